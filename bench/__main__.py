@@ -1,0 +1,28 @@
+"""`make bench`: what things cost, as ratios taken in one run.
+
+The machine is shared and noisy, so an absolute time proves nothing; every figure stands beside a limit
+that was measured in the same breath. Name benches to run only those: `python -m bench loop`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from bench import loop
+
+BENCHES: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {"loop": loop.measure}
+
+
+def main(names: list[str]) -> None:
+    unknown = set(names) - set(BENCHES)
+    if unknown:
+        sys.exit(f"There is no bench named {', '.join(sorted(unknown))}. There are: {', '.join(BENCHES)}.")
+    for name in names or BENCHES:
+        asyncio.run(BENCHES[name]())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,5 @@
+"""`python -m indelible` is `indelible`."""
+
+from indelible.cli import main
+
+main()

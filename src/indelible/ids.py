@@ -1,0 +1,27 @@
+"""Names for things: short, unique, and sorted by when they were made.
+
+An id is a prefix that says what it names and a ULID in lower-case Crockford base 32:
+48 bits of milliseconds, then 80 bits of chance. Sorting ids sorts by time, which keeps
+database indexes compact and logs readable. Ids carry no secret and grant no access.
+
+Must stay true (tests/test_ids.py): two ids are never equal, and a later millisecond sorts later.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Final
+
+_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+_LENGTH: Final = 26
+
+
+def new_id(prefix: str) -> str:
+    """A new id such as `turn_01kc3v…`."""
+    number = ((time.time_ns() // 1_000_000) << 80) | secrets.randbits(80)
+    return f"{prefix}_{_to_base32(number)}"
+
+
+def _to_base32(number: int) -> str:
+    return "".join(_ALPHABET[(number >> shift) & 31] for shift in range((_LENGTH - 1) * 5, -1, -5))

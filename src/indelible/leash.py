@@ -1,0 +1,115 @@
+"""Work that can be cut short, and is let go if it will not end.
+
+A model that is being read and a tool that is running are foreign code. They are asked to stop by
+cancelling their task, and get a grace time to do so; whoever ignores that is *abandoned*: it may
+run on to no effect, but nobody waits for it any longer. Python can not end a task or a thread by
+force, so this is the most that can be promised: a stop always comes through.
+
+`outlast` is how the loop waits for anything: to its very end, however often the waiting task is
+cancelled. asyncio's cancellation has no cause; on a live scope it is a shutdown, so that is what the
+scope is told, and the `CancelledError` goes on its way once the work has ended. If the scope was
+interrupted already, the cancellation is part of that interrupt and the scope speaks for it.
+
+Must stay true (tests/loop/test_leash.py): `wait` always returns after the grace time; work is never
+left running without either an owner or a place in the list of the abandoned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, Final, Generic, TypeVar
+
+from indelible.clock import Clock, Timer
+from indelible.scope import Scope
+
+_log: Final = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_abandoned: Final[set[asyncio.Task[Any]]] = set()
+
+
+class Leash(Generic[T]):
+    """Runs `work` in a task of its own."""
+
+    def __init__(self, work: Coroutine[Any, Any, T], *, name: str, grace_s: float, clock: Clock) -> None:
+        self.abandoned = False
+        self._cut = False
+        self._grace_s = grace_s
+        self._clock = clock
+        self._grace: Timer | None = None
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.task = asyncio.create_task(work, name=name)
+        self.task.add_done_callback(self._end)
+
+    def cut(self) -> None:
+        """Ask the work to stop, once, and give it the grace time.
+
+        Work that asks for its own end is asked only when it waits next: what it does until then counts.
+        """
+        if self._cut or self.task.done():
+            return
+        self._cut = True
+        self.start_grace()
+        if asyncio.current_task() is self.task:
+            asyncio.get_running_loop().call_soon(self.task.cancel)
+        else:
+            self.task.cancel()
+
+    def start_grace(self) -> None:
+        """From now on the work has only the grace time left."""
+        if self._grace is None and not self.task.done():
+            self._grace = self._clock.call_later(self._grace_s, self._abandon)
+
+    async def wait(self, scope: Scope) -> None:
+        """Wait until the work has ended or was abandoned."""
+        await outlast(self._ended, scope)
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        _mark_seen(task)
+        if self._grace is not None:
+            self._grace.cancel()
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def _abandon(self) -> None:
+        if self.task.done():
+            return
+        self.abandoned = True
+        _abandoned.add(self.task)
+        self.task.add_done_callback(_forget)
+        _log.warning("%s did not stop within %g s and was abandoned", self.task.get_name(), self._grace_s)
+        self._ended.set_result(None)
+
+
+async def outlast(work: asyncio.Future[Any], scope: Scope) -> None:
+    """Wait until `work` is done, whoever cancels us meanwhile. The result is the caller's to take."""
+    task = asyncio.current_task()
+    assert task is not None
+    cancelling = task.cancelling()
+    cancellation: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            cancellation = error
+            scope.shutdown()
+    if cancellation is not None:
+        if not scope.interrupted:
+            _mark_seen(work)
+            raise cancellation
+        while task.cancelling() > cancelling:
+            task.uncancel()
+
+
+def _mark_seen(work: asyncio.Future[Any]) -> None:
+    """asyncio complains about an exception that nobody took; here the scope may speak for it."""
+    if not work.cancelled():
+        work.exception()
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    _abandoned.discard(task)
+    if not task.cancelled() and task.exception() is not None:
+        _log.warning("abandoned %s failed: %r", task.get_name(), task.exception())

@@ -1,0 +1,118 @@
+"""What the model is told: the history of a turn as it grows, and the call that is made of it.
+
+Preparing runs once per step, not per plain retry: history, hook, the provider's rules (prompt.py), cache
+markers. It runs anew when the history itself changed under the step: a broken chain reloads all of it
+(chain.py), and an overflow puts a summary in the place of what came first (compact.py), once in a turn.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from indelible.content import Message, encode
+from indelible.errors import ModelFailed
+from indelible.loop.callouts import Callouts
+from indelible.loop.chain import Chain
+from indelible.loop.compact import summarise
+from indelible.loop.prompt import build_prompt, mark_cache
+from indelible.loop.setup import TurnSetup
+from indelible.models.port import Call, PromptMessage
+from indelible.scope import Scope
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Context:
+    """The conversation so far, and `added`, what this turn has put into it."""
+
+    def __init__(self, setup: TurnSetup, scope: Scope, callouts: Callouts) -> None:
+        self.added: list[Message] = []
+        self._setup = setup
+        self._scope = scope
+        self._callouts = callouts
+        self._history = list(setup.messages)
+        self._chain = Chain(
+            setup.options, disable=setup.disable_chain_mode, reload=setup.reload_messages, callouts=callouts
+        )
+        self._compacted = False
+
+    def add(self, messages: Iterable[Message]) -> None:
+        messages = list(messages)
+        self._history += messages
+        self.added += messages
+
+    async def prepare_call(self) -> Call:
+        """The next step's call. A chain carries one step only: with something added, it is left."""
+        if self._chain.linked and self.added:
+            self._history = await self._chain.leave() or self._history
+        tools = self._setup.box.advertised
+        if self._setup.prepare_tools is not None:
+            tools = list(_given("prepare_tools", await self._callouts.ask(self._setup.prepare_tools, tools)))
+        return Call(messages=await self._prepare_prompt(), tools=tools, options=self._chain.options)
+
+    async def mend_call(self, call: Call, failure: ModelFailed) -> Call | None:
+        """The call without what a retry would only meet again; None if there is nothing to mend."""
+        if failure.kind == "chain_broken":
+            reloaded = await self._chain.leave()
+            call = replace(call, options=self._chain.options)
+            if reloaded is None:
+                return call
+            self._history = reloaded
+        elif failure.kind != "context_overflow" or not await self._compact():
+            return None
+        return replace(call, messages=await self._prepare_prompt(), options=self._chain.options)
+
+    async def _prepare_prompt(self) -> list[PromptMessage]:
+        setup, model = self._setup, self._setup.model
+        messages: Sequence[Message] = list(self._history)
+        if setup.prepare_messages is not None:
+            messages = _given("prepare_messages", await self._callouts.ask(setup.prepare_messages, messages))
+        prompt = mark_cache(build_prompt(messages, provider=model.provider, model=model.name), provider=model.provider)
+        if setup.metrics is not None:
+            size_bytes = len(encode(prompt))
+            setup.metrics.prompt_sent(model.provider, model.name, size_bytes=size_bytes, messages=len(prompt))
+        return prompt
+
+    async def _compact(self) -> bool:
+        """Put a summary in the place of what came first. What a chain left to the provider is fetched for it."""
+        if self._compacted:
+            return False
+        self._compacted = True
+        if self._chain.linked:
+            self._history = await self._chain.leave() or self._history
+        result = "failed"
+        try:
+            summary = await self._callouts.ask(self._setup.compact or self._summarise, list(self._history))
+            result = "nothing_to_do" if summary is None else "done"
+        except ModelFailed as failure:
+            _log.warning("the conversation could not be summarised: %s", failure)
+            summary = None
+        finally:
+            if self._setup.metrics is not None:
+                self._setup.metrics.compacted(result=result)
+        if summary is None:
+            return False
+        self.add([summary])
+        return True
+
+    async def _summarise(self, messages: Sequence[Message]) -> Message | None:
+        setup = self._setup
+        return await summarise(
+            setup.model,
+            messages,
+            scope=self._scope,
+            clock=setup.clock,
+            context_limit=setup.context_limit,
+            silence_timeout_s=setup.silence_timeout_s,
+            grace_s=setup.tool_limits.grace_s,
+        )
+
+
+def _given(hook: str, answer: Any) -> Any:
+    if answer is None:
+        raise TypeError(f"{hook} returned None; it has to return what the model gets.")
+    return answer

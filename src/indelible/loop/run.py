@@ -1,0 +1,140 @@
+"""The front door of the loop: one turn of a chat, with a model, tools and a place to save.
+
+It knows no database. Everything it needs comes in as arguments, and everything it keeps goes out
+through `persist_step`, so it can be used alone:
+
+    result = await run(model=model, messages=history, persist_step=save, tools=[weather])
+
+`persist_step(step, scope)` is called once per step with a `StepRecord`. The scope it gets is fresh:
+saving after a stop must not find itself cancelled. It may return messages to put before the next
+prompt. This module only checks and names the arguments; the work is turn.py.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+from indelible.clock import Clock, SystemClock
+from indelible.content import Message, Part, ToolSpec
+from indelible.ids import new_id
+from indelible.loop.metrics import LoopMetrics
+from indelible.loop.record import StepRecord, TurnResult
+from indelible.loop.setup import TurnSetup
+from indelible.loop.turn import Turn
+from indelible.models.port import CallOptions, Model
+from indelible.models.retry import RetryEvent, RetryPolicy
+from indelible.scope import Scope
+from indelible.tools.box import AnyTool, ToolBox, name_of
+from indelible.tools.port import Ledger
+from indelible.tools.run import ToolLimits
+
+Messages = Sequence[Message]
+
+
+async def run(
+    *,
+    model: Model,
+    messages: Messages,
+    persist_step: Callable[[StepRecord, Scope], Messages | Awaitable[Messages | None] | None],
+    tools: Iterable[AnyTool] = (),
+    active_tools: Iterable[str | AnyTool] = (),
+    client_tools: Iterable[str | AnyTool] = (),
+    stop_after: Iterable[str | AnyTool] = (),
+    exclusive: Iterable[str | AnyTool] = (),
+    max_steps: int = 200,
+    scope: Scope | None = None,
+    publish: Callable[[Part], Any] | None = None,
+    ledger: Ledger | None = None,
+    options: CallOptions | None = None,
+    context_limit_fallback: int | None = None,
+    prepare_messages: Callable[[list[Message]], Messages | Awaitable[Messages]] | None = None,
+    prepare_tools: Callable[[list[ToolSpec]], Iterable[ToolSpec] | Awaitable[Iterable[ToolSpec]]] | None = None,
+    reload_messages: Callable[[], Messages | Awaitable[Messages]] | None = None,
+    disable_chain_mode: Callable[[], Any] | None = None,
+    compact: Callable[[list[Message]], Message | Awaitable[Message | None] | None] | None = None,
+    on_attempt: Callable[[int, int], Any] | None = None,
+    keep_failed: bool = False,
+    on_retry: Callable[[RetryEvent], Any] | None = None,
+    on_persist_error: Callable[[BaseException], Any] | None = None,
+    retry: RetryPolicy | None = None,
+    silence_timeout_s: float = 120.0,
+    tool_limits: ToolLimits | None = None,
+    clock: Clock | None = None,
+    chance: Callable[[], float] = random.random,
+    metrics: LoopMetrics | None = None,
+    turn_id: str | None = None,
+    first_step: int = 1,
+) -> TurnResult:
+    """Drive one turn to its end.
+
+    model, messages, persist_step: whom to ask, what was said, where to save. All three are required;
+        `messages=[]` is legal.
+    tools: tools, or typed functions that become tools, or specs of tools that the provider runs.
+    active_tools: a whitelist for advertising and executing; empty means all.
+    client_tools: executed outside. The turn stops for them with reason "client_tools".
+    stop_after: a successful result of one of these ends the turn.
+    exclusive: must be called alone.
+    max_steps: how many complete steps at most; 0 and less mean 1.
+    scope: how the run is stopped. `scope.interrupt()` ends it with `Interrupted`, `scope.shutdown()` with
+        `Shutdown`. Cancelling the task on a live scope is a shutdown too.
+    publish(part): every part, as it comes. Slow publishing slows the reading down.
+    ledger: told before a tool starts and when it has settled.
+    context_limit_fallback: the context window to assume when the model does not know its own.
+    prepare_messages, prepare_tools: a last look at what the model gets, once per step.
+    reload_messages, disable_chain_mode: what leaving a response chain needs (SPEC §4).
+    compact(messages): a summary to put after them, or None; asked once when the context overflows. By default
+        the model is asked (compact.py).
+    on_attempt(step, number): before every model call. keep_failed: save what a failed attempt showed, and
+        continue it, rather than starting over. on_retry(event): before the wait.
+    on_persist_error(error): saving after an interrupt failed; the run ends `Interrupted` all the same.
+    silence_timeout_s: how long a model may say nothing.
+    turn_id, first_step: name the turn and number its steps in idempotency keys; a turn that is continued
+        elsewhere passes the same.
+
+    Raises `Interrupted`, `Shutdown`, `LeaseLost`, `ModelFailed`, or whatever `persist_step` raised.
+    """
+    for name, given in (("model", model), ("messages", messages), ("persist_step", persist_step)):
+        if given is None:
+            raise TypeError(f"run() needs {name}")
+    history = list(messages)
+    for message in history:
+        if not isinstance(message, Message):
+            raise TypeError(f"messages must hold indelible.content.Message, not {type(message).__name__}")
+    own_limit = getattr(model, "context_limit", None)
+    setup = TurnSetup(
+        model=model,
+        messages=history,
+        persist_step=persist_step,
+        box=ToolBox(tools, active=active_tools, client=client_tools, exclusive=exclusive),
+        stop_after=frozenset(map(name_of, stop_after)),
+        max_steps=max(1, max_steps),
+        publish=publish or _to_nobody,
+        ledger=ledger,
+        options=options or CallOptions(),
+        context_limit=context_limit_fallback if own_limit is None else own_limit,
+        prepare_messages=prepare_messages,
+        prepare_tools=prepare_tools,
+        reload_messages=reload_messages,
+        disable_chain_mode=disable_chain_mode,
+        compact=compact,
+        on_attempt=on_attempt,
+        keep_failed=keep_failed,
+        on_retry=on_retry,
+        on_persist_error=on_persist_error,
+        retry=retry or RetryPolicy(),
+        silence_timeout_s=silence_timeout_s,
+        tool_limits=tool_limits or ToolLimits(),
+        clock=clock or SystemClock(),
+        chance=chance,
+        metrics=metrics,
+        turn_id=turn_id or new_id("turn"),
+        first_step=first_step,
+    )
+    with Scope(scope) as turn_scope:
+        return await Turn(setup, turn_scope).drive()
+
+
+def _to_nobody(part: Part) -> None:
+    """Publish to no one."""

@@ -1,0 +1,106 @@
+"""Saving a step: once, to its end, and once more if the answer is "interrupted".
+
+Saving always outlasts whoever cancels us, and always gets a fresh scope, which no stop has touched.
+A first save that answers `Interrupted`, or fails while the run is being interrupted, is followed by
+exactly one more that holds everything. If a save after an interrupt fails, `on_persist_error` is told,
+and the run ends `Interrupted` all the same: the stop is what the user asked for.
+
+Must stay true (tests/loop/test_acceptance_stop.py, S8 and S24): no step is noted as saved that was not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from indelible.content import Message
+from indelible.errors import Interrupted
+from indelible.loop.callouts import Callouts
+from indelible.loop.context import Context
+from indelible.loop.record import StepRecord
+from indelible.loop.setup import TurnSetup
+from indelible.loop.step import Step
+from indelible.scope import Scope
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Saver:
+    """Saves steps, and adds what was saved to the context."""
+
+    def __init__(self, setup: TurnSetup, scope: Scope, callouts: Callouts, context: Context) -> None:
+        self.steps: list[StepRecord] = []
+        self._setup = setup
+        self._scope = scope
+        self._callouts = callouts
+        self._context = context
+
+    async def save(self, step: Step, record: StepRecord) -> None:
+        """Save a step. Raises what `persist_step` raised; `Interrupted` if that was its answer."""
+        returned: Sequence[Message] | None = None
+        step.closed = True
+        if record.blocks:
+            try:
+                returned = await self._persist(record)
+            except (Exception, asyncio.CancelledError) as error:
+                if not self._scope.interrupted:
+                    if isinstance(error, Interrupted):
+                        self._scope.check()
+                    else:
+                        raise
+                again = step.record("interrupted")
+                await self._save_again(again if again.blocks else record)
+                raise Interrupted from None
+        self._note(record, returned or ())
+
+    async def save_interrupted(self, step: Step) -> None:
+        """Save what an interrupt left of the step."""
+        record = step.record("interrupted")
+        if step.closed or not record.blocks:
+            return
+        step.closed = True
+        try:
+            await self._persist(record)
+        except Interrupted:
+            await self._save_again(record)
+        except (Exception, asyncio.CancelledError) as error:
+            await self._report(error)
+        else:
+            self._note(record)
+
+    async def save_failed(self, step: Step) -> None:
+        """After a failure that ends the run: save the latest piece that is not saved yet."""
+        record = step.record("failed")
+        if not record.blocks and step.latest_failed is not None:
+            record = step.latest_failed
+        if not step.closed and record.blocks:
+            await self.save(step, record)
+
+    async def _save_again(self, record: StepRecord) -> None:
+        try:
+            await self._persist(record)
+        except (Exception, asyncio.CancelledError) as error:
+            await self._report(error)
+        else:
+            self._note(record)
+
+    async def _persist(self, record: StepRecord) -> Sequence[Message] | None:
+        saved: Sequence[Message] | None = await self._callouts.tell(self._setup.persist_step, record, Scope())
+        return saved
+
+    def _note(self, record: StepRecord, returned: Sequence[Message] = ()) -> None:
+        self.steps.append(record)
+        self._context.add([*record.messages(), *returned])
+
+    async def _report(self, error: BaseException) -> None:
+        """Saving after an interrupt failed. A cancellation that is not part of the interrupt goes on its way."""
+        if isinstance(error, asyncio.CancelledError) and not self._scope.interrupted:
+            raise error
+        _log.error("what was said before the stop could not be saved: %r", error)
+        if self._setup.on_persist_error is not None:
+            try:
+                await self._callouts.tell(self._setup.on_persist_error, error)
+            except Exception:
+                _log.exception("on_persist_error failed")

@@ -1,0 +1,53 @@
+"""What a turn was given, checked and with its defaults filled in. Made by run.py, read by everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from indelible.clock import Clock
+from indelible.content import Message
+from indelible.loop.metrics import LoopMetrics
+from indelible.loop.stream import Publish
+from indelible.models.port import CallOptions, Model
+from indelible.models.retry import RetryPolicy
+from indelible.tools.box import ToolBox
+from indelible.tools.port import Ledger
+from indelible.tools.run import ToolLimits
+
+Hook = Callable[..., Any]
+"""A callback, plain or async (callouts.py)."""
+
+
+class TurnSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """See `run` for what each of these means."""
+
+    model: Model
+    messages: list[Message]
+    persist_step: Hook
+    box: ToolBox
+    stop_after: frozenset[str]
+    max_steps: int
+    publish: Publish
+    ledger: Ledger | None
+    options: CallOptions
+    context_limit: int | None
+    prepare_messages: Hook | None
+    prepare_tools: Hook | None
+    reload_messages: Hook | None
+    disable_chain_mode: Hook | None
+    compact: Hook | None
+    on_attempt: Hook | None
+    keep_failed: bool
+    on_retry: Hook | None
+    on_persist_error: Hook | None
+    retry: RetryPolicy
+    silence_timeout_s: float
+    tool_limits: ToolLimits
+    clock: Clock
+    chance: Callable[[], float]
+    metrics: LoopMetrics | None
+    turn_id: str
+    first_step: int

@@ -1,0 +1,95 @@
+"""A step on its way: its attempts, what was collected, and the record that is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from indelible.content import PartialReason, ToolCall, has_visible
+from indelible.fold import Collector, seal
+from indelible.loop.record import StepRecord, TurnReason
+from indelible.loop.setup import TurnSetup
+from indelible.loop.stream import Attempt
+from indelible.loop.thinking import SplitterState
+from indelible.models.port import Call
+
+
+class Step:
+    """What is known of one step. `closed` says that nothing more of it is to be saved."""
+
+    def __init__(self, index: int, setup: TurnSetup, tell_time: Callable[[], datetime]) -> None:
+        self.index = index
+        self.call = Call(messages=[])
+        self.attempts = 0
+        self.attempt: Attempt | None = None
+        self.tools_cut = False
+        self.awaiting: list[ToolCall] = []
+        self.latest_failed: StepRecord | None = None
+        self.closed = False
+        self._setup = setup
+        self._tell_time = tell_time
+
+    @property
+    def collector(self) -> Collector:
+        assert self.attempt is not None
+        return self.attempt.collector
+
+    @property
+    def finish_reason(self) -> str | None:
+        finish = self.collector.finish
+        return finish.reason if finish is not None else None
+
+    @property
+    def thinking_state(self) -> SplitterState | None:
+        return self.attempt.thinking_state if self.attempt is not None else None
+
+    def record(self, reason: PartialReason | None) -> StepRecord:
+        """The step as it stands now. Only what was really cut short is partial."""
+        setup = self._setup
+        ended_at = self._tell_time()
+        if self.attempt is None:
+            return StepRecord(index=self.index, blocks=[], reason=reason, ended_at=ended_at)
+        finish = self.collector.finish
+        unanswered = any(not self.collector.has_result(call) for call in self.collector.local_calls())
+        cut = finish is None or self.tools_cut or reason == "length" or (reason is not None and unanswered)
+        blocks = seal(self.collector.blocks(), reason, ended_at)
+        return StepRecord(
+            index=self.index,
+            blocks=blocks,
+            last=True,
+            partial=cut and has_visible(blocks),
+            reason=reason,
+            finish_reason=finish.reason if finish is not None else None,
+            usage=self.collector.usage,
+            context_limit=setup.context_limit,
+            provider=setup.model.provider,
+            model=setup.model.name,
+            provider_response_id=finish.response_id
+            if finish is not None and self._is_stored(reason, cut=cut)
+            else None,
+            attempt=self.attempts,
+            started_at=self.attempt.started_at,
+            first_part_s=self.attempt.first_part_s,
+            ended_at=ended_at,
+            metadata=finish.metadata if finish is not None else None,
+        )
+
+    def _is_stored(self, reason: PartialReason | None, *, cut: bool) -> bool:
+        """Whether the provider keeps this very reply, whole: only then its id is worth anything."""
+        return self.call.options.store and not cut and reason in (None, "interrupted")
+
+    def decide_end(self, *, last_allowed: bool) -> TurnReason | None:
+        """Why the turn ends with this complete step, or None if it goes on."""
+        calls = self.collector.local_calls()
+        results = [self.collector.result_of(call) for call in calls]
+        if self.finish_reason == "length":
+            return "length"
+        if self.finish_reason == "content_filter":
+            return "content_filter"
+        if self.awaiting:
+            return "client_tools"
+        if not calls:
+            return "stop"
+        if any(result and not result.is_error and result.name in self._setup.stop_after for result in results):
+            return "stop_after"
+        return "max_steps" if last_allowed else None

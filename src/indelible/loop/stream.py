@@ -1,0 +1,230 @@
+"""One attempt: reading a model, and handing on what it says.
+
+The reader runs in a task of its own, on a leash. Only its reads may be cut; a publish that has begun
+is waited for, because a part that is half published is neither kept nor lost. A stop cancels the
+pending read once, takes its one answer, whatever that is, and closes the iterator. What the answer
+meant is not read off the answer: the scope says it.
+
+A part is published first and collected after, so that what is saved can never hold more than what
+was published. The silence guard costs one clock reading per part: a timer that finds the stream to
+have spoken meanwhile arms itself again for the rest.
+
+Must stay true (tests/loop/test_stop_everywhere.py): collected parts == published parts, at every
+await at which a stop may come. What becomes of a failed attempt is turn.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from indelible.clock import Clock, Timer
+from indelible.content import KeepAlive, Part, StreamError
+from indelible.errors import ModelFailed
+from indelible.fold import Collector
+from indelible.leash import Leash, outlast
+from indelible.loop.ingest import Ingest
+from indelible.loop.thinking import SplitterState
+from indelible.models.failures import classify, silence, truncated
+from indelible.models.port import Call, Model
+from indelible.scope import Cause, Scope
+
+_log: Final = logging.getLogger(__name__)
+
+_PARTS_PER_SAMPLE: Final = 16
+_PARTS_BETWEEN_PAUSES: Final = 64
+"""A model that never waits must not keep the others, or a stop, from their turn."""
+
+Publish = Callable[[Part], Awaitable[None] | None]
+
+
+class Attempt:
+    """One model call. `collector` holds what was published of it, however it ends."""
+
+    def __init__(
+        self,
+        model: Model,
+        call: Call,
+        *,
+        scope: Scope,
+        ingest: Ingest,
+        publish: Publish,
+        silence_timeout_s: float,
+        grace_s: float,
+        clock: Clock,
+    ) -> None:
+        self.collector = Collector()
+        self.started_at: Final[datetime] = clock.now()
+        self.first_part_s: float | None = None
+        self.waits_s: list[float] = []
+        self._model = model
+        self._call = call
+        self._turn_scope = scope
+        self._ingest = ingest
+        self._publish = publish
+        self._silence_timeout_s = silence_timeout_s
+        self._grace_s = grace_s
+        self._clock = clock
+        self._reading = False
+        self._stopping = False
+        self._opened_s = self._read_since_s = clock.monotonic()
+        self._silence: Timer | None = None
+        self._answer: BaseException | StreamError | None = None
+
+    @property
+    def thinking_state(self) -> SplitterState | None:
+        """Whether the text broke off inside thinking: an attempt that continues it starts there."""
+        return self._ingest.thinking_state
+
+    async def run(self) -> None:
+        """Read to the finish. Raises `ModelFailed`, what the turn's scope says, or what `publish` raised."""
+        with Scope(self._turn_scope) as self._scope:
+            self._leash = Leash(
+                self._read(),
+                name=f"reading {self._model.provider}:{self._model.name}",
+                grace_s=self._grace_s,
+                clock=self._clock,
+            )
+            forget = self._scope.on_cancel(self._stop)
+            self._silence = self._clock.call_later(self._silence_timeout_s, self._check_silence)
+            try:
+                await self._leash.wait(self._turn_scope)
+            finally:
+                self._silence.cancel()
+                forget()
+            if not self._leash.abandoned:
+                self._leash.task.result()
+            await self._end()
+
+    async def _end(self) -> None:
+        """Publish what was held back, and say how it ended."""
+        cause = self._scope.cause
+        if cause is Cause.LEASE_LOST:
+            raise self._scope.error()
+        held_back = self._ingest.release()
+        if held_back:
+            handing_on = asyncio.ensure_future(self._hand_on_each(held_back))
+            await outlast(handing_on, self._turn_scope)
+            handing_on.result()
+        self._turn_scope.check()
+        if self.collector.finish is None:
+            raise self._read_failure(cause)
+
+    def _read_failure(self, cause: Cause | None) -> ModelFailed:
+        provider = self._model.provider
+        if cause is Cause.SILENT:
+            return silence(provider, self._silence_timeout_s)
+        if self._answer is None:
+            return truncated(provider)
+        failure = classify(self._answer, provider=provider, now=self._clock.now())
+        if isinstance(self._answer, BaseException) and failure is not self._answer:
+            failure.__cause__ = self._answer
+        return failure
+
+    # --- in the reader's task ---
+
+    async def _read(self) -> None:
+        stream: AsyncIterator[Part] | None = None
+        try:
+            stream = None if self._stopping else await self._open()
+            if stream is not None:
+                await self._hand_on_all(stream)
+        finally:
+            self._leash.start_grace()
+            await self._close(stream)
+
+    async def _open(self) -> AsyncIterator[Part] | None:
+        self._read_since_s = self._clock.monotonic()
+        self._reading = True
+        try:
+            opened: Any = self._model.stream(self._call)
+            if inspect.isawaitable(opened):
+                opened = await opened
+            stream: AsyncIterator[Part] = aiter(opened)
+        except (Exception, asyncio.CancelledError) as error:
+            self._answer = error
+            return None
+        finally:
+            self._reading = False
+        return stream
+
+    async def _hand_on_all(self, stream: AsyncIterator[Part]) -> None:
+        """The hot path: once around per part."""
+        read = stream.__anext__
+        feed = self._ingest.feed
+        monotonic = self._clock.monotonic
+        collector = self.collector
+        handed_on = 0
+        while collector.finish is None and not self._stopping:
+            self._read_since_s = monotonic()
+            self._reading = True
+            try:
+                part = await read()
+                self._reading = False
+                if self._is_too_late():
+                    return
+                ready = () if type(part) is KeepAlive else feed(part)
+            except StopAsyncIteration:
+                return
+            except (Exception, asyncio.CancelledError) as error:
+                self._answer = error
+                return
+            finally:
+                self._reading = False
+            if self.first_part_s is None and ready:
+                self.first_part_s = monotonic() - self._opened_s
+            elif handed_on % _PARTS_PER_SAMPLE == 1:
+                self.waits_s.append(monotonic() - self._read_since_s)
+            if type(part) is StreamError:
+                self._answer = part
+                return
+            await self._hand_on_each(ready)
+            handed_on += 1
+            if not handed_on % _PARTS_BETWEEN_PAUSES:
+                await asyncio.sleep(0)
+
+    async def _hand_on_each(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            published = self._publish(part)
+            if published is not None and inspect.isawaitable(published):
+                await published
+            self.collector.add(part)
+
+    async def _close(self, stream: Any) -> None:
+        close = getattr(stream, "aclose", None)
+        if close is None:
+            return
+        try:
+            await close()
+        except (Exception, asyncio.CancelledError) as error:
+            _log.debug("closing %s failed: %r", self._model.provider, error)
+
+    # --- being told to stop ---
+
+    def _stop(self) -> None:
+        self._stopping = True
+        if asyncio.current_task() is self._leash.task:
+            asyncio.get_running_loop().call_soon(self._cut_read)
+        else:
+            self._cut_read()
+
+    def _cut_read(self) -> None:
+        if self._reading:
+            self._leash.cut()
+
+    def _is_too_late(self) -> bool:
+        """Whether what was read may not be used any more."""
+        return self._stopping and (self._leash.abandoned or self._scope.cause is Cause.LEASE_LOST)
+
+    def _check_silence(self) -> None:
+        rest_s = self._silence_timeout_s
+        if self._reading:
+            rest_s -= self._clock.monotonic() - self._read_since_s
+        if rest_s <= 0:
+            self._scope.fall_silent()
+        else:
+            self._silence = self._clock.call_later(rest_s, self._check_silence)

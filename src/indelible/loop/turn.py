@@ -1,0 +1,224 @@
+"""One turn, driven to its end: ask the model, run the tools, save, go on.
+
+The turn is a straight line; what makes it hard is that it may be ended at every await, for one of
+several reasons, and that everything that was published until then must be saved exactly once. So:
+
+  * what may be cut short (reading, hooks, tools, the wait before a retry) runs on a leash (leash.py);
+  * what may not (saving, the ledger, the callbacks that tell the worker something) is outlasted;
+  * everything that goes wrong in a step is an exception that reaches `_take_step`, the only place that
+    decides what is kept of it;
+  * nobody looks at a `CancelledError` to learn why: `self._scope` says it.
+
+With a shutdown or a lost lease nothing is saved: the journal has it, and its next holder.
+
+Must stay true (tests/loop/test_stop_everywhere.py): the run ends with the scope's cause; one save holds
+all that was published. Reading one attempt is stream.py, saving save.py, what the model is told context.py.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from msgspec.structs import replace
+
+from indelible.content import Part, ToolResult, Usage, has_visible
+from indelible.errors import Interrupted, Lost, ModelFailed, Shutdown
+from indelible.loop.callouts import Callouts
+from indelible.loop.context import Context
+from indelible.loop.ingest import Ingest
+from indelible.loop.record import TurnReason, TurnResult
+from indelible.loop.save import Saver
+from indelible.loop.setup import TurnSetup
+from indelible.loop.step import Step
+from indelible.loop.stream import Attempt
+from indelible.loop.thinking import SplitterState
+from indelible.models.failures import filtered
+from indelible.models.retry import announce_retry
+from indelible.scope import Scope
+from indelible.tools.box import Answer, AskClient, RunHere
+from indelible.tools.output import limit_for
+from indelible.tools.run import ToolRun
+
+
+class Turn:
+    def __init__(self, setup: TurnSetup, scope: Scope) -> None:
+        self._setup = setup
+        self._scope = scope
+        self._callouts = Callouts(scope, clock=setup.clock, grace_s=setup.tool_limits.grace_s)
+        self._context = Context(setup, scope, self._callouts)
+        self._saver = Saver(setup, scope, self._callouts, self._context)
+        self._index = setup.first_step - 1
+        self._completed = 0
+        self._failures = 0
+        self._trying_since_s = setup.clock.monotonic()
+        self._thinking_state: SplitterState | None = None
+        self._stopped_at: datetime | None = None
+        scope.on_cancel(self._note_stop)
+
+    async def drive(self) -> TurnResult:
+        reason: TurnReason | None = None
+        while reason is None:
+            self._scope.check()
+            reason = await self._take_step()
+        steps = self._saver.steps
+        usage = sum((step.usage for step in steps), Usage())
+        return TurnResult(messages=self._context.added, steps=steps, usage=usage, reason=reason)
+
+    async def _take_step(self) -> TurnReason | None:
+        self._index += 1
+        step = Step(self._index, self._setup, self._tell_time)
+        try:
+            step.call = await self._context.prepare_call()
+            if not await self._stream(step):
+                return None
+            await self._run_tools(step)
+            self._scope.check()
+        except (Shutdown, Lost):
+            raise
+        except Exception as error:
+            if isinstance(error, Interrupted) or self._scope.interrupted:
+                await self._saver.save_interrupted(step)
+                raise Interrupted from error
+            self._scope.check()
+            await self._saver.save_failed(step)
+            self._scope.check()
+            raise
+        return await self._commit(step)
+
+    def _note_stop(self) -> None:
+        self._stopped_at = self._setup.clock.now()
+
+    def _tell_time(self) -> datetime:
+        """When a step ended: when the stop came, or now."""
+        return self._stopped_at or self._setup.clock.now()
+
+    async def _commit(self, step: Step) -> TurnReason | None:
+        setup = self._setup
+        self._completed += 1
+        reason = step.decide_end(last_allowed=self._completed >= setup.max_steps)
+        record = step.record("length" if reason == "length" else None)
+        record = replace(record, last=reason not in (None, "client_tools"), awaiting=step.awaiting)
+        if setup.metrics is not None:
+            setup.metrics.step_ended(setup.model.provider, setup.model.name)
+        await self._saver.save(step, record)
+        self._scope.check()
+        return reason
+
+    # --- attempts ---
+
+    async def _stream(self, step: Step) -> bool:
+        """Attempts until one completes. False if a failed one was saved: the next step carries on from it."""
+        while not step.closed:
+            step.attempts += 1
+            if self._setup.on_attempt is not None:
+                await self._callouts.tell(self._setup.on_attempt, step.index, step.attempts)
+                self._scope.check()
+            try:
+                await self._try(step)
+            except ModelFailed as failure:
+                await self._retry(step, failure)
+            else:
+                self._failures = 0
+                self._thinking_state = None
+                return True
+        return False
+
+    async def _try(self, step: Step) -> None:
+        setup, model = self._setup, self._setup.model
+        if self._failures == 0:
+            self._trying_since_s = setup.clock.monotonic()
+        step.attempt = Attempt(
+            model,
+            step.call,
+            scope=self._scope,
+            ingest=Ingest.of(model, clock=setup.clock, thinking_state=self._thinking_state),
+            publish=setup.publish,
+            silence_timeout_s=setup.silence_timeout_s,
+            grace_s=setup.tool_limits.grace_s,
+            clock=setup.clock,
+        )
+        await step.attempt.run()
+        if step.finish_reason == "content_filter" and not has_visible(step.collector.blocks()):
+            raise filtered(model.provider)
+        if setup.metrics is not None and step.attempt.first_part_s is not None:
+            setup.metrics.first_part_came(model.provider, model.name, seconds=step.attempt.first_part_s)
+            setup.metrics.parts_came(model.provider, model.name, waits_s=step.attempt.waits_s)
+
+    async def _retry(self, step: Step, failure: ModelFailed) -> None:
+        """Make ready for the next attempt, tell of it, and wait for its time; or raise the failure."""
+        setup = self._setup
+        self._failures += 1
+        record = step.record("failed")
+        if record.blocks:
+            step.latest_failed = record
+        elapsed_s = setup.clock.monotonic() - self._trying_since_s
+        delay_s = setup.retry.decide_retry(
+            failed_attempts=self._failures, elapsed_s=elapsed_s, failure=failure, chance=setup.chance()
+        )
+        if failure.kind == "chain_broken" or setup.retry.allows(self._failures, elapsed_s):
+            mended = await self._context.mend_call(step.call, failure)
+            if mended is not None:
+                step.call = mended
+                delay_s = 0.0 if failure.kind == "context_overflow" else delay_s
+        if delay_s is None:
+            raise failure
+        if setup.keep_failed and has_visible(record.blocks):
+            self._thinking_state = step.thinking_state
+            await self._saver.save(step, replace(record, last=False))
+        if setup.metrics is not None:
+            setup.metrics.stream_retried(
+                setup.model.provider, setup.model.name, kind=failure.kind, chain_broken=failure.chain_broken
+            )
+        if setup.on_retry is not None:
+            event = announce_retry(failure, attempt=self._failures, delay_s=delay_s, now=setup.clock.now())
+            await self._callouts.tell(setup.on_retry, event)
+        self._scope.check()
+        if delay_s > 0:
+            await self._callouts.ask(setup.clock.sleep, delay_s)
+
+    # --- tools ---
+
+    async def _run_tools(self, step: Step) -> None:
+        setup, collector = self._setup, step.collector
+        calls = [(index, call) for index, call in enumerate(collector.local_calls()) if not collector.has_result(call)]
+        if not calls or step.finish_reason == "length":
+            return
+        self._scope.check()
+        if step.finish_reason == "content_filter":
+            for _, call in calls:
+                await self._answer(step, Answer(call, "Not run: the provider's content filter ended the reply."))
+            return
+        verdicts = setup.box.judge([call for _, call in calls], collector.is_whole)
+        for verdict in verdicts:
+            if isinstance(verdict, Answer):
+                await self._answer(step, verdict)
+        step.awaiting = [verdict.call for verdict in verdicts if isinstance(verdict, AskClient)]
+        run = ToolRun(
+            turn_id=setup.turn_id,
+            step=step.index,
+            scope=self._scope,
+            publish=lambda part: self._publish(step, part),
+            ledger=setup.ledger,
+            limits=setup.tool_limits,
+            result_limit_bytes=limit_for(setup.context_limit),
+            clock=setup.clock,
+            metrics=setup.metrics,
+        )
+        ours = [(index, v) for (index, _), v in zip(calls, verdicts, strict=True) if isinstance(v, RunHere)]
+        try:
+            await run.run(ours)
+        finally:
+            step.tools_cut = run.cut
+
+    async def _answer(self, step: Step, answer: Answer) -> None:
+        call = answer.call
+        if self._setup.metrics is not None:
+            name = self._setup.box.label(call.name)
+            size_bytes = len(answer.text.encode())
+            self._setup.metrics.tool_ran(name, seconds=0.0, size_bytes=size_bytes, truncated=False, is_error=True)
+        await self._publish(step, ToolResult(call_id=call.id, name=call.name, output=answer.text, is_error=True))
+
+    async def _publish(self, step: Step, part: Part) -> None:
+        """Published first, collected after: what is saved never holds more than what was published."""
+        await self._callouts.tell(self._setup.publish, part)
+        step.collector.add(part)

@@ -1,0 +1,79 @@
+"""Counting what happens, for Prometheus (SPEC §8).
+
+The loop tells what it did through a small protocol (loop/metrics.py) and knows nothing of Prometheus;
+this is the one implementation of it that ships. Each `Metrics` may have its own registry, so that two
+apps in one process, or two tests, do not count into each other.
+
+Labels come from configuration, never from what a model wrote: a tool name that no tool has is
+counted as `unknown`, so a model can not grow the number of series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+_BYTES = (256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304)
+_MESSAGES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+
+class Metrics:
+    """Counts what the loop tells."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
+        model = ("provider", "model")
+        self._steps = self._count("steps", "Complete steps.", *model)
+        self._retries = self._count(
+            "stream_retries", "Attempts that failed and were tried again.", *model, "kind", "chain_broken"
+        )
+        self._first_part = self._measure("ttft_seconds", "Time to the first part.", _SECONDS, *model)
+        self._between_parts = self._measure(
+            "inter_part_seconds", "Time between two parts, of a sample of them.", _SECONDS, *model
+        )
+        self._prompt_bytes = self._measure("prompt_size_bytes", "Size of a prompt.", _BYTES, *model)
+        self._prompt_messages = self._measure("message_count", "Messages in a prompt.", _MESSAGES, *model)
+        self._tool_seconds = self._measure("tool_seconds", "How long a tool ran.", _SECONDS, "tool")
+        self._tool_bytes = self._measure("tool_result_size_bytes", "Size of a tool's result.", _BYTES, "tool")
+        self._tool_truncated = self._count("tool_result_truncated", "Results that were cut.", "tool")
+        self._tool_errors = self._count("tool_errors", "Calls that were answered with an error.", "tool")
+        self._compactions = self._count("compaction", "Conversations that were to be summarised.", "result")
+
+    def _count(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, namespace="indelible", registry=self.registry)
+
+    def _measure(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(name, text, labels, namespace="indelible", registry=self.registry, buckets=buckets)
+
+    # --- what the loop tells ---
+
+    def step_ended(self, provider: str, model: str) -> None:
+        self._steps.labels(provider, model).inc()
+
+    def stream_retried(self, provider: str, model: str, *, kind: str, chain_broken: bool) -> None:
+        self._retries.labels(provider, model, kind, "true" if chain_broken else "false").inc()
+
+    def first_part_came(self, provider: str, model: str, *, seconds: float) -> None:
+        self._first_part.labels(provider, model).observe(seconds)
+
+    def parts_came(self, provider: str, model: str, *, waits_s: Sequence[float]) -> None:
+        between = self._between_parts.labels(provider, model)
+        for wait_s in waits_s:
+            between.observe(wait_s)
+
+    def prompt_sent(self, provider: str, model: str, *, size_bytes: int, messages: int) -> None:
+        self._prompt_bytes.labels(provider, model).observe(size_bytes)
+        self._prompt_messages.labels(provider, model).observe(messages)
+
+    def tool_ran(self, name: str, *, seconds: float, size_bytes: int, truncated: bool, is_error: bool) -> None:
+        self._tool_seconds.labels(name).observe(seconds)
+        self._tool_bytes.labels(name).observe(size_bytes)
+        if truncated:
+            self._tool_truncated.labels(name).inc()
+        if is_error:
+            self._tool_errors.labels(name).inc()
+
+    def compacted(self, *, result: str) -> None:
+        self._compactions.labels(result).inc()

@@ -1,0 +1,68 @@
+"""What the loop needs of a model, and what it tells one.
+
+A model is anything with `provider`, `name`, `context_limit` and `stream(call)`. `stream` gives
+an async iterator of parts (content.py) that ends with a `Finish`; a stream that ends without
+one is truncated, and the loop treats it as a failure. A failure may be raised by `stream`, by
+the iterator, or be yielded as a `StreamError`: all three are the same. Cancelling the pending
+read is how a stop reaches the provider's connection.
+
+A `Call` is immutable: what a model was told does not change behind its back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+import msgspec
+
+from indelible.content import Block, Part, Role, ToolSpec
+
+
+class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How to call.
+
+    `store` asks the provider to keep the response; `previous_response_id` chains to one it
+    kept (SPEC §4). `parameters` are the model's own: temperature, max_tokens, effort…
+    """
+
+    store: bool = False
+    previous_response_id: str | None = None
+    parameters: dict[str, Any] = {}
+
+
+class PromptMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of the prompt. `cache` asks the provider to cache everything up to here."""
+
+    role: Role
+    blocks: list[Block] = []
+    cache: bool = False
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One request to a model."""
+
+    messages: list[PromptMessage]
+    tools: list[ToolSpec] = []
+    options: CallOptions = CallOptions()
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return self.options.parameters
+
+
+class Model(Protocol):
+    @property
+    def provider(self) -> str:
+        """Whose rules the prompt must follow: "anthropic", "openai", …"""
+
+    @property
+    def name(self) -> str:
+        """The model's name at its provider."""
+
+    @property
+    def context_limit(self) -> int | None:
+        """The context window in tokens, if known."""
+
+    def stream(self, call: Call) -> AsyncIterator[Part]:
+        """Ask the model. Parts come as the provider sends them."""

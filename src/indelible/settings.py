@@ -1,0 +1,137 @@
+"""What a user may set, from where, and what is allowed.
+
+Each setting has a meaning, a unit in its name, a rule and a default, all in one line of
+`Settings`; docs/settings.md repeats them for people. A value is taken from the first place
+that has one:
+
+    1. an argument of `load_settings` (the command line hands its options in here)
+    2. the environment: INDELIBLE_MAX_STEPS
+    3. `indelible.toml` in the working directory: max_steps
+    4. the default
+
+`load_settings` is the door. Whoever set something wrong should not have to read a traceback
+of ours, so it raises `BadSettings`, which names every wrong setting, the place it came from
+and what is allowed there. A key in the file that no setting has is an error as well: a
+misspelt limit that is ignored in silence is worse than one that stops the start. (Variables
+that name no setting are left alone: the environment is shared.)
+
+The rule and its sentence are written together (`Allowed`), so that what the error says is
+what is checked.
+
+Must stay true (tests/test_settings.py): the order of places above; docs/settings.md holds every
+setting with its rule, default and meaning.
+"""
+
+from __future__ import annotations
+
+import os
+from difflib import get_close_matches
+from pathlib import Path
+from tomllib import TOMLDecodeError
+from typing import Annotated, Any, Final, NamedTuple
+
+from pydantic import Field, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+FILE: Final = "indelible.toml"
+ENV_PREFIX: Final = "INDELIBLE_"
+
+
+class BadSettings(ValueError):
+    """Something is set to what it cannot be. The message is fit for the user."""
+
+
+class Allowed(NamedTuple):
+    """A type's rule in words, for errors and docs."""
+
+    sentence: str
+
+
+Duration = Annotated[float, Field(gt=0, allow_inf_nan=False), Allowed("a number of seconds greater than 0")]
+DurationOrNone = Annotated[float, Field(ge=0, allow_inf_nan=False), Allowed("a number of seconds, 0 or more")]
+Count = Annotated[int, Field(ge=1), Allowed("a whole number, 1 or more")]
+Share = Annotated[float, Field(gt=0, le=1), Allowed("a number greater than 0 and at most 1")]
+Name = Annotated[str, Field(min_length=1), Allowed("a name, not empty")]
+
+
+class Settings(BaseSettings):
+    """See the module header. Frozen: what was read at the start holds until the end."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, toml_file=FILE, extra="forbid", frozen=True)
+
+    model: Name = Field("demo", description="The model that answers. `demo` is built in and needs no key.")
+
+    max_steps: Count = Field(200, description="Model calls in one turn at most; the turn then ends.")
+    silence_timeout_s: Duration = Field(
+        120, description="A model that sends nothing for this long has failed, and is asked again."
+    )
+    compact_at: Share = Field(
+        0.8, description="The share of the context window at which older turns are replaced by a summary."
+    )
+
+    tool_timeout_s: Duration = Field(300, description="A tool that runs longer gets an error result.")
+    tool_grace_s: DurationOrNone = Field(
+        5, description="How long a cancelled tool may take to stop before it is abandoned."
+    )
+    tool_concurrency: Count = Field(16, description="Tools of one step that run at the same time at most.")
+
+    retry_base_s: DurationOrNone = Field(
+        1, description="The longest wait before the first retry; it doubles with each further one."
+    )
+    retry_max_delay_s: DurationOrNone = Field(60, description="Where that doubling ends.")
+    retry_after_cap_s: DurationOrNone = Field(
+        300, description="A provider that asks for a longer wait than this is asked again after this."
+    )
+    retry_max_attempts: Count = Field(8, description="Tries at one model call at most, the first one included.")
+    retry_budget_s: DurationOrNone = Field(
+        900, description="No further try is started this long after the first. A running one is never cut."
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  (the signature is pydantic's)
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The places, the strongest first."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+
+def load_settings(**given: Any) -> Settings:
+    """Read the settings; `given` wins over every other place, and None in it means "not given"."""
+    given = {name: value for name, value in given.items() if value is not None}
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        problems = [_explain(str(detail["loc"][0]), detail["input"], given) for detail in error.errors()]
+        raise BadSettings("\n".join(problems)) from error
+    except (TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise BadSettings(f"{Path(FILE).absolute()} cannot be read: {error}") from error
+
+
+def describe_allowed(field: FieldInfo) -> str:
+    """What values this setting takes, in words."""
+    return next(rule.sentence for rule in field.metadata if isinstance(rule, Allowed))
+
+
+def _explain(name: str, value: object, given: dict[str, Any]) -> str:
+    place = _find_place(name, given)
+    field = Settings.model_fields.get(name)
+    if field is None:
+        similar = get_close_matches(name, Settings.model_fields, n=1)
+        hint = f" Did you mean {similar[0]}?" if similar else ""
+        return f"{name}, from {place}: there is no such setting.{hint}"
+    return f"{name} = {value!r}, from {place}: it must be {describe_allowed(field)} (default: {field.default})."
+
+
+def _find_place(name: str, given: dict[str, Any]) -> str:
+    if name in given:
+        return "an argument"
+    variable = ENV_PREFIX + name.upper()
+    if any(key.upper() == variable for key in os.environ):
+        return f"the environment variable {variable}"
+    return str(Path(FILE).absolute())

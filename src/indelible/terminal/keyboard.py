@@ -1,0 +1,52 @@
+"""The keyboard during a reply: Ctrl-C is a wish that the event loop hears, other keys wait.
+
+A signal handler runs between any two bytecodes, which is no place to cancel anything. So it only
+wakes the event loop, and the reaction runs there like any other callback.
+
+Without `hush_echo` the terminal would print whatever is typed during a reply into the middle of it.
+The keys are not lost: the next prompt reads them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import TextIO
+
+if sys.platform != "win32":
+    import readline  # noqa: F401 - importing it gives `input` its line editing
+    import termios
+
+
+@contextlib.contextmanager
+def catch_ctrl_c(react: Callable[[], None], loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Within, Ctrl-C calls `react` on the event loop, and does nothing else."""
+
+    def wake(_number: int, _frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(react)
+
+    previous = signal.signal(signal.SIGINT, wake)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+@contextlib.contextmanager
+def hush_echo(keyboard: TextIO) -> Iterator[None]:
+    """Within, the terminal does not show what is typed."""
+    if sys.platform == "win32" or not keyboard.isatty():
+        yield
+        return
+    before = termios.tcgetattr(keyboard)
+    hushed = before.copy()
+    hushed[3] &= ~termios.ECHO
+    termios.tcsetattr(keyboard, termios.TCSANOW, hushed)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(keyboard, termios.TCSANOW, before)

@@ -1,0 +1,63 @@
+"""Markdown that is still being written: what is finished of it, and how it looks in a terminal.
+
+Markdown is a language of lines: once a top-level block (paragraph, list, table, fence…) has been
+followed by the first whole line of another one, nothing that comes later can change it. So a
+growing text is split there. What is finished is printed for good, exactly once, and scrolls away
+like any other output; only the last block is drawn again and again. A reply may be as long as it
+likes: the cost of a frame is that of its last block.
+
+Must stay true (tests/terminal/test_growing_markdown.py): the finished blocks and the rest are the
+text, and a block that was once finished stays the same whatever is added.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import Final
+
+from markdown_it import MarkdownIt
+from rich.console import Console, RenderableType
+from rich.markdown import Markdown
+from rich.segment import Segment
+
+Line = list[Segment]
+
+_WIDEST_COLUMN: Final = 100
+_PARSER: Final = MarkdownIt().enable("table")
+_LINE: Final = re.compile(r"[^\n]*\n")
+# What a terminal would take for a command (escape sequences, bells) is shown as a sign instead.
+_HARMLESS: Final = dict.fromkeys((*range(32), *range(127, 160)), "\N{REPLACEMENT CHARACTER}") | {
+    ord("\n"): "\n",
+    ord("\t"): "\t",
+    ord("\r"): None,
+}
+
+
+def disarm(text: str) -> str:
+    """The text without characters that could move the cursor or worse."""
+    return text.translate(_HARMLESS)
+
+
+def split_finished(source: str) -> tuple[list[str], str]:
+    """The blocks that can no longer change, and the rest."""
+    lines = _LINE.findall(source)
+    tokens = _PARSER.parse("".join(lines))
+    starts = [token.map[0] for token in tokens if token.level == 0 and token.map and token.nesting >= 0]
+    blocks = ["".join(lines[start:end]) for start, end in pairwise([0, *starts[1:]])]
+    return blocks, source[sum(map(len, blocks)) :]
+
+
+def render_markdown(source: str, console: Console) -> list[Line]:
+    """The lines of a piece of markdown, without blank ones around it."""
+    return trim_blank(render_lines(Markdown(source, code_theme="ansi_dark"), console))
+
+
+def render_lines(renderable: RenderableType, console: Console, *, indent: int = 0) -> list[Line]:
+    options = console.options.update(width=min(console.width, _WIDEST_COLUMN) - indent)
+    return console.render_lines(renderable, options, pad=False)
+
+
+def trim_blank(lines: list[Line]) -> list[Line]:
+    kept = [number for number, line in enumerate(lines) if "".join(segment.text for segment in line).strip()]
+    return lines[kept[0] : kept[-1] + 1] if kept else []

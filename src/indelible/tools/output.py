@@ -1,0 +1,209 @@
+"""What a tool returned, as text that a model can be sent.
+
+A tool may return anything; what is stored, published and sent is text that always encodes as
+UTF-8. So `render_output` never raises: text stays as it is, values with an inside (dicts,
+lists, models, dataclasses, structs) become compact JSON, and whatever JSON has no word for
+becomes `str(value)`, or a placeholder naming its type when even that fails. Cycles, very deep
+nests and values that unfold without end are cut short where they are met, because a tool's
+strange answer must cost no more than a strange answer.
+
+Then `cut_text` keeps a long text within a limit: two thirds from the head, one third from the
+tail, and between them a marker that says how many bytes are missing. The limit counts bytes of
+UTF-8 and follows the model's window (`limit_for`); a cut never splits a character.
+
+Must stay true (tests/tools/test_tool_output.py, for arbitrary values): `render_output` returns
+text that encodes; a cut text is a head and a tail of the original, within the limit.
+
+What may be called is port.py; running it, and deciding what is an error, is run.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from pydantic import BaseModel
+
+from indelible.surrogates import clean_text
+
+_TEXTS: Final = (str, bytes, bytearray, memoryview)
+_NUMBERS: Final = (int, float)
+_LISTS: Final = (list, tuple, set, frozenset, deque)
+_DICTS: Final = (dict, Mapping)
+_UTF8_CONTINUATION: Final = range(0x80, 0xC0)
+_MAX_DEPTH: Final = 100
+_MAX_SIZE: Final = 16 * 1024 * 1024
+_SIZE_OF_VALUE: Final = 16
+_MIN_LIMIT_BYTES: Final = 16 * 1024
+_UNKNOWN_WINDOW_LIMIT_BYTES: Final = 64 * 1024
+
+
+# --- to text -----------------------------------------------------------------------------
+
+
+def render_output(value: object) -> str:
+    """The text form of whatever a tool returned. Never raises; the text always encodes."""
+    if value is None:
+        return ""
+    plain = _Unfolding().to_plain(value)
+    text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+    return clean_text(text)
+
+
+class _Unfolding:
+    """One walk over a value: where it stands (for cycles and depth) and how much more it may gather."""
+
+    def __init__(self) -> None:
+        self._open: set[int] = set()
+        self._size_left = _MAX_SIZE
+
+    def to_plain(self, value: object) -> Any:
+        """The value as JSON knows it: dicts with text keys, lists, text, numbers, booleans, None."""
+        self._size_left -= _SIZE_OF_VALUE
+        try:
+            if value is None or isinstance(value, bool):
+                return value
+            if isinstance(value, Enum):
+                return self.to_plain(value.value)
+            if isinstance(value, _TEXTS):
+                self._size_left -= len(value)
+                return _to_plain_text(value)
+            if isinstance(value, _NUMBERS):
+                return _to_plain_number(value)
+            return self._to_plain_inside(value)
+        except Exception:  # a value may raise anything when it is looked at
+            return _describe(value)
+
+    def _to_plain_inside(self, value: object) -> Any:
+        inside = _look_inside(value)
+        if inside is None:
+            return _say(value)
+        if id(value) in self._open:
+            return f"<this {type(value).__name__} again>"
+        if len(self._open) >= _MAX_DEPTH:
+            return f"<{type(value).__name__} nested too deeply to show>"
+        self._open.add(id(value))
+        try:
+            if isinstance(inside, _DICTS):
+                return self._to_plain_dict(inside)
+            if isinstance(inside, _LISTS):
+                return self._to_plain_list(inside)
+            return self.to_plain(inside)
+        finally:
+            self._open.discard(id(value))
+
+    def _to_plain_dict(self, mapping: Mapping[Any, Any]) -> dict[str, Any]:
+        plain: dict[str, Any] = {}
+        for key, value in mapping.items():
+            if self._size_left <= 0:
+                plain["..."] = "<more left out>"
+                break
+            plain[key if type(key) is str else _to_key(self.to_plain(key))] = self.to_plain(value)
+        return plain
+
+    def _to_plain_list(self, values: Iterable[Any]) -> list[Any]:
+        plain: list[Any] = []
+        for value in values:
+            if self._size_left <= 0:
+                plain.append("<more left out>")
+                break
+            plain.append(self.to_plain(value))
+        return plain
+
+
+def _look_inside(value: object) -> Any:
+    """What the value holds: its library's own JSON form, or else one level down; None: it has no inside."""
+    if isinstance(value, _LISTS + _DICTS):
+        return value
+    with contextlib.suppress(Exception):
+        if isinstance(value, BaseModel):
+            return value.model_dump(mode="json", fallback=_say, warnings=False)
+        if isinstance(value, msgspec.Struct):
+            return msgspec.to_builtins(value, builtin_types=(bytes, bytearray, memoryview), enc_hook=_say)
+    names = _find_fields(value)
+    return None if names is None else {name: getattr(value, name) for name in names if hasattr(value, name)}
+
+
+def _find_fields(value: object) -> Iterable[str] | None:
+    if isinstance(value, BaseModel):
+        return type(value).model_fields
+    if isinstance(value, msgspec.Struct):
+        return value.__struct_fields__
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [field.name for field in dataclasses.fields(value)]
+    return None
+
+
+def _to_key(plain: object) -> str:
+    return plain if isinstance(plain, str) else json.dumps(plain)
+
+
+def _to_plain_text(value: str | bytes | bytearray | memoryview) -> str:
+    return str.__str__(value) if isinstance(value, str) else bytes(value).decode("utf-8", "replace")
+
+
+def _to_plain_number(value: float) -> float | str:
+    """JSON has no infinities, and Python writes very long integers only in hexadecimal."""
+    if not isinstance(value, int):
+        return float(value) if math.isfinite(value) else _say(value)
+    number = int(value)
+    try:
+        int.__repr__(number)
+    except ValueError:
+        return hex(number)
+    return number
+
+
+def _say(value: object) -> str:
+    try:
+        return str(value)
+    except Exception:  # somebody else's __str__
+        return _describe(value)
+
+
+def _describe(value: object) -> str:
+    return f"<a {type(value).__name__} that cannot be shown as text>"
+
+
+# --- within a limit ----------------------------------------------------------------------
+
+
+class CutText(NamedTuple):
+    """A text within its limit, and how many bytes of the original are not in it."""
+
+    text: str
+    missing_bytes: int
+
+
+def limit_for(context_tokens: int | None) -> int:
+    """How many bytes of one result a model with this context window gets."""
+    return _UNKNOWN_WINDOW_LIMIT_BYTES if context_tokens is None else max(_MIN_LIMIT_BYTES, context_tokens)
+
+
+def cut_text(text: str, limit_bytes: int) -> CutText:
+    """Keep the text within the limit, marker included. A limit too small for the marker leaves only that."""
+    text = clean_text(text)
+    data = text.encode()
+    if len(data) <= limit_bytes:
+        return CutText(text, 0)
+    room = max(0, limit_bytes - len(_mark(len(data))))
+    head_end = room * 2 // 3
+    tail_start = len(data) - (room - head_end)
+    while head_end > 0 and data[head_end] in _UTF8_CONTINUATION:
+        head_end -= 1
+    while tail_start < len(data) and data[tail_start] in _UTF8_CONTINUATION:
+        tail_start += 1
+    missing_bytes = tail_start - head_end
+    kept = data[:head_end].decode() + _mark(missing_bytes) + data[tail_start:].decode()
+    return CutText(kept, missing_bytes)
+
+
+def _mark(missing_bytes: int) -> str:
+    return f"\n\n[{missing_bytes} bytes left out here]\n\n"

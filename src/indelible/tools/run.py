@@ -1,0 +1,272 @@
+"""Running the tools that a step asked for.
+
+Each call has a supervisor, and the tool itself runs on a leash (leash.py). A stop or a time limit
+cuts the tool, never its supervisor: what a tool did is recorded in the ledger and published whatever
+happens around it, in this order:
+
+    ledger.starting → `tool_started` → the tool → ledger.settled → `tool_result`
+
+so that after a crash one can tell what never began, what may have happened, and what did. A call that
+was not begun when the stop came is left unanswered here; `seal` answers it. A shutdown or a lost lease
+that cuts a tool leaves the call unsettled, because its outcome is not known: the next worker decides.
+
+All calls run at once, up to a cap; tools that are declared serial take turns among themselves, in call
+order. A plain function runs in a daemon thread of its own, so one that blocks for ever holds up neither
+the event loop nor the end of the process.
+
+Must stay true (tests/tools/test_tool_run.py): no call ends without a result unless the scope was
+cancelled; a tool can neither raise out of here, nor hang the step past its time limit and grace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from indelible.clock import Clock
+from indelible.content import Part, ToolCall, ToolProgress, ToolResult, ToolStarted
+from indelible.leash import Leash, outlast
+from indelible.scope import Scope
+from indelible.tools.box import RunHere
+from indelible.tools.output import cut_text, render_output
+from indelible.tools.port import BadArguments, Ledger, Tool, ToolCallRecord, ToolContext
+
+_ENDED_BY_USER: Final = "Interrupted: the user stopped the reply while this tool was running."
+_NOT_BEGUN: Final = "Interrupted: the user stopped the reply before this tool began."
+
+
+class ToolLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How many tools run at once, how long each may take, and how long one may take to stop."""
+
+    concurrency: int = 16
+    timeout_s: float = 300.0
+    grace_s: float = 5.0
+
+
+class ToolMetrics(Protocol):
+    def tool_ran(self, name: str, *, seconds: float, size_bytes: int, truncated: bool, is_error: bool) -> None: ...
+
+
+class Outcome(NamedTuple):
+    """What a tool's function did: gave a value, or raised. Never an exception in flight."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+
+class ToolRun:
+    """One step's tools. `publish` also collects; it is never called twice at once."""
+
+    def __init__(
+        self,
+        *,
+        turn_id: str,
+        step: int,
+        scope: Scope,
+        publish: Callable[[Part], Awaitable[None]],
+        ledger: Ledger | None,
+        limits: ToolLimits,
+        result_limit_bytes: int,
+        clock: Clock,
+        metrics: ToolMetrics | None,
+    ) -> None:
+        self.cut = False
+        self._turn_id = turn_id
+        self._step = step
+        self._scope = scope
+        self._publish = publish
+        self._ledger = ledger
+        self._limits = limits
+        self._result_limit_bytes = result_limit_bytes
+        self._clock = clock
+        self._metrics = metrics
+        self._cap = asyncio.Semaphore(limits.concurrency)
+        self._turns = asyncio.Lock()
+        self._publishing = asyncio.Lock()
+        self._failure: BaseException | None = None
+        self._leashes: set[Leash[Outcome]] = set()
+
+    async def run(self, calls: Sequence[tuple[int, RunHere]]) -> None:
+        """Run these calls, each given with its index among the step's calls."""
+        supervisors = [
+            asyncio.create_task(self._supervise(index, *planned), name=f"tool {planned.call.name}")
+            for index, planned in calls
+        ]
+        if supervisors:
+            await outlast(asyncio.gather(*supervisors), self._scope)
+        if self._failure is not None:
+            raise self._failure
+
+    async def _supervise(self, index: int, call: ToolCall, tool: Tool) -> None:
+        try:
+            async with contextlib.AsyncExitStack() as turns:
+                if tool.serial:
+                    await turns.enter_async_context(self._turns)
+                await turns.enter_async_context(self._cap)
+                if self._stopped:
+                    self.cut = True
+                else:
+                    await self._carry_out(index, call, tool)
+        except Exception as error:
+            self._abort(error)
+
+    @property
+    def _stopped(self) -> bool:
+        return self._scope.cancelled or self._failure is not None
+
+    def _abort(self, error: Exception) -> None:
+        """The ledger or the journal failed: no result can be recorded any more, so stop the tools."""
+        if self._failure is None:
+            self._failure = error
+        for leash in self._leashes:
+            leash.cut()
+
+    async def _carry_out(self, index: int, call: ToolCall, tool: Tool) -> None:
+        record = ToolCallRecord(
+            id=call.id,
+            name=call.name,
+            arguments=call.arguments,
+            step=self._step,
+            index=index,
+            idempotency_key=f"{self._turn_id}/{self._step}/{index}",
+        )
+        context = ToolContext(
+            call_id=call.id,
+            name=call.name,
+            idempotency_key=record.idempotency_key,
+            scope=self._scope,
+            publish_progress=lambda text: self._say(ToolProgress(call.id, text)),
+        )
+        try:
+            work = tool.bind(call.arguments, context)
+        except BadArguments as error:
+            await self._say(self._measure(_error(record, str(error)), 0.0))
+            return
+        if self._ledger is not None:
+            await self._ledger.starting(record)
+        await self._say(ToolStarted(call.id, call.name))
+        started = self._clock.monotonic()
+        result = await self._execute(tool, work, record, context)
+        if result is None:
+            self.cut = True
+            return
+        result = self._measure(result, self._clock.monotonic() - started)
+        if self._ledger is not None:
+            await self._ledger.settled(record, result)
+        await self._say(result)
+
+    async def _say(self, part: Part) -> None:
+        async with self._publishing:
+            await self._publish(part)
+
+    async def _execute(
+        self, tool: Tool, work: Callable[[], Any], record: ToolCallRecord, context: ToolContext
+    ) -> ToolResult | None:
+        """The tool's result, or None if it was cut and its outcome is not known."""
+        if self._scope.cancelled:
+            return self._after_cut(record, _NOT_BEGUN)
+        timeout_s = self._limits.timeout_s if tool.timeout_s is None else tool.timeout_s
+        timed_out = False
+
+        def time_out() -> None:
+            nonlocal timed_out
+            timed_out = True
+            leash.cut()
+
+        start = _run_async if tool.is_async else _run_in_thread
+        leash = Leash(start(work), name=f"tool {record.name}", grace_s=self._limits.grace_s, clock=self._clock)
+        self._leashes.add(leash)
+        timer = self._clock.call_later(timeout_s, time_out)
+        forget = self._scope.on_cancel(leash.cut)
+        try:
+            await leash.wait(self._scope)
+        finally:
+            forget()
+            timer.cancel()
+            context.close()
+            self._leashes.discard(leash)
+        outcome = None if leash.abandoned or leash.task.cancelled() else leash.task.result()
+        if outcome is not None and outcome.error is None:
+            return ToolResult(call_id=record.id, name=record.name, output=render_output(outcome.value))
+        left = f" It did not stop within {self._limits.grace_s:g} s and was abandoned; it may still be running."
+        left = left if leash.abandoned else ""
+        if timed_out:
+            return _error(record, f"Timed out after {timeout_s:g} s.{left}")
+        if self._stopped:
+            return self._after_cut(record, _ENDED_BY_USER + left)
+        if outcome is None:
+            return _error(record, "The tool was cancelled from within.")
+        return _error(record, _describe(outcome.error))
+
+    def _after_cut(self, record: ToolCallRecord, text: str) -> ToolResult | None:
+        self.cut = True
+        return _error(record, text) if self._scope.interrupted and self._failure is None else None
+
+    def _measure(self, result: ToolResult, seconds: float) -> ToolResult:
+        kept = cut_text(result.output, self._result_limit_bytes)
+        if self._metrics is not None:
+            self._metrics.tool_ran(
+                result.name,
+                seconds=seconds,
+                size_bytes=len(kept.text.encode()),
+                truncated=kept.missing_bytes > 0,
+                is_error=result.is_error,
+            )
+        return msgspec.structs.replace(result, output=kept.text)
+
+
+def _error(record: ToolCallRecord, text: str) -> ToolResult:
+    return ToolResult(call_id=record.id, name=record.name, output=text, is_error=True)
+
+
+def _describe(error: BaseException | None) -> str:
+    kind = type(error).__name__
+    text = render_output(error)
+    return f"{kind}: {text}" if text else kind
+
+
+async def _run_async(work: Callable[[], Coroutine[Any, Any, Any]]) -> Outcome:
+    try:
+        return Outcome(value=await work())
+    except (Exception, SystemExit) as error:
+        return Outcome(error=error)
+
+
+async def _run_in_thread(work: Callable[[], Any]) -> Outcome:
+    """Run a plain function in a daemon thread; what it leaves to be awaited is awaited here."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Outcome] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def deliver(outcome: Outcome) -> None:
+        if not done.done():
+            done.set_result(outcome)
+
+    def target() -> None:
+        try:
+            outcome = Outcome(value=context.run(work))
+        except BaseException as error:  # a thread has nobody else to tell
+            outcome = Outcome(error=error)
+        with contextlib.suppress(RuntimeError):  # the event loop is gone, and so is everybody who waited
+            loop.call_soon_threadsafe(deliver, outcome)
+
+    threading.Thread(target=target, name="indelible tool", daemon=True).start()
+    try:
+        outcome = await asyncio.shield(done)
+    except asyncio.CancelledError:
+        # A thread can not be cancelled. It may look at its scope and return; the leash waits for that.
+        outcome = await done
+    if inspect.isawaitable(outcome.value):
+        return await _run_async(lambda: _await(outcome.value))
+    return outcome
+
+
+async def _await(value: Awaitable[Any]) -> Any:
+    return await value

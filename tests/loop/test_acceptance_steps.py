@@ -1,0 +1,644 @@
+"""A turn that nobody stops: prompts, steps, tools, saves and ends.
+
+S9–S12, S16–S18, S20–S22 and S26 of SPEC §9 are here, as far as the loop alone can show them, and the rules
+of `run` in SPEC §1 that have no number.
+
+What a prompt must look like in general is test_prompt.py; what a tool's result looks like, tests/tools.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from indelible import tool
+from indelible.content import Block, Message, Part, Text, TextDelta, ToolCall, ToolResult, ToolSpec, ToolStarted, Usage
+from indelible.errors import Interrupted, LeaseLost, ModelFailed, Shutdown
+from indelible.loop import RetryPolicy, StepRecord, TurnResult, run
+from indelible.models import CallOptions
+from indelible.testing import ManualClock, ScriptedModel, parts
+
+if TYPE_CHECKING:
+    from tests.loop.conftest import Stage
+
+Spell = Callable[[Sequence[Block]], list[tuple[str, ...]]]
+
+ANSWER: list[Part] = [parts.text_delta("1", "It rains."), parts.finish("stop")]
+ASK: list[Part] = [parts.tool_call("c1", "weather", '{"city": "Oslo"}'), parts.finish("tool_calls")]
+
+
+@tool
+async def weather(city: str) -> str:
+    return f"rain in {city}"
+
+
+@tool
+async def news() -> str:
+    return "none"
+
+
+def say(role: Any, text: str) -> Message:
+    return Message(role=role, blocks=[Text(text)])
+
+
+def ask_for(*names: str) -> list[Any]:
+    calls = [parts.tool_call(f"c{number}", name, "{}") for number, name in enumerate(names, 1)]
+    return [*calls, parts.finish("tool_calls")]
+
+
+# --- what the model is told --------------------------------------------------------------
+
+
+async def test_s9_a_whitelist_of_one_advertises_exactly_that_one(stage: Stage) -> None:
+    model = ScriptedModel([ANSWER])
+    await stage.start(model, tools=[weather, news], active_tools=["news"])
+    assert [spec.name for spec in model.calls[0].tools] == ["news"]
+
+
+async def test_s9_the_whitelist_holds_for_executing_too(stage: Stage) -> None:
+    model = ScriptedModel([ASK, ANSWER])
+    await stage.start(model, tools=[weather, news], active_tools=["news"])
+    result = stage.saved[0].blocks[-1]
+    assert isinstance(result, ToolResult)
+    assert result.is_error
+    assert stage.count(ToolStarted) == 0
+
+
+async def test_s9_the_providers_own_tools_are_always_advertised(stage: Stage) -> None:
+    search = ToolSpec(name="web_search", provider_executed=True)
+    model = ScriptedModel([ANSWER])
+    await stage.start(model, tools=[weather, news, search], active_tools=["news"])
+    assert [spec.name for spec in model.calls[0].tools] == ["news", "web_search"]
+
+
+async def test_s10_the_fallback_is_the_context_limit_of_a_model_that_does_not_know_its_own(stage: Stage) -> None:
+    await stage.start(ScriptedModel([ANSWER]), context_limit_fallback=4096)
+    assert stage.only.context_limit == 4096
+
+
+async def test_s10_the_models_own_limit_goes_before_the_fallback(stage: Stage) -> None:
+    await stage.start(ScriptedModel([ANSWER], context_limit=200_000), context_limit_fallback=4096)
+    assert stage.only.context_limit == 200_000
+
+
+async def test_s10_a_limit_that_nobody_knows_stays_unknown(stage: Stage) -> None:
+    await stage.start(ScriptedModel([ANSWER]))
+    assert stage.only.context_limit is None
+
+
+async def test_s11_the_prompt_holds_exactly_the_messages_given(stage: Stage) -> None:
+    history = [say("system", "Be brief."), say("user", "hi"), say("assistant", "Hello."), say("user", "Rain?")]
+    model = ScriptedModel([ANSWER])
+    await stage.start(model, messages=history)
+    assert [(message.role, message.blocks) for message in model.calls[0].messages] == [
+        (message.role, message.blocks) for message in history
+    ]
+
+
+async def test_s11_no_messages_at_all_are_legal(stage: Stage) -> None:
+    model = ScriptedModel([ANSWER])
+    result = await stage.start(model, messages=[])
+    assert model.calls[0].messages == []
+    assert result.reason == "stop"
+
+
+async def test_s12_cache_markers_stand_where_spec_5_5_puts_them(stage: Stage) -> None:
+    history = [
+        say("system", "Be brief."),
+        say("system", "Be kind."),
+        say("user", "hi"),
+        say("assistant", "Hello."),
+        say("user", "Rain?"),
+    ]
+    model = ScriptedModel([ANSWER], provider="anthropic")
+    await stage.start(model, messages=history)
+    assert [at for at, message in enumerate(model.calls[0].messages) if message.cache] == [1, 3, 4]
+
+
+async def test_s12_other_providers_get_no_markers(stage: Stage) -> None:
+    model = ScriptedModel([ANSWER], provider="openai")
+    await stage.start(model)
+    assert not any(message.cache for message in model.calls[0].messages)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_preparation_is_run_once_per_step_and_may_be_plain_or_async(stage: Stage, *, is_async: bool) -> None:
+    seen: list[str] = []
+
+    def prepare_messages(messages: list[Message]) -> list[Message]:
+        seen.append("messages")
+        return [say("system", "prepared"), *messages]
+
+    def prepare_tools(tools: list[ToolSpec]) -> list[ToolSpec]:
+        seen.append("tools")
+        return [spec for spec in tools if spec.name != "news"]
+
+    async def prepare_messages_later(messages: list[Message]) -> list[Message]:
+        await asyncio.sleep(0)
+        return prepare_messages(messages)
+
+    async def prepare_tools_later(tools: list[ToolSpec]) -> list[ToolSpec]:
+        await asyncio.sleep(0)
+        return prepare_tools(tools)
+
+    model = ScriptedModel([ASK, ANSWER])
+    await stage.start(
+        model,
+        tools=[weather, news],
+        prepare_messages=prepare_messages_later if is_async else prepare_messages,
+        prepare_tools=prepare_tools_later if is_async else prepare_tools,
+    )
+    assert sorted(seen) == ["messages", "messages", "tools", "tools"]
+    for call in model.calls:
+        assert [spec.name for spec in call.tools] == ["weather"]
+        systems = [message for message in call.messages if message.role == "system"]
+        assert [message.blocks for message in systems] == [[Text("prepared")]]
+
+
+async def test_preparation_is_not_run_again_for_a_plain_retry(stage: Stage) -> None:
+    prepared = []
+
+    def prepare(messages: list[Message]) -> list[Message]:
+        prepared.append(len(messages))
+        return messages
+
+    stage.clock = ManualClock(skip_sleeps=True)
+    model = ScriptedModel([ConnectionResetError(), ConnectionResetError(), ANSWER])
+    await stage.start(model, prepare_messages=prepare)
+    assert prepared == [1]
+    assert model.calls[0] == model.calls[2]
+
+
+async def test_what_preparation_adds_is_not_saved(stage: Stage) -> None:
+    result = await stage.start(
+        ScriptedModel([ANSWER]), prepare_messages=lambda messages: [*messages, say("user", "secret")]
+    )
+    assert [message.role for message in result.messages] == ["assistant"]
+
+
+async def test_an_error_of_a_hook_ends_the_run_with_it(stage: Stage) -> None:
+    def fail(messages: list[Message]) -> list[Message]:
+        raise LookupError("no such template")
+
+    with pytest.raises(LookupError, match="no such template"):
+        await stage.start(ScriptedModel(), prepare_messages=fail)
+    assert stage.saved == []
+
+
+@pytest.mark.parametrize("missing", ["model", "messages", "persist_step"])
+async def test_what_is_required_is_missed_at_once(missing: str) -> None:
+    given: dict[str, Any] = {"model": ScriptedModel(), "messages": [], "persist_step": lambda step, scope: None}
+    with pytest.raises(TypeError, match=missing):
+        await run(**(given | {missing: None}))
+    del given[missing]
+    with pytest.raises(TypeError, match=missing):
+        await run(**given)
+
+
+# --- steps -------------------------------------------------------------------------------
+
+
+async def test_s16_a_tool_step_and_a_text_step_make_two_calls_and_two_saves(stage: Stage) -> None:
+    model = ScriptedModel([ASK, ANSWER])
+    result = await stage.start(model, tools=[weather], max_steps=5)
+    assert len(model.calls) == 2
+    assert len(stage.saved) == 2
+    assert result.reason == "stop"
+    assert [step.index for step in stage.saved] == [1, 2]
+    assert [step.last for step in stage.saved] == [False, True]
+    assert not any(step.partial for step in stage.saved)
+    assert [step.reason for step in stage.saved] == [None, None]
+
+
+async def test_s17_the_second_prompt_holds_the_call_and_a_tool_message_with_its_result(stage: Stage) -> None:
+    model = ScriptedModel([ASK, ANSWER])
+    await stage.start(model, tools=[weather])
+    user, assistant, answer = model.calls[1].messages
+    assert (user.role, assistant.role, answer.role) == ("user", "assistant", "tool")
+    assert assistant.blocks == [ToolCall(id="c1", name="weather", arguments='{"city": "Oslo"}')]
+    assert answer.blocks == [ToolResult(call_id="c1", name="weather", output="rain in Oslo")]
+
+
+async def test_s17_an_empty_result_is_still_sent(stage: Stage) -> None:
+    @tool
+    async def quiet() -> None: ...
+
+    model = ScriptedModel([ask_for("quiet"), ANSWER])
+    await stage.start(model, tools=[quiet])
+    assert model.calls[1].messages[-1].blocks == [ToolResult(call_id="c1", name="quiet", output="")]
+
+
+async def test_s18_an_error_of_the_save_ends_the_run_with_it(stage: Stage) -> None:
+    stage.answers = [RuntimeError("database write failed")]
+    model = ScriptedModel([ASK])
+    with pytest.raises(RuntimeError, match="database write failed"):
+        await stage.start(model, tools=[weather])
+    assert len(stage.saved) == 1
+    assert stage.save_errors == [], "on_persist_error is for the save after a stop"
+
+
+async def test_s18_holds_for_a_plain_save(stage: Stage) -> None:
+    def save(step: object, scope: object) -> None:
+        raise RuntimeError("database write failed")
+
+    with pytest.raises(RuntimeError, match="database write failed"):
+        await stage.start(ScriptedModel([ANSWER]), persist_step=save)
+
+
+async def test_s20_a_save_during_a_shutdown_or_a_lost_lease_never_makes_the_run_interrupted(stage: Stage) -> None:
+    stage.answers = [stage.scope.lose_lease]
+    with pytest.raises(LeaseLost):
+        await stage.start(ScriptedModel([ASK]), tools=[weather])
+    assert len(stage.saved) == 1
+
+
+@pytest.mark.parametrize(("stop", "error"), [("interrupt", Interrupted), ("shutdown", Shutdown)])
+async def test_s21_an_interrupt_and_a_shutdown_can_be_told_apart(
+    stage: Stage, stop: str, error: type[Exception]
+) -> None:
+    task = stage.start(ScriptedModel([[parts.text_delta("1", "It"), parts.hang()]]))
+    await stage.heard(TextDelta)
+    getattr(stage.scope, stop)()
+    with pytest.raises(error) as caught:
+        await task
+    other = Shutdown if error is Interrupted else Interrupted
+    assert not isinstance(caught.value, other | asyncio.CancelledError)
+
+
+async def test_s22_only_local_results_go_to_the_tool_message(stage: Stage, spell: Spell) -> None:
+    model = ScriptedModel(
+        [
+            [
+                parts.tool_call("p1", "web_search", '{"q": "rain"}', provider_executed=True),
+                parts.tool_result("p1", "web_search", {"pages": 3}, provider_executed=True),
+                *ASK,
+            ],
+            ANSWER,
+        ],
+        provider="anthropic",
+    )
+    await stage.start(model, tools=[weather])
+    assistant, answer = stage.saved[0].messages()
+    assert spell(assistant.blocks) == [
+        ("call", "p1", "web_search", '{"q": "rain"}'),
+        ("result", "p1", "web_search"),
+        ("call", "c1", "weather", '{"city": "Oslo"}'),
+    ]
+    assert (answer.role, spell(answer.blocks)) == ("tool", [("result", "c1", "weather")])
+    assert [message.role for message in model.calls[1].messages] == ["user", "assistant", "tool"]
+
+
+async def test_s26_a_stream_of_nothing_but_a_finish_ends_after_one_call(stage: Stage) -> None:
+    model = ScriptedModel([[parts.finish("stop", usage=Usage(input_tokens=7))]])
+    result = await stage.start(model)
+    assert result.reason == "stop"
+    assert len(model.calls) == 1
+    assert stage.saved == [], "a step with no content is not saved"
+    assert result.messages == []
+    assert result.usage == Usage(input_tokens=7)
+
+
+async def test_a_finish_that_promises_calls_and_brings_none_ends_the_turn(stage: Stage) -> None:
+    result = await stage.start(ScriptedModel([[parts.text_delta("1", "Hm"), parts.finish("tool_calls")]]))
+    assert result.reason == "stop"
+    assert stage.only.last
+
+
+async def test_usage_is_added_up_and_every_step_keeps_its_own(stage: Stage) -> None:
+    model = ScriptedModel(
+        [
+            [*ASK[:-1], parts.finish("tool_calls", usage=Usage(input_tokens=10, output_tokens=1))],
+            [*ANSWER[:-1], parts.finish("stop", usage=Usage(input_tokens=20, output_tokens=2))],
+        ]
+    )
+    result = await stage.start(model, tools=[weather])
+    assert result.usage == Usage(input_tokens=30, output_tokens=3)
+    assert [step.usage.input_tokens for step in stage.saved] == [10, 20]
+    assert result.steps == stage.saved
+
+
+# --- how many steps ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("max_steps", "calls"), [(-3, 1), (0, 1), (1, 1), (2, 2)])
+async def test_max_steps_counts_complete_steps_and_is_at_least_one(stage: Stage, max_steps: int, calls: int) -> None:
+    model = ScriptedModel([ASK] * calls)
+    result = await stage.start(model, tools=[weather], max_steps=max_steps)
+    assert result.reason == "max_steps"
+    assert len(model.calls) == calls
+    assert [step.last for step in stage.saved] == [False] * (calls - 1) + [True]
+    assert stage.saved[-1].blocks[-1] == ToolResult(call_id="c1", name="weather", output="rain in Oslo")
+
+
+async def test_a_turn_that_ends_by_itself_in_its_last_step_just_stops(stage: Stage) -> None:
+    result = await stage.start(ScriptedModel([ANSWER]), max_steps=1)
+    assert result.reason == "stop"
+
+
+async def test_steps_are_counted_on_from_the_first_one_given(stage: Stage) -> None:
+    await stage.start(ScriptedModel([ASK, ANSWER]), tools=[weather], first_step=4)
+    assert [step.index for step in stage.saved] == [4, 5]
+    assert stage.attempts == [(4, 1), (5, 1)]
+
+
+# --- tools that end the turn, or must be alone -------------------------------------------
+
+
+async def test_stop_after_ends_the_turn_with_a_successful_result(stage: Stage) -> None:
+    model = ScriptedModel([ASK])
+    result = await stage.start(model, tools=[weather], stop_after=["weather"])
+    assert result.reason == "stop_after"
+    assert stage.only.last
+    assert stage.only.blocks[-1] == ToolResult(call_id="c1", name="weather", output="rain in Oslo")
+
+
+async def test_stop_after_does_not_end_the_turn_with_an_error_result(stage: Stage) -> None:
+    model = ScriptedModel([ask_for("weather"), ANSWER])
+    result = await stage.start(model, tools=[weather], stop_after=["weather"])
+    assert result.reason == "stop"
+    assert len(model.calls) == 2
+
+
+async def test_client_calls_end_the_run_and_are_named(stage: Stage) -> None:
+    result = await stage.start(ScriptedModel([ask_for("pick_file")]), client_tools=["pick_file"])
+    assert result.reason == "client_tools"
+    assert stage.only.awaiting == [ToolCall(id="c1", name="pick_file", arguments="{}")]
+    assert not stage.only.last, "the turn stays open until the client has answered"
+    assert not stage.only.partial
+    assert [message.role for message in stage.only.messages()] == ["assistant"]
+
+
+async def test_a_client_tool_that_is_not_active_is_not_the_clients_to_run(stage: Stage) -> None:
+    model = ScriptedModel([ask_for("pick_file"), ANSWER])
+    result = await stage.start(model, client_tools=["pick_file"], tools=[weather], active_tools=["weather"])
+    assert result.reason == "stop"
+    assert stage.saved[0].awaiting == []
+
+
+async def test_a_client_call_with_broken_arguments_is_answered_here(stage: Stage) -> None:
+    model = ScriptedModel([[parts.tool_call("c1", "pick_file", "{"), parts.finish("tool_calls")], ANSWER])
+    result = await stage.start(model, client_tools=["pick_file"])
+    assert result.reason == "stop"
+    assert stage.saved[0].blocks[-1].is_error  # type: ignore[union-attr]
+
+
+async def test_mixed_calls_run_here_first_and_then_wait_for_the_client(stage: Stage, spell: Spell) -> None:
+    model = ScriptedModel([ask_for("pick_file", "news")])
+    result = await stage.start(model, tools=[news], client_tools=["pick_file"])
+    assert result.reason == "client_tools"
+    assert spell(stage.only.blocks)[2:] == [("result", "c2", "news")]
+    assert [call.name for call in stage.only.awaiting] == ["pick_file"]
+
+
+async def test_mixed_calls_wait_for_the_client_even_if_a_stop_after_tool_succeeded(stage: Stage) -> None:
+    model = ScriptedModel([ask_for("news", "pick_file")])
+    result = await stage.start(model, tools=[news], client_tools=["pick_file"], stop_after=["news"], max_steps=1)
+    assert result.reason == "client_tools"
+    assert len(stage.only.awaiting) == 1
+
+
+@pytest.mark.parametrize("other", ["news", "pick_file", "no_such_tool"])
+async def test_an_exclusive_tool_together_with_another_call_runs_neither(
+    stage: Stage, spell: Spell, other: str
+) -> None:
+    model = ScriptedModel([ask_for("deploy", other), ANSWER])
+
+    @tool
+    async def deploy() -> str:
+        return "deployed"
+
+    await stage.start(model, tools=[deploy, news], client_tools=["pick_file"], exclusive=["deploy"])
+    assert stage.count(ToolStarted) == 0
+    assert spell(stage.saved[0].blocks)[2:] == [("error", "c1", "deploy"), ("error", "c2", other)]
+    assert stage.saved[0].awaiting == []
+
+
+async def test_an_exclusive_tool_alone_runs_also_beside_the_providers_own_call(stage: Stage) -> None:
+    model = ScriptedModel(
+        [
+            [
+                parts.tool_call("p1", "web_search", "{}", provider_executed=True),
+                parts.tool_result("p1", "web_search", "3 pages", provider_executed=True),
+                *ask_for("news"),
+            ],
+            ANSWER,
+        ]
+    )
+    await stage.start(model, tools=[news], exclusive=["news"])
+    assert stage.saved[0].blocks[-1] == ToolResult(call_id="c1", name="news", output="none")
+
+
+async def test_bad_calls_never_abort_the_step(stage: Stage, spell: Spell) -> None:
+    @tool
+    async def broken() -> str:
+        raise ValueError("out of paper")
+
+    model = ScriptedModel(
+        [
+            [
+                parts.tool_call("c1", "no_such_tool", "{}"),
+                parts.tool_call("c2", "weather", '{"city": '),
+                parts.tool_call("c3", "broken", "{}"),
+                parts.tool_call("c4", "weather", '{"town": "Oslo"}'),
+                parts.tool_call("c5", "weather", '{"city": "Oslo"}'),
+                parts.finish("tool_calls"),
+            ],
+            ANSWER,
+        ]
+    )
+    result = await stage.start(model, tools=[weather, broken])
+    assert result.reason == "stop"
+    assert spell(stage.saved[0].blocks)[5:] == [
+        ("error", "c1", "no_such_tool"),
+        ("error", "c2", "weather"),
+        ("error", "c3", "broken"),
+        ("error", "c4", "weather"),
+        ("result", "c5", "weather"),
+    ]
+    assert "out of paper" in str(stage.saved[0].blocks[7])
+
+
+@pytest.mark.parametrize(
+    "error", [Interrupted, Shutdown, LeaseLost, asyncio.CancelledError, SystemExit, StopAsyncIteration, TimeoutError]
+)
+async def test_a_tool_can_not_end_the_run_by_what_it_raises(stage: Stage, error: type[BaseException]) -> None:
+    @tool
+    async def rude() -> str:
+        raise error
+
+    result = await stage.start(ScriptedModel([ask_for("rude"), ANSWER]), tools=[rude])
+    assert result.reason == "stop"
+    answer = stage.saved[0].blocks[-1]
+    assert isinstance(answer, ToolResult)
+    assert answer.is_error
+
+
+async def test_results_are_published_as_they_come_and_stand_in_call_order(stage: Stage, spell: Spell) -> None:
+    second_done = asyncio.Event()
+
+    @tool
+    async def first() -> str:
+        await second_done.wait()
+        return "1"
+
+    @tool
+    async def second() -> str:
+        second_done.set()
+        return "2"
+
+    await stage.start(ScriptedModel([ask_for("first", "second"), ANSWER]), tools=[first, second])
+    came = [part.call_id for part in stage.published if isinstance(part, ToolResult)]
+    assert sorted(came) == ["c1", "c2"]
+    assert spell(stage.saved[0].blocks)[2:] == [("result", "c1", "first"), ("result", "c2", "second")]
+
+
+# --- saves that answer -------------------------------------------------------------------
+
+
+async def test_what_a_save_returns_stands_before_the_next_prompt(stage: Stage) -> None:
+    stage.answers = [[say("user", "and tomorrow?")]]
+    model = ScriptedModel([ASK, ANSWER])
+    await stage.start(model, tools=[weather])
+    assert [message.role for message in model.calls[1].messages] == ["user", "assistant", "tool", "user"]
+    assert model.calls[1].messages[-1].blocks == [Text("and tomorrow?")]
+
+
+async def test_a_steer_stays_where_it_came_in(stage: Stage) -> None:
+    stage.answers = [[say("user", "and tomorrow?")], None]
+    model = ScriptedModel([ASK, ASK, ANSWER])
+    await stage.start(model, tools=[weather])
+    assert [message.role for message in model.calls[2].messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "user",
+        "assistant",
+        "tool",
+    ]
+
+
+async def test_every_save_gets_a_scope_of_its_own(stage: Stage) -> None:
+    await stage.start(ScriptedModel([ASK, ANSWER]), tools=[weather])
+    scopes = [scope for scope, _ in stage.scopes]
+    assert len({id(scope) for scope in [*scopes, stage.scope]}) == 3
+    assert not any(scope.cancelled for scope in scopes)
+
+
+async def test_the_callers_messages_are_not_changed(stage: Stage) -> None:
+    history = [say("user", "Rain?")]
+    result: TurnResult = await stage.start(ScriptedModel([ASK, ANSWER]), tools=[weather], messages=history)
+    assert history == [say("user", "Rain?")]
+    assert [message.role for message in result.messages] == ["assistant", "tool", "assistant"]
+
+
+async def test_publish_and_save_may_be_plain_functions(stage: Stage) -> None:
+    saved: list[StepRecord] = []
+    published: list[Part] = []
+    await stage.start(
+        ScriptedModel([ANSWER]), persist_step=lambda step, scope: saved.append(step), publish=published.append
+    )
+    assert len(saved) == 1
+    assert published == ANSWER
+
+
+# --- how a reply finished ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("store", "kept"), [(True, "resp_1"), (False, None)])
+async def test_the_providers_response_id_is_kept_only_if_it_stored_the_reply(
+    stage: Stage, *, store: bool, kept: str | None
+) -> None:
+    model = ScriptedModel([[parts.text_delta("1", "Hi"), parts.finish("stop", response_id="resp_1")]])
+    await stage.start(model, options=CallOptions(store=store))
+    assert stage.only.provider_response_id == kept
+    assert stage.only.messages()[0].response_id == kept
+
+
+@pytest.mark.parametrize("reason", ["length", "tool_calls"])
+async def test_a_reply_that_was_cut_carries_no_response_id(stage: Stage, reason: Any) -> None:
+    """Cut by its length limit, or by a stop before its tools ran."""
+    model = ScriptedModel(
+        [
+            [
+                parts.text_delta("1", "Hi"),
+                parts.tool_call("c1", "weather", '{"city": "Oslo"}'),
+                parts.finish(reason, response_id="resp_1"),
+            ]
+        ]
+    )
+
+    def publish(part: Any) -> None:
+        if part == parts.finish("tool_calls", response_id="resp_1"):
+            stage.scope.interrupt()
+
+    if reason == "length":
+        await stage.start(model, tools=[weather], options=CallOptions(store=True), publish=publish)
+    else:
+        with pytest.raises(Interrupted):
+            await stage.start(model, tools=[weather], options=CallOptions(store=True), publish=publish)
+    assert stage.only.partial
+    assert stage.only.provider_response_id is None
+
+
+async def test_a_reply_that_reached_its_length_limit_is_kept_and_marked(stage: Stage) -> None:
+    result = await stage.start(ScriptedModel([[parts.text_delta("1", "It rai"), parts.finish("length")]]))
+    assert result.reason == "length"
+    assert stage.only.blocks == [Text("It rai")]
+    assert (stage.only.partial, stage.only.reason, stage.only.last) == (True, "length", True)
+
+
+async def test_calls_of_a_reply_that_reached_its_length_limit_are_never_run(stage: Stage, spell: Spell) -> None:
+    model = ScriptedModel(
+        [
+            [
+                parts.tool_call("c1", "weather", '{"city": "Oslo"}'),
+                parts.tool_input_start("c2", "weather"),
+                parts.tool_input_delta("c2", '{"ci'),
+                parts.finish("length"),
+            ]
+        ]
+    )
+    result = await stage.start(model, tools=[weather])
+    assert result.reason == "length"
+    assert stage.count(ToolStarted) == 0
+    assert spell(stage.only.blocks)[2:] == [("error", "c1", "weather"), ("error", "c2", "weather")]
+
+
+async def test_a_filtered_reply_with_nothing_visible_is_a_terminal_failure(stage: Stage) -> None:
+    model = ScriptedModel([[parts.reasoning_delta("r", "Should I?"), parts.finish("content_filter")]])
+    with pytest.raises(ModelFailed) as caught:
+        await stage.start(model)
+    assert (caught.value.kind, caught.value.retryable) == ("content_filter", False)
+    assert stage.retries == []
+    assert [type(block).__name__ for block in stage.only.blocks] == ["Reasoning"]
+
+
+async def test_a_filtered_reply_with_visible_text_is_kept(stage: Stage) -> None:
+    result = await stage.start(ScriptedModel([[parts.text_delta("1", "It ra"), parts.finish("content_filter")]]))
+    assert result.reason == "content_filter"
+    assert stage.only.blocks == [Text("It ra")]
+    assert stage.only.last
+
+
+async def test_the_step_tells_how_long_it_took(stage: Stage) -> None:
+    async def stream(call: object) -> Any:
+        await stage.clock.advance(2)
+        yield parts.text_delta("1", "Hi")
+        await stage.clock.advance(3)
+        yield parts.finish("stop")
+
+    began_at = stage.clock.now()
+    await stage.start(ScriptedModel([stream]))
+    assert stage.only.started_at == began_at
+    assert stage.only.first_part_s == 2
+    assert stage.only.ended_at == stage.clock.now()
+    assert (stage.only.provider, stage.only.model) == ("scripted", "scripted")
+
+
+async def test_a_policy_of_one_attempt_never_retries(stage: Stage) -> None:
+    with pytest.raises(ModelFailed):
+        await stage.start(ScriptedModel([ConnectionResetError()]), retry=RetryPolicy(max_attempts=1))
+    assert stage.retries == []

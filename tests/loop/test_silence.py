@@ -1,0 +1,307 @@
+"""A model that says nothing (SPEC 1.7), with a clock that is moved by hand.
+
+The guard is per attempt, armed at open, reset by every part and by keep-alives, and it runs only while
+the loop waits for the model. What it ends is an attempt: retryable, kind `stream_silence_timeout`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from indelible import tool
+from indelible.content import Part, Reasoning, Text, TextDelta, ToolStarted
+from indelible.errors import Interrupted, ModelFailed, Shutdown
+from indelible.loop import RetryPolicy
+from indelible.models import Call
+from indelible.testing import ScriptedModel, parts
+
+if TYPE_CHECKING:
+    from tests.loop.conftest import Stage
+
+ONCE = RetryPolicy(max_attempts=1)
+HELLO = parts.text_delta("1", "Hello")
+
+
+class Line:
+    """A model that says what it is told, when it is told."""
+
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+        self.cancelled = False
+        self.closed = False
+        self._said: asyncio.Queue[Part] = asyncio.Queue()
+
+    def say(self, part: Part) -> None:
+        self._said.put_nowait(part)
+
+    async def stream(self, call: Call) -> AsyncIterator[Part]:
+        self.opened.set()
+        try:
+            while True:
+                yield await self._said.get()
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+        finally:
+            self.closed = True
+
+
+async def test_two_minutes_of_nothing_end_the_attempt(stage: Stage) -> None:
+    line = Line()
+    task = stage.start(ScriptedModel([line.stream]), retry=ONCE)
+    await line.opened.wait()
+    await stage.clock.advance(119.9)
+    assert not task.done()
+    await stage.clock.advance(0.1)
+    with pytest.raises(ModelFailed) as caught:
+        await task
+    assert (caught.value.kind, caught.value.retryable) == ("stream_silence_timeout", True)
+    assert caught.value.provider == "scripted"
+    assert line.cancelled
+    assert line.closed
+    assert stage.saved == []
+
+
+async def test_the_time_is_a_setting(stage: Stage) -> None:
+    line = Line()
+    task = stage.start(ScriptedModel([line.stream]), retry=ONCE, silence_timeout_s=7)
+    await line.opened.wait()
+    await stage.clock.advance(7)
+    with pytest.raises(ModelFailed, match="stopped sending"):
+        await task
+
+
+@pytest.mark.parametrize("part", [HELLO, parts.keep_alive(), parts.reasoning_delta("r", "hm"), parts.text_start("1")])
+async def test_every_part_and_every_keep_alive_starts_the_time_anew(stage: Stage, part: Part) -> None:
+    line = Line()
+    task = stage.start(ScriptedModel([line.stream]), retry=ONCE)
+    await line.opened.wait()
+    for _ in range(20):
+        await stage.clock.advance(119)
+        line.say(part)
+        await stage.clock.advance(0)
+    assert not task.done(), "a stream has no total time limit"
+    await stage.clock.advance(119)
+    assert not task.done()
+    await stage.clock.advance(1)
+    with pytest.raises(ModelFailed):
+        await task
+
+
+async def test_a_part_that_is_held_back_starts_the_time_anew(stage: Stage) -> None:
+    """Half a tag is not published yet, but the model did speak."""
+    line = Line()
+    task = stage.start(ScriptedModel([line.stream]), retry=ONCE)
+    await line.opened.wait()
+    await stage.clock.advance(100)
+    line.say(parts.text_delta("1", "<thi"))
+    await stage.clock.advance(0)
+    await stage.clock.advance(100)
+    assert not task.done()
+    line.say(HELLO)
+    line.say(parts.finish())
+    assert (await task).reason == "stop"
+
+
+async def test_what_was_said_before_the_silence_is_kept(stage: Stage) -> None:
+    line = Line()
+    line.say(HELLO)
+    task = stage.start(ScriptedModel([line.stream]), retry=ONCE)
+    await stage.heard(TextDelta)
+    await stage.clock.advance(120)
+    with pytest.raises(ModelFailed):
+        await task
+    assert stage.only.blocks == [Text("Hello")]
+    assert (stage.only.partial, stage.only.reason) == (True, "failed")
+
+
+async def test_a_silent_attempt_is_tried_again_and_the_next_has_its_own_time(stage: Stage) -> None:
+    first, second = Line(), Line()
+    task = stage.start(ScriptedModel([first.stream, second.stream]))
+    await first.opened.wait()
+    await stage.clock.advance(120)
+    await stage.clock.advance(1)
+    await second.opened.wait()
+    await stage.clock.advance(119)
+    second.say(HELLO)
+    second.say(parts.finish())
+    result = await task
+    assert result.reason == "stop"
+    assert [event.kind for event in stage.retries] == ["stream_silence_timeout"]
+    assert stage.attempts == [(1, 1), (1, 2)]
+
+
+async def test_a_stream_that_does_not_open_is_silent(stage: Stage) -> None:
+    begun = asyncio.Event()
+
+    class SlowToOpen:
+        provider = name = "slow"
+        context_limit = None
+
+        async def stream(self, call: Call) -> AsyncIterator[Part]:
+            begun.set()
+            await asyncio.get_running_loop().create_future()
+            raise AssertionError
+
+    task = stage.start(SlowToOpen(), retry=ONCE)  # type: ignore[arg-type]
+    await begun.wait()
+    await stage.clock.advance(120)
+    with pytest.raises(ModelFailed) as caught:
+        await task
+    assert caught.value.kind == "stream_silence_timeout"
+
+
+async def test_time_that_publish_takes_does_not_count(stage: Stage) -> None:
+    line = Line()
+    line.say(HELLO)
+    held, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def publish(part: Part) -> None:
+        held.set()
+        await may_go_on.wait()
+        stage.publish(part)
+
+    task = stage.start(ScriptedModel([line.stream]), retry=ONCE, publish=publish)
+    await held.wait()
+    await stage.clock.advance(1000)
+    may_go_on.set()
+    await stage.clock.advance(0)
+    assert not task.done()
+    await stage.clock.advance(119)
+    assert not task.done(), "the time begins when the loop waits for the model again"
+    await stage.clock.advance(1)
+    with pytest.raises(ModelFailed) as caught:
+        await task
+    assert caught.value.kind == "stream_silence_timeout"
+
+
+async def test_time_that_publish_takes_is_not_added_to_the_time_before_it(stage: Stage) -> None:
+    line = Line()
+    held, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def publish(part: Part) -> None:
+        held.set()
+        await may_go_on.wait()
+
+    task = stage.start(ScriptedModel([line.stream]), retry=ONCE, publish=publish)
+    await line.opened.wait()
+    await stage.clock.advance(100)
+    line.say(HELLO)
+    await held.wait()
+    await stage.clock.advance(100)
+    may_go_on.set()
+    await stage.clock.advance(0)
+    await stage.clock.advance(100)
+    assert not task.done()
+    line.say(parts.finish())
+    assert (await task).reason == "stop"
+
+
+async def test_time_that_tools_take_does_not_count(stage: Stage) -> None:
+    may_go_on = asyncio.Event()
+
+    @tool
+    async def slow() -> str:
+        await may_go_on.wait()
+        return "done"
+
+    model = ScriptedModel([[parts.tool_call("c1", "slow", "{}"), parts.finish("tool_calls")], [HELLO, parts.finish()]])
+    task = stage.start(model, tools=[slow])
+    await stage.heard(ToolStarted)
+    await stage.clock.advance(200)
+    may_go_on.set()
+    assert (await task).reason == "stop"
+    assert stage.retries == []
+
+
+async def test_time_that_the_save_takes_does_not_count(stage: Stage) -> None:
+    begun, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def save_slowly() -> None:
+        begun.set()
+        await may_go_on.wait()
+
+    stage.answers = [save_slowly]
+    task = stage.start(ScriptedModel([[HELLO, parts.finish()]]))
+    await begun.wait()
+    await stage.clock.advance(1000)
+    may_go_on.set()
+    assert (await task).reason == "stop"
+
+
+async def test_no_timer_is_left_behind(stage: Stage) -> None:
+    await stage.start(ScriptedModel([[HELLO, parts.finish()]]))
+    assert stage.clock.pending == 0
+
+
+async def test_no_timer_is_left_behind_by_a_stop(stage: Stage) -> None:
+    await stage.interrupt_at(TextDelta, ScriptedModel([[HELLO, parts.hang()]]))
+    assert stage.clock.pending == 0
+
+
+async def test_a_model_that_ignores_the_end_of_its_time_is_left_behind_and_heard_no_more(stage: Stage) -> None:
+    let_go, opened = asyncio.Event(), asyncio.Event()
+
+    async def ignore(call: Call) -> AsyncIterator[Part]:
+        opened.set()
+        while not let_go.is_set():
+            try:
+                await let_go.wait()
+            except asyncio.CancelledError:
+                continue
+        yield parts.text_delta("1", "too late")
+        yield parts.finish()
+
+    task = stage.start(ScriptedModel([ignore, [HELLO, parts.finish()]]))
+    await opened.wait()
+    await stage.clock.advance(120)
+    await stage.clock.advance(5)
+    await stage.clock.advance(1)
+    assert (await task).reason == "stop"
+    let_go.set()
+    await stage.clock.advance(0)
+    assert stage.published == [HELLO, parts.finish()]
+    assert stage.only.blocks == [Text("Hello")]
+
+
+@pytest.mark.parametrize(("stop", "error"), [("interrupt", Interrupted), ("shutdown", Shutdown)])
+async def test_a_stop_goes_before_the_silence_it_came_in(stage: Stage, stop: str, error: type[Exception]) -> None:
+    let_go = asyncio.Event()
+
+    async def slow_to_stop(call: Call) -> AsyncIterator[Part]:
+        yield HELLO
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            await let_go.wait()
+            raise
+
+    task = stage.start(ScriptedModel([slow_to_stop]))
+    await stage.heard(TextDelta)
+    await stage.clock.advance(120)
+    getattr(stage.scope, stop)()
+    let_go.set()
+    with pytest.raises(error):
+        await task
+    assert stage.retries == []
+    assert [step.reason for step in stage.saved] == (["interrupted"] if error is Interrupted else [])
+
+
+async def test_thinking_that_fell_silent_is_ended_and_kept_when_nothing_better_comes(stage: Stage) -> None:
+    line = Line()
+    line.say(parts.reasoning_start("r"))
+    line.say(parts.reasoning_delta("r", "Let me see"))
+    task = stage.start(ScriptedModel([line.stream]), retry=ONCE)
+    await line.opened.wait()
+    await stage.clock.advance(0)
+    await stage.clock.advance(120)
+    with pytest.raises(ModelFailed):
+        await task
+    (reasoning,) = stage.only.blocks
+    assert isinstance(reasoning, Reasoning)
+    assert reasoning.ended_at == stage.clock.now()
+    assert not stage.only.partial

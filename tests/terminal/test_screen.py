@@ -1,0 +1,172 @@
+"""A reply on a terminal of ten lines, read off as a person would see it in the scrollback."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from rich.markdown import Markdown
+
+from indelible.content import Part, ReasoningDelta, Text, TextDelta, ToolProgress, ToolStarted
+from indelible.models import Call, PromptMessage
+from indelible.models.demo import DemoModel
+from indelible.terminal.screen import Screen
+from indelible.testing import ManualClock, parts
+
+WIDTH, HEIGHT = 60, 10
+FRAME_S = 1 / 12
+TOKEN = re.compile(r"\x1b\[(?P<number>\??\d*(?:;\d+)*)(?P<command>[A-Za-z])|(?P<char>.)", re.DOTALL)
+
+
+class Paper(io.StringIO):
+    """As much of a terminal as rich uses, with an endless scrollback."""
+
+    def read_off(self) -> str:
+        lines, row, column = [""], 0, 0
+        for token in TOKEN.finditer(self.getvalue()):
+            match token["command"], token["char"]:
+                case "A", _:
+                    row = max(row - int(token["number"] or 1), len(lines) - HEIGHT, 0)
+                case "K", _:
+                    lines[row] = ""
+                case None, "\r":
+                    column = 0
+                case None, "\n":
+                    row, column = row + 1, 0
+                    lines += [""] * (row + 1 - len(lines))
+                case None, str(char):
+                    lines[row] = lines[row][:column].ljust(column) + char + lines[row][column + 1 :]
+                    column += 1
+                    assert column <= WIDTH
+                case _:
+                    pass
+        return "\n".join(line.rstrip() for line in lines)
+
+
+def make_console(paper: io.StringIO) -> Console:
+    return Console(
+        file=paper, force_terminal=True, width=WIDTH, height=HEIGHT, highlight=False, color_system="standard"
+    )
+
+
+def show(*shown: Part, frame_every: int = 1, leave: bool = True) -> str:
+    """What is to be seen after these parts; a frame is drawn after every so many."""
+    paper, clock = Paper(), ManualClock()
+    screen = Screen(make_console(paper), clock)
+    with screen:
+        for number, part in enumerate(shown, start=1):
+            screen.show(part)
+            if number % frame_every == 0:
+                clock.advance(FRAME_S)
+        if not leave:
+            return paper.read_off()
+    return paper.read_off()
+
+
+def words_of(text: str) -> list[str]:
+    return text.replace("┆", " ").split()
+
+
+def render_whole(text: str) -> str:
+    paper = Paper()
+    make_console(paper).print(Markdown(text, code_theme="ansi_dark"))
+    return paper.read_off()
+
+
+async def ask_demo(question: str) -> list[Part]:
+    call = Call(messages=[PromptMessage(role="user", blocks=[Text(text=question)])])
+    return [part async for part in DemoModel(pace_s=0).stream(call)]
+
+
+@pytest.mark.parametrize("question", ["help", "show me a table", "show me some code", "tell me a long story"])
+@given(stop=st.floats(0, 1), frame_every=st.integers(1, 50))
+@settings(max_examples=10)
+async def test_every_word_is_there_once_wherever_the_reply_is_stopped(
+    question: str, stop: float, frame_every: int
+) -> None:
+    reply = await ask_demo(question)
+    seen = reply[: int(stop * len(reply))]
+    thinking = "".join(part.delta for part in seen if isinstance(part, ReasoningDelta))
+    text = "".join(part.delta for part in seen if isinstance(part, TextDelta))
+    assert words_of(show(*seen, frame_every=frame_every)) == words_of(thinking) + words_of(render_whole(text))
+
+
+async def test_what_is_growing_is_seen_and_never_taller_than_the_window() -> None:
+    reply = await ask_demo("show me some code")
+    inside_the_fence = next(
+        number for number, part in enumerate(reply) if isinstance(part, TextDelta) and "asyncio.run" in part.delta
+    )
+    screen = show(*reply[: inside_the_fence + 1], leave=False)
+    assert screen.splitlines()[-1].strip() == "asyncio.run(main())"
+    assert "import asyncio" not in screen  # scrolled out of the little window; printed when the block is finished
+    assert "import asyncio" in show(*reply)
+
+
+def test_a_burst_of_parts_costs_one_frame() -> None:
+    paper, clock = Paper(), ManualClock()
+    with Screen(make_console(paper), clock) as screen:
+        before = paper.getvalue()
+        for _ in range(1000):
+            screen.show(parts.text_delta("1", "word "))
+        assert paper.getvalue() == before
+        assert clock.pending == 1
+        clock.advance(FRAME_S)
+        assert "word word" in paper.read_off()
+        assert clock.pending == 0
+
+
+def test_a_tool_line_tells_how_the_call_is_getting_on() -> None:
+    story: list[tuple[Part, str]] = [
+        (parts.tool_input_start("c", "roll_die"), "⚙ roll_die · writing"),
+        (parts.tool_input_delta("c", '{"si'), '⚙ roll_die {"si · writing'),
+        (parts.tool_call("c", "roll_die", '{"sides": 6}'), '⚙ roll_die {"sides": 6} · waiting'),
+        (ToolStarted(call_id="c", name="roll_die"), '⚙ roll_die {"sides": 6} · running'),
+        (ToolProgress(call_id="c", text="it rolls"), '⚙ roll_die {"sides": 6} · it rolls'),
+        (parts.tool_result("c", "roll_die", "4"), '✓ roll_die {"sides": 6} → 4'),
+    ]
+    for count, (_, expected) in enumerate(story, start=1):
+        assert show(*(part for part, _ in story[:count]), leave=False).splitlines()[0] == expected
+    assert show(*(part for part, _ in story[:3])).split("\n")[0] == '■ roll_die {"sides": 6} · stopped'
+    failed = parts.tool_result("c", "roll_die", "no\ndice", is_error=True)
+    assert show(story[0][0], failed).split("\n")[0] == "✗ roll_die → no dice"
+
+
+def test_pieces_stay_in_order_when_a_later_tool_is_done_first() -> None:
+    seen = show(
+        parts.tool_call("a", "slow", "{}"),
+        parts.tool_call("b", "quick", "{}"),
+        parts.tool_result("b", "quick", "2"),
+        parts.tool_result("a", "slow", "1"),
+        parts.text_delta("t", "Done."),
+    )
+    assert " ".join(seen.split()) == "✓ slow {} → 1 ✓ quick {} → 2 Done."
+
+
+def test_a_note_stands_below_what_was_said() -> None:
+    paper, clock = Paper(), ManualClock()
+    with Screen(make_console(paper), clock) as screen:
+        screen.show(parts.text_delta("1", "Half a sen"))
+        screen.note("Stopped by you.")
+    assert paper.read_off().rstrip() == "Half a sen\n\nStopped by you."
+
+
+def test_the_next_step_may_use_the_same_ids() -> None:
+    seen = show(
+        parts.text_delta("1", "First."), parts.text_end("1"), parts.text_delta("1", "Second."), parts.text_end("1")
+    )
+    assert seen.rstrip() == "First.\n\nSecond."
+
+
+def test_escape_sequences_in_a_reply_do_not_reach_the_terminal() -> None:
+    seen = show(
+        parts.text_delta("1", "a\x1b[2Jb"),
+        parts.text_end("1"),
+        parts.tool_call("c", "t\x1b[1A", "\x1b[1A"),
+        parts.tool_result("c", "t", "\x1b[2K"),
+        parts.warning("w\x1b[1A"),
+    )
+    assert seen.split() == ["a\ufffd[2Jb", "✓", "t\ufffd[1A", "\ufffd[1A", "→", "\ufffd[2K", "w\ufffd[1A"]

@@ -1,0 +1,58 @@
+"""Ids: what they look like, that no two are equal, and that sorting them sorts by time."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from indelible.ids import new_id
+
+CROCKFORD = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+def read_ms(id_: str) -> int:
+    """The milliseconds in an id: its first ten characters are 50 bits, the upper two always zero."""
+    number = 0
+    for character in id_.rpartition("_")[2][:10]:
+        number = number * 32 + CROCKFORD.index(character)
+    return number
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def test_an_id_is_its_prefix_and_a_ulid() -> None:
+    for prefix in ("turn", "chat", "queue_row"):
+        assert re.fullmatch(rf"{prefix}_[{CROCKFORD}]{{26}}", new_id(prefix))
+
+
+def test_an_id_tells_the_millisecond_in_which_it_was_made() -> None:
+    before_ms = now_ms()
+    id_ = new_id("turn")
+
+    assert before_ms <= read_ms(id_) <= now_ms()
+
+
+def test_no_two_ids_are_equal() -> None:
+    ids = [new_id("turn") for _ in range(10_000)]
+
+    assert len(set(ids)) == len(ids)
+
+
+def test_ids_of_later_milliseconds_sort_later() -> None:
+    ids = [new_id("turn")]
+    end_ms = read_ms(ids[0]) + 5
+    while now_ms() <= end_ms:
+        ids.append(new_id("turn"))
+
+    by_time = [read_ms(id_) for id_ in ids]
+    assert len(set(by_time)) > 1
+    assert [read_ms(id_) for id_ in sorted(ids)] == sorted(by_time)
+
+
+def test_chance_fills_the_rest() -> None:
+    tails = [new_id("turn")[-16:] for _ in range(1000)]
+
+    for position in range(16):
+        assert len({tail[position] for tail in tails}) > 16

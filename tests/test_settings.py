@@ -1,0 +1,142 @@
+"""Settings: which place wins, what a wrong value is answered with, and that the docs are complete."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from indelible.settings import ENV_PREFIX, FILE, BadSettings, Settings, describe_allowed, load_settings
+
+DOCS = Path(__file__).parent.parent / "docs" / "settings.md"
+UNITS_OR_COUNTS = re.compile(r".*_s|max_.*|.*_max_attempts|.*_concurrency")
+WITHOUT_UNIT = {"model", "compact_at"}
+
+
+@pytest.fixture(autouse=True)
+def empty_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory without a file, and an environment without our variables."""
+    monkeypatch.chdir(tmp_path)
+    for name in Settings.model_fields:
+        monkeypatch.delenv(ENV_PREFIX + name.upper(), raising=False)
+    return tmp_path
+
+
+def read_problem(**given: object) -> str:
+    with pytest.raises(BadSettings) as caught:
+        load_settings(**given)
+    return str(caught.value)
+
+
+def test_without_anything_set_the_defaults_hold() -> None:
+    assert load_settings().model_dump() == {
+        "model": "demo",
+        "max_steps": 200,
+        "silence_timeout_s": 120,
+        "compact_at": 0.8,
+        "tool_timeout_s": 300,
+        "tool_grace_s": 5,
+        "tool_concurrency": 16,
+        "retry_base_s": 1,
+        "retry_max_delay_s": 60,
+        "retry_after_cap_s": 300,
+        "retry_max_attempts": 8,
+        "retry_budget_s": 900,
+    }
+
+
+def test_an_argument_beats_the_environment_which_beats_the_file(
+    empty_place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (empty_place / FILE).write_text("max_steps = 3\ntool_concurrency = 3\nretry_max_attempts = 3\n")
+    monkeypatch.setenv("INDELIBLE_MAX_STEPS", "2")
+    monkeypatch.setenv("INDELIBLE_TOOL_CONCURRENCY", "2")
+
+    settings = load_settings(max_steps=1)
+
+    assert (settings.max_steps, settings.tool_concurrency, settings.retry_max_attempts) == (1, 2, 3)
+
+
+def test_none_as_an_argument_means_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INDELIBLE_MODEL", "from-the-environment")
+
+    assert load_settings(model=None).model == "from-the-environment"
+
+
+def test_settings_cannot_be_changed_after_the_start() -> None:
+    settings = load_settings()
+
+    with pytest.raises(ValidationError):
+        settings.max_steps = 1
+
+
+def test_a_bad_variable_is_named_with_its_value_and_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INDELIBLE_MAX_STEPS", "many")
+
+    assert read_problem() == (
+        "max_steps = 'many', from the environment variable INDELIBLE_MAX_STEPS: "
+        "it must be a whole number, 1 or more (default: 200)."
+    )
+
+
+def test_a_bad_value_in_the_file_is_named_with_the_file(empty_place: Path) -> None:
+    (empty_place / FILE).write_text("compact_at = 80\n")
+
+    assert read_problem() == (
+        f"compact_at = 80, from {empty_place / FILE}: it must be a number greater than 0 and at most 1 (default: 0.8)."
+    )
+
+
+def test_a_bad_argument_is_named_as_one() -> None:
+    assert "tool_timeout_s = 0, from an argument: " in read_problem(tool_timeout_s=0)
+
+
+def test_every_problem_is_told_at_once(empty_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (empty_place / FILE).write_text('model = ""\n')
+    monkeypatch.setenv("INDELIBLE_RETRY_BUDGET_S", "-1")
+
+    told = read_problem(tool_grace_s="soon").splitlines()
+
+    assert sorted(line.split(" ")[0] for line in told) == ["model", "retry_budget_s", "tool_grace_s"]
+
+
+def test_a_misspelt_key_in_the_file_is_an_error_with_a_hint(empty_place: Path) -> None:
+    (empty_place / FILE).write_text("max_step = 3\n")
+
+    assert read_problem() == f"max_step, from {empty_place / FILE}: there is no such setting. Did you mean max_steps?"
+
+
+@pytest.mark.parametrize("content", [b"max_steps = = 3\n", b'model = "\xff"\n'])
+def test_a_file_that_is_not_toml_is_an_error_that_names_it(empty_place: Path, content: bytes) -> None:
+    (empty_place / FILE).write_bytes(content)
+
+    assert read_problem().startswith(f"{empty_place / FILE} cannot be read: ")
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize("name", [name for name, field in Settings.model_fields.items() if field.annotation is float])
+def test_no_number_may_be_endless(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENV_PREFIX + name.upper(), value)
+
+    assert f"{name} = '{value}'" in read_problem()
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_every_setting_has_a_meaning_a_rule_and_a_unit_in_its_name(name: str) -> None:
+    field = Settings.model_fields[name]
+
+    assert field.description
+    assert describe_allowed(field)
+    assert not field.is_required()
+    assert name in WITHOUT_UNIT or UNITS_OR_COUNTS.fullmatch(name)
+
+
+def test_the_documentation_has_every_setting_as_it_is() -> None:
+    documented = [line for line in DOCS.read_text().splitlines() if line.startswith("| `")]
+
+    assert documented == [
+        f"| `{name}` | `{field.default}` | {describe_allowed(field)} | {field.description} |"
+        for name, field in Settings.model_fields.items()
+    ]
