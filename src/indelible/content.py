@@ -212,7 +212,7 @@ class StreamError(Value, tag="error", frozen=True):
 
     message: str
     kind: str = "unknown"
-    retryable: bool = False
+    retryable: bool | None = None
     status: int | None = None
     provider: str | None = None
     detail: str | None = None

@@ -86,13 +86,20 @@ class Chain:
         """Clear the id, have it forgotten, and fetch the whole history; None if that can not be had."""
         self.options = replace(self.options, previous_response_id=None)
         if self._disable is not None:
-            await self._callouts.tell(self._disable)
+            try:
+                await self._callouts.tell(self._disable)
+            except Exception as error:
+                self._note_failure("chain mode could not be switched off", error)
         if self._reload is None:
             return None
         try:
             return list(await self._callouts.ask(self._reload))
         except (Exception, asyncio.CancelledError) as error:
-            if self._callouts.cancelled:
-                raise
-            _log.warning("the history could not be reloaded: %r", error)
+            self._note_failure("the history could not be reloaded", error)
             return None
+
+    def _note_failure(self, what: str, error: BaseException) -> None:
+        """A callback that fails does not end the run, unless it failed because the run is being ended."""
+        if self._callouts.cancelled:
+            raise error
+        _log.warning("%s: %r", what, error)

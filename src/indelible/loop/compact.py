@@ -71,7 +71,9 @@ def count_verbatim(messages: Sequence[Message], *, keep_turns: int = KEEP_TURNS)
     weights = [_weigh(message) for message in messages]
     half = sum(weights[first:]) / 2
     cuts = (*turns[-keep_turns:], *steps[-2:], *ends)
-    fitting = [at for at in cuts if at > first and sum(weights[at:]) <= half]
+    fitting = [
+        at for at in cuts if at > first and (sum(weights[at:]) <= half or turns[-1:] == [at] == [len(messages) - 1])
+    ]
     return len(messages) - fitting[0] if fitting else None
 
 
@@ -152,7 +154,7 @@ def _to_body(message: Message) -> str:
             case ToolCall():
                 lines.append(f"(calls {block.name} with {block.arguments or '{}'})")
             case ToolResult():
-                output = block.output if isinstance(block.output, str) else encode(block.output).decode()
+                output = block.output if isinstance(block.output, str) else encode(clean_value(block.output)).decode()
                 label = "failed" if block.is_error else "gave"
                 lines.append(f"({block.name} {label}: {cut_text(output, _RESULT_BYTES).text})")
             case Source():

@@ -48,7 +48,7 @@ class Context:
     async def prepare_call(self) -> Call:
         """The next step's call. A chain carries one step only: with something added, it is left."""
         if self._chain.linked and self.added:
-            self._history = await self._chain.leave() or self._history
+            await self._leave_chain()
         tools = self._setup.box.advertised
         if self._setup.prepare_tools is not None:
             tools = list(_given("prepare_tools", await self._callouts.ask(self._setup.prepare_tools, tools)))
@@ -57,14 +57,18 @@ class Context:
     async def mend_call(self, call: Call, failure: ModelFailed) -> Call | None:
         """The call without what a retry would only meet again; None if there is nothing to mend."""
         if failure.kind == "chain_broken":
-            reloaded = await self._chain.leave()
-            call = replace(call, options=self._chain.options)
-            if reloaded is None:
-                return call
-            self._history = reloaded
+            if not await self._leave_chain():
+                return replace(call, options=self._chain.options)
         elif failure.kind != "context_overflow" or not await self._compact():
             return None
         return replace(call, messages=await self._prepare_prompt(), options=self._chain.options)
+
+    async def _leave_chain(self) -> bool:
+        """Go on without the chain, with the whole history if it can be had."""
+        reloaded = await self._chain.leave()
+        if reloaded is not None:
+            self._history = reloaded
+        return reloaded is not None
 
     async def _prepare_prompt(self) -> list[PromptMessage]:
         setup, model = self._setup, self._setup.model
@@ -83,7 +87,7 @@ class Context:
             return False
         self._compacted = True
         if self._chain.linked:
-            self._history = await self._chain.leave() or self._history
+            await self._leave_chain()
         result = "failed"
         try:
             summary = await self._callouts.ask(self._setup.compact or self._summarise, list(self._history))

@@ -1,0 +1,139 @@
+"""What is to be written: the vocabulary in which `decide` answers.
+
+The store carries acts out in order, in the transaction that holds the chat's lock, and appends the event
+that tells of each. An act names no content: the words of a new message come with the command, and
+what an attempt said comes from its journal.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from indelible.content import PartialReason
+from indelible.machine.states import Status, TurnKind, When
+
+AttemptOutcome = Literal["complete", "interrupted", "failed", "crashed", "handed_over", "edited", "reset"]
+TurnOutcome = Literal["complete", "interrupted", "failed", "edited"]
+NoticeKind = Literal["stopped", "failed", "empty"]
+AnswerReason = Literal["cancelled", "expired"]
+
+
+class Act(msgspec.Struct, frozen=True, kw_only=True):
+    pass
+
+
+class CloseAttempt(Act, frozen=True):
+    """End the open attempt from its journal: `reason` is what open calls are answered with, if at all."""
+
+    outcome: AttemptOutcome
+    reason: PartialReason | None = None
+
+
+class OpenAttempt(Act, frozen=True):
+    """Number and open the next attempt of the open turn."""
+
+
+class CloseTurn(Act, frozen=True):
+    outcome: TurnOutcome
+
+
+class StartTurn(Act, frozen=True):
+    """Open a turn that answers this user message; None means the one just put."""
+
+    kind: TurnKind = "reply"
+    message_id: str | None = None
+
+
+class PutMessage(Act, frozen=True):
+    """The command's own message becomes the head."""
+
+
+class PutInstruction(Act, frozen=True):
+    """A message that only the model sees becomes the head: go on with your own text."""
+
+
+class PutResults(Act, frozen=True):
+    """The command's tool results become the head."""
+
+
+class PutNotice(Act, frozen=True):
+    kind: NoticeKind
+
+
+class AnswerCalls(Act, frozen=True):
+    """Answer every call that is open at the end of the path with an error."""
+
+    reason: AnswerReason
+
+
+class MoveHead(Act, frozen=True):
+    """Go to this message; None is before the first."""
+
+    message_id: str | None
+
+
+class Enqueue(Act, frozen=True):
+    """The command's message joins the queue, where `when` says."""
+
+    when: When
+
+
+class TakeQueued(Act, frozen=True):
+    """A queued message leaves the queue, becomes the head, and opens a turn. None: the front."""
+
+    queued_id: str | None = None
+
+
+class MoveSteersIn(Act, frozen=True):
+    """Steers leave the queue and become messages of the running turn."""
+
+
+class RemoveQueued(Act, frozen=True):
+    queued_id: str
+
+
+class RewriteQueued(Act, frozen=True):
+    """The command's content replaces a queued message's."""
+
+    queued_id: str
+
+
+class ArrangeQueue(Act, frozen=True):
+    queued_ids: tuple[str, ...]
+    promoted_id: str | None = None
+
+
+class SetStatus(Act, frozen=True):
+    status: Status
+
+
+class SetError(Act, frozen=True):
+    """The command's error stands at the chat until it is left."""
+
+
+class ClearError(Act, frozen=True):
+    pass
+
+
+class SetDeadline(Act, frozen=True):
+    """Answers from outside are waited for until then."""
+
+
+class ClearHolder(Act, frozen=True):
+    pass
+
+
+class RaiseEpoch(Act, frozen=True):
+    """Nobody who held the chat before can write any more."""
+
+    holder: str | None = None
+
+
+class SetArchived(Act, frozen=True):
+    archived: bool
+
+
+class DropChat(Act, frozen=True):
+    """The chat goes, and all that hangs on it."""

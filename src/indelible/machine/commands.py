@@ -1,0 +1,168 @@
+"""What somebody wants of a chat: one value per command of the table.
+
+A command carries the facts that deciding needs, no content; the store keeps the words that come with
+it. A worker's commands name the turn and the attempt they speak of and carry the epoch of its lease.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from indelible.machine.table import CommandName
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    name: ClassVar[CommandName]
+
+
+class Create(Command, frozen=True):
+    name = CommandName.CREATE
+    with_message: bool = False
+
+
+class Send(Command, frozen=True):
+    name = CommandName.SEND
+
+
+class SendInterrupt(Command, frozen=True):
+    name = CommandName.SEND_INTERRUPT
+
+
+class SendSteer(Command, frozen=True):
+    name = CommandName.SEND_STEER
+
+
+class Edit(Command, frozen=True):
+    name = CommandName.EDIT
+    message_id: str
+
+
+class Regenerate(Command, frozen=True):
+    name = CommandName.REGENERATE
+    message_id: str
+
+
+class SwitchHead(Command, frozen=True):
+    name = CommandName.SWITCH_HEAD
+    message_id: str
+
+
+class Continue(Command, frozen=True):
+    name = CommandName.CONTINUE
+
+
+class Delete(Command, frozen=True):
+    name = CommandName.DELETE
+
+
+class DeleteQueued(Command, frozen=True):
+    name = CommandName.DELETE_QUEUED
+    queued_id: str
+
+
+class ReorderQueue(Command, frozen=True):
+    name = CommandName.REORDER_QUEUE
+    queued_ids: tuple[str, ...]
+
+
+class EditQueued(Command, frozen=True):
+    name = CommandName.EDIT_QUEUED
+    queued_id: str
+
+
+class PromoteQueued(Command, frozen=True):
+    name = CommandName.PROMOTE_QUEUED
+    queued_id: str
+
+
+class Interrupt(Command, frozen=True):
+    """`turn_id` names the turn that the user meant: a late click must not stop the next one."""
+
+    name = CommandName.INTERRUPT
+    turn_id: str | None = None
+
+
+class ToolResults(Command, frozen=True):
+    name = CommandName.TOOL_RESULTS
+    call_ids: tuple[str, ...]
+
+
+class Retry(Command, frozen=True):
+    name = CommandName.RETRY
+
+
+class Compact(Command, frozen=True):
+    name = CommandName.COMPACT
+
+
+class Archive(Command, frozen=True):
+    name = CommandName.ARCHIVE
+
+
+class Unarchive(Command, frozen=True):
+    name = CommandName.UNARCHIVE
+
+
+class Acquire(Command, frozen=True):
+    name = CommandName.ACQUIRE
+    worker_id: str
+
+
+class WorkerCommand(Command, frozen=True):
+    """`epoch` is the lease's. If its turn or attempt has ended already, the command succeeds and changes nothing."""
+
+    epoch: int
+
+
+class Release(WorkerCommand, frozen=True):
+    name = CommandName.RELEASE
+
+
+class StartAttempt(WorkerCommand, frozen=True):
+    name = CommandName.START_ATTEMPT
+    turn_id: str
+
+
+class CommitStep(WorkerCommand, frozen=True):
+    """A step that another follows."""
+
+    name = CommandName.COMMIT_STEP
+    turn_id: str
+    attempt_id: str
+
+
+class FinishTurn(WorkerCommand, frozen=True):
+    """The last step and the end of its turn; without an attempt, a turn whose model said nothing."""
+
+    name = CommandName.FINISH_TURN
+    turn_id: str
+    attempt_id: str | None = None
+
+
+class AwaitAction(WorkerCommand, frozen=True):
+    """A step whose client calls have to be answered from outside."""
+
+    name = CommandName.AWAIT_ACTION
+    turn_id: str
+    attempt_id: str
+
+
+class ActionExpired(Command, frozen=True):
+    """The deadline for an answer from outside has passed. Any worker may say so: nobody holds the chat."""
+
+    name = CommandName.ACTION_EXPIRED
+    turn_id: str
+
+
+class Fail(WorkerCommand, frozen=True):
+    name = CommandName.FAIL
+    turn_id: str
+    attempt_id: str | None = None
+
+
+class FinishInterruption(WorkerCommand, frozen=True):
+    name = CommandName.FINISH_INTERRUPTION
+    turn_id: str
+    attempt_id: str | None = None

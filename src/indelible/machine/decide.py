@@ -1,0 +1,412 @@
+"""What a command does to a chat: `decide(snapshot, command)`, a pure function.
+
+It answers with the acts to carry out, or raises: `NotAllowed` where the table has no entry, `NotFound`
+for a name that is not in this chat, `Invalid` for a command that makes no sense, `LeaseLost` for a worker
+whose epoch is over, `Interrupted` for a worker that wants to begin something in a chat that is being
+stopped. A refused command has changed nothing, because nothing was written yet.
+
+A worker's command is judged in this order: its epoch (whoever lost the chat changes nothing), then
+whether its turn and attempt are still open (if not, somebody ended them already: success, and nothing
+to do), then the table. That makes every ending safe to repeat when its answer was lost.
+
+Must stay true (tests/machine/): every pair of state and command has a case; the state after the acts is
+one that the table names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from indelible.errors import Interrupted, Invalid, LeaseLost, NotAllowed, NotFound
+from indelible.machine.acts import (
+    Act,
+    AnswerCalls,
+    AnswerReason,
+    ArrangeQueue,
+    AttemptOutcome,
+    ClearError,
+    ClearHolder,
+    CloseAttempt,
+    CloseTurn,
+    DropChat,
+    Enqueue,
+    MoveHead,
+    MoveSteersIn,
+    OpenAttempt,
+    PutInstruction,
+    PutMessage,
+    PutNotice,
+    PutResults,
+    RaiseEpoch,
+    RemoveQueued,
+    RewriteQueued,
+    SetArchived,
+    SetDeadline,
+    SetError,
+    SetStatus,
+    StartTurn,
+    TakeQueued,
+    TurnOutcome,
+)
+from indelible.machine.commands import (
+    Acquire,
+    ActionExpired,
+    Archive,
+    AwaitAction,
+    Command,
+    CommitStep,
+    Compact,
+    Continue,
+    Create,
+    Delete,
+    DeleteQueued,
+    Edit,
+    EditQueued,
+    Fail,
+    FinishInterruption,
+    FinishTurn,
+    Interrupt,
+    PromoteQueued,
+    Regenerate,
+    Release,
+    ReorderQueue,
+    Retry,
+    Send,
+    SendInterrupt,
+    SendSteer,
+    StartAttempt,
+    SwitchHead,
+    ToolResults,
+    Unarchive,
+    WorkerCommand,
+)
+from indelible.machine.states import Snapshot, Status, Target, When
+from indelible.machine.table import TABLE
+
+_WHEN: Final[dict[type[Command], When]] = {Send: "queue", SendSteer: "steer", SendInterrupt: "interrupt"}
+_IDLE: Final = (Status.WAITING, Status.ERROR)
+_BUSY: Final = (Status.RUNNING, Status.INTERRUPTING)
+
+
+class Decision(NamedTuple):
+    """The acts to carry out. `effective` is False for a command that found nothing to do."""
+
+    acts: tuple[Act, ...] = ()
+    effective: bool = True
+
+
+_NOTHING: Final = Decision(effective=False)
+
+
+def decide(snapshot: Snapshot | None, command: Command) -> Decision:
+    """What to write for this command; None stands for a chat that does not exist."""
+    if snapshot is None:
+        if isinstance(command, Create):
+            return _create(command)
+        raise NotFound("There is no such chat.")
+    if isinstance(command, WorkerCommand):
+        settled = _check_worker(snapshot, command)
+        if settled is not None:
+            return settled
+    if isinstance(command, ActionExpired) and not _is_turn(snapshot, command.turn_id):
+        return _NOTHING
+    targets = TABLE[command.name].get(snapshot.state)
+    if targets is None:
+        raise NotAllowed(command=command.name, state=snapshot.status)
+    if not targets:
+        return _NOTHING
+    return _DECIDE[type(command)](snapshot, command)
+
+
+def _check_worker(snapshot: Snapshot, command: WorkerCommand) -> Decision | None:
+    if command.epoch != snapshot.epoch:
+        raise LeaseLost(f"The lease of epoch {command.epoch} is over; the chat is at {snapshot.epoch}.")
+    turn_id = getattr(command, "turn_id", None)
+    attempt_id = getattr(command, "attempt_id", None)
+    if turn_id is not None and not _is_turn(snapshot, turn_id):
+        return _NOTHING
+    if attempt_id is not None and (snapshot.attempt is None or snapshot.attempt.id != attempt_id):
+        return _NOTHING
+    if isinstance(command, StartAttempt) and snapshot.status is Status.INTERRUPTING:
+        raise Interrupted
+    return None
+
+
+def _is_turn(snapshot: Snapshot, turn_id: str) -> bool:
+    return snapshot.turn is not None and snapshot.turn.id == turn_id
+
+
+# --- pieces ---
+
+
+def _close_attempt(snapshot: Snapshot, outcome: AttemptOutcome, reason: Any = None) -> list[Act]:
+    return [CloseAttempt(outcome=outcome, reason=reason)] if snapshot.attempt is not None else []
+
+
+def _close_turn(snapshot: Snapshot, outcome: TurnOutcome) -> list[Act]:
+    return [CloseTurn(outcome=outcome)] if snapshot.turn is not None else []
+
+
+def _answer_calls(snapshot: Snapshot, reason: AnswerReason) -> list[Act]:
+    return [AnswerCalls(reason=reason)] if snapshot.awaiting else []
+
+
+def _clear_error(snapshot: Snapshot) -> list[Act]:
+    return [ClearError()] if snapshot.status is Status.ERROR else []
+
+
+def _run_message(snapshot: Snapshot) -> list[Act]:
+    """The command's message enters history and is answered."""
+    return [
+        *_answer_calls(snapshot, "cancelled"),
+        *_clear_error(snapshot),
+        PutMessage(),
+        StartTurn(),
+        SetStatus(status=Status.RUNNING),
+    ]
+
+
+def _go_on(snapshot: Snapshot) -> list[Act]:
+    """After a turn: the front of the queue is next, with the same holder, or nothing is."""
+    if snapshot.queue:
+        return [TakeQueued(), SetStatus(status=Status.RUNNING)]
+    return [ClearHolder(), SetStatus(status=Status.WAITING)]
+
+
+def _end_stopped(snapshot: Snapshot, *closing: Act) -> Decision:
+    """The end of a turn that the user stopped, whoever ends it."""
+    return Decision((*closing, CloseTurn(outcome="interrupted"), PutNotice(kind="stopped"), *_go_on(snapshot)))
+
+
+def _require_target(snapshot: Snapshot, message_id: str) -> Target:
+    if snapshot.target is None or snapshot.target.id != message_id:
+        raise NotFound("There is no such message in this chat.")
+    return snapshot.target
+
+
+def _require_queued(snapshot: Snapshot, queued_id: str) -> None:
+    if all(row.id != queued_id for row in snapshot.queue):
+        raise NotFound("There is no such message in the queue.")
+
+
+# --- of users ---
+
+
+def _create(command: Create) -> Decision:
+    if not command.with_message:
+        return Decision((SetStatus(status=Status.WAITING),))
+    return Decision((PutMessage(), StartTurn(), SetStatus(status=Status.RUNNING)))
+
+
+def _send(snapshot: Snapshot, command: Send | SendSteer | SendInterrupt) -> Decision:
+    when = _WHEN[type(command)]
+    if snapshot.status in _IDLE and not snapshot.queue:
+        return Decision(tuple(_run_message(snapshot)))
+    if snapshot.status in _IDLE:
+        answers = _answer_calls(snapshot, "cancelled")
+        run = (*answers, ClearError(), Enqueue(when=when), TakeQueued(), SetStatus(status=Status.RUNNING))
+        return Decision(run)
+    if not isinstance(command, SendInterrupt):
+        return Decision((Enqueue(when=when),))
+    if snapshot.status is Status.REQUIRES_ACTION:
+        answers = _answer_calls(snapshot, "cancelled")
+        closing = (*answers, *_close_turn(snapshot, "interrupted"))
+        return Decision((*closing, PutMessage(), StartTurn(), SetStatus(status=Status.RUNNING)))
+    return Decision((Enqueue(when=when), SetStatus(status=Status.INTERRUPTING)))
+
+
+def _fork(snapshot: Snapshot) -> list[Act]:
+    """Running work ends on the branch it was on, and nobody who did it can write any more."""
+    return [
+        *_close_attempt(snapshot, "edited", "edited"),
+        *_answer_calls(snapshot, "cancelled"),
+        *_close_turn(snapshot, "edited"),
+        *_clear_error(snapshot),
+        RaiseEpoch(),
+    ]
+
+
+def _edit(snapshot: Snapshot, command: Edit) -> Decision:
+    target = _require_target(snapshot, command.message_id)
+    if target.role != "user":
+        raise Invalid("Only a message of the user can be edited.")
+    acts = (MoveHead(message_id=target.parent_id), PutMessage(), StartTurn(), SetStatus(status=Status.RUNNING))
+    return Decision((*_fork(snapshot), *acts))
+
+
+def _regenerate(snapshot: Snapshot, command: Regenerate) -> Decision:
+    target = _require_target(snapshot, command.message_id)
+    if target.role != "assistant" or target.user_above_id is None:
+        raise Invalid("Only a reply to a message of the user can be written anew.")
+    above = target.user_above_id
+    acts = (MoveHead(message_id=above), StartTurn(message_id=above), SetStatus(status=Status.RUNNING))
+    return Decision((*_fork(snapshot), *acts))
+
+
+def _switch_head(snapshot: Snapshot, command: SwitchHead) -> Decision:
+    return Decision((MoveHead(message_id=_require_target(snapshot, command.message_id).id),))
+
+
+def _continue(snapshot: Snapshot, command: Continue) -> Decision:
+    if not snapshot.last_is_partial:
+        raise NotAllowed(command=command.name, state=snapshot.status, detail="The last reply is not a partial one.")
+    return _answer_again(snapshot)
+
+
+def _retry(snapshot: Snapshot, command: Retry) -> Decision:
+    if snapshot.last_user_id is None:
+        raise NotAllowed(command=command.name, state=snapshot.status, detail="There is nothing to answer.")
+    return _answer_again(snapshot)
+
+
+def _answer_again(snapshot: Snapshot) -> Decision:
+    """A new turn for the same message: it continues a visible partial, else it asks anew."""
+    instruction = [PutInstruction()] if snapshot.last_is_partial else []
+    turn = StartTurn(message_id=snapshot.last_user_id)
+    acts = (*_answer_calls(snapshot, "cancelled"), *_clear_error(snapshot), *instruction, turn)
+    return Decision((*acts, SetStatus(status=Status.RUNNING)))
+
+
+def _compact(snapshot: Snapshot, command: Compact) -> Decision:
+    turn = StartTurn(kind="compaction", message_id=snapshot.last_user_id)
+    return Decision((*_clear_error(snapshot), turn, SetStatus(status=Status.RUNNING)))
+
+
+def _delete(snapshot: Snapshot, command: Delete) -> Decision:
+    return Decision((RaiseEpoch(), *_close_attempt(snapshot, "edited", "edited"), DropChat()))
+
+
+def _delete_queued(snapshot: Snapshot, command: DeleteQueued) -> Decision:
+    _require_queued(snapshot, command.queued_id)
+    return Decision((RemoveQueued(queued_id=command.queued_id),))
+
+
+def _reorder_queue(snapshot: Snapshot, command: ReorderQueue) -> Decision:
+    if sorted(command.queued_ids) != sorted(row.id for row in snapshot.queue):
+        raise Invalid("A new order must name every message of the queue exactly once.")
+    return Decision((ArrangeQueue(queued_ids=command.queued_ids),))
+
+
+def _edit_queued(snapshot: Snapshot, command: EditQueued) -> Decision:
+    _require_queued(snapshot, command.queued_id)
+    return Decision((RewriteQueued(queued_id=command.queued_id),))
+
+
+def _promote_queued(snapshot: Snapshot, command: PromoteQueued) -> Decision:
+    _require_queued(snapshot, command.queued_id)
+    if snapshot.status in _BUSY:
+        first = [row.id for row in snapshot.queue if row.when == "promoted" and row.id != command.queued_id]
+        rest = [row.id for row in snapshot.queue if row.id not in {*first, command.queued_id}]
+        order = ArrangeQueue(queued_ids=(*first, command.queued_id, *rest), promoted_id=command.queued_id)
+        return Decision((order, SetStatus(status=Status.INTERRUPTING)))
+    closing = (*_answer_calls(snapshot, "cancelled"), *_close_turn(snapshot, "interrupted"), *_clear_error(snapshot))
+    return Decision((*closing, TakeQueued(queued_id=command.queued_id), SetStatus(status=Status.RUNNING)))
+
+
+def _interrupt(snapshot: Snapshot, command: Interrupt) -> Decision:
+    if command.turn_id is not None and not _is_turn(snapshot, command.turn_id):
+        return _NOTHING
+    if snapshot.status is Status.REQUIRES_ACTION:
+        return _end_stopped(snapshot, *_answer_calls(snapshot, "cancelled"))
+    if not snapshot.holder_alive:
+        return _end_stopped(snapshot, *_close_attempt(snapshot, "interrupted", "interrupted"), ClearHolder())
+    if snapshot.status is Status.INTERRUPTING:
+        return Decision()
+    return Decision((SetStatus(status=Status.INTERRUPTING),))
+
+
+def _tool_results(snapshot: Snapshot, command: ToolResults) -> Decision:
+    if sorted(command.call_ids) != sorted(snapshot.awaiting):
+        raise Invalid("The results must answer every open call exactly once, and nothing else.")
+    return Decision((PutResults(), SetStatus(status=Status.RUNNING)))
+
+
+def _archive(snapshot: Snapshot, command: Archive | Unarchive) -> Decision:
+    return Decision((SetArchived(archived=isinstance(command, Archive)),))
+
+
+# --- of workers ---
+
+
+def _acquire(snapshot: Snapshot, command: Acquire) -> Decision:
+    if snapshot.holder_alive:
+        raise NotAllowed(command=command.name, state=snapshot.status, detail="A live worker holds the chat.")
+    return Decision((RaiseEpoch(holder=command.worker_id), *_close_attempt(snapshot, "crashed", "crashed")))
+
+
+def _release(snapshot: Snapshot, command: Release) -> Decision:
+    return Decision((*_close_attempt(snapshot, "handed_over", "handed_over"), ClearHolder()))
+
+
+def _start_attempt(snapshot: Snapshot, command: StartAttempt) -> Decision:
+    return Decision((*_close_attempt(snapshot, "reset"), OpenAttempt()))
+
+
+def _commit_step(snapshot: Snapshot, command: CommitStep) -> Decision:
+    if snapshot.status is Status.INTERRUPTING:
+        return _end_stopped(snapshot, CloseAttempt(outcome="complete", reason="interrupted"))
+    steers = [MoveSteersIn()] if any(row.when == "steer" for row in snapshot.queue) else []
+    return Decision((CloseAttempt(outcome="complete"), *steers))
+
+
+def _finish_turn(snapshot: Snapshot, command: FinishTurn) -> Decision:
+    if snapshot.status is Status.INTERRUPTING:
+        return _end_stopped(snapshot, *_close_attempt(snapshot, "complete", "interrupted"))
+    notice = [] if command.attempt_id is not None else [PutNotice(kind="empty")]
+    closing = (*_close_attempt(snapshot, "complete"), CloseTurn(outcome="complete"), *notice)
+    return Decision((*closing, *_go_on(snapshot)))
+
+
+def _await_action(snapshot: Snapshot, command: AwaitAction) -> Decision:
+    if snapshot.status is Status.INTERRUPTING:
+        return _end_stopped(snapshot, CloseAttempt(outcome="complete", reason="interrupted"))
+    waiting = (SetDeadline(), ClearHolder(), SetStatus(status=Status.REQUIRES_ACTION))
+    return Decision((CloseAttempt(outcome="complete"), *waiting))
+
+
+def _action_expired(snapshot: Snapshot, command: ActionExpired) -> Decision:
+    return Decision((*_answer_calls(snapshot, "expired"), SetStatus(status=Status.RUNNING)))
+
+
+def _fail(snapshot: Snapshot, command: Fail) -> Decision:
+    closing = _close_attempt(snapshot, "failed", "failed")
+    if snapshot.status is Status.INTERRUPTING:
+        return _end_stopped(snapshot, *closing)
+    ending = (CloseTurn(outcome="failed"), PutNotice(kind="failed"), SetError(), ClearHolder())
+    return Decision((*closing, *ending, SetStatus(status=Status.ERROR)))
+
+
+def _finish_interruption(snapshot: Snapshot, command: FinishInterruption) -> Decision:
+    return _end_stopped(snapshot, *_close_attempt(snapshot, "interrupted", "interrupted"))
+
+
+_DECIDE: Final[dict[type[Command], Callable[[Snapshot, Any], Decision]]] = {
+    Send: _send,
+    SendSteer: _send,
+    SendInterrupt: _send,
+    Edit: _edit,
+    Regenerate: _regenerate,
+    SwitchHead: _switch_head,
+    Continue: _continue,
+    Delete: _delete,
+    DeleteQueued: _delete_queued,
+    ReorderQueue: _reorder_queue,
+    EditQueued: _edit_queued,
+    PromoteQueued: _promote_queued,
+    Interrupt: _interrupt,
+    ToolResults: _tool_results,
+    Retry: _retry,
+    Compact: _compact,
+    Archive: _archive,
+    Unarchive: _archive,
+    Acquire: _acquire,
+    Release: _release,
+    StartAttempt: _start_attempt,
+    CommitStep: _commit_step,
+    FinishTurn: _finish_turn,
+    AwaitAction: _await_action,
+    ActionExpired: _action_expired,
+    Fail: _fail,
+    FinishInterruption: _finish_interruption,
+}

@@ -1,0 +1,118 @@
+"""What a chat is doing, as the rules see it.
+
+The stored status has five values; with the queue empty or not, and archived or not, that makes the
+states that the table (table.py) is written in. `pending`, which clients see for a running chat that no
+live worker holds, is none of them: it is computed for an answer and never stored.
+
+A `Snapshot` is everything that `decide` may look at, loaded by the store under the chat's row lock. It
+holds facts, no content: what was said never changes what is allowed.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, Literal
+
+import msgspec
+
+When = Literal["queue", "steer", "interrupt", "promoted"]
+TurnKind = Literal["reply", "compaction"]
+
+RANK: Final[dict[When, int]] = {"promoted": 0, "interrupt": 1, "steer": 2, "queue": 3}
+"""Where a row goes into the queue: before all rows of a higher rank, after those of its own."""
+
+
+class Status(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    INTERRUPTING = "interrupting"
+    REQUIRES_ACTION = "requires_action"
+    ERROR = "error"
+
+
+class State(StrEnum):
+    """Status, then 0 or 1 for the queue, then X for archived. `NONE`: there is no such chat."""
+
+    NONE = "none"
+    W = "W"
+    R0 = "R0"
+    R1 = "R1"
+    I0 = "I0"
+    I1 = "I1"
+    A0 = "A0"
+    A1 = "A1"
+    E0 = "E0"
+    E1 = "E1"
+    WX = "WX"
+    E0X = "E0X"
+    E1X = "E1X"
+
+
+_LETTERS: Final = {
+    Status.WAITING: "W",
+    Status.RUNNING: "R",
+    Status.INTERRUPTING: "I",
+    Status.REQUIRES_ACTION: "A",
+    Status.ERROR: "E",
+}
+
+
+def state_of(status: Status, *, queued: int, archived: bool) -> State:
+    """The state of a chat with this status. A waiting chat has no queue: raises ValueError if it has."""
+    letter = _LETTERS[status]
+    queue = "" if status is Status.WAITING and not queued else str(min(queued, 1))
+    return State(letter + queue + ("X" if archived else ""))
+
+
+class QueuedRow(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    when: When
+
+
+class OpenTurn(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    kind: TurnKind = "reply"
+    message_id: str | None = None
+
+
+class OpenAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    turn_id: str
+    epoch: int
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """The message that a command names: its role, its parent, and the user's message it answers."""
+
+    id: str
+    role: str
+    parent_id: str | None = None
+    user_above_id: str | None = None
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """One chat at one moment.
+
+    `awaiting` are the calls at the end of the path that nobody has answered. `last_is_partial` speaks of
+    the last message of the path, notices and people-only rows left out. `target` is the message that the
+    command names, if there is one and it is this chat's. `steps_done` counts this turn's committed steps.
+    """
+
+    chat_id: str
+    status: Status = Status.WAITING
+    archived: bool = False
+    epoch: int = 0
+    holder: str | None = None
+    holder_alive: bool = False
+    head_id: str | None = None
+    queue: tuple[QueuedRow, ...] = ()
+    turn: OpenTurn | None = None
+    attempt: OpenAttempt | None = None
+    awaiting: tuple[str, ...] = ()
+    last_is_partial: bool = False
+    last_user_id: str | None = None
+    target: Target | None = None
+
+    @property
+    def state(self) -> State:
+        return state_of(self.status, queued=len(self.queue), archived=self.archived)
