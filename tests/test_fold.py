@@ -47,7 +47,7 @@ from indelible.content import (
     decode_parts,
     encode,
 )
-from indelible.fold import UNANSWERED, Collector, fold, seal, to_messages
+from indelible.fold import OUTCOME_UNKNOWN, UNANSWERED, Collector, fold, seal, to_messages
 
 AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
 EARLIER = datetime(2026, 1, 1, 11, tzinfo=UTC)
@@ -211,7 +211,18 @@ def test_parts_that_leave_no_trace_leave_none(parts: list[Part], data: st.DataOb
     at = data.draw(st.integers(0, len(parts)))
     traceless = data.draw(traceless_parts)
 
-    assert fold([*parts[:at], traceless, *parts[at:]]) == fold(parts)
+    assert seal(fold([*parts[:at], traceless, *parts[at:]]), None, AT) == seal(fold(parts), None, AT)
+
+
+def test_a_call_that_was_started_is_marked_until_it_is_sealed() -> None:
+    parts: list[Part] = [ToolCall(id="a", name="pay", arguments="{}"), ToolStarted("a", "pay")]
+
+    assert fold(parts) == [ToolCall(id="a", name="pay", arguments="{}", started=True)]
+    assert seal(fold(parts), None, AT) == [ToolCall(id="a", name="pay", arguments="{}")]
+    assert seal(fold(parts), "crashed", AT)[1] == ToolResult(
+        call_id="a", name="pay", output=OUTCOME_UNKNOWN, is_error=True
+    )
+    assert fold([ToolStarted("b", "pay")]) == []
 
 
 @given(streams)
@@ -343,7 +354,8 @@ def test_of_a_cut_step_every_local_call_has_exactly_one_result(parts: list[Part]
     for result in results:
         if result not in raw:
             assert result.is_error
-            assert result.output == UNANSWERED[reason]
+            started = any(isinstance(part, ToolStarted) and part.call_id == result.call_id for part in parts)
+            assert result.output in ((OUTCOME_UNKNOWN, UNANSWERED[reason]) if started else (UNANSWERED[reason],))
 
 
 @given(streams, optional_reasons)

@@ -59,7 +59,8 @@ class ToolCall(Value, tag="tool_call", frozen=True):
     """A call the model made. `arguments` is its raw JSON text as it came, perhaps cut short.
 
     `provider_executed` calls (web search and the like) are run by the provider. `standalone`
-    says that this provider takes such a call in a history without its result.
+    says that this provider takes such a call in a history without its result. `started` says, of
+    a running step, that the tool began to run; a message never holds it.
     """
 
     id: str
@@ -67,6 +68,7 @@ class ToolCall(Value, tag="tool_call", frozen=True):
     arguments: str = ""
     provider_executed: bool = False
     standalone: bool = False
+    started: bool = False
     metadata: Metadata | None = None
 
 

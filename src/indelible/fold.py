@@ -11,9 +11,10 @@ Both call these two pure functions, so a reply can not come out differently for 
 That is also why they live here, below the store, and not in the loop that uses them most.
 
 Blocks stand in stream order. Results of local tools come after them, in the order of their calls,
-whenever they settled; results of provider-executed tools stay where they came. `tool_started`,
-`tool_progress`, `warning`, `error` and `keep_alive` leave no trace. Neighbouring deltas of one
-block may be merged without changing the outcome: the journal does.
+whenever they settled; results of provider-executed tools stay where they came. `tool_started` only
+marks its call, so that `seal` does not tell the model that a call was not run when it was (P5).
+`tool_progress`, `warning`, `error` and `keep_alive` leave no trace. Neighbouring deltas of one block
+may be merged without changing the outcome: the journal does.
 
 Must stay true (tests/test_fold.py, tests/loop/test_stop_everywhere.py): the equation above at
 every prefix of every stream; every local call has exactly one result after `seal` with a reason.
@@ -58,14 +59,19 @@ from indelible.content import (
 )
 
 UNANSWERED: Final[dict[PartialReason, str]] = {
-    "interrupted": "Interrupted: the user stopped the reply before this call gave a result.",
-    "crashed": "No result: the server stopped before this call gave one.",
-    "handed_over": "No result: the server was restarted before this call gave one.",
-    "failed": "No result: the model's reply broke off, so this call was not run.",
-    "edited": "No result: the conversation was edited before this call gave one.",
+    "interrupted": "Interrupted: the user stopped the reply before this call was run.",
+    "crashed": "Not run: the server stopped before this call was run.",
+    "handed_over": "Not run: the server was restarted before this call was run.",
+    "failed": "Not run: the reply broke off before this call was run.",
+    "edited": "Not run: the conversation was edited before this call was run.",
     "length": "Not run: the reply reached its length limit before it was complete.",
 }
-"""What the model reads as the result of a call that nobody answered."""
+"""What the model reads as the result of a call that was never started."""
+
+OUTCOME_UNKNOWN: Final = (
+    "Outcome unknown: this call was started, but its result was lost. It may or may not have taken effect."
+)
+"""What the model reads as the result of a call that was started and never settled."""
 
 
 class _OpenText:
@@ -105,22 +111,24 @@ class _OpenReasoning:
 
 
 class _OpenCall:
-    __slots__ = ("chunks", "closed", "complete", "start")
+    __slots__ = ("chunks", "closed", "complete", "start", "started")
 
     def __init__(self, start: ToolInputStart) -> None:
         self.start = start
         self.chunks: list[str] = []
         self.closed = False
+        self.started = False
         self.complete: ToolCall | None = None
 
     def build(self) -> ToolCall:
-        return self.complete or ToolCall(
+        call = self.complete or ToolCall(
             id=self.start.id,
             name=self.start.name,
             arguments="".join(self.chunks),
             provider_executed=self.start.provider_executed,
             standalone=self.start.standalone,
         )
+        return replace(call, started=True) if self.started else call
 
 
 class _Whole:
@@ -247,6 +255,10 @@ class Collector:
             self._order.append(call)
         return call
 
+    def _tool_started(self, part: ToolStarted) -> None:
+        if part.call_id in self._calls:
+            self._calls[part.call_id].started = True
+
     def _tool_result(self, part: ToolResult) -> None:
         if part.provider_executed:
             self._order.append(_Whole(part))
@@ -278,7 +290,7 @@ _ADD: Final[dict[type, Callable[[Collector, Any], None]]] = {
     Source: Collector._whole,
     File: Collector._whole,
     Finish: Collector._finish,
-    ToolStarted: Collector._leave_no_trace,
+    ToolStarted: Collector._tool_started,
     ToolProgress: Collector._leave_no_trace,
     StreamWarning: Collector._leave_no_trace,
     StreamError: Collector._leave_no_trace,
@@ -303,6 +315,7 @@ def seal(blocks: Sequence[Block], reason: PartialReason | None, at: datetime | N
     cut = reason is not None
     answers = {block.call_id: block for block in blocks if isinstance(block, ToolResult)}
     streamed: list[Block] = []
+    started: set[str] = set()
     for block in blocks:
         match block:
             case Text(text="", metadata=None):
@@ -315,12 +328,16 @@ def seal(blocks: Sequence[Block], reason: PartialReason | None, at: datetime | N
                 continue
             case ToolResult(provider_executed=False):
                 continue
+            case ToolCall(started=True):
+                started.add(block.id)
+                streamed.append(replace(block, started=False))
             case _:
                 streamed.append(block)
     if reason is not None:
         for call in streamed:
             if isinstance(call, ToolCall) and not call.provider_executed and call.id not in answers:
-                answers[call.id] = ToolResult(call_id=call.id, name=call.name, output=UNANSWERED[reason], is_error=True)
+                output = OUTCOME_UNKNOWN if call.id in started else UNANSWERED[reason]
+                answers[call.id] = ToolResult(call_id=call.id, name=call.name, output=output, is_error=True)
     calls = [block.id for block in streamed if isinstance(block, ToolCall)]
     local = {call_id: answer for call_id, answer in answers.items() if not answer.provider_executed}
     in_order = [local.pop(call_id) for call_id in calls if call_id in local]

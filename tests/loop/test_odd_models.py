@@ -34,6 +34,7 @@ from indelible.loop import RetryPolicy
 from indelible.models import Call
 from indelible.models.failures import to_error_part
 from indelible.testing import ScriptedModel, parts
+from indelible.tools.port import ToolCallRecord
 
 if TYPE_CHECKING:
     from tests.loop.conftest import Stage
@@ -730,3 +731,38 @@ async def test_an_error_of_publish_ends_the_run_with_it_and_keeps_what_was_publi
         await stage.start(ScriptedModel([[HELLO, parts.text_delta("1", "!"), parts.finish()]]), publish=publish)
     assert stage.only.blocks == [Text("Hello")] == stage.sealed(stage.only)
     assert stage.retries == [], "the model did nothing wrong"
+
+
+class RefusingLedger:
+    """Takes the start of a call and not its end."""
+
+    async def starting(self, call: ToolCallRecord) -> None: ...
+
+    async def settled(self, call: ToolCallRecord, result: ToolResult) -> None:
+        raise OSError("journal is closed")
+
+
+@pytest.mark.parametrize("who", ["publish", "ledger"])
+async def test_a_tool_that_ran_is_never_said_not_to_have_run(stage: Stage, who: str) -> None:
+    """P5: its result could not be recorded, so its outcome is unknown; a model told otherwise would pay twice."""
+    paid = []
+
+    @tool
+    async def pay() -> str:
+        paid.append("once")
+        return "paid"
+
+    def publish(part: Part) -> None:
+        if who == "publish" and isinstance(part, ToolResult):
+            raise OSError("journal is closed")
+        stage.publish(part)
+
+    model = ScriptedModel([[parts.tool_call("c1", "pay", "{}"), parts.finish("tool_calls")]])
+    ledger = RefusingLedger() if who == "ledger" else None
+    with pytest.raises(OSError, match="journal is closed"):
+        await stage.start(model, tools=[pay], publish=publish, ledger=ledger)
+    assert paid == ["once"]
+    for step in stage.saved:
+        answer = step.blocks[-1]
+        assert isinstance(answer, ToolResult)
+        assert "not run" not in answer.output

@@ -383,6 +383,8 @@ class World:
         self.attempts: dict[tuple[int, int], list[Part]] = {}
         self.yielded: dict[tuple[int, int], list[Part]] = {}
         self.publishing = 0
+        self.started: list[ToolCallRecord] = []
+        self.settled_calls: list[tuple[ToolCallRecord, ToolResult]] = []
         self.saves: list[Save] = []
         self.saved: list[StepRecord] = []
         self.acts_at_stop: int | None = None
@@ -596,12 +598,17 @@ class World:
         return answer
 
     async def starting(self, call: ToolCallRecord) -> None:
+        self.started.append(call)
+        await self._note_in_ledger()
+
+    async def settled(self, call: ToolCallRecord, result: ToolResult) -> None:
+        self.settled_calls.append((call, result))
+        await self._note_in_ledger()
+
+    async def _note_in_ledger(self) -> None:
         self.acts += 1
         self._visit("ledger")
         await self._take_time(self._ledger_waits)
-
-    async def settled(self, call: ToolCallRecord, result: ToolResult) -> None:
-        await self.starting(call)
 
     # --- tools ---
 
@@ -719,6 +726,8 @@ def check_end(world: World, kind: StopKind | None) -> None:
     else:
         assert isinstance(world.outcome, TurnResult | ModelFailed), f"ended with {world.outcome!r}"
         assert not stopped or world.acts == world.acts_at_stop, f"went on after {kind}, to {world.outcome!r}"
+    if all(any(isinstance(step, Finish) for step in script.steps) for script in world.scenario.scripts):
+        assert all(number == 1 for _, number in world.attempts), "tried again, though every stream was complete"
     if stopped and kind in ("shutdown", "lose_lease", "cancel"):
         assert len(world.saves) == world.saves_at_stop, f"began to save after {kind}"
 
@@ -745,10 +754,15 @@ def check_saves(world: World) -> None:
 def check_nothing_is_missing(world: World) -> None:
     """Of every step the last attempt is kept, if it said anything; of a failed turn, the last that said anything.
 
-    With `keep_failed`, so is every attempt that showed something.
+    With `keep_failed`, so is every attempt that showed something. A tool that was begun has a result, and that
+    result is kept.
     """
     if not isinstance(world.outcome, TurnResult | ModelFailed | Interrupted):
         return
+    for call, result in world.settled_calls:
+        assert any(record.index == call.step and result in record.blocks for record in world.saved)
+    assert [call for call, _ in world.settled_calls if call not in world.started] == []
+    assert len(world.settled_calls) == len(world.started), "a tool was begun, and what became of it is not known"
     kept = {(record.index, record.attempt) for record in world.saved}
     said = {attempt: seal(fold(parts), "failed", None) for attempt, parts in world.attempts.items()}
     for (step, number), blocks in said.items():

@@ -31,6 +31,10 @@ class CloseAttempt(Act, frozen=True):
     reason: PartialReason | None = None
 
 
+class AdoptAttempt(Act, frozen=True):
+    """The open attempt goes on under the chat's new epoch: its stream is complete, only its tools may be missing."""
+
+
 class OpenAttempt(Act, frozen=True):
     """Number and open the next attempt of the open turn."""
 
@@ -40,7 +44,7 @@ class CloseTurn(Act, frozen=True):
 
 
 class StartTurn(Act, frozen=True):
-    """Open a turn that answers this user message; None means the one just put."""
+    """Open a turn that answers this user message; None means the one just put, if one was."""
 
     kind: TurnKind = "reply"
     message_id: str | None = None
@@ -51,7 +55,7 @@ class PutMessage(Act, frozen=True):
 
 
 class PutInstruction(Act, frozen=True):
-    """A message that only the model sees becomes the head: go on with your own text."""
+    """If the path ends in a partial reply, a message that only the model sees follows it: go on with your own text."""
 
 
 class PutResults(Act, frozen=True):
@@ -118,7 +122,7 @@ class ClearError(Act, frozen=True):
 
 
 class SetDeadline(Act, frozen=True):
-    """Answers from outside are waited for until then."""
+    """Answers from outside are waited for until then. It means nothing once the status is another."""
 
 
 class ClearHolder(Act, frozen=True):

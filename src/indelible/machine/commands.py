@@ -111,7 +111,7 @@ class Acquire(Command, frozen=True):
 
 
 class WorkerCommand(Command, frozen=True):
-    """`epoch` is the lease's. If its turn or attempt has ended already, the command succeeds and changes nothing."""
+    """`epoch` is the lease's. What ends a turn or attempt that has ended already succeeds and changes nothing."""
 
     epoch: int
 
@@ -126,15 +126,20 @@ class StartAttempt(WorkerCommand, frozen=True):
 
 
 class CommitStep(WorkerCommand, frozen=True):
-    """A step that another follows."""
+    """A step that another follows; with `failed`, one that broke off after something visible and is carried on."""
 
     name = CommandName.COMMIT_STEP
     turn_id: str
     attempt_id: str
+    failed: bool = False
 
 
 class FinishTurn(WorkerCommand, frozen=True):
-    """The last step and the end of its turn; without an attempt, a turn whose model said nothing."""
+    """The last step and the end of its turn.
+
+    Without an attempt there is no step to keep: the model said nothing in the open attempt, or there is no
+    open attempt because a takeover found the turn answered.
+    """
 
     name = CommandName.FINISH_TURN
     turn_id: str
@@ -150,7 +155,8 @@ class AwaitAction(WorkerCommand, frozen=True):
 
 
 class ActionExpired(Command, frozen=True):
-    """The deadline for an answer from outside has passed. Any worker may say so: nobody holds the chat."""
+    """The time for an answer from outside is over. Any worker may say so, because nobody holds the chat; whether
+    it is true is judged again under the lock: the same turn may be waiting for its next answer by then."""
 
     name = CommandName.ACTION_EXPIRED
     turn_id: str

@@ -10,6 +10,7 @@ holds facts, no content: what was said never changes what is allowed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final, Literal
 
@@ -19,7 +20,7 @@ When = Literal["queue", "steer", "interrupt", "promoted"]
 TurnKind = Literal["reply", "compaction"]
 
 RANK: Final[dict[When, int]] = {"promoted": 0, "interrupt": 1, "steer": 2, "queue": 3}
-"""Where a row goes into the queue: before all rows of a higher rank, after those of its own."""
+"""Which rows go into the queue before which. It says nothing of rows that are in: users may reorder them."""
 
 
 class Status(StrEnum):
@@ -69,6 +70,12 @@ class QueuedRow(msgspec.Struct, frozen=True, kw_only=True):
     when: When
 
 
+def place_in_queue(queue: Sequence[QueuedRow], when: When) -> int:
+    """The index at which a new row goes in: before the first one of a higher rank, hence behind its equals."""
+    higher = (index for index, row in enumerate(queue) if RANK[row.when] > RANK[when])
+    return next(higher, len(queue))
+
+
 class OpenTurn(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     kind: TurnKind = "reply"
@@ -76,9 +83,12 @@ class OpenTurn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """`finished`: its journal holds `finish`. Only taking the chat over asks for it."""
+
     id: str
     turn_id: str
     epoch: int
+    finished: bool = False
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,9 +103,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One chat at one moment.
 
-    `awaiting` are the calls at the end of the path that nobody has answered. `last_is_partial` speaks of
-    the last message of the path, notices and people-only rows left out. `target` is the message that the
-    command names, if there is one and it is this chat's. `steps_done` counts this turn's committed steps.
+    `awaiting` are the calls at the end of the path that nobody has answered, and `deadline_passed` says
+    that the time to answer them is over. `last_is_partial` speaks of the last message of the path, notices
+    and people-only rows left out. `last_user_id` is the last message that the user wrote; what only the
+    model sees is not the user's. `last_turn_kind` is what the turn that ended last was. `target` is the
+    message that the command names, if there is one and it is this chat's.
     """
 
     chat_id: str
@@ -109,8 +121,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     turn: OpenTurn | None = None
     attempt: OpenAttempt | None = None
     awaiting: tuple[str, ...] = ()
+    deadline_passed: bool = False
     last_is_partial: bool = False
     last_user_id: str | None = None
+    last_turn_kind: TurnKind = "reply"
     target: Target | None = None
 
     @property

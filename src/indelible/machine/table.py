@@ -3,10 +3,12 @@
 `TABLE[command][state]` is the set of states in which the chat may be afterwards. A state that is not
 named is one in which the command is refused; an empty set means that it is allowed and changes nothing
 (stopping what does not run). More than one target means that the queue, or whether a live worker holds
-the chat, decides; `decide` (decide.py) never ends anywhere else, and says so if it would.
+the chat, decides.
 
-docs/states.md draws this table; tests/machine/test_table.py keeps the two equal, and walks every pair
-of state and command.
+A command may still be refused for what it names, or find nothing to do; that is decide.py.
+
+Must stay true (tests/machine/test_table.py): what `decide` answers leads to a state that is named here,
+and every state that is named can be reached; docs/states.md shows exactly this table.
 """
 
 from __future__ import annotations
