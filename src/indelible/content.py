@@ -68,8 +68,8 @@ class ToolCall(Value, tag="tool_call", frozen=True):
     arguments: str = ""
     provider_executed: bool = False
     standalone: bool = False
-    started: bool = False
     metadata: Metadata | None = None
+    started: bool = False
 
 
 class ToolResult(Value, tag="tool_result", frozen=True):

@@ -62,14 +62,19 @@ class Leash(Generic[T]):
         if self._grace is None and not self.task.done():
             self._grace = self._clock.call_later(self._grace_s, self._abandon)
 
+    def stop_grace(self) -> None:
+        """The work does something now that has to be waited for."""
+        if self._grace is not None:
+            self._grace.cancel()
+            self._grace = None
+
     async def wait(self, scope: Scope) -> None:
         """Wait until the work has ended or was abandoned."""
         await outlast(self._ended, scope)
 
     def _end(self, task: asyncio.Task[T]) -> None:
         _mark_seen(task)
-        if self._grace is not None:
-            self._grace.cancel()
+        self.stop_grace()
         if not self._ended.done():
             self._ended.set_result(None)
 
@@ -101,6 +106,16 @@ async def outlast(work: asyncio.Future[Any], scope: Scope) -> None:
             raise cancellation
         while task.cancelling() > cancelling:
             task.uncancel()
+
+
+async def let_cancellation_through(scope: Scope) -> None:
+    """A cancellation that was asked for while we were running comes now, rather than at the next await."""
+    task = asyncio.current_task()
+    assert task is not None
+    if task.cancelling():
+        pause: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(pause.set_result, None)
+        await outlast(pause, scope)
 
 
 def _mark_seen(work: asyncio.Future[Any]) -> None:

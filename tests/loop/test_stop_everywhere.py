@@ -65,11 +65,11 @@ from indelible.testing.clock import ManualTimer
 from indelible.tools import Tool, ToolContext
 from indelible.tools.port import ToolCallRecord
 
-PAIRS = settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "500")))
+EXAMPLES: Final = int(os.environ.get("INDELIBLE_EXAMPLES", "500"))
 """How many pairs of a scenario and a stop are tried for each way to stop: 2,500 in all."""
 
-WHOLE_SCENARIOS = settings(max_examples=max(5, int(os.environ.get("INDELIBLE_EXAMPLES", "0")) // 200))
-"""How many scenarios are stopped at every single point, for each way to stop."""
+pytestmark = pytest.mark.timeout(600 + EXAMPLES / 20)
+"""Seconds: time to find the smallest example of a failure, and 50 ms for each example."""
 
 Ts = TypeVarTuple("Ts")
 
@@ -754,15 +754,10 @@ def check_saves(world: World) -> None:
 def check_nothing_is_missing(world: World) -> None:
     """Of every step the last attempt is kept, if it said anything; of a failed turn, the last that said anything.
 
-    With `keep_failed`, so is every attempt that showed something. A tool that was begun has a result, and that
-    result is kept.
+    With `keep_failed`, so is every attempt that showed something.
     """
     if not isinstance(world.outcome, TurnResult | ModelFailed | Interrupted):
         return
-    for call, result in world.settled_calls:
-        assert any(record.index == call.step and result in record.blocks for record in world.saved)
-    assert [call for call, _ in world.settled_calls if call not in world.started] == []
-    assert len(world.settled_calls) == len(world.started), "a tool was begun, and what became of it is not known"
     kept = {(record.index, record.attempt) for record in world.saved}
     said = {attempt: seal(fold(parts), "failed", None) for attempt, parts in world.attempts.items()}
     for (step, number), blocks in said.items():
@@ -771,6 +766,20 @@ def check_nothing_is_missing(world: World) -> None:
         shown_for_good = world.scenario.keep_failed and has_visible(blocks)
         if blocks and (shown_for_good or not replaced):
             assert (step, number) in kept, f"attempt {number} of step {step} is lost"
+
+
+def check_tools(world: World) -> None:
+    """Half a call is never run. What was begun has its one result, and that is kept."""
+    for call in world.started:
+        number = max(number for step, number in world.attempts if step == call.step)
+        ends = [part for part in world.attempts[call.step, number] if isinstance(part, ToolCall | ToolInputEnd)]
+        assert call.id in [part.id for part in ends]
+    if isinstance(world.outcome, TurnResult | ModelFailed | Interrupted):
+        settled = [call.idempotency_key for call, _ in world.settled_calls]
+        assert sorted(settled) == sorted(call.idempotency_key for call in world.started)
+        assert len(set(settled)) == len(settled)
+        for call, result in world.settled_calls:
+            assert any(record.index == call.step and result in record.blocks for record in world.saved)
 
 
 def check_nothing_is_held_back(world: World) -> None:
@@ -804,6 +813,7 @@ def check(scenario: Scenario, stop: Stop | None = None) -> Counter[str]:
     check_end(world, stop and stop.kind)
     check_saves(world)
     check_nothing_is_missing(world)
+    check_tools(world)
     check_nothing_is_held_back(world)
     check_nothing_is_left(world)
     return world.visits
@@ -828,7 +838,7 @@ def _no_complaints_at_last() -> Iterator[None]:
 
 @pytest.mark.parametrize("kind", ENDS)
 @given(data=st.data(), scenario=scenarios)
-@PAIRS
+@settings(max_examples=EXAMPLES)
 def test_a_stop_at_any_point_keeps_what_was_published(kind: StopKind, data: st.DataObject, scenario: Scenario) -> None:
     visits = check(scenario)
     place = data.draw(st.sampled_from(sorted(visits)))
@@ -839,7 +849,7 @@ def test_a_stop_at_any_point_keeps_what_was_published(kind: StopKind, data: st.D
 
 @pytest.mark.parametrize("kind", ENDS)
 @given(scenario=scenarios)
-@WHOLE_SCENARIOS
+@settings(max_examples=max(5, EXAMPLES // 200))
 def test_a_stop_at_every_point_keeps_what_was_published(kind: StopKind, scenario: Scenario) -> None:
     check_every_stop(kind, scenario)
 

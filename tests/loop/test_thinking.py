@@ -554,7 +554,7 @@ def repeat(name: str, length: int) -> str:
 
 
 RUNS = [(name, size) for name in LONG_TEXTS for size in (MEGABYTE, 7)]
-RUNS += [(name, 1) for name in ("prose", "angles", "attributes")]
+RUNS += [("prose", 1)]
 
 
 @pytest.mark.parametrize(("name", "size"), RUNS)

@@ -22,6 +22,7 @@ class Step:
         self.call = Call(messages=[])
         self.attempts = 0
         self.attempt: Attempt | None = None
+        self.number = 0
         self.tools_cut = False
         self.awaiting: list[ToolCall] = []
         self.latest_failed: StepRecord | None = None
@@ -67,7 +68,7 @@ class Step:
             provider_response_id=finish.response_id
             if finish is not None and self._is_stored(reason, cut=cut)
             else None,
-            attempt=self.attempts,
+            attempt=self.number,
             started_at=self.attempt.started_at,
             first_part_s=self.attempt.first_part_s,
             ended_at=ended_at,

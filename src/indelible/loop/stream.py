@@ -165,7 +165,7 @@ class Attempt:
             try:
                 part = await read()
                 self._reading = False
-                if self._is_too_late():
+                if not self._may_hand_on():
                     return
                 ready = () if type(part) is KeepAlive else feed(part)
             except StopAsyncIteration:
@@ -216,9 +216,12 @@ class Attempt:
         if self._reading:
             self._leash.cut()
 
-    def _is_too_late(self) -> bool:
-        """Whether what was read may not be used any more."""
-        return self._stopping and (self._leash.abandoned or self._scope.cause is Cause.LEASE_LOST)
+    def _may_hand_on(self) -> bool:
+        """Whether what was read may be published. The answer to a stopped read may, and takes its time."""
+        if self._stopping:
+            self._leash.stop_grace()
+            return not self._leash.abandoned and self._scope.cause is not Cause.LEASE_LOST
+        return True
 
     def _check_silence(self) -> None:
         rest_s = self._silence_timeout_s

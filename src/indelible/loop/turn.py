@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from indelible.content import Part, ToolResult, Usage, has_visible
 from indelible.errors import Interrupted, Lost, ModelFailed, Shutdown
+from indelible.leash import let_cancellation_through
 from indelible.loop.callouts import Callouts
 from indelible.loop.context import Context
 from indelible.loop.ingest import Ingest
@@ -72,6 +73,7 @@ class Turn:
             if not await self._stream(step):
                 return None
             await self._run_tools(step)
+            await let_cancellation_through(self._scope)
             self._scope.check()
         except (Shutdown, Lost):
             raise
@@ -127,6 +129,7 @@ class Turn:
         setup, model = self._setup, self._setup.model
         if self._failures == 0:
             self._trying_since_s = setup.clock.monotonic()
+        step.number = step.attempts
         step.attempt = Attempt(
             model,
             step.call,

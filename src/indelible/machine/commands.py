@@ -155,8 +155,10 @@ class AwaitAction(WorkerCommand, frozen=True):
 
 
 class ActionExpired(Command, frozen=True):
-    """The time for an answer from outside is over. Any worker may say so, because nobody holds the chat; whether
-    it is true is judged again under the lock: the same turn may be waiting for its next answer by then."""
+    """The time for an answer from outside is over. Any worker may say so, because nobody holds the chat.
+
+    Whether it is true is judged again under the lock: the same turn may be waiting for its next answer by then.
+    """
 
     name = CommandName.ACTION_EXPIRED
     turn_id: str

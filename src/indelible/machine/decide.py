@@ -7,10 +7,14 @@ stopped. A refused command has changed nothing, because nothing was written yet.
 
 A worker's command is judged in this order: its epoch (whoever lost the chat changes nothing), then
 whether its turn and attempt are still open (if not, somebody ended them already: success, and nothing
-to do), then the table. That makes every ending safe to repeat when its answer was lost.
+to do), then the table. That makes every ending safe to repeat when its answer was lost. Beginning an
+attempt is no ending: it needs a turn that runs and a worker that holds the chat, else it raises, because
+a model that is asked without an attempt would speak to nobody. A worker that let go of a chat keeps its
+epoch until somebody takes it; only what was said in an attempt that is still open may come from it then.
 
-Must stay true (tests/machine/): every pair of state and command has a case; the state after the acts is
-one that the table names.
+Must stay true (tests/machine/test_table.py, tests/machine/test_decide.py): every pair of state and
+command has a case; the state after the acts is one that the table names; whatever the history, every
+message and every turn is accounted for exactly once.
 """
 
 from __future__ import annotations
@@ -18,9 +22,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from indelible.content import PartialReason
 from indelible.errors import Interrupted, Invalid, LeaseLost, NotAllowed, NotFound
 from indelible.machine.acts import (
     Act,
+    AdoptAttempt,
     AnswerCalls,
     AnswerReason,
     ArrangeQueue,
@@ -81,10 +87,9 @@ from indelible.machine.commands import (
     Unarchive,
     WorkerCommand,
 )
-from indelible.machine.states import Snapshot, Status, Target, When
+from indelible.machine.states import Snapshot, Status, Target, place_in_queue
 from indelible.machine.table import TABLE
 
-_WHEN: Final[dict[type[Command], When]] = {Send: "queue", SendSteer: "steer", SendInterrupt: "interrupt"}
 _IDLE: Final = (Status.WAITING, Status.ERROR)
 _BUSY: Final = (Status.RUNNING, Status.INTERRUPTING)
 
@@ -104,6 +109,8 @@ def decide(snapshot: Snapshot | None, command: Command) -> Decision:
     if snapshot is None:
         if isinstance(command, Create):
             return _create(command)
+        if isinstance(command, WorkerCommand):
+            raise LeaseLost("The chat was deleted.")
         raise NotFound("There is no such chat.")
     if isinstance(command, WorkerCommand):
         settled = _check_worker(snapshot, command)
@@ -113,24 +120,43 @@ def decide(snapshot: Snapshot | None, command: Command) -> Decision:
         return _NOTHING
     targets = TABLE[command.name].get(snapshot.state)
     if targets is None:
-        raise NotAllowed(command=command.name, state=snapshot.status)
+        raise _refuse(snapshot, command)
     if not targets:
         return _NOTHING
     return _DECIDE[type(command)](snapshot, command)
 
 
+def _refuse(snapshot: Snapshot, command: Command, why: str | None = None) -> NotAllowed:
+    if why is None and snapshot.archived:
+        why = f"{command.name} is not possible while the chat is archived."
+    return NotAllowed(command=command.name, state=snapshot.status, detail=why)
+
+
 def _check_worker(snapshot: Snapshot, command: WorkerCommand) -> Decision | None:
     if command.epoch != snapshot.epoch:
         raise LeaseLost(f"The lease of epoch {command.epoch} is over; the chat is at {snapshot.epoch}.")
+    if isinstance(command, Release):
+        return _NOTHING if snapshot.holder is None else None
+    if isinstance(command, StartAttempt):
+        _check_holder(snapshot)
+        if snapshot.status is Status.INTERRUPTING or not _is_turn(snapshot, command.turn_id):
+            raise Interrupted  # under one epoch only a stop takes the turn away
+        return None
     turn_id = getattr(command, "turn_id", None)
     attempt_id = getattr(command, "attempt_id", None)
     if turn_id is not None and not _is_turn(snapshot, turn_id):
         return _NOTHING
-    if attempt_id is not None and (snapshot.attempt is None or snapshot.attempt.id != attempt_id):
+    if attempt_id is None:
+        _check_holder(snapshot)
+    elif snapshot.attempt is None or snapshot.attempt.id != attempt_id:
         return _NOTHING
-    if isinstance(command, StartAttempt) and snapshot.status is Status.INTERRUPTING:
-        raise Interrupted
     return None
+
+
+def _check_holder(snapshot: Snapshot) -> None:
+    """Letting go keeps the epoch until somebody else takes the chat; only an open attempt may still be kept then."""
+    if snapshot.holder is None:
+        raise LeaseLost("The worker does not hold the chat any more.")
 
 
 def _is_turn(snapshot: Snapshot, turn_id: str) -> bool:
@@ -140,7 +166,7 @@ def _is_turn(snapshot: Snapshot, turn_id: str) -> bool:
 # --- pieces ---
 
 
-def _close_attempt(snapshot: Snapshot, outcome: AttemptOutcome, reason: Any = None) -> list[Act]:
+def _close_attempt(snapshot: Snapshot, outcome: AttemptOutcome, reason: PartialReason | None = None) -> list[Act]:
     return [CloseAttempt(outcome=outcome, reason=reason)] if snapshot.attempt is not None else []
 
 
@@ -154,6 +180,10 @@ def _answer_calls(snapshot: Snapshot, reason: AnswerReason) -> list[Act]:
 
 def _clear_error(snapshot: Snapshot) -> list[Act]:
     return [ClearError()] if snapshot.status is Status.ERROR else []
+
+
+def _begin_stop(snapshot: Snapshot) -> list[Act]:
+    return [] if snapshot.status is Status.INTERRUPTING else [SetStatus(status=Status.INTERRUPTING)]
 
 
 def _run_message(snapshot: Snapshot) -> list[Act]:
@@ -200,20 +230,29 @@ def _create(command: Create) -> Decision:
 
 
 def _send(snapshot: Snapshot, command: Send | SendSteer | SendInterrupt) -> Decision:
-    when = _WHEN[type(command)]
-    if snapshot.status in _IDLE and not snapshot.queue:
+    if snapshot.status not in _IDLE:
+        return Decision((Enqueue(when="queue"),))
+    if not snapshot.queue:
         return Decision(tuple(_run_message(snapshot)))
-    if snapshot.status in _IDLE:
-        answers = _answer_calls(snapshot, "cancelled")
-        run = (*answers, ClearError(), Enqueue(when=when), TakeQueued(), SetStatus(status=Status.RUNNING))
-        return Decision(run)
-    if not isinstance(command, SendInterrupt):
-        return Decision((Enqueue(when=when),))
+    answers = _answer_calls(snapshot, "cancelled")
+    run = (*answers, *_clear_error(snapshot), Enqueue(when="queue"), TakeQueued(), SetStatus(status=Status.RUNNING))
+    return Decision(run)
+
+
+def _send_steer(snapshot: Snapshot, command: SendSteer) -> Decision:
+    """There is something to steer only while a turn runs; elsewhere it is a plain message."""
+    if snapshot.status is Status.RUNNING:
+        return Decision((Enqueue(when="steer"),))
+    return _send(snapshot, command)
+
+
+def _send_interrupt(snapshot: Snapshot, command: SendInterrupt) -> Decision:
+    if snapshot.status in _BUSY:
+        return Decision((Enqueue(when="interrupt"), *_begin_stop(snapshot)))
     if snapshot.status is Status.REQUIRES_ACTION:
-        answers = _answer_calls(snapshot, "cancelled")
-        closing = (*answers, *_close_turn(snapshot, "interrupted"))
+        closing = (*_answer_calls(snapshot, "cancelled"), *_close_turn(snapshot, "interrupted"))
         return Decision((*closing, PutMessage(), StartTurn(), SetStatus(status=Status.RUNNING)))
-    return Decision((Enqueue(when=when), SetStatus(status=Status.INTERRUPTING)))
+    return _send(snapshot, command)
 
 
 def _fork(snapshot: Snapshot) -> list[Act]:
@@ -250,13 +289,15 @@ def _switch_head(snapshot: Snapshot, command: SwitchHead) -> Decision:
 
 def _continue(snapshot: Snapshot, command: Continue) -> Decision:
     if not snapshot.last_is_partial:
-        raise NotAllowed(command=command.name, state=snapshot.status, detail="The last reply is not a partial one.")
+        raise _refuse(snapshot, command, "The last reply is not a partial one.")
     return _answer_again(snapshot)
 
 
 def _retry(snapshot: Snapshot, command: Retry) -> Decision:
+    if snapshot.last_turn_kind == "compaction":
+        return _compact(snapshot, command)
     if snapshot.last_user_id is None:
-        raise NotAllowed(command=command.name, state=snapshot.status, detail="There is nothing to answer.")
+        raise _refuse(snapshot, command, "There is nothing to answer.")
     return _answer_again(snapshot)
 
 
@@ -268,13 +309,15 @@ def _answer_again(snapshot: Snapshot) -> Decision:
     return Decision((*acts, SetStatus(status=Status.RUNNING)))
 
 
-def _compact(snapshot: Snapshot, command: Compact) -> Decision:
+def _compact(snapshot: Snapshot, command: Compact | Retry) -> Decision:
     turn = StartTurn(kind="compaction", message_id=snapshot.last_user_id)
-    return Decision((*_clear_error(snapshot), turn, SetStatus(status=Status.RUNNING)))
+    acts = (*_answer_calls(snapshot, "cancelled"), *_clear_error(snapshot), turn)
+    return Decision((*acts, SetStatus(status=Status.RUNNING)))
 
 
 def _delete(snapshot: Snapshot, command: Delete) -> Decision:
-    return Decision((RaiseEpoch(), *_close_attempt(snapshot, "edited", "edited"), DropChat()))
+    closing = (*_close_attempt(snapshot, "edited", "edited"), *_close_turn(snapshot, "edited"))
+    return Decision((RaiseEpoch(), *closing, DropChat()))
 
 
 def _delete_queued(snapshot: Snapshot, command: DeleteQueued) -> Decision:
@@ -296,12 +339,20 @@ def _edit_queued(snapshot: Snapshot, command: EditQueued) -> Decision:
 def _promote_queued(snapshot: Snapshot, command: PromoteQueued) -> Decision:
     _require_queued(snapshot, command.queued_id)
     if snapshot.status in _BUSY:
-        first = [row.id for row in snapshot.queue if row.when == "promoted" and row.id != command.queued_id]
-        rest = [row.id for row in snapshot.queue if row.id not in {*first, command.queued_id}]
-        order = ArrangeQueue(queued_ids=(*first, command.queued_id, *rest), promoted_id=command.queued_id)
-        return Decision((order, SetStatus(status=Status.INTERRUPTING)))
+        order = ArrangeQueue(queued_ids=_bring_forward(snapshot, command.queued_id), promoted_id=command.queued_id)
+        return Decision((order, *_begin_stop(snapshot)))
     closing = (*_answer_calls(snapshot, "cancelled"), *_close_turn(snapshot, "interrupted"), *_clear_error(snapshot))
     return Decision((*closing, TakeQueued(queued_id=command.queued_id), SetStatus(status=Status.RUNNING)))
+
+
+def _bring_forward(snapshot: Snapshot, queued_id: str) -> tuple[str, ...]:
+    """The order with this row promoted: behind those that were before it, and never further back than it is."""
+    ids = [row.id for row in snapshot.queue]
+    others = [row for row in snapshot.queue if row.id != queued_id]
+    place = min(ids.index(queued_id), place_in_queue(others, "promoted"))
+    ids.remove(queued_id)
+    ids.insert(place, queued_id)
+    return tuple(ids)
 
 
 def _interrupt(snapshot: Snapshot, command: Interrupt) -> Decision:
@@ -313,7 +364,7 @@ def _interrupt(snapshot: Snapshot, command: Interrupt) -> Decision:
         return _end_stopped(snapshot, *_close_attempt(snapshot, "interrupted", "interrupted"), ClearHolder())
     if snapshot.status is Status.INTERRUPTING:
         return Decision()
-    return Decision((SetStatus(status=Status.INTERRUPTING),))
+    return Decision(tuple(_begin_stop(snapshot)))
 
 
 def _tool_results(snapshot: Snapshot, command: ToolResults) -> Decision:
@@ -331,8 +382,11 @@ def _archive(snapshot: Snapshot, command: Archive | Unarchive) -> Decision:
 
 def _acquire(snapshot: Snapshot, command: Acquire) -> Decision:
     if snapshot.holder_alive:
-        raise NotAllowed(command=command.name, state=snapshot.status, detail="A live worker holds the chat.")
-    return Decision((RaiseEpoch(holder=command.worker_id), *_close_attempt(snapshot, "crashed", "crashed")))
+        raise _refuse(snapshot, command, "A live worker holds the chat.")
+    taken = RaiseEpoch(holder=command.worker_id)
+    if snapshot.attempt is not None and snapshot.attempt.finished:
+        return Decision((taken, AdoptAttempt()))
+    return Decision((taken, *_close_attempt(snapshot, "crashed", "crashed")))
 
 
 def _release(snapshot: Snapshot, command: Release) -> Decision:
@@ -344,16 +398,23 @@ def _start_attempt(snapshot: Snapshot, command: StartAttempt) -> Decision:
 
 
 def _commit_step(snapshot: Snapshot, command: CommitStep) -> Decision:
-    if snapshot.status is Status.INTERRUPTING:
-        return _end_stopped(snapshot, CloseAttempt(outcome="complete", reason="interrupted"))
+    stopped = snapshot.status is Status.INTERRUPTING
+    if command.failed:
+        closed = CloseAttempt(outcome="failed", reason="failed")
+    else:
+        closed = CloseAttempt(outcome="complete", reason="interrupted" if stopped else None)
+    if stopped:
+        return _end_stopped(snapshot, closed)
+    instruction = [PutInstruction()] if command.failed else []
     steers = [MoveSteersIn()] if any(row.when == "steer" for row in snapshot.queue) else []
-    return Decision((CloseAttempt(outcome="complete"), *steers))
+    return Decision((closed, *instruction, *steers))
 
 
 def _finish_turn(snapshot: Snapshot, command: FinishTurn) -> Decision:
     if snapshot.status is Status.INTERRUPTING:
         return _end_stopped(snapshot, *_close_attempt(snapshot, "complete", "interrupted"))
-    notice = [] if command.attempt_id is not None else [PutNotice(kind="empty")]
+    said_nothing = command.attempt_id is None and snapshot.attempt is not None
+    notice = [PutNotice(kind="empty")] if said_nothing else []
     closing = (*_close_attempt(snapshot, "complete"), CloseTurn(outcome="complete"), *notice)
     return Decision((*closing, *_go_on(snapshot)))
 
@@ -366,6 +427,8 @@ def _await_action(snapshot: Snapshot, command: AwaitAction) -> Decision:
 
 
 def _action_expired(snapshot: Snapshot, command: ActionExpired) -> Decision:
+    if not snapshot.deadline_passed:
+        return _NOTHING
     return Decision((*_answer_calls(snapshot, "expired"), SetStatus(status=Status.RUNNING)))
 
 
@@ -383,8 +446,8 @@ def _finish_interruption(snapshot: Snapshot, command: FinishInterruption) -> Dec
 
 _DECIDE: Final[dict[type[Command], Callable[[Snapshot, Any], Decision]]] = {
     Send: _send,
-    SendSteer: _send,
-    SendInterrupt: _send,
+    SendSteer: _send_steer,
+    SendInterrupt: _send_interrupt,
     Edit: _edit,
     Regenerate: _regenerate,
     SwitchHead: _switch_head,

@@ -92,6 +92,7 @@ class ToolRun:
         self._publishing = asyncio.Lock()
         self._failure: BaseException | None = None
         self._leashes: set[Leash[Outcome]] = set()
+        self._sayings: set[asyncio.Task[None]] = set()
 
     async def run(self, calls: Sequence[tuple[int, RunHere]]) -> None:
         """Run these calls, each given with its index among the step's calls."""
@@ -99,8 +100,11 @@ class ToolRun:
             asyncio.create_task(self._supervise(index, *planned), name=f"tool {planned.call.name}")
             for index, planned in calls
         ]
-        if supervisors:
+        try:
             await outlast(asyncio.gather(*supervisors), self._scope)
+        finally:
+            while self._sayings:
+                await outlast(asyncio.gather(*self._sayings, return_exceptions=True), self._scope)
         if self._failure is not None:
             raise self._failure
 
@@ -142,7 +146,7 @@ class ToolRun:
             name=call.name,
             idempotency_key=record.idempotency_key,
             scope=self._scope,
-            publish_progress=lambda text: self._say(ToolProgress(call.id, text)),
+            publish_progress=lambda text: self._say_aside(ToolProgress(call.id, text)),
         )
         try:
             work = tool.bind(call.arguments, context)
@@ -165,6 +169,13 @@ class ToolRun:
     async def _say(self, part: Part) -> None:
         async with self._publishing:
             await self._publish(part)
+
+    async def _say_aside(self, part: Part) -> None:
+        """Publish for a tool, which may be cut at any moment: a publish that has begun is not."""
+        saying = asyncio.create_task(self._say(part))
+        self._sayings.add(saying)
+        saying.add_done_callback(self._sayings.discard)
+        await asyncio.shield(saying)
 
     async def _execute(
         self, tool: Tool, work: Callable[[], Any], record: ToolCallRecord, context: ToolContext

@@ -1,0 +1,479 @@
+"""A chat in memory, and ways into every state: what `decide` answers is carried out here.
+
+`Chat` is a reading of SPEC §3 and of the acts' docstrings, not of any store: a tree of messages, one queue,
+one open turn, one open attempt. It is strict. An act that makes no sense (a turn opened inside another, a
+user's message behind an unanswered call, an attempt closed that is not open) fails the test that led to it,
+so that a wrong decision shows itself even where its end state is a right one.
+
+`ways_into[state]` are scripts of real commands that end in that state, in as many variations as matter: with
+a live holder, a dead one or none, with and without an open attempt, with short and long queues. The words of
+a message are its name, so that each can be followed through queue and history.
+
+Under `--import-mode=importlib` a test can not import from here: types come in for the type checker alone, the
+rest as fixtures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+import pytest
+
+from indelible.machine import Decision, Snapshot, State, Status, acts, commands, decide
+from indelible.machine.commands import Command
+from indelible.machine.states import OpenAttempt, OpenTurn, QueuedRow, Target, TurnKind, When
+
+PLACES: list[When] = ["promoted", "interrupt", "steer", "queue"]
+"""SPEC 3.0, in its own words: promoted rows first, then interrupt rows, then steers, then the rest."""
+
+CARRIES_WORDS = (commands.Send, commands.SendSteer, commands.SendInterrupt, commands.Edit, commands.EditQueued)
+
+Sends = tuple[type[Command], ...]
+QUEUES: list[Sends] = [
+    (),
+    (commands.Send,),
+    (commands.Send, commands.Send),
+    (commands.SendSteer,),
+    (commands.SendSteer, commands.Send),
+]
+
+
+@dataclass
+class Node:
+    id: str
+    parent_id: str | None
+    role: str
+    words: str | None = None
+    calls: tuple[str, ...] = ()
+    is_partial: bool = False
+    is_hidden: bool = False
+
+
+@dataclass
+class Row:
+    id: str
+    when: When
+    words: str
+
+
+@dataclass
+class Turn:
+    id: str
+    kind: TurnKind
+    message_id: str | None
+    outcomes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Attempt:
+    id: str
+    turn_id: str
+    epoch: int
+    has_text: bool = False
+    calls: tuple[str, ...] = ()
+    is_finished: bool = False
+    outcomes: list[str] = field(default_factory=list)
+
+
+class Chat:
+    """What is decided is done. Its words name a message wherever it goes."""
+
+    def __init__(self) -> None:
+        self.exists = False
+        self.status = Status.WAITING
+        self.archived = False
+        self.epoch = 0
+        self.holder: str | None = None
+        self.alive: set[str] = set()
+        self.nodes: dict[str, Node] = {}
+        self.head_id: str | None = None
+        self.queue: list[Row] = []
+        self.turns: list[Turn] = []
+        self.attempts: list[Attempt] = []
+        self.turn: Turn | None = None
+        self.attempt: Attempt | None = None
+        self.has_error = False
+        self.deadline_passed = False
+        self.accepted: list[str] = []
+        self.withdrawn: list[str] = []
+        self._count = 0
+
+    # --- what is there ---
+
+    @property
+    def state(self) -> State:
+        return self.snapshot().state if self.exists else State.NONE
+
+    @property
+    def path(self) -> list[Node]:
+        path: list[Node] = []
+        node_id = self.head_id
+        while node_id is not None:
+            path.append(self.nodes[node_id])
+            node_id = path[-1].parent_id
+        return path[::-1]
+
+    @property
+    def last(self) -> Node | None:
+        return next((node for node in reversed(self.path) if node.role != "notice"), None)
+
+    @property
+    def awaiting(self) -> tuple[str, ...]:
+        return self.last.calls if self.last is not None else ()
+
+    @property
+    def roles(self) -> list[str]:
+        return [node.role for node in self.path]
+
+    @property
+    def words(self) -> list[str]:
+        """What the user said on the way to the head."""
+        return [node.words for node in self.path if node.words is not None]
+
+    @property
+    def queued(self) -> list[str]:
+        return [row.words for row in self.queue]
+
+    @property
+    def open_turn(self) -> Turn:
+        assert self.turn is not None
+        return self.turn
+
+    @property
+    def open_attempt(self) -> Attempt:
+        assert self.attempt is not None
+        return self.attempt
+
+    def find_last(self, role: str) -> Node:
+        """The newest of this role on any branch, what only the model sees left out."""
+        return [node for node in self.nodes.values() if node.role == role and not node.is_hidden][-1]
+
+    def snapshot(self, command: Command | None = None) -> Snapshot:
+        turn, attempt = self.turn, self.attempt
+        target = self.nodes.get(getattr(command, "message_id", ""))
+        return Snapshot(
+            chat_id="chat",
+            status=self.status,
+            archived=self.archived,
+            epoch=self.epoch,
+            holder=self.holder,
+            holder_alive=self.holder in self.alive,
+            head_id=self.head_id,
+            queue=tuple(QueuedRow(id=row.id, when=row.when) for row in self.queue),
+            turn=OpenTurn(id=turn.id, kind=turn.kind, message_id=turn.message_id) if turn else None,
+            attempt=OpenAttempt(
+                id=attempt.id, turn_id=attempt.turn_id, epoch=attempt.epoch, finished=attempt.is_finished
+            )
+            if attempt
+            else None,
+            awaiting=self.awaiting,
+            deadline_passed=self.deadline_passed,
+            last_is_partial=self.last is not None and self.last.is_partial,
+            last_user_id=_find_user(self.path),
+            last_turn_kind=next((turn.kind for turn in reversed(self.turns) if turn.outcomes), "reply"),
+            target=self._describe(target) if target else None,
+        )
+
+    def _describe(self, node: Node) -> Target:
+        path: list[Node] = []
+        above = node.parent_id
+        while above is not None:
+            path.insert(0, self.nodes[above])
+            above = path[0].parent_id
+        return Target(id=node.id, role=node.role, parent_id=node.parent_id, user_above_id=_find_user(path))
+
+    # --- what happens ---
+
+    def do(self, command: Command, words: str | None = None) -> Decision:
+        """Decide and carry out. `words` come with commands that have content; without, they get a name of their own."""
+        decision = decide(self.snapshot(command) if self.exists else None, command)
+        self.apply(decision, command, words)
+        return decision
+
+    def apply(self, decision: Decision, command: Command, words: str | None = None) -> None:
+        has_words = isinstance(command, CARRIES_WORDS) or getattr(command, "with_message", False)
+        if has_words:
+            words = words or self._name("words")
+            self.accepted.append(words)
+        for act in decision.acts:
+            self._carry_out(act, command, words if has_words else None)
+
+    def say(self, *, text: bool = True, calls: int = 0, finish: bool = False) -> None:
+        """The open attempt's journal grows."""
+        self.open_attempt.has_text |= text
+        self.open_attempt.calls += tuple(self._name("call") for _ in range(calls))
+        self.open_attempt.is_finished |= finish
+
+    # --- what its worker does ---
+
+    def acquire(self) -> Decision:
+        self.alive.add("worker")
+        return self.do(commands.Acquire(worker_id="worker"))
+
+    def start_attempt(self) -> Decision:
+        """It begins, and says something."""
+        decision = self.do(commands.StartAttempt(epoch=self.epoch, turn_id=self.open_turn.id))
+        self.say()
+        return decision
+
+    def commit(self, *, failed: bool = False) -> Decision:
+        turn_id, attempt_id = self.open_turn.id, self.open_attempt.id
+        return self.do(commands.CommitStep(epoch=self.epoch, turn_id=turn_id, attempt_id=attempt_id, failed=failed))
+
+    def finish(self) -> Decision:
+        turn_id, attempt_id = self.open_turn.id, self.open_attempt.id
+        return self.do(commands.FinishTurn(epoch=self.epoch, turn_id=turn_id, attempt_id=attempt_id))
+
+    def await_action(self) -> Decision:
+        turn_id, attempt_id = self.open_turn.id, self.open_attempt.id
+        return self.do(commands.AwaitAction(epoch=self.epoch, turn_id=turn_id, attempt_id=attempt_id))
+
+    def fail(self) -> Decision:
+        turn_id, attempt_id = self.open_turn.id, self.open_attempt.id
+        return self.do(commands.Fail(epoch=self.epoch, turn_id=turn_id, attempt_id=attempt_id))
+
+    def finish_interruption(self) -> Decision:
+        turn_id = self.open_turn.id
+        attempt_id = self.attempt.id if self.attempt else None
+        return self.do(commands.FinishInterruption(epoch=self.epoch, turn_id=turn_id, attempt_id=attempt_id))
+
+    # --- acts ---
+
+    def _carry_out(self, act: acts.Act, command: Command, words: str | None) -> None:
+        match act:
+            case acts.SetStatus():
+                self.status = act.status
+                self.exists = True
+            case acts.SetError():
+                self.has_error = True
+            case acts.ClearError():
+                assert self.has_error
+                self.has_error = False
+            case acts.SetDeadline():
+                self.deadline_passed = False
+            case acts.ClearHolder():
+                self.holder = None
+            case acts.RaiseEpoch():
+                self.epoch += 1
+                self.holder = act.holder
+            case acts.SetArchived():
+                self.archived = act.archived
+            case acts.DropChat():
+                assert self.turn is None
+                assert self.attempt is None
+                self.exists = False
+            case acts.CloseAttempt():
+                self._close_attempt(act, is_left_open=isinstance(command, commands.AwaitAction) and act.reason is None)
+            case _:
+                self._change_history(act, words)
+
+    def _change_history(self, act: acts.Act, words: str | None) -> None:
+        match act:
+            case acts.AdoptAttempt():
+                assert self.open_attempt.is_finished
+                self.open_attempt.epoch = self.epoch
+            case acts.OpenAttempt():
+                assert self.attempt is None
+                self.attempt = Attempt(self._name("attempt"), self.open_turn.id, self.epoch)
+                self.attempts.append(self.attempt)
+            case acts.CloseTurn():
+                assert self.attempt is None
+                self.open_turn.outcomes.append(act.outcome)
+                self.turn = None
+            case acts.StartTurn():
+                self._start_turn(act.kind, act.message_id)
+            case acts.PutMessage():
+                assert words is not None
+                self._put("user", words=words)
+            case acts.PutInstruction():
+                if self.last is not None and self.last.is_partial:
+                    self._put("user", is_hidden=True)
+            case acts.PutResults() | acts.AnswerCalls():
+                assert self.awaiting
+                self._put("tool")
+            case acts.PutNotice():
+                self._put("notice")
+            case acts.MoveHead():
+                assert act.message_id is None or act.message_id in self.nodes
+                self.head_id = act.message_id
+            case _:
+                self._change_queue(act, words)
+
+    def _change_queue(self, act: acts.Act, words: str | None) -> None:
+        match act:
+            case acts.Enqueue():
+                assert words is not None
+                behind = [index for index, row in enumerate(self.queue) if _rank(row.when) > _rank(act.when)]
+                self.queue.insert(min(behind, default=len(self.queue)), Row(self._name("row"), act.when, words))
+            case acts.TakeQueued():
+                row = self.queue.pop(0 if act.queued_id is None else self._find_row(act.queued_id))
+                self._start_turn("reply", self._put("user", words=row.words).id)
+            case acts.MoveSteersIn():
+                for row in [row for row in self.queue if row.when == "steer"]:
+                    self._put("user", words=row.words)
+                    self.queue.remove(row)
+            case acts.RemoveQueued():
+                self.withdrawn.append(self.queue.pop(self._find_row(act.queued_id)).words)
+            case acts.RewriteQueued():
+                assert words is not None
+                row = self.queue[self._find_row(act.queued_id)]
+                self.withdrawn.append(row.words)
+                row.words = words
+            case acts.ArrangeQueue():
+                assert sorted(act.queued_ids) == sorted(row.id for row in self.queue)
+                self.queue.sort(key=lambda row: act.queued_ids.index(row.id))
+                if act.promoted_id is not None:
+                    self.queue[self._find_row(act.promoted_id)].when = "promoted"
+            case _:
+                pytest.fail(f"No chat knows how to carry out {act}")
+
+    def _close_attempt(self, act: acts.CloseAttempt, *, is_left_open: bool) -> None:
+        attempt = self.open_attempt
+        attempt.outcomes.append(act.outcome)
+        self.attempt = None
+        if act.outcome == "reset" or not (attempt.has_text or attempt.calls):
+            return
+        is_partial = act.reason is not None and not attempt.is_finished and act.outcome != "complete"
+        self._put("assistant", calls=attempt.calls, is_partial=is_partial)
+        if attempt.calls and not is_left_open:
+            self._put("tool")
+
+    def _start_turn(self, kind: TurnKind, message_id: str | None) -> None:
+        assert self.turn is None
+        self.turn = Turn(self._name("turn"), kind, message_id or _find_user(self.path))
+        self.turns.append(self.turn)
+
+    def _put(
+        self,
+        role: str,
+        *,
+        words: str | None = None,
+        calls: tuple[str, ...] = (),
+        is_partial: bool = False,
+        is_hidden: bool = False,
+    ) -> Node:
+        if role == "user":
+            assert not self.awaiting, "a user's message entered before the open calls were answered (SPEC 3.2)"
+        node = Node(self._name(role), self.head_id, role, words, calls, is_partial, is_hidden)
+        self.nodes[node.id] = node
+        self.head_id = node.id
+        return node
+
+    def _find_row(self, queued_id: str) -> int:
+        return [row.id for row in self.queue].index(queued_id)
+
+    def _name(self, kind: str) -> str:
+        self._count += 1
+        return f"{kind}-{self._count}"
+
+
+Way = Callable[[], Chat]
+
+
+def _rank(when: When) -> int:
+    return PLACES.index(when)
+
+
+def _find_user(path: list[Node]) -> str | None:
+    return next((node.id for node in reversed(path) if node.role == "user" and not node.is_hidden), None)
+
+
+# --- ways into a state ---
+
+
+def _wait() -> Chat:
+    """Behind it a reply that was cut by a stop, so that every command finds something to name."""
+    chat = Chat()
+    chat.do(commands.Create(with_message=True))
+    chat.acquire()
+    chat.start_attempt()
+    chat.do(commands.Interrupt())
+    chat.finish_interruption()
+    return chat
+
+
+def _run(sends: Sends = ()) -> Chat:
+    chat = _wait()
+    chat.do(commands.Send())
+    for send in sends:
+        chat.do(send())
+    return chat
+
+
+def _work(sends: Sends = ()) -> Chat:
+    chat = _run(sends)
+    chat.acquire()
+    chat.start_attempt()
+    return chat
+
+
+def _work_between_attempts() -> Chat:
+    chat = _work()
+    chat.commit()
+    return chat
+
+
+def _lose_worker(chat: Chat) -> Chat:
+    chat.alive.clear()
+    return chat
+
+
+def _interrupt(chat: Chat) -> Chat:
+    chat.do(commands.Interrupt())
+    return chat
+
+
+def _await(chat: Chat) -> Chat:
+    chat.say(calls=2, finish=True)
+    chat.await_action()
+    chat.deadline_passed = True
+    return chat
+
+
+def _fail(chat: Chat) -> Chat:
+    chat.fail()
+    return chat
+
+
+def _archive(chat: Chat) -> Chat:
+    chat.do(commands.Archive())
+    return chat
+
+
+def _list_ways(sends: Sends) -> Iterator[tuple[str, Way]]:
+    """By the letter of the state; the queue makes the number."""
+    yield "R", lambda: _work(sends)
+    yield "R", lambda: _run(sends)
+    yield "R", lambda: _lose_worker(_work(sends))
+    yield "I", lambda: _interrupt(_work(sends))
+    yield "I", lambda: _lose_worker(_interrupt(_work(sends)))
+    yield "A", lambda: _await(_work(sends))
+    yield "E", lambda: _fail(_work(sends))
+
+
+@pytest.fixture(scope="session")
+def ways_into() -> dict[State, list[Way]]:
+    """In the first way there is a live worker with an open attempt, wherever there can be one."""
+    ways: dict[State, list[Way]] = {state: [] for state in State}
+    ways[State.NONE] = [Chat]
+    ways[State.W] = [_wait]
+    for sends in QUEUES:
+        for letter, way in _list_ways(sends):
+            ways[State(letter + ("1" if sends else "0"))].append(way)
+    ways[State.R0].append(_work_between_attempts)
+    ways[State.I0].append(lambda: _interrupt(_work_between_attempts()))
+    for state, archived in ((State.W, State.WX), (State.E0, State.E0X), (State.E1, State.E1X)):
+        ways[archived] = [partial(lambda way: _archive(way()), way) for way in ways[state]]
+    return ways
+
+
+@pytest.fixture(scope="session")
+def new_chat() -> Way:
+    return Chat
+
+
+@pytest.fixture(scope="session")
+def chat_in(ways_into: dict[State, list[Way]]) -> Callable[[State], Chat]:
+    return lambda state: ways_into[state][0]()

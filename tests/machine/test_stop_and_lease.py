@@ -1,0 +1,319 @@
+"""Stopping, and who may write: interrupts, late writes, epochs (SPEC 1.8 and §3, DESIGN R3 and §7, P4).
+
+A worker that lost its chat changes nothing, and one that repeats what it has done already is told that it
+succeeded. A stop is for the turn it was meant for, and ends it whether or not its worker is still alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from indelible.errors import IndelibleError, Interrupted, LeaseLost, NotAllowed, NotFound
+from indelible.machine import Decision, State, Status, acts
+from indelible.machine.acts import AnswerCalls, CloseAttempt
+from indelible.machine.commands import (
+    Acquire,
+    AwaitAction,
+    Command,
+    CommitStep,
+    Compact,
+    Continue,
+    Delete,
+    Edit,
+    Fail,
+    FinishInterruption,
+    FinishTurn,
+    Interrupt,
+    Regenerate,
+    Release,
+    Retry,
+    Send,
+    SendInterrupt,
+    SendSteer,
+    StartAttempt,
+    SwitchHead,
+)
+
+if TYPE_CHECKING:
+    from tests.machine.conftest import Chat
+
+    ChatIn = Callable[[State], Chat]
+
+BUSY = [State.R0, State.R1, State.I0, State.I1]
+ANY = [state for state in State if state is not State.NONE]
+
+
+# --- stopping ---
+
+
+@pytest.mark.parametrize("state", BUSY)
+def test_a_live_worker_is_asked_to_stop(state: State, chat_in: ChatIn) -> None:
+    chat = chat_in(state)
+    turn, attempt = chat.open_turn, chat.open_attempt
+    decision = chat.do(Interrupt(turn_id=turn.id))
+    assert (decision.effective, chat.status) == (True, Status.INTERRUPTING)
+    assert (chat.turn, chat.attempt, chat.holder) == (turn, attempt, "worker")
+
+
+@pytest.mark.parametrize("state", BUSY)
+def test_the_turn_of_a_dead_worker_is_ended_by_the_stop_itself_under_the_same_epoch(
+    state: State, chat_in: ChatIn
+) -> None:
+    chat = chat_in(state)
+    turn, attempt, epoch = chat.open_turn, chat.open_attempt, chat.epoch
+    chat.alive.clear()
+    chat.do(Interrupt())
+    assert (turn.outcomes, attempt.outcomes) == (["interrupted"], ["interrupted"])
+    assert (chat.holder, chat.epoch) == (None, epoch)
+    late = FinishInterruption(epoch=epoch, turn_id=turn.id, attempt_id=attempt.id)
+    assert chat.do(late) == Decision(effective=False)
+
+
+@pytest.mark.parametrize("state", [*BUSY, State.A0, State.A1])
+def test_a_late_click_does_not_stop_the_next_turn(state: State, chat_in: ChatIn) -> None:
+    chat = chat_in(state)
+    before = chat.snapshot()
+    assert chat.do(Interrupt(turn_id=chat.turns[0].id)) == Decision(effective=False)
+    assert chat.snapshot() == before
+
+
+@pytest.mark.parametrize("state", [State.W, State.E0, State.E1, State.WX, State.E0X, State.E1X])
+def test_stopping_an_idle_chat_does_nothing_and_says_so(state: State, chat_in: ChatIn) -> None:
+    assert chat_in(state).do(Interrupt()) == Decision(effective=False)
+
+
+@pytest.mark.parametrize("state", [State.A0, State.A1])
+def test_stopping_a_chat_that_waits_for_results_answers_the_calls(state: State, chat_in: ChatIn) -> None:
+    chat = chat_in(state)
+    turn = chat.open_turn
+    decision = chat.do(Interrupt())
+    assert decision.acts[0] == AnswerCalls(reason="cancelled")
+    assert (turn.outcomes, "tool" in chat.roles) == (["interrupted"], True)
+
+
+@pytest.mark.parametrize("ending", ["commit", "finish", "fail"])
+@pytest.mark.parametrize("state", [State.I0, State.I1])
+def test_what_arrives_while_interrupting_is_kept_as_it_is(ending: str, state: State, chat_in: ChatIn) -> None:
+    chat = chat_in(state)
+    failed = ending == "fail"
+    turn, epoch, queued = chat.open_turn, chat.epoch, chat.queued
+    chat.say(calls=1, finish=not failed)
+    closed = getattr(chat, ending)().acts[0]
+    assert isinstance(closed, CloseAttempt)
+    assert (closed.outcome, closed.reason) == (("failed", "failed") if failed else ("complete", "interrupted"))
+    assert (turn.outcomes, chat.find_last("assistant").is_partial) == (["interrupted"], failed)
+    assert chat.roles[-3 - len(queued) :] == ["assistant", "tool", "notice", *(["user"] * len(queued))]
+    assert (chat.epoch, chat.holder) == (epoch, "worker" if queued else None)
+
+
+def test_a_failed_step_that_arrives_while_interrupting_ends_the_turn_as_stopped(chat_in: ChatIn) -> None:
+    chat = chat_in(State.I0)
+    turn = chat.open_turn
+    chat.commit(failed=True)
+    assert (turn.outcomes, chat.state, chat.find_last("assistant").is_partial) == (["interrupted"], State.W, True)
+
+
+def test_calls_that_arrive_while_interrupting_are_not_waited_for(chat_in: ChatIn) -> None:
+    chat = chat_in(State.I0)
+    chat.say(calls=1, finish=True)
+    chat.await_action()
+    assert (chat.state, chat.awaiting, chat.roles[-2:]) == (State.W, (), ["tool", "notice"])
+
+
+def test_an_interrupt_send_waits_behind_earlier_ones_and_stops_the_turn(chat_in: ChatIn) -> None:
+    chat = chat_in(State.R1)
+    (plain,) = chat.queued
+    chat.do(SendInterrupt(), "now")
+    assert chat.do(SendInterrupt(), "and this").acts == (acts.Enqueue(when="interrupt"),)
+    assert (chat.state, chat.queued) == (State.I1, ["now", "and this", plain])
+    chat.finish_interruption()
+    assert (chat.words[-1], chat.queued, chat.holder) == ("now", ["and this", plain], "worker")
+
+
+# --- who may write (1.8, R3, P4) ---
+
+
+def make_worker_commands(chat: Chat, *, epoch: int) -> list[Command]:
+    turn_id = chat.turn.id if chat.turn else "turn"
+    attempt_id = chat.attempt.id if chat.attempt else "attempt"
+    return [
+        Release(epoch=epoch),
+        StartAttempt(epoch=epoch, turn_id=turn_id),
+        CommitStep(epoch=epoch, turn_id=turn_id, attempt_id=attempt_id),
+        FinishTurn(epoch=epoch, turn_id=turn_id, attempt_id=attempt_id),
+        AwaitAction(epoch=epoch, turn_id=turn_id, attempt_id=attempt_id),
+        Fail(epoch=epoch, turn_id=turn_id, attempt_id=attempt_id),
+        FinishInterruption(epoch=epoch, turn_id=turn_id, attempt_id=attempt_id),
+    ]
+
+
+@pytest.mark.parametrize("state", ANY)
+@pytest.mark.parametrize("distance", [-1, 1])
+def test_a_wrong_epoch_is_a_lost_lease_before_anything_else(state: State, distance: int, chat_in: ChatIn) -> None:
+    chat = chat_in(state)
+    before = chat.snapshot()
+    for command in make_worker_commands(chat, epoch=chat.epoch + distance):
+        with pytest.raises(LeaseLost):
+            chat.do(command)
+    assert chat.snapshot() == before
+
+
+def test_every_command_to_a_chat_that_is_gone_says_so(chat_in: ChatIn) -> None:
+    chat = chat_in(State.R0)
+    orders = make_worker_commands(chat, epoch=chat.epoch)
+    chat.do(Delete())
+    for command in orders:
+        with pytest.raises(LeaseLost):
+            chat.do(command)
+    for other in (Send(), Delete(), Acquire(worker_id="worker")):
+        with pytest.raises(NotFound):
+            chat.do(other)
+
+
+@pytest.mark.parametrize("state", BUSY)
+def test_repeating_an_ending_whose_answer_was_lost_is_a_success(state: State, chat_in: ChatIn) -> None:
+    for ending in make_worker_commands(chat_in(state), epoch=chat_in(state).epoch):
+        chat = chat_in(state)
+        if isinstance(ending, StartAttempt) or (isinstance(ending, FinishInterruption) and state in {"R0", "R1"}):
+            continue
+        assert chat.do(ending).effective
+        after = chat.snapshot()
+        assert chat.do(ending) == Decision(effective=False)
+        assert chat.snapshot() == after
+
+
+def test_an_attempt_that_was_dropped_can_not_be_committed(chat_in: ChatIn) -> None:
+    chat = chat_in(State.R0)
+    old = CommitStep(epoch=chat.epoch, turn_id=chat.open_turn.id, attempt_id=chat.open_attempt.id)
+    chat.start_attempt()
+    assert chat.do(old) == Decision(effective=False)
+    assert chat.open_attempt.outcomes == []
+
+
+def test_s4_a_late_persist_is_accepted_after_the_stop_cleared_the_holder(chat_in: ChatIn) -> None:
+    chat = chat_in(State.I0)
+    chat.holder = None
+    assert chat.commit().effective
+    assert (chat.state, chat.roles[-2:]) == (State.W, ["assistant", "notice"])
+
+
+@pytest.mark.parametrize("fork", [Edit, Regenerate])
+def test_s5_a_late_persist_is_refused_after_an_edit_moved_the_head(
+    fork: type[Edit | Regenerate], chat_in: ChatIn
+) -> None:
+    chat = chat_in(State.R0)
+    late = make_worker_commands(chat, epoch=chat.epoch)
+    role = "user" if fork is Edit else "assistant"
+    chat.do(fork(message_id=chat.find_last(role).id))
+    nodes = list(chat.nodes)
+    for command in late:
+        with pytest.raises(LeaseLost):
+            chat.do(command)
+    assert list(chat.nodes) == nodes
+
+
+@pytest.mark.parametrize("state", BUSY)
+def test_a_worker_can_not_begin_in_a_chat_that_it_does_not_hold(state: State, chat_in: ChatIn) -> None:
+    chat = chat_in(state)
+    epoch, turn = chat.epoch, chat.open_turn
+    chat.do(Release(epoch=epoch))
+    orders: list[Command] = [
+        StartAttempt(epoch=epoch, turn_id=turn.id),
+        FinishTurn(epoch=epoch, turn_id=turn.id),
+        Fail(epoch=epoch, turn_id=turn.id),
+        FinishInterruption(epoch=epoch, turn_id=turn.id),
+    ]
+    for command in orders:
+        with pytest.raises(LeaseLost):
+            chat.do(command)
+    assert (chat.state, chat.turn) == (state, turn)
+
+
+@pytest.mark.parametrize("state", [State.I0, State.I1])
+def test_an_attempt_can_not_begin_while_the_chat_is_being_stopped(state: State, chat_in: ChatIn) -> None:
+    chat = chat_in(state)
+    with pytest.raises(Interrupted):
+        chat.start_attempt()
+
+
+def test_an_attempt_can_not_begin_in_a_turn_that_a_stop_has_ended(chat_in: ChatIn) -> None:
+    chat = chat_in(State.I1)
+    stopped = chat.open_turn.id
+    chat.commit()
+    with pytest.raises(Interrupted):
+        chat.do(StartAttempt(epoch=chat.epoch, turn_id=stopped))
+    assert chat.attempt is None
+
+
+@pytest.mark.parametrize("state", BUSY)
+def test_a_chat_of_a_live_worker_can_not_be_acquired(state: State, chat_in: ChatIn) -> None:
+    chat = chat_in(state)
+    with pytest.raises(NotAllowed, match="live worker"):
+        chat.do(Acquire(worker_id="another"))
+
+
+@pytest.mark.parametrize("state", BUSY)
+def test_acquiring_raises_the_epoch_and_closes_what_the_dead_worker_left_open(state: State, chat_in: ChatIn) -> None:
+    chat = chat_in(state)
+    epoch, turn, attempt = chat.epoch, chat.open_turn, chat.open_attempt
+    chat.alive.clear()
+    chat.do(Acquire(worker_id="another"))
+    assert (chat.epoch, chat.holder, chat.state) == (epoch + 1, "another", state)
+    assert (chat.turn, chat.attempt, attempt.outcomes) == (turn, None, ["crashed"])
+    assert chat.find_last("assistant").is_partial
+
+
+@pytest.mark.parametrize("state", BUSY)
+def test_acquiring_adopts_an_attempt_whose_stream_was_complete(state: State, chat_in: ChatIn) -> None:
+    chat = chat_in(state)
+    attempt = chat.open_attempt
+    chat.say(calls=1, finish=True)
+    chat.alive.clear()
+    chat.do(Acquire(worker_id="another"))
+    assert (chat.attempt, attempt.epoch, attempt.outcomes) == (attempt, chat.epoch, [])
+
+
+@pytest.mark.parametrize("state", BUSY)
+def test_edit_regenerate_and_delete_raise_the_epoch_and_close_the_open_attempt(state: State, chat_in: ChatIn) -> None:
+    for make in (
+        lambda chat: Edit(message_id=chat.find_last("user").id),
+        lambda chat: Regenerate(message_id=chat.find_last("assistant").id),
+        lambda chat: Delete(),
+    ):
+        chat = chat_in(state)
+        epoch, turn, attempt = chat.epoch, chat.open_turn, chat.open_attempt
+        chat.do(make(chat))
+        assert (chat.epoch, chat.holder, chat.attempt) == (epoch + 1, None, None)
+        assert (turn.outcomes, attempt.outcomes) == (["edited"], ["edited"])
+
+
+@pytest.mark.parametrize("state", BUSY)
+def test_releasing_hands_over_and_keeps_the_turn(state: State, chat_in: ChatIn) -> None:
+    chat = chat_in(state)
+    epoch, turn, attempt = chat.epoch, chat.open_turn, chat.open_attempt
+    chat.do(Release(epoch=epoch))
+    assert (chat.holder, chat.epoch, chat.state, chat.turn) == (None, epoch, state, turn)
+    assert attempt.outcomes == ["handed_over"]
+
+
+@pytest.mark.parametrize("state", ANY)
+def test_a_chat_can_be_deleted_from_any_state(state: State, chat_in: ChatIn) -> None:
+    chat = chat_in(state)
+    chat.do(Delete())
+    assert chat.state is State.NONE
+
+
+@pytest.mark.parametrize("state", [State.WX, State.E0X, State.E1X])
+def test_an_archived_chat_refuses_every_way_to_begin_something(state: State, chat_in: ChatIn) -> None:
+    chat = chat_in(state)
+    user, reply = chat.find_last("user").id, chat.find_last("assistant").id
+    orders = [Send(), SendSteer(), SendInterrupt(), Edit(message_id=user), Regenerate(message_id=reply), Retry()]
+    for command in [*orders, Continue(), Compact(), SwitchHead(message_id=user), Acquire(worker_id="worker")]:
+        before = chat.snapshot()
+        with pytest.raises(IndelibleError) as refusal:
+            chat.do(command)
+        assert isinstance(refusal.value, NotAllowed)
+        assert chat.snapshot() == before
