@@ -519,6 +519,8 @@ class World:
             if not isinstance(step, Pause | Hang):
                 yield self._note_yielded(step)
                 continue
+            if self._over:
+                return
             try:
                 await (self._suspend(step.turns) if isinstance(step, Pause) else self._loop.create_future())
             except asyncio.CancelledError:

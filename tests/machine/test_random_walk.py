@@ -9,6 +9,7 @@ end of every history a worker must be able to bring the chat to rest, with all t
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
@@ -81,12 +82,11 @@ def offer_values(chat: Chat, field: str, kind: type[Command]) -> st.SearchStrate
         case "epoch":
             return st.one_of(st.just(chat.epoch), st.just(chat.epoch), st.integers(0, chat.epoch + 1))
         case "turn_id":
-            none = none if kind is commands.Interrupt else []
-            return offer_names([turn.id for turn in chat.turns], chat.turn.id if chat.turn else None, none)
+            current = chat.turn.id if chat.turn else None
+            return offer_names([turn.id for turn in chat.turns], current, none if kind is commands.Interrupt else ())
         case "attempt_id":
-            return offer_names(
-                [attempt.id for attempt in chat.attempts], chat.attempt.id if chat.attempt else None, none
-            )
+            current = chat.attempt.id if chat.attempt else None
+            return offer_names([attempt.id for attempt in chat.attempts], current, none)
         case "message_id":
             return offer_names(list(chat.nodes), chat.head_id)
         case "queued_id":
@@ -101,9 +101,11 @@ def offer_values(chat: Chat, field: str, kind: type[Command]) -> st.SearchStrate
             return st.booleans()
 
 
-def offer_names(known: list[str], current: str | None, none: list[None] | None = None) -> st.SearchStrategy[str | None]:
+def offer_names(
+    known: Sequence[str], current: str | None, more: Sequence[str | None] = ()
+) -> st.SearchStrategy[str | None]:
     likely = [current] * 4 if current is not None else []
-    return st.sampled_from([*likely, *(none or []), *known, "nobody"])
+    return st.sampled_from([*likely, *more, *known, "nobody"])
 
 
 # --- what must be true of every step ---
@@ -165,11 +167,12 @@ def check_ends(chat: Chat) -> None:
 
 def bring_to_rest(chat: Chat) -> None:
     """Nothing stays running for ever: one worker that does its duty ends every turn and empties the queue."""
+    chat.alive = {"the last one"}
     if chat.archived:
         chat.do(commands.Unarchive())
     while chat.state not in {State.W, State.E0}:
         if chat.status in HELD and chat.holder not in chat.alive:
-            chat.acquire()
+            chat.do(commands.Acquire(worker_id="the last one"))
         if chat.status is Status.RUNNING:
             chat.start_attempt()
             chat.finish()
