@@ -937,6 +937,52 @@ async def test_a_lease_that_is_lost_while_a_stopped_tool_ends_saves_nothing(stag
     assert stage.saved == []
 
 
+async def test_a_lease_that_is_lost_after_the_stop_makes_nothing_be_saved(stage: Stage) -> None:
+    let_go = asyncio.Event()
+
+    async def stream(call: Call) -> AsyncIterator[Part]:
+        yield parts.text_delta("1", "Hello")
+        try:
+            await wait_for_ever()
+        except asyncio.CancelledError:
+            await let_go.wait()
+            raise
+
+    task = stage.start(ScriptedModel([stream]))
+    await stage.heard(TextDelta)
+    stage.scope.interrupt()
+    await stage.clock.advance(0)
+    stage.scope.lose_lease()
+    let_go.set()
+    with pytest.raises(LeaseLost):
+        await task
+    assert stage.saved == []
+
+
+async def test_a_lease_that_is_lost_between_two_saves_makes_nothing_be_saved_again(stage: Stage) -> None:
+    def lose_it() -> Interrupted:
+        stage.scope.lose_lease()
+        return Interrupted()
+
+    stage.answers = [lose_it]
+    task = stage.start(hang_after(*HELLO))
+    await stage.heard(TextDelta)
+    stage.scope.interrupt()
+    with pytest.raises(LeaseLost):
+        await task
+    assert len(stage.saved) == 1
+
+
+async def test_what_was_held_back_is_published_when_the_task_is_cancelled(stage: Stage) -> None:
+    task = stage.start(hang_after(parts.text_delta("1", "a <thi")))
+    await stage.heard(TextDelta)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert "".join(part.delta for part in stage.published if isinstance(part, TextDelta)) == "a <thi"
+    assert stage.saved == []
+
+
 async def test_nothing_is_published_after_the_lease_is_lost(stage: Stage) -> None:
     async def stream(call: Call) -> AsyncIterator[Part]:
         yield parts.text_delta("1", "Hello")

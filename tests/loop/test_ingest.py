@@ -361,3 +361,11 @@ def test_a_continuing_attempt_starts_in_the_state_in_which_the_last_one_ended() 
 
     blocks = fold(second)
     assert (said(blocks, Reasoning), said(blocks, Text)) == (" see", "42")
+
+
+def test_a_providers_result_follows_its_call_to_a_new_id() -> None:
+    call = ToolCall(id="p", name="search", arguments="{}", provider_executed=True)
+    result = ToolResult(call_id="p", name="search", output="found", provider_executed=True)
+    published = take_in([call, result, call, result])
+    assert [part.id for part in published if isinstance(part, ToolCall)] == ["p", "p~2"]
+    assert [part.call_id for part in published if isinstance(part, ToolResult)] == ["p", "p~2"]

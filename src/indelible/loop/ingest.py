@@ -42,6 +42,7 @@ from indelible.content import (
     ToolInputDelta,
     ToolInputEnd,
     ToolInputStart,
+    ToolResult,
     decode_part,
     encode,
 )
@@ -118,6 +119,9 @@ class Ingest:
                 return (*self._release_half(ReasoningDelta, part.id), stamped)
             case ToolInputStart() | ToolCall() | ToolInputEnd():
                 return self._feed_call(part)
+            case ToolResult(provider_executed=True):
+                call_id = self._calls.current(part.call_id)
+                return (_clean(part if call_id == part.call_id else replace(part, call_id=call_id)),)
             case Finish():
                 return (*self.release(), _clean(part))
             case _:

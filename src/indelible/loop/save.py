@@ -22,7 +22,7 @@ from indelible.loop.context import Context
 from indelible.loop.record import StepRecord
 from indelible.loop.setup import TurnSetup
 from indelible.loop.step import Step
-from indelible.scope import Scope
+from indelible.scope import Cause, Scope
 
 _log: Final = logging.getLogger(__name__)
 
@@ -87,15 +87,22 @@ class Saver:
             self._note(record)
 
     async def _persist(self, record: StepRecord) -> Sequence[Message] | None:
+        self._check_lease()
         saved: Sequence[Message] | None = await self._callouts.tell(self._setup.persist_step, record, Scope())
         return saved
+
+    def _check_lease(self) -> None:
+        """Whoever lost the chat saves nothing, whatever was asked for before."""
+        if self._scope.cause is Cause.LEASE_LOST:
+            raise self._scope.error()
 
     def _note(self, record: StepRecord, returned: Sequence[Message] = ()) -> None:
         self.steps.append(record)
         self._context.add([*record.messages(), *returned])
 
     async def _report(self, error: BaseException) -> None:
-        """Saving after an interrupt failed. A cancellation that is not part of the interrupt goes on its way."""
+        """Saving after an interrupt failed. A lost lease, or a cancellation of its own, goes on its way."""
+        self._check_lease()
         if isinstance(error, asyncio.CancelledError) and not self._scope.interrupted:
             raise error
         _log.error("what was said before the stop could not be saved: %r", error)

@@ -93,26 +93,27 @@ class Attempt:
             self._silence = self._clock.call_later(self._silence_timeout_s, self._check_silence)
             try:
                 await self._leash.wait(self._turn_scope)
+            except asyncio.CancelledError:
+                await self._hand_on_rest()
+                raise
             finally:
                 self._silence.cancel()
                 forget()
             if not self._leash.abandoned:
                 self._leash.task.result()
-            await self._end()
+            cause = self._scope.cause
+            await self._hand_on_rest()
+            self._turn_scope.check()
+            if self.collector.finish is None:
+                raise self._read_failure(cause)
 
-    async def _end(self) -> None:
-        """Publish what was held back, and say how it ended."""
-        cause = self._scope.cause
-        if cause is Cause.LEASE_LOST:
-            raise self._scope.error()
-        held_back = self._ingest.release()
+    async def _hand_on_rest(self) -> None:
+        """Publish what was held back, unless another worker has the chat."""
+        held_back = () if self._scope.cause is Cause.LEASE_LOST else self._ingest.release()
         if held_back:
             handing_on = asyncio.ensure_future(self._hand_on_each(held_back))
             await outlast(handing_on, self._turn_scope)
             handing_on.result()
-        self._turn_scope.check()
-        if self.collector.finish is None:
-            raise self._read_failure(cause)
 
     def _read_failure(self, cause: Cause | None) -> ModelFailed:
         provider = self._model.provider
