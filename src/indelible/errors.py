@@ -144,7 +144,7 @@ class ModelFailed(IndelibleError):
         super().__init__(message)
         self.message = message
         self.kind: FailureKind = kind
-        self.retryable = RETRYABLE[kind] if retryable is None else retryable
+        self.retryable = RETRYABLE.get(kind, False) if retryable is None else retryable
         self.status = status
         self.provider = provider
         self.detail = detail

@@ -57,6 +57,10 @@ class Leash(Generic[T]):
         else:
             self.task.cancel()
 
+    @property
+    def was_cut(self) -> bool:
+        return self._cut
+
     def start_grace(self) -> None:
         """From now on the work has only the grace time left."""
         if self._grace is None and not self.task.done():

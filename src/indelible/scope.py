@@ -24,6 +24,7 @@ exactly once, also when it is registered late.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from enum import StrEnum
@@ -47,6 +48,7 @@ _ERRORS: Final[dict[Cause, type[IndelibleError]]] = {
 }
 
 _Callback = Callable[[], None]
+_log: Final = logging.getLogger(__name__)
 
 
 class Scope:
@@ -139,7 +141,10 @@ class Scope:
         here = asyncio._get_running_loop()
         for loop, callback in due:
             if loop is here:
-                callback()
+                try:
+                    callback()
+                except Exception:
+                    _log.exception("a callback of a cancelled scope failed")
             elif not loop.is_closed():
                 loop.call_soon_threadsafe(callback)
 

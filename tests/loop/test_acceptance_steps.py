@@ -642,3 +642,18 @@ async def test_a_policy_of_one_attempt_never_retries(stage: Stage) -> None:
     with pytest.raises(ModelFailed):
         await stage.start(ScriptedModel([ConnectionResetError()]), retry=RetryPolicy(max_attempts=1))
     assert stage.retries == []
+
+
+@pytest.mark.parametrize("returned", [5, "abc", {"id": 1}, [1]])
+async def test_a_save_that_returns_something_odd_is_a_clear_error(stage: Stage, returned: Any) -> None:
+    stage.answers = [lambda: returned]
+    with pytest.raises(TypeError, match="persist_step returned"):
+        await stage.start(ScriptedModel([[parts.text_delta("1", "Hi"), parts.finish()]]))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"active_tools": "read"}, {"retry": {}}, {"options": {"store": True}}, {"scope": "x"}, {"tool_limits": 5}]
+)
+async def test_a_wrong_argument_is_a_clear_error_at_once(stage: Stage, wrong: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=rf"run\(\) takes a .* for {next(iter(wrong))}"):
+        await stage.start(ScriptedModel(), **wrong)

@@ -973,6 +973,16 @@ async def test_a_lease_that_is_lost_between_two_saves_makes_nothing_be_saved_aga
     assert len(stage.saved) == 1
 
 
+async def test_a_lease_that_is_lost_during_the_save_after_a_stop_ends_so(stage: Stage) -> None:
+    stage.answers = [stage.scope.lose_lease]
+    task = stage.start(hang_after(*HELLO))
+    await stage.heard(TextDelta)
+    stage.scope.interrupt()
+    with pytest.raises(LeaseLost):
+        await task
+    assert len(stage.saved) == 1
+
+
 async def test_what_was_held_back_is_published_when_the_task_is_cancelled(stage: Stage) -> None:
     task = stage.start(hang_after(parts.text_delta("1", "a <thi")))
     await stage.heard(TextDelta)

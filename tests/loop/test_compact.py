@@ -645,3 +645,9 @@ async def test_a_caller_who_has_no_summary_ends_the_turn_with_the_overflow(stage
     with pytest.raises(ModelFailed) as caught:
         await stage.start(ScriptedModel([first]), messages=LONG, compact=lambda messages: None)
     assert caught.value is first
+
+
+async def test_a_summary_is_told_of_as_soon_as_it_is_made(stage: Stage) -> None:
+    told: list[Message] = []
+    turn = await stage.start(ScriptedModel([overflow(), SUMMARY, ANSWER]), messages=LONG, on_compacted=told.append)
+    assert told == [turn.messages[0]]

@@ -203,3 +203,15 @@ def test_a_stop_after_the_event_loop_is_gone_does_no_harm() -> None:
     asyncio.run(register())
     scope.interrupt()
     assert scope.interrupted
+
+
+async def test_a_callback_that_raises_does_not_keep_the_others_from_being_called() -> None:
+    scope, called = Scope(), []
+
+    def fail() -> None:
+        raise RuntimeError("oops")
+
+    scope.on_cancel(fail)
+    scope.on_cancel(lambda: called.append("second"))
+    scope.interrupt()
+    assert called == ["second"]

@@ -388,6 +388,8 @@ def stands_in_code(said: str, rest: str, *, thinking: bool) -> bool:
     ticks: list[int] = []
     for run in re.findall("`+", last):
         ticks = ticks[: ticks.index(len(run))] if len(run) in ticks else [*ticks, len(run)]
+    if thinking:
+        return len(rest) - len(rest.lstrip("`")) in ticks
     return any(len(run) in ticks for run in re.findall("`+", rest[:QUOTE_REACH_CHARS].split("\n", 1)[0]))
 
 
@@ -570,3 +572,8 @@ def test_a_megabyte_costs_four_times_a_quarter_of_it(name: str, size: int) -> No
 
     quarter_cpu_s = min(measure_cpu_s(MEGABYTE // 4) for _ in range(2))
     assert any(measure_cpu_s(MEGABYTE) < 8 * quarter_cpu_s for _ in range(3))
+
+
+def test_a_stray_back_tick_in_thinking_does_not_cost_the_answer() -> None:
+    assert split_thinking("<think>use `foo</think>The `bar` answer") == ("The `bar` answer", "use `foo")
+    assert split_thinking("<think>a `</think>` tag</think>Yes") == ("Yes", "a `</think>` tag")

@@ -42,6 +42,8 @@ QUEUES: list[Sends] = [
 
 @dataclass
 class Node:
+    """`why`: the reason of a reply that was cut, of an answer that no tool gave, or of a notice."""
+
     id: str
     parent_id: str | None
     role: str
@@ -49,6 +51,7 @@ class Node:
     calls: tuple[str, ...] = ()
     is_partial: bool = False
     is_hidden: bool = False
+    why: str | None = None
 
 
 @dataclass
@@ -290,11 +293,14 @@ class Chat:
             case acts.PutInstruction():
                 if self.last is not None and self.last.is_partial:
                     self._put("user", is_hidden=True)
-            case acts.PutResults() | acts.AnswerCalls():
+            case acts.PutResults():
                 assert self.awaiting
                 self._put("tool")
+            case acts.AnswerCalls():
+                assert self.awaiting
+                self._put("tool", why=act.reason)
             case acts.PutNotice():
-                self._put("notice")
+                self._put("notice", why=act.kind)
             case acts.MoveHead():
                 assert act.message_id is None or act.message_id in self.nodes
                 self.head_id = act.message_id
@@ -336,9 +342,9 @@ class Chat:
         if act.outcome == "reset" or not (attempt.has_text or attempt.calls):
             return
         is_partial = act.reason is not None and not attempt.is_finished and act.outcome != "complete"
-        self._put("assistant", calls=attempt.calls, is_partial=is_partial)
+        self._put("assistant", calls=attempt.calls, is_partial=is_partial, why=act.reason if is_partial else None)
         if attempt.calls and not is_left_open:
-            self._put("tool")
+            self._put("tool", why=act.reason)
 
     def _start_turn(self, kind: TurnKind, message_id: str | None) -> None:
         assert self.turn is None
@@ -353,10 +359,11 @@ class Chat:
         calls: tuple[str, ...] = (),
         is_partial: bool = False,
         is_hidden: bool = False,
+        why: str | None = None,
     ) -> Node:
         if role == "user":
             assert not self.awaiting, "a user's message entered before the open calls were answered (SPEC 3.2)"
-        node = Node(self._name(role), self.head_id, role, words, calls, is_partial, is_hidden)
+        node = Node(self._name(role), self.head_id, role, words, calls, is_partial, is_hidden, why)
         self.nodes[node.id] = node
         self.head_id = node.id
         return node

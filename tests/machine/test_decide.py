@@ -17,7 +17,6 @@ from indelible.machine import Decision, State, acts
 from indelible.machine.acts import AnswerCalls, PutMessage, TakeQueued
 from indelible.machine.commands import (
     ActionExpired,
-    AwaitAction,
     Command,
     Compact,
     Continue,
@@ -133,7 +132,8 @@ def test_edit_ends_running_work_on_the_old_branch(state: State, chat_in: ChatIn)
     chat.do(Edit(message_id=user.id))
     reply = chat.find_last("assistant")
     assert turn.outcomes == ["edited"]
-    assert attempt is None or (attempt.outcomes == ["edited"] and reply.is_partial)
+    assert attempt is None or (attempt.outcomes == ["edited"] and reply.why == "edited")
+    assert attempt is not None or chat.find_last("tool").why == "cancelled"
     assert reply.parent_id == user.id
     assert reply not in chat.path
 
@@ -278,9 +278,10 @@ def test_a_takeover_that_finds_the_turn_answered_ends_it_without_a_notice(chat_i
 
 def test_awaiting_action_keeps_the_turn_and_lets_go_of_the_chat(chat_in: ChatIn) -> None:
     chat = chat_in(State.R0)
-    turn = chat.open_turn
+    turn, attempt = chat.open_turn, chat.open_attempt
     chat.say(calls=1)
-    decision = chat.do(AwaitAction(epoch=chat.epoch, turn_id=turn.id, attempt_id=chat.open_attempt.id))
+    decision = chat.await_action()
+    assert attempt.outcomes == ["complete"]
     assert (chat.state, chat.turn, chat.attempt, chat.holder, len(chat.awaiting)) == (State.A0, turn, None, None, 1)
     assert acts.SetDeadline() in decision.acts
 
@@ -290,8 +291,8 @@ def test_a_failed_turn_keeps_its_partial_and_its_queue(chat_in: ChatIn) -> None:
     turn, attempt, queue = chat.open_turn, chat.open_attempt, chat.queued
     chat.fail()
     assert (chat.state, chat.has_error, chat.holder, chat.queued) == (State.E1, True, None, queue)
-    assert (turn.outcomes, attempt.outcomes, chat.find_last("assistant").is_partial) == (["failed"], ["failed"], True)
-    assert chat.roles[-2:] == ["assistant", "notice"]
+    assert (turn.outcomes, attempt.outcomes) == (["failed"], ["failed"])
+    assert [(node.role, node.why) for node in chat.path[-2:]] == [("assistant", "failed"), ("notice", "failed")]
 
 
 def test_a_failed_step_is_kept_and_the_model_is_asked_to_go_on(chat_in: ChatIn) -> None:
@@ -299,7 +300,7 @@ def test_a_failed_step_is_kept_and_the_model_is_asked_to_go_on(chat_in: ChatIn) 
     turn, attempt = chat.open_turn, chat.open_attempt
     chat.commit(failed=True)
     assert (chat.state, chat.turn, attempt.outcomes) == (State.R0, turn, ["failed"])
-    assert [(node.is_partial, node.is_hidden) for node in chat.path[-2:]] == [(True, False), (False, True)]
+    assert [(node.why, node.is_hidden) for node in chat.path[-2:]] == [("failed", False), (None, True)]
 
 
 def test_a_new_attempt_drops_the_one_that_showed_nothing(chat_in: ChatIn) -> None:
@@ -319,6 +320,7 @@ def test_an_interrupt_send_answers_the_calls_before_its_message_enters(state: St
     decision = chat.do(SendInterrupt(), "never mind")
     assert kinds(decision).index(AnswerCalls) < kinds(decision).index(PutMessage)
     assert (chat.roles[-3:], chat.words[-1]) == (["assistant", "tool", "user"], "never mind")
+    assert (chat.find_last("tool").why, chat.open_turn.message_id) == ("cancelled", chat.head_id)
     assert (turn.outcomes, chat.queued) == (["interrupted"], queue)
 
 

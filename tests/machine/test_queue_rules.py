@@ -84,7 +84,7 @@ def test_a_promoted_message_is_answered_at_once_where_nothing_runs(state: State,
     (row, *others), open_turn = chat.queue[::-1], chat.turn
     chat.do(PromoteQueued(queued_id=row.id))
     assert (chat.words[-1], chat.queue, chat.has_error) == (row.words, others[::-1], False)
-    assert open_turn is None or open_turn.outcomes == ["interrupted"]
+    assert open_turn is None or (open_turn.outcomes, chat.find_last("tool").why) == (["interrupted"], "cancelled")
 
 
 @pytest.mark.parametrize("state", [State.R1, State.I1])

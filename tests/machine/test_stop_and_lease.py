@@ -67,7 +67,7 @@ def test_the_turn_of_a_dead_worker_is_ended_by_the_stop_itself_under_the_same_ep
     chat.alive.clear()
     chat.do(Interrupt())
     assert (turn.outcomes, attempt.outcomes) == (["interrupted"], ["interrupted"])
-    assert (chat.holder, chat.epoch) == (None, epoch)
+    assert (chat.holder, chat.epoch, chat.find_last("assistant").why) == (None, epoch, "interrupted")
     late = FinishInterruption(epoch=epoch, turn_id=turn.id, attempt_id=attempt.id)
     assert chat.do(late) == Decision(effective=False)
 
@@ -106,6 +106,7 @@ def test_what_arrives_while_interrupting_is_kept_as_it_is(ending: str, state: St
     assert (closed.outcome, closed.reason) == (("failed", "failed") if failed else ("complete", "interrupted"))
     assert (turn.outcomes, chat.find_last("assistant").is_partial) == (["interrupted"], failed)
     assert chat.roles[-3 - len(queued) :] == ["assistant", "tool", "notice", *(["user"] * len(queued))]
+    assert [node.why for node in chat.path if node.role in {"tool", "notice"}][-2:] == [closed.reason, "stopped"]
     assert (chat.epoch, chat.holder) == (epoch, "worker" if queued else None)
 
 
@@ -118,9 +119,21 @@ def test_a_failed_step_that_arrives_while_interrupting_ends_the_turn_as_stopped(
 
 def test_calls_that_arrive_while_interrupting_are_not_waited_for(chat_in: ChatIn) -> None:
     chat = chat_in(State.I0)
+    attempt = chat.open_attempt
     chat.say(calls=1, finish=True)
     chat.await_action()
-    assert (chat.state, chat.awaiting, chat.roles[-2:]) == (State.W, (), ["tool", "notice"])
+    assert (chat.state, chat.awaiting, attempt.outcomes) == (State.W, (), ["complete"])
+    assert [(node.role, node.why) for node in chat.path[-2:]] == [("tool", "interrupted"), ("notice", "stopped")]
+
+
+@pytest.mark.parametrize("state", [State.I0, State.I1])
+def test_a_stopped_turn_keeps_what_was_said_and_says_that_it_was_stopped(state: State, chat_in: ChatIn) -> None:
+    chat = chat_in(state)
+    turn, attempt, queued = chat.open_turn, chat.open_attempt, chat.queued
+    chat.finish_interruption()
+    assert (turn.outcomes, attempt.outcomes) == (["interrupted"], ["interrupted"])
+    assert (chat.find_last("assistant").why, chat.find_last("notice").why) == ("interrupted", "stopped")
+    assert chat.roles[-2 - len(queued) :] == ["assistant", "notice", *(["user"] * len(queued))]
 
 
 def test_an_interrupt_send_waits_behind_earlier_ones_and_stops_the_turn(chat_in: ChatIn) -> None:
@@ -263,7 +276,7 @@ def test_acquiring_raises_the_epoch_and_closes_what_the_dead_worker_left_open(st
     chat.do(Acquire(worker_id="another"))
     assert (chat.epoch, chat.holder, chat.state) == (epoch + 1, "another", state)
     assert (chat.turn, chat.attempt, attempt.outcomes) == (turn, None, ["crashed"])
-    assert chat.find_last("assistant").is_partial
+    assert chat.find_last("assistant").why == "crashed"
 
 
 @pytest.mark.parametrize("state", BUSY)
@@ -288,6 +301,7 @@ def test_edit_regenerate_and_delete_raise_the_epoch_and_close_the_open_attempt(s
         chat.do(make(chat))
         assert (chat.epoch, chat.holder, chat.attempt) == (epoch + 1, None, None)
         assert (turn.outcomes, attempt.outcomes) == (["edited"], ["edited"])
+        assert chat.find_last("assistant").why == "edited"
 
 
 @pytest.mark.parametrize("state", BUSY)
@@ -296,7 +310,7 @@ def test_releasing_hands_over_and_keeps_the_turn(state: State, chat_in: ChatIn) 
     epoch, turn, attempt = chat.epoch, chat.open_turn, chat.open_attempt
     chat.do(Release(epoch=epoch))
     assert (chat.holder, chat.epoch, chat.state, chat.turn) == (None, epoch, state, turn)
-    assert attempt.outcomes == ["handed_over"]
+    assert (attempt.outcomes, chat.find_last("assistant").why) == (["handed_over"], "handed_over")
 
 
 @pytest.mark.parametrize("state", ANY)

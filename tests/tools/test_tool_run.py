@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from indelible.content import Part, ToolCall, ToolProgress, ToolResult, ToolStarted
-from indelible.errors import LeaseLost
+from indelible.errors import LeaseLost, StoreFailed
 from indelible.scope import Scope
 from indelible.testing import ManualClock
 from indelible.tools import Tool, ToolCallRecord, ToolContext, tool
@@ -542,3 +542,96 @@ async def test_a_failing_ledger_ends_the_step_and_stops_the_other_tools() -> Non
         await bench.run(make(slow), make(quick))
     assert stopped.is_set()
     assert bench.journal.results == {}
+
+
+@pytest.mark.parametrize("when", ["starting", "settled"])
+async def test_a_ledger_that_is_cancelled_from_within_ends_the_step_and_is_no_success(when: str) -> None:
+    bench = Bench()
+
+    class Cancelled(Journal):
+        async def starting(self, call: ToolCallRecord) -> None:
+            if when == "starting":
+                raise asyncio.CancelledError
+
+        async def settled(self, call: ToolCallRecord, result: ToolResult) -> None:
+            raise asyncio.CancelledError
+
+    bench.runner._ledger = Cancelled()
+
+    async def work() -> str:
+        return "real"
+
+    with pytest.raises(StoreFailed, match="could not be recorded"):
+        await bench.run(make(work))
+
+
+async def test_what_is_worse_than_an_exception_is_an_error_result_too() -> None:
+    class Catastrophe(BaseException):
+        pass
+
+    async def work() -> None:
+        raise Catastrophe("all is lost")
+
+    result = (await Bench().run(make(work)))["c0"]
+    assert result.is_error
+    assert result.output == "Catastrophe: all is lost"
+
+
+async def test_a_time_limit_during_a_shutdown_settles_nothing() -> None:
+    bench = Bench()
+    let_go = asyncio.Event()
+
+    async def slow_to_stop() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await let_go.wait()
+            raise
+
+    running = await run_until_started(bench, make(slow_to_stop, timeout_s=10))
+    bench.clock.advance(9)
+    bench.scope.shutdown()
+    await asyncio.sleep(0)
+    bench.clock.advance(2)
+    let_go.set()
+    assert await running == {}
+    assert ("settled", "c0") not in bench.journal.entries
+
+
+async def test_a_result_that_comes_after_the_lease_was_lost_is_neither_settled_nor_published() -> None:
+    bench = Bench()
+
+    async def tidy() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "from the grave"
+        return "never"
+
+    running = await run_until_started(bench, make(tidy))
+    bench.scope.lose_lease()
+    assert await running == {}
+    assert ("settled", "c0") not in bench.journal.entries
+
+
+async def test_progress_that_can_not_be_published_ends_the_step() -> None:
+    bench = Bench()
+
+    async def publish(part: Part) -> None:
+        if isinstance(part, ToolProgress):
+            raise LeaseLost
+
+    bench.runner._publish = publish
+
+    async def work(context: ToolContext) -> str:
+        await context.progress("half")
+        return "done"
+
+    with pytest.raises(LeaseLost):
+        await bench.run(make(work))
+
+
+@pytest.mark.parametrize("limits", [{"concurrency": 0}, {"timeout_s": 0}, {"grace_s": -1}])
+def test_limits_that_would_let_nothing_run_are_an_error_at_once(limits: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="at least one tool"):
+        ToolLimits(**limits)

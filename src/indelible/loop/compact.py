@@ -27,7 +27,7 @@ from indelible.errors import ModelFailed
 from indelible.loop.ingest import Ingest
 from indelible.loop.prompt import from_newest_compaction, is_summary
 from indelible.loop.sanitise import COMPACTION
-from indelible.loop.stream import Attempt
+from indelible.loop.stream import Attempt, publish_to_nobody
 from indelible.models.port import Call, Model, PromptMessage
 from indelible.scope import Scope
 from indelible.surrogates import clean_text, clean_value
@@ -115,7 +115,7 @@ async def summarise(
         Call(messages=prompt),
         scope=scope,
         ingest=Ingest.of(model, clock=clock),
-        publish=_to_nobody,
+        publish=publish_to_nobody,
         silence_timeout_s=silence_timeout_s,
         grace_s=grace_s,
         clock=clock,
@@ -170,7 +170,3 @@ def _find_request(counting: Sequence[Message], older: Sequence[Message]) -> Sequ
     if not asked:
         return next((message.blocks[1:] for message in older if is_summary(message)), ())
     return asked[-1].blocks if any(message is asked[-1] for message in older) else ()
-
-
-def _to_nobody(part: object) -> None:
-    """A summary is nobody's to read while it is written."""

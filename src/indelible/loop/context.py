@@ -100,6 +100,8 @@ class Context:
                 self._setup.metrics.compacted(result=result)
         if summary is None:
             return False
+        if self._setup.on_compacted is not None:
+            await self._callouts.tell(self._setup.on_compacted, summary)
         self.add([summary])
         return True
 

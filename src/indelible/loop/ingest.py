@@ -140,6 +140,8 @@ class Ingest:
 
     def _feed_text(self, part: TextDelta) -> Sequence[Part]:
         delta = part.delta
+        if type(delta) is not str or type(part.id) is not str:
+            raise _reject(part, "its id and its delta have to be text")
         if not delta.isascii() or self._halves:
             delta = self._join(TextDelta, part.id, delta)
         if not self._inline_thinking:
@@ -158,6 +160,7 @@ class Ingest:
         return text
 
     def _start_text(self, part: TextStart) -> Sequence[Part]:
+        part = _clean(part)
         if self._inline_thinking and part.id not in self._texts:
             self._open_text(part.id)
         return (part,)
@@ -172,8 +175,8 @@ class Ingest:
     # --- surrogates ---
 
     def _feed_delta(self, part: ReasoningDelta | ToolInputDelta) -> Sequence[Part]:
-        if type(part.delta) is not str:
-            raise _reject(part, "its delta is not text")
+        if type(part.delta) is not str or type(part.id) is not str:
+            raise _reject(part, "its id and its delta have to be text")
         if isinstance(part, ToolInputDelta):
             part = self._calls.rename(part)
         if part.delta.isascii() and not self._halves:

@@ -22,6 +22,7 @@ from indelible.ids import new_id
 from indelible.loop.metrics import LoopMetrics
 from indelible.loop.record import StepRecord, TurnResult
 from indelible.loop.setup import TurnSetup
+from indelible.loop.stream import publish_to_nobody
 from indelible.loop.turn import Turn
 from indelible.models.port import CallOptions, Model
 from indelible.models.retry import RetryEvent, RetryPolicy
@@ -54,6 +55,7 @@ async def run(
     reload_messages: Callable[[], Messages | Awaitable[Messages]] | None = None,
     disable_chain_mode: Callable[[], Any] | None = None,
     compact: Callable[[list[Message]], Message | Awaitable[Message | None] | None] | None = None,
+    on_compacted: Callable[[Message], Any] | None = None,
     on_attempt: Callable[[int, int], Any] | None = None,
     keep_failed: bool = False,
     on_retry: Callable[[RetryEvent], Any] | None = None,
@@ -85,7 +87,7 @@ async def run(
     prepare_messages, prepare_tools: a last look at what the model gets, once per step.
     reload_messages, disable_chain_mode: what leaving a response chain needs (SPEC §4).
     compact(messages): a summary to put after them, or None; asked once when the context overflows. By default
-        the model is asked (compact.py).
+        the model is asked (compact.py). on_compacted(summary): where to keep it, when it was made.
     on_attempt(step, number): before every model call. keep_failed: save what a failed attempt showed, and
         continue it, rather than starting over. on_retry(event): before the wait.
     on_persist_error(error): saving after an interrupt failed; the run ends `Interrupted` all the same.
@@ -98,6 +100,14 @@ async def run(
     for name, given in (("model", model), ("messages", messages), ("persist_step", persist_step)):
         if given is None:
             raise TypeError(f"run() needs {name}")
+    _check_types(
+        {"options": (options, CallOptions), "retry": (retry, RetryPolicy), "scope": (scope, Scope)}
+        | {"tool_limits": (tool_limits, ToolLimits)}
+    )
+    lists = {"tools": tools, "active_tools": active_tools, "client_tools": client_tools}
+    for name, listed in (lists | {"stop_after": stop_after, "exclusive": exclusive}).items():
+        if isinstance(listed, str):
+            raise TypeError(f"run() takes a list for {name}: {name}=[{listed!r}]")
     history = list(messages)
     for message in history:
         if not isinstance(message, Message):
@@ -110,7 +120,7 @@ async def run(
         box=ToolBox(tools, active=active_tools, client=client_tools, exclusive=exclusive),
         stop_after=frozenset(map(name_of, stop_after)),
         max_steps=max(1, max_steps),
-        publish=publish or _to_nobody,
+        publish=publish or publish_to_nobody,
         ledger=ledger,
         options=options or CallOptions(),
         context_limit=context_limit_fallback if own_limit is None else own_limit,
@@ -119,6 +129,7 @@ async def run(
         reload_messages=reload_messages,
         disable_chain_mode=disable_chain_mode,
         compact=compact,
+        on_compacted=on_compacted,
         on_attempt=on_attempt,
         keep_failed=keep_failed,
         on_retry=on_retry,
@@ -136,5 +147,7 @@ async def run(
         return await Turn(setup, turn_scope).drive()
 
 
-def _to_nobody(part: Part) -> None:
-    """Publish to no one."""
+def _check_types(given: dict[str, tuple[object, type]]) -> None:
+    for name, (value, kind) in given.items():
+        if value is not None and not isinstance(value, kind):
+            raise TypeError(f"run() takes a {kind.__name__} for {name}, not {type(value).__name__}")

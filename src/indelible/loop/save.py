@@ -39,7 +39,7 @@ class Saver:
 
     async def save(self, step: Step, record: StepRecord) -> None:
         """Save a step. Raises what `persist_step` raised; `Interrupted` if that was its answer."""
-        returned: Sequence[Message] | None = None
+        returned: Sequence[Message] = ()
         step.closed = True
         if record.blocks:
             try:
@@ -52,8 +52,9 @@ class Saver:
                         raise
                 again = step.record("interrupted")
                 await self._save_again(again if again.blocks else record)
+                self._check_lease()
                 raise Interrupted from None
-        self._note(record, returned or ())
+        self._note(record, returned)
 
     async def save_interrupted(self, step: Step) -> None:
         """Save what an interrupt left of the step."""
@@ -69,6 +70,7 @@ class Saver:
             await self._report(error)
         else:
             self._note(record)
+        self._check_lease()
 
     async def save_failed(self, step: Step) -> None:
         """After a failure that ends the run: save the latest piece that is not saved yet."""
@@ -86,10 +88,14 @@ class Saver:
         else:
             self._note(record)
 
-    async def _persist(self, record: StepRecord) -> Sequence[Message] | None:
+    async def _persist(self, record: StepRecord) -> Sequence[Message]:
         self._check_lease()
-        saved: Sequence[Message] | None = await self._callouts.tell(self._setup.persist_step, record, Scope())
-        return saved
+        returned = await self._callouts.tell(self._setup.persist_step, record, Scope())
+        if returned is None:
+            return ()
+        if not isinstance(returned, Sequence) or not all(isinstance(message, Message) for message in returned):
+            raise TypeError(f"persist_step returned {returned!r:.80}; it has to return None or a list of messages.")
+        return returned
 
     def _check_lease(self) -> None:
         """Whoever lost the chat saves nothing, whatever was asked for before."""

@@ -39,6 +39,7 @@ class TurnSetup(msgspec.Struct, frozen=True, kw_only=True):
     reload_messages: Hook | None
     disable_chain_mode: Hook | None
     compact: Hook | None
+    on_compacted: Hook | None
     on_attempt: Hook | None
     keep_failed: bool
     on_retry: Hook | None

@@ -42,6 +42,10 @@ _PARTS_BETWEEN_PAUSES: Final = 64
 Publish = Callable[[Part], Awaitable[None] | None]
 
 
+def publish_to_nobody(part: Part) -> None:
+    """For whoever wants no part of it."""
+
+
 class Attempt:
     """One model call. `collector` holds what was published of it, however it ends."""
 

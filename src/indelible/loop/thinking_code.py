@@ -125,9 +125,17 @@ def pass_angle(place: Place) -> Place:
 
 
 def is_quoted(place: Place, text: str, end: int, *, final: bool) -> bool | None:
-    """Whether the tag at `place` that ends at `end` is in back-ticks. None: the text so far does not say."""
+    """Whether the tag at `place` that ends at `end` is in back-ticks. None: the text so far does not say.
+
+    In thinking the closing back-ticks must follow at once: a stray one must not cost the answer.
+    """
     if not place.ticks:
         return False
+    if place.line is Line.THOUGHT:
+        run = _RUNS["`"].match(text, end)
+        if (end if run is None else run.end()) == len(text) and not final:
+            return None
+        return run is not None and run.end() - run.start() in place.ticks
     reach = end + QUOTE_REACH_CHARS
     newline = text.find("\n", end, reach)
     limit = newline if newline >= 0 else reach

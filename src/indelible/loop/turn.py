@@ -163,6 +163,7 @@ class Turn:
             if mended is not None:
                 step.call = mended
                 delay_s = 0.0 if failure.kind == "context_overflow" else delay_s
+        self._scope.check()
         if delay_s is None:
             raise failure
         if setup.keep_failed and has_visible(record.blocks):

@@ -12,7 +12,7 @@ attempt is no ending: it needs a turn that runs and a worker that holds the chat
 a model that is asked without an attempt would speak to nobody. A worker that let go of a chat keeps its
 epoch until somebody takes it; only what was said in an attempt that is still open may come from it then.
 
-Must stay true (tests/machine/test_table.py, tests/machine/test_decide.py): every pair of state and
+Must stay true (tests/machine/test_table.py, tests/machine/test_random_walk.py): every pair of state and
 command has a case; the state after the acts is one that the table names; whatever the history, every
 message and every turn is accounted for exactly once.
 """
@@ -362,8 +362,6 @@ def _interrupt(snapshot: Snapshot, command: Interrupt) -> Decision:
         return _end_stopped(snapshot, *_answer_calls(snapshot, "cancelled"))
     if not snapshot.holder_alive:
         return _end_stopped(snapshot, *_close_attempt(snapshot, "interrupted", "interrupted"), ClearHolder())
-    if snapshot.status is Status.INTERRUPTING:
-        return Decision()
     return Decision(tuple(_begin_stop(snapshot)))
 
 

@@ -106,7 +106,7 @@ def classify(
 
     Ask only while the scope is live: a cancellation was then not ours, and is a reset connection
     (SPEC 1.6). A `ModelFailed`, alone or inside another error, is given back as it is, with the
-    provider filled in; one of kind `unknown` is first read like any foreign error.
+    provider filled in; only a broken chain is told by its words even then.
     """
     if isinstance(error, StreamError):
         return _from_part(error, provider)
@@ -114,7 +114,7 @@ def classify(
         if isinstance(each, ModelFailed):
             each.provider = each.provider or provider
             read = _from_part(to_error_part(each), provider) if each.kind == "unknown" else each
-            return each if read.kind == each.kind else read
+            return read if read.kind == "chain_broken" else each
     if isinstance(error, (asyncio.CancelledError, Interrupted)):
         return _fail("timeout", provider, detail="The provider cancelled the request.")
     return _judge(read_exception(error), provider, now)

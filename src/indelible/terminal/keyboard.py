@@ -24,15 +24,24 @@ if sys.platform != "win32":
 
 @contextlib.contextmanager
 def catch_ctrl_c(react: Callable[[], None], loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Within, Ctrl-C calls `react` on the event loop, and does nothing else."""
+    """Within, Ctrl-C calls `react` on the event loop, and does nothing else.
+
+    A press that the event loop did not come to hear within is forgotten: it must not stop what comes next.
+    """
+    listening = True
 
     def wake(_number: int, _frame: FrameType | None) -> None:
-        loop.call_soon_threadsafe(react)
+        loop.call_soon_threadsafe(react_in_time)
+
+    def react_in_time() -> None:
+        if listening:
+            react()
 
     previous = signal.signal(signal.SIGINT, wake)
     try:
         yield
     finally:
+        listening = False
         signal.signal(signal.SIGINT, previous)
 
 

@@ -32,8 +32,9 @@ import msgspec
 
 from indelible.clock import Clock
 from indelible.content import Part, ToolCall, ToolProgress, ToolResult, ToolStarted
+from indelible.errors import StoreFailed
 from indelible.leash import Leash, outlast
-from indelible.scope import Scope
+from indelible.scope import Cause, Scope
 from indelible.tools.box import RunHere
 from indelible.tools.output import cut_text, render_output
 from indelible.tools.port import BadArguments, Ledger, Tool, ToolCallRecord, ToolContext
@@ -48,6 +49,10 @@ class ToolLimits(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int = 16
     timeout_s: float = 300.0
     grace_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 1 or self.timeout_s <= 0 or self.grace_s < 0:
+            raise ValueError(f"{self}: at least one tool must run at once, with a time limit above 0 s")
 
 
 class ToolMetrics(Protocol):
@@ -118,14 +123,18 @@ class ToolRun:
                     self.cut = True
                 else:
                     await self._carry_out(index, call, tool)
-        except Exception as error:
+        except asyncio.CancelledError as error:
+            lost = StoreFailed("What a tool did could not be recorded: the ledger or the publishing was cancelled.")
+            lost.__cause__ = error
+            self._abort(lost)
+        except BaseException as error:
             self._abort(error)
 
     @property
     def _stopped(self) -> bool:
         return self._scope.cancelled or self._failure is not None
 
-    def _abort(self, error: Exception) -> None:
+    def _abort(self, error: BaseException) -> None:
         """The ledger or the journal failed: no result can be recorded any more, so stop the tools."""
         if self._failure is None:
             self._failure = error
@@ -161,6 +170,9 @@ class ToolRun:
         if result is None:
             self.cut = True
             return
+        if self._scope.cause is Cause.LEASE_LOST:
+            self.cut = True
+            return
         result = self._measure(result, self._clock.monotonic() - started)
         if self._ledger is not None:
             await self._ledger.settled(record, result)
@@ -174,8 +186,14 @@ class ToolRun:
         """Publish for a tool, which may be cut at any moment: a publish that has begun is not."""
         saying = asyncio.create_task(self._say(part))
         self._sayings.add(saying)
-        saying.add_done_callback(self._sayings.discard)
+        saying.add_done_callback(self._end_saying)
         await asyncio.shield(saying)
+
+    def _end_saying(self, saying: asyncio.Task[None]) -> None:
+        self._sayings.discard(saying)
+        error = None if saying.cancelled() else saying.exception()
+        if error is not None:
+            self._abort(error)
 
     async def _execute(
         self, tool: Tool, work: Callable[[], Any], record: ToolCallRecord, context: ToolContext
@@ -188,7 +206,7 @@ class ToolRun:
 
         def time_out() -> None:
             nonlocal timed_out
-            timed_out = True
+            timed_out = not leash.was_cut
             leash.cut()
 
         start = _run_async if tool.is_async else _run_in_thread
@@ -246,7 +264,9 @@ def _describe(error: BaseException | None) -> str:
 async def _run_async(work: Callable[[], Coroutine[Any, Any, Any]]) -> Outcome:
     try:
         return Outcome(value=await work())
-    except (Exception, SystemExit) as error:
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
         return Outcome(error=error)
 
 
