@@ -33,7 +33,7 @@ check: $(INSTALLED) ## lint, formatting, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-bench: $(INSTALLED) ## measure the loop's cost per part
+bench: $(INSTALLED) ## measure what things cost, as ratios in one run
 	@$(BIN)/python -m bench $(ARGS)
 
 nightly: $(INSTALLED) ## run all tests with many more examples in the property tests

@@ -1,7 +1,7 @@
 """`make bench`: what things cost, as ratios taken in one run.
 
 The machine is shared and noisy, so an absolute time proves nothing; every figure stands beside a limit
-that was measured in the same breath. Name benches to run only those: `python -m bench loop`.
+that was measured in the same breath. Name benches to run only those: `python -m bench store`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from bench import loop
+from bench import loop, store
 
-BENCHES: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {"loop": loop.measure}
+BENCHES: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {"loop": loop.measure, "store": store.measure}
 
 
 def main(names: list[str]) -> None:

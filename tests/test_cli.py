@@ -12,6 +12,7 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -278,6 +279,7 @@ def test_the_help_of_chat_has_examples() -> None:
         (("chat", "--pace", "-1"), "--pace"),
         (("chat", "--nope"), "--nope"),
         (("frobnicate",), "frobnicate"),
+        (("migrate", "--database", ""), "database = '', from an argument: it must be a file or a URL, not empty"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line(arguments: tuple[str, ...], said: str) -> None:
@@ -287,3 +289,50 @@ def test_a_mistake_on_the_command_line_is_one_line(arguments: tuple[str, ...], s
     assert done.stderr.startswith("indelible: ")
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+# --- migrate -----------------------------------------------------------------------------
+
+
+def test_migrate_creates_a_database_and_has_nothing_to_do_the_second_time(tmp_path: Path) -> None:
+    path = tmp_path / "chats.db"
+
+    first, second = (run_indelible("migrate", "--database", str(path)) for _ in range(2))
+
+    assert re.fullmatch(rf"{path} is new and has schema \d{{4}} now\.\n", first.stdout)
+    assert re.fullmatch(rf"{path} has schema \d{{4}} already\. There was nothing to do\.\n", second.stdout)
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert first.stderr + second.stderr == ""
+
+
+def test_migrate_takes_the_database_of_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INDELIBLE_DATABASE", str(tmp_path / "set.db"))
+
+    assert run_indelible("migrate").stdout.startswith(f"{tmp_path / 'set.db'} is new")
+
+
+def test_a_database_that_cannot_be_opened_is_one_line_without_the_password() -> None:
+    done = run_indelible("migrate", "--database", "postgresql://ada:hush@127.0.0.1:1/chats")
+
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("indelible: postgresql://ada:***@127.0.0.1:1/chats cannot be reached: ")
+    assert done.stderr.count("\n") == 1
+    assert "hush" not in done.stderr
+
+
+def test_the_help_of_migrate_has_examples() -> None:
+    assert "indelible migrate --database chats.db" in run_indelible("migrate", "--help").stdout
+
+
+def test_a_wrong_setting_stops_the_chat_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INDELIBLE_MAX_STEPS", "banana")
+    done = run_indelible("chat", typed="hello\n")
+    assert done.returncode == 2
+    assert "max_steps = 'banana', from the environment variable INDELIBLE_MAX_STEPS" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_chat_takes_its_model_from_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INDELIBLE_MODEL", "oracle")
+    assert "There is no model 'oracle'" in run_indelible("chat", typed="hello\n").stderr

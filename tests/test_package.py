@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
-HEAVY = "aiohttp asyncpg fastapi prometheus_client rich sqlalchemy typer uvicorn"
+HEAVY = "aiohttp alembic asyncpg fastapi prometheus_client rich sqlalchemy typer uvicorn"
 
 TURN = """
 import asyncio, pathlib, sys
@@ -152,6 +152,13 @@ def test_the_installed_wheel_runs_a_turn_with_a_tool(fresh_python: Path, tmp_pat
     output = run(fresh_python, "-W", "error", "turn.py", at=tmp_path)
 
     assert output.splitlines() == ["tool: 42", "It is 42.", "stop"]
+
+
+def test_the_installed_command_migrates_a_database(fresh_python: Path, tmp_path: Path) -> None:
+    output = run(fresh_python.parent / "indelible", "migrate", "--database", "chats.db", at=tmp_path)
+
+    assert output.startswith("chats.db is new and has schema ")
+    assert (tmp_path / "chats.db").stat().st_size > 0
 
 
 def test_every_package_that_the_code_imports_is_a_declared_dependency(wheel: Path) -> None:

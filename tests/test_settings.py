@@ -12,7 +12,7 @@ from indelible.settings import ENV_PREFIX, FILE, BadSettings, Settings, describe
 
 DOCS = Path(__file__).parent.parent / "docs" / "settings.md"
 UNITS_OR_COUNTS = re.compile(r".*_s|max_.*|.*_max_attempts|.*_concurrency")
-WITHOUT_UNIT = {"model", "compact_at"}
+WITHOUT_UNIT = {"model", "database", "compact_at"}
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +33,7 @@ def read_problem(**given: object) -> str:
 def test_without_anything_set_the_defaults_hold() -> None:
     assert load_settings().model_dump() == {
         "model": "demo",
+        "database": "indelible.db",
         "max_steps": 200,
         "silence_timeout_s": 120,
         "compact_at": 0.8,

@@ -11,10 +11,12 @@ The chat itself is the package terminal.
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
 import os
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Final, NoReturn
 
@@ -23,6 +25,7 @@ import typer
 from indelible.clock import SystemClock
 from indelible.errors import IndelibleError
 from indelible.models.demo import DemoModel
+from indelible.settings import BadSettings, load_settings
 from indelible.terminal import Conversation, make_demo_tools, open_chat
 
 _MODELS: Final = ("demo",)
@@ -38,6 +41,8 @@ def main() -> None:
         sys.exit(app(prog_name="indelible", standalone_mode=False))
     except typer.TyperException as error:
         _give_up(f"{error.format_message().rstrip('.')}. See 'indelible --help'.", status=error.exit_code)
+    except BadSettings as error:
+        _give_up(str(error), status=_BAD_USAGE)
     except IndelibleError as error:
         _give_up(str(error), status=1)
     except BrokenPipeError:
@@ -89,7 +94,9 @@ def indelible(
 )
 def chat(
     *,
-    model: Annotated[str, typer.Option(metavar="NAME", help="Who answers. There is: demo.")] = "demo",
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Who answers. There is: demo. Otherwise the setting 'model'.")
+    ] = None,
     pace: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="How long the demo model takes for a word.")
     ] = 0.02,
@@ -99,10 +106,74 @@ def chat(
 
     Ctrl-C stops a reply and keeps what was said. Ctrl-D leaves.
     """
-    if model not in _MODELS:
-        _give_up(f"There is no model '{model}'. Available: {', '.join(_MODELS)}.", status=_BAD_USAGE)
+    settings = load_settings(model=model)
+    if settings.model not in _MODELS:
+        _give_up(f"There is no model '{settings.model}'. Available: {', '.join(_MODELS)}.", status=_BAD_USAGE)
     clock = SystemClock()
     conversation = Conversation(
-        DemoModel(clock, pace_s=pace, seed=seed), clock=clock, tools=make_demo_tools(clock, pace_s=pace)
+        DemoModel(clock, pace_s=pace, seed=seed),
+        clock=clock,
+        tools=make_demo_tools(clock, pace_s=pace),
+        settings=settings,
     )
     raise typer.Exit(open_chat(conversation, clock=clock))
+
+
+@app.command(
+    epilog="""Examples:\n
+    indelible migrate                          the database of the settings\n
+    indelible migrate --database chats.db      a SQLite file, new or not\n
+    INDELIBLE_DATABASE=postgresql://ada:secret@host/chats indelible migrate"""
+)
+def migrate(
+    *,
+    database: Annotated[
+        str | None, typer.Option(metavar="URL", help="A SQLite file or a URL. Otherwise the setting 'database'.")
+    ] = None,
+) -> None:
+    """Bring a database up to date, or create it. Nothing that is in it is lost; there is no way back."""
+    # Not at the top: it takes as long as everything else that this command loads.
+    from indelible.store.address import describe, parse_address  # noqa: PLC0415
+    from indelible.store.migrate import migrate as bring_up_to_date  # noqa: PLC0415
+
+    chosen = load_settings(database=database).database
+    where = describe(parse_address(chosen))
+    before, after = asyncio.run(bring_up_to_date(chosen))
+    if before is None:
+        print(f"{where} is new and has schema {after} now.")
+    elif before == after:
+        print(f"{where} has schema {after} already. There was nothing to do.")
+    else:
+        print(f"{where} had schema {before} and has schema {after} now.")
+
+
+@app.command(
+    epilog="""Examples:\n
+    indelible backup saved.db                        the database of the settings\n
+    indelible backup --database chats.db saved.db    another one\n
+    indelible backup --force saved.db                in place of yesterday's"""
+)
+def backup(
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="The file to write.")],
+    *,
+    database: Annotated[
+        str | None, typer.Option(metavar="URL", help="A SQLite file. Otherwise the setting 'database'.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite TARGET if it is there.")] = False,
+) -> None:
+    """Copy a SQLite database while it is in use. The copy is checked before it gets its name."""
+    from rich.console import Console  # noqa: PLC0415  (as above)
+    from rich.progress import Progress  # noqa: PLC0415
+
+    from indelible.store.backup import back_up  # noqa: PLC0415
+
+    screen = Console(stderr=True)
+    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as progress:
+        task = progress.add_task("Copying", total=None)
+
+        def show(copied: int, total: int) -> None:
+            description = "Copying" if copied < total else "Checking"
+            progress.update(task, description=description, completed=copied, total=total)
+
+        size_bytes = back_up(load_settings(database=database).database, target, overwrite=force, on_progress=show)
+    print(f"{target} is a whole copy, checked, of {size_bytes:,} bytes.")

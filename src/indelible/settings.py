@@ -53,6 +53,7 @@ DurationOrNone = Annotated[float, Field(ge=0, allow_inf_nan=False), Allowed("a n
 Count = Annotated[int, Field(ge=1), Allowed("a whole number, 1 or more")]
 Share = Annotated[float, Field(gt=0, le=1), Allowed("a number greater than 0 and at most 1")]
 Name = Annotated[str, Field(min_length=1), Allowed("a name, not empty")]
+Database = Annotated[str, Field(min_length=1), Allowed("a file or a URL, not empty")]
 
 
 class Settings(BaseSettings):
@@ -61,6 +62,9 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, toml_file=FILE, extra="forbid", frozen=True)
 
     model: Name = Field("demo", description="The model that answers. `demo` is built in and needs no key.")
+    database: Database = Field(
+        "indelible.db", description="Where chats are kept: a SQLite file, or `postgresql://user:password@host/name`."
+    )
 
     max_steps: Count = Field(200, description="Model calls in one turn at most; the turn then ends.")
     silence_timeout_s: Duration = Field(

@@ -8,6 +8,7 @@ from indelible.content import Message, Part, Text, TextDelta, ToolProgress
 from indelible.errors import ModelFailed
 from indelible.loop import Scope
 from indelible.models.demo import DemoModel
+from indelible.settings import load_settings
 from indelible.terminal import Conversation, answer_lines, make_demo_tools
 from indelible.testing import ManualClock, ScriptedModel, parts
 
@@ -85,3 +86,11 @@ def test_without_a_terminal_each_line_is_answered_and_a_failure_is_the_exit_stat
     assert out.getvalue() == "One.\n\n\n"
     assert errors.getvalue() == "It broke.\n"
     assert answer_lines(conversation, ["third\n"], out=out, errors=errors) == 0
+
+
+async def test_the_settings_limit_a_turn() -> None:
+    call = [parts.tool_call("c1", "none", "{}"), parts.finish("tool_calls")]
+    model = ScriptedModel([call, call])
+    conversation = Conversation(model, clock=ManualClock(), settings=load_settings(max_steps=2))
+    assert await conversation.reply("go", scope=Scope(), publish=lambda part: None, tell=lambda text: None)
+    assert len(model.calls) == 2

@@ -16,10 +16,11 @@ from typing import Any, Final
 from indelible.clock import Clock
 from indelible.content import Message, Part, Text
 from indelible.errors import Interrupted, ModelFailed
-from indelible.loop import Scope, StepRecord, run
+from indelible.loop import RetryPolicy, Scope, StepRecord, ToolLimits, run
 from indelible.loop.prompt import build_prompt
 from indelible.models.port import Model, PromptMessage
 from indelible.models.retry import RetryEvent
+from indelible.settings import Settings, load_settings
 from indelible.tools import Tool
 
 STOPPED: Final = "Stopped by you. What was said is kept."
@@ -28,11 +29,19 @@ STOPPED: Final = "Stopped by you. What was said is kept."
 class Conversation:
     """Messages so far, and how to get the next reply."""
 
-    def __init__(self, model: Model, *, clock: Clock, tools: Sequence[Tool[..., Any]] = ()) -> None:
+    def __init__(
+        self,
+        model: Model,
+        *,
+        clock: Clock,
+        tools: Sequence[Tool[..., Any]] = (),
+        settings: Settings | None = None,
+    ) -> None:
         self.model = model
         self.history: list[Message] = []
         self._clock = clock
         self._tools = tools
+        self._settings = settings or load_settings()
 
     async def reply(
         self, words: str, *, scope: Scope, publish: Callable[[Part], None], tell: Callable[[str], None]
@@ -56,7 +65,9 @@ class Conversation:
                 scope=scope,
                 publish=publish,
                 on_retry=tell_retry,
+                on_compacted=self.history.append,
                 clock=self._clock,
+                **self._limits(),
             )
         except Interrupted:
             notice = STOPPED
@@ -67,6 +78,26 @@ class Conversation:
         self.history.append(Message(role="notice", blocks=[Text(text=notice)]))
         tell(notice)
         return False
+
+    def _limits(self) -> dict[str, Any]:
+        """What the settings say about a turn."""
+        settings = self._settings
+        return {
+            "max_steps": settings.max_steps,
+            "silence_timeout_s": settings.silence_timeout_s,
+            "tool_limits": ToolLimits(
+                concurrency=settings.tool_concurrency,
+                timeout_s=settings.tool_timeout_s,
+                grace_s=settings.tool_grace_s,
+            ),
+            "retry": RetryPolicy(
+                base_s=settings.retry_base_s,
+                max_delay_s=settings.retry_max_delay_s,
+                retry_after_cap_s=settings.retry_after_cap_s,
+                max_attempts=settings.retry_max_attempts,
+                budget_s=settings.retry_budget_s,
+            ),
+        }
 
     def _keep(self, step: StepRecord, _scope: Scope) -> None:
         self.history.extend(step.messages())

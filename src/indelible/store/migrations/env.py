@@ -1,0 +1,12 @@
+"""Where Alembic comes in: it runs this file, which runs the revisions in the transaction that migrate.py holds."""
+
+from __future__ import annotations
+
+from alembic import context
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    version_table=context.config.attributes["version_table"],
+    transactional_ddl=True,
+)
+context.run_migrations()

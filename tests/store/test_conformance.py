@@ -1,0 +1,346 @@
+"""Every command in every state, on both databases: what port.py promises of `execute`.
+
+Chats are brought into a state by real commands. A command that the table allows leads to a state that it
+names, and the rows agree with it (driver.py). One that it does not allow raises, and the dump of all tables
+is the same afterwards: no row, no number, no event. Refused commands leave the chat as it was, so one
+chat serves them all; each allowed command gets a copy of one.
+
+Workers name what they know. Where the turn they speak of is over, that is no refusal: somebody ended it.
+
+Neighbours: test_endings.py (what an ended attempt leaves), test_queue_in_store.py, test_history_in_store.py,
+test_stop_in_store.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.store.driver import OWNER, Driver, dump, settle_in
+
+from indelible.content import Finish, TextDelta, ToolCall, ToolResult
+from indelible.errors import IndelibleError, Interrupted, LeaseLost, NotAllowed, NotFound
+from indelible.machine import TABLE, CommandName, State, is_legal
+from indelible.machine import commands as c
+from indelible.store.sql import SqlStore
+
+Way = Callable[[Driver], Awaitable[Driver]]
+Case = tuple[c.Command, dict[str, Any]]
+
+CALLS = ("call_1", "call_2")
+KINDS: dict[CommandName, type[c.Command]] = {
+    kind.name: kind
+    for kind in vars(c).values()
+    if isinstance(kind, type) and issubclass(kind, c.Command) and hasattr(kind, "name")
+}
+NEEDS_A_WORKER = {"R0", "R1", "I0", "I1"}
+ERROR = {"kind": "overloaded", "message": "The provider is overloaded."}
+
+
+@pytest.fixture
+async def store(engine: AsyncEngine) -> SqlStore:
+    await settle_in(engine)
+    return SqlStore(engine)
+
+
+# --- ways into a state ---
+
+
+async def wait(chat: Driver) -> Driver:
+    """Behind it a reply that was cut by a stop, so that it can be continued."""
+    await chat.create()
+    await chat.work("dead")
+    await chat.do(c.Interrupt())
+    return chat
+
+
+async def run(chat: Driver, *, queued: bool) -> Driver:
+    await chat.create()
+    for command in (c.Send(), c.SendSteer()) if queued else ():
+        await chat.do(command, command.name)
+    return chat
+
+
+async def work(chat: Driver, *, queued: bool, worker_id: str = "live") -> Driver:
+    """In its second step, so that there is a reply to name."""
+    await chat.create()
+    await chat.do(c.Acquire(worker_id=worker_id))
+    await chat.start()
+    await chat.end(c.CommitStep, rest=[TextDelta("1", "Let me look."), Finish()])
+    await chat.start()
+    await chat.say(TextDelta("1", "It is"))
+    for command in (c.Send(), c.SendSteer()) if queued else ():
+        await chat.do(command, command.name)
+    return chat
+
+
+async def stop(chat: Driver, *, queued: bool) -> Driver:
+    await work(chat, queued=queued)
+    await chat.do(c.Interrupt())
+    return chat
+
+
+async def stop_the_dead(chat: Driver, *, queued: bool) -> Driver:
+    await stop(chat, queued=queued)
+    await chat.bury()
+    return chat
+
+
+async def ask(chat: Driver, *, queued: bool) -> Driver:
+    await work(chat, queued=queued)
+    await chat.say(*(ToolCall(id=id_, name="look") for id_ in CALLS), Finish("tool_calls"))
+    await chat.end(c.AwaitAction, deadline_s=1e-6)
+    return chat
+
+
+async def fail(chat: Driver, *, queued: bool) -> Driver:
+    await work(chat, queued=queued)
+    await chat.end(c.Fail, error=ERROR)
+    return chat
+
+
+async def archive(chat: Driver, way: Way) -> Driver:
+    await way(chat)
+    await chat.do(c.Archive())
+    return chat
+
+
+async def leave(chat: Driver) -> Driver:
+    return chat
+
+
+def list_ways() -> Iterator[tuple[State, Way]]:
+    """In the first way into a state a live worker holds the chat and speaks, wherever that is possible."""
+    yield State.NONE, leave
+    yield State.W, wait
+    yield State.WX, partial(archive, way=wait)
+    for queued in (False, True):
+        mark = str(int(queued))
+        yield State("R" + mark), partial(work, queued=queued)
+        yield State("R" + mark), partial(work, queued=queued, worker_id="dead")
+        yield State("R" + mark), partial(run, queued=queued)
+        yield State("I" + mark), partial(stop, queued=queued)
+        yield State("I" + mark), partial(stop_the_dead, queued=queued)
+        yield State("A" + mark), partial(ask, queued=queued)
+        yield State("E" + mark), partial(fail, queued=queued)
+        yield State("E" + mark + "X"), partial(archive, way=partial(fail, queued=queued))
+
+
+WAYS: dict[State, list[Way]] = {state: [] for state in State}
+for _state, _way in list_ways():
+    WAYS[_state].append(_way)
+
+
+# --- commands that speak of what is there ---
+
+
+async def make_case(name: CommandName, chat: Driver, state: State) -> Case:
+    """A command that only the state can be against, and the words that come with it."""
+    words: dict[str, Any] = {"text": str(name), "error": ERROR, "results": [answer(id_) for id_ in CALLS]}
+    if state is State.NONE:
+        return name_nothing(name), words
+    rows = await chat.queued_ids()
+    kind = KINDS[name]
+    fields: dict[str, Any] = {}
+    if issubclass(kind, c.WorkerCommand):
+        return chat.name(kind), words
+    for field in kind.__struct_fields__:
+        match field:
+            case "with_message":
+                fields[field] = True
+            case "message_id":
+                fields[field] = await chat.last_id("assistant" if kind is c.Regenerate else "user")
+            case "queued_id":
+                fields[field] = rows[-1] if rows else "queued_none"
+            case "queued_ids":
+                fields[field] = tuple(reversed(rows))
+            case "turn_id":
+                fields[field] = chat.turn_id
+            case "worker_id":
+                fields[field] = "live"
+            case _:
+                fields[field] = CALLS
+    return kind(**fields), words
+
+
+def name_nothing(name: CommandName) -> c.Command:
+    """In a chat that does not exist there is nothing to name."""
+    kind = KINDS[name]
+    some: dict[str, Any] = {"epoch": 0, "with_message": False, "failed": False, "queued_ids": (), "call_ids": ()}
+    return kind(**{field: some.get(field, "nothing") for field in kind.__struct_fields__})
+
+
+def answer(call_id: str) -> ToolResult:
+    return ToolResult(call_id=call_id, name="look", output="seen")
+
+
+def get_refusal(name: CommandName, state: State) -> type[IndelibleError] | None:
+    """What a command that the table does not allow is answered with; None: its turn is over, so it succeeds."""
+    is_worker = issubclass(KINDS[name], c.WorkerCommand)
+    if state is State.NONE:
+        return LeaseLost if is_worker else NotFound
+    if name is CommandName.START_ATTEMPT:
+        return Interrupted if state in NEEDS_A_WORKER else LeaseLost
+    if name is CommandName.ACTION_EXPIRED:
+        return NotAllowed if state in NEEDS_A_WORKER else None
+    return None if is_worker and state not in NEEDS_A_WORKER else NotAllowed
+
+
+async def expect_refusal(
+    chat: Driver, engine: AsyncEngine, command: c.Command, words: dict[str, Any], error: type[IndelibleError] | None
+) -> None:
+    """It raises this (None: it succeeds and has nothing to do), and no table has changed."""
+    before = await dump(engine)
+    await be_refused(chat, command, words, error)
+    assert await dump(engine) == before, command
+
+
+async def be_refused(
+    chat: Driver, command: c.Command, words: dict[str, Any], error: type[IndelibleError] | None
+) -> None:
+    if error is None:
+        assert not (await chat.do(command, **words)).effective, command
+        return
+    with pytest.raises(IndelibleError) as refusal:
+        await chat.do(command, **words)
+    assert type(refusal.value) is error, command
+    if isinstance(refusal.value, NotAllowed):
+        assert refusal.value.command == command.name
+
+
+# --- every pair ---
+
+
+@pytest.mark.parametrize("state", State)
+async def test_a_refused_command_raises_and_changes_no_row_of_any_table(
+    state: State, store: SqlStore, engine: AsyncEngine
+) -> None:
+    """Refused by the table, for an epoch that is over, or because a live worker holds the chat."""
+    chat = await WAYS[state][0](Driver(store, engine))
+    assert await chat.state() is state
+    before = await dump(engine)
+    for name in CommandName:
+        if not is_legal(name, state):
+            command, words = await make_case(name, chat, state)
+            await be_refused(chat, command, words, get_refusal(name, state))
+            assert await dump(engine) == before, command
+    for kind in KINDS.values():
+        if issubclass(kind, c.WorkerCommand):
+            late = chat.name(kind, epoch=chat.epoch - 1)
+            await be_refused(chat, late, {"rest": [TextDelta("1", "late")]}, LeaseLost)
+    if state in NEEDS_A_WORKER:
+        await be_refused(chat, c.Acquire(worker_id="other"), {}, NotAllowed)
+    assert await dump(engine) == before
+
+
+@pytest.mark.parametrize("state", State)
+async def test_an_allowed_command_leads_where_the_table_says_and_the_rows_agree(
+    state: State, store: SqlStore, engine: AsyncEngine
+) -> None:
+    for way in WAYS[state]:
+        original = await way(Driver(store, engine))
+        assert await original.state() is state
+        await original.check()
+        for name in CommandName:
+            if not is_legal(name, state) or way not in choose_ways(name, state):
+                continue
+            chat = await original.copy()
+            command, words = await make_case(name, chat, state)
+            if TABLE[name][state]:
+                await expect_effect(chat, command, words, TABLE[name][state])
+            else:
+                await expect_refusal(chat, engine, command, words, None)
+
+
+def choose_ways(name: CommandName, state: State) -> list[Way]:
+    """A worker has to hold the chat; one that takes it must find no live holder; a stop asks whether there is one."""
+    ways = WAYS[state]
+    if state not in NEEDS_A_WORKER:
+        return ways
+    if name is CommandName.ACQUIRE:
+        return ways[1:]
+    if name in {CommandName.INTERRUPT, CommandName.DELETE, CommandName.EDIT}:
+        return ways
+    return ways[:1]
+
+
+async def expect_effect(chat: Driver, command: c.Command, words: dict[str, Any], targets: frozenset[State]) -> None:
+    outcome = await chat.do(command, **words)
+    assert outcome.effective, command
+    await chat.check()
+    after = await chat.state()
+    assert after in targets, command
+    if after is State.NONE:
+        assert outcome.status is None
+    else:
+        row = await chat.row()
+        assert (outcome.status, outcome.seq, outcome.epoch) == (row.status, row.seq, row.epoch)
+
+
+async def test_an_ending_whose_answer_was_lost_is_repeated_without_effect(store: SqlStore, engine: AsyncEngine) -> None:
+    original = await run(Driver(store, engine), queued=False)
+    await original.work("live", TextDelta("1", "Done."), Finish())
+    for kind in (c.CommitStep, c.FinishTurn, c.AwaitAction, c.Fail):
+        chat = await original.copy()
+        ending = chat.name(kind)
+        words: dict[str, Any] = {"error": ERROR, "rest": [TextDelta("2", " Really.")]}
+        assert (await chat.do(ending, **words)).effective
+        await expect_refusal(chat, engine, ending, words, None)
+
+
+async def test_a_stop_whose_answer_was_lost_is_repeated_without_effect(store: SqlStore, engine: AsyncEngine) -> None:
+    chat = await stop(Driver(store, engine), queued=True)
+    ending = chat.name(c.FinishInterruption)
+    assert (await chat.do(ending)).effective
+    await expect_refusal(chat, engine, ending, {}, None)
+
+
+async def test_a_late_stop_names_a_turn_that_is_over_and_does_not_stop_the_next(
+    store: SqlStore, engine: AsyncEngine
+) -> None:
+    chat = await work(Driver(store, engine), queued=True)
+    clicked = c.Interrupt(turn_id=chat.turn_id)
+    await chat.say(Finish())
+    await chat.end(c.FinishTurn)
+    await expect_refusal(chat, engine, clicked, {}, None)
+    assert await chat.state() is State.R1
+
+
+async def test_a_name_that_is_not_in_this_chat_is_not_found_and_changes_nothing(
+    store: SqlStore, engine: AsyncEngine
+) -> None:
+    chat = await work(Driver(store, engine), queued=True)
+    for command in (
+        c.Edit(message_id="message_nowhere"),
+        c.Regenerate(message_id="message_nowhere"),
+        c.DeleteQueued(queued_id="queued_nowhere"),
+        c.EditQueued(queued_id="queued_nowhere"),
+        c.PromoteQueued(queued_id="queued_nowhere"),
+    ):
+        await expect_refusal(chat, engine, command, {"text": "x"}, NotFound)
+
+
+async def test_the_names_of_another_chat_are_not_found(store: SqlStore, engine: AsyncEngine) -> None:
+    other = await work(Driver(store, engine), queued=True)
+    chat = await work(Driver(store, engine), queued=True)
+    (queued_id, _), message_id = await other.queued_ids(), await other.last_id("user")
+    await expect_refusal(chat, engine, c.Edit(message_id=message_id), {"text": "x"}, NotFound)
+    await expect_refusal(chat, engine, c.DeleteQueued(queued_id=queued_id), {}, NotFound)
+
+
+async def test_a_chat_without_an_owner_is_not_created(store: SqlStore, engine: AsyncEngine) -> None:
+    before = await dump(engine)
+    with pytest.raises(IndelibleError, match="owner"):
+        await store.execute("chat_1", c.Create())
+    assert await dump(engine) == before
+
+
+async def test_a_message_without_an_author_is_its_owners(store: SqlStore, engine: AsyncEngine) -> None:
+    chat = await work(Driver(store, engine), queued=False)
+    await store.execute(chat.id, c.Send())
+    async with engine.connect() as connection:
+        authors = (await connection.exec_driver_sql("SELECT author_id FROM queue")).scalars().all()
+    assert authors == [OWNER]

@@ -1,0 +1,362 @@
+"""The journal on both databases: told means committed, and one chat's trouble is not another's.
+
+Real databases throughout. Where a commit has to fail, a store that fails once stands before the real one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import insert, select, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from indelible.content import (
+    Finish,
+    Part,
+    ReasoningDelta,
+    Text,
+    TextDelta,
+    TextStart,
+    ToolInputDelta,
+    decode_parts,
+    encode,
+)
+from indelible.errors import LeaseLost, StoreFailed
+from indelible.fold import fold
+from indelible.machine.commands import Acquire, Create, FinishTurn, StartAttempt
+from indelible.store.append import Appended, JournalRow
+from indelible.store.engine import begin_read, begin_write
+from indelible.store.journal import BadRows, Journal, JournalWriter, merge_deltas
+from indelible.store.port import AttemptName, Words
+from indelible.store.sql import SqlStore
+from indelible.store.tables import attempts, journal, users, workers
+from indelible.testing import ManualClock
+
+NOW = datetime(2026, 11, 15, tzinfo=UTC)
+
+
+class WatchedStore(SqlStore):
+    """The real store; it counts transactions, and fails as often as it is told before it does its work."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        super().__init__(engine)
+        self.groups: list[list[JournalRow]] = []
+        self.failures: list[Exception] = []
+
+    async def append(self, rows: Sequence[JournalRow]) -> Appended:
+        self.groups.append(list(rows))
+        if self.failures:
+            raise self.failures.pop(0)
+        return await super().append(rows)
+
+
+@pytest.fixture
+def store(engine: AsyncEngine) -> WatchedStore:
+    return WatchedStore(engine)
+
+
+class Flushing:
+    """A journal with its flusher running, and what readers were told."""
+
+    def __init__(self, store: WatchedStore, *, interval_s: float = 0, limit_bytes: int = 1 << 20) -> None:
+        self.clock = ManualClock(skip_sleeps=True)
+        self.told: list[JournalRow] = []
+        self.journal = Journal(
+            store, clock=self.clock, on_committed=self.told.extend, interval_s=interval_s, limit_bytes=limit_bytes
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Journal]:
+        flusher = asyncio.create_task(self.journal.run())
+        try:
+            yield self.journal
+        finally:
+            flusher.cancel()
+            await asyncio.wait([flusher])
+
+
+async def start_attempt(store: SqlStore, engine: AsyncEngine, name: str = "a") -> AttemptName:
+    """A running chat with an open attempt."""
+    async with begin_write(engine) as connection:
+        await connection.execute(insert(users).values(id=f"user_{name}", name=name, created_at=NOW))
+        await connection.execute(insert(workers).values(id=f"worker_{name}", started_at=NOW, heartbeat_at=NOW))
+    words = Words(owner_id=f"user_{name}", blocks=[Text("hi")])
+    created = await store.execute(f"chat_{name}", Create(with_message=True), words)
+    held = await store.execute(f"chat_{name}", Acquire(worker_id=f"worker_{name}"))
+    assert created.turn_id is not None
+    started = await store.execute(f"chat_{name}", StartAttempt(epoch=held.epoch, turn_id=created.turn_id))
+    assert started.attempt is not None
+    return started.attempt
+
+
+def open_writer(flushing: Flushing, attempt: AttemptName) -> JournalWriter:
+    return flushing.journal.open(attempt.id, attempt.epoch)
+
+
+async def read_parts(engine: AsyncEngine, attempt_id: str) -> list[tuple[int, list[Part]]]:
+    async with begin_read(engine) as connection:
+        rows = await connection.execute(select(journal).where(journal.c.attempt_id == attempt_id).order_by(journal.c.n))
+        return [(row.n, decode_parts(row.parts)) for row in rows]
+
+
+async def test_what_readers_are_told_is_committed(store: WatchedStore, engine: AsyncEngine) -> None:
+    attempt = await start_attempt(store, engine)
+    flushing = Flushing(store)
+    async with flushing.running() as running:
+        writer = open_writer(flushing, attempt)
+        for word in ("one ", "two ", "three"):
+            assert writer.publish(TextDelta("1", word)) is None
+            await running.drain(writer)
+    assert [row.n for row in flushing.told] == [1, 2, 3]
+    stored = await read_parts(engine, attempt.id)
+    assert [(row.n, decode_parts(row.parts)) for row in flushing.told] == stored
+    assert fold(part for _, parts in stored for part in parts) == [Text("one two three")]
+
+
+async def test_all_chats_share_one_transaction_and_neighbouring_deltas_one_part(
+    store: WatchedStore, engine: AsyncEngine
+) -> None:
+    names = [await start_attempt(store, engine, name) for name in "abc"]
+    flushing = Flushing(store)
+    writers = [open_writer(flushing, name) for name in names]
+    for writer in writers:
+        for word in ("to", "geth", "er"):
+            writer.publish(TextDelta("1", word))
+    async with flushing.running() as running:
+        for writer in writers:
+            await running.drain(writer)
+    assert [len(group) for group in store.groups] == [3]
+    for name in names:
+        assert await read_parts(engine, name.id) == [(1, [TextDelta("1", "together")])]
+
+
+async def test_an_idle_journal_flushes_at_once_and_a_busy_one_waits_for_its_interval(
+    store: WatchedStore, engine: AsyncEngine
+) -> None:
+    attempt = await start_attempt(store, engine)
+    flushing = Flushing(store, interval_s=0.02)
+    async with flushing.running() as running:
+        writer = open_writer(flushing, attempt)
+        writer.publish(TextDelta("1", "first"))
+        await running.drain(writer)
+        writer.publish(TextDelta("1", "second"))
+        await flushing.clock.wait_for_timer()
+        assert [row.n for row in flushing.told] == [1]
+        flushing.clock.advance(0.02)
+        await running.drain(writer)
+    assert [row.n for row in flushing.told] == [1, 2]
+
+
+async def test_a_part_for_an_attempt_that_somebody_ended_is_refused_and_nothing_of_it_is_kept(
+    store: WatchedStore, engine: AsyncEngine
+) -> None:
+    attempt = await start_attempt(store, engine)
+    async with begin_write(engine) as connection:
+        await connection.execute(
+            update(attempts).where(attempts.c.id == attempt.id).values(outcome="reset", ended_at=NOW, last_n=0)
+        )
+    flushing = Flushing(store)
+    async with flushing.running() as running:
+        writer = open_writer(flushing, attempt)
+        writer.publish(TextDelta("1", "from the grave"))
+        await running.drain(writer)
+        with pytest.raises(LeaseLost):
+            writer.publish(TextDelta("1", "again"))
+    assert flushing.told == []
+    assert await read_parts(engine, attempt.id) == []
+
+
+async def test_a_writer_with_an_old_epoch_changes_nothing(store: WatchedStore, engine: AsyncEngine) -> None:
+    attempt = await start_attempt(store, engine)
+    async with begin_write(engine) as connection:
+        await connection.execute(update(attempts).values(epoch=attempt.epoch + 1))
+    appended = await store.append([JournalRow(attempt.id, attempt.epoch, 1, encode([TextDelta("1", "late")]))])
+    assert appended == Appended(frozenset(), frozenset({attempt.id}))
+    assert await read_parts(engine, attempt.id) == []
+
+
+async def test_r5_the_same_row_again_is_a_success_and_another_one_is_not(
+    store: WatchedStore, engine: AsyncEngine
+) -> None:
+    attempt = await start_attempt(store, engine)
+    row = JournalRow(attempt.id, attempt.epoch, 1, encode([TextDelta("1", "once")]))
+    for _ in range(2):
+        assert (await store.append([row])).written == {attempt.id}
+    assert await read_parts(engine, attempt.id) == [(1, [TextDelta("1", "once")])]
+    with pytest.raises(BadRows):
+        await store.append([row._replace(parts=encode([TextDelta("1", "twice")]))])
+    assert await read_parts(engine, attempt.id) == [(1, [TextDelta("1", "once")])]
+
+
+async def test_r5_a_failed_flush_is_tried_again_with_the_same_bytes(store: WatchedStore, engine: AsyncEngine) -> None:
+    attempt = await start_attempt(store, engine)
+    store.failures = [StoreFailed("the connection was lost"), StoreFailed("and again")]
+    flushing = Flushing(store)
+    async with flushing.running() as running:
+        writer = open_writer(flushing, attempt)
+        writer.publish(TextDelta("1", "kept"))
+        await running.drain(writer)
+    assert len(store.groups) == 3
+    assert store.groups[0] == store.groups[1] == store.groups[2]
+    assert flushing.clock.slept == [0.05, 0.1]
+    assert await read_parts(engine, attempt.id) == [(1, [TextDelta("1", "kept")])]
+
+
+async def test_r6_one_bad_part_stops_only_its_own_chat(store: WatchedStore, engine: AsyncEngine) -> None:
+    good, bad = [await start_attempt(store, engine, name) for name in ("good", "bad")]
+    flushing = Flushing(store)
+    writers = [open_writer(flushing, name) for name in (good, bad)]
+    writers[0].publish(TextDelta("1", "fine"))
+    writers[1].publish(TextDelta("1", "half \ud83d"))
+    async with flushing.running() as running:
+        await running.drain(writers[0])
+        await running.drain(writers[1])
+    assert await read_parts(engine, good.id) == [(1, [TextDelta("1", "fine")])]
+    with pytest.raises(UnicodeEncodeError):
+        writers[1].publish(TextDelta("1", "more"))
+
+
+async def test_r6_a_row_that_the_database_refuses_is_found_among_the_others(
+    store: WatchedStore, engine: AsyncEngine
+) -> None:
+    good, bad = [await start_attempt(store, engine, name) for name in ("good", "bad")]
+    await store.append([JournalRow(bad.id, bad.epoch, 1, b"[]")])
+    flushing = Flushing(store)
+    writers = [open_writer(flushing, name) for name in (good, bad)]
+    for writer in writers:
+        writer.publish(TextDelta("1", "word"))
+    async with flushing.running() as running:
+        for writer in writers:
+            await running.drain(writer)
+    assert await read_parts(engine, good.id) == [(1, [TextDelta("1", "word")])]
+    assert await read_parts(engine, bad.id) == [(1, [])]
+    with pytest.raises(BadRows):
+        writers[1].publish(TextDelta("1", "more"))
+
+
+async def test_a_slow_database_slows_the_loop_and_does_not_fill_the_memory(
+    store: WatchedStore, engine: AsyncEngine
+) -> None:
+    attempt = await start_attempt(store, engine)
+    flushing = Flushing(store, limit_bytes=100_000)
+    writer = open_writer(flushing, attempt)
+    brakes = [writer.publish(TextDelta("1", "x" * 10_000)) for _ in range(10)]
+    assert brakes[:9] == [None] * 9
+    brake = brakes[9]
+    assert brake is not None
+    async with flushing.running():
+        await brake
+    assert [row.n for row in flushing.told] == [1]
+
+
+async def test_r4_what_was_not_flushed_is_the_last_row_of_the_ending(store: WatchedStore, engine: AsyncEngine) -> None:
+    attempt = await start_attempt(store, engine)
+    flushing = Flushing(store)
+    async with flushing.running() as running:
+        writer = open_writer(flushing, attempt)
+        writer.publish(TextDelta("1", "Hel"))
+        await running.drain(writer)
+        writer.publish(TextDelta("1", "lo"))
+        writer.publish(Finish("stop"))
+        rest = await writer.close()
+    finish = FinishTurn(epoch=attempt.epoch, turn_id=attempt.turn_id, attempt_id=attempt.id)
+    ended = await store.execute("chat_a", finish, Words(rest=rest))
+    assert [message.text for message in ended.messages] == ["Hello"]
+    assert [n for n, _ in await read_parts(engine, attempt.id)] == [1, 2]
+    async with begin_read(engine) as connection:
+        row = (await connection.execute(select(attempts))).one()
+    assert (row.outcome, row.last_n) == ("complete", 2)
+
+
+async def test_r4_closing_waits_for_a_row_that_is_on_its_way_so_that_no_part_is_lost_or_doubled(
+    store: WatchedStore, engine: AsyncEngine
+) -> None:
+    attempt = await start_attempt(store, engine)
+    underway, go_on = asyncio.Event(), asyncio.Event()
+
+    class SlowStore(WatchedStore):
+        async def append(self, rows: Sequence[JournalRow]) -> Appended:
+            underway.set()
+            await go_on.wait()
+            return await super().append(rows)
+
+    flushing = Flushing(SlowStore(engine))
+    async with flushing.running():
+        writer = open_writer(flushing, attempt)
+        writer.publish(TextDelta("1", "Hel"))
+        await underway.wait()
+        writer.publish(TextDelta("1", "lo"))
+        closing = asyncio.create_task(writer.close())
+        await asyncio.sleep(0)
+        assert not closing.done()
+        go_on.set()
+        rest = await closing
+    assert rest == [TextDelta("1", "lo")]
+    assert await read_parts(engine, attempt.id) == [(1, [TextDelta("1", "Hel")])]
+
+
+async def test_readers_that_fail_to_be_told_do_not_stop_the_journal(store: WatchedStore, engine: AsyncEngine) -> None:
+    attempt = await start_attempt(store, engine)
+    flushing = Flushing(store)
+
+    def fail(rows: Sequence[JournalRow]) -> None:
+        raise RuntimeError("no ears")
+
+    flushing.journal._on_committed = fail
+    async with flushing.running() as running:
+        writer = open_writer(flushing, attempt)
+        for word in ("one", "two"):
+            writer.publish(TextDelta("1", word))
+            await running.drain(writer)
+    assert [n for n, _ in await read_parts(engine, attempt.id)] == [1, 2]
+
+
+async def test_r7_an_attempt_that_is_being_ended_keeps_its_parts_and_holds_up_nobody(engine: AsyncEngine) -> None:
+    """On SQLite a writer has the whole file, so there is nobody to skip: the flush waits its turn."""
+    store = WatchedStore(engine)
+    ending, other = [await start_attempt(store, engine, name) for name in ("ending", "other")]
+    flushing = Flushing(store)
+    writers = [open_writer(flushing, name) for name in (ending, other)]
+    for writer in writers:
+        writer.publish(TextDelta("1", "word"))
+    async with flushing.running() as running:
+        if engine.dialect.name == "postgresql":
+            async with begin_write(engine) as connection:
+                await connection.execute(select(attempts).where(attempts.c.id == ending.id).with_for_update())
+                await running.drain(writers[1])
+                assert [row.attempt_id for row in flushing.told] == [other.id]
+                assert writers[0].waiting
+        await running.drain(writers[0])
+    assert await read_parts(engine, ending.id) == [(1, [TextDelta("1", "word")])]
+
+
+# --- merging ---
+
+deltas = st.sampled_from("ab").flatmap(
+    lambda id_: st.one_of(
+        st.builds(TextDelta, st.just(id_), st.text(max_size=3)),
+        st.builds(ToolInputDelta, st.just(id_), st.text(max_size=3)),
+        st.builds(
+            ReasoningDelta,
+            st.just(id_),
+            st.text(max_size=3),
+            signature=st.none() | st.just("s"),
+            metadata=st.none() | st.just({"k": 1}),
+        ),
+        st.builds(TextStart, st.just(id_)),
+    )
+)
+
+
+@given(st.lists(deltas, max_size=20))
+def test_merging_deltas_changes_nothing_of_what_was_said(parts: list[Part]) -> None:
+    merged = merge_deltas(parts)
+    assert fold(merged) == fold(parts)
+    assert len(merged) <= len(parts)
+    assert merge_deltas(merged) == merged

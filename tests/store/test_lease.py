@@ -1,0 +1,143 @@
+"""Workers on both databases: who is alive, and who gets which chat (R2)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import insert, select, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from indelible.content import Text
+from indelible.errors import LeaseLost, NotAllowed
+from indelible.machine.commands import Acquire, Create, Interrupt, Release, StartAttempt
+from indelible.store.engine import begin_read, begin_write
+from indelible.store.lease import beat, find_candidates, retire
+from indelible.store.port import Words
+from indelible.store.sql import SqlStore
+from indelible.store.tables import chats, users, workers
+
+LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+async def store(engine: AsyncEngine) -> SqlStore:
+    async with begin_write(engine) as connection:
+        await connection.execute(insert(users).values(id="user_1", name="ada", created_at=LONG_AGO))
+    return SqlStore(engine)
+
+
+async def run_chats(store: SqlStore, *names: str) -> None:
+    for name in names:
+        await store.execute(name, Create(with_message=True), Words(owner_id="user_1", blocks=[Text("hi")]))
+
+
+async def let_die(engine: AsyncEngine, worker_id: str) -> None:
+    async with begin_write(engine) as connection:
+        await connection.execute(update(workers).where(workers.c.id == worker_id).values(heartbeat_at=LONG_AGO))
+
+
+async def test_the_oldest_chats_are_taken_first_and_no_more_than_asked(store: SqlStore, engine: AsyncEngine) -> None:
+    await run_chats(store, "chat_1", "chat_2", "chat_3")
+    await beat(engine, "worker_a")
+    taken = await store.acquire("worker_a", limit=2)
+    assert [outcome.chat_id for outcome in taken] == ["chat_1", "chat_2"]
+    assert [outcome.epoch for outcome in taken] == [1, 1]
+
+
+async def test_an_interrupted_chat_comes_before_running_ones(store: SqlStore, engine: AsyncEngine) -> None:
+    await run_chats(store, "chat_1", "chat_2")
+    await beat(engine, "worker_a")
+    await store.execute("chat_2", Acquire(worker_id="worker_a"))
+    await store.execute("chat_2", Interrupt())
+    await let_die(engine, "worker_a")
+    await beat(engine, "worker_b")
+    taken = await store.acquire("worker_b", limit=1)
+    assert [outcome.chat_id for outcome in taken] == ["chat_2"]
+
+
+async def test_a_chat_of_a_live_worker_is_not_handed_out_and_one_of_a_dead_worker_is(
+    store: SqlStore, engine: AsyncEngine
+) -> None:
+    await run_chats(store, "chat_1")
+    for worker in ("worker_a", "worker_b"):
+        await beat(engine, worker)
+    (held,) = await store.acquire("worker_a", limit=9)
+    assert await store.acquire("worker_b", limit=9) == []
+    with pytest.raises(NotAllowed):
+        await store.execute("chat_1", Acquire(worker_id="worker_b"))
+    await let_die(engine, "worker_a")
+    (taken,) = await store.acquire("worker_b", limit=9)
+    assert taken.epoch == held.epoch + 1
+    assert held.turn_id is not None
+    with pytest.raises(LeaseLost):
+        await store.execute("chat_1", StartAttempt(epoch=held.epoch, turn_id=held.turn_id))
+
+
+async def test_a_candidate_that_came_alive_again_is_judged_anew_under_the_lock(
+    store: SqlStore, engine: AsyncEngine
+) -> None:
+    """The candidates are a hint: between choosing and locking, the holder's heartbeat comes through."""
+    await run_chats(store, "chat_1")
+    await beat(engine, "worker_a")
+    await store.acquire("worker_a", limit=1)
+    await let_die(engine, "worker_a")
+    assert await find_candidates(engine, dead_after_s=store.dead_after_s, limit=9) == ["chat_1"]
+    await beat(engine, "worker_a")
+    with pytest.raises(NotAllowed):
+        await store.execute("chat_1", Acquire(worker_id="worker_b"))
+
+
+async def test_a_retired_worker_hands_over_at_once(store: SqlStore, engine: AsyncEngine) -> None:
+    await run_chats(store, "chat_1", "chat_2")
+    await beat(engine, "worker_a")
+    first, _ = await store.acquire("worker_a", limit=2)
+    await store.execute("chat_1", Release(epoch=first.epoch))
+    assert await find_candidates(engine, dead_after_s=store.dead_after_s, limit=9) == ["chat_1"]
+    await retire(engine, "worker_a")
+    assert await find_candidates(engine, dead_after_s=store.dead_after_s, limit=9) == ["chat_2", "chat_1"]
+
+
+async def test_a_heartbeat_moves_on_and_keeps_the_start(store: SqlStore, engine: AsyncEngine) -> None:
+    await beat(engine, "worker_a")
+    await let_die(engine, "worker_a")
+    await beat(engine, "worker_a")
+    async with begin_read(engine) as connection:
+        row = (await connection.execute(select(workers))).one()
+    assert row.heartbeat_at - LONG_AGO > timedelta(days=1)
+    assert row.started_at <= row.heartbeat_at
+
+
+async def test_many_workers_at_once_never_get_the_same_chat(store: SqlStore, engine: AsyncEngine) -> None:
+    names = [f"chat_{number:02}" for number in range(12)]
+    await run_chats(store, *names)
+    rivals = [f"worker_{letter}" for letter in "abcd"]
+    for worker in rivals:
+        await beat(engine, worker)
+    taken: list[str] = []
+    while len(taken) < len(names):
+        rounds = await asyncio.gather(*(store.acquire(worker, limit=4) for worker in rivals))
+        got = [outcome.chat_id for outcomes in rounds for outcome in outcomes]
+        assert got, "nobody got anything although there was something to get"
+        taken += got
+    assert sorted(taken) == names
+    async with begin_read(engine) as connection:
+        epochs = (await connection.execute(select(chats.c.epoch))).scalars().all()
+    assert set(epochs) == {1}
+
+
+async def test_r2_a_chat_that_somebody_has_locked_is_passed_over_and_not_waited_for(
+    store: SqlStore, engine: AsyncEngine
+) -> None:
+    """Only PostgreSQL has row locks; SQLite's writers take turns."""
+    await run_chats(store, "chat_1", "chat_2")
+    await beat(engine, "worker_a")
+    if engine.dialect.name == "sqlite":
+        taken = await store.acquire("worker_a", limit=2)
+        assert [outcome.chat_id for outcome in taken] == ["chat_1", "chat_2"]
+        return
+    async with begin_write(engine) as connection:
+        await connection.execute(select(chats).where(chats.c.id == "chat_1").with_for_update())
+        taken = await store.acquire("worker_a", limit=2)
+    assert [outcome.chat_id for outcome in taken] == ["chat_2"]

@@ -1,0 +1,488 @@
+"""The life of a chat on real databases: several users and workers, in any order and side by side.
+
+Hypothesis chooses what happens: commands that are legal and illegal, that name what is there and what was
+there once, from workers that hold the chat and from workers that lost it; models speak, workers die and come
+back, deadlines pass. One command alone is compared with `decide`: what it refuses must be refused and change
+nothing, and what it accepts must lead to the state and the queue it names. Two or three at once may come in
+any order; then the rules that hold for every order are checked. After every step the chat must be whole
+(testing/wholeness.py), and at the end a fresh worker must be able to bring it to rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import FieldInfo
+from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from indelible.content import Finish, Part, ReasoningDelta, Text, TextDelta, ToolCall, ToolResult, encode
+from indelible.errors import Interrupted, LeaseLost, Refused
+from indelible.ids import new_id
+from indelible.machine import TABLE, CommandName, State, Status, acts, commands, decide
+from indelible.machine.commands import Command
+from indelible.machine.states import QueuedRow, Snapshot, place_in_queue, state_of
+from indelible.store.append import JournalRow
+from indelible.store.engine import begin_read, begin_write, open_engine
+from indelible.store.port import Outcome, Words
+from indelible.store.snapshot import load_snapshot
+from indelible.store.sql import SqlStore
+from indelible.store.tables import attempts, chats, events, journal, messages, queue, turns, users, workers
+from indelible.testing.store import finish_parts, take_over
+from indelible.testing.wholeness import StoredChat, find_faults, load_chat
+
+T = TypeVar("T")
+EXAMPLES = {"sqlite": 20, "postgresql": 10}
+STEPS = st.lists(st.binary(min_size=24, max_size=24), min_size=1, max_size=20)
+"""One byte per choice. What there is to choose from depends on who came first, and Hypothesis must not notice."""
+
+WORKERS = 3
+LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
+DEAD_AFTER_S = 3600.0
+WRITING = {CommandName.SEND, CommandName.SEND_STEER, CommandName.SEND_INTERRUPT, CommandName.EDIT}
+REARRANGING = {CommandName.REORDER_QUEUE, CommandName.PROMOTE_QUEUED}
+KINDS = {
+    kind.name: kind
+    for kind in vars(commands).values()
+    if isinstance(kind, type) and issubclass(kind, Command) and hasattr(kind, "name")
+}
+NAMES = [name for name in CommandName if name not in {CommandName.CREATE, CommandName.DELETE}]
+REFUSALS = (Refused, LeaseLost, Interrupted)
+
+
+def test_a_chat_stays_whole_whatever_several_writers_do(migrated: str) -> None:
+    kind = "postgresql" if migrated.startswith("postgresql") else "sqlite"
+    examples = int(os.environ.get("INDELIBLE_EXAMPLES", EXAMPLES[kind]))
+
+    @settings(max_examples=examples)
+    @given(steps=STEPS, with_message=st.booleans())
+    def live(steps: list[bytes], with_message: bool) -> None:
+        asyncio.run(live_once(migrated, steps, with_message=with_message))
+
+    live()
+
+
+async def live_once(database: str, steps: list[bytes], *, with_message: bool) -> None:
+    engine = await open_engine(database)
+    try:
+        life = await Life.begin(engine, with_message=with_message)
+        for step in steps:
+            await life.step(step)
+            life.check()
+        await life.end()
+    finally:
+        await engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("statement", "fault"),
+    [
+        ("DELETE FROM events WHERE seq = 2", "numbered"),
+        ("UPDATE chats SET seq = seq + 1", "numbered"),
+        ("UPDATE chats SET status = 'waiting', holder = NULL", "turns are open"),
+        ("UPDATE turns SET outcome = 'complete', ended_at = started_at", "turns are open"),
+        ("UPDATE chats SET epoch = epoch + 1", "under epoch"),
+        ("UPDATE journal SET n = n + 1", "the journal of"),
+        ("DELETE FROM journal", "history has"),
+        ("UPDATE messages SET blocks = '[]' WHERE role = 'assistant'", "history has"),
+        ("UPDATE events SET ref = NULL WHERE kind = 'attempt'", "their beginning"),
+        ("UPDATE events SET ref = 'none' WHERE kind = 'message' AND seq < 3", "messages and the events"),
+        ("UPDATE events SET payload = NULL WHERE kind = 'message'", "that have ended"),
+        ("UPDATE messages SET blocks = '[]' WHERE role = 'tool'", "what follows it answers"),
+    ],
+)
+async def test_a_chat_that_was_broken_by_hand_is_told_so(statement: str, fault: str, engine: AsyncEngine) -> None:
+    life = await Life.begin(engine, with_message=True)
+    held = await life.store.execute(life.chat_id, commands.Acquire(worker_id=life.worker_ids[0]))
+    assert held.turn_id is not None
+    start = commands.StartAttempt(epoch=held.epoch, turn_id=held.turn_id)
+    attempt = (await life.store.execute(life.chat_id, start)).attempt
+    assert attempt is not None
+    said = [TextDelta("1", "one"), ToolCall("call", "look", "{}"), ToolResult("call", "look", "it"), Finish()]
+    await life.store.append([JournalRow(attempt.id, held.epoch, 1, encode(said))])
+    commit = commands.CommitStep(epoch=held.epoch, turn_id=held.turn_id, attempt_id=attempt.id)
+    await life.store.execute(life.chat_id, commit)
+    await life.store.execute(life.chat_id, start)
+    await life.look()
+    life.check()
+    async with begin_write(engine) as connection:
+        await connection.exec_driver_sql(statement)
+    await life.look()
+    assert any(fault in found for found in find_faults(life.stored)), find_faults(life.stored)
+
+
+class Move(msgspec.Struct, kw_only=True):
+    """One call of the store: a command with its words, or one journal row."""
+
+    name: str
+    command: Command | None = None
+    words: Words = Words()
+    text: str | None = None
+    row: JournalRow | None = None
+
+
+class Life:
+    """One chat, those who write to it, and what they were told."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.engine = engine
+        self.store = SqlStore(engine, dead_after_s=DEAD_AFTER_S)
+        self.choices = iter(b"")
+        self.chat_id = new_id("chat")
+        self.user_id = new_id("user")
+        self.worker_ids = [new_id("worker") for _ in range(WORKERS)]
+        self.epochs = dict.fromkeys(self.worker_ids, 0)
+        self.typed: Counter[str] = Counter()
+        self.text_of_row: dict[str, str] = {}
+        self.ends: dict[str, str] = {}
+        self.told: dict[tuple[str, int], bytes] = {}
+        self.refused: set[bytes] = set()
+        self.count = 0
+        self.stored: StoredChat
+
+    @classmethod
+    async def begin(cls, engine: AsyncEngine, *, with_message: bool) -> Life:
+        life = cls(engine)
+        async with begin_write(engine) as connection:
+            now = datetime.now(UTC)
+            await connection.execute(insert(users).values(id=life.user_id, name=life.user_id, created_at=now))
+            beating = [{"id": id_, "started_at": now, "heartbeat_at": now} for id_ in life.worker_ids]
+            await connection.execute(insert(workers), beating)
+        text = life.name("message")
+        words = Words(owner_id=life.user_id, author_id=life.user_id, blocks=[Text(text)])
+        await life.store.execute(life.chat_id, commands.Create(with_message=with_message), words)
+        life.typed[text] += with_message
+        await life.look()
+        life.check()
+        return life
+
+    def name(self, kind: str) -> str:
+        self.count += 1
+        return f"{kind}-{self.count}"
+
+    # --- what happens ---
+
+    def pick(self, options: Sequence[T]) -> T:
+        return options[next(self.choices, 0) % len(options)]
+
+    async def step(self, choices: bytes) -> None:
+        self.choices = iter(choices)
+        choice = self.pick(range(10))
+        if choice <= 1:
+            await self.let_the_world_turn()
+        elif choice <= 6:
+            await self.do_one(self.draw_move())
+        else:
+            drawn = [self.draw_move() for _ in range(self.pick([2, 3]))]
+            await self.do_together(drop_rivals(drawn))
+
+    async def let_the_world_turn(self) -> None:
+        """A worker dies or comes back, or the time to answer is over."""
+        worker_id = self.pick(self.worker_ids)
+        heartbeat_at = self.pick([LONG_AGO, datetime.now(UTC)])
+        async with begin_write(self.engine) as connection:
+            beat = update(workers).where(workers.c.id == worker_id).values(heartbeat_at=heartbeat_at)
+            await connection.execute(beat)
+            waiting = update(chats).where(chats.c.id == self.chat_id, chats.c.status == "requires_action")
+            await connection.execute(waiting.values(deadline_at=LONG_AGO))
+        await self.look()
+
+    async def do_one(self, move: Move) -> None:
+        """Alone, a command does what `decide` says of the snapshot before it."""
+        if move.command is None:
+            await self.settle([await self.carry_out(move)], [move])
+            return
+        snapshot = await self.load_snapshot(move.command)
+        try:
+            decided: Any = decide(snapshot, move.command)
+        except REFUSALS as error:
+            decided = error
+        before = self.stored
+        result = await self.carry_out(move)
+        await self.settle([result], [move])
+        if isinstance(decided, Exception):
+            assert type(result) is type(decided), (move, result, decided)
+            assert self.stored == before, move
+            return
+        assert isinstance(result, Outcome), (move, result)
+        assert result.effective == decided.effective
+        if decided.acts:
+            state = state_of(result.status or Status.WAITING, queued=len(self.stored.queue), archived=self.is_archived)
+            assert state in TABLE[move.command.name][snapshot.state], (move, snapshot.state, state)
+        else:
+            assert self.stored == before, move
+        expected = rearrange(snapshot, decided.acts, result.queued_id)
+        assert read_queue(self.stored) == expected, move
+
+    async def do_together(self, moves: list[Move]) -> None:
+        before = read_queue(self.stored)
+        await self.settle(await asyncio.gather(*(self.carry_out(move) for move in moves)), moves)
+        after = [row.id for row in read_queue(self.stored)]
+        if not any(move.name in REARRANGING for move in moves):
+            old = [row.id for row in before]
+            assert [id_ for id_ in old if id_ in after] == [id_ for id_ in after if id_ in old], moves
+
+    async def carry_out(self, move: Move) -> Any:
+        try:
+            if move.row is not None:
+                return await self.store.append([move.row])
+            assert move.command is not None
+            return await self.store.execute(self.chat_id, move.command, move.words)
+        except REFUSALS as error:
+            return error
+
+    async def settle(self, results: list[Any], moves: list[Move]) -> None:
+        """Remember what was acknowledged, in the order in which the store did it."""
+        done = list(zip(results, moves, strict=True))
+        for result, move in done:
+            if move.row is not None and move.row.attempt_id in result.written:
+                self.told[move.row.attempt_id, move.row.n] = move.row.parts
+            elif move.row is not None:
+                self.refused.add(move.row.parts)
+            elif move.words.rest and not (isinstance(result, Outcome) and result.effective):
+                self.refused.add(encode(move.words.rest))
+        outcomes = [(result, move) for result, move in done if isinstance(result, Outcome) and result.effective]
+        for outcome, move in sorted(outcomes, key=lambda pair: pair[0].seq):
+            self.remember(outcome, move)
+        await self.look()
+
+    async def look(self) -> None:
+        stored = await load_chat(self.engine, self.chat_id)
+        assert stored is not None
+        self.stored = stored
+
+    def remember(self, outcome: Outcome, move: Move) -> None:
+        command = move.command
+        if isinstance(command, commands.Acquire):
+            self.epochs[command.worker_id] = outcome.epoch
+        if isinstance(command, commands.DeleteQueued | commands.EditQueued):
+            self.typed[self.text_of_row[command.queued_id]] -= 1
+        if move.text is not None:
+            self.typed[move.text] += 1
+            row_id = command.queued_id if isinstance(command, commands.EditQueued) else outcome.queued_id
+            if row_id is not None:
+                self.text_of_row[row_id] = move.text
+
+    async def load_snapshot(self, command: Command) -> Snapshot:
+        async with begin_write(self.engine) as connection:
+            loaded = await load_snapshot(connection, self.chat_id, command, dead_after_s=DEAD_AFTER_S)
+        assert loaded is not None
+        return loaded.snapshot
+
+    # --- what may happen ---
+
+    @property
+    def is_archived(self) -> bool:
+        return bool(self.stored.chat.archived)
+
+    @property
+    def state(self) -> State:
+        status = Status(self.stored.chat.status)
+        return state_of(status, queued=len(self.stored.queue), archived=self.is_archived)
+
+    def draw_move(self) -> Move:
+        """Mostly the next thing that a sensible worker or user would do; else anything, with any names."""
+        is_sober = self.pick(range(8)) < 5
+        names = self.list_sensible() if is_sober else [name for name in NAMES if self.state in TABLE[name]]
+        name = self.pick(names if is_sober or self.pick(range(3)) else NAMES)
+        if name == "append" or (not is_sober and self.stored.attempts and self.pick(range(4)) == 0):
+            return self.draw_speech(is_sober=is_sober)
+        kind = KINDS[CommandName(name)]
+        fields = msgspec.structs.fields(kind)
+        command = kind(**{field.name: self.draw_field(field, kind, is_sober=is_sober) for field in fields})
+        if name in WRITING or name is CommandName.EDIT_QUEUED:
+            text = self.name("message")
+            words = Words(author_id=self.user_id, blocks=[Text(text)])
+            return Move(name=name, command=command, words=words, text=text)
+        return Move(name=name, command=command, words=self.choose_words(command))
+
+    def list_sensible(self) -> list[str]:
+        """What brings the work on, and the users who come in between."""
+        attempt, holder = self.stored.open_attempt, self.stored.chat.holder
+        match self.stored.chat.status:
+            case "running" | "interrupting" if holder is None:
+                return ["acquire"]
+            case "running" if attempt is None:
+                return ["start_attempt", "start_attempt", "start_attempt", "send_steer", "acquire"]
+            case "running":
+                ends = [
+                    "commit_step",
+                    "commit_step",
+                    "finish_turn",
+                    "await_action",
+                    "fail",
+                    "interrupt",
+                    "edit",
+                    "send",
+                ]
+                return [*["append"] * 5, *ends, "acquire", "release", "start_attempt"]
+            case "interrupting":
+                return ["append", "finish_interruption", "commit_step", "finish_turn", "fail", "acquire"]
+            case "requires_action":
+                return ["tool_results", "tool_results", "action_expired", "interrupt", "send_interrupt", "send"]
+            case "error":
+                return ["retry", "retry", "send", "regenerate", "switch_head", "archive", "unarchive"]
+            case "waiting" if any(message.partial for message in self.stored.path[-2:]):
+                return ["continue", "continue", "send", "regenerate"]
+            case _:
+                return ["continue", "send", "send", "regenerate", "edit", "switch_head", "compact", "unarchive"]
+
+    def choose_words(self, command: Command) -> Words:
+        """A worker that ends a step brings what is missing of it."""
+        match command:
+            case commands.ToolResults():
+                return Words(results=[ToolResult(call_id=id_, name="look", output="it") for id_ in command.call_ids])
+            case commands.CommitStep(failed=False) | commands.FinishTurn(attempt_id=str()):
+                said = self.stored.parts_of(getattr(command, "attempt_id", ""))
+                return Words(rest=[TextDelta("9", self.name("rest ")), *finish_parts(said)])
+            case commands.AwaitAction():
+                call = ToolCall(id=self.name("call"), name="look", arguments="{}")
+                said = finish_parts(self.stored.parts_of(command.attempt_id))
+                return Words(rest=[*said, call], deadline_s=600)
+            case _:
+                return Words()
+
+    def draw_speech(self, *, is_sober: bool) -> Move:
+        epoch = self.draw_epoch(is_sober=is_sober)
+        attempt = self.stored.open_attempt
+        if attempt is None or not is_sober:
+            attempt = self.pick(self.stored.attempts) if self.stored.attempts else None
+        if attempt is None:
+            return Move(name="interrupt", command=commands.Interrupt())
+        n = sum(row.attempt_id == attempt.id for row in self.stored.journal) + 1
+        word = self.name("word ")
+        call = ToolCall(id=self.name("call"), name="look", arguments="{}")
+        answer = ToolResult(call_id=call.id, name="look", output="it")
+        speeches: list[list[Part]] = [
+            [TextDelta("1", word)],
+            [ReasoningDelta("2", word)],
+            [call],
+            [TextDelta("1", word), call, answer],
+            [TextDelta("1", word), Finish()],
+        ]
+        said = self.pick(speeches)
+        row = JournalRow(attempt.id, epoch, n, encode([*said, TextDelta("1", self.name(" "))]))
+        return Move(name="append", row=row)
+
+    def draw_epoch(self, *, is_sober: bool) -> int:
+        """That of the worker that holds the chat; else one that some worker believes in."""
+        holder = self.stored.chat.holder
+        return self.epochs[holder if is_sober and holder is not None else self.pick(self.worker_ids)]
+
+    def draw_field(self, field: FieldInfo, kind: type[Command], *, is_sober: bool) -> Any:
+        stored = self.stored
+        turn, attempt = stored.open_turn, stored.open_attempt
+        match field.name:
+            case "worker_id":
+                return self.pick(self.worker_ids)
+            case "epoch":
+                return self.draw_epoch(is_sober=is_sober)
+            case "turn_id":
+                open_id = turn.id if turn is not None else "no_turn"
+                return open_id if is_sober else self.pick([open_id, *(row.id for row in stored.turns)])
+            case "attempt_id":
+                open_id = attempt.id if attempt is not None else None if not field.required else "no_attempt"
+                return open_id if is_sober else self.pick([open_id, *(row.id for row in stored.attempts)])
+            case "message_id":
+                role = {commands.Edit: "user", commands.Regenerate: "assistant"}.get(kind)
+                fitting = [row.id for row in stored.messages if not is_sober or role in {None, row.role}]
+                return self.pick([*fitting, "no_message"] if not is_sober else fitting or ["no_message"])
+            case "queued_id":
+                return self.pick([*(row.id for row in stored.queue), "no_row"])
+            case "queued_ids":
+                rows = [row.id for row in stored.queue]
+                return tuple(rows.pop(self.pick(range(len(rows)))) for _ in stored.queue)
+            case "call_ids":
+                path = [message for message in stored.path if message.role == "assistant"]
+                calls = [block.id for block in path[-1].blocks if isinstance(block, ToolCall)] if path else []
+                return tuple(calls[-1:])
+            case "failed":
+                return self.pick([False, True])
+            case _:
+                pytest.fail(f"Nobody can draw {field.name}")
+
+    # --- what must hold ---
+
+    def check(self) -> None:
+        stored = self.stored
+        faults = find_faults(stored)
+        assert faults == [], faults
+        assert Counter(stored.typed) == +self.typed
+        rows = {(row.attempt_id, row.n): row.parts for row in stored.journal}
+        assert self.told.items() <= rows.items(), "an acknowledged row is gone or changed"
+        assert not self.refused & set(rows.values()), "somebody wrote who was refused"
+        ends = {row.id: row.outcome for row in (*stored.turns, *stored.attempts) if row.outcome is not None}
+        assert self.ends.items() <= ends.items(), "what had ended ended again"
+        self.ends = ends
+
+    async def end(self) -> None:
+        """A worker that comes last brings the chat to rest with all that was typed in history; then it is deleted."""
+        last_id = new_id("worker")
+        async with begin_write(self.engine) as connection:
+            await connection.execute(delete(workers).where(workers.c.id.in_(self.worker_ids)))
+            now = datetime.now(UTC)
+            await connection.execute(insert(workers).values(id=last_id, started_at=now, heartbeat_at=now))
+        rests = await take_over(self.store, self.engine, self.chat_id, last_id)
+        await self.look()
+        self.check()
+        assert rests is not None
+        assert Status(rests.chat.status) in {Status.WAITING, Status.ERROR}
+        if rests.chat.status == Status.WAITING:
+            assert rests.queue == []
+        attempt_ids = [row.id for row in rests.attempts]
+        await self.store.execute(self.chat_id, commands.Delete())
+        async with begin_read(self.engine) as connection:
+            for table in (turns, attempts, messages, queue, events):
+                left = select(func.count()).select_from(table).where(table.c.chat_id == self.chat_id)
+                assert (await connection.execute(left)).scalar_one() == 0, table.name
+            left = select(func.count()).select_from(journal).where(journal.c.attempt_id.in_(attempt_ids))
+            assert (await connection.execute(left)).scalar_one() == 0
+
+
+def drop_rivals(moves: list[Move]) -> list[Move]:
+    """Those that can happen at once: a worker does one thing at a time, and an epoch is one worker's."""
+    epochs: set[int] = set()
+    kept: list[Move] = []
+    for move in moves:
+        epoch = move.row.epoch if move.row is not None else getattr(move.command, "epoch", None)
+        if epoch is None or epoch not in epochs:
+            kept.append(move)
+        epochs |= {epoch} if epoch is not None else set()
+    return kept
+
+
+# --- the queue, as the machine has it ---
+
+
+def read_queue(stored: StoredChat) -> list[QueuedRow]:
+    return [QueuedRow(id=row.id, when=row.when) for row in stored.queue]
+
+
+def rearrange(snapshot: Snapshot, decided: tuple[acts.Act, ...], queued_id: str | None) -> list[QueuedRow]:
+    """The queue after these acts."""
+    rows = list(snapshot.queue)
+    for act in decided:
+        match act:
+            case acts.Enqueue():
+                assert queued_id is not None
+                rows.insert(place_in_queue(rows, act.when), QueuedRow(id=queued_id, when=act.when))
+            case acts.TakeQueued():
+                taken = act.queued_id or rows[0].id
+                rows = [row for row in rows if row.id != taken]
+            case acts.MoveSteersIn():
+                rows = [row for row in rows if row.when != "steer"]
+            case acts.RemoveQueued():
+                rows = [row for row in rows if row.id != act.queued_id]
+            case acts.ArrangeQueue():
+                rows.sort(key=lambda row: act.queued_ids.index(row.id))
+                rows = [QueuedRow(id=row.id, when="promoted") if row.id == act.promoted_id else row for row in rows]
+    return rows

@@ -1,0 +1,54 @@
+"""One working process per SQLite file (R12), with real processes and `kill -9`."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from indelible.store.failures import DatabaseUnusable
+from indelible.store.lock import hold_alone
+
+HOLD = """
+import sys
+from indelible.store.lock import hold_alone
+with hold_alone(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def start_holder(database: Path) -> subprocess.Popen[str]:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(database)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    return holder
+
+
+def test_a_second_process_is_told_who_has_the_file_and_gets_it_after_kill_9(tmp_path: Path) -> None:
+    database = tmp_path / "chats.db"
+    with start_holder(database) as holder:
+        told = rf"in use by another server or worker \(process {holder.pid}\)"
+        with pytest.raises(DatabaseUnusable, match=told), hold_alone(database):
+            pytest.fail("two processes held one file")
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+    with hold_alone(database):
+        pass
+
+
+def test_who_leaves_in_order_leaves_it_free(tmp_path: Path) -> None:
+    database = tmp_path / "chats.db"
+    for _ in range(2):
+        with hold_alone(database):
+            pass
+
+
+def test_postgresql_carries_several() -> None:
+    with hold_alone("postgresql://host/chats"), hold_alone("postgresql://host/chats"):
+        pass

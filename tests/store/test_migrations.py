@@ -1,0 +1,263 @@
+"""Migrations build exactly the tables of tables.py, keep what is there, and refuse what they do not know."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, select, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from indelible.store.engine import begin_read, begin_write, open_engine
+from indelible.store.failures import DatabaseUnusable, SchemaTooNew
+from indelible.store.migrate import (
+    VERSION_TABLE,
+    Migrated,
+    check_schema,
+    find_revision,
+    list_revisions,
+    load_revision,
+    migrate,
+)
+from indelible.store.tables import chats, messages, metadata, users
+
+HEAD = find_revision("head")
+
+# Everything that a server knows about a schema: columns, constraints and indexes, as it would write them itself.
+POSTGRES_CATALOGUE = """
+SELECT c.relname, 'column', a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
+    a.attcollation::regcollation::text, pg_get_expr(d.adbin, d.adrelid)
+FROM pg_attribute a
+    JOIN pg_class c ON c.oid = a.attrelid
+    LEFT JOIN pg_attrdef d ON (d.adrelid, d.adnum) = (c.oid, a.attnum)
+WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace AND a.attnum > 0 AND NOT a.attisdropped
+UNION ALL
+SELECT conrelid::regclass::text, 'constraint', conname, pg_get_constraintdef(oid), NULL, NULL, NULL
+FROM pg_constraint WHERE connamespace = 'public'::regnamespace
+UNION ALL
+SELECT tablename, 'index', indexname, indexdef, NULL, NULL, NULL FROM pg_indexes WHERE schemaname = 'public'
+"""
+
+
+async def read_catalogue(engine: AsyncEngine) -> set[Any]:
+    async with begin_read(engine) as connection:
+        if engine.dialect.name == "postgresql":
+            rows = (await connection.execute(text(POSTGRES_CATALOGUE))).all()
+            return {tuple(row) for row in rows if row[0] != VERSION_TABLE}
+        made = (await connection.scalars(text("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"))).all()
+        return {read_statement(statement) for statement in made if VERSION_TABLE not in statement}
+
+
+def read_statement(statement: str) -> tuple[str, frozenset[str], str]:
+    """A statement of SQLite's without spaces: what it makes, each column and constraint, and what follows."""
+    head, _, rest = "".join(statement.split()).partition("(")
+    body, _, tail = rest.rpartition(")")
+    return head, frozenset(re.split(r",(?![^()]*\))", body)), tail
+
+
+async def test_the_migrations_build_exactly_the_tables(new_database: str) -> None:
+    await migrate(new_database)
+    engine = await open_engine(new_database)
+    migrated = await read_catalogue(engine)
+    async with begin_write(engine) as connection:
+        await connection.run_sync(drop_everything)
+        await connection.run_sync(metadata.create_all)
+    declared = await read_catalogue(engine)
+    await engine.dispose()
+
+    assert len(migrated) > 30
+    assert migrated == declared
+
+
+def drop_everything(connection: Connection) -> None:
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("DROP SCHEMA public CASCADE"))
+        connection.execute(text("CREATE SCHEMA public"))
+    else:
+        metadata.drop_all(connection)
+
+
+async def test_alembic_finds_nothing_to_add(database: str) -> None:
+    engine = await open_engine(database)
+    async with begin_read(engine) as connection:
+        found = await connection.run_sync(find_differences)
+    await engine.dispose()
+
+    assert found == []
+
+
+def find_differences(connection: Connection) -> list[Any]:
+    context = MigrationContext.configure(
+        connection, opts={"version_table": VERSION_TABLE, "compare_server_default": True}
+    )
+    return list(compare_metadata(context, metadata))
+
+
+async def test_the_comments_are_in_the_database_on_postgres(new_postgres: str) -> None:
+    await migrate(new_postgres)
+    engine = await open_engine(new_postgres)
+    async with begin_read(engine) as connection:
+        told = await connection.scalars(
+            text("SELECT description FROM pg_description WHERE objoid = 'journal'::regclass")
+        )
+        found = set(told)
+    await engine.dispose()
+
+    journal = metadata.tables["journal"]
+    assert found == {journal.comment, *(column.comment for column in journal.columns if column.comment)}
+
+
+@pytest.mark.parametrize("revision", list_revisions()[:-1])
+async def test_an_upgrade_from_any_older_revision_keeps_what_was_there(new_database: str, revision: str) -> None:
+    assert await migrate(new_database, target=revision) == Migrated(None, revision)
+    engine = await open_engine(new_database)
+    await write_a_chat(engine)
+    before = await read_a_chat(engine)
+    await engine.dispose()
+
+    assert await migrate(new_database) == Migrated(revision, HEAD)
+
+    engine = await open_engine(new_database)
+    await check_schema(engine)
+    assert await read_a_chat(engine) == before
+    assert before[1][0]["blocks"] == BLOCKS
+    await engine.dispose()
+
+
+BLOCKS = b'[{"type":"text","text":"\\u0000 Hei"}]'
+# In plain SQL: what tables.py says holds for the newest revision only.
+A_CHAT = """
+INSERT INTO users (id, name, created_at) VALUES ('u', 'Ada', '2026-11-15T09:00:00.000000Z');
+INSERT INTO chats (id, owner_id, status, created_at, updated_at)
+    VALUES ('c', 'u', 'waiting', '2026-11-15T09:00:00.000000Z', '2026-11-15T09:00:00.000000Z');
+INSERT INTO messages (chat_id, id, role, blocks, created_at)
+    VALUES ('c', 'm', 'user', :blocks, '2026-11-15T09:00:00.000000Z');
+UPDATE chats SET head_id = 'm'
+"""
+
+
+async def write_a_chat(engine: AsyncEngine) -> None:
+    async with begin_write(engine) as connection:
+        for statement in A_CHAT.split(";"):
+            await connection.execute(text(statement), {"blocks": BLOCKS} if ":blocks" in statement else {})
+
+
+async def read_a_chat(engine: AsyncEngine) -> list[list[Any]]:
+    async with begin_read(engine) as connection:
+        return [
+            [dict(row) for row in (await connection.execute(select(table))).mappings()]
+            for table in (users, messages, chats)
+        ]
+
+
+async def test_migrating_again_changes_nothing(database: str) -> None:
+    engine = await open_engine(database)
+    before = await read_catalogue(engine)
+
+    assert await migrate(database) == Migrated(HEAD, HEAD)
+
+    assert await read_catalogue(engine) == before
+    await engine.dispose()
+
+
+async def test_processes_that_start_together_migrate_once(new_database: str) -> None:
+    program = (
+        f"import asyncio; from indelible.store.migrate import migrate; print(asyncio.run(migrate({new_database!r})))"
+    )
+    processes = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        for _ in range(3)
+    ]
+    answers = [await process.communicate() for process in processes]
+
+    assert [error.decode() for _, error in answers] == [""] * 3
+    said = sorted(output.decode().strip() for output, _ in answers)
+    assert said == [str(Migrated(HEAD, HEAD))] * 2 + [str(Migrated(None, HEAD))]
+
+
+async def test_tasks_that_start_together_migrate_once(new_database: str) -> None:
+    done = await asyncio.gather(*[migrate(new_database) for _ in range(4)])
+
+    assert sorted(done, key=str) == [Migrated(HEAD, HEAD)] * 3 + [Migrated(None, HEAD)]
+
+
+async def test_a_newer_schema_is_refused_with_what_to_do(new_database: str) -> None:
+    await migrate(new_database)
+    engine = await open_engine(new_database)
+    async with begin_write(engine) as connection:
+        await connection.execute(text("UPDATE indelible_schema SET version_num = '9999'"))
+
+    with pytest.raises(SchemaTooNew, match=f"schema 9999; this one knows up to {HEAD}.*Upgrade Indelible"):
+        await migrate(new_database)
+    with pytest.raises(SchemaTooNew):
+        await check_schema(engine)
+    assert await load_revision(engine) == "9999"
+    await engine.dispose()
+
+
+async def test_an_older_schema_is_told_how_to_get_up_to_date(new_database: str) -> None:
+    engine = await open_engine(new_database)
+    with pytest.raises(DatabaseUnusable, match="Run 'indelible migrate'"):
+        await check_schema(engine)
+    await engine.dispose()
+
+
+async def test_a_database_of_something_else_is_left_alone(new_database: str) -> None:
+    engine = await open_engine(new_database)
+    async with begin_write(engine) as connection:
+        await connection.execute(text("CREATE TABLE users (email TEXT)"))
+
+    with pytest.raises(DatabaseUnusable, match=r"tables of something else \(users\)"):
+        await migrate(new_database)
+
+    assert await load_revision(engine) is None
+    await engine.dispose()
+
+
+async def test_a_migration_that_fails_leaves_nothing_behind(new_postgres: str) -> None:
+    engine = await open_engine(new_postgres)
+    async with begin_write(engine) as connection:
+        await connection.execute(text("CREATE VIEW files AS SELECT 1 AS id"))  # in the way of the second revision
+
+    with pytest.raises(Exception, match="files"):
+        await migrate(new_postgres)
+
+    assert await load_revision(engine) is None
+    async with begin_read(engine) as connection:
+        left = await connection.scalars(text("SELECT tablename FROM pg_tables WHERE schemaname = 'public'"))
+        assert list(left) == []
+    await engine.dispose()
+
+
+async def test_a_file_whose_rows_hang_in_the_air_is_not_migrated(tmp_path: Path) -> None:
+    path = tmp_path / "chats.db"
+    await migrate(path, target="0001")
+    with closing(sqlite3.connect(path)) as connection:  # which does not look at foreign keys
+        connection.execute(
+            "INSERT INTO events VALUES ('nowhere', 1, 'status', NULL, NULL, '2026-11-15T09:00:00.000000Z')"
+        )
+        connection.commit()
+
+    with pytest.raises(DatabaseUnusable, match="rows of events hang on rows that are not there"):
+        await migrate(path)
+
+    engine = await open_engine(path)
+    assert await load_revision(engine) == "0001"
+    await engine.dispose()
+
+
+def test_every_revision_is_a_module_that_is_named_after_it() -> None:
+    folder = Path(sys.modules["indelible.store.migrate"].__file__ or "").parent / "migrations" / "versions"
+    modules = sorted(path.stem for path in folder.glob("v*.py"))
+
+    assert [name[1:5] for name in modules] == list_revisions()

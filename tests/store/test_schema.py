@@ -1,0 +1,392 @@
+"""The schema refuses what the machine forbids, on both databases, whoever writes.
+
+`ROWS` is a small world in which every table has a legal row. A case changes a few columns of one row and names
+the constraint that has to refuse it; a constraint without a case fails the last test of its group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import (
+    CheckConstraint,
+    Index,
+    PrimaryKeyConstraint,
+    Table,
+    UniqueConstraint,
+    delete,
+    func,
+    insert,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from indelible.machine.states import Status, state_of
+from indelible.store.engine import begin_read, begin_write
+from indelible.store.tables import (
+    attempts,
+    chats,
+    drafts,
+    events,
+    files,
+    idempotency_keys,
+    journal,
+    messages,
+    metadata,
+    queue,
+    tokens,
+    tool_runs,
+    turns,
+    users,
+    workers,
+)
+
+AT = datetime(2026, 11, 15, tzinfo=UTC)
+HASH = bytes(32)
+ENDED = {"outcome": "complete", "ended_at": AT}
+Row = Mapping[str, Any]
+
+ROWS: dict[Table, Row] = {
+    users: {"id": "u", "name": "Ada", "created_at": AT},
+    tokens: {"id": "k", "user_id": "u", "hash": HASH, "name": "laptop", "created_at": AT},
+    chats: {"id": "c", "owner_id": "u", "status": "running", "seq": 5, "created_at": AT, "updated_at": AT},
+    messages: {"chat_id": "c", "id": "m", "role": "user", "blocks": b"[]", "created_at": AT},
+    turns: {"id": "t", "chat_id": "c", "number": 1, "kind": "reply", "message_id": "m", "started_at": AT},
+    attempts: {"id": "a", "chat_id": "c", "turn_id": "t", "step": 1, "number": 1, "epoch": 1, "started_at": AT},
+    journal: {"attempt_id": "a", "n": 1, "parts": b"[]", "at": AT},
+    tool_runs: {
+        "turn_id": "t",
+        "step": 1,
+        "call_index": 0,
+        "attempt_id": "a",
+        "call_id": "call_1",
+        "name": "weather",
+        "arguments": b"{}",
+        "state": "started",
+        "idempotency_key": "t:1:0",
+        "started_at": AT,
+    },
+    queue: {
+        "id": "q",
+        "chat_id": "c",
+        "position": 1,
+        "when": "queue",
+        "content": b"[]",
+        "author_id": "u",
+        "created_at": AT,
+    },
+    events: {"chat_id": "c", "seq": 1, "kind": "status", "at": AT},
+    workers: {"id": "w", "started_at": AT, "heartbeat_at": AT},
+    idempotency_keys: {
+        "user_id": "u",
+        "key": "k",
+        "route": "POST /chats",
+        "body_hash": HASH,
+        "status": 201,
+        "body": b"{}",
+        "expires_at": AT,
+    },
+    files: {
+        "id": "f",
+        "owner_id": "u",
+        "chat_id": "c",
+        "media_type": "image/png",
+        "size_bytes": 0,
+        "sha256": HASH,
+        "content": b"",
+        "created_at": AT,
+    },
+    drafts: {"user_id": "u", "chat_id": "c", "content": b"[]", "updated_at": AT},
+}
+
+REFUSED: list[tuple[str, Table, Row]] = [
+    ("chats_status_check", chats, {"status": "pending"}),
+    ("chats_archived_is_idle_check", chats, {"archived": True, "status": "requires_action"}),
+    ("chats_holder_is_busy_check", chats, {"holder": "w", "status": "waiting"}),
+    ("chats_holder_is_busy_check", chats, {"holder": "w", "status": "requires_action"}),
+    ("chats_error_is_told_check", chats, {"status": "error"}),
+    ("chats_error_is_told_check", chats, {"status": "running", "error": b"{}"}),
+    ("chats_retry_is_busy_check", chats, {"status": "waiting", "retry": b"{}"}),
+    ("chats_epoch_check", chats, {"epoch": -1}),
+    ("chats_seq_check", chats, {"seq": -1}),
+    ("chats_seq_check", chats, {"last_read_seq": -1}),
+    ("chats_seq_check", chats, {"last_read_seq": 6}),
+    ("turns_kind_check", turns, {"kind": "chat"}),
+    ("turns_outcome_check", turns, {"outcome": "done", "ended_at": AT}),
+    ("turns_one_end_check", turns, {"outcome": "complete"}),
+    ("turns_one_end_check", turns, {"ended_at": AT}),
+    ("turns_number_check", turns, {"number": 0}),
+    ("turns_takeovers_check", turns, {"takeovers": 1, "barren_takeovers": 2}),
+    ("turns_takeovers_check", turns, {"barren_takeovers": -1}),
+    ("messages_role_check", messages, {"role": "developer"}),
+    ("messages_visibility_check", messages, {"visibility": "nobody"}),
+    ("messages_reason_check", messages, {"role": "assistant", "reason": "bored"}),
+    ("messages_not_its_own_parent_check", messages, {"parent_id": "m"}),
+    ("messages_partial_has_a_reason_check", messages, {"role": "assistant", "partial": True}),
+    ("messages_only_replies_are_cut_check", messages, {"role": "tool", "reason": "crashed"}),
+    (
+        "messages_only_replies_are_stored_check",
+        messages,
+        {"role": "assistant", "response_id": "resp_1", "partial": True, "reason": "failed"},
+    ),
+    ("messages_only_replies_are_stored_check", messages, {"role": "user", "response_id": "resp_1"}),
+    ("messages_notice_is_for_people_check", messages, {"role": "notice", "visibility": "model"}),
+    ("messages_cost_nanousd_check", messages, {"cost_nanousd": -1}),
+    ("queue_when_check", queue, {"when": "later"}),
+    ("events_seq_check", events, {"seq": 0}),
+    ("attempts_outcome_check", attempts, {"outcome": "done", "ended_at": AT, "last_n": 0}),
+    ("attempts_one_end_check", attempts, {"outcome": "complete", "last_n": 0}),
+    ("attempts_one_end_check", attempts, {"ended_at": AT}),
+    ("attempts_last_n_is_told_check", attempts, {"outcome": "complete", "ended_at": AT}),
+    ("attempts_numbering_check", attempts, {"step": 0}),
+    ("attempts_numbering_check", attempts, {"number": 0}),
+    ("attempts_epoch_check", attempts, {"epoch": -1}),
+    ("attempts_last_n_check", attempts, {**ENDED, "last_n": -1}),
+    ("attempts_packed_has_ended_check", attempts, {"packed": True}),
+    ("journal_n_check", journal, {"n": -1}),
+    ("tool_runs_state_check", tool_runs, {"state": "running"}),
+    ("tool_runs_settled_has_a_result_check", tool_runs, {"state": "settled", "settled_at": AT}),
+    ("tool_runs_settled_has_a_time_check", tool_runs, {"state": "settled", "result": b"{}"}),
+    ("tool_runs_numbering_check", tool_runs, {"step": 0}),
+    ("tool_runs_numbering_check", tool_runs, {"call_index": -1}),
+    ("files_size_bytes_check", files, {"size_bytes": -1}),
+]
+
+# A second row of a table: what of it differs from the first, and what it must not share with it.
+TWICE: list[tuple[str, Table, Row]] = [
+    ("users_name_key", users, {"id": "u2"}),
+    ("tokens_hash_key", tokens, {"id": "k2"}),
+    ("turns_one_open", turns, {"id": "t2", "number": 2}),
+    ("turns_chat_id_number_key", turns, {"id": "t2", **ENDED}),
+    ("attempts_one_open", attempts, {"id": "a2", "number": 2}),
+    ("attempts_turn_id_step_number_key", attempts, {"id": "a2", **ENDED, "last_n": 3}),
+    ("queue_chat_id_position_key", queue, {"id": "q2"}),
+    ("tool_runs_idempotency_key_key", tool_runs, {"call_index": 1}),
+    ("events_pk", events, {"kind": "message"}),
+    ("journal_pk", journal, {"parts": b"[1]"}),
+    ("tool_runs_pk", tool_runs, {"idempotency_key": "other"}),
+    ("idempotency_keys_pk", idempotency_keys, {"route": "POST /other"}),
+    ("drafts_pk", drafts, {"content": b"[1]"}),
+    ("messages_pk", messages, {"role": "notice"}),
+]
+
+LEGAL_SECOND_ROWS: list[tuple[Table, Row]] = [
+    (turns, {"id": "t2", "number": 2, **ENDED}),
+    (attempts, {"id": "a2", "number": 2, **ENDED, "last_n": 0, "packed": True}),
+    (attempts, {"id": "a2", "step": 2, **ENDED, "last_n": 7}),
+    (messages, {"id": "m2", "parent_id": "m", "role": "assistant", "reason": "interrupted"}),
+    (messages, {"id": "m2", "parent_id": "m", "role": "assistant", "partial": True, "reason": "crashed"}),
+    (messages, {"id": "m2", "parent_id": "m", "role": "notice", "visibility": "people"}),
+    (tool_runs, {"call_index": 1, "idempotency_key": "x", "state": "settled", "result": b"{}", "settled_at": AT}),
+    (queue, {"id": "q2", "position": 2, "when": "promoted"}),
+    (journal, {"n": 0}),
+]
+
+
+async def fill(connection: AsyncConnection, *, up_to: Table | None = None) -> None:
+    """Write the world, or the part of it that stands before a table."""
+    for table, row in ROWS.items():
+        if table is up_to:
+            return
+        await connection.execute(insert(table).values(row))
+
+
+# --- values --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "table", "change"), REFUSED, ids=[f"{rule}-{n}" for n, (rule, *_) in enumerate(REFUSED)]
+)
+async def test_a_row_that_breaks_a_rule_is_refused(engine: AsyncEngine, rule: str, table: Table, change: Row) -> None:
+    async with begin_write(engine) as connection:
+        await fill(connection, up_to=table)
+        with pytest.raises(IntegrityError, match=rule):
+            await connection.execute(insert(table).values({**ROWS[table], **change}))
+        await connection.rollback()
+
+
+@pytest.mark.parametrize(("rule", "table", "change"), TWICE, ids=[rule for rule, *_ in TWICE])
+async def test_a_second_row_that_breaks_a_rule_is_refused(
+    engine: AsyncEngine, rule: str, table: Table, change: Row
+) -> None:
+    async with begin_write(engine) as connection:
+        await fill(connection)
+        with pytest.raises(IntegrityError, match=name_broken_rule(engine, rule, table)):
+            await connection.execute(insert(table).values({**ROWS[table], **change}))
+        await connection.rollback()
+
+
+def name_broken_rule(engine: AsyncEngine, rule: str, table: Table) -> str:
+    """How the database names a rule of uniqueness: PostgreSQL by its name, SQLite by its columns."""
+    if engine.dialect.name == "postgresql":
+        return f'"{rule}"'
+    (columns,) = [unique.columns for unique in list_unique_rules(table) if unique.name == rule]
+    return "UNIQUE constraint failed: " + ", ".join(f"{table.name}.{column.name}" for column in columns) + r"\n"
+
+
+def list_unique_rules(table: Table) -> list[UniqueConstraint | PrimaryKeyConstraint | Index]:
+    constraints = [rule for rule in table.constraints if isinstance(rule, UniqueConstraint | PrimaryKeyConstraint)]
+    return [*constraints, *(index for index in table.indexes if index.unique)]
+
+
+@pytest.mark.parametrize(("table", "change"), LEGAL_SECOND_ROWS)
+async def test_what_the_machine_allows_is_accepted(engine: AsyncEngine, table: Table, change: Row) -> None:
+    async with begin_write(engine) as connection:
+        await fill(connection)
+        await connection.execute(insert(table).values({**ROWS[table], **change}))
+
+
+def test_every_rule_has_a_case() -> None:
+    tables = metadata.tables.values()
+    checks = [rule for table in tables for rule in table.constraints if isinstance(rule, CheckConstraint)]
+    unique = [
+        rule
+        for table in tables
+        for rule in list_unique_rules(table)
+        if len(rule.columns) > 1 or rule.name != f"{table.name}_pk"
+    ]
+
+    assert {rule.name for rule in checks} == {name for name, *_ in REFUSED}
+    assert {rule.name for rule in unique} == {name for name, *_ in TWICE}
+    assert set(ROWS) == set(tables)
+
+
+@pytest.mark.parametrize("archived", [False, True])
+@pytest.mark.parametrize("status", Status)
+async def test_the_database_knows_the_states_that_the_machine_knows(
+    engine: AsyncEngine, status: Status, archived: bool
+) -> None:
+    try:
+        known = bool(state_of(status, queued=0, archived=archived))
+    except ValueError:
+        known = False
+    change = {"status": status, "archived": archived, "error": b"{}" if status is Status.ERROR else None}
+
+    try:
+        async with begin_write(engine) as connection:
+            await fill(connection, up_to=chats)
+            await connection.execute(insert(chats).values({**ROWS[chats], **change}))
+        accepted = True
+    except IntegrityError:
+        accepted = False
+
+    assert accepted is known
+
+
+# --- references ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "change"),
+    [
+        (chats, "c", {"head_id": "m2"}),
+        (turns, "t", {"message_id": "m2"}),
+        (messages, "m", {"parent_id": "m2"}),
+        (messages, "m", {"continues_id": "m2"}),
+        (messages, "m", {"turn_id": "nobody"}),
+        (messages, "m", {"attempt_id": "nobody"}),
+        (attempts, "a", {"turn_id": "nobody"}),
+        (chats, "c", {"owner_id": "nobody"}),
+    ],
+)
+async def test_nothing_can_name_what_is_not_there_or_is_another_chats(
+    engine: AsyncEngine, table: Table, key: str, change: Row
+) -> None:
+    async with begin_write(engine) as connection:
+        await fill(connection)
+        await connection.execute(insert(chats).values({**ROWS[chats], "id": "c2"}))
+        await connection.execute(insert(messages).values({**ROWS[messages], "chat_id": "c2", "id": "m2"}))
+        with pytest.raises(IntegrityError, match=r"(?i)foreign key"):
+            await connection.execute(update(table).where(table.c.id == key).values(change))
+        await connection.rollback()
+
+
+async def test_the_head_may_be_a_message_of_the_chat(engine: AsyncEngine) -> None:
+    async with begin_write(engine) as connection:
+        await fill(connection)
+        await connection.execute(update(chats).values(head_id="m"))
+
+
+async def test_deleting_a_chat_leaves_only_the_journal_to_delete(engine: AsyncEngine) -> None:
+    async with begin_write(engine) as connection:
+        await fill(connection)
+        reply = {"id": "m2", "parent_id": "m", "continues_id": "m", "turn_id": "t", "attempt_id": "a"}
+        await connection.execute(insert(messages).values({**ROWS[messages], **reply, "role": "assistant"}))
+        await connection.execute(update(chats).values(head_id="m2"))
+    async with begin_write(engine) as connection:
+        await connection.execute(delete(chats))
+
+    async with begin_read(engine) as connection:
+        left = {
+            table for table in ROWS if (await connection.execute(select(func.count()).select_from(table))).scalar_one()
+        }
+
+    assert left == {users, tokens, workers, idempotency_keys, journal}
+
+
+async def test_a_user_who_has_chats_cannot_be_deleted(engine: AsyncEngine) -> None:
+    async with begin_write(engine) as connection:
+        await fill(connection)
+        with pytest.raises(IntegrityError, match=r"(?i)foreign key"):
+            await connection.execute(delete(users))
+        await connection.rollback()
+
+
+# --- indexes -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("index", "question"),
+    [
+        (
+            "chats_of_owner",
+            "SELECT id FROM chats WHERE owner_id = 'u' AND archived = false ORDER BY updated_at DESC, id DESC LIMIT 50",
+        ),
+        (
+            "chats_runnable",
+            "SELECT id FROM chats WHERE status IN ('running', 'interrupting') ORDER BY status, updated_at LIMIT 5",
+        ),
+        (
+            "chats_deadline",
+            "SELECT id FROM chats WHERE status = 'requires_action' AND deadline_at < '2026'",
+        ),
+        ("messages_children", "SELECT id FROM messages WHERE chat_id = 'c' AND parent_id = 'm'"),
+        ("messages_of_attempt", "SELECT id FROM messages WHERE attempt_id = 'a'"),
+        ("queue_chat_id_position_key", "SELECT id FROM queue WHERE chat_id = 'c' ORDER BY position"),
+        ("attempts_turn_id_step_number_key", "SELECT id FROM attempts WHERE turn_id = 't' ORDER BY step, number"),
+        ("attempts_one_open", "SELECT id FROM attempts WHERE chat_id = 'c' AND ended_at IS NULL"),
+        ("turns_one_open", "SELECT id FROM turns WHERE chat_id = 'c' AND ended_at IS NULL"),
+        ("idempotency_keys_expiry", "SELECT key FROM idempotency_keys WHERE expires_at < '2026'"),
+    ],
+)
+async def test_a_question_that_is_asked_often_is_answered_from_an_index(
+    engine: AsyncEngine, index: str, question: str
+) -> None:
+    async with begin_read(engine) as connection:
+        plan = await (explain_postgres if engine.dialect.name == "postgresql" else explain_sqlite)(connection, question)
+
+    assert index in plan
+    assert "sort" not in plan
+
+
+async def explain_postgres(connection: AsyncConnection, question: str) -> str:
+    """The plan for a table that is too large to be read as a whole or sorted."""
+    for way in ("seqscan", "bitmapscan", "sort"):
+        await connection.execute(text(f"SET LOCAL enable_{way} = off"))
+    plan = await connection.scalars(text("EXPLAIN (COSTS off) " + question.replace("'2026'", "'2026-01-01'")))
+    return "\n".join(plan).lower()
+
+
+async def explain_sqlite(connection: AsyncConnection, question: str) -> str:
+    """The plan, with the names of the constraints for the indexes that SQLite made for them."""
+    plan = "\n".join(row.detail for row in await connection.execute(text("EXPLAIN QUERY PLAN " + question)))
+    for made, rule in {"queue_2": queue, "attempts_2": attempts}.items():
+        (unique,) = [rule_ for rule_ in rule.constraints if isinstance(rule_, UniqueConstraint)]
+        plan = plan.replace(f"sqlite_autoindex_{made}", str(unique.name))
+    return plan.replace("TEMP B-TREE", "sort")
