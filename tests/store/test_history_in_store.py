@@ -162,3 +162,8 @@ async def test_a_path_that_does_not_exist_is_not_found(chat: Driver, store: SqlS
         await store.path("chat_nowhere")
     with pytest.raises(NotFound):
         await store.path(chat.id, before="message_nowhere")
+
+
+async def test_a_page_of_nothing_is_empty(store: SqlStore, engine: AsyncEngine) -> None:
+    chat = await Driver(store, engine).create()
+    assert await store.path(chat.id, limit=0) == []

@@ -111,6 +111,8 @@ async def load_path(
     columns = (messages.c.blocks, messages.c.reason, messages.c.provider, messages.c.model)
     more = (messages.c.response_id, messages.c.continues_id)
     path: list[Message] = []
+    if limit == 0:
+        return path
     async for row in climb(connection, chat_id, end_id, *columns, *more, chunk=min(limit or _CHUNK_ROWS, _CHUNK_ROWS)):
         path.append(to_message(row))
         if len(path) == limit:
