@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
 
@@ -36,7 +36,7 @@ _LONGEST_BACK_OFF_S: Final = 5.0
 
 
 class RowStore(Protocol):
-    async def append(self, rows: Sequence[JournalRow]) -> Appended:
+    def append(self, rows: Sequence[JournalRow]) -> Coroutine[Any, Any, Appended]:
         """Write rows of running attempts in one durable transaction; `BadRows` if the data itself is refused."""
 
 
@@ -233,7 +233,7 @@ class Journal:
         back_off_s = _FIRST_BACK_OFF_S
         while True:
             try:
-                return await self._store.append(rows)
+                return await _run_to_its_end(self._store.append(rows))
             except BadRows:
                 raise
             except Exception as error:
@@ -267,6 +267,16 @@ class Journal:
         """End one writer; the others go on."""
         if writer is not None:
             writer.end(error)
+
+
+async def _run_to_its_end(append: Coroutine[Any, Any, Appended]) -> Appended:
+    """A transaction that has begun is not cut by the end of the flusher: its connection would not survive that."""
+    task = asyncio.create_task(append)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 def merge_deltas(parts: Sequence[Part]) -> list[Part]:
