@@ -16,12 +16,15 @@ RESOLVER := uv==0.13.7
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check bench nightly format lock
+.PHONY: help run chat test check bench nightly format lock
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
-run: $(INSTALLED) ## chat in the terminal with the built-in demo model
+run: $(INSTALLED) ## serve the page and the API, with the built-in demo model
+	@$(BIN)/indelible serve $(ARGS)
+
+chat: $(INSTALLED) ## chat in the terminal with the built-in demo model
 	@$(BIN)/indelible chat $(ARGS)
 
 test: $(INSTALLED) ## run all tests

@@ -11,9 +11,13 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from bench import loop, store
+from bench import loop, store, worker
 
-BENCHES: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {"loop": loop.measure, "store": store.measure}
+BENCHES: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+    "loop": loop.measure,
+    "store": store.measure,
+    "worker": worker.measure,
+}
 
 
 def main(names: list[str]) -> None:

@@ -1,12 +1,17 @@
-"""The `indelible` command as people meet it: a real process, on a real pseudo-terminal or in a pipe."""
+"""The `indelible` command as people meet it: a real process, on a real pseudo-terminal or in a pipe, a real database.
+
+Every test has a working directory of its own, and chats there in `indelible.db`, as somebody who sets nothing does.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import termios
@@ -15,6 +20,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+import indelible
+from indelible.content import Message, TextDelta
+from indelible.models import Call, PromptMessage
+from indelible.models.demo import DemoModel
 
 DEADLINE_S = 30.0
 INDELIBLE = [sys.executable, "-m", "indelible"]
@@ -25,7 +35,39 @@ ON_TERMINAL = (
 ESCAPE = re.compile(r"\x1b\[[?\d;]*[A-Za-z]")
 CTRL_C, CTRL_D = "\x03", "\x04"
 PROMPT = "you › "
-STOPPED = "Stopped by you. What was said is kept."
+STOPPED = "Stopped by you."
+STORY = "tell me a long story"
+
+
+@pytest.fixture(autouse=True)
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def load_messages() -> list[Message]:
+    """What is kept of the last changed chat."""
+
+    async def load() -> list[Message]:
+        async with indelible.open("indelible.db", work=False) as app:
+            (last,) = await app.chats(limit=1)
+            return await (await app.chat(last.id)).messages()
+
+    return asyncio.run(load())
+
+
+def load_replies() -> list[Message]:
+    return [message for message in load_messages() if message.role == "assistant"]
+
+
+def tell_story() -> str:
+    """What the demo model says when nobody interrupts it."""
+
+    async def ask() -> str:
+        call = Call(messages=[PromptMessage(role="user", blocks=[indelible.Text(STORY)])])
+        return "".join([part.delta async for part in DemoModel(pace_s=0).stream(call) if isinstance(part, TextDelta)])
+
+    return asyncio.run(ask())
 
 
 class Session:
@@ -116,32 +158,67 @@ def run_indelible(*arguments: str, typed: str = "") -> subprocess.CompletedProce
 def test_ctrl_c_stops_the_reply_keeps_it_and_the_chat_goes_on() -> None:
     with open_session("chat", "--pace", "0.01") as session:
         session.wait_for(PROMPT)
-        session.type("tell me a long story\n")
+        session.type(f"{STORY}\n")
         session.wait_for("older than its lamp")
         session.type(CTRL_C)
         rest = session.wait_for(STOPPED)
         assert "The end." not in rest
-        session.wait_for(PROMPT)
-
-        session.type("/history\n")
-        history = session.wait_for("3 messages.")
-        assert "tell me a long story" in history
-        assert "older than its lamp" in history
-        assert "cut off" in history
-        assert STOPPED not in history
-
         session.wait_for(PROMPT)
         session.type("hello\n")
         assert "My last reply was cut short" in session.wait_for("I am the demo model")
         session.wait_for(PROMPT)
         session.type(CTRL_D)
         assert session.wait_for_exit() == 0
+    _, stopped, notice, *_ = load_messages()
+    assert stopped.partial
+    assert "older than its lamp" in stopped.text
+    assert (notice.role, notice.text) == ("notice", STOPPED)
 
 
-def test_continue_goes_on_from_the_word_where_the_reply_was_cut() -> None:
+def test_a_chat_that_was_killed_in_a_reply_is_there_and_the_reply_goes_on() -> None:
     with open_session("chat", "--pace", "0.01") as session:
         session.wait_for(PROMPT)
-        session.type("tell me a long story\n")
+        session.type(f"{STORY}\n")
+        session.wait_for("look for a pen?")
+        session.process.send_signal(signal.SIGKILL)
+        assert session.wait_for_exit() == -signal.SIGKILL
+
+    with open_session("chat", "--resume", "--pace", "0") as session:
+        session.wait_for(f"{PROMPT}{STORY}")
+        assert "look for a pen?" in session.wait_for("The end.")
+        session.wait_for(PROMPT)
+        session.type("hello\n")
+        session.wait_for("I am the demo model")
+        session.wait_for(PROMPT)
+        session.type(CTRL_D)
+        assert session.wait_for_exit() == 0
+
+    cut, rest, answer = load_replies()
+    assert "look for a pen?" in cut.text
+    assert cut.text + rest.text == tell_story()
+    assert (cut.partial, cut.reason, rest.partial, rest.continues) == (True, "crashed", False, cut.id)
+    assert "cut short" not in answer.text
+
+
+def test_a_chat_that_was_terminated_in_a_reply_leaves_the_terminal_as_it_was_and_goes_on() -> None:
+    with open_session("chat", "--pace", "0.01") as session:
+        session.wait_for(PROMPT)
+        session.type(f"{STORY}\n")
+        session.wait_for("keeper of")
+        session.process.terminate()
+        assert session.wait_for_exit() == 143
+        assert session.echoes
+
+    done = run_indelible("chat", "--resume", "--pace", "0")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.rstrip() == tell_story()
+    assert [reply.reason for reply in load_replies()] == ["handed_over", None]
+
+
+def test_continue_goes_on_from_the_word_where_the_reply_was_stopped() -> None:
+    with open_session("chat", "--pace", "0.01") as session:
+        session.wait_for(PROMPT)
+        session.type(f"{STORY}\n")
         session.wait_for("older than its lamp")
         session.type(CTRL_C)
         session.wait_for(STOPPED)
@@ -152,10 +229,23 @@ def test_continue_goes_on_from_the_word_where_the_reply_was_cut() -> None:
         session.type(CTRL_C)
         session.wait_for(STOPPED)
         session.wait_for(PROMPT)
-        session.type("/history\n")
-        history = session.wait_for("5 messages.")
-        assert history.count("older than its lamp") == 1
-        assert history.count("look for a pen?") == 1
+    first, second = load_replies()
+    assert tell_story().startswith(first.text + second.text)
+    assert "look for a pen?" in second.text
+
+
+def test_edit_puts_the_last_message_on_the_line() -> None:
+    with open_session("chat", "--pace", "0") as session:
+        session.wait_for(PROMPT)
+        session.type("hello\n")
+        session.wait_for("I am the demo model")
+        session.wait_for(PROMPT)
+        session.type("/edit\n")
+        session.wait_for(f"{PROMPT}hello")
+        session.type(" again\n")
+        session.wait_for("I am the demo model")
+        session.wait_for(PROMPT)
+    assert [message.text for message in load_messages() if message.role == "user"] == ["hello again"]
 
 
 def test_a_tool_call_is_shown_with_its_result() -> None:
@@ -167,10 +257,10 @@ def test_a_tool_call_is_shown_with_its_result() -> None:
         session.wait_for(PROMPT)
 
 
-def test_a_second_ctrl_c_leaves_and_the_terminal_is_as_before() -> None:
+def test_ctrl_c_at_the_prompt_after_a_stop_leaves() -> None:
     with open_session("chat", "--pace", "0.01") as session:
         session.wait_for(PROMPT)
-        session.type("tell me a long story\n")
+        session.type(f"{STORY}\n")
         session.wait_for("keeper of")
         assert not session.echoes
         session.type(CTRL_C)
@@ -187,32 +277,6 @@ def test_what_is_typed_during_a_reply_waits_for_the_prompt() -> None:
         session.type("/quit\n")
         assert "/quit" not in session.wait_for(PROMPT)
         session.wait_for("/quit")
-        assert session.wait_for_exit() == 0
-
-
-def test_a_terminated_chat_leaves_the_terminal_as_it_was() -> None:
-    with open_session("chat", "--pace", "0.01") as session:
-        session.wait_for(PROMPT)
-        session.type("tell me a long story\n")
-        session.wait_for("keeper of")
-        session.process.terminate()
-        assert session.wait_for_exit() == 143
-        assert session.echoes
-
-
-def test_commands_help_and_an_unknown_one_is_not_sent_to_the_model() -> None:
-    with open_session("chat", "--pace", "0") as session:
-        session.wait_for(PROMPT)
-        session.type("/help\n")
-        assert "/history" in session.wait_for("Ctrl-C stops a reply.")
-        session.wait_for(PROMPT)
-        session.type("/frobnicate\n")
-        session.wait_for("There is no command /frobnicate.")
-        session.wait_for(PROMPT)
-        session.type("/history\n")
-        session.wait_for("0 messages.")
-        session.wait_for(PROMPT)
-        session.type("/quit\n")
         assert session.wait_for_exit() == 0
 
 
@@ -251,6 +315,69 @@ def test_a_reader_that_leaves_early_is_no_error_to_print() -> None:
         assert process.wait(DEADLINE_S) == 1
 
 
+def test_a_chat_in_a_pipe_is_kept_and_listed_and_can_be_resumed_by_number() -> None:
+    run_indelible("chat", "--pace", "0", typed="hello\n")
+    run_indelible("chat", "--pace", "0", typed="roll a die\n")
+    done = run_indelible("chat", "--resume", "2", "--pace", "0", typed="help\n")
+    assert done.returncode == 0
+    first, second = run_indelible("chats").stdout.splitlines()
+    assert re.fullmatch(r"  1  \d{4}-\d\d-\d\d \d\d:\d\d  waiting  chat_\w+  .*", first)
+    assert second.startswith("  2  ")
+    assert [message.text for message in load_messages() if message.role == "user"] == ["hello", "help"]
+
+
+# --- the database --------------------------------------------------------------------------
+
+
+def test_a_database_that_another_chat_works_on_is_one_line_and_can_be_listed_beside_it() -> None:
+    with open_session("chat", "--pace", "0") as session:
+        session.wait_for(PROMPT)
+        session.type("hello\n")
+        session.wait_for("I am the demo model")
+        session.wait_for(PROMPT)
+        done = run_indelible("chat", typed="hello\n")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith("indelible: ")
+        assert "indelible.db is in use by another " in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert "  waiting  chat_" in run_indelible("chats").stdout
+
+
+@pytest.mark.parametrize(
+    ("database", "said"),
+    [
+        ("nowhere/chats.db", "nowhere"),
+        ("notes.txt", "notes.txt is not a SQLite database."),
+        ("postgresql://ada:hush@127.0.0.1:1/chats", "postgresql://ada:***@127.0.0.1:1/chats cannot be reached: "),
+        ("mysql://host/chats", "Indelible does not keep chats in 'mysql'."),
+    ],
+)
+@pytest.mark.parametrize("command", ["chat", "chats"])
+def test_a_database_that_cannot_be_opened_is_one_line(
+    command: str, database: str, said: str, working_directory: Path
+) -> None:
+    (working_directory / "notes.txt").write_text("These are notes, and no database at all." * 100)
+    done = run_indelible(command, "--database", database, typed="hello\n")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("indelible: ")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "hush" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--resume",), "There are no chats yet. 'indelible chat' begins one."),
+        (("--resume", "chat_nope"), "There is no chat 'chat_nope'. 'indelible chats' lists those that there are."),
+        (("3",), "There are no chats yet. 'indelible chat' begins one."),
+    ],
+)
+def test_a_chat_that_is_not_there_cannot_be_resumed(arguments: tuple[str, ...], said: str) -> None:
+    done = run_indelible("chat", *arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"indelible: {said}\n")
+
+
 # --- the command line --------------------------------------------------------------------
 
 
@@ -258,6 +385,14 @@ def test_version_is_one_line() -> None:
     done = run_indelible("--version")
     assert re.fullmatch(r"indelible \S.*\n", done.stdout)
     assert done.returncode == 0
+
+
+def test_help_does_not_load_what_it_does_not_need() -> None:
+    script = "import sys; sys.argv = ['indelible', '--help']; from indelible.cli import main\ntry: main()\nfinally: "
+    heavy = ["sqlalchemy", "alembic", "pydantic", "asyncio", "indelible.app"]
+    script += f"print('loaded:', [name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "loaded: []"
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("chat", "--help")])
@@ -278,6 +413,7 @@ def test_the_help_of_chat_has_examples() -> None:
         (("chat", "--pace", "slow"), "--pace"),
         (("chat", "--pace", "-1"), "--pace"),
         (("chat", "--nope"), "--nope"),
+        (("chats", "--limit", "0"), "--limit"),
         (("frobnicate",), "frobnicate"),
         (("migrate", "--database", ""), "database = '', from an argument: it must be a file or a URL, not empty"),
     ],

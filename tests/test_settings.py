@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from indelible.settings import ENV_PREFIX, FILE, BadSettings, Settings, describe_allowed, load_settings
 
 DOCS = Path(__file__).parent.parent / "docs" / "settings.md"
-UNITS_OR_COUNTS = re.compile(r".*_s|max_.*|.*_max_attempts|.*_concurrency")
-WITHOUT_UNIT = {"model", "database", "compact_at"}
+UNITS_OR_COUNTS = re.compile(r".*_s|max_.*|.*_max|.*_max_(attempts|bytes|chats)|.*_concurrency")
+WITHOUT_UNIT = {"model", "database", "host", "port", "token", "compact_at", "titles"}
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +34,9 @@ def test_without_anything_set_the_defaults_hold() -> None:
     assert load_settings().model_dump() == {
         "model": "demo",
         "database": "indelible.db",
+        "host": "127.0.0.1",
+        "port": 8000,
+        "token": "",
         "max_steps": 200,
         "silence_timeout_s": 120,
         "compact_at": 0.8,
@@ -45,6 +48,19 @@ def test_without_anything_set_the_defaults_hold() -> None:
         "retry_after_cap_s": 300,
         "retry_max_attempts": 8,
         "retry_budget_s": 900,
+        "queue_max": 20,
+        "message_max_bytes": 262144,
+        "action_timeout_s": 600,
+        "titles": True,
+        "journal_interval_s": 0.02,
+        "journal_flush_max_bytes": 65536,
+        "journal_wait_max_bytes": 4194304,
+        "pack_after_s": 3600,
+        "heartbeat_s": 2,
+        "dead_after_s": 8,
+        "poll_s": 0.5,
+        "worker_max_chats": 1000,
+        "user_max_chats": 500,
     }
 
 
@@ -64,6 +80,11 @@ def test_none_as_an_argument_means_not_given(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("INDELIBLE_MODEL", "from-the-environment")
 
     assert load_settings(model=None).model == "from-the-environment"
+
+
+def test_a_worker_may_miss_a_heartbeat_before_it_is_taken_for_dead() -> None:
+    assert load_settings(heartbeat_s=0.2, dead_after_s=0.8).dead_after_s == 0.8
+    assert "at least twice heartbeat_s (5)" in read_problem(heartbeat_s=5)
 
 
 def test_settings_cannot_be_changed_after_the_start() -> None:

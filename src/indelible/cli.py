@@ -6,30 +6,29 @@ fault of ours.
 
 Must stay true (tests/test_cli.py): no mistake on the command line shows a traceback.
 
-The chat itself is the package terminal.
+What a command needs is imported by the command: `indelible --help` loads neither the database nor the settings
+(tests/test_cli.py). The chat itself is the package terminal.
 """
 
 from __future__ import annotations
 
-import asyncio
-import importlib.metadata
 import os
 import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
-from indelible.clock import SystemClock
-from indelible.errors import IndelibleError
-from indelible.models.demo import DemoModel
-from indelible.settings import BadSettings, load_settings
-from indelible.terminal import Conversation, make_demo_tools, open_chat
+from indelible.errors import IndelibleError, ModelFailed
 
-_MODELS: Final = ("demo",)
+if TYPE_CHECKING:
+    from indelible.settings import Settings
+
 _BAD_USAGE: Final = 2
+_TOOLS: Final = "Tools for the model: a tool, or a list of them, in a module that can be imported. May be repeated."
+_DATABASE: Final = "A SQLite file or a URL. Otherwise the setting 'database'."
 
 app: Final = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -41,8 +40,6 @@ def main() -> None:
         sys.exit(app(prog_name="indelible", standalone_mode=False))
     except typer.TyperException as error:
         _give_up(f"{error.format_message().rstrip('.')}. See 'indelible --help'.", status=error.exit_code)
-    except BadSettings as error:
-        _give_up(str(error), status=_BAD_USAGE)
     except IndelibleError as error:
         _give_up(str(error), status=1)
     except BrokenPipeError:
@@ -63,6 +60,15 @@ def _give_up(sentence: str, *, status: int) -> NoReturn:
     sys.exit(status)
 
 
+def _read_settings(**given: Any) -> Settings:
+    from indelible.settings import BadSettings, load_settings  # noqa: PLC0415  (see the module header; so below)
+
+    try:
+        return load_settings(**given)
+    except BadSettings as error:
+        _give_up(str(error), status=_BAD_USAGE)
+
+
 def _print_version(*, wanted: bool) -> None:
     if wanted:
         print(f"indelible {_find_version()}")
@@ -70,6 +76,8 @@ def _print_version(*, wanted: bool) -> None:
 
 
 def _find_version() -> str:
+    import importlib.metadata  # noqa: PLC0415
+
     try:
         return importlib.metadata.version("indelible")
     except importlib.metadata.PackageNotFoundError:
@@ -88,35 +96,201 @@ def indelible(
 
 @app.command(
     epilog="""Examples:\n
-    indelible chat                       talk with the demo model\n
+    indelible chat                       begin a chat, with the demo model\n
+    indelible chat --resume              go on with the last one\n
+    indelible chat --resume 2            or with another, by its number or its id in 'indelible chats'\n
     indelible chat --pace 0.1            a slow one, easy to stop\n
     echo "roll a die" | indelible chat   a question without a terminal"""
 )
 def chat(
+    chat: Annotated[
+        str | None, typer.Argument(metavar="[CHAT]", help="Which chat to resume, if it is not the last.")
+    ] = None,
     *,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a chat, the last one if none is named.")] = False,
+    database: Annotated[str | None, typer.Option(metavar="URL", help=_DATABASE)] = None,
     model: Annotated[
         str | None, typer.Option(metavar="NAME", help="Who answers. There is: demo. Otherwise the setting 'model'.")
     ] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="No prompt and no colours, as in a pipe.")] = False,
     pace: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="How long the demo model takes for a word.")
     ] = 0.02,
     seed: Annotated[int | None, typer.Option(metavar="NUMBER", help="Make the demo model choose other words.")] = None,
 ) -> None:
-    """Chat in the terminal. The chat is kept in memory and ends with the program.
+    """Chat in the terminal. Everything that is said is kept in a database, while it is being said.
 
-    Ctrl-C stops a reply and keeps what was said. Ctrl-D leaves.
+    Ctrl-C stops a reply and keeps what was said. Ctrl-D leaves. A reply that was cut off, by a crash or by leaving,
+    goes on when the chat is resumed.
     """
-    settings = load_settings(model=model)
-    if settings.model not in _MODELS:
-        _give_up(f"There is no model '{settings.model}'. Available: {', '.join(_MODELS)}.", status=_BAD_USAGE)
+    settings = _read_settings(model=model, database=database)
+
+    from indelible.clock import SystemClock  # noqa: PLC0415
+    from indelible.models.catalog import find_model  # noqa: PLC0415
+    from indelible.terminal import open_chat  # noqa: PLC0415
+
     clock = SystemClock()
-    conversation = Conversation(
-        DemoModel(clock, pace_s=pace, seed=seed),
+    try:
+        find_model(settings.model, clock=clock)
+    except ModelFailed as failure:
+        _give_up(failure.message, status=_BAD_USAGE)
+    status = open_chat(
+        settings,
         clock=clock,
-        tools=make_demo_tools(clock, pace_s=pace),
-        settings=settings,
+        resume=resume or chat is not None,
+        chat_name=chat,
+        plain=plain,
+        demo_pace_s=pace,
+        demo_seed=seed,
     )
-    raise typer.Exit(open_chat(conversation, clock=clock))
+    raise typer.Exit(status)
+
+
+def _load_tools(names: list[str] | None, settings: Settings) -> list[Any]:
+    """The tools that were named; the demo model has something to show even without."""
+    from indelible.clock import SystemClock  # noqa: PLC0415
+    from indelible.terminal.demo_tools import make_demo_tools  # noqa: PLC0415
+    from indelible.tools.load import load_tools  # noqa: PLC0415
+
+    if not names and settings.model == "demo":
+        return list(make_demo_tools(SystemClock(), pace_s=0.02))
+    return load_tools(names or [])
+
+
+@app.command(
+    epilog="""Examples:\n
+    indelible serve                                      a page and an API on http://127.0.0.1:8000\n
+    indelible serve --port 0 --database chats.db         on any free port, with another database\n
+    indelible serve --tools mytools:TOOLS                the model may call your tools\n
+    INDELIBLE_TOKEN=secret indelible serve --host 0.0.0.0"""
+)
+def serve(
+    *,
+    host: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Where to listen. Otherwise the setting 'host'.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="0 is any free one. Otherwise the setting.")
+    ] = None,
+    database: Annotated[str | None, typer.Option(metavar="URL", help=_DATABASE)] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Who answers. Otherwise the setting.")] = None,
+    tools: Annotated[list[str] | None, typer.Option(metavar="MODULE:NAME", help=_TOOLS)] = None,
+    no_worker: Annotated[
+        bool, typer.Option("--no-worker", help="Only serve; chats are answered by 'indelible worker'.")
+    ] = False,
+) -> None:
+    """Serve chats over HTTP, with a web page, and answer them. One line says when it is ready.
+
+    On SIGTERM it tells its readers to come back elsewhere and hands its chats over.
+    """
+    settings = _read_settings(host=host, port=port, database=database, model=model)
+
+    from indelible.server.application import Server  # noqa: PLC0415
+    from indelible.server.serve import serve as run_server  # noqa: PLC0415
+
+    server = Server(settings, tools=_load_tools(tools, settings), work=not no_worker)
+    run_server(server, on_ready=lambda url: print(f"Indelible is ready at {url}", flush=True))
+
+
+@app.command(
+    epilog="""Examples:\n
+    indelible worker --database postgresql://ada:secret@host/chats\n
+    indelible worker --tools mytools:TOOLS"""
+)
+def worker(
+    *,
+    database: Annotated[str | None, typer.Option(metavar="URL", help=_DATABASE)] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Who answers. Otherwise the setting.")] = None,
+    tools: Annotated[list[str] | None, typer.Option(metavar="MODULE:NAME", help=_TOOLS)] = None,
+) -> None:
+    """Answer chats, and nothing else. Start as many as you like on one PostgreSQL database."""
+    settings = _read_settings(database=database, model=model)
+
+    import asyncio  # noqa: PLC0415
+
+    from indelible.server.serve import work_until_told  # noqa: PLC0415
+
+    found = _load_tools(tools, settings)
+    ready = "Indelible's worker is ready"
+    asyncio.run(work_until_told(settings, tools=found, on_ready=lambda: print(ready, flush=True)))
+
+
+@app.command(
+    epilog="""Examples:\n
+    indelible prove                                          a server on a new SQLite file, killed 20 times\n
+    indelible prove --kills 300 --chats 20                   more of it\n
+    indelible prove --database postgresql://ada@host/proof   two servers on an empty database\n
+    indelible prove --server http://127.0.0.1:8000           use a running server, and kill nothing"""
+)
+def prove(
+    *,
+    kills: Annotated[
+        int | None, typer.Option(metavar="NUMBER", min=0, help="How often a server is taken away. 20 otherwise.")
+    ] = None,
+    chats: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="How many chats are going on meanwhile.")] = 6,
+    seconds: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=0, help="End sooner. With --server, how long: 20 otherwise.")
+    ] = None,
+    database: Annotated[
+        str | None, typer.Option(metavar="URL", help="An empty database. Otherwise a new SQLite file.")
+    ] = None,
+    server: Annotated[
+        str | None, typer.Option(metavar="URL", help="Prove a server that is running. Nothing is killed.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="NUMBER", min=0, help="Draw what is said and killed as that run did.")
+    ] = None,
+    short_leases: Annotated[
+        bool, typer.Option("--short-leases", help="Take a server for dead after 0.8 s instead of 8 s.")
+    ] = False,
+) -> None:
+    """Kill a real server again and again while people use it, and see whether anything was lost.
+
+    Every reply is known in advance and every reader takes note of all it sees; in the end both are compared with what
+    is stored. The exit status is 0 if all promises were kept, and 1 if one was broken.
+    """
+    if server is not None and (kills is not None or database is not None or short_leases):
+        _give_up(
+            "--server kills nothing, so it goes without --kills, --database and --short-leases.", status=_BAD_USAGE
+        )
+
+    import random  # noqa: PLC0415
+
+    from indelible.prove.command import prove_and_tell, prove_server_and_tell  # noqa: PLC0415
+    from indelible.prove.run import Plan  # noqa: PLC0415
+
+    chosen = random.SystemRandom().randrange(10**6) if seed is None else seed
+    if server is not None:
+        token = _read_settings().token or None
+        length_s = 20.0 if seconds is None else seconds
+        raise typer.Exit(prove_server_and_tell(server, seed=chosen, chats=chats, seconds=length_s, token=token))
+    plan = Plan(
+        seed=chosen,
+        database=database,
+        kills=20 if kills is None else kills,
+        chats=chats,
+        seconds=seconds,
+        short_leases=short_leases,
+    )
+    raise typer.Exit(prove_and_tell(plan))
+
+
+@app.command(
+    epilog="""Examples:\n
+    indelible chats                          those in the database of the settings\n
+    indelible chats --database chats.db      those in another one"""
+)
+def chats(
+    *,
+    database: Annotated[str | None, typer.Option(metavar="URL", help=_DATABASE)] = None,
+    limit: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="How many at most.")] = 20,
+) -> None:
+    """List your chats, the last changed first: number, time, state, id and title."""
+    settings = _read_settings(database=database)
+
+    from indelible.terminal import print_chats  # noqa: PLC0415
+
+    print_chats(settings, limit=limit)
 
 
 @app.command(
@@ -127,16 +301,16 @@ def chat(
 )
 def migrate(
     *,
-    database: Annotated[
-        str | None, typer.Option(metavar="URL", help="A SQLite file or a URL. Otherwise the setting 'database'.")
-    ] = None,
+    database: Annotated[str | None, typer.Option(metavar="URL", help=_DATABASE)] = None,
 ) -> None:
     """Bring a database up to date, or create it. Nothing that is in it is lost; there is no way back."""
-    # Not at the top: it takes as long as everything else that this command loads.
+    chosen = _read_settings(database=database).database
+
+    import asyncio  # noqa: PLC0415
+
     from indelible.store.address import describe, parse_address  # noqa: PLC0415
     from indelible.store.migrate import migrate as bring_up_to_date  # noqa: PLC0415
 
-    chosen = load_settings(database=database).database
     where = describe(parse_address(chosen))
     before, after = asyncio.run(bring_up_to_date(chosen))
     if before is None:
@@ -162,7 +336,9 @@ def backup(
     force: Annotated[bool, typer.Option("--force", help="Overwrite TARGET if it is there.")] = False,
 ) -> None:
     """Copy a SQLite database while it is in use. The copy is checked before it gets its name."""
-    from rich.console import Console  # noqa: PLC0415  (as above)
+    chosen = _read_settings(database=database).database
+
+    from rich.console import Console  # noqa: PLC0415
     from rich.progress import Progress  # noqa: PLC0415
 
     from indelible.store.backup import back_up  # noqa: PLC0415
@@ -175,5 +351,5 @@ def backup(
             description = "Copying" if copied < total else "Checking"
             progress.update(task, description=description, completed=copied, total=total)
 
-        size_bytes = back_up(load_settings(database=database).database, target, overwrite=force, on_progress=show)
+        size_bytes = back_up(chosen, target, overwrite=force, on_progress=show)
     print(f"{target} is a whole copy, checked, of {size_bytes:,} bytes.")

@@ -22,6 +22,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from indelible.surrogates import clean_value
+
 Role = Literal["system", "user", "assistant", "tool", "notice"]
 Visibility = Literal["both", "people", "model"]
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter"]
@@ -31,6 +33,11 @@ Metadata = dict[str, Any]
 
 class Value(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
     """What all values of this module share: frozen, and a compact JSON form."""
+
+    @property
+    def text(self) -> str:
+        """What it adds to the answer that people read: `print(part.text, end="")` shows a reply as it comes."""
+        return ""
 
 
 # --- blocks ------------------------------------------------------------------------------
@@ -123,6 +130,10 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
 
+    @property
+    def total_tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
     def __add__(self, other: Usage) -> Usage:
         return Usage(
             input_tokens=self.input_tokens + other.input_tokens,
@@ -140,6 +151,10 @@ class TextStart(Value, tag="text_start", frozen=True, gc=False):
 class TextDelta(Value, tag="text_delta", frozen=True, gc=False):
     id: str
     delta: str
+
+    @property
+    def text(self) -> str:
+        return self.delta
 
 
 class TextEnd(Value, tag="text_end", frozen=True):
@@ -197,7 +212,7 @@ class ToolProgress(Value, tag="tool_progress", frozen=True, gc=False):
     """Something a running tool wants people to see. Never part of its result."""
 
     call_id: str
-    text: str
+    message: str
 
 
 class Finish(Value, tag="finish", frozen=True):
@@ -298,7 +313,17 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 # --- JSON --------------------------------------------------------------------------------
 
-encode: Final = msgspec.json.Encoder().encode
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def encode(value: Any) -> bytes:
+    """The JSON form. Halves of characters, which have none, are mended on the way (surrogates.py)."""
+    try:
+        return _encode(value)
+    except UnicodeEncodeError:
+        return _encode(clean_value(msgspec.to_builtins(value)))
+
+
 decode_part: Final = msgspec.json.Decoder(Part).decode
 decode_parts: Final = msgspec.json.Decoder(list[Part]).decode
 decode_blocks: Final = msgspec.json.Decoder(list[Block]).decode

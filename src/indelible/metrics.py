@@ -1,7 +1,8 @@
 """Counting what happens, for Prometheus (SPEC §8).
 
-The loop tells what it did through a small protocol (loop/metrics.py) and knows nothing of Prometheus;
-this is the one implementation of it that ships. Each `Metrics` may have its own registry, so that two
+The loop, the worker, the journal and the feed tell what they did through small protocols (loop/metrics.py,
+worker/setup.py, feed/metrics.py) and know nothing of Prometheus; this is the one implementation of them that ships.
+The promises of DESIGN §1 are counters that stay at zero. Each `Metrics` may have its own registry, so that two
 apps in one process, or two tests, do not count into each other.
 
 Labels come from configuration, never from what a model wrote: a tool name that no tool has is
@@ -12,15 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _BYTES = (256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304)
 _MESSAGES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+_FLUSH_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
 class Metrics:
-    """Counts what the loop tells."""
+    """Counts what it is told."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
@@ -40,6 +42,16 @@ class Metrics:
         self._tool_truncated = self._count("tool_result_truncated", "Results that were cut.", "tool")
         self._tool_errors = self._count("tool_errors", "Calls that were answered with an error.", "tool")
         self._compactions = self._count("compaction", "Conversations that were to be summarised.", "result")
+        self._flushes = self._measure("journal_flush_seconds", "How long a commit of the journal took.", _FLUSH_SECONDS)
+        self._rows = self._count("journal_rows", "Rows written to the journal.")
+        self._takeovers = self._measure("takeover_seconds", "From a worker's last sign to its chat's next.", _SECONDS)
+        self._stops = self._measure("interrupt_seconds", "From seeing a stop to its end.", _SECONDS)
+        self._readers = Gauge("feed_readers", "Who reads now.", namespace="indelible", registry=self.registry)
+        self._resyncs = self._count("feed_resyncs", "Readers that were too slow.")
+        self._stale = self._count("stale_writes_refused", "Turns that ended because the chat was another worker's.")
+        self._gaps = self._count("resume_gaps", "Entries that the logs lack. Promised to be zero.")
+        self._lost = self._count("lost_parts", "Parts that the database refused. Promised to be zero.")
+        self._twice = self._count("duplicate_tool_runs", "Tools that ran twice unasked. Promised to be zero.")
 
     def _count(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, namespace="indelible", registry=self.registry)
@@ -77,3 +89,36 @@ class Metrics:
 
     def compacted(self, *, result: str) -> None:
         self._compactions.labels(result).inc()
+
+    # --- what the worker, the journal and the feed tell ---
+
+    def flushed(self, *, rows: int, seconds: float) -> None:
+        self._flushes.observe(seconds)
+        self._rows.inc(rows)
+
+    def parts_lost(self, count: int) -> None:
+        self._lost.inc(count)
+
+    def chat_taken(self, *, after_s: float) -> None:
+        self._takeovers.observe(after_s)
+
+    def stop_ended(self, *, seconds: float) -> None:
+        self._stops.observe(seconds)
+
+    def stale_write_refused(self) -> None:
+        self._stale.inc()
+
+    def tool_ran_twice(self) -> None:
+        self._twice.inc()
+
+    def reader_joined(self) -> None:
+        self._readers.inc()
+
+    def reader_left(self) -> None:
+        self._readers.dec()
+
+    def reader_resynced(self) -> None:
+        self._resyncs.inc()
+
+    def gaps_found(self, count: int) -> None:
+        self._gaps.inc(count)

@@ -5,6 +5,10 @@ twice or never, and everything still works, a poll later. What follows from that
 wait and cannot fail, hints are merged and never queued, and where some may have been missed (a lost connection) or
 are too many to name, the hint is “all of them”.
 
+There are two kinds. A chat has *changed* when a command was carried out on it; whoever works on chats looks then.
+A running reply *says more* many times a second, which is news for readers alone; those of the same process have it
+already from the journal (feed), so only other processes are told of that.
+
 `LocalNotifier` serves one process, which is all that SQLite has. `PostgresNotifier` tells the other processes on the
 same database as well. Its own readers hear of a change at once and not by way of the server. It has one connection,
 which listens and sends and is never in a transaction. PostgreSQL orders commits that notify across the whole
@@ -38,6 +42,7 @@ CHECK_INTERVAL_S: Final = 30.0
 """A connection on which nothing was sent for so long is asked whether it still lives."""
 
 _ALL: Final = "*"
+_SAYING: Final = "~"
 _ANSWER_TIMEOUT_S: Final = 10.0
 _FIRST_BACK_OFF_S: Final = 0.1
 _LONGEST_BACK_OFF_S: Final = 5.0
@@ -45,13 +50,17 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """The chats that may have changed: these, or every one there is. Ask with `chat_id in changed`."""
+    """The chats that may have changed: these, or every one there is. Ask with `chat_id in changed`.
+
+    In `saying` a running reply has said more, and nothing else has changed.
+    """
 
     chat_ids: frozenset[str] = frozenset()
     everything: bool = False
+    saying: frozenset[str] = frozenset()
 
     def __contains__(self, chat_id: str) -> bool:
-        return self.everything or chat_id in self.chat_ids
+        return self.everything or chat_id in self.chat_ids or chat_id in self.saying
 
 
 class Notifier(Protocol):
@@ -63,6 +72,9 @@ class Notifier(Protocol):
         It does not wait and raises nothing. Subscribers of this process can see the hint when it returns; those
         of other processes are told soon, or never.
         """
+
+    def notify_saying(self, chat_ids: Iterable[str]) -> None:
+        """Say, to other processes only, that running replies have said more. As `notify` in everything else."""
 
     def subscribe(self) -> Subscription:
         """Hear of every hint from now on, until the subscription is closed. Subscribe first, then read."""
@@ -112,6 +124,9 @@ class LocalNotifier:
     def notify(self, chat_ids: Iterable[str]) -> None:
         self.spread(Changed(frozenset(chat_ids)))
 
+    def notify_saying(self, chat_ids: Iterable[str]) -> None:
+        """There are no other processes."""
+
     def subscribe(self) -> Subscription:
         return Subscription(self._subscriptions)
 
@@ -120,7 +135,7 @@ class LocalNotifier:
 
     def spread(self, changed: Changed) -> None:
         """Tell every subscriber, also that everything may have changed."""
-        if changed.everything or changed.chat_ids:
+        if changed.everything or changed.chat_ids or changed.saying:
             for subscription in self._subscriptions:
                 subscription._hear(changed)
 
@@ -139,11 +154,16 @@ class PostgresNotifier:
         self._unsent = _Hints()
         self._stirred = asyncio.Event()
         self._back_off_s = _FIRST_BACK_OFF_S
+        self._own_pid: int | None = None
 
     def notify(self, chat_ids: Iterable[str]) -> None:
         changed = Changed(frozenset(chat_ids))
         self._local.spread(changed)
         self._unsent.add(changed)
+        self._stirred.set()
+
+    def notify_saying(self, chat_ids: Iterable[str]) -> None:
+        self._unsent.add(Changed(saying=frozenset(chat_ids)))
         self._stirred.set()
 
     def subscribe(self) -> Subscription:
@@ -164,6 +184,7 @@ class PostgresNotifier:
         try:
             connection.add_termination_listener(lambda _: self._stirred.set())
             await connection.execute("SET application_name = 'indelible notify'", timeout=_ANSWER_TIMEOUT_S)
+            self._own_pid = connection.get_server_pid()
             await connection.add_listener(CHANNEL, self._hear)
             self._back_off_s = _FIRST_BACK_OFF_S
             self._local.spread(Changed(everything=True))  # nobody listened until now
@@ -194,8 +215,8 @@ class PostgresNotifier:
             alarm.cancel()
         return not quiet
 
-    def _hear(self, connection: Any, sender_pid: int, _channel: str, payload: str) -> None:
-        if sender_pid != connection.get_server_pid():  # our own readers know already
+    def _hear(self, _connection: Any, sender_pid: int, _channel: str, payload: str) -> None:
+        if sender_pid != self._own_pid:  # our own readers know already
             self._local.spread(_read_payload(payload))
 
 
@@ -203,18 +224,19 @@ class _Hints:
     """Hints that wait, merged. The oldest leaves first, so that a chat that changes all the time delays no other."""
 
     def __init__(self) -> None:
-        self._chat_ids: dict[str, None] = {}
+        self._names: dict[str, None] = {}
         self._everything = False
 
     def add(self, changed: Changed) -> None:
-        self._chat_ids.update(dict.fromkeys(changed.chat_ids))
-        if changed.everything or len(self._chat_ids) > MAX_NAMED_CHATS:
+        self._names.update(dict.fromkeys(changed.chat_ids))
+        self._names.update(dict.fromkeys(_SAYING + chat_id for chat_id in changed.saying))
+        if changed.everything or len(self._names) > MAX_NAMED_CHATS:
             self._everything = True
         if self._everything:
-            self._chat_ids.clear()
+            self._names.clear()
 
     def take_everything(self) -> Changed:
-        taken = Changed(frozenset(self._chat_ids), everything=self._everything)
+        taken = Changed(everything=True) if self._everything else _read_names(self._names)
         self._forget()
         return taken
 
@@ -225,27 +247,30 @@ class _Hints:
             return _ALL
         fitting: list[str] = []
         size_bytes = 0
-        for chat_id in self._chat_ids:
-            size_bytes += len(chat_id.encode()) + 1
+        for name in self._names:
+            size_bytes += len(name.encode()) + 1
             if size_bytes > MAX_PAYLOAD_BYTES:
                 break
-            fitting.append(chat_id)
-        if self._chat_ids and not fitting:  # a name too long to tell
+            fitting.append(name)
+        if self._names and not fitting:  # a name too long to tell
             self._forget()
             return _ALL
-        for chat_id in fitting:
-            del self._chat_ids[chat_id]
+        for name in fitting:
+            del self._names[name]
         return " ".join(fitting)
 
     def _forget(self) -> None:
-        self._chat_ids.clear()
+        self._names.clear()
         self._everything = False
 
 
 def _read_payload(payload: str) -> Changed:
-    if payload == _ALL:
-        return Changed(everything=True)
-    return Changed(frozenset(payload.split()))
+    return Changed(everything=True) if payload == _ALL else _read_names(payload.split())
+
+
+def _read_names(names: Iterable[str]) -> Changed:
+    saying = frozenset(name.removeprefix(_SAYING) for name in names if name.startswith(_SAYING))
+    return Changed(frozenset(name for name in names if not name.startswith(_SAYING)), saying=saying)
 
 
 async def _connect(url: URL) -> Any:

@@ -53,6 +53,9 @@ DurationOrNone = Annotated[float, Field(ge=0, allow_inf_nan=False), Allowed("a n
 Count = Annotated[int, Field(ge=1), Allowed("a whole number, 1 or more")]
 Share = Annotated[float, Field(gt=0, le=1), Allowed("a number greater than 0 and at most 1")]
 Name = Annotated[str, Field(min_length=1), Allowed("a name, not empty")]
+Port = Annotated[int, Field(ge=0, le=65535), Allowed("a whole number from 0 to 65535")]
+Text = Annotated[str, Allowed("any text")]
+Switch = Annotated[bool, Allowed("true or false")]
 Database = Annotated[str, Field(min_length=1), Allowed("a file or a URL, not empty")]
 
 
@@ -64,6 +67,12 @@ class Settings(BaseSettings):
     model: Name = Field("demo", description="The model that answers. `demo` is built in and needs no key.")
     database: Database = Field(
         "indelible.db", description="Where chats are kept: a SQLite file, or `postgresql://user:password@host/name`."
+    )
+
+    host: Name = Field("127.0.0.1", description="The address to serve on. One that others can reach needs a token.")
+    port: Port = Field(8000, description="The port to serve on; 0 is any that is free.")
+    token: Text = Field(
+        "", description="What requests must carry as `Authorization: Bearer …`. Empty: no login, on loopback only."
     )
 
     max_steps: Count = Field(200, description="Model calls in one turn at most; the turn then ends.")
@@ -92,6 +101,36 @@ class Settings(BaseSettings):
         900, description="No further try is started this long after the first. A running one is never cut."
     )
 
+    queue_max: Count = Field(20, description="Messages that may wait in one chat; further ones are refused.")
+    message_max_bytes: Count = Field(256 * 1024, description="A larger message is refused.")
+    action_timeout_s: DurationOrNone = Field(
+        600, description="How long a client has to bring the results of its tools; 0 is for ever."
+    )
+    titles: Switch = Field(default=True, description="Whether a chat without a title gets one after its first reply.")
+
+    journal_interval_s: DurationOrNone = Field(
+        0.02, description="What running replies say is committed this often, all of them together."
+    )
+    journal_flush_max_bytes: Count = Field(64 * 1024, description="It is committed sooner when this much is waiting.")
+    journal_wait_max_bytes: Count = Field(
+        4 * 1024 * 1024, description="With this much waiting for a slow database, models are read no further."
+    )
+    pack_after_s: Duration = Field(
+        3600, description="The journal of a reply that ended this long ago is packed. Nothing of it is lost."
+    )
+
+    heartbeat_s: Duration = Field(2, description="How often a worker says that it is alive.")
+    dead_after_s: Duration = Field(
+        8, description="A worker that has not said so for this long is taken for dead, and its chats are taken over."
+    )
+    poll_s: Duration = Field(
+        0.5, description="How often a worker looks for work and for stops, if nobody tells it. Telling is quicker."
+    )
+    worker_max_chats: Count = Field(1000, description="Chats that one worker answers at the same time.")
+    user_max_chats: Count = Field(
+        500, description="Chats of one user that are answered at the same time; further ones wait for their turn."
+    )
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -109,12 +148,16 @@ def load_settings(**given: Any) -> Settings:
     """Read the settings; `given` wins over every other place, and None in it means "not given"."""
     given = {name: value for name, value in given.items() if value is not None}
     try:
-        return Settings(**given)
+        settings = Settings(**given)
     except ValidationError as error:
         problems = [_explain(str(detail["loc"][0]), detail["input"], given) for detail in error.errors()]
         raise BadSettings("\n".join(problems)) from error
     except (TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise BadSettings(f"{Path(FILE).absolute()} cannot be read: {error}") from error
+    if settings.dead_after_s < 2 * settings.heartbeat_s:
+        problem = f"dead_after_s = {settings.dead_after_s:g} must be at least twice heartbeat_s"
+        raise BadSettings(f"{problem} ({settings.heartbeat_s:g}), or a live worker is taken for dead.")
+    return settings
 
 
 def describe_allowed(field: FieldInfo) -> str:

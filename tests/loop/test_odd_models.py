@@ -688,7 +688,7 @@ async def test_a_surrogate_pair_that_was_cut_apart_is_joined(
     said = [delta("1", half) for half in halves]
     await stage.start(ScriptedModel([[*said, parts.finish()], [parts.finish()]]))
     block = stage.saved[0].blocks[0]
-    kept = block.arguments if isinstance(block, ToolCall) else block.text  # type: ignore[union-attr]
+    kept = block.arguments if isinstance(block, ToolCall) else block.text
     assert kept == "".join(halves).encode("utf-16-le", "surrogatepass").decode("utf-16-le")
     assert all(encode(part) for part in stage.published)
 

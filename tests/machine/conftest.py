@@ -6,8 +6,8 @@ user's message behind an unanswered call, an attempt closed that is not open) fa
 so that a wrong decision shows itself even where its end state is a right one.
 
 `ways_into[state]` are scripts of real commands that end in that state, in as many variations as matter: with
-a live holder, a dead one or none, with and without an open attempt, with short and long queues. The words of
-a message are its name, so that each can be followed through queue and history.
+a live holder, a dead one, many dead ones or none, with and without an open attempt, with short and long queues.
+The words of a message are its name, so that each can be followed through queue and history.
 
 Under `--import-mode=importlib` a test can not import from here: types come in for the type checker alone, the
 rest as fixtures.
@@ -42,7 +42,7 @@ QUEUES: list[Sends] = [
 
 @dataclass
 class Node:
-    """`why`: the reason of a reply that was cut, of an answer that no tool gave, or of a notice."""
+    """`why`: the reason of a reply that was cut, of an answer that no tool gave, of a notice, or of a summary."""
 
     id: str
     parent_id: str | None
@@ -67,6 +67,10 @@ class Turn:
     kind: TurnKind
     message_id: str | None
     outcomes: list[str] = field(default_factory=list)
+    takeovers: int = 0
+    barren: int = 0
+    said: int = 0
+    said_before: int = 0
 
 
 @dataclass
@@ -98,6 +102,8 @@ class Chat:
         self.turn: Turn | None = None
         self.attempt: Attempt | None = None
         self.has_error = False
+        self.titled = False
+        self.retry_told = False
         self.deadline_passed = False
         self.accepted: list[str] = []
         self.withdrawn: list[str] = []
@@ -117,6 +123,12 @@ class Chat:
             path.append(self.nodes[node_id])
             node_id = path[-1].parent_id
         return path[::-1]
+
+    @property
+    def last_reply_is_partial(self) -> bool:
+        """Answers to its calls may stand behind it."""
+        last = next((node for node in reversed(self.path) if node.role not in ("notice", "tool")), None)
+        return last is not None and last.is_partial
 
     @property
     def last(self) -> Node | None:
@@ -165,7 +177,17 @@ class Chat:
             holder_alive=self.holder in self.alive,
             head_id=self.head_id,
             queue=tuple(QueuedRow(id=row.id, when=row.when) for row in self.queue),
-            turn=OpenTurn(id=turn.id, kind=turn.kind, message_id=turn.message_id) if turn else None,
+            turn=OpenTurn(
+                id=turn.id,
+                kind=turn.kind,
+                message_id=turn.message_id,
+                takeovers=turn.takeovers,
+                barren_takeovers=turn.barren,
+                said=turn.said,
+                said_before=turn.said_before,
+            )
+            if turn
+            else None,
             attempt=OpenAttempt(
                 id=attempt.id, turn_id=attempt.turn_id, epoch=attempt.epoch, finished=attempt.is_finished
             )
@@ -173,7 +195,8 @@ class Chat:
             else None,
             awaiting=self.awaiting,
             deadline_passed=self.deadline_passed,
-            last_is_partial=self.last is not None and self.last.is_partial,
+            last_is_partial=self.last_reply_is_partial,
+            titled=self.titled,
             last_user_id=_find_user(self.path),
             last_turn_kind=next((turn.kind for turn in reversed(self.turns) if turn.outcomes), "reply"),
             target=self._describe(target) if target else None,
@@ -205,6 +228,7 @@ class Chat:
 
     def say(self, *, text: bool = True, calls: int = 0, finish: bool = False) -> None:
         """The open attempt's journal grows."""
+        self.open_turn.said += 1
         self.open_attempt.has_text |= text
         self.open_attempt.calls += tuple(self._name("call") for _ in range(calls))
         self.open_attempt.is_finished |= finish
@@ -261,8 +285,21 @@ class Chat:
             case acts.RaiseEpoch():
                 self.epoch += 1
                 self.holder = act.holder
+                self.retry_told = False
             case acts.SetArchived():
                 self.archived = act.archived
+            case acts.SetDescription():
+                self.titled = True
+            case acts.CountTakeover():
+                turn = self.open_turn
+                assert (act.takeovers, act.said) == (turn.takeovers + 1, turn.said)
+                turn.takeovers, turn.barren, turn.said_before = act.takeovers, act.barren, act.said
+            case acts.TellRetry():
+                assert self.turn is not None
+                self.retry_told = True
+                if self.attempt is not None:
+                    self.attempt.outcomes.append("reset")
+                    self.attempt = None
             case acts.DropChat():
                 assert self.turn is None
                 assert self.attempt is None
@@ -277,12 +314,16 @@ class Chat:
             case acts.AdoptAttempt():
                 assert self.open_attempt.is_finished
                 self.open_attempt.epoch = self.epoch
+            case acts.LeaveAttempt():
+                assert self.open_attempt.is_finished
             case acts.OpenAttempt():
                 assert self.attempt is None
                 self.attempt = Attempt(self._name("attempt"), self.open_turn.id, self.epoch)
                 self.attempts.append(self.attempt)
+                self.retry_told = False
             case acts.CloseTurn():
                 assert self.attempt is None
+                self.retry_told = False
                 self.open_turn.outcomes.append(act.outcome)
                 self.turn = None
             case acts.StartTurn():
@@ -293,6 +334,8 @@ class Chat:
             case acts.PutInstruction():
                 if self.last is not None and self.last.is_partial:
                     self._put("user", is_hidden=True)
+            case acts.PutSummary():
+                self._put("user", is_hidden=True, why="summary")
             case acts.PutResults():
                 assert self.awaiting
                 self._put("tool")
@@ -427,6 +470,15 @@ def _lose_worker(chat: Chat) -> Chat:
     return chat
 
 
+def _lose_workers(chat: Chat, count: int) -> Chat:
+    """So many workers have taken it over and died without a word; nobody holds it now."""
+    for number in range(count):
+        chat.alive.clear()
+        chat.do(commands.Acquire(worker_id=f"worker {number}"))
+    chat.alive.clear()
+    return chat
+
+
 def _interrupt(chat: Chat) -> Chat:
     chat.do(commands.Interrupt())
     return chat
@@ -454,6 +506,7 @@ def _list_ways(sends: Sends) -> Iterator[tuple[str, Way]]:
     yield "R", lambda: _work(sends)
     yield "R", lambda: _run(sends)
     yield "R", lambda: _lose_worker(_work(sends))
+    yield "R", lambda: _lose_workers(_work(sends), 3)
     yield "I", lambda: _interrupt(_work(sends))
     yield "I", lambda: _lose_worker(_interrupt(_work(sends)))
     yield "A", lambda: _await(_work(sends))

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from indelible.errors import Interrupted, LeaseLost, Refused
 from indelible.machine import TABLE, CommandName, State, Status, commands
 from indelible.machine.commands import Command
+from indelible.machine.decide import MAX_BARREN_TAKEOVERS, MAX_TAKEOVERS
 
 if TYPE_CHECKING:
     from tests.machine.conftest import Chat, Way
@@ -149,8 +150,14 @@ def check_chat(chat: Chat) -> None:
     assert chat.has_error == (chat.status is Status.ERROR)
     if chat.attempt is not None:
         assert chat.status in HELD
-        assert chat.holder is not None
+        assert chat.holder is not None or chat.attempt.is_finished  # handed over whole, to be adopted
         assert (chat.attempt.turn_id, chat.attempt.epoch) == (chat.open_turn.id, chat.epoch)
+    if chat.retry_told:
+        assert chat.status in HELD  # as the schema has it
+        assert chat.attempt is None
+    if chat.turn is not None:
+        assert 0 <= chat.turn.barren <= chat.turn.takeovers < MAX_TAKEOVERS
+        assert chat.turn.barren < MAX_BARREN_TAKEOVERS
     if chat.status is Status.REQUIRES_ACTION:
         assert chat.awaiting
     if chat.status in HELD:
@@ -172,8 +179,8 @@ def bring_to_rest(chat: Chat) -> None:
         chat.do(commands.Unarchive())
     while chat.state not in {State.W, State.E0}:
         if chat.status in HELD and chat.holder not in chat.alive:
-            chat.do(commands.Acquire(worker_id="the last one"))
-        if chat.status is Status.RUNNING:
+            chat.do(commands.Acquire(worker_id="the last one"))  # which may have been one time too often
+        elif chat.status is Status.RUNNING:
             chat.start_attempt()
             chat.finish()
         elif chat.status is Status.INTERRUPTING:

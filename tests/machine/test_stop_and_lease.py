@@ -16,6 +16,7 @@ from indelible.machine import Decision, State, Status, acts
 from indelible.machine.acts import AnswerCalls, CloseAttempt
 from indelible.machine.commands import (
     Acquire,
+    AnnounceRetry,
     AwaitAction,
     Command,
     CommitStep,
@@ -27,6 +28,7 @@ from indelible.machine.commands import (
     FinishInterruption,
     FinishTurn,
     Interrupt,
+    KeepSummary,
     Regenerate,
     Release,
     Retry,
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
 
     ChatIn = Callable[[State], Chat]
 
+Beginning = type[StartAttempt | AnnounceRetry | KeepSummary]
+
+BEGINNINGS = (StartAttempt, AnnounceRetry, KeepSummary)
 BUSY = [State.R0, State.R1, State.I0, State.I1]
 ANY = [state for state in State if state is not State.NONE]
 
@@ -155,6 +160,8 @@ def make_worker_commands(chat: Chat, *, epoch: int) -> list[Command]:
     return [
         Release(epoch=epoch),
         StartAttempt(epoch=epoch, turn_id=turn_id),
+        AnnounceRetry(epoch=epoch, turn_id=turn_id),
+        KeepSummary(epoch=epoch, turn_id=turn_id),
         CommitStep(epoch=epoch, turn_id=turn_id, attempt_id=attempt_id),
         FinishTurn(epoch=epoch, turn_id=turn_id, attempt_id=attempt_id),
         AwaitAction(epoch=epoch, turn_id=turn_id, attempt_id=attempt_id),
@@ -190,7 +197,7 @@ def test_every_command_to_a_chat_that_is_gone_says_so(chat_in: ChatIn) -> None:
 def test_repeating_an_ending_whose_answer_was_lost_is_a_success(state: State, chat_in: ChatIn) -> None:
     for ending in make_worker_commands(chat_in(state), epoch=chat_in(state).epoch):
         chat = chat_in(state)
-        if isinstance(ending, StartAttempt) or (isinstance(ending, FinishInterruption) and state in {"R0", "R1"}):
+        if isinstance(ending, BEGINNINGS) or (isinstance(ending, FinishInterruption) and state in {"R0", "R1"}):
             continue
         assert chat.do(ending).effective
         after = chat.snapshot()
@@ -235,6 +242,8 @@ def test_a_worker_can_not_begin_in_a_chat_that_it_does_not_hold(state: State, ch
     chat.do(Release(epoch=epoch))
     orders: list[Command] = [
         StartAttempt(epoch=epoch, turn_id=turn.id),
+        AnnounceRetry(epoch=epoch, turn_id=turn.id),
+        KeepSummary(epoch=epoch, turn_id=turn.id),
         FinishTurn(epoch=epoch, turn_id=turn.id),
         Fail(epoch=epoch, turn_id=turn.id),
         FinishInterruption(epoch=epoch, turn_id=turn.id),
@@ -245,20 +254,24 @@ def test_a_worker_can_not_begin_in_a_chat_that_it_does_not_hold(state: State, ch
     assert (chat.state, chat.turn) == (state, turn)
 
 
+@pytest.mark.parametrize("kind", BEGINNINGS)
 @pytest.mark.parametrize("state", [State.I0, State.I1])
-def test_an_attempt_can_not_begin_while_the_chat_is_being_stopped(state: State, chat_in: ChatIn) -> None:
+def test_nothing_can_begin_while_the_chat_is_being_stopped(state: State, kind: Beginning, chat_in: ChatIn) -> None:
     chat = chat_in(state)
+    before = chat.snapshot()
     with pytest.raises(Interrupted):
-        chat.start_attempt()
+        chat.do(kind(epoch=chat.epoch, turn_id=chat.open_turn.id))
+    assert chat.snapshot() == before
 
 
-def test_an_attempt_can_not_begin_in_a_turn_that_a_stop_has_ended(chat_in: ChatIn) -> None:
+@pytest.mark.parametrize("kind", BEGINNINGS)
+def test_nothing_can_begin_in_a_turn_that_a_stop_has_ended(kind: Beginning, chat_in: ChatIn) -> None:
     chat = chat_in(State.I1)
     stopped = chat.open_turn.id
     chat.commit()
     with pytest.raises(Interrupted):
-        chat.do(StartAttempt(epoch=chat.epoch, turn_id=stopped))
-    assert chat.attempt is None
+        chat.do(kind(epoch=chat.epoch, turn_id=stopped))
+    assert (chat.attempt, chat.retry_told) == (None, False)
 
 
 @pytest.mark.parametrize("state", BUSY)
@@ -275,11 +288,12 @@ def test_acquiring_raises_the_epoch_and_closes_what_the_dead_worker_left_open(st
     chat.alive.clear()
     chat.do(Acquire(worker_id="another"))
     assert (chat.epoch, chat.holder, chat.state) == (epoch + 1, "another", state)
-    assert (chat.turn, chat.attempt, attempt.outcomes) == (turn, None, ["crashed"])
-    assert chat.find_last("assistant").why == "crashed"
+    why = "interrupted" if state in {State.I0, State.I1} else "crashed"
+    assert (chat.turn, chat.attempt, attempt.outcomes) == (turn, None, [why])
+    assert chat.find_last("assistant").why == why
 
 
-@pytest.mark.parametrize("state", BUSY)
+@pytest.mark.parametrize("state", [State.R0, State.R1])
 def test_acquiring_adopts_an_attempt_whose_stream_was_complete(state: State, chat_in: ChatIn) -> None:
     chat = chat_in(state)
     attempt = chat.open_attempt

@@ -1,6 +1,6 @@
 """The table: what SPEC §3 says, what `decide` does, and what docs/states.md shows are one thing.
 
-Every pair of command and state is walked, 28 × 13, with chats that real commands brought there. SPEC below is
+Every pair of command and state is walked, 31 × 13, with chats that real commands brought there. SPEC below is
 the specification's table read anew, in its own notation; it shares nothing with table.py but the names.
 """
 
@@ -30,7 +30,7 @@ SENT = "W→R0 E0→R0 E1→R1 R0→R1 R1→R1 I0→I1 I1→I1"
 FORKED = "W→R0 R0→R0 R1→R1 I0→R0 I1→R1 A0→R0 A1→R1 E0→R0 E1→R1"
 ASKED_AGAIN = "W→R0 E0→R0 E1→R1"
 ARRANGED = "R1→R1 I1→I1 A1→A1 E1→E1 E1X→E1X"
-RUNNABLE = "R0→R0 R1→R1 I0→I0 I1→I1"
+RUNS_ON = "R0→R0 R1→R1"
 
 SPEC = {
     "create": "none→W|R0",
@@ -54,10 +54,16 @@ SPEC = {
     # Asking for what is so already is no mistake.
     "archive": "W→WX E0→E0X E1→E1X WX→- E0X→- E1X→-",
     "unarchive": "WX→W E0X→E0 E1X→E1 W→- E0→- E1→-",
-    "acquire": RUNNABLE,
-    "release": RUNNABLE,
-    # Not in the specification's table: an attempt begins where a turn runs (SPEC 1, on_attempt).
-    "start_attempt": "R0→R0 R1→R1",
+    # Beyond the specification's table: what stands beside a conversation can be changed at any time (SPEC 6, PATCH).
+    "describe": "W→W R0→R0 R1→R1 I0→I0 I1→I1 A0→A0 A1→A1 E0→E0 E1→E1 WX→WX E0X→E0X E1X→E1X",
+    # A turn that was taken over too often fails (DESIGN §7, *Budgets*).
+    "acquire": "R0→R0|E0 R1→R1|E1 I0→I0 I1→I1",
+    "release": "R0→R0 R1→R1 I0→I0 I1→I1",
+    # Beyond the specification's table: an attempt begins where a turn runs (SPEC 1, on_attempt), and only there is
+    # it told that there will be another (SPEC 2.3) or that the conversation was summed up on the way (SPEC 5.7).
+    "start_attempt": RUNS_ON,
+    "announce_retry": RUNS_ON,
+    "keep_summary": RUNS_ON,
     # Steers move into history with the step, and may have been all of the queue.
     "commit_step": f"R0→R0 R1→R0|R1 {IN_I}",
     "finish_turn": f"R0→W R1→R0|R1 {IN_I}",
@@ -69,6 +75,7 @@ SPEC = {
 
 PAIRS = [pytest.param(*pair, id="-".join(pair)) for pair in product(CommandName, State)]
 
+BEGINNINGS = {CommandName.START_ATTEMPT, CommandName.ANNOUNCE_RETRY, CommandName.KEEP_SUMMARY}
 ENDINGS = [
     CommandName.COMMIT_STEP,
     CommandName.FINISH_TURN,
@@ -97,9 +104,12 @@ def make_commands(name: CommandName, snapshot: Snapshot, chat: Chat) -> Iterator
         CommandName.PROMOTE_QUEUED: [{"queued_id": row} for row in rows] or [{"queued_id": ""}],
         CommandName.INTERRUPT: [{}, {"turn_id": worker["turn_id"]}],
         CommandName.TOOL_RESULTS: [{"call_ids": snapshot.awaiting}],
+        CommandName.DESCRIBE: [{}, {"only_untitled": True}],
         CommandName.ACQUIRE: [{"worker_id": "another"}],
         CommandName.RELEASE: [{"epoch": snapshot.epoch}],
         CommandName.START_ATTEMPT: [worker],
+        CommandName.ANNOUNCE_RETRY: [worker],
+        CommandName.KEEP_SUMMARY: [worker],
         CommandName.COMMIT_STEP: [named, {**named, "failed": True}],
         CommandName.FINISH_TURN: [named, worker],
         CommandName.AWAIT_ACTION: [named],
@@ -200,7 +210,7 @@ def refuse_by_table(name: CommandName, state: State, command: Command) -> type[I
         return None
     if state is State.NONE:
         return LeaseLost if isinstance(command, commands.WorkerCommand) else NotFound
-    if name is CommandName.START_ATTEMPT and state in {State.I0, State.I1}:
+    if name in BEGINNINGS and state in {State.I0, State.I1}:
         return Interrupted
     return NotAllowed
 

@@ -5,9 +5,14 @@ directory named after the run, whoever comes first starts the server there, and 
 INDELIBLE_TEST_POSTGRES names another server instead: a URL of a user who may create databases and roles.
 A server that does not start is a failure and never a skip.
 
-`database` is migrated and empty, and costs a test about 20 ms: SQLite gets a copy of a migrated file, and on
+`database` is migrated and empty, and costs a test about 10 ms: SQLite gets a copy of a migrated file, and on
 PostgreSQL each process has one database that is emptied before each test, because creating one takes five times
 as long. A test that changes the schema takes `new_database`, which is its own and not migrated.
+
+Both have the same address in every test of a process, so that `engine` can be one engine of each kind with new
+connections for each test: SQLAlchemy compiles every statement once per engine, and that cost more than most tests
+do. What a test listens to at its engine ends with the test, except what happens to connections: who wants to
+know that, or another pool, opens an engine of its own.
 """
 
 from __future__ import annotations
@@ -125,12 +130,23 @@ def new_database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.getfixturevalue("new_postgres"))
 
 
+@pytest.fixture(scope="session")
+def working_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("working") / "sqlite"
+
+
+@pytest.fixture
+def working_sqlite(migrated_sqlite: Path, working_directory: Path) -> Path:
+    """A copy of the migrated file, in a directory where nothing else is; always at the same place."""
+    shutil.rmtree(working_directory, ignore_errors=True)
+    working_directory.mkdir()
+    return Path(shutil.copy(migrated_sqlite, working_directory / "chats.db"))
+
+
 @pytest.fixture(params=BOTH)
-def migrated(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of a migrated database, which may hold what the last test left there."""
-    if request.param == "sqlite":
-        return str(shutil.copy(request.getfixturevalue("migrated_sqlite"), tmp_path / "chats.db"))
-    return str(request.getfixturevalue("migrated_postgres"))
+def migrated(request: pytest.FixtureRequest) -> str:
+    """The address of a migrated database. On PostgreSQL it may hold what the last test left there."""
+    return str(request.getfixturevalue("working_sqlite" if request.param == "sqlite" else "migrated_postgres"))
 
 
 @pytest.fixture
@@ -141,8 +157,16 @@ async def database(migrated: str) -> str:
     return migrated
 
 
+@pytest.fixture(scope="session")
+def engines() -> dict[str, AsyncEngine]:
+    """The engines of this process by address, without connections between tests."""
+    return {}
+
+
 @pytest.fixture
-async def engine(database: str) -> AsyncIterator[AsyncEngine]:
-    opened = await open_engine(database)
-    yield opened
-    await opened.dispose()
+async def engine(database: str, engines: dict[str, AsyncEngine]) -> AsyncIterator[AsyncEngine]:
+    if database not in engines:
+        engines[database] = await open_engine(database)
+    own = engines[database].execution_options()
+    yield own
+    await own.dispose()

@@ -1,9 +1,9 @@
-"""Databases that fail while the journal writes: full, read-only, damaged, cut off, restarted.
+"""Databases that fail while they are used: full, read-only, damaged, busy, cut off, restarted.
 
 Each failure is a real one, made with the database's own means, and comes at a known moment: the journal's clock
 stands still, so its back-off is where a test finds out that a flush has failed, mends the database, and lets it
 try again. What has to hold every time: what was told is there, everything is there once in the end, and whoever
-asked for something else meanwhile gets a `StoreFailed` with a sentence.
+asked for something else meanwhile gets a `StoreFailed` with a true sentence, whatever it was that he asked.
 """
 
 from __future__ import annotations
@@ -14,28 +14,30 @@ import shutil
 import signal
 import sqlite3
 import tempfile
+import uuid
 import warnings
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
-from sqlalchemy import event, insert, make_url, select
+from sqlalchemy import event, insert, make_url, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from indelible.clock import Clock, SystemClock
 from indelible.content import Text, TextDelta, decode_parts, encode
 from indelible.errors import StoreFailed
 from indelible.machine.commands import Acquire, Create, Interrupt, StartAttempt
-from indelible.store.append import JournalRow
+from indelible.store.append import BadRows, JournalRow
 from indelible.store.engine import begin_read, begin_write, open_engine
-from indelible.store.failures import DatabaseUnusable
-from indelible.store.journal import BadRows, Journal
+from indelible.store.failures import DatabaseUnreachable, DatabaseUnusable
+from indelible.store.journal import Journal
 from indelible.store.migrate import migrate
-from indelible.store.port import AttemptName, Words
+from indelible.store.port import Words
+from indelible.store.read import AttemptName
 from indelible.store.sql import SqlStore
 from indelible.store.tables import attempts, journal, users, workers
 from indelible.testing import ManualClock
@@ -186,6 +188,14 @@ async def test_a_damaged_file_is_told_and_what_was_said_can_still_be_read(sqlite
     assert await read_rows(sqlite) == [(1, rows[0].parts)]
 
 
+async def test_a_file_that_somebody_else_keeps_locked_is_told(sqlite: AsyncEngine) -> None:
+    await set_pragma(sqlite, "busy_timeout=0")
+    with closing(sqlite3.connect(str(sqlite.url.database), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(DatabaseUnreachable, match="is busy"):
+            await SqlStore(sqlite).beat("worker_a")
+
+
 def overwrite_table(path: Path, table: str) -> None:
     """Put garbage on a table's first page, as a failing disk would. Nobody may have the file open."""
     connection = sqlite3.connect(path)
@@ -268,9 +278,10 @@ async def wait_for_blocked(operator: asyncpg.Connection) -> int:
         pytest.param("22021", BadRows, id="characters it does not have"),
         pytest.param("23514", BadRows, id="a broken constraint"),
         pytest.param("54000", BadRows, id="too large"),
-        pytest.param("53100", StoreFailed, id="disk full"),
-        pytest.param("55P03", StoreFailed, id="no lock in time"),
-        pytest.param("XX001", StoreFailed, id="a damaged page"),
+        pytest.param("53100", DatabaseUnusable, id="disk full"),
+        pytest.param("55P03", DatabaseUnreachable, id="no lock in time"),
+        pytest.param("XX001", DatabaseUnusable, id="a damaged page"),
+        pytest.param("P0001", StoreFailed, id="something else"),
     ],
 )
 async def test_r6_only_an_error_about_the_data_is_blamed_on_the_row(
@@ -283,6 +294,109 @@ async def test_r6_only_an_error_about_the_data_is_blamed_on_the_row(
         await store.append([JournalRow(attempt.id, attempt.epoch, 1, encode([TextDelta("1", "word")]))])
     assert type(told.value) is raised
     assert await read_rows(postgres) == []
+
+
+# --- what is told, in the database's own cases ---
+
+
+async def add_worker(engine: AsyncEngine, worker_id: str) -> None:
+    async with begin_write(engine) as connection:
+        await connection.execute(insert(workers).values(id=worker_id, started_at=NOW, heartbeat_at=NOW))
+
+
+async def test_a_full_disk_is_told_and_not_what_was_to_be_written(
+    postgres: AsyncEngine, operator: asyncpg.Connection
+) -> None:
+    await operator.execute(FAIL_WITH.format(state="53100").replace("ON journal", "ON workers"))
+    with pytest.raises(DatabaseUnusable, match=r"cannot be written: the disk is full\.$"):
+        await add_worker(postgres, "worker_a")
+
+
+async def test_what_nobody_has_foreseen_is_told_in_the_words_of_the_server_alone(
+    postgres: AsyncEngine, operator: asyncpg.Connection
+) -> None:
+    await operator.execute(FAIL_WITH.format(state="P0001").replace("ON journal", "ON workers"))
+    with pytest.raises(StoreFailed, match=r"could not do what it was asked: as told$"):
+        await add_worker(postgres, "worker_a")
+
+
+@pytest.mark.parametrize(
+    ("limit", "sentence"),
+    [("lock_timeout", "is busy"), ("statement_timeout", "stopped a statement that took too long")],
+)
+async def test_a_lock_that_is_not_given_in_time_is_told(
+    postgres: AsyncEngine, operator: asyncpg.Connection, limit: str, sentence: str
+) -> None:
+    async def wait_a_little() -> None:
+        async with begin_write(postgres) as connection:
+            await connection.execute(text(f"SET LOCAL {limit} = '10ms'"))
+            await connection.execute(update(workers).values(heartbeat_at=NOW))
+
+    async with operator.transaction():
+        await operator.execute("LOCK TABLE workers IN EXCLUSIVE MODE")
+        with pytest.raises(DatabaseUnreachable, match=sentence):
+            await wait_a_little()
+
+
+async def test_a_deadlock_is_told_to_the_one_that_has_to_give_way(
+    postgres: AsyncEngine, operator: asyncpg.Connection
+) -> None:
+    await add_worker(postgres, "worker_a")
+    await add_worker(postgres, "worker_b")
+    beat = "UPDATE workers SET heartbeat_at = now() WHERE id = $1"
+
+    async def stand_in_the_way() -> None:
+        async with begin_write(postgres) as connection:
+            await connection.execute(text("SET LOCAL deadlock_timeout = '10ms'"))
+            await connection.execute(update(workers).where(workers.c.id == "worker_b").values(heartbeat_at=NOW))
+            await connection.execute(update(workers).where(workers.c.id == "worker_a").values(heartbeat_at=NOW))
+
+    async with operator.transaction():
+        await operator.execute("SET LOCAL deadlock_timeout = '1h'")
+        await operator.execute(beat, "worker_a")
+        other = asyncio.create_task(stand_in_the_way())
+        await wait_for_blocked(operator)
+        await operator.execute(beat, "worker_b")
+        with pytest.raises(DatabaseUnreachable, match="stood in another's way"):
+            await other
+
+
+async def test_too_many_connections_are_told(postgres: AsyncEngine, operator: asyncpg.Connection) -> None:
+    role = f"crowd_{uuid.uuid4().hex[:8]}"
+    await operator.execute(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 0")
+    try:
+        with pytest.raises(DatabaseUnreachable, match="has too many connections"):
+            await open_engine(postgres.url.set(username=role, drivername="postgresql").render_as_string())
+    finally:
+        await operator.execute(f"DROP ROLE {role}")
+
+
+@pytest.mark.parametrize("busy", [True, False], ids=["in a statement", "between two"])
+async def test_a_connection_that_an_operator_ends_is_told(
+    postgres: AsyncEngine, operator: asyncpg.Connection, busy: bool
+) -> None:
+    async def use() -> None:
+        async with begin_write(postgres) as connection:
+            pid = (await connection.execute(text("SELECT pg_backend_pid()"))).scalar_one()
+            if not busy:
+                await end_connection(operator, pid)
+            await connection.execute(update(workers).values(heartbeat_at=NOW))
+
+    async with operator.transaction():
+        await operator.execute("LOCK TABLE workers IN EXCLUSIVE MODE")
+        using = asyncio.create_task(use())
+        if busy:
+            await end_connection(operator, await wait_for_blocked(operator))
+        with pytest.raises(DatabaseUnreachable, match="ended the connection, as it" if busy else "connection .* lost"):
+            await using
+
+
+async def end_connection(operator: asyncpg.Connection, pid: int) -> None:
+    """Returns when the server has ended it."""
+    assert await operator.fetchval("SELECT pg_terminate_backend($1, $2)", pid, DEADLINE_S * 1000)
+
+
+# --- a server that goes ---
 
 
 class Cable:
@@ -367,6 +481,20 @@ def crash(server: Any) -> None:
     server._postmaster_info.process.wait(DEADLINE_S)
 
 
+ASK_ANYTHING: list[Callable[[SqlStore], Awaitable[object]]] = [
+    lambda store: store.execute("chat_a", Interrupt()),
+    lambda store: store.beat("worker_a"),
+    lambda store: store.retire("worker_a"),
+    lambda store: store.acquire("worker_a", limit=1),
+    lambda store: store.view("chat_a"),
+    lambda store: store.path("chat_a"),
+    lambda store: store.events("chat_a", after=0),
+    lambda store: store.rows("attempt_a"),
+    lambda store: store.runs("turn_a"),
+    lambda store: store.pack(ended_before=NOW, clock=SystemClock()),
+]
+
+
 async def test_a_server_that_is_stopped_or_crashes_and_comes_back_costs_nothing(own_server: Any) -> None:
     address = f"postgresql://postgres@/postgres?host={own_server.pgdata}"
     await migrate(address)
@@ -378,10 +506,43 @@ async def test_a_server_that_is_stopped_or_crashes_and_comes_back_costs_nothing(
             spoken.publish("on its way ")
             await asyncio.to_thread(end)
             spoken.publish("while it is away ")
-            with pytest.raises(StoreFailed):
-                await SqlStore(engine).execute("chat_a", Interrupt())
+            for ask in ASK_ANYTHING:
+                with pytest.raises(DatabaseUnreachable):
+                    await ask(SqlStore(engine))
             await asyncio.to_thread(own_server.ensure_postgres_running)
             await spoken.drain()
         await spoken.say("and on")
         await spoken.check_all_was_told_once()
     await engine.dispose()
+
+
+async def test_a_server_that_is_stopping_and_a_damaged_page_are_told(own_server: Any) -> None:
+    address = f"postgresql://postgres@/postgres?host={own_server.pgdata}"
+    await migrate(address)
+    engine = await open_engine(address)
+    await add_worker(engine, "worker_a")
+    async with begin_write(engine) as connection:
+        page = (await connection.execute(text("SELECT pg_relation_filepath('workers')"))).scalar_one()
+    async with engine.connect() as still_there:
+        await still_there.execute(text("SELECT 1"))
+        own_server._postmaster_info.process.send_signal(signal.SIGTERM)
+        assert "is starting or stopping" in await wait_for_refusal(address)
+    await engine.dispose()
+    await asyncio.to_thread(own_server._postmaster_info.process.wait, DEADLINE_S)
+    with (Path(own_server.pgdata) / page).open("r+b") as file:
+        file.write(b"\xa5" * 8192)
+    await asyncio.to_thread(own_server.ensure_postgres_running)
+    with pytest.raises(DatabaseUnusable, match="is damaged"):
+        await SqlStore(engine).beat("worker_a")
+    await engine.dispose()
+
+
+async def wait_for_refusal(address: str) -> str:
+    """What is told of a server that takes no more connections, as soon as it takes none."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            try:
+                engine = await open_engine(address)
+            except DatabaseUnreachable as error:
+                return str(error)
+            await engine.dispose()

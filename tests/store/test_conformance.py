@@ -13,6 +13,7 @@ test_stop_in_store.py.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
@@ -21,11 +22,14 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, dump, settle_in
 
-from indelible.content import Finish, TextDelta, ToolCall, ToolResult
+from indelible.content import Finish, Message, Text, TextDelta, ToolCall, ToolResult
 from indelible.errors import IndelibleError, Interrupted, LeaseLost, NotAllowed, NotFound
 from indelible.machine import TABLE, CommandName, State, is_legal
 from indelible.machine import commands as c
+from indelible.store.idempotency import Answer, Request
+from indelible.store.port import Description
 from indelible.store.sql import SqlStore
+from indelible.store.tables import attempts
 
 Way = Callable[[Driver], Awaitable[Driver]]
 Case = tuple[c.Command, dict[str, Any]]
@@ -37,7 +41,9 @@ KINDS: dict[CommandName, type[c.Command]] = {
     if isinstance(kind, type) and issubclass(kind, c.Command) and hasattr(kind, "name")
 }
 NEEDS_A_WORKER = {"R0", "R1", "I0", "I1"}
+BEGINNINGS = {CommandName.START_ATTEMPT, CommandName.ANNOUNCE_RETRY, CommandName.KEEP_SUMMARY}
 ERROR = {"kind": "overloaded", "message": "The provider is overloaded."}
+SUMMARY = Message(role="user", blocks=[Text("They spoke of rain.")], visibility="model")
 
 
 @pytest.fixture
@@ -140,6 +146,7 @@ for _state, _way in list_ways():
 async def make_case(name: CommandName, chat: Driver, state: State) -> Case:
     """A command that only the state can be against, and the words that come with it."""
     words: dict[str, Any] = {"text": str(name), "error": ERROR, "results": [answer(id_) for id_ in CALLS]}
+    words |= {"retry": {"delay_ms": 1000}, "summary": SUMMARY, "description": Description(title="Rain")}
     if state is State.NONE:
         return name_nothing(name), words
     rows = await chat.queued_ids()
@@ -161,6 +168,8 @@ async def make_case(name: CommandName, chat: Driver, state: State) -> Case:
                 fields[field] = chat.turn_id
             case "worker_id":
                 fields[field] = "live"
+            case "only_untitled":
+                fields[field] = False
             case _:
                 fields[field] = CALLS
     return kind(**fields), words
@@ -170,6 +179,7 @@ def name_nothing(name: CommandName) -> c.Command:
     """In a chat that does not exist there is nothing to name."""
     kind = KINDS[name]
     some: dict[str, Any] = {"epoch": 0, "with_message": False, "failed": False, "queued_ids": (), "call_ids": ()}
+    some["only_untitled"] = False
     return kind(**{field: some.get(field, "nothing") for field in kind.__struct_fields__})
 
 
@@ -182,7 +192,7 @@ def get_refusal(name: CommandName, state: State) -> type[IndelibleError] | None:
     is_worker = issubclass(KINDS[name], c.WorkerCommand)
     if state is State.NONE:
         return LeaseLost if is_worker else NotFound
-    if name is CommandName.START_ATTEMPT:
+    if name in BEGINNINGS:
         return Interrupted if state in NEEDS_A_WORKER else LeaseLost
     if name is CommandName.ACTION_EXPIRED:
         return NotAllowed if state in NEEDS_A_WORKER else None
@@ -278,6 +288,8 @@ async def expect_effect(chat: Driver, command: c.Command, words: dict[str, Any],
     else:
         row = await chat.row()
         assert (outcome.status, outcome.seq, outcome.epoch) == (row.status, row.seq, row.epoch)
+        running = [attempt.id for attempt in await chat.rows(attempts) if attempt.ended_at is None]
+        assert [outcome.live_id] == (running or [None])
 
 
 async def test_an_ending_whose_answer_was_lost_is_repeated_without_effect(store: SqlStore, engine: AsyncEngine) -> None:
@@ -329,6 +341,88 @@ async def test_the_names_of_another_chat_are_not_found(store: SqlStore, engine: 
     (queued_id, _), message_id = await other.queued_ids(), await other.last_id("user")
     await expect_refusal(chat, engine, c.Edit(message_id=message_id), {"text": "x"}, NotFound)
     await expect_refusal(chat, engine, c.DeleteQueued(queued_id=queued_id), {}, NotFound)
+
+
+# --- what is told after a commit ---
+
+
+class Listener:
+    """Notes which chats it is told of."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def hear(self, chat_id: str) -> None:
+        self.heard.append(chat_id)
+
+    def take(self) -> list[str]:
+        heard, self.heard = self.heard, []
+        return heard
+
+
+async def test_others_are_told_of_a_chat_after_every_commit_that_changed_it_and_of_nothing_else(
+    store: SqlStore, engine: AsyncEngine
+) -> None:
+    listener = Listener()
+    loud = SqlStore(engine, on_committed=listener.hear)
+    chat = await Driver(loud, engine).create()
+    assert listener.take() == [chat.id]
+    await chat.work()
+    assert listener.take() == [chat.id] * 2, "acquired, and an attempt begun"
+    assert not (await chat.do(c.Interrupt(turn_id="turn of yesterday"))).effective
+    with pytest.raises(NotAllowed):
+        await chat.do(c.Retry())
+    with pytest.raises(LeaseLost):
+        await chat.do(chat.name(c.CommitStep, epoch=chat.epoch - 1))
+    assert listener.take() == [], "nothing happened, and nothing was heard"
+    await chat.end(c.FinishTurn, rest=[Finish()])
+    twin = Driver(loud, engine)
+    await loud.fork(chat.id, await chat.last_id("user"), new_chat_id=twin.id, owner_id=OWNER)
+    assert listener.take() == [chat.id, twin.id]
+    await chat.do(c.Delete())
+    assert listener.take() == [chat.id]
+
+
+async def test_a_request_that_is_repeated_is_told_of_once(store: SqlStore, engine: AsyncEngine) -> None:
+    listener = Listener()
+    chat = await Driver(store, engine).create()
+    loud = SqlStore(engine, on_committed=listener.hear)
+    request = Request(user_id=OWNER, key="k1", route="POST /messages", body_hash=b"1")
+    for _ in range(2):
+        await loud.execute_once(request, chat.id, c.Send(), answer=lambda outcome: Answer(202, b"{}"))
+    assert listener.take() == [chat.id]
+    late = Request(user_id=OWNER, key="k2", route="POST /interrupt", body_hash=b"1")
+    stop = c.Interrupt(turn_id="turn of yesterday")
+    await loud.execute_once(late, chat.id, stop, answer=lambda outcome: Answer(200, b"{}"))
+    assert listener.take() == []
+
+
+async def test_a_chat_that_is_taken_or_given_up_is_told_of(store: SqlStore, engine: AsyncEngine) -> None:
+    listener = Listener()
+    loud = SqlStore(engine, on_committed=listener.hear)
+    chat = await Driver(loud, engine).create()
+    for _ in range(4):
+        listener.take()
+        await chat.bury()
+        await loud.acquire("live", limit=1)
+        assert listener.take() == [chat.id]
+        if await chat.state() is State.E0:
+            break
+    assert await chat.state() is State.E0
+
+
+async def test_what_is_told_is_committed_by_then(store: SqlStore, engine: AsyncEngine) -> None:
+    """P1: whoever is woken looks with a connection of its own, and finds it."""
+    looks: list[asyncio.Task[int]] = []
+
+    async def look(chat_id: str) -> int:
+        return len(await store.events(chat_id, after=0))
+
+    loud = SqlStore(engine, on_committed=lambda chat_id: looks.append(asyncio.create_task(look(chat_id))))
+    chat = await Driver(loud, engine).create()
+    sent = await chat.do(c.Send(), "next")
+    first, second = await asyncio.gather(*looks)
+    assert 0 < first <= second == sent.seq
 
 
 async def test_a_chat_without_an_owner_is_not_created(store: SqlStore, engine: AsyncEngine) -> None:

@@ -1,70 +1,96 @@
-"""The crash sweep: a process dies before and after each of its calls of the store, and nothing is lost.
+"""The crash sweep: a process dies at each of its calls of the store, and nothing is lost.
 
-A scenario is what one process does, written as plain calls. It is run once to count them; then, for every
-call and on each side of it, it is run again on a new chat with a store that dies there. A second worker, which
-knows only the database, takes the chat over and brings it to rest. Then the chat must be whole, and everything
-that the dead process was told is kept must be in history exactly once.
+A scenario is what one process does, written as plain calls; what it says goes through a real journal. It is run
+once to count its calls of the store, flushes included. Then, for every call, it is run again on a new chat with a
+store that dies when that call is done and not answered. To die before a call is to die after the one before it: the
+rows are the same, which has its own test, so this covers both sides of every call. A second worker, which knows
+only the database, takes the chat over and brings it to rest. Then the chat must be whole, all that was written must
+be in history exactly once, and the ledger must know of every tool that was ever started.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 import pytest
-from sqlalchemy import delete, insert, update
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from indelible.content import Finish, Part, Text, TextDelta, ToolCall, ToolResult, ToolStarted, decode_blocks, encode
+from indelible.clock import SystemClock
+from indelible.content import (
+    Finish,
+    Part,
+    ReasoningDelta,
+    Text,
+    TextDelta,
+    ToolCall,
+    ToolResult,
+    ToolStarted,
+    decode_blocks,
+)
+from indelible.errors import LeaseLost, Shutdown
 from indelible.fold import OUTCOME_UNKNOWN
 from indelible.ids import new_id
 from indelible.machine.commands import (
     Acquire,
+    AnnounceRetry,
     AwaitAction,
     Command,
     CommitStep,
     Create,
+    Delete,
     Edit,
+    Fail,
     FinishInterruption,
     FinishTurn,
     Interrupt,
+    Regenerate,
     Release,
+    Retry,
     Send,
     SendInterrupt,
     SendSteer,
     StartAttempt,
     ToolResults,
+    WorkerCommand,
 )
-from indelible.store.append import JournalRow
-from indelible.store.engine import begin_write
-from indelible.store.port import AttemptName, Outcome, Words
+from indelible.store.engine import begin_read
+from indelible.store.journal import Journal, JournalWriter
+from indelible.store.ledger import RunKey, RunSettled, RunStarted
+from indelible.store.port import Outcome, Words
+from indelible.store.read import AttemptName
 from indelible.store.sql import SqlStore
-from indelible.store.tables import users, workers
+from indelible.store.tables import attempts, events, journal, messages, queue, tool_runs, turns
 from indelible.testing.store import LAST_WORDS, Crashed, CrashingStore, take_over
 from indelible.testing.wholeness import StoredChat, find_faults, load_chat
 
-LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 Side = Literal["before", "after"]
+RETRYING = {"attempt": 1, "delay_ms": 1000, "kind": "overloaded"}
 
 
 class Process:
-    """A server and its worker: it remembers what it was told is kept, and dies when its store does."""
+    """A server and its worker: it remembers what it sent and what it was told is kept, and dies when its store does."""
 
-    def __init__(self, engine: AsyncEngine, store: CrashingStore) -> None:
+    def __init__(self, engine: AsyncEngine, store: CrashingStore, user_id: str) -> None:
         self.engine = engine
         self.store = store
+        self.journal = Journal(store, clock=SystemClock(), on_committed=lambda rows: None, interval_s=0)
         self.chat_id = new_id("chat")
-        self.user_id = new_id("user")
+        self.user_id = user_id
         self.worker_id = new_id("worker")
-        self.typed: list[str] = []
-        self.unsure: list[str] = []
+        self.sent: list[str] = []
+        self.kept: list[str] = []
         self.said: list[str] = []
+        self.heard: list[str] = []
         self.epoch = 0
         self.turn_id = ""
         self.attempt: AttemptName | None = None
-        self.n = 0
+        self.writer: JournalWriter | None = None
+        self.turns_with_tools: set[str] = set()
+        self.is_deleted = False
 
     async def do(self, command: Command, words: Words | None = None) -> Outcome:
         outcome = await self.store.execute(self.chat_id, command, words or Words())
@@ -72,42 +98,80 @@ class Process:
         self.turn_id = outcome.turn_id or self.turn_id
         return outcome
 
-    async def type(self, command: Command, text: str) -> Outcome:
-        self.unsure.append(text)
+    async def ask(self, command: Command, text: str) -> Outcome:
+        self.sent.append(text)
         words = Words(owner_id=self.user_id, author_id=self.user_id, blocks=[Text(text)])
         outcome = await self.do(command, words)
-        self.typed.append(text)
+        self.kept.append(text)
         return outcome
 
     async def acquire(self) -> None:
+        """Take the chat as a worker that has just started."""
+        self.worker_id = new_id("worker")
+        await SqlStore(self.engine).beat(self.worker_id)
         await self.do(Acquire(worker_id=self.worker_id))
 
     async def start(self) -> None:
         self.attempt = (await self.do(StartAttempt(epoch=self.epoch, turn_id=self.turn_id))).attempt
-        self.n = 0
-
-    async def say(self, text: str, *more: Part) -> None:
         assert self.attempt is not None
-        self.n += 1
-        parts = encode([TextDelta("1", text), *more])
-        appended = await self.store.append([JournalRow(self.attempt.id, self.epoch, self.n, parts)])
-        assert appended.written == {self.attempt.id}
-        self.said.append(text)
+        self.writer = self.journal.open(self.attempt.id, self.epoch)
+
+    async def adopt(self) -> None:
+        """Take the chat from a dead worker whose stream was complete, and go on with its attempt."""
+        n = self.speaker.n
+        await self.die()
+        await self.acquire()
+        assert self.attempt is not None
+        self.writer = self.journal.open(self.attempt.id, self.epoch, n=n)
+
+    async def die(self) -> None:
+        """Another worker than the one that died goes on."""
+        await SqlStore(self.engine).retire(self.worker_id)
 
     @property
-    def step(self) -> dict[str, Any]:
-        """What a worker's command has to name."""
-        assert self.attempt is not None
-        return {"epoch": self.epoch, "turn_id": self.turn_id, "attempt_id": self.attempt.id}
+    def speaker(self) -> JournalWriter:
+        assert self.writer is not None
+        return self.writer
 
-    async def lose_worker(self) -> None:
-        async with begin_write(self.engine) as connection:
-            silent = update(workers).where(workers.c.id == self.worker_id)
-            await connection.execute(silent.values(heartbeat_at=LONG_AGO))
+    async def say(self, text: str, *more: Part) -> None:
+        """Told once it is committed."""
+        self.publish(text, *more)
+        await self.journal.drain(self.speaker)
+        self.heard.append(text)
+
+    def publish(self, text: str, *more: Part) -> None:
+        self.said.append(text)
+        for part in (TextDelta("1", text), *more):
+            self.speaker.publish(part)
+
+    async def run_tool(self, index: int, output: str, *, already_started: bool = False) -> None:
+        assert self.attempt is not None
+        self.turns_with_tools.add(self.turn_id)
+        key, call_id = RunKey(self.turn_id, self.attempt.step, index), f"call_{index}"
+        if not already_started:
+            begun = RunStarted(key, self.attempt.id, call_id, "look", "{}", f"{self.turn_id}-{index}")
+            await self.speaker.record(begun, ToolStarted(call_id, "look"))
+        if output:
+            result = ToolResult(call_id, "look", output)
+            await self.speaker.record(RunSettled(key, result), result)
+
+    async def end(self, kind: type[WorkerCommand], words: dict[str, Any] | None = None, **fields: Any) -> Outcome:
+        """End the attempt with what was published and is in no row yet (R4)."""
+        rest = await self.speaker.close()
+        named = {"epoch": self.epoch, "turn_id": self.turn_id, "attempt_id": self.step_id, **fields}
+        command = kind(**{name: named[name] for name in kind.__struct_fields__ if name in named})
+        outcome = await self.do(command, Words(rest=rest, **(words or {})))
+        self.heard = list(self.said)
+        return outcome
+
+    @property
+    def step_id(self) -> str:
+        assert self.attempt is not None
+        return self.attempt.id
 
     async def begin(self) -> None:
         """A chat with a question, and the first words of its answer."""
-        await self.type(Create(with_message=True), "question")
+        await self.ask(Create(with_message=True), "question")
         await self.acquire()
         await self.start()
         await self.say("one ")
@@ -118,96 +182,179 @@ class Process:
 
 async def commit_and_finish(process: Process) -> None:
     await process.begin()
-    await process.type(SendSteer(), "steer")
+    await process.ask(SendSteer(), "steer")
     await process.say("two ", Finish())
-    await process.do(CommitStep(**process.step))
+    await process.end(CommitStep)
     await process.start()
     await process.say("three ")
-    await process.type(Send(), "next")
-    await process.do(FinishTurn(**process.step), Words(rest=[Finish()]))
+    await process.ask(Send(), "next")
+    process.publish("four ", Finish())
+    await process.end(FinishTurn)
     await process.start()
-    await process.say("four ", Finish())
-    await process.do(FinishTurn(**process.step))
+    await process.say("five ", Finish())
+    await process.end(FinishTurn)
 
 
 async def stop_by_a_live_holder(process: Process) -> None:
     await process.begin()
     await process.do(Interrupt())
     await process.say("two ")
-    await process.do(FinishInterruption(**process.step))
-    await process.type(Send(), "again")
-    await process.acquire()
+    await process.end(FinishInterruption)
+
+
+async def interrupt_with_a_message_by_a_live_holder(process: Process) -> None:
+    await process.begin()
+    await process.ask(Send(), "queued")
+    await process.ask(SendInterrupt(), "no, this")
+    await process.say("two ")
+    process.publish("three ")
+    await process.end(FinishInterruption)
     await process.start()
-    await process.say("three ")
-    await process.type(SendInterrupt(), "no, this")
-    await process.do(FinishInterruption(**process.step))
 
 
 async def stop_with_a_dead_holder(process: Process) -> None:
     await process.begin()
-    await process.type(Send(), "queued")
-    await process.lose_worker()
+    await process.ask(Send(), "queued")
+    await process.die()
     await process.do(Interrupt())
 
 
 async def edit_while_running(process: Process) -> None:
     await process.begin()
-    await process.type(Send(), "queued")
+    await process.ask(Send(), "queued")
     path = await process.store.path(process.chat_id)
     assert path[0].id is not None
-    await process.type(Edit(message_id=path[0].id), "edited")
+    await process.ask(Edit(message_id=path[0].id), "edited")
     await process.acquire()
     await process.start()
     await process.say("two ")
 
 
+async def regenerate_while_running(process: Process) -> None:
+    await process.begin()
+    await process.ask(Send(), "next")
+    process.publish("two ", Finish())
+    reply, _ = (await process.end(FinishTurn)).messages
+    await process.start()
+    await process.say("three ")
+    assert reply.id is not None
+    await process.do(Regenerate(message_id=reply.id))
+    await process.acquire()
+    await process.start()
+
+
+async def delete_while_running(process: Process) -> None:
+    await process.begin()
+    await process.say("two ", ToolCall("call_0", "look", "{}"), Finish("tool_calls"))
+    await process.run_tool(0, "")
+    await process.ask(Send(), "queued")
+    process.is_deleted = True
+    await process.do(Delete())
+
+
+async def fail_and_retry(process: Process) -> None:
+    await process.begin()
+    await process.ask(Send(), "queued")
+    process.publish("two ")
+    await process.end(Fail, {"error": {"kind": "auth", "message": "No key."}})
+    await process.do(Retry())
+    await process.acquire()
+    await process.start()
+    process.publish("three ", Finish())
+    await process.end(FinishTurn)
+
+
+async def announce_retries(process: Process) -> None:
+    await process.ask(Create(with_message=True), "question")
+    await process.acquire()
+    await process.start()
+    await process.say("", ReasoningDelta("2", "Hm."))
+    process.publish("", ReasoningDelta("2", "Well."))
+    await process.end(AnnounceRetry, {"retry": RETRYING})
+    await process.start()
+    await process.say("one ")
+    await process.end(CommitStep, failed=True)
+    await process.do(AnnounceRetry(epoch=process.epoch, turn_id=process.turn_id), Words(retry=RETRYING))
+    await process.start()
+    await process.say("two ", Finish())
+    await process.end(FinishTurn)
+
+
 async def take_over_and_go_on(process: Process) -> None:
     await process.begin()
-    await process.lose_worker()
-    process.worker_id = await add_worker(process.engine)
+    await process.die()
     await process.acquire()
     await process.start()
     await process.say("two ", Finish())
-    await process.lose_worker()
-    process.worker_id = await add_worker(process.engine)
-    await process.acquire()  # adopts
+    await process.adopt()
     await process.say("three ")
-    await process.do(Release(epoch=process.epoch))
+    await process.end(FinishTurn)
+
+
+async def hand_over(process: Process) -> None:
+    await process.begin()
+    process.publish("two ")
+    await process.end(Release)
+    await process.acquire()
+    await process.start()
+    await process.say("three ", Finish())
+    await process.do(Release(epoch=process.epoch))  # its reply is whole, so its attempt stays open
+    await process.adopt()
+    process.publish("four ")
+    await process.end(FinishTurn)
 
 
 async def run_tools(process: Process) -> None:
     await process.begin()
-    await process.say("two ", ToolCall("call_1", "look", "{}"), ToolCall("call_2", "look", "{}"), Finish("tool_calls"))
-    await process.say("", ToolStarted("call_1", "look"))
-    await process.say("", ToolResult("call_1", "look", "first"))
-    await process.say("", ToolStarted("call_2", "look"))
-    await process.do(CommitStep(**process.step), Words(rest=[ToolResult("call_2", "look", "second")]))
+    await process.say("two ", ToolCall("call_0", "look", "{}"), ToolCall("call_1", "look", "{}"), Finish("tool_calls"))
+    await process.run_tool(0, "first")
+    await process.run_tool(1, "second")
+    await process.end(CommitStep)
     await process.start()
     await process.say("three ", Finish())
-    await process.do(FinishTurn(**process.step))
+    await process.end(FinishTurn)
+
+
+async def adopt_with_tools_underway(process: Process) -> None:
+    await process.begin()
+    calls = [ToolCall(f"call_{index}", "look", "{}") for index in range(3)]
+    await process.say("two ", *calls, Finish("tool_calls"))
+    await process.run_tool(0, "first")
+    await process.run_tool(1, "")
+    await process.adopt()
+    await process.run_tool(1, OUTCOME_UNKNOWN, already_started=True)
+    await process.run_tool(2, "third")
+    await process.end(CommitStep)
 
 
 async def await_action(process: Process) -> None:
     await process.begin()
-    await process.say("two ", ToolCall("call_1", "ask", "{}"), Finish("tool_calls"))
-    await process.do(AwaitAction(**process.step))
-    await process.type(Send(), "queued")
-    results = [ToolResult("call_1", "ask", "yes")]
-    await process.do(ToolResults(call_ids=("call_1",)), Words(results=list(results)))
+    await process.say("two ", ToolCall("call_0", "ask", "{}"), Finish("tool_calls"))
+    await process.end(AwaitAction)
+    await process.ask(Send(), "queued")
+    results = [ToolResult("call_0", "ask", "yes")]
+    await process.do(ToolResults(call_ids=("call_0",)), Words(results=results))
     await process.acquire()
     await process.start()
-    await process.say("three ")
-    await process.do(FinishTurn(**process.step), Words(rest=[Finish()]))
+    process.publish("three ", Finish())
+    await process.end(FinishTurn)
 
 
 Scenario = Callable[[Process], Awaitable[None]]
 SCENARIOS: list[Scenario] = [
     commit_and_finish,
     stop_by_a_live_holder,
+    interrupt_with_a_message_by_a_live_holder,
     stop_with_a_dead_holder,
     edit_while_running,
+    regenerate_while_running,
+    delete_while_running,
+    fail_and_retry,
+    announce_retries,
     take_over_and_go_on,
+    hand_over,
     run_tools,
+    adopt_with_tools_underway,
     await_action,
 ]
 
@@ -217,17 +364,32 @@ SCENARIOS: list[Scenario] = [
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 async def test_whoever_dies_at_whatever_call_loses_nothing(scenario: Scenario, engine: AsyncEngine) -> None:
-    whole = await run(scenario, engine, at=None)
-    await bring_to_rest(whole)
+    user_id = await SqlStore(engine).ensure_user("Ada")
+    whole = await run(scenario, engine, user_id, at=None)
+    assert (whole.kept, whole.heard) == (whole.sent, whole.said)
+    await check_kept(whole)
     for at in range(1, len(whole.store.calls) + 1):
-        for side in ("before", "after"):
-            process = await run(scenario, engine, at=at, when=side)
-            assert process.store.is_dead
-            assert process.store.calls == whole.store.calls[:at]
-            if (at, side) == (1, "before"):
-                assert await load_chat(engine, process.chat_id) is None
-            else:
-                await bring_to_rest(process)
+        process = await run(scenario, engine, user_id, at=at)
+        assert process.store.is_dead
+        assert process.store.calls == whole.store.calls[:at]
+        await check_kept(process)
+
+
+async def test_whoever_dies_before_the_first_call_leaves_nothing(engine: AsyncEngine) -> None:
+    user_id = await SqlStore(engine).ensure_user("Ada")
+    process = await run(commit_and_finish, engine, user_id, at=1, when="before")
+    assert await load_chat(engine, process.chat_id) is None
+
+
+async def test_to_die_before_a_call_is_to_die_after_the_one_before_it(engine: AsyncEngine) -> None:
+    user_id = await SqlStore(engine).ensure_user("Ada")
+    count = len((await run(hand_over, engine, user_id, at=None)).store.calls)
+    for at in range(2, count + 1):
+        before = await run(hand_over, engine, user_id, at=at, when="before")
+        after = await run(hand_over, engine, user_id, at=at - 1, when="after")
+        assert await describe(before) == await describe(after), before.store.calls
+        if at == count:
+            await bring_to_rest(before, typed=before.kept, said=before.heard)
 
 
 async def test_a_call_that_died_with_its_store_is_told_as_unknown_and_never_as_not_run(engine: AsyncEngine) -> None:
@@ -235,77 +397,143 @@ async def test_a_call_that_died_with_its_store_is_told_as_unknown_and_never_as_n
 
     async def start_two_tools(process: Process) -> None:
         await process.begin()
-        await process.say("two ", ToolCall("call_1", "look", "{}"), ToolCall("call_2", "look", "{}"))
-        await process.say("", ToolStarted("call_1", "look"), ToolResult("call_1", "look", "first"))
-        await process.say("", ToolStarted("call_2", "look"))
-        await process.say("never")
+        await process.say("two ", ToolCall("call_0", "look", "{}"), ToolCall("call_1", "look", "{}"))
+        await process.run_tool(0, "first")
+        await process.run_tool(1, "never told")
 
-    process = await run(start_two_tools, engine, at=8)
-    rested = await bring_to_rest(process)
-    answers = {
-        block.call_id: block.output
-        for message in rested.path
-        for block in message.blocks
-        if isinstance(block, ToolResult)
-    }
-    assert answers == {"call_1": "first", "call_2": OUTCOME_UNKNOWN}
+    user_id = await SqlStore(engine).ensure_user("Ada")
+    process = await run(start_two_tools, engine, user_id, at=6, kind="append", when="before")
+    rested = await bring_to_rest(process, typed=process.kept, said=process.heard)
+    assert read_answers(rested) == {"call_0": "first", "call_1": OUTCOME_UNKNOWN}
+
+
+async def test_a_worker_that_wakes_up_after_its_attempt_was_adopted_writes_nothing(engine: AsyncEngine) -> None:
+    async def speak(process: Process) -> None:
+        await process.begin()
+        await process.say("two ", ToolCall("call_0", "look", "{}"), Finish("tool_calls"))
+        await process.die()
+        second_id = new_id("worker")
+        await SqlStore(engine).beat(second_id)
+        await SqlStore(engine).execute(process.chat_id, Acquire(worker_id=second_id))
+        adopted = await load_chat(engine, process.chat_id)
+        for command in (CommitStep, FinishTurn, AwaitAction, Fail):
+            late = command(epoch=process.epoch, turn_id=process.turn_id, attempt_id=process.step_id)
+            with pytest.raises(LeaseLost):
+                await process.do(late, Words(rest=[TextDelta("1", "late ")]))
+        with pytest.raises(LeaseLost):
+            await process.run_tool(0, "late")
+        assert await load_chat(engine, process.chat_id) == adopted
+
+    process = await run(speak, engine, await SqlStore(engine).ensure_user("Ada"), at=None)
+    rested = await bring_to_rest(process, typed=process.kept, said=process.heard)
+    assert read_answers(rested) == {"call_0": "done"}
 
 
 async def test_a_store_dies_at_the_call_of_a_kind_and_stays_dead(engine: AsyncEngine) -> None:
-    process = await run(commit_and_finish, engine, at=2, when="after", kind="append")
+    user_id = await SqlStore(engine).ensure_user("Ada")
+    process = await run(commit_and_finish, engine, user_id, at=2, kind="append")
     assert process.store.calls.count("append") == 2
     assert process.store.calls[-1] == "append"
     with pytest.raises(Crashed):
         await process.store.path(process.chat_id)
-    rested = await bring_to_rest(process)
+    rested = await bring_to_rest(process, typed=process.sent, said=process.said)
     assert "one two " in [message.text for message in rested.path]
 
 
 async def run(
-    scenario: Scenario, engine: AsyncEngine, *, at: int | None, when: Side = "before", kind: str | None = None
+    scenario: Scenario,
+    engine: AsyncEngine,
+    user_id: str,
+    *,
+    at: int | None,
+    when: Side = "after",
+    kind: str | None = None,
 ) -> Process:
-    process = Process(engine, CrashingStore(SqlStore(engine), at=at, when=when, kind=kind))
-    async with begin_write(engine) as connection:
-        user = insert(users).values(id=process.user_id, name=process.user_id, created_at=LONG_AGO)
-        await connection.execute(user)
-    process.worker_id = await add_worker(engine)
+    process = Process(engine, CrashingStore(SqlStore(engine), at=at, when=when, kind=kind), user_id)
     try:
-        await scenario(process)
-    except Crashed:
+        async with asyncio.TaskGroup() as group:
+            flushing = group.create_task(process.journal.run())
+            await scenario(process)
+            flushing.cancel()
+    except* (Crashed, Shutdown):  # whoever waits for a flush hears that there will be none
         assert process.store.is_dead
     return process
 
 
-async def add_worker(engine: AsyncEngine) -> str:
-    id_ = new_id("worker")
-    async with begin_write(engine) as connection:
-        now = datetime.now(UTC)
-        await connection.execute(insert(workers).values(id=id_, started_at=now, heartbeat_at=now))
-    return id_
+async def describe(process: Process) -> list[Any]:
+    """What there is of a chat, without names and times."""
+    stored = await load_chat(process.engine, process.chat_id)
+    assert stored is not None
+    return [
+        (stored.chat.status, stored.chat.epoch, stored.chat.seq, stored.chat.holder is None),
+        [(row.number, row.kind, row.outcome, row.takeovers) for row in stored.turns],
+        [(row.step, row.number, row.epoch, row.outcome, row.last_n) for row in stored.attempts],
+        [(row.role, row.blocks, row.partial, row.reason) for row in stored.messages],
+        [(row.when, row.content) for row in stored.queue],
+        [row.kind for row in stored.events],
+        [(row.n, row.parts) for row in stored.journal],
+    ]
 
 
-async def bring_to_rest(process: Process) -> StoredChat:
-    """A second worker takes over; what it finds and what it leaves must be whole."""
-    found = await load_chat(process.engine, process.chat_id)
+# --- afterwards ---
+
+
+async def check_kept(process: Process) -> None:
+    """Whatever was sent was written, whether or not that was told."""
+    if process.is_deleted:
+        assert await load_chat(process.engine, process.chat_id) is None
+        await expect_nothing_left(process)
+    else:
+        await bring_to_rest(process, typed=process.sent, said=process.said)
+
+
+async def bring_to_rest(process: Process, *, typed: list[str], said: list[str]) -> StoredChat:
+    """A second worker takes over; what it finds and what it leaves must be whole, with just this in it."""
+    engine, store, second_id = process.engine, SqlStore(process.engine), new_id("worker")
+    found = await load_chat(engine, process.chat_id)
     assert found is not None
     assert find_faults(found) == []
-    async with begin_write(process.engine) as connection:
-        await connection.execute(delete(workers))
-    second_id = await add_worker(process.engine)
-    rested = await take_over(SqlStore(process.engine), process.engine, process.chat_id, second_id)
+    await store.retire_all()
+    await store.beat(second_id)
+    rested = await take_over(store, engine, process.chat_id, second_id)
+    if rested is not None and rested.chat.status == "error":
+        await store.execute(process.chat_id, Retry())
+        rested = await take_over(store, engine, process.chat_id, second_id)
     assert rested is not None
     assert (rested.chat.status, rested.queue) == ("waiting", [])
     assert find_faults(rested) == []
-    check_kept(process, rested)
+    assert Counter(rested.typed) == Counter(typed)
+    replies = [decode_blocks(row.blocks) for row in rested.messages if row.role == "assistant"]
+    text = " ".join(block.text for blocks in replies for block in blocks if isinstance(block, Text))
+    assert Counter(text.replace(LAST_WORDS, "").split()) == Counter("".join(said).split())
+    await check_ledger(process, rested)
     return rested
 
 
-def check_kept(process: Process, rested: StoredChat) -> None:
-    """A message whose answer was lost may be there or not, but never twice."""
-    typed, told = Counter(rested.typed), Counter(process.typed)
-    assert told <= typed <= Counter(process.unsure)
-    replies = [decode_blocks(row.blocks) for row in rested.messages if row.role == "assistant"]
-    text = "".join(block.text for blocks in replies for block in blocks if isinstance(block, Text))
-    words = Counter(text.replace(LAST_WORDS, "").split())
-    assert set(words.values()) <= {1}
-    assert {word.strip() for word in process.said if word} <= set(words)
+async def check_ledger(process: Process, rested: StoredChat) -> None:
+    """It and the journal agree, and what was started and never settled is told as unknown."""
+    store, answers = SqlStore(process.engine), read_answers(rested)
+    parts = [part for attempt in rested.attempts for part in rested.parts_of(attempt.id)]
+    told = {part.call_id: part for part in parts if isinstance(part, ToolResult)}
+    runs = [run for turn_id in process.turns_with_tools for run in await store.runs(turn_id)]
+    assert [run.call_id for run in runs] == [part.call_id for part in parts if isinstance(part, ToolStarted)]
+    for run in runs:
+        assert run.result is None or run.result == told[run.call_id]
+        assert answers[run.call_id] == (OUTCOME_UNKNOWN if run.result is None else run.result.output)
+
+
+def read_answers(stored: StoredChat) -> dict[str, Any]:
+    blocks = [block for row in stored.messages for block in decode_blocks(row.blocks)]
+    answers = [(block.call_id, block.output) for block in blocks if isinstance(block, ToolResult)]
+    assert len(dict(answers)) == len(answers), "a call is answered once"
+    return dict(answers)
+
+
+async def expect_nothing_left(process: Process) -> None:
+    async with begin_read(process.engine) as connection:
+        for table in (turns, attempts, messages, queue, events):
+            left = select(func.count()).select_from(table).where(table.c.chat_id == process.chat_id)
+            assert (await connection.execute(left)).scalar_one() == 0, table.name
+        for table in (journal, tool_runs):
+            left = select(func.count()).select_from(table).where(table.c.attempt_id == process.step_id)
+            assert (await connection.execute(left)).scalar_one() == 0, table.name

@@ -39,7 +39,8 @@ from indelible.store.append import JournalRow, append_rows
 from indelible.store.engine import begin_read, begin_write, open_engine
 from indelible.store.journal import Journal
 from indelible.store.migrate import migrate
-from indelible.store.port import AttemptName, Words
+from indelible.store.port import Words
+from indelible.store.read import AttemptName
 from indelible.store.sql import SqlStore
 from indelible.store.tables import attempts, journal, users, workers
 from indelible.testing import ManualClock

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from sqlalchemy import Row, select
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -38,6 +39,7 @@ from indelible.fold import fold, seal, to_messages
 from indelible.machine import State
 from indelible.machine import commands as c
 from indelible.store.engine import begin_read
+from indelible.store.port import Timings
 from indelible.store.sql import SqlStore
 from indelible.store.tables import attempts, events, journal, messages
 
@@ -113,6 +115,11 @@ async def take_over(chat: Driver) -> None:
     await chat.do(c.Acquire(worker_id="live"))
 
 
+async def take_over_in_a_stop(chat: Driver) -> None:
+    await chat.do(c.Interrupt())
+    await take_over(chat)
+
+
 ENDINGS: dict[str, tuple[End, PartialReason | None, State]] = {
     "stop": (stop, "interrupted", State.W),
     "stop without a worker": (stop_without_a_worker, "interrupted", State.W),
@@ -122,6 +129,7 @@ ENDINGS: dict[str, tuple[End, PartialReason | None, State]] = {
     "edit": (edit, "edited", State.R0),
     "regenerate": (regenerate, "edited", State.R0),
     "take over": (take_over, "crashed", State.R0),
+    "take over in a stop": (take_over_in_a_stop, "interrupted", State.I0),
     "release": (lambda chat: chat.end(c.Release), "handed_over", State.R0),
     "commit": (lambda chat: chat.end(c.CommitStep), None, State.R0),
     "finish": (lambda chat: chat.end(c.FinishTurn), None, State.W),
@@ -159,8 +167,8 @@ def expect_left(script: Script, reason: PartialReason | None) -> list[Message]:
 
 
 def choose_scripts(ending: str) -> dict[str, Script]:
-    """A takeover ends nothing that is finished: it adopts it. Only a finished step is committed as one."""
-    if ending == "take over":
+    """What is finished outlives its worker, to be adopted by the next. Only a finished step is committed as one."""
+    if ending in {"take over", "release"}:
         return {name: script for name, script in SCRIPTS.items() if not script.finished}
     if ending in {"commit", "finish"}:
         return {name: script for name, script in SCRIPTS.items() if not script.cut}
@@ -226,6 +234,22 @@ async def test_a_finished_attempt_is_adopted_and_goes_on_where_its_journal_ends(
     assert (await chat.attempt()).last_n == len(script.rows) + 1
 
 
+async def test_a_whole_attempt_that_its_worker_leaves_stays_open_and_what_was_not_flushed_is_kept(chat: Driver) -> None:
+    script = SCRIPTS["a tool that runs"]
+    for row in script.rows:
+        await chat.say(*row)
+    seq = (await chat.row()).seq
+    told = ToolResult(call_id="c2", name="ask", output="told")
+    await chat.end(c.Release, rest=[told])
+    await chat.check()
+    assert (await chat.attempt()).ended_at is None
+    assert (await chat.row()).seq == seq, "nothing has ended, so nothing is told"
+    await chat.do(c.Acquire(worker_id="live"))
+    await chat.end(c.CommitStep)
+    await chat.check()
+    assert await load_left(chat) == to_messages(seal(fold([*script.parts, told]), None, None))
+
+
 async def test_the_event_that_ends_an_attempt_is_the_first_of_its_transaction(chat: Driver) -> None:
     await chat.say(*SCRIPTS["half a call"].parts)
     seq = (await chat.row()).seq
@@ -271,6 +295,31 @@ async def test_a_reply_keeps_who_wrote_it_and_what_it_cost(chat: Driver) -> None
     assert kept.usage == encode(USED) == (await chat.attempt()).usage
 
 
+async def load_timings(chat: Driver) -> Timings:
+    (reply,) = [
+        row for row in await chat.rows(messages) if (row.attempt_id, row.role) == (chat.attempt_id, "assistant")
+    ]
+    return msgspec.json.decode(reply.timings, type=Timings)
+
+
+async def test_a_reply_keeps_what_its_worker_knows_of_cost_and_time(chat: Driver) -> None:
+    timings = Timings(started_at=SAID_AT, first_part_at=SAID_AT + timedelta(seconds=1), ended_at=SAID_AT)
+    await chat.end(c.FinishTurn, rest=SCRIPTS["a step with its results"].parts, cost_nanousd=1200, timings=timings)
+    assert await load_timings(chat) == timings
+    kept = {row.role: (row.cost_nanousd, row.timings) for row in await chat.rows(messages) if row.attempt_id}
+    assert kept["assistant"][0] == 1200
+    assert kept["tool"] == (None, None), "only the reply costs anything"
+
+
+async def test_without_its_worker_the_times_of_a_reply_are_those_of_its_attempt_and_journal(chat: Driver) -> None:
+    for row in SCRIPTS["text"].rows:
+        await chat.say(*row)
+    await take_over(chat)
+    started_at = (await chat.attempt()).started_at
+    first, last = SAID_AT + timedelta(seconds=1), SAID_AT + timedelta(seconds=2)
+    assert await load_timings(chat) == Timings(started_at=started_at, first_part_at=first, ended_at=last)
+
+
 async def test_a_partial_reply_never_keeps_a_response_id(chat: Driver) -> None:
     await chat.say(TextDelta("1", "It"))
     await chat.end(c.Fail, response_id="resp_1")
@@ -278,11 +327,14 @@ async def test_a_partial_reply_never_keeps_a_response_id(chat: Driver) -> None:
     assert left.response_id is None
 
 
-@pytest.mark.parametrize("way", ["crash", "failure", "retry"])
+@pytest.mark.parametrize("way", ["crash", "hand-over", "failure", "retry"])
 async def test_a_reply_that_goes_on_names_the_partial_one_that_it_carries_on(chat: Driver, way: str) -> None:
     await chat.say(TextDelta("1", "It is"))
     if way == "crash":
         await take_over(chat)
+    elif way == "hand-over":
+        await chat.end(c.Release)
+        await chat.do(c.Acquire(worker_id="live"))
     elif way == "failure":
         await chat.end(c.CommitStep, failed=True)
     else:
@@ -296,7 +348,7 @@ async def test_a_reply_that_goes_on_names_the_partial_one_that_it_carries_on(cha
     reply = (await chat.path())[-1]
     assert (reply.text, reply.continues, reply.partial) == (" raining.", partial_id, False)
     instructions = [message.role for message in await chat.path() if message.visibility == "model"]
-    assert instructions == ([] if way == "crash" else ["user"])
+    assert instructions == ["user"]
 
 
 async def test_a_stream_without_an_end_is_never_stored_as_complete(chat: Driver) -> None:

@@ -9,16 +9,19 @@ import subprocess
 import sys
 import traceback
 import uuid
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import URL, make_url, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from indelible.errors import StoreFailed
 from indelible.store.address import describe, parse_address
-from indelible.store.engine import begin_read, begin_write, open_engine, read_durability
+from indelible.store.engine import begin_read, begin_write, open_engine, read_durability, run_on_sqlite
 from indelible.store.failures import DatabaseUnreachable, DatabaseUnusable
 
 SECRET = "correct-horse"  # noqa: S105  (what must not be told)
@@ -28,6 +31,8 @@ DURABLE = {
         "synchronous_commit": "on",
         "default_transaction_isolation": "read committed",
         "application_name": "indelible",
+        "idle_in_transaction_session_timeout": "5s",
+        "lock_timeout": "5s",
     },
 }
 
@@ -64,7 +69,7 @@ async def test_a_server_with_weaker_defaults_is_overruled(new_postgres: str) -> 
 
 
 async def test_a_connection_is_still_durable_after_a_rollback(engine: AsyncEngine) -> None:
-    with pytest.raises(DBAPIError):
+    with pytest.raises(StoreFailed, match="nonsense"):
         async with begin_write(engine) as connection:
             await connection.execute(text("SELECT nonsense"))
 
@@ -122,9 +127,101 @@ async def test_reading_leaves_nothing_behind_that_stops_the_next_from_writing(da
 
 async def test_a_reader_cannot_write_on_postgres(new_postgres: str) -> None:
     engine = await open_engine(new_postgres)
-    with pytest.raises(DBAPIError, match="read-only transaction"):
+    with pytest.raises(DatabaseUnusable, match="is read-only"):
         async with begin_read(engine) as connection:
             await connection.execute(text("CREATE TABLE t (n INTEGER)"))
+    await engine.dispose()
+
+
+@pytest.fixture
+async def single(migrated_sqlite: Path, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+    """A pool with one connection, to a SQLite file."""
+    engine = await open_engine(shutil.copy(migrated_sqlite, tmp_path), pool_size=1)
+    yield engine
+    await engine.dispose()
+
+
+async def test_what_is_left_open_on_a_connection_is_rolled_back_when_it_goes_back_to_the_pool(
+    single: AsyncEngine,
+) -> None:
+    def leave_open(file: sqlite3.Connection) -> None:
+        file.execute("BEGIN IMMEDIATE")
+        file.execute("INSERT INTO workers VALUES ('w', '2026-11-15T00:00Z', '2026-11-15T00:00Z')")
+
+    await run_on_sqlite(single, leave_open)
+
+    with closing(sqlite3.connect(str(single.url.database), timeout=0)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert other.execute("SELECT count(*) FROM workers").fetchone() == (0,)
+
+
+async def test_whoever_is_cancelled_in_a_transaction_leaves_none_open(single: AsyncEngine) -> None:
+    begun = asyncio.Event()
+
+    async def write() -> None:
+        async with begin_write(single) as connection:
+            await connection.execute(text("INSERT INTO workers VALUES ('w', '2026-11-15T00:00Z', '2026-11-15T00:00Z')"))
+            begun.set()
+            await asyncio.Event().wait()
+
+    writing = asyncio.create_task(write())
+    await begun.wait()
+    writing.cancel()
+    await asyncio.wait([writing])
+
+    assert writing.cancelled()
+    async with begin_write(single) as connection:
+        assert (await connection.execute(text("SELECT count(*) FROM workers"))).scalar_one() == 0
+
+
+async def test_whoever_is_cancelled_while_it_waits_for_the_file_holds_nobody_up(single: AsyncEngine) -> None:
+    def count(file: sqlite3.Connection) -> int:
+        return int(file.execute("SELECT count(*) FROM workers").fetchone()[0])
+
+    async def write() -> None:
+        async with begin_write(single):
+            pass
+
+    loop, begins = asyncio.get_running_loop(), asyncio.Event()
+    async with single.connect() as connection:
+        driver: Any = (await connection.get_raw_connection()).driver_connection
+        await driver.set_trace_callback(lambda statement: loop.call_soon_threadsafe(begins.set))
+    with closing(sqlite3.connect(str(single.url.database), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        waiting = asyncio.create_task(write())
+        await begins.wait()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        other.execute("ROLLBACK")
+        assert await run_on_sqlite(single, count) == 0
+        other.execute("BEGIN IMMEDIATE")
+
+
+# --- who is to blame -----------------------------------------------------------------------
+
+
+async def test_data_that_a_database_refuses_is_told_in_the_words_of_the_driver(engine: AsyncEngine) -> None:
+    with pytest.raises(IntegrityError):
+        async with begin_write(engine) as connection:
+            await connection.execute(text("INSERT INTO workers (id) VALUES ('w')"))
+
+
+async def test_text_that_a_server_cannot_even_be_sent_is_no_failure_of_the_server(migrated_postgres: str) -> None:
+    engine = await open_engine(migrated_postgres)
+    with pytest.raises(DBAPIError, match="surrogates not allowed"):
+        async with begin_write(engine) as connection:
+            await connection.execute(text("SELECT CAST(:half AS text)"), {"half": "\ud83d"})
+    await engine.dispose()
+
+
+async def test_a_pool_without_a_free_connection_is_told(database: str) -> None:
+    engine = await open_engine(database, pool_size=1)
+    engine.sync_engine.pool._timeout = 0.01  # type: ignore[attr-defined]
+    async with AsyncExitStack() as stack:
+        for _ in range(1 + engine.sync_engine.pool._max_overflow):  # type: ignore[attr-defined]
+            await stack.enter_async_context(begin_read(engine))
+        with pytest.raises(DatabaseUnreachable, match="is in use"):
+            await stack.enter_async_context(begin_read(engine))
     await engine.dispose()
 
 

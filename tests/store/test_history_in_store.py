@@ -1,4 +1,7 @@
-"""The tree of messages: branches that stay, paths that are paged, and a deletion that leaves nothing."""
+"""The tree of messages: branches that stay, paths that are paged, summaries, and a deletion that leaves nothing.
+
+What stands beside the conversation, titles and the like, is here too.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,15 @@ from sqlalchemy import insert, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, dump, settle_in
 
-from indelible.content import Finish, Text, TextDelta, encode
+from indelible.content import Finish, Message, Text, TextDelta, encode
 from indelible.errors import Invalid, NotFound
 from indelible.machine import State
 from indelible.machine import commands as c
+from indelible.store.carry_out import NOTICES
 from indelible.store.engine import begin_write
+from indelible.store.port import Description
 from indelible.store.sql import SqlStore
-from indelible.store.tables import chats, drafts, files, messages, tool_runs, turns
+from indelible.store.tables import chats, drafts, events, files, messages, tool_runs, turns
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 
@@ -167,3 +172,138 @@ async def test_a_path_that_does_not_exist_is_not_found(chat: Driver, store: SqlS
 async def test_a_page_of_nothing_is_empty(store: SqlStore, engine: AsyncEngine) -> None:
     chat = await Driver(store, engine).create()
     assert await store.path(chat.id, limit=0) == []
+
+
+# --- summaries ---
+
+
+def summarise(text: str = "They spoke of numbers.") -> Message:
+    return Message(role="user", blocks=[Text(text)], visibility="model")
+
+
+async def test_a_compaction_leaves_a_summary_for_the_model_and_a_notice_for_people(chat: Driver) -> None:
+    said = await chat.said()
+    await chat.do(c.Compact())
+    await chat.do(c.Acquire(worker_id="live"))
+    seq = (await chat.row()).seq
+    await chat.end(c.FinishTurn, attempt_id=None, summary=summarise())
+    await chat.check()
+    assert await chat.said() == [*said, ("user", "They spoke of numbers."), ("notice", NOTICES["compacted"])]
+    assert [message.visibility for message in (await chat.path())[-2:]] == ["model", "people"]
+    assert [kind for kind, _, _ in (await chat.told())[seq:]] == ["message", "message", "status"]
+    assert await chat.state() is State.W
+
+
+async def test_a_compaction_that_found_nothing_to_sum_up_leaves_the_notice_alone(chat: Driver) -> None:
+    said = await chat.said()
+    await chat.do(c.Compact())
+    await chat.do(c.Acquire(worker_id="live"))
+    await chat.start()
+    await chat.end(c.FinishTurn, attempt_id=None)
+    await chat.check()
+    assert await chat.said() == [*said, ("notice", NOTICES["compacted"])]
+
+
+async def test_compacting_after_a_reply_that_was_cut_does_not_ask_to_go_on_with_it(chat: Driver) -> None:
+    """Going on is not what the turn is for; and the reply can be continued when it is over."""
+    await chat.do(c.Send(), "third")
+    await chat.work("live", TextDelta("1", "thr"))
+    await chat.do(c.Interrupt())
+    await chat.end(c.FinishInterruption)
+    await chat.do(c.Compact())
+    await chat.do(c.Acquire(worker_id="live"))
+    assert [message.text for message in await chat.path() if message.visibility == "model"] == []
+
+
+async def test_a_summary_on_the_way_is_kept_once_and_the_turn_goes_on(chat: Driver) -> None:
+    await chat.do(c.Send(), "third")
+    await chat.do(c.Acquire(worker_id="live"))
+    turn_id = chat.turn_id
+    first = await chat.do(chat.name(c.KeepSummary), summary=summarise())
+    await chat.do(chat.name(c.KeepSummary), summary=summarise())  # its answer was lost
+    await chat.check()
+    assert [message.text for message in first.messages] == ["They spoke of numbers."]
+    path = await chat.path()
+    assert [(message.role, message.visibility) for message in path[-2:]] == [("user", "both"), ("user", "model")]
+    assert (chat.turn_id, await chat.state()) == (turn_id, State.R0)
+    await chat.do(chat.name(c.KeepSummary), summary=summarise("And of rain."))
+    await chat.start()
+    await chat.end(c.FinishTurn, rest=[TextDelta("1", "three"), Finish()])
+    assert [message.text for message in (await chat.path())[-3:]] == ["They spoke of numbers.", "And of rain.", "three"]
+
+
+async def test_a_summary_is_seen_by_the_model_alone_whatever_it_says_of_itself(chat: Driver) -> None:
+    await chat.do(c.Send(), "third")
+    await chat.do(c.Acquire(worker_id="live"))
+    await chat.do(chat.name(c.KeepSummary), summary=Message(role="user", blocks=[Text("They spoke.")]))
+    assert (await chat.path())[-1].visibility == "model"
+
+
+async def test_a_summary_is_nobodys_to_edit_and_no_message_to_answer(chat: Driver, engine: AsyncEngine) -> None:
+    await chat.do(c.Send(), "third")
+    await chat.do(c.Acquire(worker_id="live"))
+    await chat.do(chat.name(c.KeepSummary), summary=summarise())
+    hidden = (await chat.path())[-1].id or ""
+    before = await dump(engine)
+    for command in (c.Edit(message_id=hidden), c.Regenerate(message_id=hidden)):
+        with pytest.raises(NotFound):
+            await chat.do(command, "x")
+    assert await dump(engine) == before
+    await chat.end(c.Fail, attempt_id=None)
+    await chat.do(c.Retry())
+    answered = [row.message_id for row in await chat.rows(turns, turns.c.number)]
+    assert answered[-1] == answered[-2] == await find(chat, "third")
+
+
+async def test_a_branch_that_forks_off_before_the_summary_knows_nothing_of_it(chat: Driver) -> None:
+    await chat.do(c.Compact())
+    await chat.do(c.Acquire(worker_id="live"))
+    await chat.end(c.FinishTurn, attempt_id=None, summary=summarise())
+    await chat.do(c.Edit(message_id=await find(chat, "second")), "second, better")
+    assert [message.visibility for message in await chat.path()] == ["both"] * 3
+
+
+# --- what stands beside ---
+
+
+async def test_a_description_changes_what_it_names_and_leaves_the_rest(chat: Driver) -> None:
+    whole = Description(
+        title="Rain", labels=["a"], pinned=True, model="big", system_prompt="Be kind.", parameters={"k": 1}
+    )
+    await chat.do(c.Describe(), description=whole)
+    await chat.do(c.Describe(), description=Description(title="Snow"))
+    await chat.check()
+    row = await chat.row()
+    assert (row.title, row.pinned, row.model) == ("Snow", True, "big")
+    assert (row.labels, row.system_prompt, row.parameters) == (b'["a"]', b'"Be kind."', b'{"k":1}')
+    gone = Description(title=None, labels=None, model=None, system_prompt=None, parameters=None)
+    await chat.do(c.Describe(), description=gone)
+    row = await chat.row()
+    assert (row.title, row.labels, row.model, row.system_prompt, row.parameters) == (None,) * 5
+    assert row.pinned is True
+
+
+async def test_a_description_is_told_but_for_what_is_between_the_chat_and_its_model(chat: Driver) -> None:
+    seq = (await chat.row()).seq
+    told = Description(title="Rain", pinned=False, system_prompt="Secret.", parameters={"k": 1})
+    await chat.do(c.Describe(), description=told)
+    assert (await chat.told())[seq:] == [("chat", None, {"title": "Rain", "pinned": False})]
+    assert not any(b"Secret" in (row.payload or b"") for row in await chat.rows(events))
+
+
+async def test_a_title_that_a_worker_thought_of_replaces_none(chat: Driver, engine: AsyncEngine) -> None:
+    thought = c.Describe(only_untitled=True)
+    assert (await chat.do(thought, description=Description(title="Numbers"))).effective
+    before = await dump(engine)
+    assert not (await chat.do(thought, description=Description(title="Something else"))).effective
+    assert await dump(engine) == before
+    await chat.do(c.Describe(), description=Description(title=None))
+    await chat.do(thought, description=Description(title="Numbers again"))
+    assert (await chat.row()).title == "Numbers again"
+
+
+@pytest.mark.parametrize("title", ["nul \0", "half \ud83d", "😀" * 1000])
+async def test_no_title_is_refused_by_a_database(chat: Driver, title: str) -> None:
+    await chat.do(c.Describe(), description=Description(title=title, labels=[title]))
+    await chat.check()
+    assert ((await chat.row()).title or "")[:3] == title[:3]

@@ -24,21 +24,26 @@ from indelible.content import (
     TextDelta,
     TextStart,
     ToolInputDelta,
+    ToolStarted,
     decode_parts,
     encode,
 )
 from indelible.errors import LeaseLost, StoreFailed
 from indelible.fold import fold
 from indelible.machine.commands import Acquire, Create, FinishTurn, StartAttempt
-from indelible.store.append import Appended, JournalRow
+from indelible.store.append import Appended, BadRows, JournalRow
 from indelible.store.engine import begin_read, begin_write
-from indelible.store.journal import BadRows, Journal, JournalWriter, merge_deltas
-from indelible.store.port import AttemptName, Words
+from indelible.store.journal import Journal, JournalWriter, merge_deltas
+from indelible.store.ledger import RunKey, RunStarted, load_runs
+from indelible.store.port import Words
+from indelible.store.read import AttemptName
 from indelible.store.sql import SqlStore
 from indelible.store.tables import attempts, journal, users, workers
 from indelible.testing import ManualClock
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
+DEADLINE_S = 30
+NO_JSON = {"key": object()}
 
 
 class WatchedStore(SqlStore):
@@ -213,12 +218,12 @@ async def test_r6_one_bad_part_stops_only_its_own_chat(store: WatchedStore, engi
     flushing = Flushing(store)
     writers = [open_writer(flushing, name) for name in (good, bad)]
     writers[0].publish(TextDelta("1", "fine"))
-    writers[1].publish(TextDelta("1", "half \ud83d"))
+    writers[1].publish(ReasoningDelta("1", "bad", metadata=NO_JSON))
     async with flushing.running() as running:
         await running.drain(writers[0])
         await running.drain(writers[1])
     assert await read_parts(engine, good.id) == [(1, [TextDelta("1", "fine")])]
-    with pytest.raises(UnicodeEncodeError):
+    with pytest.raises(TypeError):
         writers[1].publish(TextDelta("1", "more"))
 
 
@@ -334,6 +339,199 @@ async def test_r7_an_attempt_that_is_being_ended_keeps_its_parts_and_holds_up_no
                 assert writers[0].waiting
         await running.drain(writers[0])
     assert await read_parts(engine, ending.id) == [(1, [TextDelta("1", "word")])]
+
+
+# --- nobody waits for what will not come ---
+
+
+class HeldStore(WatchedStore):
+    """Keeps each group until it is let go; `verdict`, once given, is the answer to the next one instead."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        super().__init__(engine)
+        self.underway, self.let_go = asyncio.Event(), asyncio.Event()
+        self.verdict: Appended | None = None
+
+    async def append(self, rows: Sequence[JournalRow]) -> Appended:
+        self.underway.set()
+        await self.let_go.wait()
+        if self.verdict is not None:
+            verdict, self.verdict = self.verdict, None
+            self.groups.append(list(rows))
+            return verdict
+        return await super().append(rows)
+
+
+def make_change(attempt: AttemptName) -> tuple[RunStarted, ToolStarted]:
+    change = RunStarted(RunKey(attempt.turn_id, attempt.step, 0), attempt.id, "c1", "pay", "{}", "once")
+    return change, ToolStarted("c1", "pay")
+
+
+async def test_whoever_drains_a_writer_that_ends_is_told_without_a_flush(
+    store: WatchedStore, engine: AsyncEngine
+) -> None:
+    attempt = await start_attempt(store, engine)
+    flushing = Flushing(store)
+    writer = open_writer(flushing, attempt)
+    recording = asyncio.create_task(writer.record(*make_change(attempt)))
+    draining = asyncio.create_task(flushing.journal.drain(writer))
+    await asyncio.sleep(0)
+    writer.end(LeaseLost("gone"))
+    async with asyncio.timeout(DEADLINE_S):
+        await draining
+        with pytest.raises(LeaseLost):
+            await recording
+
+
+async def test_draining_waits_only_for_what_was_taken_before(store: WatchedStore, engine: AsyncEngine) -> None:
+    attempt = await start_attempt(store, engine)
+    flushing = Flushing(store)
+    writer = open_writer(flushing, attempt)
+
+    def say_more(rows: Sequence[JournalRow]) -> None:
+        writer.publish(TextDelta("1", "and on "))
+
+    flushing.journal._on_committed = say_more
+    writer.publish(TextDelta("1", "said"))
+    async with asyncio.timeout(DEADLINE_S), flushing.running() as running:
+        await running.drain(writer)
+        await writer.record(*make_change(attempt))
+    assert writer.waiting
+
+
+async def test_what_is_said_while_a_skipped_row_is_tried_again_is_flushed_after_it(engine: AsyncEngine) -> None:
+    store = HeldStore(engine)
+    attempt = await start_attempt(store, engine)
+    store.verdict = Appended(frozenset(), frozenset())
+    flushing = Flushing(store)
+    async with asyncio.timeout(DEADLINE_S), flushing.running() as running:
+        writer = open_writer(flushing, attempt)
+        writer.publish(TextDelta("1", "skipped"))
+        await store.underway.wait()
+        writer.publish(TextDelta("1", "later"))
+        store.let_go.set()
+        await running.drain(writer)
+    assert [len(group) for group in store.groups] == [1, 1, 1]
+    assert await read_parts(engine, attempt.id) == [(1, [TextDelta("1", "skipped")]), (2, [TextDelta("1", "later")])]
+
+
+async def test_a_change_of_the_ledger_that_is_underway_is_committed_before_its_attempt_is_closed(
+    store: WatchedStore, engine: AsyncEngine
+) -> None:
+    attempt = await start_attempt(store, engine)
+    flushing = Flushing(store)
+    writer = open_writer(flushing, attempt)
+    async with asyncio.timeout(DEADLINE_S):
+        recording = asyncio.create_task(writer.record(*make_change(attempt)))
+        closing = asyncio.create_task(writer.close())
+        await asyncio.sleep(0)
+        async with flushing.running():
+            rest = await closing
+            await recording
+    assert rest == []
+    assert [run.name for run in await load_runs(engine, attempt.turn_id)] == ["pay"]
+    assert await read_parts(engine, attempt.id) == [(1, [ToolStarted("c1", "pay")])]
+
+
+async def test_a_close_that_is_cancelled_leaves_the_writer_open(engine: AsyncEngine) -> None:
+    store = HeldStore(engine)
+    attempt = await start_attempt(store, engine)
+    flushing = Flushing(store)
+    async with asyncio.timeout(DEADLINE_S), flushing.running() as running:
+        writer = open_writer(flushing, attempt)
+        writer.publish(TextDelta("1", "Hel"))
+        await store.underway.wait()
+        writer.publish(TextDelta("1", "lo"))
+        closing = asyncio.create_task(writer.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait([closing])
+        assert closing.cancelled()
+        store.let_go.set()
+        await running.drain(writer)
+    assert await read_parts(engine, attempt.id) == [(1, [TextDelta("1", "Hel")]), (2, [TextDelta("1", "lo")])]
+
+
+async def test_whoever_is_cancelled_while_it_records_leaves_the_change_to_be_written(engine: AsyncEngine) -> None:
+    store = HeldStore(engine)
+    attempt = await start_attempt(store, engine)
+    flushing = Flushing(store)
+    async with asyncio.timeout(DEADLINE_S), flushing.running() as running:
+        writer = open_writer(flushing, attempt)
+        recording = asyncio.create_task(writer.record(*make_change(attempt)))
+        await store.underway.wait()
+        recording.cancel()
+        await asyncio.wait([recording])
+        store.let_go.set()
+        await running.drain(writer)
+    assert [run.name for run in await load_runs(engine, attempt.turn_id)] == ["pay"]
+
+
+async def test_an_adopted_attempt_has_one_writer_and_what_befalls_the_former_one_is_not_its_trouble(
+    engine: AsyncEngine,
+) -> None:
+    store = HeldStore(engine)
+    attempt = await start_attempt(store, engine)
+    store.failures = [BadRows("not this one")]
+    flushing = Flushing(store)
+    async with asyncio.timeout(DEADLINE_S), flushing.running() as running:
+        former = open_writer(flushing, attempt)
+        former.publish(TextDelta("1", "old"))
+        await store.underway.wait()
+        adopted = open_writer(flushing, attempt)
+        adopted.publish(TextDelta("1", "new"))
+        store.let_go.set()
+        await running.drain(former)
+        await running.drain(adopted)
+    with pytest.raises(LeaseLost):
+        former.publish(TextDelta("1", "late"))
+    assert await read_parts(engine, attempt.id) == [(1, [TextDelta("1", "new")])]
+
+
+# --- every byte is given back once ---
+
+
+async def test_a_change_is_recorded_however_full_the_memory_is(store: WatchedStore, engine: AsyncEngine) -> None:
+    attempt = await start_attempt(store, engine)
+    flushing = Flushing(store, limit_bytes=1)
+    writer = open_writer(flushing, attempt)
+    slow_down = writer.publish(TextDelta("1", "x" * 100_000))
+    assert slow_down is not None
+    async with asyncio.timeout(DEADLINE_S), flushing.running():
+        await writer.record(*make_change(attempt))
+        await slow_down
+    assert [run.name for run in await load_runs(engine, attempt.turn_id)] == ["pay"]
+
+
+@pytest.mark.parametrize("way", ["committed", "ended twice", "closed", "not encodable", "refused", "ended elsewhere"])
+async def test_however_a_writer_ends_what_it_held_is_room_for_others_again(engine: AsyncEngine, way: str) -> None:
+    store = HeldStore(engine)
+    mine, other = [await start_attempt(store, engine, name) for name in ("mine", "other")]
+    flushing = Flushing(store, limit_bytes=100_000)
+    writer, quiet = open_writer(flushing, mine), open_writer(flushing, other)
+    metadata = NO_JSON if way == "not encodable" else None
+    if way == "refused":
+        store.failures = [BadRows("this one")]
+    if way == "ended elsewhere":
+        store.verdict = Appended(frozenset(), frozenset({mine.id}))
+    async with asyncio.timeout(DEADLINE_S), flushing.running() as running:
+        assert writer.publish(ReasoningDelta("1", "x" * 60_000, metadata=metadata)) is None
+        if way != "not encodable":
+            await store.underway.wait()
+        slow_down = writer.publish(TextDelta("1", "x" * 60_000)) if way != "not encodable" else None
+        if way == "ended twice":
+            writer.end(LeaseLost("gone"))
+            writer.end(LeaseLost("gone again"))
+        store.let_go.set()
+        if way == "closed":
+            await writer.close()
+        if slow_down is not None:
+            await slow_down
+        await running.drain(writer)
+        assert quiet.publish(TextDelta("1", "y" * 90_000)) is None
+        await running.drain(quiet)
+        assert flushing.journal._held_bytes == 0
+        assert quiet.publish(TextDelta("1", "z" * 90_000)) is None
 
 
 # --- merging ---

@@ -16,8 +16,8 @@ from indelible.machine.commands import Acquire, Create, StartAttempt
 from indelible.store.engine import begin_write
 from indelible.store.journal import Journal, JournalWriter
 from indelible.store.ledger import RunKey, RunSettled, RunStarted, load_runs
-from indelible.store.port import AttemptName, Words
-from indelible.store.read import load_rows
+from indelible.store.port import Words
+from indelible.store.read import AttemptName, load_rows
 from indelible.store.sql import SqlStore
 from indelible.store.tables import attempts, users
 from indelible.testing import ManualClock
@@ -94,7 +94,7 @@ async def test_a_change_whose_answer_was_lost_is_recorded_once(engine: AsyncEngi
     bench = Bench(engine, attempt)
     bench.writer.publish(ToolStarted("c1", "pay"))
     bench.writer._changes.append(bench.started)
-    row, _ = bench.writer.prepare_row()
+    row = bench.writer.prepare_row()
     assert row is not None
     for _ in range(2):
         assert (await store.append([row])).written == {attempt.id}

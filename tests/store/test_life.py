@@ -1,11 +1,14 @@
 """The life of a chat on real databases: several users and workers, in any order and side by side.
 
-Hypothesis chooses what happens: commands that are legal and illegal, that name what is there and what was
-there once, from workers that hold the chat and from workers that lost it; models speak, workers die and come
-back, deadlines pass. One command alone is compared with `decide`: what it refuses must be refused and change
-nothing, and what it accepts must lead to the state and the queue it names. Two or three at once may come in
-any order; then the rules that hold for every order are checked. After every step the chat must be whole
+Hypothesis chooses what happens: mostly commands that the machine accepts here and now, else any, with names of
+what is there and of what was there once, from workers that hold the chat and from workers that lost it; models
+speak, workers die and come back, deadlines pass. One command alone is compared with `decide`: what it refuses must
+be refused and change nothing, and what it accepts must leave the chat as its acts say. Two or three at once may
+come in any order; then the rules that hold for every order are checked. After every step the chat must be whole
 (testing/wholeness.py), and at the end a fresh worker must be able to bring it to rest.
+
+Every command has to be accepted at least once on each database. What chance has left out is looked for afterwards,
+in lives that take it wherever they can.
 """
 
 from __future__ import annotations
@@ -14,8 +17,12 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import ExitStack
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from itertools import takewhile
+from random import Random
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import pytest
@@ -28,12 +35,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from indelible.content import Finish, Part, ReasoningDelta, Text, TextDelta, ToolCall, ToolResult, encode
 from indelible.errors import Interrupted, LeaseLost, Refused
 from indelible.ids import new_id
+from indelible.loop.compact import make_summary
 from indelible.machine import TABLE, CommandName, State, Status, acts, commands, decide
 from indelible.machine.commands import Command
-from indelible.machine.states import QueuedRow, Snapshot, place_in_queue, state_of
+from indelible.machine.states import OpenAttempt, OpenTurn, QueuedRow, Snapshot, Target, place_in_queue, state_of
 from indelible.store.append import JournalRow
 from indelible.store.engine import begin_read, begin_write, open_engine
-from indelible.store.port import Outcome, Words
+from indelible.store.port import Description, Outcome, Words
 from indelible.store.snapshot import load_snapshot
 from indelible.store.sql import SqlStore
 from indelible.store.tables import attempts, chats, events, journal, messages, queue, turns, users, workers
@@ -41,13 +49,16 @@ from indelible.testing.store import finish_parts, take_over
 from indelible.testing.wholeness import StoredChat, find_faults, load_chat
 
 T = TypeVar("T")
-EXAMPLES = {"sqlite": 20, "postgresql": 10}
-STEPS = st.lists(st.binary(min_size=24, max_size=24), min_size=1, max_size=20)
+EXAMPLES = {"sqlite": 20, "postgresql": 15}
+CHOICES = 24
+STEPS = st.lists(st.binary(min_size=CHOICES, max_size=CHOICES), min_size=5, max_size=30)
 """One byte per choice. What there is to choose from depends on who came first, and Hypothesis must not notice."""
 
+LIVES_TO_LOOK_FOR_THE_REST = 20
 WORKERS = 3
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 DEAD_AFTER_S = 3600.0
+SOON_S = 1e-6
 WRITING = {CommandName.SEND, CommandName.SEND_STEER, CommandName.SEND_INTERRUPT, CommandName.EDIT}
 REARRANGING = {CommandName.REORDER_QUEUE, CommandName.PROMOTE_QUEUED}
 KINDS = {
@@ -55,32 +66,64 @@ KINDS = {
     for kind in vars(commands).values()
     if isinstance(kind, type) and issubclass(kind, Command) and hasattr(kind, "name")
 }
+ALL = frozenset(CommandName)
 NAMES = [name for name in CommandName if name not in {CommandName.CREATE, CommandName.DELETE}]
+WORK = {
+    CommandName.ACQUIRE: 1,
+    CommandName.START_ATTEMPT: 6,
+    CommandName.COMMIT_STEP: 2,
+    CommandName.FINISH_TURN: 1,
+    CommandName.AWAIT_ACTION: 3,
+    CommandName.FAIL: 1,
+    CommandName.FINISH_INTERRUPTION: 1,
+    CommandName.TOOL_RESULTS: 1,
+    CommandName.ACTION_EXPIRED: 1,
+}
+"""What brings a chat on, with its weight; all else comes in between. A model that speaks weighs what a start does."""
+
+OF_WORKERS = [name for name in NAMES if issubclass(KINDS[name], commands.WorkerCommand)]
 REFUSALS = (Refused, LeaseLost, Interrupted)
+Mood = Literal["sober", "late", "wild"]
+MOODS: tuple[Mood, ...] = ("sober", "sober", "sober", "sober", "sober", "late", "wild", "wild")
 
 
 def test_a_chat_stays_whole_whatever_several_writers_do(migrated: str) -> None:
     kind = "postgresql" if migrated.startswith("postgresql") else "sqlite"
     examples = int(os.environ.get("INDELIBLE_EXAMPLES", EXAMPLES[kind]))
+    accepted: Counter[str] = Counter()
+    with ExitStack() as stack:
+        runner = stack.enter_context(asyncio.Runner())
+        engine = runner.run(open_engine(migrated))
+        stack.callback(lambda: runner.run(engine.dispose()))
 
-    @settings(max_examples=examples)
-    @given(steps=STEPS, with_message=st.booleans())
-    def live(steps: list[bytes], with_message: bool) -> None:
-        asyncio.run(live_once(migrated, steps, with_message=with_message))
+        @settings(max_examples=examples)
+        @given(steps=STEPS, with_message=st.booleans())
+        def live(steps: list[bytes], with_message: bool) -> None:
+            accepted.update(runner.run(live_once(engine, steps, with_message=with_message)))
 
-    live()
+        live()
+        chance = Random(kind)  # noqa: S311  (nobody has to guess it)
+        for _ in range(LIVES_TO_LOOK_FOR_THE_REST):
+            missing = ALL - accepted.keys()
+            if missing:
+                steps = [chance.randbytes(CHOICES) for _ in range(40)]
+                accepted.update(runner.run(live_once(engine, steps, with_message=True, wanted=missing)))
+    assert ALL - accepted.keys() == set()
 
 
-async def live_once(database: str, steps: list[bytes], *, with_message: bool) -> None:
-    engine = await open_engine(database)
-    try:
-        life = await Life.begin(engine, with_message=with_message)
-        for step in steps:
-            await life.step(step)
-            life.check()
-        await life.end()
-    finally:
-        await engine.dispose()
+async def live_once(
+    engine: AsyncEngine, steps: list[bytes], *, with_message: bool, wanted: AbstractSet[CommandName] = frozenset()
+) -> Counter[str]:
+    """Gives which commands were accepted, and how often. A life that looks for some ends when it has found them."""
+    life = await Life.begin(engine, with_message=with_message)
+    for step in steps:
+        life.wanted = wanted - life.accepted.keys()
+        if wanted and not life.wanted:
+            break
+        await life.step(step)
+        life.check()
+    await life.end()
+    return life.accepted
 
 
 @pytest.mark.parametrize(
@@ -146,6 +189,9 @@ class Life:
         self.ends: dict[str, str] = {}
         self.told: dict[tuple[str, int], bytes] = {}
         self.refused: set[bytes] = set()
+        self.accepted: Counter[str] = Counter()
+        self.wanted: AbstractSet[CommandName] = frozenset()
+        self.alive = set(self.worker_ids)
         self.count = 0
         self.stored: StoredChat
 
@@ -161,6 +207,7 @@ class Life:
         words = Words(owner_id=life.user_id, author_id=life.user_id, blocks=[Text(text)])
         await life.store.execute(life.chat_id, commands.Create(with_message=with_message), words)
         life.typed[text] += with_message
+        life.accepted[CommandName.CREATE] += 1
         await life.look()
         life.check()
         return life
@@ -187,8 +234,9 @@ class Life:
 
     async def let_the_world_turn(self) -> None:
         """A worker dies or comes back, or the time to answer is over."""
-        worker_id = self.pick(self.worker_ids)
-        heartbeat_at = self.pick([LONG_AGO, datetime.now(UTC)])
+        worker_id, lives = self.pick(self.worker_ids), self.pick([False, True])
+        heartbeat_at = datetime.now(UTC) if lives else LONG_AGO
+        self.alive = self.alive | {worker_id} if lives else self.alive - {worker_id}
         async with begin_write(self.engine) as connection:
             beat = update(workers).where(workers.c.id == worker_id).values(heartbeat_at=heartbeat_at)
             await connection.execute(beat)
@@ -198,9 +246,14 @@ class Life:
 
     async def do_one(self, move: Move) -> None:
         """Alone, a command does what `decide` says of the snapshot before it."""
-        if move.command is None:
-            await self.settle([await self.carry_out(move)], [move])
+        if move.row is not None:
+            (attempt,) = [row for row in self.stored.attempts if row.id == move.row.attempt_id]
+            result = await self.carry_out(move)
+            await self.settle([result], [move])
+            is_ours = attempt.ended_at is None and attempt.epoch == move.row.epoch
+            assert (result.written if is_ours else result.closed) == {attempt.id}, move
             return
+        assert move.command is not None
         snapshot = await self.load_snapshot(move.command)
         try:
             decided: Any = decide(snapshot, move.command)
@@ -216,12 +269,12 @@ class Life:
         assert isinstance(result, Outcome), (move, result)
         assert result.effective == decided.effective
         if decided.acts:
-            state = state_of(result.status or Status.WAITING, queued=len(self.stored.queue), archived=self.is_archived)
-            assert state in TABLE[move.command.name][snapshot.state], (move, snapshot.state, state)
+            assert self.state in TABLE[move.command.name][snapshot.state], (move, snapshot.state, self.state)
         else:
             assert self.stored == before, move
-        expected = rearrange(snapshot, decided.acts, result.queued_id)
-        assert read_queue(self.stored) == expected, move
+        chat = self.stored.chat
+        found = (chat.status, chat.archived, chat.epoch, chat.holder, read_queue(self.stored))
+        assert found == interpret(snapshot, decided.acts, result.queued_id), move
 
     async def do_together(self, moves: list[Move]) -> None:
         before = read_queue(self.stored)
@@ -262,6 +315,10 @@ class Life:
 
     def remember(self, outcome: Outcome, move: Move) -> None:
         command = move.command
+        assert command is not None
+        self.accepted[command.name] += 1
+        if isinstance(command, commands.WorkerCommand):
+            assert outcome.epoch == command.epoch, "somebody wrote with an old epoch"
         if isinstance(command, commands.Acquire):
             self.epochs[command.worker_id] = outcome.epoch
         if isinstance(command, commands.DeleteQueued | commands.EditQueued):
@@ -290,51 +347,90 @@ class Life:
         return state_of(status, queued=len(self.stored.queue), archived=self.is_archived)
 
     def draw_move(self) -> Move:
-        """Mostly the next thing that a sensible worker or user would do; else anything, with any names."""
-        is_sober = self.pick(range(8)) < 5
-        names = self.list_sensible() if is_sober else [name for name in NAMES if self.state in TABLE[name]]
-        name = self.pick(names if is_sober or self.pick(range(3)) else NAMES)
-        if name == "append" or (not is_sober and self.stored.attempts and self.pick(range(4)) == 0):
-            return self.draw_speech(is_sober=is_sober)
-        kind = KINDS[CommandName(name)]
-        fields = msgspec.structs.fields(kind)
-        command = kind(**{field.name: self.draw_field(field, kind, is_sober=is_sober) for field in fields})
+        """Mostly something that the machine accepts; else what a worker does that lost the chat, or anything at all."""
+        mood: Mood = "sober" if self.wanted else self.pick(MOODS)
+        name = self.pick(self.choose_names(mood))
+        if name == "append":
+            return self.draw_speech(mood)
+        command = self.draw_command(KINDS[CommandName(name)], mood)
         if name in WRITING or name is CommandName.EDIT_QUEUED:
             text = self.name("message")
             words = Words(author_id=self.user_id, blocks=[Text(text)])
             return Move(name=name, command=command, words=words, text=text)
         return Move(name=name, command=command, words=self.choose_words(command))
 
-    def list_sensible(self) -> list[str]:
-        """What brings the work on, and the users who come in between."""
-        attempt, holder = self.stored.open_attempt, self.stored.chat.holder
-        match self.stored.chat.status:
-            case "running" | "interrupting" if holder is None:
-                return ["acquire"]
-            case "running" if attempt is None:
-                return ["start_attempt", "start_attempt", "start_attempt", "send_steer", "acquire"]
-            case "running":
-                ends = [
-                    "commit_step",
-                    "commit_step",
-                    "finish_turn",
-                    "await_action",
-                    "fail",
-                    "interrupt",
-                    "edit",
-                    "send",
-                ]
-                return [*["append"] * 5, *ends, "acquire", "release", "start_attempt"]
-            case "interrupting":
-                return ["append", "finish_interruption", "commit_step", "finish_turn", "fail", "acquire"]
-            case "requires_action":
-                return ["tool_results", "tool_results", "action_expired", "interrupt", "send_interrupt", "send"]
-            case "error":
-                return ["retry", "retry", "send", "regenerate", "switch_head", "archive", "unarchive"]
-            case "waiting" if any(message.partial for message in self.stored.path[-2:]):
-                return ["continue", "continue", "send", "regenerate"]
-            case _:
-                return ["continue", "send", "send", "regenerate", "edit", "switch_head", "compact", "unarchive"]
+    def draw_command(self, kind: type[Command], mood: Mood) -> Command:
+        return kind(**{field.name: self.draw_field(field, kind, mood) for field in msgspec.structs.fields(kind)})
+
+    def choose_names(self, mood: Mood) -> list[str]:
+        if mood == "sober":
+            return self.choose_accepted()
+        speech = ["append"] * 10 if self.stored.attempts else []
+        if mood == "late":
+            return [*OF_WORKERS, *speech]
+        return [*NAMES, *(name for name in NAMES if self.state in TABLE[name]), *speech]
+
+    def choose_accepted(self) -> list[str]:
+        """Commands that will be accepted: those that are looked for, else some that bring the chat on, or others."""
+        state, snapshot = self.state, self.imagine_snapshot()
+        accepted = [name for name in NAMES if state in TABLE[name] and self.is_accepted(KINDS[name], snapshot)]
+        wanted = [name for name in accepted if name in self.wanted]
+        others: list[str] = [name for name in accepted if name not in WORK]
+        work: list[str] = [name for name in accepted for _ in range(WORK.get(name, 0))]
+        if self.stored.open_attempt is not None and self.stored.chat.holder is not None:
+            work = ["append" if name is CommandName.START_ATTEMPT else name for name in work]
+        return list(wanted) or (work if work and self.pick(range(10)) < 7 else others)
+
+    def is_accepted(self, kind: type[Command], snapshot: Snapshot) -> bool:
+        """By the machine, of a chat that looks like this one. What it names is then chosen among its like."""
+        choices, self.choices = self.choices, iter(b"")
+        command, self.choices = self.draw_command(kind, "sober"), choices
+        try:
+            return bool(decide(msgspec.structs.replace(snapshot, target=self.find_target(command)), command).acts)
+        except REFUSALS:
+            return False
+
+    def imagine_snapshot(self) -> Snapshot:
+        """What the store would load, as far as it takes to know which commands will be accepted."""
+        chat, turn, attempt = self.stored.chat, self.stored.open_turn, self.stored.open_attempt
+        heard = [message for message in self.stored.path if message.role != "notice"]
+        typed = [message.id for message in heard if message.role == "user" and message.visibility == "both"]
+        last = next((message for message in reversed(heard) if message.role != "tool"), None)
+        return Snapshot(
+            chat_id=self.chat_id,
+            status=Status(chat.status),
+            archived=chat.archived,
+            epoch=chat.epoch,
+            holder=chat.holder,
+            holder_alive=chat.holder in self.alive,
+            head_id=chat.head_id,
+            queue=tuple(read_queue(self.stored)),
+            turn=None if turn is None else OpenTurn(id=turn.id, kind=turn.kind),
+            attempt=None
+            if attempt is None
+            else OpenAttempt(id=attempt.id, turn_id=attempt.turn_id, epoch=attempt.epoch),
+            awaiting=self.awaiting,
+            deadline_passed=chat.deadline_at is not None and chat.deadline_at <= datetime.now(UTC),
+            last_is_partial=last is not None and last.role == "assistant" and last.partial,
+            last_user_id=typed[-1] if typed else None,
+        )
+
+    @property
+    def awaiting(self) -> tuple[str, ...]:
+        """The calls at the end of the path that nobody has answered."""
+        heard = [message for message in reversed(self.stored.path) if message.role != "notice"]
+        results = list(takewhile(lambda message: message.role == "tool", heard))
+        replies = [message for message in heard[len(results) :][:1] if message.role == "assistant"]
+        answered = {block.call_id for message in results for block in message.blocks if isinstance(block, ToolResult)}
+        calls = [block.id for message in replies for block in message.blocks if isinstance(block, ToolCall)]
+        return tuple(id_ for id_ in calls if id_ not in answered)
+
+    def find_target(self, command: Command) -> Target | None:
+        named = getattr(command, "message_id", None)
+        for row in self.stored.messages:
+            if row.id == named:
+                return Target(id=row.id, role=row.role, parent_id=row.parent_id, user_above_id="message_above")
+        return None
 
     def choose_words(self, command: Command) -> Words:
         """A worker that ends a step brings what is missing of it."""
@@ -343,21 +439,25 @@ class Life:
                 return Words(results=[ToolResult(call_id=id_, name="look", output="it") for id_ in command.call_ids])
             case commands.CommitStep(failed=False) | commands.FinishTurn(attempt_id=str()):
                 said = self.stored.parts_of(getattr(command, "attempt_id", ""))
-                return Words(rest=[TextDelta("9", self.name("rest ")), *finish_parts(said)])
+                rest = [TextDelta("9", self.name("rest ")), *finish_parts(said)]
+                return Words(rest=rest, summary=make_summary(self.name("summary"), keep_last=1))
             case commands.AwaitAction():
                 call = ToolCall(id=self.name("call"), name="look", arguments="{}")
                 said = finish_parts(self.stored.parts_of(command.attempt_id))
-                return Words(rest=[*said, call], deadline_s=600)
+                return Words(rest=[*said, call], deadline_s=self.pick([600, SOON_S]))
+            case commands.KeepSummary():
+                return Words(summary=make_summary(self.name("summary"), keep_last=1))
+            case commands.AnnounceRetry():
+                return Words(retry={"attempt": 1, "kind": "overloaded"}, rest=[ReasoningDelta("2", self.name("Hm "))])
+            case commands.Describe():
+                return Words(description=Description(title=self.name("title")))
             case _:
                 return Words()
 
-    def draw_speech(self, *, is_sober: bool) -> Move:
-        epoch = self.draw_epoch(is_sober=is_sober)
+    def draw_speech(self, mood: Mood) -> Move:
         attempt = self.stored.open_attempt
-        if attempt is None or not is_sober:
-            attempt = self.pick(self.stored.attempts) if self.stored.attempts else None
-        if attempt is None:
-            return Move(name="interrupt", command=commands.Interrupt())
+        if attempt is None or mood == "wild":
+            attempt = self.pick(self.stored.attempts)
         n = sum(row.attempt_id == attempt.id for row in self.stored.journal) + 1
         word = self.name("word ")
         call = ToolCall(id=self.name("call"), name="look", arguments="{}")
@@ -370,22 +470,24 @@ class Life:
             [TextDelta("1", word), Finish()],
         ]
         said = self.pick(speeches)
-        row = JournalRow(attempt.id, epoch, n, encode([*said, TextDelta("1", self.name(" "))]))
+        row = JournalRow(attempt.id, self.draw_epoch(mood), n, encode([*said, TextDelta("1", self.name(" "))]))
         return Move(name="append", row=row)
 
-    def draw_epoch(self, *, is_sober: bool) -> int:
-        """That of the worker that holds the chat; else one that some worker believes in."""
-        holder = self.stored.chat.holder
-        return self.epochs[holder if is_sober and holder is not None else self.pick(self.worker_ids)]
+    def draw_epoch(self, mood: Mood) -> int:
+        """That of the worker that holds the chat; else one that is over, or one that some worker believes in."""
+        epoch: int = self.stored.chat.epoch
+        if mood == "late":
+            return epoch - self.pick([1, 2])
+        return epoch if mood == "sober" else self.epochs[self.pick(self.worker_ids)]
 
-    def draw_field(self, field: FieldInfo, kind: type[Command], *, is_sober: bool) -> Any:
-        stored = self.stored
+    def draw_field(self, field: FieldInfo, kind: type[Command], mood: Mood) -> Any:
+        stored, is_sober = self.stored, mood != "wild"
         turn, attempt = stored.open_turn, stored.open_attempt
         match field.name:
             case "worker_id":
                 return self.pick(self.worker_ids)
             case "epoch":
-                return self.draw_epoch(is_sober=is_sober)
+                return self.draw_epoch(mood)
             case "turn_id":
                 open_id = turn.id if turn is not None else "no_turn"
                 return open_id if is_sober else self.pick([open_id, *(row.id for row in stored.turns)])
@@ -393,19 +495,19 @@ class Life:
                 open_id = attempt.id if attempt is not None else None if not field.required else "no_attempt"
                 return open_id if is_sober else self.pick([open_id, *(row.id for row in stored.attempts)])
             case "message_id":
-                role = {commands.Edit: "user", commands.Regenerate: "assistant"}.get(kind)
-                fitting = [row.id for row in stored.messages if not is_sober or role in {None, row.role}]
+                roles = {commands.Edit: {"user"}, commands.Regenerate: {"assistant"}}.get(kind)
+                shown = [row for row in stored.messages if not is_sober or row.visibility != "model"]
+                fitting = [row.id for row in shown if not is_sober or roles is None or row.role in roles]
                 return self.pick([*fitting, "no_message"] if not is_sober else fitting or ["no_message"])
             case "queued_id":
-                return self.pick([*(row.id for row in stored.queue), "no_row"])
+                rows = [row.id for row in stored.queue]
+                return self.pick(rows if is_sober and rows else [*rows, "no_row"])
             case "queued_ids":
                 rows = [row.id for row in stored.queue]
                 return tuple(rows.pop(self.pick(range(len(rows)))) for _ in stored.queue)
             case "call_ids":
-                path = [message for message in stored.path if message.role == "assistant"]
-                calls = [block.id for block in path[-1].blocks if isinstance(block, ToolCall)] if path else []
-                return tuple(calls[-1:])
-            case "failed":
+                return self.awaiting
+            case "failed" | "only_untitled":
                 return self.pick([False, True])
             case _:
                 pytest.fail(f"Nobody can draw {field.name}")
@@ -440,6 +542,7 @@ class Life:
             assert rests.queue == []
         attempt_ids = [row.id for row in rests.attempts]
         await self.store.execute(self.chat_id, commands.Delete())
+        self.accepted[CommandName.DELETE] += 1
         async with begin_read(self.engine) as connection:
             for table in (turns, attempts, messages, queue, events):
                 left = select(func.count()).select_from(table).where(table.c.chat_id == self.chat_id)
@@ -460,18 +563,29 @@ def drop_rivals(moves: list[Move]) -> list[Move]:
     return kept
 
 
-# --- the queue, as the machine has it ---
+# --- the chat, as the machine has it ---
 
 
 def read_queue(stored: StoredChat) -> list[QueuedRow]:
     return [QueuedRow(id=row.id, when=row.when) for row in stored.queue]
 
 
-def rearrange(snapshot: Snapshot, decided: tuple[acts.Act, ...], queued_id: str | None) -> list[QueuedRow]:
-    """The queue after these acts."""
+def interpret(
+    snapshot: Snapshot, decided: tuple[acts.Act, ...], queued_id: str | None
+) -> tuple[str, bool, int, str | None, list[QueuedRow]]:
+    """Status, archived, epoch, holder and queue after these acts."""
+    status, archived, epoch, holder = snapshot.status.value, snapshot.archived, snapshot.epoch, snapshot.holder
     rows = list(snapshot.queue)
     for act in decided:
         match act:
+            case acts.SetStatus():
+                status = act.status.value
+            case acts.SetArchived():
+                archived = act.archived
+            case acts.RaiseEpoch():
+                epoch, holder = epoch + 1, act.holder
+            case acts.ClearHolder():
+                holder = None
             case acts.Enqueue():
                 assert queued_id is not None
                 rows.insert(place_in_queue(rows, act.when), QueuedRow(id=queued_id, when=act.when))
@@ -485,4 +599,4 @@ def rearrange(snapshot: Snapshot, decided: tuple[acts.Act, ...], queued_id: str 
             case acts.ArrangeQueue():
                 rows.sort(key=lambda row: act.queued_ids.index(row.id))
                 rows = [QueuedRow(id=row.id, when="promoted") if row.id == act.promoted_id else row for row in rows]
-    return rows
+    return status, archived, epoch, holder, rows

@@ -49,6 +49,27 @@ def test_who_leaves_in_order_leaves_it_free(tmp_path: Path) -> None:
             pass
 
 
+@pytest.mark.parametrize("linked", ["file", "directory"])
+def test_a_file_is_the_same_by_whatever_name_it_is_called(tmp_path: Path, linked: str) -> None:
+    database = tmp_path / "real" / "chats.db"
+    database.parent.mkdir()
+    other = tmp_path / "other"
+    other.symlink_to(database if linked == "file" else database.parent)
+    name = other if linked == "file" else other / "chats.db"
+    for first, second in ((database, name), (name, database)):
+        with hold_alone(first), pytest.raises(DatabaseUnusable, match="in use"), hold_alone(second):
+            pytest.fail("one file was held twice")
+
+
+def test_a_file_that_cannot_be_locked_is_named(tmp_path: Path) -> None:
+    database = tmp_path / "missing" / "chats.db"
+    with pytest.raises(DatabaseUnusable) as caught, hold_alone(database):
+        pytest.fail("there is nothing to hold")
+    assert str(caught.value) == (
+        f"{database} cannot be locked: No such file or directory. Name a file that can be written."
+    )
+
+
 def test_postgresql_carries_several() -> None:
     with hold_alone("postgresql://host/chats"), hold_alone("postgresql://host/chats"):
         pass

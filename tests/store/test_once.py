@@ -10,8 +10,8 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from indelible.content import Text
-from indelible.errors import Invalid, NotAllowed, TooLarge, TooMany
-from indelible.machine.commands import Create, Retry, Send
+from indelible.errors import Invalid, NotAllowed, NotFound, TooLarge, TooMany
+from indelible.machine.commands import Create, Delete, Interrupt, Retry, Send
 from indelible.store.engine import begin_read, begin_write
 from indelible.store.idempotency import Answer, Request, forget_expired
 from indelible.store.port import Outcome, Words
@@ -70,6 +70,40 @@ async def test_a_refused_command_leaves_no_key_behind(store: SqlStore, engine: A
     with pytest.raises(NotAllowed):
         await store.execute_once(SEND, "chat_1", Retry(), answer=answer)
     assert await count(engine, idempotency_keys) == 0
+
+
+async def test_the_answer_goes_with_the_chat_that_it_tells_of(store: SqlStore, engine: AsyncEngine) -> None:
+    """P10: an answer may quote the chat, so nothing of it is left when the chat is deleted."""
+    await store.execute("chat_2", Create(), Words(owner_id="user_1"))
+    other = SEND._replace(key="k2")
+    await store.execute_once(SEND, "chat_1", Send(), HELLO, answer=answer)
+    await store.execute_once(other, "chat_2", Send(), HELLO, answer=answer)
+    await store.execute("chat_1", Delete())
+    async with begin_read(engine) as connection:
+        assert (await connection.execute(select(idempotency_keys.c.key))).scalars().all() == ["k2"]
+    with pytest.raises(NotFound):
+        await store.execute_once(SEND, "chat_1", Send(), HELLO, answer=answer)
+
+
+async def test_a_chat_that_is_made_or_deleted_for_a_request_is_so_once(store: SqlStore, engine: AsyncEngine) -> None:
+    make, drop = SEND._replace(key="make"), SEND._replace(key="drop")
+    words = Words(owner_id="user_1", blocks=[Text("hi")])
+    for _ in range(2):
+        await store.execute_once(make, "chat_2", Create(with_message=True), words, answer=answer)
+    assert len(await store.path("chat_2")) == 1
+    answers = [await store.execute_once(drop, "chat_2", Delete(), answer=answer) for _ in range(2)]
+    assert len(set(answers)) == 1, "the answer to a deletion has no chat left to go with"
+    with pytest.raises(NotFound):
+        await store.path("chat_2")
+
+
+async def test_an_answer_is_kept_also_if_there_was_nothing_to_do(store: SqlStore, engine: AsyncEngine) -> None:
+    for _ in range(2):
+        given = await store.execute_once(
+            SEND, "chat_1", Interrupt(turn_id="turn of yesterday"), answer=lambda outcome: Answer(200, b"nothing")
+        )
+        assert given == Answer(200, b"nothing")
+    assert await count(engine, idempotency_keys) == 1
 
 
 async def test_keys_are_kept_for_a_day(store: SqlStore, engine: AsyncEngine) -> None:

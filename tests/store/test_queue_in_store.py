@@ -136,6 +136,48 @@ async def test_the_last_step_moves_no_steer_in_and_the_first_becomes_the_next_tu
     assert [message.text for message in (await chat.end(c.CommitStep, rest=REPLY)).steers] == ["s2"]
 
 
+# --- what is told ---
+
+
+async def test_a_message_that_came_from_the_queue_says_which_row_it_was(chat: Driver) -> None:
+    rows = await send(chat, "q1", "s1")
+    await chat.end(c.CommitStep, rest=REPLY)
+    await chat.start()
+    await chat.end(c.FinishTurn, rest=REPLY)
+    entered = {message.text: message.id for message in await chat.path() if message.role == "user"}
+    told = {ref: payload.get("queued") for kind, ref, payload in await chat.told() if kind == "message"}
+    assert {text: told[entered[text]] for text in ("Hello", "s1", "q1")} == {"Hello": None, **rows}
+    steers = [ref for kind, ref, payload in await chat.told() if kind == "message" and payload.get("steers")]
+    assert steers == [entered["s1"]], "one that a running turn took in says so"
+
+
+async def test_a_promoted_message_says_so_too(chat: Driver) -> None:
+    rows = await send(chat, "q1")
+    await chat.end(c.Fail)
+    await chat.do(c.PromoteQueued(queued_id=rows["q1"]))
+    told = [payload for kind, _, payload in await chat.told() if kind == "message"]
+    assert told[-1] == {"queued": rows["q1"]}
+
+
+async def test_the_next_turn_is_told_though_the_chat_runs_on(chat: Driver) -> None:
+    await send(chat, "q1")
+    seq, first = (await chat.row()).seq, chat.turn_id
+    await chat.end(c.FinishTurn, rest=REPLY)
+    told = (await chat.told())[seq:]
+    assert [kind for kind, _, _ in told] == ["message", "message", "status", "queue"]
+    assert chat.turn_id != first
+    ended = {"turn": first, "outcome": "complete"}
+    assert [(ref, payload) for kind, ref, payload in told if kind == "status"] == [
+        (chat.turn_id, {"status": "running", "ended": ended})
+    ]
+
+
+async def test_a_step_in_the_middle_of_a_turn_tells_no_status(chat: Driver) -> None:
+    seq = (await chat.row()).seq
+    await chat.end(c.CommitStep, rest=REPLY)
+    assert [kind for kind, _, _ in (await chat.told())[seq:]] == ["message"]
+
+
 # --- results from outside ---
 
 

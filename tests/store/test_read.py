@@ -16,8 +16,8 @@ from indelible.store.append import JournalRow
 from indelible.store.engine import begin_read, begin_write
 from indelible.store.lease import beat, retire
 from indelible.store.pack import sweep
-from indelible.store.port import AttemptName, Words
-from indelible.store.read import Live, load_events, load_rows, load_view
+from indelible.store.port import Words
+from indelible.store.read import AttemptName, Live, load_events, load_rows, load_view
 from indelible.store.sql import SqlStore
 from indelible.store.tables import chats, events, journal, users
 from indelible.testing import ManualClock

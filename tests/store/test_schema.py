@@ -293,6 +293,7 @@ async def test_the_database_knows_the_states_that_the_machine_knows(
         (messages, "m", {"attempt_id": "nobody"}),
         (attempts, "a", {"turn_id": "nobody"}),
         (chats, "c", {"owner_id": "nobody"}),
+        (idempotency_keys, "k", {"chat_id": "nowhere"}),
     ],
 )
 async def test_nothing_can_name_what_is_not_there_or_is_another_chats(
@@ -302,8 +303,9 @@ async def test_nothing_can_name_what_is_not_there_or_is_another_chats(
         await fill(connection)
         await connection.execute(insert(chats).values({**ROWS[chats], "id": "c2"}))
         await connection.execute(insert(messages).values({**ROWS[messages], "chat_id": "c2", "id": "m2"}))
+        name = table.c.key if table is idempotency_keys else table.c.id
         with pytest.raises(IntegrityError, match=r"(?i)foreign key"):
-            await connection.execute(update(table).where(table.c.id == key).values(change))
+            await connection.execute(update(table).where(name == key).values(change))
         await connection.rollback()
 
 
@@ -328,6 +330,18 @@ async def test_deleting_a_chat_leaves_only_the_journal_to_delete(engine: AsyncEn
         }
 
     assert left == {users, tokens, workers, idempotency_keys, journal}
+
+
+async def test_an_idempotency_key_goes_with_the_chat_that_its_answer_tells_of(engine: AsyncEngine) -> None:
+    async with begin_write(engine) as connection:
+        await fill(connection)
+        told = {**ROWS[idempotency_keys], "key": "k2", "chat_id": "c"}
+        await connection.execute(insert(idempotency_keys).values(told))
+    async with begin_write(engine) as connection:
+        await connection.execute(delete(chats))
+        left = (await connection.execute(select(idempotency_keys.c.key))).scalars().all()
+
+    assert left == ["k"]
 
 
 async def test_a_user_who_has_chats_cannot_be_deleted(engine: AsyncEngine) -> None:
@@ -363,6 +377,7 @@ async def test_a_user_who_has_chats_cannot_be_deleted(engine: AsyncEngine) -> No
         ("attempts_one_open", "SELECT id FROM attempts WHERE chat_id = 'c' AND ended_at IS NULL"),
         ("turns_one_open", "SELECT id FROM turns WHERE chat_id = 'c' AND ended_at IS NULL"),
         ("idempotency_keys_expiry", "SELECT key FROM idempotency_keys WHERE expires_at < '2026'"),
+        ("idempotency_keys_chat_id", "SELECT key FROM idempotency_keys WHERE chat_id = 'c'"),
     ],
 )
 async def test_a_question_that_is_asked_often_is_answered_from_an_index(

@@ -6,21 +6,25 @@ test_endings.py.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, dump, settle_in
 
-from indelible.content import Finish, Text, TextDelta, Usage, encode
-from indelible.errors import Interrupted, LeaseLost
+from indelible.content import Finish, Part, Text, TextDelta, ToolCall, ToolResult, Usage, encode
+from indelible.errors import Interrupted, LeaseLost, NotAllowed
 from indelible.loop.prompt import build_prompt
 from indelible.machine import State
 from indelible.machine import commands as c
 from indelible.store.engine import begin_write
+from indelible.store.port import Timings
 from indelible.store.sql import SqlStore
 from indelible.store.tables import chats, messages
 
 NOTICE = "Stopped by you."
+NOW = datetime(2026, 11, 15, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -61,6 +65,50 @@ async def test_s4_a_persist_after_the_stop_ended_the_attempt_adds_only_what_is_m
     assert (await chat.row()).seq == seq
     assert (await chat.attempt()).usage == encode(usage)
     assert [row.usage for row in await chat.rows(messages) if row.role == "assistant"] == [encode(usage)]
+
+
+@pytest.mark.parametrize("said", [[], [Finish(usage=Usage(input_tokens=7, output_tokens=5))]])
+async def test_s4_a_late_persist_adds_cost_and_times_that_the_journal_can_not_know(
+    chat: Driver, said: list[Part]
+) -> None:
+    """Whether or not the journal knew the usage already."""
+    await chat.say(TextDelta("1", " raining."), *said)
+    await chat.bury()
+    await chat.do(c.Interrupt())
+    seq = (await chat.row()).seq
+    usage, timings = Usage(input_tokens=7, output_tokens=5), Timings(started_at=NOW, ended_at=NOW)
+    await chat.end(c.CommitStep, usage=usage, cost_nanousd=1200, timings=timings)
+    await chat.check()
+    (reply,) = [row for row in await chat.rows(messages) if row.role == "assistant"]
+    assert (reply.usage, reply.cost_nanousd) == (encode(usage), 1200)
+    assert (await chat.row()).seq == seq
+    late = Timings(started_at=NOW)
+    await chat.end(c.CommitStep, usage=Usage(output_tokens=9), cost_nanousd=9, timings=late)
+    (again,) = [row for row in await chat.rows(messages) if row.role == "assistant"]
+    assert again == reply, "what is known already is not missing"
+
+
+async def test_a_reply_that_was_stopped_in_the_middle_of_its_tools_can_be_continued(chat: Driver) -> None:
+    await chat.say(ToolCall(id="c1", name="look", arguments="{}"), Finish("tool_calls"))
+    await chat.do(c.Interrupt())
+    await chat.end(c.FinishInterruption)
+    assert [role for role, _ in await chat.said()] == ["user", "assistant", "tool", "notice"]
+    await chat.do(c.Continue())
+    await chat.check()
+    assert await chat.state() is State.R0
+    assert [role for role, _ in await chat.said()][-1] == "notice", "the answers are instruction enough"
+    await chat.work("live", TextDelta("1", "Then not."), Finish())
+    await chat.end(c.FinishTurn)
+    assert (await chat.path())[-1].continues is None
+
+
+async def test_a_reply_that_is_whole_can_not_be_continued_for_its_tools(chat: Driver, engine: AsyncEngine) -> None:
+    call, seen = ToolCall(id="c1", name="look", arguments="{}"), ToolResult(call_id="c1", name="look", output="seen")
+    await chat.end(c.FinishTurn, rest=[call, Finish("tool_calls"), seen])
+    before = await dump(engine)
+    with pytest.raises(NotAllowed, match="not a partial one"):
+        await chat.do(c.Continue())
+    assert await dump(engine) == before
 
 
 async def test_what_a_late_persist_knows_of_another_attempt_is_not_written(chat: Driver, engine: AsyncEngine) -> None:

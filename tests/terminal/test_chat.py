@@ -1,4 +1,4 @@
-"""Which Ctrl-C stops a reply, which one leaves, and which one came too late."""
+"""The prompt: which Ctrl-C stops a reply, which one leaves, which one came too late; and what each command does."""
 
 from __future__ import annotations
 
@@ -7,97 +7,257 @@ import io
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 from rich.console import Console
 
-from indelible.content import Part
+from indelible.app import App
+from indelible.content import Message, Part
+from indelible.errors import ModelFailed
 from indelible.models import Call
-from indelible.models.demo import DemoModel
-from indelible.terminal import Conversation, TerminalChat
+from indelible.models.port import Model
+from indelible.terminal.backstage import Backstage
+from indelible.terminal.chat import COMMANDS, TerminalChat
 from indelible.testing import ManualClock, ScriptedModel, parts
 
-Line = str | type[BaseException] | Callable[[], None]
+OpenApp = Callable[[Model], AbstractAsyncContextManager[App]]
+Line = str | type[BaseException] | Callable[[str], str | None]
 
 
 class Keyboard:
-    """Types its lines one after the other. An exception is a key; a function is called in between."""
+    """Types its lines one after the other.
+
+    An exception is a key. A function is given what stands on the line already: what it returns is typed, unless it
+    is None. After the last line comes Ctrl-D.
+    """
 
     def __init__(self, *lines: Line) -> None:
         self.left = list(lines)
 
-    def read_line(self, prompt: str) -> str:
-        while True:
+    def read_line(self, prompt: str, *, prefill: str = "") -> str:
+        while self.left:
             line = self.left.pop(0)
-            if isinstance(line, str):
-                return line
             if isinstance(line, type):
                 raise line
-            line()
+            typed = line if isinstance(line, str) else line(prefill)
+            if typed is not None:
+                return typed
+        raise EOFError
 
 
-def make_chat(conversation: Conversation, keyboard: Keyboard, clock: ManualClock) -> tuple[TerminalChat, io.StringIO]:
-    screen = io.StringIO()
-    console = Console(file=screen, width=80, height=24)
-    return TerminalChat(conversation, console=console, clock=clock, read_line=keyboard.read_line), screen
+def say(text: str) -> list[Part]:
+    return [parts.text_delta("1", text), parts.finish()]
 
 
-def say_half_and_press(*, times: int) -> Callable[[Call], AsyncIterator[Part]]:
+def press_ctrl_c() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+async def say_half_and_press(call: Call) -> AsyncIterator[Part]:
     """A reply that hangs in the middle, where Ctrl-C is pressed."""
-
-    async def stream(call: Call) -> AsyncIterator[Part]:
-        yield parts.text_delta("1", "Half")
-        for _ in range(times):
-            os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.Event().wait()
-
-    return stream
+    yield parts.text_delta("1", "Half")
+    press_ctrl_c()
+    await asyncio.Event().wait()
 
 
-def test_ctrl_c_at_the_prompt_leaves() -> None:
-    clock, keyboard = ManualClock(), Keyboard(KeyboardInterrupt, "never read")
-    chat, _ = make_chat(Conversation(DemoModel(clock, pace_s=0), clock=clock), keyboard, clock)
-    chat.run()
+def talk(
+    opened: AbstractAsyncContextManager[App],
+    keyboard: Keyboard,
+    *,
+    clock: ManualClock | None = None,
+    resume: int = 0,
+    left: asyncio.Event | None = None,
+) -> str:
+    """A session, and what was to be seen in it. With `resume` it begins in this chat of the list.
+
+    `left` is set when the user has left, and the app is still open.
+    """
+    screen = io.StringIO()
+    with Backstage(opened) as backstage:
+        app = backstage.value
+
+        async def find_chat_id() -> str:
+            return (await app.chats())[resume - 1].id
+
+        chat = backstage.run(app.chat(backstage.run(find_chat_id()))) if resume else None
+        console = Console(file=screen, width=80, height=24)
+        session = TerminalChat(backstage, console=console, clock=clock or ManualClock(), read_line=keyboard.read_line)
+        session.run(chat)
+        if left is not None:
+            backstage.loop.call_soon_threadsafe(left.set)
+    return screen.getvalue()
+
+
+def load_messages(opened: AbstractAsyncContextManager[App], number: int = 1) -> list[Message]:
+    """What is kept of this chat of the list."""
+
+    async def load(app: App) -> list[Message]:
+        return await (await app.chat((await app.chats())[number - 1].id)).messages()
+
+    with Backstage(opened) as backstage:
+        return backstage.run(load(backstage.value))
+
+
+def texts(messages: list[Message]) -> list[tuple[str, str]]:
+    return [(message.role, message.text) for message in messages]
+
+
+# --- Ctrl-C ---
+
+
+def test_ctrl_c_at_the_prompt_leaves(open_chats: OpenApp) -> None:
+    keyboard = Keyboard(KeyboardInterrupt, "never read")
+    talk(open_chats(ScriptedModel()), keyboard)
     assert keyboard.left == ["never read"]
 
 
-def test_ctrl_c_just_after_a_reply_was_meant_for_it_and_the_next_one_leaves() -> None:
-    clock, keyboard = ManualClock(), Keyboard("hello", KeyboardInterrupt, KeyboardInterrupt, "never read")
-    chat, screen = make_chat(Conversation(DemoModel(clock, pace_s=0), clock=clock), keyboard, clock)
-    chat.run()
-    assert screen.getvalue().count("The reply had already ended. Ctrl-C again leaves.") == 1
+def test_ctrl_c_just_after_a_reply_was_meant_for_it_and_the_next_one_leaves(open_chats: OpenApp) -> None:
+    keyboard = Keyboard("hello", KeyboardInterrupt, KeyboardInterrupt, "never read")
+    screen = talk(open_chats(ScriptedModel([say("Hello.")])), keyboard)
+    assert screen.count("The reply had already ended. Ctrl-C again leaves.") == 1
     assert keyboard.left == ["never read"]
 
 
-def test_ctrl_c_some_time_after_a_reply_leaves() -> None:
+def test_ctrl_c_some_time_after_a_reply_leaves(open_chats: OpenApp) -> None:
     clock = ManualClock()
 
-    def let_time_pass() -> None:
+    def let_time_pass(_prefill: str) -> None:
         clock.advance(2.0)
 
     keyboard = Keyboard("hello", let_time_pass, KeyboardInterrupt, "never read")
-    chat, screen = make_chat(Conversation(DemoModel(clock, pace_s=0), clock=clock), keyboard, clock)
-    chat.run()
-    assert "already ended" not in screen.getvalue()
+    screen = talk(open_chats(ScriptedModel([say("Hello.")])), keyboard, clock=clock)
+    assert "already ended" not in screen
     assert keyboard.left == ["never read"]
 
 
-def test_ctrl_c_in_each_of_two_replies_stops_both_and_leaves_neither() -> None:
-    clock = ManualClock()
-    model = ScriptedModel([say_half_and_press(times=1)] * 2)
-    conversation = Conversation(model, clock=clock)
-    chat, screen = make_chat(conversation, Keyboard("one", "two", EOFError), clock)
-    chat.run()
-    assert screen.getvalue().count("Stopped by you.") == 2
-    assert [message.text for message in conversation.history if message.role == "assistant"] == ["Half", "Half"]
+def test_ctrl_c_in_each_of_two_replies_stops_both_keeps_both_and_leaves_neither(open_chats: OpenApp) -> None:
+    model = ScriptedModel([say_half_and_press] * 2)
+    screen = talk(open_chats(model), Keyboard("one", "two"))
+    assert screen.count("Stopped by you.") == 2
+    assert texts(load_messages(open_chats(ScriptedModel()))) == [
+        ("user", "one"),
+        ("assistant", "Half"),
+        ("notice", "Stopped by you."),
+        ("user", "two"),
+        ("assistant", "Half"),
+        ("notice", "Stopped by you."),
+    ]
 
 
-def test_a_second_ctrl_c_while_the_reply_is_being_stopped_leaves() -> None:
-    clock, keyboard = ManualClock(), Keyboard("one", "never read")
-    conversation = Conversation(ScriptedModel([say_half_and_press(times=2)]), clock=clock)
-    chat, _ = make_chat(conversation, keyboard, clock)
+def test_a_second_ctrl_c_while_the_reply_is_being_stopped_leaves_and_the_stop_holds(open_chats: OpenApp) -> None:
+    left = asyncio.Event()
+
+    async def say_half_and_be_slow_to_stop(call: Call) -> AsyncIterator[Part]:
+        try:
+            async for part in say_half_and_press(call):
+                yield part
+        finally:
+            press_ctrl_c()
+            await left.wait()
+
+    keyboard = Keyboard("one", "never read")
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        chat.run()
+    screen = talk(open_chats(ScriptedModel([say_half_and_be_slow_to_stop])), keyboard, left=left)
     assert keyboard.left == ["never read"]
+    assert "Half" in screen
+    assert "Stopped by you." not in screen
     assert signal.getsignal(signal.SIGINT) is before
+    screen = talk(open_chats(ScriptedModel()), Keyboard(), resume=1)
+    assert "Half" in screen
+    assert "Stopped by you." in screen
+
+
+# --- what is kept, and comes back ---
+
+
+def test_nothing_is_kept_of_a_session_in_which_nothing_was_said(open_chats: OpenApp) -> None:
+    talk(open_chats(ScriptedModel()), Keyboard("/help", "/list"))
+    assert "There are no chats yet." in talk(open_chats(ScriptedModel()), Keyboard("/list"))
+
+
+def test_a_resumed_chat_shows_its_end_and_goes_on(open_chats: OpenApp) -> None:
+    talk(open_chats(ScriptedModel([say("**One.**"), say("Two."), say("Three."), say("Four.")])), Keyboard(*"1234"))
+    model = ScriptedModel([say("Five.")])
+    screen = talk(open_chats(model), Keyboard("5"), resume=1)
+    assert "Earlier messages are kept" in screen
+    assert "you › 1" not in screen
+    assert screen.index("you › 2") < screen.index("Two.") < screen.index("Four.") < screen.index("Five.")
+    assert [message.text for message in load_messages(open_chats(ScriptedModel()))][-2:] == ["5", "Five."]
+    assert len(model.calls[0].messages) == 9
+
+
+def test_a_reply_that_fails_is_told_with_what_to_do_and_retry_gets_it_answered(open_chats: OpenApp) -> None:
+    failure = ModelFailed("The provider does not accept the key.", kind="auth", provider="acme", detail="bad key")
+    screen = talk(open_chats(ScriptedModel([failure, say("Hello.")])), Keyboard("hi", "/retry"))
+    told = ["The provider does not accept the key.", "acme says: bad key", "/retry tries again.", "Hello."]
+    assert sorted(told, key=screen.index) == told
+
+
+# --- commands ---
+
+
+def test_help_names_every_command_and_an_unknown_one_is_not_sent(open_chats: OpenApp) -> None:
+    screen = talk(open_chats(ScriptedModel()), Keyboard("/help", "/frobnicate"))
+    assert all(f"\n{name} " in f"\n{screen}" for name in COMMANDS)
+    assert "There is no command /frobnicate." in screen
+
+
+@pytest.mark.parametrize("words", ["/usr/bin is what?", "/ 2", "/etc holds what?"])
+def test_what_only_looks_like_a_command_is_a_message(open_chats: OpenApp, words: str) -> None:
+    talk(open_chats(ScriptedModel([say("Well.")])), Keyboard(words))
+    assert texts(load_messages(open_chats(ScriptedModel()))) == [("user", words), ("assistant", "Well.")]
+
+
+def test_new_begins_another_chat_and_list_has_both_the_last_changed_first(open_chats: OpenApp) -> None:
+    model = ScriptedModel([say("One."), say("Two.")])
+    screen = talk(open_chats(model), Keyboard("one", "/title First", "/new", "two", "/title Second", "/list"))
+    first, second = [line for line in screen.splitlines() if "chat_" in line]
+    assert first.startswith("  1  ")
+    assert first.endswith("  Second")
+    assert second.endswith("  First")
+    assert len(model.calls[1].messages) == 1
+
+
+def test_title_wants_a_title(open_chats: OpenApp) -> None:
+    screen = talk(open_chats(ScriptedModel([say("One.")])), Keyboard("one", "/title"))
+    assert "A title is missing" in screen
+
+
+@pytest.mark.parametrize("command", ["/title Mine", "/retry", "/continue", "/edit"])
+def test_a_command_that_needs_a_chat_says_so(open_chats: OpenApp, command: str) -> None:
+    assert "Nothing has been said in this chat yet." in talk(open_chats(ScriptedModel()), Keyboard(command))
+
+
+def test_continue_goes_on_where_the_reply_was_stopped(open_chats: OpenApp) -> None:
+    screen = talk(
+        open_chats(ScriptedModel([say_half_and_press, say(" of it.")])), Keyboard("one", "/continue", "/continue")
+    )
+    assert "The last reply is not a partial one." in screen
+    kept = [message for message in load_messages(open_chats(ScriptedModel())) if message.role == "assistant"]
+    assert [message.text for message in kept] == ["Half", " of it."]
+    assert kept[1].continues == kept[0].id
+
+
+def test_retry_of_a_whole_reply_has_it_written_anew(open_chats: OpenApp) -> None:
+    screen = talk(open_chats(ScriptedModel([say("One."), say("Another.")])), Keyboard("hi", "/retry"))
+    assert screen.index("One.") < screen.index("Another.")
+    assert texts(load_messages(open_chats(ScriptedModel()))) == [("user", "hi"), ("assistant", "Another.")]
+
+
+def test_edit_puts_the_last_message_on_the_line_and_answers_what_becomes_of_it(open_chats: OpenApp) -> None:
+    model = ScriptedModel([say("Hi!"), say("Hi there!")])
+    talk(open_chats(model), Keyboard("hello", "/edit", lambda prefill: f"{prefill} there"))
+    assert texts(load_messages(open_chats(ScriptedModel()))) == [("user", "hello there"), ("assistant", "Hi there!")]
+
+
+@pytest.mark.parametrize("answer", [KeyboardInterrupt, EOFError, "  ", lambda prefill: prefill])
+def test_an_edit_that_changes_nothing_asks_nobody_and_leaves_nothing(open_chats: OpenApp, answer: Line) -> None:
+    screen = talk(open_chats(ScriptedModel([say("Hi!"), say("Still here.")])), Keyboard("hello", "/edit", answer, "?"))
+    assert screen.index("Nothing is changed.") < screen.index("Still here.")
+
+
+def test_quit_leaves(open_chats: OpenApp) -> None:
+    keyboard = Keyboard("/quit", "never read")
+    talk(open_chats(ScriptedModel()), keyboard)
+    assert keyboard.left == ["never read"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -125,7 +126,7 @@ def test_a_tool_line_tells_how_the_call_is_getting_on() -> None:
         (parts.tool_input_delta("c", '{"si'), '⚙ roll_die {"si · writing'),
         (parts.tool_call("c", "roll_die", '{"sides": 6}'), '⚙ roll_die {"sides": 6} · waiting'),
         (ToolStarted(call_id="c", name="roll_die"), '⚙ roll_die {"sides": 6} · running'),
-        (ToolProgress(call_id="c", text="it rolls"), '⚙ roll_die {"sides": 6} · it rolls'),
+        (ToolProgress(call_id="c", message="it rolls"), '⚙ roll_die {"sides": 6} · it rolls'),
         (parts.tool_result("c", "roll_die", "4"), '✓ roll_die {"sides": 6} → 4'),
     ]
     for count, (_, expected) in enumerate(story, start=1):
@@ -152,6 +153,91 @@ def test_a_note_stands_below_what_was_said() -> None:
         screen.show(parts.text_delta("1", "Half a sen"))
         screen.note("Stopped by you.")
     assert paper.read_off().rstrip() == "Half a sen\n\nStopped by you."
+
+
+@pytest.mark.parametrize("question", ["help", "show me a table", "tell me a long story"])
+@given(cuts=st.lists(st.floats(0, 1), max_size=3), frame_every=st.integers(1, 50))
+@settings(max_examples=10)
+async def test_a_reply_that_is_cut_anywhere_and_goes_on_looks_as_if_it_had_not_been(
+    question: str, cuts: list[float], frame_every: int
+) -> None:
+    text = [part.delta for part in await ask_demo(question) if isinstance(part, TextDelta)]
+    places = sorted({1 + int(cut * (len(text) - 2)) for cut in cuts})
+    paper, clock = Paper(), ManualClock()
+    with Screen(make_console(paper), clock) as screen:
+        for number, (start, end) in enumerate(pairwise([0, *places, len(text)])):
+            screen.begin_attempt()
+            said: list[Part] = [parts.text_delta("t", delta) for delta in text[start:end]]
+            if number:
+                said = [parts.reasoning_delta("r", "I was cut."), parts.reasoning_end("r"), *said]
+            for shown, part in enumerate(said):
+                screen.show(part)
+                if shown % frame_every == 0:
+                    clock.advance(FRAME_S)
+            screen.end_attempt(cut=end < len(text))
+    assert words_of(paper.read_off()) == words_of(render_whole("".join(text)))
+
+
+def test_thinking_before_a_cut_text_goes_on_is_seen_while_it_lasts() -> None:
+    paper, clock = Paper(), ManualClock()
+    with Screen(make_console(paper), clock) as screen:
+        screen.show(parts.text_delta("1", "Half a sen"))
+        screen.end_attempt(cut=True)
+        screen.begin_attempt()
+        screen.show(parts.reasoning_delta("r", "Where was I?"))
+        clock.advance(FRAME_S)
+        assert paper.read_off().rstrip() == "Half a sen\n\n┆ Where was I?"
+        screen.show(parts.reasoning_end("r"))
+        screen.show(parts.text_delta("1", "tence."))
+        clock.advance(FRAME_S)
+        assert paper.read_off().rstrip() == "Half a sentence."
+
+
+def test_a_cut_text_that_goes_on_with_a_tool_is_over() -> None:
+    paper, clock = Paper(), ManualClock()
+    with Screen(make_console(paper), clock) as screen:
+        screen.show(parts.text_delta("1", "Half"))
+        screen.end_attempt(cut=True)
+        screen.begin_attempt()
+        screen.show(parts.tool_call("c", "look", "{}"))
+        screen.show(parts.tool_result("c", "look", "4"))
+        screen.begin_attempt()
+        screen.show(parts.text_delta("1", "Done."))
+    assert paper.read_off().split() == ["Half", "✓", "look", "{}", "→", "4", "Done."]
+
+
+def test_thinking_that_came_to_nothing_is_taken_back_while_it_is_drawn() -> None:
+    paper, clock = Paper(), ManualClock()
+    with Screen(make_console(paper), clock) as screen:
+        screen.show(parts.reasoning_delta("r", "Let me think"))
+        clock.advance(FRAME_S)
+        assert "Let me think" in paper.read_off()
+        screen.drop_attempt()
+        screen.begin_attempt()
+        screen.show(parts.text_delta("1", "Yes."))
+    assert paper.read_off().rstrip() == "Yes."
+
+
+def test_an_announcement_stands_at_the_bottom_until_the_reply_goes_on() -> None:
+    paper, clock = Paper(), ManualClock()
+    with Screen(make_console(paper), clock) as screen:
+        screen.show(parts.text_delta("1", "Half a sen"))
+        screen.end_attempt(cut=True)
+        screen.announce("Overloaded. Trying again in 3 s.")
+        clock.advance(FRAME_S)
+        assert paper.read_off().rstrip() == "Half a sen\n\nOverloaded. Trying again in 3 s."
+        screen.begin_attempt()
+        screen.show(parts.text_delta("1", "tence."))
+    assert paper.read_off().rstrip() == "Half a sentence."
+
+
+def test_what_the_user_said_stands_between_the_replies() -> None:
+    paper, clock = Paper(), ManualClock()
+    with Screen(make_console(paper), clock) as screen:
+        screen.quote("How are\x1b[2J you?")
+        screen.show(parts.text_delta("1", "Well."))
+        screen.quote("Good.")
+    assert paper.read_off().rstrip() == "you › How are\ufffd[2J you?\n\nWell.\n\nyou › Good."
 
 
 def test_the_next_step_may_use_the_same_ids() -> None:

@@ -2,7 +2,8 @@
 
 Preparing runs once per step, not per plain retry: history, hook, the provider's rules (prompt.py), cache
 markers. It runs anew when the history itself changed under the step: a broken chain reloads all of it
-(chain.py), and an overflow puts a summary in the place of what came first (compact.py), once in a turn.
+(chain.py), and an overflow puts a summary in the place of what came first (compact.py), once in a turn. Where the
+last reply took nearly all there is, the summary comes before the overflow.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from indelible.content import Message, encode
 from indelible.errors import ModelFailed
 from indelible.loop.callouts import Callouts
 from indelible.loop.chain import Chain
-from indelible.loop.compact import summarise
+from indelible.loop.compact import should_compact, summarise
 from indelible.loop.prompt import build_prompt, mark_cache
 from indelible.loop.setup import TurnSetup
 from indelible.models.port import Call, PromptMessage
@@ -31,6 +32,7 @@ class Context:
 
     def __init__(self, setup: TurnSetup, scope: Scope, callouts: Callouts) -> None:
         self.added: list[Message] = []
+        self.used_tokens = setup.used_tokens
         self._setup = setup
         self._scope = scope
         self._callouts = callouts
@@ -38,7 +40,7 @@ class Context:
         self._chain = Chain(
             setup.options, disable=setup.disable_chain_mode, reload=setup.reload_messages, callouts=callouts
         )
-        self._compacted = False
+        self._overflowed = False
 
     def add(self, messages: Iterable[Message]) -> None:
         messages = list(messages)
@@ -47,6 +49,11 @@ class Context:
 
     async def prepare_call(self) -> Call:
         """The next step's call. A chain carries one step only: with something added, it is left."""
+        setup = self._setup
+        if setup.compact_at is not None:
+            if should_compact(self.used_tokens, setup.context_limit, share=setup.compact_at):
+                await self._compact()
+            self.used_tokens = 0
         if self._chain.linked and self.added:
             await self._leave_chain()
         tools = self._setup.box.advertised
@@ -59,7 +66,7 @@ class Context:
         if failure.kind == "chain_broken":
             if not await self._leave_chain():
                 return replace(call, options=self._chain.options)
-        elif failure.kind != "context_overflow" or not await self._compact():
+        elif failure.kind != "context_overflow" or not await self._compact_once():
             return None
         return replace(call, messages=await self._prepare_prompt(), options=self._chain.options)
 
@@ -81,11 +88,13 @@ class Context:
             setup.metrics.prompt_sent(model.provider, model.name, size_bytes=size_bytes, messages=len(prompt))
         return prompt
 
+    async def _compact_once(self) -> bool:
+        """After an overflow. A second one would not be helped by a second summary."""
+        is_first, self._overflowed = not self._overflowed, True
+        return is_first and await self._compact()
+
     async def _compact(self) -> bool:
         """Put a summary in the place of what came first. What a chain left to the provider is fetched for it."""
-        if self._compacted:
-            return False
-        self._compacted = True
         if self._chain.linked:
             await self._leave_chain()
         result = "failed"

@@ -25,7 +25,6 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar, cast, get_args
 
-import msgspec
 from msgspec.structs import replace
 
 from indelible.clock import Clock
@@ -49,7 +48,7 @@ from indelible.content import (
 from indelible.errors import ModelFailed
 from indelible.loop.thinking import Segment, SplitterState, ThinkingSplitter
 from indelible.models.port import Model
-from indelible.surrogates import clean_text, clean_value
+from indelible.surrogates import clean_text
 
 P = TypeVar("P", bound=Part)
 
@@ -302,8 +301,6 @@ def _clean(part: P) -> P:
     """The part, checked, with text that can be encoded."""
     try:
         decoded = decode_part(encode(part))
-    except UnicodeEncodeError:
-        return msgspec.convert(clean_value(msgspec.to_builtins(part)), type(part))
     except (TypeError, ValueError, RecursionError) as error:
         raise _reject(part, str(error)) from error
     return part if decoded == part else cast(P, decoded)

@@ -68,6 +68,9 @@ async def run(
     metrics: LoopMetrics | None = None,
     turn_id: str | None = None,
     first_step: int = 1,
+    adopt: Sequence[Part] | None = None,
+    compact_at: float | None = None,
+    used_tokens: int = 0,
 ) -> TurnResult:
     """Drive one turn to its end.
 
@@ -94,6 +97,10 @@ async def run(
     silence_timeout_s: how long a model may say nothing.
     turn_id, first_step: name the turn and number its steps in idempotency keys; a turn that is continued
         elsewhere passes the same.
+    adopt: the parts of a first step that was read to its finish elsewhere. It is not asked for again: only tools
+        that have no result yet are run, and of those that had begun only the idempotent ones.
+    compact_at: the share of the context window from which on older turns are replaced by a summary before the next
+        step; None is never. used_tokens: what the last reply before this turn took.
 
     Raises `Interrupted`, `Shutdown`, `LeaseLost`, `ModelFailed`, or whatever `persist_step` raised.
     """
@@ -142,6 +149,9 @@ async def run(
         metrics=metrics,
         turn_id=turn_id or new_id("turn"),
         first_step=first_step,
+        adopt=adopt,
+        compact_at=compact_at,
+        used_tokens=used_tokens,
     )
     with Scope(scope) as turn_scope:
         return await Turn(setup, turn_scope).drive()

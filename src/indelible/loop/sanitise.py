@@ -228,7 +228,7 @@ def _clean_metadata(metadata: Metadata | None, *, own: bool) -> Metadata | None:
 
 def _is_encodable(value: Any) -> bool:
     try:
-        encode(value)
+        msgspec.json.encode(value)
     except (UnicodeEncodeError, TypeError, RecursionError, msgspec.MsgspecError):
         return False
     return True

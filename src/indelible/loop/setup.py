@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from indelible.clock import Clock
-from indelible.content import Message
+from indelible.content import Message, Part
 from indelible.loop.metrics import LoopMetrics
 from indelible.loop.stream import Publish
 from indelible.models.port import CallOptions, Model
@@ -52,3 +52,6 @@ class TurnSetup(msgspec.Struct, frozen=True, kw_only=True):
     metrics: LoopMetrics | None
     turn_id: str
     first_step: int
+    adopt: Sequence[Part] | None
+    compact_at: float | None
+    used_tokens: int

@@ -9,7 +9,7 @@ from indelible.content import PartialReason, ToolCall, has_visible
 from indelible.fold import Collector, seal
 from indelible.loop.record import StepRecord, TurnReason
 from indelible.loop.setup import TurnSetup
-from indelible.loop.stream import Attempt
+from indelible.loop.stream import AdoptedAttempt, Attempt
 from indelible.loop.thinking import SplitterState
 from indelible.models.port import Call
 
@@ -21,7 +21,7 @@ class Step:
         self.index = index
         self.call = Call(messages=[])
         self.attempts = 0
-        self.attempt: Attempt | None = None
+        self.attempt: Attempt | AdoptedAttempt | None = None
         self.number = 0
         self.tools_cut = False
         self.awaiting: list[ToolCall] = []

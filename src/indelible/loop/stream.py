@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -44,6 +44,19 @@ Publish = Callable[[Part], Awaitable[None] | None]
 
 def publish_to_nobody(part: Part) -> None:
     """For whoever wants no part of it."""
+
+
+class AdoptedAttempt:
+    """One model call that somebody else read to its finish: what it said is all there is to know of it."""
+
+    started_at: datetime | None = None
+    first_part_s: float | None = None
+    thinking_state: SplitterState | None = None
+
+    def __init__(self, parts: Iterable[Part]) -> None:
+        self.collector = Collector()
+        for part in parts:
+            self.collector.add(part)
 
 
 class Attempt:

@@ -17,12 +17,14 @@ all that was published. Reading one attempt is stream.py, saving save.py, what t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from msgspec.structs import replace
 
-from indelible.content import Part, ToolResult, Usage, has_visible
+from indelible.content import Part, ToolCall, ToolResult, Usage, has_visible
 from indelible.errors import Interrupted, Lost, ModelFailed, Shutdown
+from indelible.fold import OUTCOME_UNKNOWN
 from indelible.leash import let_cancellation_through
 from indelible.loop.callouts import Callouts
 from indelible.loop.context import Context
@@ -31,12 +33,13 @@ from indelible.loop.record import TurnReason, TurnResult
 from indelible.loop.save import Saver
 from indelible.loop.setup import TurnSetup
 from indelible.loop.step import Step
-from indelible.loop.stream import Attempt
+from indelible.loop.stream import AdoptedAttempt, Attempt
 from indelible.loop.thinking import SplitterState
 from indelible.models.failures import filtered
+from indelible.models.port import Call
 from indelible.models.retry import announce_retry
 from indelible.scope import Scope
-from indelible.tools.box import Answer, AskClient, RunHere
+from indelible.tools.box import Answer, AskClient, RunHere, Verdict
 from indelible.tools.output import limit_for
 from indelible.tools.run import ToolRun
 
@@ -53,6 +56,7 @@ class Turn:
         self._failures = 0
         self._trying_since_s = setup.clock.monotonic()
         self._thinking_state: SplitterState | None = None
+        self._adopted = setup.adopt
         self._stopped_at: datetime | None = None
         scope.on_cancel(self._note_stop)
 
@@ -69,9 +73,12 @@ class Turn:
         self._index += 1
         step = Step(self._index, self._setup, self._tell_time)
         try:
-            step.call = await self._context.prepare_call()
-            if not await self._stream(step):
-                return None
+            if self._adopted is not None:
+                self._adopt(step, self._adopted)
+            else:
+                step.call = await self._context.prepare_call()
+                if not await self._stream(step):
+                    return None
             await self._run_tools(step)
             await let_cancellation_through(self._scope)
             self._scope.check()
@@ -103,10 +110,23 @@ class Turn:
         if setup.metrics is not None:
             setup.metrics.step_ended(setup.model.provider, setup.model.name)
         await self._saver.save(step, record)
+        self._context.used_tokens = record.usage.total_tokens
         self._scope.check()
         return reason
 
     # --- attempts ---
+
+    def _adopt(self, step: Step, parts: Sequence[Part]) -> None:
+        """Go on with a step that was read to its finish elsewhere."""
+        self._adopted = None
+        step.call = Call(messages=[], options=self._setup.options)
+        step.number = step.attempts = 1
+        step.attempt = AdoptedAttempt(parts)
+        self._check_filter(step)
+
+    def _check_filter(self, step: Step) -> None:
+        if step.finish_reason == "content_filter" and not has_visible(step.collector.blocks()):
+            raise filtered(self._setup.model.provider)
 
     async def _stream(self, step: Step) -> bool:
         """Attempts until one completes. False if a failed one was saved: the next step carries on from it."""
@@ -130,7 +150,7 @@ class Turn:
         if self._failures == 0:
             self._trying_since_s = setup.clock.monotonic()
         step.number = step.attempts
-        step.attempt = Attempt(
+        step.attempt = attempt = Attempt(
             model,
             step.call,
             scope=self._scope,
@@ -140,12 +160,11 @@ class Turn:
             grace_s=setup.tool_limits.grace_s,
             clock=setup.clock,
         )
-        await step.attempt.run()
-        if step.finish_reason == "content_filter" and not has_visible(step.collector.blocks()):
-            raise filtered(model.provider)
-        if setup.metrics is not None and step.attempt.first_part_s is not None:
-            setup.metrics.first_part_came(model.provider, model.name, seconds=step.attempt.first_part_s)
-            setup.metrics.parts_came(model.provider, model.name, waits_s=step.attempt.waits_s)
+        await attempt.run()
+        self._check_filter(step)
+        if setup.metrics is not None and attempt.first_part_s is not None:
+            setup.metrics.first_part_came(model.provider, model.name, seconds=attempt.first_part_s)
+            setup.metrics.parts_came(model.provider, model.name, waits_s=attempt.waits_s)
 
     async def _retry(self, step: Step, failure: ModelFailed) -> None:
         """Make ready for the next attempt, tell of it, and wait for its time; or raise the failure."""
@@ -184,19 +203,16 @@ class Turn:
 
     async def _run_tools(self, step: Step) -> None:
         setup, collector = self._setup, step.collector
-        calls = [(index, call) for index, call in enumerate(collector.local_calls()) if not collector.has_result(call)]
-        if not calls or step.finish_reason == "length":
+        calls = collector.local_calls()
+        if all(collector.has_result(call) for call in calls) or step.finish_reason == "length":
             return
         self._scope.check()
-        if step.finish_reason == "content_filter":
-            for _, call in calls:
-                await self._answer(step, Answer(call, "Not run: the provider's content filter ended the reply."))
-            return
-        verdicts = setup.box.judge([call for _, call in calls], collector.is_whole)
-        for verdict in verdicts:
+        verdicts = self._judge(step, calls)
+        waiting = [(at, verdict) for at, verdict in enumerate(verdicts) if not collector.has_result(verdict.call)]
+        for _, verdict in waiting:
             if isinstance(verdict, Answer):
                 await self._answer(step, verdict)
-        step.awaiting = [verdict.call for verdict in verdicts if isinstance(verdict, AskClient)]
+        step.awaiting = [verdict.call for _, verdict in waiting if isinstance(verdict, AskClient)]
         run = ToolRun(
             turn_id=setup.turn_id,
             step=step.index,
@@ -208,11 +224,22 @@ class Turn:
             clock=setup.clock,
             metrics=setup.metrics,
         )
-        ours = [(index, v) for (index, _), v in zip(calls, verdicts, strict=True) if isinstance(v, RunHere)]
         try:
-            await run.run(ours)
+            await run.run([(at, verdict) for at, verdict in waiting if isinstance(verdict, RunHere)])
         finally:
             step.tools_cut = run.cut
+
+    def _judge(self, step: Step, calls: list[ToolCall]) -> list[Verdict]:
+        """A verdict for each call. Of those that had begun elsewhere only the idempotent ones are run again (P5)."""
+        if step.finish_reason == "content_filter":
+            return [Answer(call, "Not run: the provider's content filter ended the reply.") for call in calls]
+        verdicts = self._setup.box.judge(calls, step.collector.is_whole)
+        return [
+            Answer(verdict.call, OUTCOME_UNKNOWN)
+            if isinstance(verdict, RunHere) and verdict.call.started and not verdict.tool.idempotent
+            else verdict
+            for verdict in verdicts
+        ]
 
     async def _answer(self, step: Step, answer: Answer) -> None:
         call = answer.call

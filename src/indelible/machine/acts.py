@@ -16,7 +16,8 @@ from indelible.machine.states import Status, TurnKind, When
 
 AttemptOutcome = Literal["complete", "interrupted", "failed", "crashed", "handed_over", "edited", "reset"]
 TurnOutcome = Literal["complete", "interrupted", "failed", "edited"]
-NoticeKind = Literal["stopped", "failed", "empty"]
+NoticeKind = Literal["stopped", "failed", "crashed", "empty", "compacted"]
+ErrorKind = Literal["failed", "crashed"]
 AnswerReason = Literal["cancelled", "expired"]
 
 
@@ -31,8 +32,16 @@ class CloseAttempt(Act, frozen=True):
     reason: PartialReason | None = None
 
 
+class TellRetry(Act, frozen=True):
+    """Tell of the next attempt. An open one left nothing to keep, and ends with that."""
+
+
 class AdoptAttempt(Act, frozen=True):
     """The open attempt goes on under the chat's new epoch: its stream is complete, only its tools may be missing."""
+
+
+class LeaveAttempt(Act, frozen=True):
+    """The open attempt stays open, for another worker; what was not flushed yet is its last row."""
 
 
 class OpenAttempt(Act, frozen=True):
@@ -56,6 +65,10 @@ class PutMessage(Act, frozen=True):
 
 class PutInstruction(Act, frozen=True):
     """If the path ends in a partial reply, a message that only the model sees follows it: go on with your own text."""
+
+
+class PutSummary(Act, frozen=True):
+    """The command's summary, if it has one, becomes the head; only the model sees it."""
 
 
 class PutResults(Act, frozen=True):
@@ -114,7 +127,9 @@ class SetStatus(Act, frozen=True):
 
 
 class SetError(Act, frozen=True):
-    """The command's error stands at the chat until it is left."""
+    """The command's error, or what is known of its kind, stands at the chat until it is left."""
+
+    kind: ErrorKind = "failed"
 
 
 class ClearError(Act, frozen=True):
@@ -135,8 +150,20 @@ class RaiseEpoch(Act, frozen=True):
     holder: str | None = None
 
 
+class CountTakeover(Act, frozen=True):
+    """The open turn outlived another crash: how many it were, how many of the last brought nothing, what was said."""
+
+    takeovers: int
+    barren: int
+    said: int
+
+
 class SetArchived(Act, frozen=True):
     archived: bool
+
+
+class SetDescription(Act, frozen=True):
+    """What the command says about the chat is written down: its title and the like."""
 
 
 class DropChat(Act, frozen=True):

@@ -105,6 +105,16 @@ class Unarchive(Command, frozen=True):
     name = CommandName.UNARCHIVE
 
 
+class Describe(Command, frozen=True):
+    """Change what stands beside the conversation: title, labels, model and the like.
+
+    A title that a worker thought of is no reason to change one that is there: `only_untitled`.
+    """
+
+    name = CommandName.DESCRIBE
+    only_untitled: bool = False
+
+
 class Acquire(Command, frozen=True):
     name = CommandName.ACQUIRE
     worker_id: str
@@ -122,6 +132,20 @@ class Release(WorkerCommand, frozen=True):
 
 class StartAttempt(WorkerCommand, frozen=True):
     name = CommandName.START_ATTEMPT
+    turn_id: str
+
+
+class AnnounceRetry(WorkerCommand, frozen=True):
+    """An attempt failed before anything visible came of it; after a wait there will be another."""
+
+    name = CommandName.ANNOUNCE_RETRY
+    turn_id: str
+
+
+class KeepSummary(WorkerCommand, frozen=True):
+    """What was said so far has become too long; from now on the model gets this summary of it."""
+
+    name = CommandName.KEEP_SUMMARY
     turn_id: str
 
 

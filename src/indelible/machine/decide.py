@@ -35,8 +35,10 @@ from indelible.machine.acts import (
     ClearHolder,
     CloseAttempt,
     CloseTurn,
+    CountTakeover,
     DropChat,
     Enqueue,
+    LeaveAttempt,
     MoveHead,
     MoveSteersIn,
     OpenAttempt,
@@ -44,20 +46,24 @@ from indelible.machine.acts import (
     PutMessage,
     PutNotice,
     PutResults,
+    PutSummary,
     RaiseEpoch,
     RemoveQueued,
     RewriteQueued,
     SetArchived,
     SetDeadline,
+    SetDescription,
     SetError,
     SetStatus,
     StartTurn,
     TakeQueued,
+    TellRetry,
     TurnOutcome,
 )
 from indelible.machine.commands import (
     Acquire,
     ActionExpired,
+    AnnounceRetry,
     Archive,
     AwaitAction,
     Command,
@@ -67,12 +73,14 @@ from indelible.machine.commands import (
     Create,
     Delete,
     DeleteQueued,
+    Describe,
     Edit,
     EditQueued,
     Fail,
     FinishInterruption,
     FinishTurn,
     Interrupt,
+    KeepSummary,
     PromoteQueued,
     Regenerate,
     Release,
@@ -87,11 +95,17 @@ from indelible.machine.commands import (
     Unarchive,
     WorkerCommand,
 )
-from indelible.machine.states import Snapshot, Status, Target, place_in_queue
+from indelible.machine.states import OpenTurn, Snapshot, Status, Target, place_in_queue
 from indelible.machine.table import TABLE
 
 _IDLE: Final = (Status.WAITING, Status.ERROR)
 _BUSY: Final = (Status.RUNNING, Status.INTERRUPTING)
+
+MAX_TAKEOVERS: Final = 10
+"""A turn that outlived this many crashes fails: whatever kills its workers may well be the turn itself."""
+
+MAX_BARREN_TAKEOVERS: Final = 3
+"""It fails sooner if none of this many in a row brought a part of an answer."""
 
 
 class Decision(NamedTuple):
@@ -102,6 +116,7 @@ class Decision(NamedTuple):
 
 
 _NOTHING: Final = Decision(effective=False)
+_BEGINNINGS: Final = (StartAttempt, AnnounceRetry, KeepSummary)
 
 
 def decide(snapshot: Snapshot | None, command: Command) -> Decision:
@@ -137,7 +152,7 @@ def _check_worker(snapshot: Snapshot, command: WorkerCommand) -> Decision | None
         raise LeaseLost(f"The lease of epoch {command.epoch} is over; the chat is at {snapshot.epoch}.")
     if isinstance(command, Release):
         return _NOTHING if snapshot.holder is None else None
-    if isinstance(command, StartAttempt):
+    if isinstance(command, _BEGINNINGS):
         _check_holder(snapshot)
         if snapshot.status is Status.INTERRUPTING or not _is_turn(snapshot, command.turn_id):
             raise Interrupted  # under one epoch only a stop takes the turn away
@@ -303,9 +318,8 @@ def _retry(snapshot: Snapshot, command: Retry) -> Decision:
 
 def _answer_again(snapshot: Snapshot) -> Decision:
     """A new turn for the same message: it continues a visible partial, else it asks anew."""
-    instruction = [PutInstruction()] if snapshot.last_is_partial else []
     turn = StartTurn(message_id=snapshot.last_user_id)
-    acts = (*_answer_calls(snapshot, "cancelled"), *_clear_error(snapshot), *instruction, turn)
+    acts = (*_answer_calls(snapshot, "cancelled"), *_clear_error(snapshot), PutInstruction(), turn)
     return Decision((*acts, SetStatus(status=Status.RUNNING)))
 
 
@@ -375,20 +389,57 @@ def _archive(snapshot: Snapshot, command: Archive | Unarchive) -> Decision:
     return Decision((SetArchived(archived=isinstance(command, Archive)),))
 
 
+def _describe(snapshot: Snapshot, command: Describe) -> Decision:
+    if command.only_untitled and snapshot.titled:
+        return _NOTHING
+    return Decision((SetDescription(),))
+
+
 # --- of workers ---
 
 
 def _acquire(snapshot: Snapshot, command: Acquire) -> Decision:
-    if snapshot.holder_alive:
+    """Whoever takes a chat closes first what another left open, unless only its tools are missing."""
+    if snapshot.holder_alive or snapshot.holder == command.worker_id:
         raise _refuse(snapshot, command, "A live worker holds the chat.")
     taken = RaiseEpoch(holder=command.worker_id)
+    if snapshot.status is Status.INTERRUPTING:
+        return Decision((taken, *_close_attempt(snapshot, "interrupted", "interrupted")))
+    count = _count_takeover(snapshot)
+    if count is not None and (count.takeovers >= MAX_TAKEOVERS or count.barren >= MAX_BARREN_TAKEOVERS):
+        closing = (RaiseEpoch(), count, *_close_attempt(snapshot, "crashed", "crashed"), CloseTurn(outcome="failed"))
+        told = (PutNotice(kind="crashed"), SetError(kind="crashed"), SetStatus(status=Status.ERROR))
+        return Decision((*closing, *told))
+    counted = [] if count is None else [count]
     if snapshot.attempt is not None and snapshot.attempt.finished:
-        return Decision((taken, AdoptAttempt()))
-    return Decision((taken, *_close_attempt(snapshot, "crashed", "crashed")))
+        return Decision((taken, *counted, AdoptAttempt()))
+    is_reply = snapshot.turn is not None and snapshot.turn.kind == "reply"
+    instruction = [PutInstruction()] if is_reply else []
+    return Decision((taken, *counted, *_close_attempt(snapshot, "crashed", "crashed"), *instruction))
+
+
+def _count_takeover(snapshot: Snapshot) -> CountTakeover | None:
+    """Taking a chat from a dead worker counts; taking one that was handed over, or that nobody had, does not."""
+    turn: OpenTurn | None = snapshot.turn
+    if turn is None or snapshot.holder is None:
+        return None
+    barren = turn.barren_takeovers + 1 if turn.said == turn.said_before else 0
+    return CountTakeover(takeovers=turn.takeovers + 1, barren=barren, said=turn.said)
 
 
 def _release(snapshot: Snapshot, command: Release) -> Decision:
+    """A reply that is whole stays open: its tools may be missing, and whoever takes the chat runs them."""
+    if snapshot.attempt is not None and snapshot.attempt.finished and snapshot.status is Status.RUNNING:
+        return Decision((LeaveAttempt(), ClearHolder()))
     return Decision((*_close_attempt(snapshot, "handed_over", "handed_over"), ClearHolder()))
+
+
+def _announce_retry(snapshot: Snapshot, command: AnnounceRetry) -> Decision:
+    return Decision((TellRetry(),))
+
+
+def _keep_summary(snapshot: Snapshot, command: KeepSummary) -> Decision:
+    return Decision((PutSummary(),))
 
 
 def _start_attempt(snapshot: Snapshot, command: StartAttempt) -> Decision:
@@ -413,7 +464,10 @@ def _finish_turn(snapshot: Snapshot, command: FinishTurn) -> Decision:
         return _end_stopped(snapshot, *_close_attempt(snapshot, "complete", "interrupted"))
     said_nothing = command.attempt_id is None and snapshot.attempt is not None
     notice = [PutNotice(kind="empty")] if said_nothing else []
-    closing = (*_close_attempt(snapshot, "complete"), CloseTurn(outcome="complete"), *notice)
+    summary: list[Act] = []
+    if snapshot.turn is not None and snapshot.turn.kind == "compaction":
+        summary, notice = [PutSummary()], [PutNotice(kind="compacted")]
+    closing = (*_close_attempt(snapshot, "complete"), *summary, CloseTurn(outcome="complete"), *notice)
     return Decision((*closing, *_go_on(snapshot)))
 
 
@@ -461,9 +515,12 @@ _DECIDE: Final[dict[type[Command], Callable[[Snapshot, Any], Decision]]] = {
     Compact: _compact,
     Archive: _archive,
     Unarchive: _archive,
+    Describe: _describe,
     Acquire: _acquire,
     Release: _release,
     StartAttempt: _start_attempt,
+    AnnounceRetry: _announce_retry,
+    KeepSummary: _keep_summary,
     CommitStep: _commit_step,
     FinishTurn: _finish_turn,
     AwaitAction: _await_action,

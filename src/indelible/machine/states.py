@@ -77,13 +77,22 @@ def place_in_queue(queue: Sequence[QueuedRow], when: When) -> int:
 
 
 class OpenTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """`said` counts the journal rows of all its attempts; `said_before` those that the last takeover found.
+
+    Only taking the chat over asks for `said`.
+    """
+
     id: str
     kind: TurnKind = "reply"
     message_id: str | None = None
+    takeovers: int = 0
+    barren_takeovers: int = 0
+    said: int = 0
+    said_before: int = 0
 
 
 class OpenAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """`finished`: its journal holds `finish`. Only taking the chat over asks for it."""
+    """`finished`: its journal holds `finish`. Only taking a chat over and handing it over ask for it."""
 
     id: str
     turn_id: str
@@ -104,10 +113,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One chat at one moment.
 
     `awaiting` are the calls at the end of the path that nobody has answered, and `deadline_passed` says
-    that the time to answer them is over. `last_is_partial` speaks of the last message of the path, notices
-    and people-only rows left out. `last_user_id` is the last message that the user wrote; what only the
-    model sees is not the user's. `last_turn_kind` is what the turn that ended last was. `target` is the
-    message that the command names, if there is one and it is this chat's.
+    that the time to answer them is over. `last_is_partial`: the path ends with a reply that was cut, perhaps
+    followed by answers to its calls; notices and people-only rows are left out. `last_user_id` is the last
+    message that the user wrote; what only the model sees is not the user's. `last_turn_kind` is what the turn
+    that ended last was. `target` is the message that the command names, if there is one and it is this chat's.
     """
 
     chat_id: str
@@ -125,6 +134,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     last_is_partial: bool = False
     last_user_id: str | None = None
     last_turn_kind: TurnKind = "reply"
+    titled: bool = False
     target: Target | None = None
 
     @property

@@ -2,8 +2,8 @@
 
 `TABLE[command][state]` is the set of states in which the chat may be afterwards. A state that is not
 named is one in which the command is refused; an empty set means that it is allowed and changes nothing
-(stopping what does not run). More than one target means that the queue, or whether a live worker holds
-the chat, decides.
+(stopping what does not run). More than one target means that the queue decides, or whether a live worker
+holds the chat, or how often it was taken over.
 
 A command may still be refused for what it names, or find nothing to do; that is decide.py.
 
@@ -48,10 +48,13 @@ class CommandName(StrEnum):
     COMPACT = "compact"
     ARCHIVE = "archive"
     UNARCHIVE = "unarchive"
+    DESCRIBE = "describe"
     # of workers
     ACQUIRE = "acquire"
     RELEASE = "release"
     START_ATTEMPT = "start_attempt"
+    ANNOUNCE_RETRY = "announce_retry"
+    KEEP_SUMMARY = "keep_summary"
     COMMIT_STEP = "commit_step"
     FINISH_TURN = "finish_turn"
     AWAIT_ACTION = "await_action"
@@ -76,6 +79,7 @@ _SEND: Final = {
     W: _to(R0), R0: _to(R1), R1: _to(R1), I0: _to(I1), I1: _to(I1), A0: _to(A1), A1: _to(A1), E0: _to(R0), E1: _to(R1),
 }  # fmt: skip
 _QUEUE_STAYS: Final = {R1: _to(R1), I1: _to(I1), A1: _to(A1), E1: _to(E1), E1X: _to(E1X)}
+_RUNS_ON: Final = {R0: _to(R0), R1: _to(R1)}
 _HELD: Final = {R0: _to(R0), R1: _to(R1), I0: _to(I0), I1: _to(I1)}
 
 TABLE: Final[Mapping[CommandName, Mapping[State, Targets]]] = {
@@ -107,9 +111,12 @@ TABLE: Final[Mapping[CommandName, Mapping[State, Targets]]] = {
     CommandName.UNARCHIVE: {
         WX: _to(W), E0X: _to(E0), E1X: _to(E1), W: _NOTHING, E0: _NOTHING, E1: _NOTHING,
     },
-    CommandName.ACQUIRE: _HELD,
+    CommandName.DESCRIBE: {state: _to(state) for state in State if state is not N},
+    CommandName.ACQUIRE: {**_HELD, R0: _to(R0, E0), R1: _to(R1, E1)},
     CommandName.RELEASE: _HELD,
-    CommandName.START_ATTEMPT: {R0: _to(R0), R1: _to(R1)},
+    CommandName.START_ATTEMPT: _RUNS_ON,
+    CommandName.ANNOUNCE_RETRY: _RUNS_ON,
+    CommandName.KEEP_SUMMARY: _RUNS_ON,
     CommandName.COMMIT_STEP: {R0: _to(R0), R1: _to(R0, R1), **_ENDED_WHILE_INTERRUPTING},
     CommandName.FINISH_TURN: {R0: _to(W), R1: _NEXT, **_ENDED_WHILE_INTERRUPTING},
     CommandName.AWAIT_ACTION: {R0: _to(A0), R1: _to(A1), **_ENDED_WHILE_INTERRUPTING},

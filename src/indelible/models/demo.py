@@ -65,6 +65,8 @@ class DemoModel:
     provider: Final = "demo"
     name: Final = "demo"
     context_limit: Final = 32_000
+    makes_titles: Final = False
+    """The user's own words are a better title than a demonstration."""
 
     def __init__(self, clock: Clock | None = None, *, pace_s: float = 0.02, seed: int | None = None) -> None:
         self._clock = clock or SystemClock()

@@ -15,30 +15,41 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+import msgspec
 from msgspec.structs import replace
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from indelible.content import Block, Message, Text, ToolCall, ToolResult, Usage, decode_blocks, encode
+from indelible.content import Block, Message, Text, ToolCall, ToolResult, decode_blocks, encode
 from indelible.ids import new_id
 from indelible.machine import acts
-from indelible.machine.states import Snapshot, place_in_queue
+from indelible.machine.states import Snapshot, TurnKind, place_in_queue
 from indelible.store.climb import climb
-from indelible.store.ending import end_attempt
-from indelible.store.port import AttemptName, Outcome, Words
+from indelible.store.ending import end_attempt, keep_rest
+from indelible.store.port import Description, Outcome, Words
+from indelible.store.read import AttemptName
+from indelible.store.snapshot import End
 from indelible.store.tables import attempts, chats, events, journal, messages, queue, turns
 
 CONTINUE: Final = "Your last message was cut off. Go on exactly where it ends, without repeating any of it."
 NOTICES: Final[dict[acts.NoticeKind, str]] = {
     "stopped": "Stopped by you.",
     "failed": "The reply failed.",
+    "crashed": "The reply was cut off by a crash again and again, and was given up. What it said is kept.",
     "empty": "The model returned nothing.",
+    "compacted": "The conversation was summarised for the model. Everything above stays as it is for you.",
+}
+ERRORS: Final[dict[acts.ErrorKind, dict[str, Any]]] = {
+    "failed": {"kind": "unknown", "message": NOTICES["failed"]},
+    "crashed": {"kind": "crashed", "message": NOTICES["crashed"]},
 }
 ANSWERS: Final[dict[acts.AnswerReason, str]] = {
     "cancelled": "Cancelled: the user went on without the result of this call.",
     "expired": "Expired: nobody gave the result of this call in time.",
 }
 _ENDS_WITH_RESET: Final = "reset"
+_KEPT_AS_JSON: Final = ("labels", "system_prompt", "parameters")
+_KEPT_TO_OURSELVES: Final = ("system_prompt", "parameters")
 
 
 class Applier:
@@ -51,14 +62,14 @@ class Applier:
         words: Words,
         *,
         seq: int,
-        open_calls: Sequence[ToolCall],
+        end: End,
         now: datetime,
     ) -> None:
         self._connection = connection
         self._chat_id = snapshot.chat_id
         self._snapshot = snapshot
         self._words = words
-        self._open_calls = open_calls
+        self._open_calls = end.open_calls
         self._now = now
         self._changes: dict[str, Any] = {}
         self._events: list[dict[str, Any]] = []
@@ -67,9 +78,11 @@ class Applier:
         self._status = snapshot.status
         self._epoch = snapshot.epoch
         self._turn_id = snapshot.turn.id if snapshot.turn is not None else None
+        self._live_id = snapshot.attempt.id if snapshot.attempt is not None else None
+        self._ended: dict[str, Any] | None = None
         self._dropped = False
         self._put_id: str | None = None
-        self._partial_end = snapshot.last_is_partial
+        self._ends_partial = end.ends_partial
         self._queue_order = [row.id for row in snapshot.queue]
         self._queue_changed = False
         self._messages: list[Message] = []
@@ -93,6 +106,7 @@ class Applier:
             queued_id=self._queued_id,
             turn_id=self._turn_id,
             attempt=self._attempt,
+            live_id=self._live_id,
         )
 
     # --- the chat's row and its events ---
@@ -105,8 +119,10 @@ class Applier:
         )
 
     async def _write_chat(self) -> None:
-        if self._status is not self._snapshot.status:
-            self._tell("status", self._turn_id, status=self._status.value)
+        turn_before = self._snapshot.turn.id if self._snapshot.turn is not None else None
+        if self._status is not self._snapshot.status or self._turn_id != turn_before:
+            ended = {} if self._ended is None else {"ended": self._ended}
+            self._tell("status", self._turn_id, status=self._status.value, **ended)
         if self._queue_changed:
             self._tell("queue", ids=self._queue_order)
         changes = {**self._changes, "status": self._status.value, "head_id": self._head_id, "seq": self._seq}
@@ -118,8 +134,8 @@ class Applier:
     async def _set_status(self, act: acts.SetStatus) -> None:
         self._status = act.status
 
-    async def _set_error(self, _act: acts.SetError) -> None:
-        error = self._words.error or {"kind": "unknown", "message": NOTICES["failed"]}
+    async def _set_error(self, act: acts.SetError) -> None:
+        error = self._words.error or ERRORS[act.kind]
         self._changes["error"] = encode(error)
         self._tell("error", **error)
 
@@ -128,22 +144,32 @@ class Applier:
 
     async def _set_deadline(self, _act: acts.SetDeadline) -> None:
         deadline_s = self._words.deadline_s
-        self._changes["deadline_at"] = self._now + timedelta(seconds=deadline_s) if deadline_s else None
+        deadline_at = self._now + timedelta(seconds=deadline_s) if deadline_s else None
+        self._changes["deadline_at"] = deadline_at
+        self._tell("action", self._turn_id, calls=self._open_calls, deadline_at=deadline_at)
 
     async def _clear_holder(self, _act: acts.ClearHolder) -> None:
         self._changes["holder"] = None
 
     async def _raise_epoch(self, act: acts.RaiseEpoch) -> None:
         self._epoch += 1
-        self._changes["holder"] = act.holder
+        self._changes |= {"holder": act.holder, "retry": None}
 
     async def _set_archived(self, act: acts.SetArchived) -> None:
         self._changes["archived"] = act.archived
         self._tell("chat", archived=act.archived)
 
+    async def _set_description(self, _act: acts.SetDescription) -> None:
+        told = msgspec.to_builtins(self._words.description or Description())
+        kept = {name: encode(value) for name, value in told.items() if name in _KEPT_AS_JSON and value is not None}
+        self._changes |= {**told, **kept}
+        if told:
+            self._tell("chat", **{name: value for name, value in told.items() if name not in _KEPT_TO_OURSELVES})
+
     async def _drop_chat(self, _act: acts.DropChat) -> None:
-        """The journal has no foreign key (R7), so it goes first."""
+        """The journal has no foreign key (R7), so it goes first. With the attempts locked nobody packs it meanwhile."""
         own = select(attempts.c.id).where(attempts.c.chat_id == self._chat_id)
+        await self._connection.execute(own.order_by(attempts.c.id).with_for_update())
         await self._connection.execute(delete(journal).where(journal.c.attempt_id.in_(own)))
         await self._connection.execute(
             update(chats).where(chats.c.id == self._chat_id).values(head_id=None, holder=None)
@@ -157,16 +183,18 @@ class Applier:
         open_attempt = self._snapshot.attempt
         assert open_attempt is not None
         ending = await end_attempt(self._connection, open_attempt.id, act, self._words, self._now)
+        self._live_id = None
         told = {"attempt": open_attempt.id, "last_n": ending.last_n}
         if not ending.messages:
             self._tell("reset", open_attempt.id, **told, outcome=ending.outcome)
+        self._open_calls = find_open_calls(ending.messages)
         continued_id = await self._find_continued() if ending.messages else None
         for message in ending.messages:
             is_reply = message.role == "assistant"
             await self._put(
                 replace(message, continues=continued_id if is_reply else None),
                 attempt_id=open_attempt.id,
-                usage=ending.usage if is_reply else None,
+                columns=ending.columns if is_reply else None,
                 **told,
             )
             told = {}
@@ -179,12 +207,27 @@ class Applier:
                 return str(row.id) if row.role == "assistant" and row.partial else None
         return None
 
+    async def _tell_retry(self, _act: acts.TellRetry) -> None:
+        told: dict[str, Any] = dict(self._words.retry or {})
+        self._changes["retry"] = encode(told)
+        if self._snapshot.attempt is not None:
+            attempt_id = self._snapshot.attempt.id
+            act = acts.CloseAttempt(outcome="reset")
+            ending = await end_attempt(self._connection, attempt_id, act, self._words, self._now)
+            told |= {"attempt": attempt_id, "last_n": ending.last_n}
+            self._live_id = None
+        self._tell("retry", self._turn_id, **told)
+
     async def _adopt_attempt(self, _act: acts.AdoptAttempt) -> None:
         open_attempt = self._snapshot.attempt
         assert open_attempt is not None
         await self._connection.execute(
             update(attempts).where(attempts.c.id == open_attempt.id).values(epoch=self._epoch)
         )
+
+    async def _leave_attempt(self, _act: acts.LeaveAttempt) -> None:
+        assert self._snapshot.attempt is not None
+        await keep_rest(self._connection, self._snapshot.attempt.id, self._words.rest, self._now)
 
     async def _open_attempt(self, _act: acts.OpenAttempt) -> None:
         """The number counts on in a step whose attempts left nothing, else a new step begins."""
@@ -215,15 +258,26 @@ class Applier:
             )
         )
         self._attempt = name
+        self._live_id = name.id
+        self._changes["retry"] = None
         self._tell("attempt", name.id, step=step, number=number, model=self._words.model)
 
     async def _close_turn(self, act: acts.CloseTurn) -> None:
         await self._connection.execute(
             update(turns).where(turns.c.id == self._turn_id).values(outcome=act.outcome, ended_at=self._now)
         )
+        self._changes["retry"] = None
+        self._ended = {"turn": self._turn_id, "outcome": act.outcome}
         self._turn_id = None
 
+    async def _count_takeover(self, act: acts.CountTakeover) -> None:
+        counted = {"takeovers": act.takeovers, "barren_takeovers": act.barren, "said": act.said}
+        await self._connection.execute(update(turns).where(turns.c.id == self._turn_id).values(**counted))
+
     async def _start_turn(self, act: acts.StartTurn) -> None:
+        await self._open_turn(act.kind, act.message_id or self._put_id, self._words.model)
+
+    async def _open_turn(self, kind: TurnKind, message_id: str | None, model: str | None) -> None:
         last = select(func.coalesce(func.max(turns.c.number), 0)).where(turns.c.chat_id == self._chat_id)
         self._turn_id = new_id("turn")
         await self._connection.execute(
@@ -231,8 +285,9 @@ class Applier:
                 id=self._turn_id,
                 chat_id=self._chat_id,
                 number=(await self._connection.execute(last)).scalar_one() + 1,
-                kind=act.kind,
-                message_id=act.message_id or self._put_id,
+                kind=kind,
+                message_id=message_id,
+                model=model,
                 started_at=self._now,
             )
         )
@@ -240,7 +295,7 @@ class Applier:
     # --- messages ---
 
     async def _put(
-        self, message: Message, *, attempt_id: str | None = None, usage: Usage | None = None, **told: Any
+        self, message: Message, *, attempt_id: str | None = None, columns: dict[str, Any] | None = None, **told: Any
     ) -> Message:
         """Add a message under the head, and make it the head."""
         id_ = new_id("message")
@@ -255,18 +310,18 @@ class Applier:
                 partial=message.partial,
                 reason=message.reason,
                 continues_id=message.continues,
-                usage=None if usage is None else encode(usage),
                 provider=message.provider,
                 model=message.model,
                 response_id=message.response_id,
                 turn_id=self._turn_id,
                 attempt_id=attempt_id,
                 created_at=self._now,
+                **(columns or {}),
             )
         )
         self._head_id = id_
         if message.role != "notice" and message.visibility != "people":
-            self._partial_end = message.role == "assistant" and message.partial
+            self._ends_partial = message.role == "assistant" and message.partial
         self._tell("message", id_, **told)
         stored = replace(message, id=id_)
         self._messages.append(stored)
@@ -275,14 +330,23 @@ class Applier:
     async def _put_message(self, _act: acts.PutMessage) -> None:
         await self._put_user(self._words.blocks, self._words.model)
 
-    async def _put_user(self, blocks: list[Block], model: str | None) -> Message:
-        stored = await self._put(Message(role="user", blocks=blocks, model=model))
+    async def _put_user(self, blocks: list[Block], model: str | None, **told: Any) -> Message:
+        stored = await self._put(Message(role="user", blocks=blocks, model=model), **told)
         self._put_id = stored.id
         return stored
 
     async def _put_instruction(self, _act: acts.PutInstruction) -> None:
-        if self._partial_end:
+        if self._ends_partial:
             await self._put(Message(role="user", blocks=[Text(CONTINUE)], visibility="model"))
+
+    async def _put_summary(self, _act: acts.PutSummary) -> None:
+        """Once: the answer to the first time may have been lost."""
+        summary = self._words.summary
+        if summary is None:
+            return
+        head = select(messages.c.blocks).where(messages.c.chat_id == self._chat_id, messages.c.id == self._head_id)
+        if (await self._connection.execute(head)).scalar() != encode(summary.blocks):
+            await self._put(replace(summary, visibility="model"))
 
     async def _put_results(self, _act: acts.PutResults) -> None:
         names = {call.id: call.name for call in self._open_calls}
@@ -333,19 +397,19 @@ class Applier:
         await self._move_to_the_end(moved)
 
     async def _take_queued(self, act: acts.TakeQueued) -> None:
-        await self._enter(act.queued_id or self._queue_order[0])
-        await self._start_turn(acts.StartTurn(message_id=self._put_id))
+        entered = await self._enter(act.queued_id or self._queue_order[0])
+        await self._open_turn("reply", entered.id, entered.model)
 
-    async def _enter(self, queued_id: str) -> Message:
+    async def _enter(self, queued_id: str, **told: Any) -> Message:
         """A queued message leaves the queue and enters history."""
         row = (await self._connection.execute(select(queue).where(queue.c.id == queued_id))).one()
         await self._remove(queued_id)
-        return await self._put_user(decode_blocks(row.content), row.model)
+        return await self._put_user(decode_blocks(row.content), row.model, queued=queued_id, **told)
 
     async def _move_steers_in(self, _act: acts.MoveSteersIn) -> None:
         for row in self._snapshot.queue:
             if row.when == "steer":
-                self._steers.append(await self._enter(row.id))
+                self._steers.append(await self._enter(row.id, steers=True))
 
     async def _remove_queued(self, act: acts.RemoveQueued) -> None:
         await self._remove(act.queued_id)
@@ -379,6 +443,14 @@ class Applier:
             await self._connection.execute(update(queue).where(queue.c.id == queued_id).values(position=number))
 
 
+def find_open_calls(written: Sequence[Message]) -> list[ToolCall]:
+    """The calls in these messages that none of them answers, and that are not the provider's own."""
+    blocks = [block for message in written for block in message.blocks]
+    answered = {block.call_id for block in blocks if isinstance(block, ToolResult)}
+    calls = [block for block in blocks if isinstance(block, ToolCall) and not block.provider_executed]
+    return [call for call in calls if call.id not in answered]
+
+
 _DO: Final[dict[type[acts.Act], Callable[[Applier, Any], Awaitable[None]]]] = {
     acts.AdoptAttempt: Applier._adopt_attempt,
     acts.AnswerCalls: Applier._answer_calls,
@@ -387,8 +459,10 @@ _DO: Final[dict[type[acts.Act], Callable[[Applier, Any], Awaitable[None]]]] = {
     acts.ClearHolder: Applier._clear_holder,
     acts.CloseAttempt: Applier._close_attempt,
     acts.CloseTurn: Applier._close_turn,
+    acts.CountTakeover: Applier._count_takeover,
     acts.DropChat: Applier._drop_chat,
     acts.Enqueue: Applier._enqueue,
+    acts.LeaveAttempt: Applier._leave_attempt,
     acts.MoveHead: Applier._move_head,
     acts.MoveSteersIn: Applier._move_steers_in,
     acts.OpenAttempt: Applier._open_attempt,
@@ -396,13 +470,16 @@ _DO: Final[dict[type[acts.Act], Callable[[Applier, Any], Awaitable[None]]]] = {
     acts.PutMessage: Applier._put_message,
     acts.PutNotice: Applier._put_notice,
     acts.PutResults: Applier._put_results,
+    acts.PutSummary: Applier._put_summary,
     acts.RaiseEpoch: Applier._raise_epoch,
     acts.RemoveQueued: Applier._remove_queued,
     acts.RewriteQueued: Applier._rewrite_queued,
     acts.SetArchived: Applier._set_archived,
     acts.SetDeadline: Applier._set_deadline,
+    acts.SetDescription: Applier._set_description,
     acts.SetError: Applier._set_error,
     acts.SetStatus: Applier._set_status,
     acts.StartTurn: Applier._start_turn,
     acts.TakeQueued: Applier._take_queued,
+    acts.TellRetry: Applier._tell_retry,
 }

@@ -7,12 +7,14 @@ in chunks from the end upwards, and whoever has found what they looked for stops
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import Row, literal, select
+from sqlalchemy import Integer, Row, Select, bindparam, literal, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from indelible.store.tables import messages
+from indelible.store.types import Id
 
 _CHUNK: Final = 50
 _SHAPE: Final = (messages.c.id, messages.c.parent_id, messages.c.role, messages.c.visibility, messages.c.partial)
@@ -30,15 +32,24 @@ async def climb(
 
 
 async def _fetch_chunk(
-    connection: AsyncConnection, chat_id: str, start_id: str, columns: Sequence[Any], chunk: int
+    connection: AsyncConnection, chat_id: str, start_id: str, columns: tuple[Any, ...], chunk: int
 ) -> Sequence[Row[Any]]:
+    names = {"chat": chat_id, "start": start_id, "chunk": chunk}
+    rows: Sequence[Row[Any]] = (await connection.execute(_build_climb(columns), names)).all()
+    return rows
+
+
+@cache
+def _build_climb(columns: tuple[Any, ...]) -> Select[Any]:
+    """Building a recursive statement costs more than running it, and every command climbs."""
+    chat = bindparam("chat", type_=Id)
     here = select(*_SHAPE, *columns, literal(1).label("depth")).where(
-        messages.c.chat_id == chat_id, messages.c.id == start_id
+        messages.c.chat_id == chat, messages.c.id == bindparam("start", type_=Id)
     )
     up = here.cte("up", recursive=True)
     above = messages.alias("above")
     parents = select(*(above.c[column.name] for column in (*_SHAPE, *columns)), (up.c.depth + 1).label("depth")).where(
-        above.c.chat_id == chat_id, above.c.id == up.c.parent_id, up.c.depth < chunk
+        above.c.chat_id == chat, above.c.id == up.c.parent_id, up.c.depth < bindparam("chunk", type_=Integer)
     )
     up = up.union_all(parents)
-    return (await connection.execute(select(up).order_by(up.c.depth))).all()
+    return select(up).order_by(up.c.depth)

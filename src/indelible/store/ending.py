@@ -11,29 +11,30 @@ step is tried again, and readers are told `reset`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from indelible.content import Message, PartialReason, Usage, decode_parts, encode, has_visible
+from indelible.content import Message, Part, PartialReason, decode_parts, encode, has_visible
 from indelible.errors import LeaseLost
 from indelible.fold import Collector, seal, to_messages
 from indelible.machine.acts import AttemptOutcome, CloseAttempt
-from indelible.store.port import Words
+from indelible.store.port import Timings, Words
 from indelible.store.tables import attempts, journal, messages
 
 _TRIED_AGAIN: frozenset[AttemptOutcome] = frozenset({"crashed", "handed_over"})
 
 
 class Ending(NamedTuple):
-    """What an attempt left: its messages, how it really ended, its last journal row, and its tokens."""
+    """What an attempt left: its messages, how it really ended, its last journal row, and what its reply cost."""
 
     messages: list[Message]
     outcome: AttemptOutcome
     last_n: int
-    usage: Usage | None
+    columns: dict[str, Any]
 
 
 async def end_attempt(
@@ -44,9 +45,10 @@ async def end_attempt(
     row = (await connection.execute(locked)).one()
     if row.ended_at is not None:
         raise LeaseLost("The attempt was ended meanwhile.")
-    collector, last_n, said_at = await _read_journal(connection, attempt_id)
+    collector, last_n, first_at, said_at = await _read_journal(connection, attempt_id)
     if words.rest:
         last_n += 1
+        first_at = first_at or now
         await connection.execute(
             insert(journal).values(attempt_id=attempt_id, n=last_n, parts=encode(words.rest), at=now)
         )
@@ -69,28 +71,56 @@ async def end_attempt(
             error=None if words.error is None else encode(words.error),
         )
     )
+    timings = words.timings or Timings(started_at=row.started_at, first_part_at=first_at, ended_at=said_at or now)
+    columns = {"usage": None if usage is None else encode(usage), "cost_nanousd": words.cost_nanousd}
+    columns["timings"] = encode(timings)
     written = [] if outcome == "reset" else _write_messages(collector, act, words, row, said_at or now)
-    return Ending(written, outcome, last_n, usage)
+    return Ending(written, outcome, last_n, columns)
 
 
-async def add_usage(connection: AsyncConnection, chat_id: str, attempt_id: str, epoch: int, usage: Usage) -> None:
+async def add_what_is_missing(
+    connection: AsyncConnection, chat_id: str, attempt_id: str, epoch: int, words: Words
+) -> None:
     """What the holder of an attempt knows of it, if somebody else ended it from the journal, which did not (1.8)."""
-    known = encode(usage)
     own = (attempts.c.chat_id == chat_id, attempts.c.id == attempt_id, attempts.c.epoch == epoch)
-    missing = update(attempts).where(*own, attempts.c.usage.is_(None), attempts.c.ended_at.is_not(None))
-    if (await connection.execute(missing.values(usage=known))).rowcount:
-        reply = (messages.c.chat_id == chat_id, messages.c.attempt_id == attempt_id, messages.c.role == "assistant")
-        await connection.execute(update(messages).where(*reply).values(usage=known))
+    ended = select(attempts.c.id).where(*own, attempts.c.ended_at.is_not(None))
+    if (await connection.execute(ended)).first() is None:
+        return
+    reply = (messages.c.chat_id == chat_id, messages.c.attempt_id == attempt_id, messages.c.role == "assistant")
+    if words.usage is not None:
+        known = encode(words.usage)
+        await connection.execute(update(attempts).where(*own, attempts.c.usage.is_(None)).values(usage=known))
+        await connection.execute(update(messages).where(*reply, messages.c.usage.is_(None)).values(usage=known))
+    if words.cost_nanousd is not None:
+        unpriced = update(messages).where(*reply, messages.c.cost_nanousd.is_(None))
+        await connection.execute(unpriced.values(cost_nanousd=words.cost_nanousd))
+    if words.timings is not None:
+        untimed = update(messages).where(*reply, messages.c.timings.is_(None))
+        await connection.execute(untimed.values(timings=encode(words.timings)))
 
 
-async def _read_journal(connection: AsyncConnection, attempt_id: str) -> tuple[Collector, int, datetime | None]:
-    collector, last_n, said_at = Collector(), 0, None
+async def keep_rest(connection: AsyncConnection, attempt_id: str, rest: Sequence[Part], now: datetime) -> None:
+    """What was said since the last flush becomes the last row of an attempt that stays open."""
+    if not rest:
+        return
+    await connection.execute(select(attempts.c.id).where(attempts.c.id == attempt_id).with_for_update())
+    last = select(func.coalesce(func.max(journal.c.n), 0)).where(journal.c.attempt_id == attempt_id)
+    n = (await connection.execute(last)).scalar_one() + 1
+    await connection.execute(insert(journal).values(attempt_id=attempt_id, n=n, parts=encode(rest), at=now))
+
+
+async def _read_journal(
+    connection: AsyncConnection, attempt_id: str
+) -> tuple[Collector, int, datetime | None, datetime | None]:
+    """What was said, the number of its last row, and when its first and its last row were written."""
+    collector, last_n, first_at, said_at = Collector(), 0, None, None
     rows = select(journal).where(journal.c.attempt_id == attempt_id).order_by(journal.c.n)
     for row in await connection.execute(rows):
         for part in decode_parts(row.parts):
             collector.add(part)
         last_n, said_at = row.n, row.at
-    return collector, last_n, said_at
+        first_at = first_at or said_at
+    return collector, last_n, first_at, said_at
 
 
 def _write_messages(

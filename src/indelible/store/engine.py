@@ -9,38 +9,59 @@ Every connection is set up before anybody uses it:
   R2 are built on; `begin_read` is one snapshot that cannot write (R9).
 
 `open_engine` connects before it returns, so that whatever is wrong with a database is told at the start, in one
-sentence (failures.py), and not by the first user's message.
+sentence (failures.py), and not by the first user's message. What goes wrong later is told the same way, and nobody
+above has to know a driver's errors, save those about the data that a database was given.
+
+A SQLite connection lives on a thread of its own, and a visit there costs more than a small statement. What is done
+often makes one visit (`run_on_sqlite`), and a connection with nothing to roll back returns to the pool without any.
 
 Must stay true (tests/store/test_engine.py): `read_durability` says so for every connection of the pool; a write
-never fails for having read first.
+never fails for having read first; no connection comes out of the pool with a transaction open.
 """
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
-from sqlalchemy import URL, Connection, event, text
+from sqlalchemy import URL, Connection, ExceptionContext, event, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolExhausted
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import PoolResetState
 
 from indelible.store.address import describe, get_sqlite_path, parse_address
-from indelible.store.failures import DatabaseUnusable, read_failure
+from indelible.store.failures import DatabaseUnusable, is_about_data, read_failure
+
+T = TypeVar("T")
 
 BUSY_TIMEOUT_MS: Final = 5_000
 CONNECT_TIMEOUT_S: Final = 10
 POOL_SIZE: Final = 10
 
+LOWER: Final = "indelible_lower"
+"""A function of SQLite that knows every alphabet."""
+
 _DEFERRED: Final = "indelible_deferred"
+_COMMAND_TIMEOUT_S: Final = 30
+_lines: Final[WeakKeyDictionary[AsyncEngine, asyncio.Lock]] = WeakKeyDictionary()
+_doors: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Lock]]] = WeakKeyDictionary()
 _SWITCH_TRIES: Final = 100
 _SQLITE_PRAGMAS: Final = ("busy_timeout", "journal_mode", "synchronous", "foreign_keys")
 _POSTGRES_SETTINGS: Final = {
     "synchronous_commit": "on",
     "default_transaction_isolation": "read committed",
     "application_name": "indelible",
+    # A worker that freezes in the middle of a transaction must not hold its locks for longer than its lease, and
+    # nobody waits for a lock for ever.
+    "idle_in_transaction_session_timeout": "5s",
+    "lock_timeout": "5s",
 }
 
 
@@ -63,21 +84,65 @@ def is_sqlite(url: URL) -> bool:
 
 @asynccontextmanager
 async def begin_write(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """A transaction that may write; on SQLite it has the one write lock from the start."""
-    async with engine.begin() as connection:
-        yield connection
+    """A transaction that may write; on SQLite it has the one write lock from the start.
+
+    A failing database raises a `StoreFailed`; an error about the data is the driver's own.
+    """
+    with tell_failures(engine.url):
+        async with _wait_for_turn(engine), engine.begin() as connection:
+            yield connection
+
+
+@asynccontextmanager
+async def _wait_for_turn(engine: AsyncEngine) -> AsyncIterator[None]:
+    """SQLite has one writer at a time and lets whoever asks next wait by chance; among ourselves we stand in line.
+
+    Every engine has a line of its own, and only the first of each line stands at the file's door. So whoever has a
+    short line, as the journal does, never waits behind a long one.
+    """
+    if not is_sqlite(engine.url):
+        yield
+        return
+    doors = _doors.setdefault(asyncio.get_running_loop(), {})
+    async with _lines.setdefault(engine, asyncio.Lock()), doors.setdefault(str(engine.url.database), asyncio.Lock()):
+        yield
 
 
 @asynccontextmanager
 async def begin_read(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """A transaction that only reads, and sees one moment of the database however long it takes."""
-    async with engine.connect() as connection:
-        if is_sqlite(engine.url):
-            await connection.execution_options(**{_DEFERRED: True})
-        else:
-            await connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-        async with connection.begin():
-            yield connection
+    """A transaction that only reads, and sees one moment of the database however long it takes. It fails alike."""
+    with tell_failures(engine.url):
+        async with engine.connect() as connection:
+            if is_sqlite(engine.url):
+                await connection.execution_options(**{_DEFERRED: True})
+            else:
+                await connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+            async with connection.begin():
+                yield connection
+
+
+async def run_on_sqlite(engine: AsyncEngine, work: Callable[[sqlite3.Connection], T]) -> T:
+    """Go to the thread of a pooled connection once and do all of this there. It fails as `begin_write` does.
+
+    The work begins and ends its own transaction. It is not cut when the caller is cancelled; whoever gets the
+    connection next has its turn on the thread afterwards.
+    """
+    with tell_failures(engine.url):
+        async with _wait_for_turn(engine), engine.connect() as connection:
+            driver: Any = (await connection.get_raw_connection()).driver_connection
+            done: T = await driver._execute(work, driver._conn)
+            return done
+
+
+@contextmanager
+def tell_failures(url: URL) -> Iterator[None]:
+    """Here a failing database raises a `StoreFailed`. Data that it refuses is not its failure."""
+    try:
+        yield
+    except (DBAPIError, PoolExhausted, sqlite3.Error, OSError) as error:
+        if is_about_data(error):
+            raise
+        raise read_failure(error, describe(url)) from error
 
 
 async def read_durability(connection: AsyncConnection) -> dict[str, str]:
@@ -101,9 +166,12 @@ def _make_sqlite_engine(url: URL, pool_size: int) -> AsyncEngine:
     if not directory.is_dir():
         raise DatabaseUnusable(f"There is no directory {directory} for the database. Create it, or name another file.")
     # Without an isolation level the driver begins nothing by itself, and `_begin_sqlite` decides.
-    engine = create_async_engine(url, pool_size=pool_size, connect_args={"isolation_level": None})
+    engine = create_async_engine(
+        url, pool_size=pool_size, pool_reset_on_return=None, connect_args={"isolation_level": None}
+    )
     event.listen(engine.sync_engine, "connect", _set_up_sqlite)
     event.listen(engine.sync_engine, "begin", _begin_sqlite)
+    event.listen(engine.sync_engine, "reset", _reset_sqlite)
     return engine
 
 
@@ -114,6 +182,11 @@ def _set_up_sqlite(connection: Any, _record: object) -> None:
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
+    connection.run_async(lambda driver: driver.create_function(LOWER, 1, _lower, deterministic=True))
+
+
+def _lower(text: str | None) -> str | None:
+    return None if text is None else text.lower()
 
 
 def _switch_log_on(cursor: Any) -> None:
@@ -138,6 +211,12 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN" if deferred else "BEGIN IMMEDIATE")
 
 
+def _reset_sqlite(connection: Any, _record: object, state: PoolResetState) -> None:
+    """Roll back what was left open, before the connection goes back into the pool."""
+    if not state.terminate_only and connection.driver_connection.in_transaction:
+        connection.rollback()
+
+
 async def _try_to_write_sqlite(connection: AsyncConnection) -> None:
     """Fails if the file is read-only, of which BEGIN IMMEDIATE says nothing. It is never committed."""
     await connection.execute(text("PRAGMA user_version = 0"))
@@ -151,8 +230,11 @@ def _make_postgres_engine(url: URL, pool_size: int) -> AsyncEngine:
         raise DatabaseUnusable("PostgreSQL needs a driver: pip install 'indelible[postgres]'.")
     # asyncpg wants a number, and a URL holds only text.
     timeout_s = float(str(url.query.get("timeout", CONNECT_TIMEOUT_S)))
-    engine = create_async_engine(url, pool_size=pool_size, connect_args={"timeout": timeout_s})
+    # Without the second one a network that falls silent would be waited for without end.
+    limits = {"timeout": timeout_s, "command_timeout": _COMMAND_TIMEOUT_S}
+    engine = create_async_engine(url, pool_size=pool_size, connect_args=limits)
     event.listen(engine.sync_engine, "connect", _set_up_postgres)
+    event.listen(engine.sync_engine, "handle_error", _give_up_all_after_silence)
     return engine
 
 
@@ -160,6 +242,12 @@ def _set_up_postgres(connection: Any, _record: object) -> None:
     # Not as parameters of the connection: poolers refuse those they do not know.
     settings = "; ".join(f"SET {name} = '{value}'" for name, value in _POSTGRES_SETTINGS.items())
     connection.run_async(lambda driver: driver.execute(settings))
+
+
+def _give_up_all_after_silence(context: ExceptionContext) -> None:
+    """Where one connection fell silent the others did too, and each would be waited for in turn."""
+    if isinstance(context.original_exception, TimeoutError):
+        context.invalidate_pool_on_disconnect = True
 
 
 async def _refuse_read_only_server(connection: AsyncConnection) -> None:

@@ -18,8 +18,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from indelible.errors import Invalid
 from indelible.store.tables import idempotency_keys
+from indelible.store.types import clean_label
 
 KEPT: Final = timedelta(hours=24)
+MAX_KEY_LENGTH: Final = 255
 
 
 class Request(NamedTuple):
@@ -38,6 +40,9 @@ class Answer(NamedTuple):
 
 async def claim(connection: AsyncConnection, request: Request, now: datetime) -> Answer | None:
     """The answer that this request was given before, or None: then its key is ours to settle."""
+    if not 0 < len(request.key) <= MAX_KEY_LENGTH:
+        raise Invalid(f"An idempotency key has 1 to {MAX_KEY_LENGTH} characters.")
+    request = request._replace(key=clean_label(request.key), route=clean_label(request.route))
     add: Any = insert_sqlite if connection.dialect.name == "sqlite" else insert_postgres
     values = {**request._asdict(), "status": 0, "body": b"", "expires_at": now + KEPT}
     claimed = await connection.execute(add(idempotency_keys).values(**values).on_conflict_do_nothing())
@@ -49,8 +54,10 @@ async def claim(connection: AsyncConnection, request: Request, now: datetime) ->
     return Answer(row.status, row.body)
 
 
-async def settle(connection: AsyncConnection, request: Request, answer: Answer) -> None:
-    await connection.execute(update(idempotency_keys).where(_is_key_of(request)).values(**answer._asdict()))
+async def settle(connection: AsyncConnection, request: Request, answer: Answer, chat_id: str | None) -> None:
+    """Keep the answer. It goes with the chat that it tells of (P10)."""
+    values = {**answer._asdict(), "chat_id": chat_id}
+    await connection.execute(update(idempotency_keys).where(_is_key_of(request)).values(**values))
 
 
 async def forget_expired(connection: AsyncConnection, now: datetime) -> None:

@@ -33,9 +33,14 @@ def hold_alone(database: str | Path) -> Iterator[None]:
     if not is_sqlite(url) or fcntl is None:
         yield
         return
-    path = get_sqlite_path(url)
+    path = get_sqlite_path(url).resolve()  # by whatever name it is called
     beside = path.with_name(f"{path.name}.lock")
-    handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise DatabaseUnusable(
+            f"{path} cannot be locked: {error.strerror}. Name a file that can be written."
+        ) from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -30,7 +30,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.schema import SetColumnComment, SetTableComment
 
 from indelible.store.address import describe
-from indelible.store.engine import begin_read, is_sqlite, open_engine
+from indelible.store.engine import begin_read, is_sqlite, open_engine, tell_failures
 from indelible.store.failures import DatabaseUnusable, SchemaTooNew
 from indelible.store.tables import metadata
 
@@ -88,16 +88,18 @@ def list_revisions() -> list[str]:
 
 
 async def _upgrade(engine: AsyncEngine, goal: str) -> str | None:
-    async with engine.connect() as connection:
-        if is_sqlite(engine.url):
-            await _prepare_sqlite(connection)
-        async with connection.begin():
-            if not is_sqlite(engine.url):
-                await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _ADVISORY_LOCK})
-            before = await connection.run_sync(_load_revision)
-            _refuse_unknown(before, engine)
-            await connection.run_sync(_run_revisions, goal)
-    return before
+    with tell_failures(engine.url):
+        async with engine.connect() as connection:
+            if is_sqlite(engine.url):
+                await _prepare_sqlite(connection)
+            async with connection.begin():
+                if not is_sqlite(engine.url):
+                    await connection.execute(text("SET LOCAL lock_timeout = 0"))  # another one may take its time
+                    await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _ADVISORY_LOCK})
+                before = await connection.run_sync(_load_revision)
+                _refuse_unknown(before, engine)
+                await connection.run_sync(_run_revisions, goal)
+            return before
 
 
 async def _prepare_sqlite(connection: AsyncConnection) -> None:

@@ -18,12 +18,36 @@ import msgspec
 
 from indelible.clock import Clock
 from indelible.content import Block, Message, Part, ToolResult, Usage
+from indelible.events import Position
 from indelible.machine.commands import Command
 from indelible.machine.states import Status
 from indelible.store.append import Appended, JournalRow
 from indelible.store.idempotency import Answer, Request
 from indelible.store.ledger import ToolRun
-from indelible.store.read import ChatView, Event, JournalEntry
+from indelible.store.listing import ChatSummary, Place
+from indelible.store.news import News
+from indelible.store.read import AttemptName, ChatView, Event, JournalEntry
+from indelible.store.show import Page
+from indelible.store.work import Expired, Held, OpenWork
+
+
+class Timings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """When a step began, when its first part came, and when it ended, as its worker saw it."""
+
+    started_at: datetime | None = None
+    first_part_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+class Description(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What stands beside a conversation. What is unset stays as it is; None takes it away."""
+
+    title: str | msgspec.UnsetType | None = msgspec.UNSET
+    labels: list[str] | msgspec.UnsetType | None = msgspec.UNSET
+    pinned: bool | msgspec.UnsetType = msgspec.UNSET
+    model: str | msgspec.UnsetType | None = msgspec.UNSET
+    system_prompt: str | msgspec.UnsetType | None = msgspec.UNSET
+    parameters: dict[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class Words(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +55,8 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
 
     `rest` are parts that were published after the journal was last flushed: they become its last row, in the
     transaction that ends the attempt (R4). `partial` is the live holder's knowledge of whether the reply was
-    cut; without it the journal alone decides.
+    cut; without it the journal alone decides. `model` is the one that was chosen: for a message and the turn that
+    answers it, or for a turn that is begun anew; an attempt names the one that really answers.
     """
 
     blocks: list[Block] = []
@@ -41,6 +66,7 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
     owner_id: str | None = None
     author_id: str | None = None
     system_prompt: str | None = None
+    parameters: dict[str, Any] | None = None
     title: str | None = None
     error: dict[str, Any] | None = None
     notice: str | None = None
@@ -49,19 +75,14 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
     partial: bool | None = None
     response_id: str | None = None
     usage: Usage | None = None
+    cost_nanousd: int | None = None
+    timings: Timings | None = None
+    retry: dict[str, Any] | None = None
+    summary: Message | None = None
+    description: Description | None = None
 
 
 NO_WORDS: Final = Words()
-
-
-class AttemptName(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt, numbered by the store."""
-
-    id: str
-    turn_id: str
-    step: int
-    number: int
-    epoch: int
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,8 +90,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     One thing may still come late: usage of an attempt that somebody else ended from the journal (SPEC 1.8).
 
-    `seq` is the chat's last event. `messages` are those that entered history, in order; `steers` those of
-    them that a running turn has to hear of.
+    `seq` is the chat's last event, and `live_id` the attempt that is open then. `messages` are those that entered
+    history, in order; `steers` those of them that a running turn has to hear of. `vacant_s` is, of a chat that was
+    taken from a dead worker, how long ago that one was last heard of.
     """
 
     chat_id: str
@@ -83,6 +105,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     queued_id: str | None = None
     turn_id: str | None = None
     attempt: AttemptName | None = None
+    live_id: str | None = None
+    vacant_s: float | None = None
 
 
 class ChatStore(Protocol):
@@ -129,12 +153,54 @@ class ChatStore(Protocol):
     async def retire(self, worker_id: str) -> None:
         """Say that a worker is gone: what it still holds is anybody's at once."""
 
-    async def acquire(self, worker_id: str, *, limit: int) -> list[Outcome]:
+    async def retire_all(self) -> None:
+        """Say that every worker is gone. Only for whoever holds the database alone."""
+
+    async def acquire(self, worker_id: str, *, limit: int, per_user: int | None = None) -> list[Outcome]:
         """Take up to `limit` runnable chats whose holder is missing or dead: interrupted ones first, then the oldest.
 
         * Two workers never get the same chat; a chat of a live worker is never handed out.
         * A chat that somebody is busy with is passed over and not waited for.
+        * Every user's first chat comes before anybody's second; no user gets more than `per_user` at a time.
+        * What a dead worker left open is closed, or adopted if its stream was complete, in the same transaction.
+          A turn that was taken over too often fails instead, and is not in the answer.
         """
+
+    async def work(self, chat_id: str) -> OpenWork:
+        """What there is to do in a chat: its open turn, the conversation, an open attempt. All of one moment."""
+
+    async def held(self, worker_id: str) -> list[Held]:
+        """The chats that a worker holds, with what is wanted of them now."""
+
+    async def expired(self, *, limit: int) -> list[Expired]:
+        """Chats whose time to be answered from outside is over, the longest waiting first. Only a hint."""
+
+    async def clean_up(self, *, dead_for_s: float) -> None:
+        """Forget what nobody needs any more: idempotency keys that are too old, workers long dead."""
+
+    async def fork(self, chat_id: str, message_id: str, *, new_chat_id: str, owner_id: str) -> Outcome:
+        """Make a new chat whose history is a copy of the path to this message. It waits, and owes the old one nothing.
+
+        * The copy answers calls that were open at its end; queue, attempts and journal stay behind.
+        * Nothing of the old chat is changed.
+        """
+
+    async def owner(self, chat_id: str) -> str | None:
+        """Whose chat this is; None if there is no such chat."""
+
+    async def ensure_user(self, name: str) -> str:
+        """The id of the user of this name, who is made if there is none."""
+
+    async def list_chats(
+        self,
+        owner_id: str,
+        *,
+        archived: bool = False,
+        search: str | None = None,
+        after: Place | None = None,
+        limit: int = 50,
+    ) -> list[ChatSummary]:
+        """A user's chats, the last changed first, from `after` on; `search` looks at titles."""
 
     async def view(self, chat_id: str, *, limit: int = 50) -> ChatView:
         """The chat, its last `limit` messages, its queue and its running attempt: all of one moment.
@@ -159,3 +225,22 @@ class ChatStore(Protocol):
 
     async def path(self, chat_id: str, *, before: str | None = None, limit: int | None = None) -> list[Message]:
         """The active path, oldest first: all of it, or the last `limit` messages above the message `before`."""
+
+    async def page(self, chat_id: str, *, upto: str | None = None, before: str | None = None, limit: int = 50) -> Page:
+        """Messages as people see them, oldest first: the last `limit` of the active path.
+
+        With `upto` it is the path that ends with this message, with `before` the one that ends above it. What only a
+        model sees is left out, and is not counted.
+        """
+
+    async def news(self, chat_id: str, after: Position) -> News:
+        """What a reader who has come to this position has not seen yet, from both logs, in the order of SPEC 6.2.
+
+        All of one moment. If there is much of it, the first piece; reading on from where that ends gives the next.
+        """
+
+    async def positions(self, chat_ids: Sequence[str]) -> dict[str, Position]:
+        """How far each of these chats has come. A chat that is not there is not in the answer."""
+
+    async def reached(self, chat_id: str, position: Position) -> bool:
+        """Whether a reader of this chat can have come to just this position by now."""

@@ -58,6 +58,7 @@ class ChatView(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     turn: str | None
     error: Any
+    retry: Any
     messages: list[Message]
     has_more: bool
     queue: list[QueuedMessage]
@@ -70,6 +71,16 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     ref: str | None
     payload: Any
     at: datetime
+
+
+class AttemptName(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt, numbered by the store."""
+
+    id: str
+    turn_id: str
+    step: int
+    number: int
+    epoch: int
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +108,7 @@ async def load_view(engine: AsyncEngine, chat_id: str, *, limit: int = 50, dead_
             seq=chat.seq,
             turn=(await connection.execute(turn)).scalar(),
             error=None if chat.error is None else msgspec.json.decode(chat.error),
+            retry=None if chat.retry is None else msgspec.json.decode(chat.retry),
             messages=path[-limit:],
             has_more=len(path) > limit,
             queue=await _load_queue(connection, chat_id),
@@ -155,11 +167,13 @@ async def load_events(engine: AsyncEngine, chat_id: str, *, after: int, limit: i
 async def load_rows(engine: AsyncEngine, attempt_id: str, *, after: int = 0) -> list[JournalEntry]:
     """What an attempt said after row `after`, by its own boundaries, however long ago it was (R11)."""
     async with begin_read(engine) as connection:
-        return await _load_rows(connection, attempt_id, after)
+        return await load_journal(connection, attempt_id, after)
 
 
-async def _load_rows(connection: AsyncConnection, attempt_id: str, after: int) -> list[JournalEntry]:
-    wanted = select(journal).where(journal.c.attempt_id == attempt_id).order_by(journal.c.n)
+async def load_journal(connection: AsyncConnection, attempt_id: str, after: int) -> list[JournalEntry]:
+    """What an attempt said after row `after`, whether it is packed or not."""
+    is_new = (journal.c.n > after) | (journal.c.n == 0)
+    wanted = select(journal).where(journal.c.attempt_id == attempt_id, is_new).order_by(journal.c.n)
     found: Sequence[Row[Any]] = (await connection.execute(wanted)).all()
     if found and found[0].n == 0:
         packed = unpack_rows(found[0].parts)
@@ -172,7 +186,7 @@ async def _load_live(connection: AsyncConnection, chat_id: str) -> Live | None:
     attempt_id = (await connection.execute(running)).scalar()
     if attempt_id is None:
         return None
-    rows = await _load_rows(connection, attempt_id, 0)
+    rows = await load_journal(connection, attempt_id, 0)
     blocks = fold(part for row in rows for part in row.parts)
     return Live(attempt=attempt_id, n=rows[-1].n if rows else 0, blocks=blocks)
 

@@ -12,31 +12,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Row, select, text
+from sqlalchemy import Row, func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from indelible.content import Finish, ToolCall, ToolResult, decode_blocks, decode_parts
-from indelible.machine.commands import Acquire, Command
+from indelible.machine.commands import Acquire, Command, Release
 from indelible.machine.states import OpenAttempt, OpenTurn, QueuedRow, Snapshot, Status, Target
 from indelible.store.climb import climb
 from indelible.store.tables import attempts, chats, journal, messages, queue, turns, workers
 
+_PATIENCE_MS: Final = 250
+"""Taking a chat waits no longer than this for an attempt that somebody has locked: others can be taken meanwhile."""
+
 
 class Loaded(NamedTuple):
-    """A snapshot, the chat's row, the calls that are open at the end of its path, and the database's time."""
+    """A snapshot, the chat's row, what its path ends with, and the database's time."""
 
     snapshot: Snapshot
     chat: Row[Any]
-    open_calls: list[ToolCall]
+    end: End
     now: datetime
+    vacant_s: float | None
 
 
-class _End(NamedTuple):
+class End(NamedTuple):
+    """What a path ends with: `ends_partial` if its very last message is a reply that was cut."""
+
     open_calls: list[ToolCall]
-    last_is_partial: bool
-    last_user_id: str | None
+    ends_partial: bool = False
+    last_is_partial: bool = False
+    last_user_id: str | None = None
 
 
 async def load_now(connection: AsyncConnection) -> datetime:
@@ -54,16 +61,15 @@ async def load_snapshot(
 
     Acquiring does not wait for a chat that somebody else is busy with (R2): it is then as good as not there.
     """
-    locked = (
-        select(chats)
-        .where(chats.c.id == chat_id)
-        .with_for_update(key_share=True, skip_locked=isinstance(command, Acquire))
-    )
+    is_taking = isinstance(command, Acquire)
+    if is_taking and connection.dialect.name == "postgresql":
+        await connection.execute(text(f"SET LOCAL lock_timeout = {_PATIENCE_MS}"))
+    locked = select(chats).where(chats.c.id == chat_id).with_for_update(key_share=True, skip_locked=is_taking)
     chat = (await connection.execute(locked)).one_or_none()
     if chat is None:
         return None
     now = await load_now(connection)
-    end = await _load_end(connection, chat_id, chat.head_id)
+    end = await load_end(connection, chat_id, chat.head_id)
     snapshot = Snapshot(
         chat_id=chat_id,
         status=Status(chat.status),
@@ -73,16 +79,18 @@ async def load_snapshot(
         holder_alive=await _is_alive(connection, chat.holder, now - timedelta(seconds=dead_after_s)),
         head_id=chat.head_id,
         queue=await _load_queue(connection, chat_id),
-        turn=await _load_turn(connection, chat_id),
-        attempt=await _load_attempt(connection, chat_id, asks_for_finish=isinstance(command, Acquire)),
+        turn=await _load_turn(connection, chat_id, asks_for_said=isinstance(command, Acquire)),
+        attempt=await _load_attempt(connection, chat_id, asks_for_finish=isinstance(command, Acquire | Release)),
         awaiting=tuple(call.id for call in end.open_calls),
         deadline_passed=chat.deadline_at is not None and chat.deadline_at <= now,
         last_is_partial=end.last_is_partial,
         last_user_id=end.last_user_id,
+        titled=chat.title is not None,
         last_turn_kind=await _load_last_turn_kind(connection, chat_id),
         target=await _load_target(connection, chat_id, getattr(command, "message_id", None)),
     )
-    return Loaded(snapshot, chat, end.open_calls, now)
+    vacant_s = await _find_vacancy(connection, chat.holder, now) if is_taking else None
+    return Loaded(snapshot, chat, end, now, vacant_s)
 
 
 async def _is_alive(connection: AsyncConnection, worker_id: str | None, since: datetime) -> bool:
@@ -92,15 +100,43 @@ async def _is_alive(connection: AsyncConnection, worker_id: str | None, since: d
     return (await connection.execute(beating)).first() is not None
 
 
+async def _find_vacancy(connection: AsyncConnection, worker_id: str | None, now: datetime) -> float | None:
+    """How long ago the worker was last heard of; None if nobody knows."""
+    heard = (await connection.execute(select(workers.c.heartbeat_at).where(workers.c.id == worker_id))).scalar()
+    return None if heard is None else (now - heard).total_seconds()
+
+
 async def _load_queue(connection: AsyncConnection, chat_id: str) -> tuple[QueuedRow, ...]:
     rows = select(queue.c.id, queue.c.when).where(queue.c.chat_id == chat_id).order_by(queue.c.position)
     return tuple(QueuedRow(id=row.id, when=row.when) for row in await connection.execute(rows))
 
 
-async def _load_turn(connection: AsyncConnection, chat_id: str) -> OpenTurn | None:
+async def _load_turn(connection: AsyncConnection, chat_id: str, *, asks_for_said: bool) -> OpenTurn | None:
     found = select(turns).where(turns.c.chat_id == chat_id, turns.c.ended_at.is_(None))
     row = (await connection.execute(found)).one_or_none()
-    return None if row is None else OpenTurn(id=row.id, kind=row.kind, message_id=row.message_id)
+    if row is None:
+        return None
+    return OpenTurn(
+        id=row.id,
+        kind=row.kind,
+        message_id=row.message_id,
+        takeovers=row.takeovers,
+        barren_takeovers=row.barren_takeovers,
+        said=await _count_said(connection, row.id) if asks_for_said else row.said,
+        said_before=row.said,
+    )
+
+
+async def _count_said(connection: AsyncConnection, turn_id: str) -> int:
+    """How many journal rows a turn has; an attempt that is still open does not know its last one yet."""
+    own = attempts.c.turn_id == turn_id
+    ended = select(func.coalesce(func.sum(attempts.c.last_n), 0)).where(own)
+    running = (
+        select(func.count())
+        .select_from(journal)
+        .where(journal.c.attempt_id.in_(select(attempts.c.id).where(own, attempts.c.ended_at.is_(None))))
+    )
+    return int((await connection.execute(ended)).scalar_one()) + int((await connection.execute(running)).scalar_one())
 
 
 async def _load_last_turn_kind(connection: AsyncConnection, chat_id: str) -> Any:
@@ -122,8 +158,9 @@ async def _holds_finish(connection: AsyncConnection, attempt_id: str) -> bool:
     return any(isinstance(part, Finish) for row in rows for part in decode_parts(row.parts))
 
 
-async def _load_end(connection: AsyncConnection, chat_id: str, head_id: str | None) -> _End:
+async def load_end(connection: AsyncConnection, chat_id: str, head_id: str | None) -> End:
     """What the path ends with, notices and people-only rows left out."""
+    ends_partial: bool | None = None
     last_is_partial: bool | None = None
     last_user_id: str | None = None
     trailing: list[str] = []
@@ -131,7 +168,9 @@ async def _load_end(connection: AsyncConnection, chat_id: str, head_id: str | No
     async for row in climb(connection, chat_id, head_id):
         if row.role == "notice" or row.visibility == "people":
             continue
-        if last_is_partial is None:
+        if ends_partial is None:
+            ends_partial = row.role == "assistant" and row.partial
+        if last_is_partial is None and row.role != "tool":
             last_is_partial = row.role == "assistant" and row.partial
         if reply_id is None and row.role == "tool":
             trailing.append(row.id)
@@ -141,7 +180,7 @@ async def _load_end(connection: AsyncConnection, chat_id: str, head_id: str | No
             last_user_id = row.id
             break
     open_calls = await _load_open_calls(connection, chat_id, reply_id, trailing) if reply_id else []
-    return _End(open_calls, bool(last_is_partial), last_user_id)
+    return End(open_calls, bool(ends_partial), bool(last_is_partial), last_user_id)
 
 
 async def _load_open_calls(

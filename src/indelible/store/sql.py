@@ -3,48 +3,64 @@
 What differs between the two is in engine.py (how a transaction begins, what makes it durable) and in one row
 lock that SQLite does not need; everything else is the same statements on both.
 
+The journal and the heartbeat have connections of their own, a lane beside the others: however many users wait for
+the database, running replies are written and the worker is known to be alive.
+
 Neighbours: snapshot.py loads, machine/decide.py decides, carry_out.py writes, ending.py ends attempts.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import msgspec
 from msgspec.structs import replace
-from sqlalchemy import insert, select
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
+from sqlalchemy import URL, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from indelible.clock import Clock
 from indelible.content import Message, encode
 from indelible.errors import Invalid, NotFound, TooLarge, TooMany
+from indelible.events import Position
 from indelible.machine import Snapshot, decide
 from indelible.machine.acts import Enqueue, TakeQueued
 from indelible.machine.commands import Command, Create
-from indelible.store.address import describe
-from indelible.store.append import Appended, JournalRow, append_rows
+from indelible.store.append import Appended, JournalRow, append_group
 from indelible.store.carry_out import Applier
-from indelible.store.ending import add_usage
+from indelible.store.ending import add_what_is_missing
 from indelible.store.engine import begin_read, begin_write, open_engine
-from indelible.store.failures import read_failure
-from indelible.store.idempotency import Answer, Request, claim, settle
-from indelible.store.journal import BadRows
-from indelible.store.lease import CANDIDATES_PER_CHAT, acquire_chats, beat, find_candidates, retire
+from indelible.store.fork import fork_chat
+from indelible.store.idempotency import Answer, Request, claim, forget_expired, settle
+from indelible.store.lease import (
+    CANDIDATES_PER_CHAT,
+    acquire_chats,
+    beat,
+    find_candidates,
+    forget_dead,
+    retire,
+    retire_all,
+)
 from indelible.store.ledger import ToolRun, load_runs
+from indelible.store.listing import ChatSummary, Place, list_chats
 from indelible.store.migrate import migrate
+from indelible.store.news import News, has_reached, load_news, load_positions
 from indelible.store.pack import sweep
+from indelible.store.people import ensure_user, find_owner
 from indelible.store.port import NO_WORDS, Outcome, Words
 from indelible.store.read import ChatView, Event, JournalEntry, load_events, load_path, load_rows, load_view
-from indelible.store.snapshot import load_now, load_snapshot
+from indelible.store.show import Page, load_page
+from indelible.store.snapshot import End, load_now, load_snapshot
 from indelible.store.tables import chats, messages
+from indelible.store.whole import to_its_end
+from indelible.store.work import Expired, Held, OpenWork, load_expired, load_held, load_work
 
 DEAD_AFTER_S: Final = 8.0
-_DATA_STATES: Final = ("22", "23", "54")
+_LONGEST_NAME: Final = 200
+_LANE_SIZE: Final = 3
 
 
 class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,40 +77,56 @@ class SqlStore:
     """See port.py for what it promises. Made by `open`, which brings the database up to date first."""
 
     def __init__(
-        self, engine: AsyncEngine, *, dead_after_s: float = DEAD_AFTER_S, limits: StoreLimits = DEFAULT_LIMITS
+        self,
+        engine: AsyncEngine,
+        *,
+        dead_after_s: float = DEAD_AFTER_S,
+        limits: StoreLimits = DEFAULT_LIMITS,
+        on_committed: Callable[[str], None] | None = None,
+        lane: AsyncEngine | None = None,
     ) -> None:
         self._engine = engine
+        self._lane = lane or engine
         self._limits = limits
+        self._on_committed = on_committed
         self.dead_after_s = dead_after_s
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, database: str | Path, *, dead_after_s: float = DEAD_AFTER_S) -> AsyncIterator[Self]:
+    async def open(
+        cls,
+        database: str | Path,
+        *,
+        dead_after_s: float = DEAD_AFTER_S,
+        limits: StoreLimits = DEFAULT_LIMITS,
+        on_committed: Callable[[str], None] | None = None,
+    ) -> AsyncIterator[Self]:
+        """`on_committed(chat_id)` is called after every commit that changed a chat, and outside of it."""
         await migrate(database)
         engine = await open_engine(database)
         try:
-            yield cls(engine, dead_after_s=dead_after_s)
+            lane = await open_engine(database, pool_size=_LANE_SIZE)
+            try:
+                yield cls(engine, dead_after_s=dead_after_s, limits=limits, on_committed=on_committed, lane=lane)
+            finally:
+                await lane.dispose()
         finally:
             await engine.dispose()
 
-    @asynccontextmanager
-    async def _tell_failures(
-        self, begin: Callable[[AsyncEngine], AbstractAsyncContextManager[AsyncConnection]]
-    ) -> AsyncIterator[AsyncConnection]:
-        """A transaction in which a failing database raises a `StoreFailed`. Data it refuses is not its failure."""
-        try:
-            async with begin(self._engine) as connection:
-                yield connection
-        except (DBAPIError, OSError) as error:
-            if _is_about_data(error):
-                raise
-            raise read_failure(error, describe(self._engine.url)) from error
+    @property
+    def url(self) -> URL:
+        return self._engine.url
 
+    @to_its_end
     async def execute(self, chat_id: str, command: Command, words: Words = NO_WORDS) -> Outcome:
+        _check_names(chat_id, command)
         self._check_size(words)
-        async with self._tell_failures(begin_write) as connection:
-            return await self._carry_out(connection, chat_id, command, words)
+        async with begin_write(self._engine) as connection:
+            outcome = await self._carry_out(connection, chat_id, command, words)
+        self._tell_committed(outcome)
+        return outcome
 
+    @to_its_end
     async def execute_once(
         self,
         request: Request,
@@ -104,13 +136,22 @@ class SqlStore:
         *,
         answer: Callable[[Outcome], Answer],
     ) -> Answer:
+        _check_names(chat_id, command)
         self._check_size(words)
-        async with self._tell_failures(begin_write) as connection:
+        outcome: Outcome | None = None
+        async with begin_write(self._engine) as connection:
             given = await claim(connection, request, await load_now(connection))
             if given is None:
-                given = answer(await self._carry_out(connection, chat_id, command, words))
-                await settle(connection, request, given)
-            return given
+                outcome = await self._carry_out(connection, chat_id, command, words)
+                given = answer(outcome)
+                await settle(connection, request, given, chat_id if outcome.status is not None else None)
+        if outcome is not None:
+            self._tell_committed(outcome)
+        return given
+
+    def _tell_committed(self, outcome: Outcome) -> None:
+        if outcome.effective and self._on_committed is not None:
+            self._on_committed(outcome.chat_id)
 
     def _check_size(self, words: Words) -> None:
         size_bytes = len(encode(words.blocks)) if words.blocks else 0
@@ -123,11 +164,11 @@ class SqlStore:
             return await self._create(connection, chat_id, command, words)
         decision = decide(loaded.snapshot if loaded is not None else None, command)
         assert loaded is not None
-        snapshot, chat, open_calls, now = loaded
+        snapshot, chat, end, now, vacant_s = loaded
         if not decision.acts:
             attempt_id = getattr(command, "attempt_id", None)
-            if attempt_id is not None and words.usage is not None:
-                await add_usage(connection, chat_id, attempt_id, snapshot.epoch, words.usage)
+            if attempt_id is not None:
+                await add_what_is_missing(connection, chat_id, attempt_id, snapshot.epoch, words)
             return Outcome(
                 chat_id=chat_id,
                 effective=decision.effective,
@@ -135,13 +176,15 @@ class SqlStore:
                 seq=chat.seq,
                 epoch=snapshot.epoch,
                 turn_id=snapshot.turn.id if snapshot.turn is not None else None,
+                live_id=snapshot.attempt.id if snapshot.attempt is not None else None,
             )
         kinds = {type(act) for act in decision.acts}
         if len(snapshot.queue) >= self._limits.queued and Enqueue in kinds and TakeQueued not in kinds:
             raise TooMany(f"{self._limits.queued} messages wait already. Let the chat answer some of them first.")
         words = words if words.author_id is not None else replace(words, author_id=chat.owner_id)
-        applier = Applier(connection, snapshot, words, seq=chat.seq, open_calls=open_calls, now=now)
-        return await applier.carry_out(decision.acts)
+        applier = Applier(connection, snapshot, words, seq=chat.seq, end=end, now=now)
+        outcome = await applier.carry_out(decision.acts)
+        return outcome if vacant_s is None else replace(outcome, vacant_s=vacant_s)
 
     async def _create(self, connection: AsyncConnection, chat_id: str, command: Create, words: Words) -> Outcome:
         if words.owner_id is None:
@@ -155,25 +198,24 @@ class SqlStore:
                 status="waiting",
                 model=words.model,
                 system_prompt=None if words.system_prompt is None else encode(words.system_prompt),
+                parameters=None if words.parameters is None else encode(words.parameters),
                 title=words.title,
                 created_at=now,
                 updated_at=now,
             )
         )
-        applier = Applier(connection, Snapshot(chat_id=chat_id), words, seq=0, open_calls=(), now=now)
+        applier = Applier(connection, Snapshot(chat_id=chat_id), words, seq=0, end=End([]), now=now)
         return await applier.carry_out(decision.acts)
 
+    @to_its_end
     async def append(self, rows: Sequence[JournalRow]) -> Appended:
-        try:
-            async with self._tell_failures(begin_write) as connection:
-                # By this machine's clock: nobody compares a row's time with another clock's, and asking the
-                # database for its own would be a second round trip on the hot path.
-                return await append_rows(connection, rows, datetime.now(UTC))
-        except DBAPIError as error:
-            raise BadRows(f"The database refused a journal row: {error.orig}") from error
+        # By this machine's clock: nobody compares a row's time with another clock's, and asking the database for its
+        # own would be a second round trip on the hot path.
+        return await append_group(self._lane, rows, datetime.now(UTC))
 
+    @to_its_end
     async def path(self, chat_id: str, *, before: str | None = None, limit: int | None = None) -> list[Message]:
-        async with self._tell_failures(begin_read) as connection:
+        async with begin_read(self._engine) as connection:
             found = select(chats.c.head_id).where(chats.c.id == chat_id)
             head = (await connection.execute(found)).one_or_none()
             if head is None:
@@ -181,32 +223,110 @@ class SqlStore:
             start_id = head.head_id if before is None else await self._find_parent(connection, chat_id, before)
             return await load_path(connection, chat_id, start_id, limit=limit)
 
+    @to_its_end
     async def beat(self, worker_id: str) -> None:
-        await beat(self._engine, worker_id)
+        await beat(self._lane, worker_id)
 
+    @to_its_end
     async def retire(self, worker_id: str) -> None:
         await retire(self._engine, worker_id)
 
-    async def acquire(self, worker_id: str, *, limit: int) -> list[Outcome]:
+    @to_its_end
+    async def retire_all(self) -> None:
+        await retire_all(self._engine)
+
+    @to_its_end
+    async def acquire(self, worker_id: str, *, limit: int, per_user: int | None = None) -> list[Outcome]:
         candidates = await find_candidates(
-            self._engine, dead_after_s=self.dead_after_s, limit=limit * CANDIDATES_PER_CHAT
+            self._engine,
+            worker_id,
+            dead_after_s=self.dead_after_s,
+            limit=limit * CANDIDATES_PER_CHAT,
+            per_user=per_user,
         )
         return await acquire_chats(candidates, worker_id, limit=limit, execute=self.execute)
 
+    @to_its_end
     async def view(self, chat_id: str, *, limit: int = 50) -> ChatView:
         return await load_view(self._engine, chat_id, limit=limit, dead_after_s=self.dead_after_s)
 
+    @to_its_end
     async def events(self, chat_id: str, *, after: int, limit: int = 1000) -> list[Event]:
         return await load_events(self._engine, chat_id, after=after, limit=limit)
 
+    @to_its_end
     async def rows(self, attempt_id: str, *, after: int = 0) -> list[JournalEntry]:
         return await load_rows(self._engine, attempt_id, after=after)
 
+    @to_its_end
+    async def work(self, chat_id: str) -> OpenWork:
+        return await load_work(self._engine, chat_id)
+
+    @to_its_end
+    async def held(self, worker_id: str) -> list[Held]:
+        return await load_held(self._lane, worker_id)
+
+    @to_its_end
+    async def expired(self, *, limit: int) -> list[Expired]:
+        return await load_expired(self._engine, limit=limit)
+
+    @to_its_end
+    async def fork(self, chat_id: str, message_id: str, *, new_chat_id: str, owner_id: str) -> Outcome:
+        async with begin_write(self._engine) as connection:
+            outcome = await fork_chat(connection, chat_id, message_id, new_chat_id=new_chat_id, owner_id=owner_id)
+        self._tell_committed(outcome)
+        return outcome
+
+    @to_its_end
+    async def owner(self, chat_id: str) -> str | None:
+        return await find_owner(self._engine, chat_id)
+
+    @to_its_end
+    async def ensure_user(self, name: str) -> str:
+        return await ensure_user(self._engine, name)
+
+    @to_its_end
+    async def list_chats(
+        self,
+        owner_id: str,
+        *,
+        archived: bool = False,
+        search: str | None = None,
+        after: Place | None = None,
+        limit: int = 50,
+    ) -> list[ChatSummary]:
+        wanted: dict[str, Any] = {"archived": archived, "search": search, "after": after, "limit": limit}
+        return await list_chats(self._engine, owner_id, dead_after_s=self.dead_after_s, **wanted)
+
+    @to_its_end
+    async def clean_up(self, *, dead_for_s: float) -> None:
+        await forget_dead(self._engine, dead_for_s=dead_for_s)
+        async with begin_write(self._engine) as connection:
+            await forget_expired(connection, await load_now(connection))
+
+    @to_its_end
     async def runs(self, turn_id: str) -> list[ToolRun]:
         return await load_runs(self._engine, turn_id)
 
+    @to_its_end
     async def pack(self, *, ended_before: datetime, clock: Clock) -> int:
         return await sweep(self._engine, ended_before=ended_before, clock=clock)
+
+    @to_its_end
+    async def page(self, chat_id: str, *, upto: str | None = None, before: str | None = None, limit: int = 50) -> Page:
+        return await load_page(self._engine, chat_id, upto=upto, before=before, limit=limit)
+
+    @to_its_end
+    async def news(self, chat_id: str, after: Position) -> News:
+        return await load_news(self._engine, chat_id, after)
+
+    @to_its_end
+    async def positions(self, chat_ids: Sequence[str]) -> dict[str, Position]:
+        return await load_positions(self._engine, chat_ids)
+
+    @to_its_end
+    async def reached(self, chat_id: str, position: Position) -> bool:
+        return await has_reached(self._engine, chat_id, position)
 
     async def _find_parent(self, connection: AsyncConnection, chat_id: str, message_id: str) -> str | None:
         found = select(messages.c.parent_id).where(messages.c.chat_id == chat_id, messages.c.id == message_id)
@@ -217,7 +337,9 @@ class SqlStore:
         return parent_id
 
 
-def _is_about_data(error: Exception) -> bool:
-    """Whether what was to be written is to blame, and not the database (R6). asyncpg's class alone does not tell."""
-    state = str(getattr(getattr(error, "orig", None), "sqlstate", None))
-    return isinstance(error, DataError | IntegrityError) or state.startswith(_DATA_STATES)
+def _check_names(chat_id: str, command: Command) -> None:
+    """What no id of ours looks like names nothing. (PostgreSQL would not even take some of it.)"""
+    named = (getattr(command, field, None) for field in ("message_id", "queued_id", "turn_id"))
+    for name in (chat_id, *named):
+        if name is not None and not (name.isascii() and name.isprintable() and len(name) <= _LONGEST_NAME):
+            raise NotFound("There is nothing of this name.")

@@ -2,7 +2,8 @@
 
 * `Id`: one of ours (ids.py); `Word`: one of a fixed list of our own words. On PostgreSQL both have the
   collation "C", so that their order is the order of the bytes on every server, and no index on them breaks
-  when the server's locale library is upgraded.
+  when the server's locale library is upgraded. A name from outside that a database would not take is mended, and
+  then names nothing.
 * `UtcTime`: an aware datetime goes in, an aware datetime in UTC comes out. PostgreSQL has `timestamptz`.
   SQLite has no time, so it gets text of fixed width, `2026-11-15T09:59:32.120000Z`: it sorts as the time
   does, SQLite's own date functions read it, and so do people.
@@ -26,8 +27,6 @@ from sqlalchemy.types import TypeEngine
 
 from indelible.surrogates import clean_text
 
-Id: Final = Text().with_variant(Text(collation="C"), "postgresql")
-Word: Final = Id
 Json: Final = LargeBinary()
 
 
@@ -40,6 +39,23 @@ def to_utc(moment: datetime) -> datetime:
     if moment.tzinfo is None:
         raise ValueError(f"{moment} does not say in which time zone it is.")
     return moment.astimezone(UTC)
+
+
+def clean_label(value: str) -> str:
+    """As a `Label` column keeps it."""
+    return clean_text(value).replace("\0", "\ufffd")
+
+
+class Name(TypeDecorator[str]):
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002  (SQLAlchemy's)
+        return None if value is None else clean_label(value)
+
+
+Id: Final = Name().with_variant(Name(collation="C"), "postgresql")
+Word: Final = Id
 
 
 class UtcTime(TypeDecorator[datetime]):
@@ -65,4 +81,4 @@ class Label(TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002  (SQLAlchemy's)
-        return None if value is None else clean_text(value).replace("\0", "\ufffd")
+        return None if value is None else clean_label(value)

@@ -1,15 +1,17 @@
 """The chat in a terminal: the prompt, its commands, and what Ctrl-C means.
 
-At the prompt no event loop runs: `input` blocks, as a prompt should, and has line editing. During a
-reply Ctrl-C is a stop: the scope is interrupted, the loop keeps what was said, and the chat goes on.
-Ctrl-C at the prompt leaves, and so does a second one within two seconds. One that comes just after
-a reply has ended by itself was meant for that reply, so it does not leave.
+The prompt blocks, with line editing; everything else happens backstage (backstage.py). During a reply Ctrl-C is a
+stop: it is written down like any other command, the worker keeps what was said, and the chat goes on. A second one
+while that happens leaves, and so does Ctrl-C at the prompt. One that comes just after a reply has ended by itself
+was meant for that reply, so it does not leave.
 
-Must stay true (tests/test_cli.py, a real process on a real pseudo-terminal): after a stop the
-partial reply is in the history, and the next message is answered. (tests/terminal/test_chat.py):
-which Ctrl-C leaves.
+A chat is made when the first thing is said in it, so that looking in leaves no trace.
 
-How a reply looks is screen.py; what is kept is conversation.py; without a terminal, plain.py.
+Must stay true (tests/test_cli.py, a real process on a real pseudo-terminal): after a stop the partial reply is kept,
+and the next message is answered; after `kill -9` a resumed chat goes on. (tests/terminal/test_chat.py): which Ctrl-C
+leaves; what each command does.
+
+How a reply looks is screen.py; what is shown of it is follow.py; without a terminal, plain.py.
 """
 
 from __future__ import annotations
@@ -17,79 +19,80 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
 
 from rich.console import Console
 from rich.text import Text as StyledText
 
+from indelible.app import App, Chat
 from indelible.clock import Clock
-from indelible.content import Block, Text, ToolCall, ToolResult
-from indelible.loop import Scope
-from indelible.terminal.conversation import Conversation
-from indelible.terminal.keyboard import catch_ctrl_c, hush_echo
-from indelible.terminal.markdown import disarm
+from indelible.content import Message, Role
+from indelible.errors import NotFound, Refused, StoreFailed
+from indelible.store.port import Description, Outcome
+from indelible.terminal.backstage import Backstage
+from indelible.terminal.follow import Follower, begin_chat, describe_blocks
+from indelible.terminal.keyboard import catch_ctrl_c, hush_echo, read_line
+from indelible.terminal.listing import list_chats
+from indelible.terminal.pieces import PROMPT
 from indelible.terminal.screen import Screen
 
-_SECOND_PRESS_S: Final = 2.0
 _LATE_STOP_S: Final = 1.0
-_PROMPT: Final = "you › "
+_LOOKED_BACK: Final = 50
 # The bytes 1 and 2 tell readline what takes up no room on the line.
-_COLOURED_PROMPT: Final = f"\001\033[1;36m\002{_PROMPT}\001\033[0m\002"
-_COMMANDS: Final = """\
-/history   what the model is told, word for word
-/continue  ask it to go on where it was cut
-/help      this list
-/quit      leave, as Ctrl-D does
+_COLOURED_PROMPT: Final = f"\001\033[1;36m\002{PROMPT}\001\033[0m\002"
 
-Ctrl-C stops a reply. What was said is kept."""
+
+class ReadLine(Protocol):
+    def __call__(self, prompt: str, *, prefill: str = "") -> str: ...
+
+
+class Presses:
+    """Ctrl-C during one reply: the first press, and the second."""
+
+    def __init__(self) -> None:
+        self.first = asyncio.Event()
+        self.second = asyncio.Event()
+
+    def add(self) -> None:
+        (self.second if self.first.is_set() else self.first).set()
 
 
 class TerminalChat:
     """One session, from the greeting to the farewell."""
 
     def __init__(
-        self,
-        conversation: Conversation,
-        *,
-        console: Console,
-        clock: Clock,
-        read_line: Callable[[str], str] = input,
+        self, backstage: Backstage[App], *, console: Console, clock: Clock, read_line: ReadLine = read_line
     ) -> None:
-        self._conversation = conversation
+        self._backstage = backstage
+        self._app = backstage.value
         self._console = console
         self._clock = clock
         self._read_line = read_line
+        self._prompt = _COLOURED_PROMPT if console.color_system else PROMPT
+        self._follower: Follower | None = None
         self._replied_at_s = -math.inf
+        self._is_leaving = False
 
-    def run(self) -> None:
-        """Talk until the user leaves."""
-        who = f" · {self._conversation.model.name} model"
-        self._console.print(StyledText.assemble(("Indelible", "bold"), (who, "dim")))
+    def run(self, chat: Chat | None = None) -> None:
+        """Talk until the user leaves: in this chat, whose end is shown first, or in a new one."""
         self._remark("Say something: “help”, for example. Ctrl-C stops a reply, Ctrl-D leaves, /help lists more.\n")
-        with asyncio.Runner() as runner:
-            while (line := self._listen()) is not None:
-                match line.strip():
-                    case "":
-                        pass
-                    case "/quit":
-                        break
-                    case "/help":
-                        self._remark(f"{_COMMANDS}\n")
-                    case "/history":
-                        self._print_history()
-                    case "/continue":
-                        self._reply("continue", runner)
-                    case words if words.startswith("/") and words[1:].isalpha():
-                        self._remark(f"There is no command {words}. /help lists those that there are.\n")
-                    case words:
-                        self._reply(words, runner)
+        if chat is not None:
+            self._follower = Follower(chat, clock=self._clock)
+            self._watch()
+        while not self._is_leaving:
+            line = self._listen()
+            if line is None:
+                break
+            self._obey(line.strip())
+        if self._follower is not None:
+            self._remark("Everything is kept. “indelible chat --resume” goes on here.")
 
     def _listen(self) -> str | None:
         """What the user says next; None when they leave."""
         while True:
             try:
-                return self._read_line(_COLOURED_PROMPT if self._console.color_system else _PROMPT)
+                return self._read_line(self._prompt)
             except EOFError:
                 self._console.print()
                 return None
@@ -100,48 +103,136 @@ class TerminalChat:
                 self._replied_at_s = -math.inf
                 self._remark("The reply had already ended. Ctrl-C again leaves.\n")
 
-    def _reply(self, words: str, runner: asyncio.Runner) -> None:
-        scope = Scope()
-        pressed_at_s = -math.inf
+    def _obey(self, line: str) -> None:
+        name, _, rest = line.partition(" ")
+        try:
+            if name in COMMANDS:
+                COMMANDS[name][1](self, rest.strip())
+            elif line.startswith("/") and line[1:].isalpha():
+                self._remark(f"There is no command {line}. /help lists those that there are.\n")
+            elif line:
+                self._watch(lambda: self._post(line))
+        except Refused as refusal:
+            self._remark(f"{refusal}\n")
+        except StoreFailed as failure:
+            self._remark(f"That did not reach the database: {failure} Arrow up brings back what you typed.\n")
 
-        def stop() -> None:
-            nonlocal pressed_at_s
-            now_s = self._clock.monotonic()
-            if now_s - pressed_at_s < _SECOND_PRESS_S:
-                raise KeyboardInterrupt
-            pressed_at_s = now_s
-            scope.interrupt()
+    # --- replies ---
 
-        self._console.print()
-        with (
-            hush_echo(sys.stdin),
-            catch_ctrl_c(stop, runner.get_loop()),
-            Screen(self._console, self._clock) as screen,
-        ):
-            runner.run(self._conversation.reply(words, scope=scope, publish=screen.show, tell=screen.note))
-        if not scope.cancelled:
-            self._replied_at_s = self._clock.monotonic()
-
-    def _print_history(self) -> None:
-        prompt = self._conversation.build_prompt()
-        for message in prompt:
-            self._console.print(StyledText(message.role, style="bold"))
-            for block in message.blocks:
-                self._console.print(StyledText(disarm(_describe(block))))
+    def _watch(self, begin: Callable[[], Awaitable[Outcome]] | None = None) -> None:
+        """Do what leads to a reply, and show it to its end."""
+        presses = Presses()
+        if begin is not None:
             self._console.print()
-        self._remark(f"{len(prompt)} messages. Notices such as “Stopped by you” are for people; the model gets none.\n")
+        with hush_echo(sys.stdin), catch_ctrl_c(presses.add, self._backstage.loop):
+            self._backstage.run(self._follow(begin, presses))
+        if not presses.first.is_set():
+            self._replied_at_s = self._clock.monotonic()
+        if self._follower is not None and self._follower.status == "error":
+            self._remark("/retry tries again.\n")
+
+    async def _follow(self, begin: Callable[[], Awaitable[Outcome]] | None, presses: Presses) -> None:
+        sent = None if begin is None else await begin()
+        follower = self._require_chat()
+        with Screen(self._console, self._clock) as screen:
+            following = asyncio.create_task(follower.follow(screen, sent))
+            stopping = asyncio.create_task(self._stop(follower.chat, presses))
+            try:
+                await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                following.cancel()
+                stopping.cancel()
+                await asyncio.wait({following, stopping})
+        if following.cancelled():
+            stopping.result()
+            self._is_leaving = True
+        else:
+            following.result()
+
+    async def _stop(self, chat: Chat, presses: Presses) -> None:
+        """Returns when the user is tired of waiting for the stop."""
+        await presses.first.wait()
+        await chat.interrupt(wait=False)
+        await presses.second.wait()
+
+    async def _post(self, words: str) -> Outcome:
+        if self._follower is None:
+            self._follower = await begin_chat(self._app)
+        return await self._follower.chat.post(words)
+
+    # --- commands ---
+
+    def _print_help(self, _rest: str) -> None:
+        lines = [f"{name:<12}{meaning}" for name, (meaning, _) in COMMANDS.items()]
+        self._remark("\n".join(lines) + "\n\nCtrl-C stops a reply. What was said is kept.\n")
+
+    def _print_list(self, _rest: str) -> None:
+        lines = self._backstage.run(list_chats(self._app))
+        self._console.print(StyledText("\n".join(lines)), "", sep="\n")
+
+    def _begin_anew(self, _rest: str) -> None:
+        self._follower = None
+        self._remark("A new chat. /list has the others.\n")
+
+    def _set_title(self, title: str) -> None:
+        if not title:
+            self._remark("A title is missing: /title The keeper of Farrow Head\n")
+            return
+        self._backstage.run(self._require_chat().chat.describe(Description(title=title)))
+        self._remark(f"This chat is “{title}” now.\n")
+
+    def _retry(self, _rest: str) -> None:
+        chat = self._require_chat().chat
+
+        async def begin() -> Outcome:
+            if await chat.status() == "error":
+                return await chat.retry().begin()
+            return await chat.regenerate((await self._find_last("assistant")).id or "").begin()
+
+        self._watch(begin)
+
+    def _continue(self, _rest: str) -> None:
+        self._watch(self._require_chat().chat.go_on().begin)
+
+    def _edit(self, _rest: str) -> None:
+        message = self._backstage.run(self._find_last("user"))
+        before = describe_blocks(message.blocks)
+        try:
+            words = self._read_line(self._prompt, prefill=before).strip()
+        except (EOFError, KeyboardInterrupt):
+            self._console.print()
+            words = ""
+        if not words or words == before:
+            self._remark("Nothing is changed.\n")
+            return
+        self._watch(self._require_chat().chat.edit(message.id or "", words).begin)
+
+    def _leave(self, _rest: str) -> None:
+        self._is_leaving = True
+
+    async def _find_last(self, role: Role) -> Message:
+        messages = await self._require_chat().chat.messages(limit=_LOOKED_BACK)
+        found = next((message for message in reversed(messages) if message.role == role), None)
+        if found is None:
+            raise NotFound("There is nothing to do that with.")
+        return found
+
+    def _require_chat(self) -> Follower:
+        if self._follower is None:
+            raise NotFound("Nothing has been said in this chat yet.")
+        return self._follower
 
     def _remark(self, text: str) -> None:
         self._console.print(StyledText(text, style="dim"))
 
 
-def _describe(block: Block) -> str:
-    match block:
-        case Text():
-            return block.text
-        case ToolCall():
-            return f"[calls {block.name} {block.arguments}]"
-        case ToolResult():
-            return f"[{block.name} {'failed' if block.is_error else 'answered'}: {block.output}]"
-        case _:
-            return f"[{type(block).__name__.lower()}]"
+COMMANDS: Final[dict[str, tuple[str, Callable[[TerminalChat, str], None]]]] = {
+    "/retry": ("after an error: try again; else: have the last reply written anew", TerminalChat._retry),
+    "/continue": ("have a reply that was cut go on where it was cut", TerminalChat._continue),
+    "/edit": ("change your last message, and have that answered", TerminalChat._edit),
+    "/title": ("name this chat: /title The keeper of Farrow Head", TerminalChat._set_title),
+    "/new": ("begin a new chat", TerminalChat._begin_anew),
+    "/list": ("list your chats", TerminalChat._print_list),
+    "/help": ("print this list", TerminalChat._print_help),
+    "/quit": ("leave, as Ctrl-D does", TerminalChat._leave),
+}

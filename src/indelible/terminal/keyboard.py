@@ -1,6 +1,6 @@
-"""The keyboard during a reply: Ctrl-C is a wish that the event loop hears, other keys wait.
+"""The keyboard: a line at the prompt; during a reply Ctrl-C is a wish that the event loop hears, and other keys wait.
 
-A signal handler runs between any two bytecodes, which is no place to cancel anything. So it only
+A signal handler runs between any two bytecodes of the main thread, which is no place to stop anything. So it only
 wakes the event loop, and the reaction runs there like any other callback.
 
 Without `hush_echo` the terminal would print whatever is typed during a reply into the middle of it.
@@ -18,8 +18,19 @@ from types import FrameType
 from typing import TextIO
 
 if sys.platform != "win32":
-    import readline  # noqa: F401 - importing it gives `input` its line editing
+    import readline  # importing it gives `input` its line editing
     import termios
+
+
+def read_line(prompt: str, *, prefill: str = "") -> str:
+    """What the user types; `prefill` stands on the line already, to be changed."""
+    if sys.platform == "win32" or not prefill:
+        return input(prompt)
+    readline.set_startup_hook(lambda: readline.insert_text(prefill))
+    try:
+        return input(prompt)
+    finally:
+        readline.set_startup_hook(None)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
-"""The pieces that a reply is shown in: text, thinking, tool calls, notes.
+"""The pieces that a chat is shown in: text, thinking, tool calls, what the user said, notes.
 
 A piece grows until it is `finished`. It gives away the lines that can be printed for good, each once,
-and renders what is left. Which piece a part belongs to, and when to draw, is screen.py.
+and renders what is left. Which piece a part belongs to is assembly.py; when to draw is screen.py.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from rich.text import Text as StyledText
 from indelible.content import ToolResult
 from indelible.terminal.markdown import Line, disarm, render_lines, render_markdown, split_finished, trim_blank
 
+PROMPT: Final = "you › "
 _MARGIN: Final = Segment("┆ ", Style(dim=True))
 
 
@@ -48,11 +49,15 @@ class TextPiece:
 
 
 class ThoughtPiece:
-    """The model's thinking: dimmed, with a margin, so that nobody takes it for the answer."""
+    """The model's thinking: dimmed, with a margin, so that nobody takes it for the answer.
+
+    A `fleeting` one stands in the middle of a sentence, and is seen only while it grows.
+    """
 
     def __init__(self) -> None:
         self.text = ""
         self.finished = False
+        self.fleeting = False
 
     def take_finished(self, console: Console) -> list[Line]:
         return self.render(console) if self.finished else []
@@ -92,6 +97,20 @@ class ToolPiece:
             yield f"{sign} ", colour
             yield call, "dim"
             yield f" → {self.result.output}", colour
+
+
+class QuotePiece:
+    """What the user said, if it was not typed just now."""
+
+    def __init__(self, text: str) -> None:
+        self.finished = True
+        self._text = disarm(text)
+
+    def take_finished(self, console: Console) -> list[Line]:
+        return self.render(console)
+
+    def render(self, console: Console) -> list[Line]:
+        return render_lines(StyledText.assemble((PROMPT, "bold cyan"), self._text), console)
 
 
 class NotePiece:

@@ -4,45 +4,72 @@ This is what runs when standard input or output is a pipe or a file. The answer 
 comes, as the markdown it is; a tool's answer is a line in brackets; thinking is left out. What is
 not part of an answer goes to standard error. `echo "roll a die" | indelible chat` is a whole
 session, and its exit status is 0, or 1 if a reply failed.
+
+A chat that is resumed while a reply runs, or after a crash has cut one, writes that reply first, all of it. What
+was said before is not written again.
+
+Must stay true (tests/terminal/test_plain.py).
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import TextIO
 
+from indelible.app import App, Chat
 from indelible.content import Part, TextDelta, ToolResult
-from indelible.loop import Scope
-from indelible.terminal.conversation import Conversation
+from indelible.store.port import Outcome
+from indelible.terminal.backstage import Backstage
+from indelible.terminal.follow import BUSY, Follower, begin_chat
 from indelible.terminal.markdown import disarm
 
 
-def answer_lines(conversation: Conversation, lines: Iterable[str], *, out: TextIO, errors: TextIO) -> int:
-    """Answer each line that is not blank; returns the exit status."""
+class PlainChat:
+    """One session. `failed` says whether any reply of it did."""
 
-    def tell(text: str) -> None:
-        errors.write(f"{text}\n")
-        errors.flush()
+    def __init__(self, backstage: Backstage[App], *, out: TextIO, errors: TextIO) -> None:
+        self.failed = False
+        self._backstage = backstage
+        self._app = backstage.value
+        self._out = out
+        self._errors = errors
+        self._follower: Follower | None = None
 
-    status = 0
-    with asyncio.Runner() as runner:
+    def run(self, chat: Chat | None, lines: Iterable[str]) -> None:
+        """Answer each line that is not blank."""
+        if chat is not None:
+            self._backstage.run(self._resume(chat))
         for words in filter(None, map(str.strip, lines)):
-            writer = _ReplyWriter(out)
-            if not runner.run(conversation.reply(words, scope=Scope(), publish=writer.write_part, tell=tell)):
-                status = 1
-            writer.end()
-    return status
+            self._backstage.run(self._reply(words))
+
+    async def _resume(self, chat: Chat) -> None:
+        now = await self._app.feed.snapshot(chat.id)
+        is_running = now.status in BUSY
+        self._follower = Follower(chat, clock=self._app.clock, after=None if is_running else now.cursor, shown_turns=1)
+        if is_running:
+            await self._write(self._follower)
+
+    async def _reply(self, words: str) -> None:
+        if self._follower is None:
+            self._follower = await begin_chat(self._app)
+        await self._write(self._follower, await self._follower.chat.post(words))
+
+    async def _write(self, follower: Follower, sent: Outcome | None = None) -> None:
+        writer = _ReplyWriter(self._out, self._errors)
+        await follower.follow(writer, sent)
+        writer.end()
+        self.failed |= follower.status == "error"
 
 
 class _ReplyWriter:
-    """Writes one reply, with a blank line after it."""
+    """A stage (follow.py) that is written: one reply, with a blank line after it."""
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: TextIO, errors: TextIO) -> None:
         self._out = out
+        self._errors = errors
         self._at_line_start = True
 
-    def write_part(self, part: Part) -> None:
+    def show(self, part: Part) -> None:
         match part:
             case TextDelta():
                 self._write(disarm(part.delta))
@@ -53,6 +80,26 @@ class _ReplyWriter:
                 self._write(disarm(f"\n[{part.name} {verb}: {output}]\n\n"))
             case _:
                 pass
+
+    def begin_attempt(self) -> None:
+        pass
+
+    def end_attempt(self, *, cut: bool) -> None:
+        if not cut:
+            self._end_line()
+
+    def drop_attempt(self) -> None:
+        pass
+
+    def quote(self, text: str) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        self._errors.write(f"{disarm(text)}\n")
+        self._errors.flush()
+
+    def announce(self, text: str) -> None:
+        self.note(text)
 
     def end(self) -> None:
         self._end_line()

@@ -26,6 +26,9 @@ class ScriptEnded(BaseException):
 
 
 class ScriptedModel:
+    makes_titles = False
+    """Each call is one that the test wrote down, and nobody writes down calls for a title."""
+
     def __init__(
         self,
         streams: Sequence[Script] = (),

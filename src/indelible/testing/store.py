@@ -5,7 +5,8 @@ was written, or after it, when all was written and nobody was told. `Crashed` is
 program that is killed runs no handler either. Whoever is dead stays dead: every later call fails as well.
 
 `take_over` is the plainest worker there can be. It takes a chat as a restarted process would, closes what is
-open, and brings the chat to rest; it knows nothing but the database.
+open, and brings the chat to rest; it knows nothing but the database. A call that somebody started is never run
+again by it: its outcome is unknown (P5).
 
 This module needs SQLAlchemy, so `indelible.testing` does not import it by itself. What a chat must look like
 afterwards is wholeness.py.
@@ -14,21 +15,34 @@ afterwards is wholeness.py.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
+from sqlalchemy import bindparam, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from indelible.content import Finish, Message, Part, TextDelta, ToolResult
-from indelible.fold import Collector
+from indelible.content import Finish, Message, Part, TextDelta, ToolCall, ToolResult
+from indelible.fold import OUTCOME_UNKNOWN, Collector
 from indelible.machine.commands import Acquire, Command, FinishInterruption, FinishTurn, Interrupt, StartAttempt
 from indelible.machine.states import Status
 from indelible.store.append import Appended, JournalRow
+from indelible.store.engine import begin_read
 from indelible.store.port import NO_WORDS, Outcome, Words
 from indelible.store.sql import SqlStore
+from indelible.store.tables import attempts, chats, turns
 from indelible.testing.wholeness import StoredChat, load_chat
 
 T = TypeVar("T")
 LAST_WORDS = "(brought to rest)"
+_AT_REST: Final = (Status.WAITING, Status.ERROR)
+_OPEN_WORK: Final = (
+    select(
+        chats.c.status, chats.c.holder, chats.c.epoch, turns.c.id.label("turn_id"), attempts.c.id.label("attempt_id")
+    )
+    .select_from(chats)
+    .outerjoin(turns, (turns.c.chat_id == chats.c.id) & turns.c.ended_at.is_(None))
+    .outerjoin(attempts, (attempts.c.chat_id == chats.c.id) & attempts.c.ended_at.is_(None))
+    .where(chats.c.id == bindparam("chat_id"))
+)
 
 
 class Crashed(BaseException):
@@ -84,8 +98,14 @@ def finish_parts(said: Sequence[Part]) -> list[Part]:
     for part in said:
         collector.add(part)
     missing = [call for call in collector.local_calls() if not collector.has_result(call)]
-    answers: list[Part] = [ToolResult(call_id=call.id, name=call.name, output="done") for call in missing]
+    answers: list[Part] = [_answer(call) for call in missing]
     return answers if collector.finish is not None else [*answers, Finish()]
+
+
+def _answer(call: ToolCall) -> ToolResult:
+    if call.started:
+        return ToolResult(call_id=call.id, name=call.name, output=OUTCOME_UNKNOWN, is_error=True)
+    return ToolResult(call_id=call.id, name=call.name, output="done")
 
 
 async def take_over(store: SqlStore, engine: AsyncEngine, chat_id: str, worker_id: str) -> StoredChat | None:
@@ -93,30 +113,30 @@ async def take_over(store: SqlStore, engine: AsyncEngine, chat_id: str, worker_i
 
     Whoever held the chat has to be dead by now: its heartbeat is old, or its row is gone.
     """
-    while (stored := await load_chat(engine, chat_id)) is not None:
-        status = Status(stored.chat.status)
-        if status in {Status.WAITING, Status.ERROR}:
-            break
-        if status is Status.REQUIRES_ACTION:
+    while (work := await _load_open_work(engine, chat_id)) is not None and Status(work.status) not in _AT_REST:
+        if work.status == Status.REQUIRES_ACTION:
             await store.execute(chat_id, Interrupt())
-        elif stored.chat.holder != worker_id:
+        elif work.holder != worker_id:
             await store.execute(chat_id, Acquire(worker_id=worker_id))
+        elif work.status == Status.INTERRUPTING:
+            await store.execute(chat_id, FinishInterruption(epoch=work.epoch, turn_id=work.turn_id))
         else:
-            await _end_turn(store, stored)
-    return stored
+            await _end_turn(store, chat_id, work)
+    return await load_chat(engine, chat_id)
 
 
-async def _end_turn(store: SqlStore, stored: StoredChat) -> None:
-    chat, turn, attempt = stored.chat, stored.open_turn, stored.open_attempt
-    assert turn is not None
-    if chat.status == Status.INTERRUPTING:
-        await store.execute(chat.id, FinishInterruption(epoch=chat.epoch, turn_id=turn.id))
-        return
-    if attempt is not None:
-        rest, attempt_id = finish_parts(stored.parts_of(attempt.id)), attempt.id
+async def _load_open_work(engine: AsyncEngine, chat_id: str) -> Any:
+    async with begin_read(engine) as connection:
+        return (await connection.execute(_OPEN_WORK, {"chat_id": chat_id})).one_or_none()
+
+
+async def _end_turn(store: SqlStore, chat_id: str, work: Any) -> None:
+    if work.attempt_id is not None:
+        said = [part for row in await store.rows(work.attempt_id) for part in row.parts]
+        rest, attempt_id = finish_parts(said), work.attempt_id
     else:
-        started = await store.execute(chat.id, StartAttempt(epoch=chat.epoch, turn_id=turn.id))
+        started = await store.execute(chat_id, StartAttempt(epoch=work.epoch, turn_id=work.turn_id))
         assert started.attempt is not None
         rest, attempt_id = [TextDelta("1", LAST_WORDS), Finish()], started.attempt.id
-    finish = FinishTurn(epoch=chat.epoch, turn_id=turn.id, attempt_id=attempt_id)
-    await store.execute(chat.id, finish, Words(rest=rest))
+    finish = FinishTurn(epoch=work.epoch, turn_id=work.turn_id, attempt_id=attempt_id)
+    await store.execute(chat_id, finish, Words(rest=rest))

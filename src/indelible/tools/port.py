@@ -310,6 +310,7 @@ class ToolCallRecord(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     index: int
     idempotency_key: str
+    idempotent: bool = False
 
 
 class Ledger(Protocol):

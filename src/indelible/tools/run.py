@@ -149,6 +149,7 @@ class ToolRun:
             step=self._step,
             index=index,
             idempotency_key=f"{self._turn_id}/{self._step}/{index}",
+            idempotent=tool.idempotent,
         )
         context = ToolContext(
             call_id=call.id,

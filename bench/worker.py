@@ -1,0 +1,258 @@
+"""What a running chat costs, how soon a stop is durable, and how soon somebody goes on after a worker is gone.
+
+The CPU per token is that of this whole process (not of the PostgreSQL server) while every chat speaks at 50 tokens per
+second: from a scripted model through the loop, the journal and its commit to a reader of the same process. Beside it
+stands the limit, measured in the same run: the loop alone, with the same model at the same pace and nobody behind it.
+Only a stretch in the middle is measured, when all chats are speaking.
+
+A stop is timed at 100 running chats, from the user's call to its answer: what was said until then is committed as a
+partial reply by that time. Whoever was stopped begins to speak again, so it is 100 all the time.
+
+A takeover is timed between processes with the default leases, from the signal to the first row that another worker
+has committed. On SQLite the same program is started again, and that start is the most of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+from sqlalchemy import func, select
+
+import indelible
+from bench.databases import start_databases
+from indelible.app import Chat
+from indelible.content import Part, TextDelta
+from indelible.loop import run
+from indelible.models import Call
+from indelible.scope import Scope
+from indelible.settings import load_settings
+from indelible.store.engine import begin_read, open_engine
+from indelible.store.tables import attempts, journal
+
+_CHATS: Final = (1, 20, 100)
+_TOKEN_INTERVAL_S: Final = 0.02
+_WORD: Final = "word "
+_MEASURED_S: Final = 2.5
+_TAKEN_OVER: Final = 10
+
+
+class Speaker:
+    """Speaks at 50 tokens per second, until it is stopped."""
+
+    provider: Final = "bench"
+    name: Final = "bench"
+    context_limit: Final = None
+    makes_titles: Final = False
+
+    async def stream(self, _call: Call) -> AsyncIterator[Part]:
+        due = time.perf_counter()
+        while True:
+            due += _TOKEN_INTERVAL_S
+            await asyncio.sleep(max(0, due - time.perf_counter()))
+            yield TextDelta("1", _WORD)
+
+
+class Heard:
+    """What has come to the readers of so many chats; `all_speak` is set when there is something of each."""
+
+    def __init__(self, chats: int) -> None:
+        self.tokens = 0
+        self.all_speak = asyncio.Event()
+        self._silent = set(range(chats))
+
+    def add(self, chat: int, part: Part) -> None:
+        if part.text:
+            self.tokens += len(part.text) // len(_WORD)
+            self._silent.discard(chat)
+            if not self._silent:
+                self.all_speak.set()
+
+
+async def measure() -> None:
+    console = Console()
+    costs = Table(
+        "chats", "loop alone", title="CPU per token, from a scripted model to a reader, 50 tokens/s in every chat"
+    )
+    stops = Table("database", "p50", "p99", title=f"From a stop to its durable partial, at {_CHATS[-1]} chats")
+    takeovers = Table("database", "what happened", "first", "last", title="From a worker's end to the next word")
+    with console.status("starting PostgreSQL") as status:
+        async with start_databases() as addresses:
+            rows: dict[int, list[float]] = {}
+            for count in _CHATS:
+                status.update(f"the loop alone, {count} chats")
+                rows[count] = [await _measure_loop(count)]
+            for name, address in addresses.items():
+                costs.add_column(name, justify="right")
+                for count in _CHATS:
+                    status.update(f"{name}: {count} chats")
+                    async with _speaking(address, count) as (chats, heard):
+                        rows[count].append(await _measure_stretch(heard))
+                        if count == _CHATS[-1]:
+                            status.update(f"{name}: stopping")
+                            _tell_stops(stops, name, await _measure_stops(chats))
+            for count, (alone_us, *with_store_us) in rows.items():
+                ratios = [f"{cost_us:.0f} µs  {cost_us / alone_us:.1f} ×" for cost_us in with_store_us]
+                costs.add_row(f"{count}", f"{alone_us:.0f} µs", *ratios)
+            for name, address in addresses.items():
+                for number in (signal.SIGKILL, signal.SIGTERM):
+                    status.update(f"{name}: {number.name}")
+                    waits_s = await _measure_takeover(address, number, alone=name == "SQLite")
+                    takeovers.add_row(name, number.name, f"{min(waits_s):.2f} s", f"{max(waits_s):.2f} s")
+    for table in (costs, stops, takeovers):
+        console.print(table)
+
+
+# --- CPU per token -------------------------------------------------------------------------
+
+
+async def _measure_loop(count: int) -> float:
+    """Microseconds per token of the loop alone."""
+    heard = Heard(count)
+
+    async def speak(at: int, scope: Scope) -> None:
+        publish = partial(heard.add, at)
+        try:
+            await run(model=Speaker(), messages=[], persist_step=lambda step, scope: None, publish=publish, scope=scope)
+        except indelible.Interrupted:
+            return
+
+    with Scope() as scope:
+        async with asyncio.TaskGroup() as group:
+            for at in range(count):
+                group.create_task(speak(at, scope))
+            await heard.all_speak.wait()
+            cost_us = await _measure_stretch(heard)
+            scope.interrupt()
+    return cost_us
+
+
+async def _measure_stretch(heard: Heard) -> float:
+    """Microseconds of CPU per token, while all chats speak."""
+    tokens, started = heard.tokens, time.process_time()
+    await asyncio.sleep(_MEASURED_S)
+    return (time.process_time() - started) / (heard.tokens - tokens) * 1e6
+
+
+@asynccontextmanager
+async def _speaking(address: str, count: int) -> AsyncIterator[tuple[list[Chat], Heard]]:
+    """So many chats that speak, each with a reader. At the end they are stopped."""
+    heard = Heard(count)
+
+    async def read(at: int, chat: Chat) -> None:
+        async for event in chat.events():
+            for part in event.parts:
+                heard.add(at, part)
+
+    async with indelible.open(address, model=Speaker()) as app:
+        chats = [await app.create("Speak.") for _ in range(count)]
+        async with asyncio.TaskGroup() as group:
+            reading = [group.create_task(read(at, chat)) for at, chat in enumerate(chats)]
+            await heard.all_speak.wait()
+            yield chats, heard
+            for task in reading:
+                task.cancel()
+        for chat in chats:
+            await chat.interrupt(wait=False)
+
+
+# --- stops ---------------------------------------------------------------------------------
+
+
+async def _measure_stops(chats: Sequence[Chat]) -> list[float]:
+    """Milliseconds from a stop to its answer, in order of size."""
+    taken_ms: list[float] = []
+    for chat in chats:
+        started = time.perf_counter()
+        stopped = await chat.interrupt()
+        taken_ms.append((time.perf_counter() - started) * 1000)
+        assert stopped.stopped, "there was nothing to stop"
+        await chat.post("Speak again.")
+    return sorted(taken_ms)
+
+
+def _tell_stops(table: Table, name: str, taken_ms: list[float]) -> None:
+    p50_ms, p99_ms = (taken_ms[math.ceil(len(taken_ms) * share) - 1] for share in (0.5, 0.99))
+    table.add_row(name, f"{p50_ms:.0f} ms", f"{p99_ms:.0f} ms")
+
+
+# --- takeovers -----------------------------------------------------------------------------
+
+
+async def _measure_takeover(address: str, number: signal.Signals, *, alone: bool) -> list[float]:
+    """Seconds from the signal to the first row of the next attempt, for each chat."""
+    async with indelible.open(address, work=False) as app:
+        processes = [await _start_worker(address)]
+        try:
+            chats = [await app.create("Speak.") for _ in range(_TAKEN_OVER)]
+            await _wait_for_attempts(address, chats, 1)
+            if not alone:
+                processes.append(await _start_worker(address))
+            signalled_at = datetime.now(UTC)
+            os.kill(processes[0].pid or 0, number)
+            await asyncio.to_thread(processes[0].join)
+            if alone:
+                processes.append(await _start_worker(address))
+            started_at = await _wait_for_attempts(address, chats, 2)
+            for chat in chats:
+                await chat.interrupt(wait=False)
+            return [(at - signalled_at).total_seconds() for at in started_at]
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+
+
+async def _wait_for_attempts(address: str, chats: list[Chat], count: int) -> list[datetime]:
+    """Until each chat has had so many attempts that said something. Gives when the last of them first did."""
+    own = attempts.c.chat_id.in_([chat.id for chat in chats])
+    joined = select(attempts.c.chat_id, journal.c.at).join_from(
+        attempts, journal, attempts.c.id == journal.c.attempt_id
+    )
+    first_rows = joined.where(own, journal.c.n == 1).subquery()
+    told = select(func.max(first_rows.c.at).label("at")).group_by(first_rows.c.chat_id).having(func.count() >= count)
+    engine = await open_engine(address, pool_size=1)
+    try:
+        while True:
+            async with begin_read(engine) as connection:
+                found = [row.at for row in await connection.execute(told)]
+            if len(found) == len(chats):
+                return found
+            await asyncio.sleep(_TOKEN_INTERVAL_S)
+    finally:
+        await engine.dispose()
+
+
+async def _start_worker(address: str) -> SpawnProcess:
+    """A process that works on this database; returns when it does."""
+    context = multiprocessing.get_context("spawn")
+    told, telling = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(address, telling))
+    process.start()
+    await asyncio.to_thread(told.recv)
+    return process
+
+
+def _work(address: str, telling: Connection) -> None:
+    asyncio.run(_work_until_told(address, lambda: telling.send("ready")))
+
+
+async def _work_until_told(address: str, tell_ready: Callable[[], None]) -> None:
+    leave = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave.set)
+    async with indelible.open(address, model=Speaker(), settings=load_settings()):
+        tell_ready()
+        await leave.wait()

@@ -1,0 +1,22 @@
+"""The feed: what happens in a chat, to whoever reads it, from wherever a reader was.
+
+    async with feed.open(chat_id, after=cursor) as reader:
+        async for event in reader:
+            ...
+
+Events and the parts of a running reply come from the two logs of the store and never from the loop, so what anybody
+sees is on disk. The way of a piece of text to a reader of the same process is: commit, `Tail`, the `Watch` of its
+chat, the buffer of each `Reader`; one object for all readers, and no query. Where that way has a hole (another process
+wrote it, or it is long ago), the watch or the reader reads the store. Positions in the stream say what connects.
+
+hub.py puts it together; docs/feed.md describes every event.
+"""
+
+from indelible.events import FeedEvent, Position
+from indelible.feed.cursor import Cursors
+from indelible.feed.hub import Feed
+from indelible.feed.metrics import FeedMetrics
+from indelible.feed.reader import Reader
+from indelible.feed.tail import Tail
+
+__all__ = ["Cursors", "Feed", "FeedEvent", "FeedMetrics", "Position", "Reader", "Tail"]

@@ -1,0 +1,197 @@
+"""One reader of a chat: an async iterator of events that has its own pace.
+
+It begins with a snapshot, or where its cursor says, and reads the store at its own pace until it covers what the
+watch of its chat has come to. From then on it is *live*: the watch hands it every further step, and what it has seen
+already is dropped (R9: watch first, then read, then drop).
+
+Only a live reader is handed anything, and only up to a number of bytes. One that is slower than that loses what it was
+handed and reads the store again, at its own pace: it costs no memory and holds up nobody. One that falls far behind is
+told `resync`, and begins again with a snapshot, which is shorter than all that it missed. One that takes nothing for a
+long time is ended. The cursor of `resync` and of `end` is where the reader really stands, so it may also come back with
+that and miss nothing.
+
+Taking the next event may be cancelled at any time (`asyncio.timeout`) without losing one.
+
+Must stay true (tests/feed/test_reader.py, tests/feed/test_resume.py): no event is missed or told twice, whenever a
+reader joins; a slow reader holds a bounded number of bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Final, Self
+
+import msgspec
+
+from indelible.content import encode
+from indelible.errors import NotFound
+from indelible.events import Body, EndReason, EventKind, FeedEvent, Position
+from indelible.feed.metrics import FeedMetrics
+from indelible.feed.watch import Watch
+from indelible.feed.weave import Step, covers, follow
+
+BUFFER_BYTES: Final = 1024 * 1024
+RESYNC_BYTES: Final = 8 * 1024 * 1024
+
+
+class Reader:
+    """See the module header. Made by `Feed.open`. For one task at a time."""
+
+    def __init__(
+        self,
+        watch: Watch,
+        *,
+        buffer_bytes: int = BUFFER_BYTES,
+        resync_bytes: int = RESYNC_BYTES,
+        metrics: FeedMetrics | None = None,
+    ) -> None:
+        self.position: Position | None = None
+        self._watch = watch
+        self._buffer_bytes = buffer_bytes
+        self._resync_bytes = resync_bytes
+        self._metrics = metrics
+        self._steps: deque[Step] = deque()
+        self._held_bytes = 0
+        self._missed_bytes: int | None = None  # since it was last live, if it was
+        self._is_live = False
+        self._is_lagging = False
+        self._is_taking = False
+        self._has_taken = False
+        self._idle_since_s: float | None = None
+        self._end_reason: EndReason | None = None
+        self._is_over = False
+        self._stirred = asyncio.Event()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> FeedEvent:
+        if self._is_over:
+            raise StopAsyncIteration
+        self._is_taking = True
+        try:
+            while (event := self._take()) is None:
+                await self._move_on()
+            return event
+        finally:
+            self._is_taking = False
+            self._has_taken = True
+
+    def take_at_hand(self) -> FeedEvent | None:
+        """The next event if there is one without waiting, for whoever sends several at once."""
+        self._has_taken = True
+        return None if self._is_over else self._take()
+
+    @property
+    def held_bytes(self) -> int:
+        """What waits in memory to be taken."""
+        return self._held_bytes
+
+    # --- what the watch and the hub tell ---
+
+    def push(self, step: Step) -> None:
+        size_bytes = step.size_bytes
+        if self._is_live and self._steps and self._held_bytes + size_bytes > self._buffer_bytes:
+            self._missed_bytes = self._held_bytes
+            self._drop_all()
+        if self._is_live:
+            self._steps.append(step)
+            self._held_bytes += size_bytes
+        elif self._missed_bytes is not None:
+            self._count_missed(self._missed_bytes + size_bytes)
+        self._stirred.set()
+
+    def end(self, reason: EndReason) -> None:
+        """Tell the reader that this is the end, before anything that it has not taken yet."""
+        self._drop_all()
+        self._end_reason = self._end_reason or reason
+        self._stirred.set()
+
+    def check_pace(self, now_s: float, *, idle_limit_s: float) -> None:
+        """End a reader that has something to take and has taken nothing for so long."""
+        has_something = bool(self._steps) or not self._is_live
+        if self._is_taking or self._has_taken or not has_something:
+            self._has_taken = False
+            self._idle_since_s = None
+        elif self._idle_since_s is None:
+            self._idle_since_s = now_s
+        elif now_s - self._idle_since_s >= idle_limit_s:
+            self.end("slow")
+
+    def _count_missed(self, missed_bytes: int) -> None:
+        self._missed_bytes = missed_bytes
+        if missed_bytes > self._resync_bytes:
+            self._missed_bytes = None
+            self._drop_all()
+            self._is_lagging = True
+            if self._metrics is not None:
+                self._metrics.reader_resynced()
+
+    def _drop_all(self) -> None:
+        self._steps.clear()
+        self._held_bytes = 0
+        self._is_live = False
+
+    # --- taking ---
+
+    def _take(self) -> FeedEvent | None:
+        """The next event that is at hand."""
+        if self._end_reason is not None:
+            self._is_over = True
+            return self._tell("end", {"reason": self._end_reason})
+        if self._is_lagging:
+            self._is_lagging = False
+            self._drop_all()
+            told = self._tell("resync", {"reason": "slow"})
+            self.position = None
+            return told
+        while self._steps:
+            step = self._steps.popleft()
+            self._held_bytes -= step.size_bytes
+            position = follow(self.position, step)
+            if position is self.position:
+                continue
+            self.position = position
+            if step.event is not None:
+                is_shared = position == step.after
+                return step.event if is_shared else msgspec.structs.replace(step.event, cursor=self._write_cursor())
+        return None
+
+    def _tell(self, kind: EventKind, data: dict[str, Any]) -> FeedEvent:
+        return FeedEvent(kind, self._write_cursor(), Body(encode(data)))
+
+    def _write_cursor(self) -> str | None:
+        return None if self.position is None else self._watch.source.cursors.write(self.position)
+
+    async def _move_on(self) -> None:
+        """Nothing is at hand: wait, go live, or read."""
+        self._stirred.clear()
+        if self._is_live:
+            await self._stirred.wait()
+        elif self.position is None:
+            self._put_at_hand(await self._load_snapshot())
+        elif self._has_caught_up(self.position):
+            self._is_live = True
+            self._missed_bytes = None
+        else:
+            steps, _ = await self._watch.source.read_after(self.position)
+            self._put_at_hand(steps)
+            if not steps:  # the watch knows of a commit that this read came too early for
+                await self._stirred.wait()
+
+    def _has_caught_up(self, position: Position) -> bool:
+        edge = self._watch.position
+        return edge is not None and covers(position, edge)
+
+    async def _load_snapshot(self) -> list[Step]:
+        try:
+            snapshot, position = await self._watch.source.load_snapshot()
+        except NotFound:
+            self.end("deleted")
+            return []
+        return [Step(position, FeedEvent("snapshot", snapshot.cursor, Body(encode(snapshot))))]
+
+    def _put_at_hand(self, steps: list[Step]) -> None:
+        self._steps.extend(steps)
+        self._held_bytes += sum(step.size_bytes for step in steps)

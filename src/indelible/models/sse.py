@@ -1,0 +1,106 @@
+"""Decoding server-sent events from raw chunks.
+
+A stream of bytes is cut anywhere: inside a line, inside a character, between CR and LF. So bytes are kept until a line
+is whole, and decoded then; a CR ends a line at once, and an LF behind it is its other half. What the standard asks for:
+lines end with LF, CR or CRLF; a byte order mark at the very beginning is dropped; lines that begin with a colon are
+comments; several `data` lines are joined by newlines; an empty line ends an event, and an event without data is none.
+What is left at the end of the stream without its empty line is not an event: it was cut.
+
+An event is bounded, because a server that never ends one would fill the memory.
+
+Must stay true (tests/models/test_sse.py): however a stream is cut into chunks, the same events come out, each as soon
+as its last byte is there.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+MAX_EVENT_BYTES: Final = 16 * 1024 * 1024
+_MARK: Final = b"\xef\xbb\xbf"
+
+
+class SseEvent(NamedTuple):
+    """One event. `data` is its lines joined; `id` is the last one that the stream gave."""
+
+    event: str
+    data: bytes
+    id: str | None
+
+
+class EventTooLarge(ValueError):
+    """A single event is larger than any that makes sense."""
+
+
+class SseDecoder:
+    """Feed it chunks; it gives the events that have become complete."""
+
+    def __init__(self, *, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._max_event_bytes = max_event_bytes
+        self._at_beginning = True
+        self._after_cr = False
+        self._begun: list[bytes] = []
+        self._begun_bytes = 0
+        self._event = b""
+        self._data: list[bytes] = []
+        self._data_bytes = 0
+        self._id: str | None = None
+
+    def feed(self, chunk: bytes) -> list[SseEvent]:
+        if self._at_beginning:
+            chunk = self._skip_mark(chunk)
+        if not chunk:
+            return []
+        if self._after_cr:
+            chunk = chunk.removeprefix(b"\n")
+        self._after_cr = chunk.endswith(b"\r")
+        if b"\r" in chunk:
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        first, *others = chunk.split(b"\n")
+        self._begun.append(first)
+        self._begun_bytes += len(first)
+        self._check_size(self._begun_bytes)
+        if not others:
+            return []
+        lines = [b"".join(self._begun), *others]
+        rest = lines.pop()
+        self._begun, self._begun_bytes = [rest], len(rest)
+        return self._take_lines(lines)
+
+    def _skip_mark(self, chunk: bytes) -> bytes:
+        chunk = b"".join([*self._begun, chunk])
+        self._at_beginning = len(chunk) < len(_MARK) and _MARK.startswith(chunk)
+        self._begun = [chunk] if self._at_beginning else []
+        return b"" if self._at_beginning else chunk.removeprefix(_MARK)
+
+    def _take_lines(self, lines: list[bytes]) -> list[SseEvent]:
+        events: list[SseEvent] = []
+        for line in lines:
+            if line:
+                self._take(line)
+            elif self._data:
+                events.append(self._finish())
+            else:
+                self._event = b""
+        return events
+
+    def _take(self, line: bytes) -> None:
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            self._data.append(value)
+            self._data_bytes += len(value)
+            self._check_size(0)
+        elif name == b"event":
+            self._event = value
+        elif name == b"id" and b"\0" not in value:
+            self._id = value.decode("utf-8", "replace")
+
+    def _finish(self) -> SseEvent:
+        event = SseEvent(self._event.decode("utf-8", "replace") or "message", b"\n".join(self._data), self._id)
+        self._event, self._data, self._data_bytes = b"", [], 0
+        return event
+
+    def _check_size(self, more_bytes: int) -> None:
+        if self._data_bytes + more_bytes > self._max_event_bytes:
+            raise EventTooLarge(f"An event of more than {self._max_event_bytes:,} bytes.")

@@ -1,0 +1,52 @@
+"""How many more deaths the running turns can bear.
+
+A turn that outlives ten crashes, or three in a row in which it said nothing, is given up on purpose: whatever kills its
+workers may well be the turn itself (machine/decide.py). A proof must not run into that, so it asks before it kills. The
+database knows what each open turn has been through, save one thing: a turn whose holder has not been heard of since
+the last death may be owed a takeover. It is never owed more than one, because nobody can lose what nobody has taken.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, func, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from indelible.machine.decide import MAX_BARREN_TAKEOVERS, MAX_TAKEOVERS
+from indelible.store.engine import begin_read
+from indelible.store.snapshot import load_now
+from indelible.store.tables import attempts, chats, journal, turns, workers
+
+
+class Budget:
+    """What the open turns of a database have been through, and what they can bear."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._last_death_at: datetime | None = None
+
+    async def note_death(self) -> None:
+        """Somebody has just died."""
+        async with begin_read(self._engine) as connection:
+            self._last_death_at = await load_now(connection)
+
+    async def can_bear(self, deaths: int) -> bool:
+        """Whether every open turn would survive so many more, and whether there is one."""
+        said = select(func.count()).select_from(journal).join(attempts, attempts.c.id == journal.c.attempt_id)
+        rows = said.where(attempts.c.turn_id == turns.c.id).scalar_subquery()
+        heard_of = select(workers.c.id)
+        if self._last_death_at is not None:
+            heard_of = heard_of.where(workers.c.heartbeat_at > self._last_death_at)
+        is_owed = chats.c.holder.is_not(None) & chats.c.holder.not_in(heard_of)
+        columns = (turns.c.takeovers, turns.c.barren_takeovers, turns.c.said, rows.label("rows"), is_owed.label("owed"))
+        found = select(*columns).join_from(turns, chats, chats.c.id == turns.c.chat_id)
+        async with begin_read(self._engine) as connection:
+            running = (await connection.execute(found.where(turns.c.ended_at.is_(None)))).all()
+        return bool(running) and all(_is_bearable(turn, deaths + int(turn.owed)) for turn in running)
+
+
+def _is_bearable(turn: Row[Any], deaths: int) -> bool:
+    barren = turn.barren_takeovers if turn.rows == turn.said else 0
+    return bool(turn.takeovers + deaths < MAX_TAKEOVERS and barren + deaths < MAX_BARREN_TAKEOVERS)

@@ -1,0 +1,184 @@
+"""Whether the promises were kept: everything that readers saw, held against everything that is stored.
+
+For every chat there are the stories of those who watched it live, over all their reconnects; the story that somebody
+gets who asks for all of it afterwards; and the conversation, the snapshot and the event numbers as they are stored. For
+the tools there is their notebook. What must hold, in the order of the functions below:
+
+    each story is in order by itself                      nothing taken back, nothing repeated, one end of everything
+    each live story is the story that is stored           all that was seen is kept, and nothing was kept from anybody
+    every message that was accepted is there, once        what the user typed is safe
+    every reply is the one that is known in advance       all of it, or its beginning if somebody stopped it
+    the conversation says what the story says
+    the chat is at rest                                   nothing runs, nothing waits, no number is missing
+    no tool ran twice unless it may                       and whatever reported that it ran did run
+
+Pure: from values to sentences. Must stay true (tests/prove/test_checker.py): a history that keeps the promises has no
+fault, whatever it is; one in which any single thing was lost, doubled, changed or left open has one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
+from typing import Any, Final
+
+import msgspec
+
+from indelible.prove.story import Story, describe_message
+
+_CONTEXT: Final = 30
+_SETTLED: Final = ("complete", "interrupted")
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """All there is to know about one chat. `seqs` are the stored numbers of its events, where they can be seen.
+
+    `sent` are the messages that the server accepted, `stops` is how often somebody wanted to stop a reply.
+    """
+
+    chat_id: str
+    sent: Sequence[str]
+    stops: int
+    live: Sequence[Story]
+    stored: Story
+    messages: Sequence[dict[str, Any]]
+    snapshot: dict[str, Any]
+    seqs: Sequence[int] | None = None
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """A promise that was broken, and in which chat, if in one."""
+
+    sentence: str
+    chat_id: str | None = None
+
+
+def check_chat(evidence: Evidence, find_reply: Callable[[str], str | None]) -> list[Fault]:
+    """Which promises were broken in this chat. `find_reply` knows replies in advance, or does not (None)."""
+    found = [
+        *_check_stories(evidence),
+        *_check_live(evidence),
+        *_check_sent(evidence),
+        *_check_replies(evidence, find_reply),
+        *_check_conversation(evidence),
+        *_check_rest(evidence),
+    ]
+    return [Fault(sentence, evidence.chat_id) for sentence in found]
+
+
+def check_effects(
+    runs: Sequence[tuple[str, str]], evidence: Sequence[Evidence], *, safe: frozenset[str]
+) -> list[Fault]:
+    """Which tools ran too often or not at all. A run is a name and an idempotency key, which begins with its turn."""
+    times = Counter(runs)
+    chat_of = {turn_id: one.chat_id for one in evidence for turn_id in one.stored.turns}
+    faults = [
+        Fault(f"{name} ran {count} times under the key {key}", chat_of.get(key.split("/")[0]))
+        for (name, key), count in times.items()
+        if count > 1 and name not in safe
+    ]
+    for one in evidence:
+        reported = [result for result in one.stored.results if not result.get("is_error")]
+        for name, output in ((result["name"], str(result.get("output", ""))) for result in reported):
+            if (name, output.removeprefix("noted ")) not in times:
+                faults.append(Fault(f"{name} reported {output!r}, and there is no trace of it", one.chat_id))
+    return faults
+
+
+# --- one chat ---
+
+
+def _check_stories(evidence: Evidence) -> Iterator[str]:
+    for who, story in _name_stories(evidence):
+        for fault in story.faults:
+            yield f"{who}: {fault}"
+        for attempt_id, attempt in story.attempts.items():
+            if not attempt.has_ended:
+                yield f"{who}: {attempt_id} never ends"
+        for turn_id, turn in story.turns.items():
+            if len(turn.outcomes) != 1:
+                yield f"{who}: {turn_id} ends {len(turn.outcomes)} times"
+
+
+def _name_stories(evidence: Evidence) -> list[tuple[str, Story]]:
+    live = [(f"reader {number}", story) for number, story in enumerate(evidence.live, 1)]
+    return [*live, ("a newcomer", evidence.stored)]
+
+
+def _check_live(evidence: Evidence) -> Iterator[str]:
+    stored = evidence.stored
+    unfinished = [who for who, story in _name_stories(evidence) if story.cursor != evidence.snapshot["cursor"]]
+    yield from (f"{who} was not told all there is" for who in unfinished)
+    if stored.cursor != evidence.snapshot["cursor"]:
+        return
+    for number, story in enumerate(evidence.live, 1):
+        for attempt_id in stored.attempts.keys() | story.attempts.keys():
+            seen, kept = (which.attempts.get(attempt_id) for which in (story, stored))
+            if seen is None or kept is None:
+                yield f"reader {number}: {attempt_id} was {'not seen' if seen is None else 'seen and is not stored'}"
+            elif seen.rows != kept.rows:
+                yield f"reader {number}: of {attempt_id}, seen is not stored: {tell_difference(seen.text, kept.text)}"
+        for seen_fact, kept_fact in zip_longest(story.facts, stored.facts):
+            if seen_fact != kept_fact:
+                yield f"reader {number} was told {seen_fact}, and stored is {kept_fact}"
+                break
+
+
+def _check_sent(evidence: Evidence) -> Iterator[str]:
+    accepted, there = Counter(evidence.sent), Counter(evidence.stored.questions)
+    for text, times in (accepted - there).items():
+        yield f"a message was accepted and {there[text]} of {times + there[text]} are stored: {text!r}"
+    for text in there - accepted:
+        yield f"a message is stored more often than it was sent: {text!r}"
+
+
+def _check_replies(evidence: Evidence, find_reply: Callable[[str], str | None]) -> Iterator[str]:
+    for turn_id, turn in evidence.stored.turns.items():
+        if turn.outcomes and turn.outcomes[0] not in _SETTLED:
+            yield f"{turn_id} ended as {turn.outcomes[0]}"
+        known = find_reply(turn.question)
+        shown = evidence.stored.read_turn(turn_id)
+        if shown != turn.reply:
+            yield f"{turn_id}: shown is not kept: {tell_difference(shown, turn.reply)}"
+        if known is None:
+            continue
+        is_whole = turn.outcomes == ["complete"]
+        if turn.reply != known if is_whole else not known.startswith(turn.reply):
+            told = "the whole reply" if is_whole else "the beginning of the reply"
+            yield f"{turn_id} is not {told} to {turn.question!r}: {tell_difference(turn.reply, known)}"
+    answered = Counter(turn.question for turn in evidence.stored.turns.values())
+    for text, times in (answered - Counter(evidence.sent)).items():
+        yield f"a message was answered {times} times too often: {text!r}"
+    stopped = sum(turn.outcomes == ["interrupted"] for turn in evidence.stored.turns.values())
+    if stopped > evidence.stops:
+        yield f"{stopped} replies were stopped, and only {evidence.stops} times somebody wanted that"
+
+
+def _check_conversation(evidence: Evidence) -> Iterator[str]:
+    """Nobody edits and nobody goes back here, so the conversation is all messages in the order in which they came."""
+    said = [describe_message(message) for message in evidence.messages]
+    for is_said, is_told in zip_longest(said, evidence.stored.messages):
+        if is_said != is_told:
+            yield f"the conversation has {is_said}, and the feed tells of {is_told}"
+            break
+
+
+def _check_rest(evidence: Evidence) -> Iterator[str]:
+    snapshot = evidence.snapshot
+    wanted: dict[str, Any] = {"status": "waiting", "turn": None, "live": None, "queue": [], "error": None}
+    for name, value in wanted.items():
+        if snapshot[name] != value:
+            yield f"the chat is not at rest: its {name} is {snapshot[name]!r}"
+    if evidence.seqs is not None and list(evidence.seqs) != list(range(1, len(evidence.seqs) + 1)):
+        yield f"its events are numbered {list(evidence.seqs)}"
+
+
+def tell_difference(one: str, other: str) -> str:
+    """Where two texts differ first, with a little of what is around."""
+    if one == other:
+        return "the texts are the same, their rows are not"
+    at = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    begin = max(0, at - _CONTEXT)
+    pieces = [text[begin : at + _CONTEXT] for text in (one, other)]
+    return f"after {at} characters …{pieces[0]!r} and …{pieces[1]!r}"

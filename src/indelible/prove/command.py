@@ -1,0 +1,44 @@
+"""What `indelible prove` does with a terminal: a bar while it kills, then the report. Gives the exit status."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from indelible.prove.report import Report, print_report
+from indelible.prove.run import Plan, prove, prove_server
+
+
+def prove_and_tell(plan: Plan) -> int:
+    """Start servers, kill them, and say what came of it."""
+    with _make_progress() as progress:
+        bar = progress.add_task("Taking servers away", total=plan.kills)
+
+        def show(kills: int) -> None:
+            progress.update(bar, completed=kills)
+            if kills >= plan.kills:
+                progress.update(bar, description="Waiting for the last replies")
+
+        report = asyncio.run(prove(plan, on_kill=show))
+    return _tell(report)
+
+
+def prove_server_and_tell(url: str, *, seed: int, chats: int, seconds: float, token: str | None) -> int:
+    """Use a server that somebody else runs, and say what came of it."""
+    with _make_progress() as progress:
+        progress.add_task(f"Using {url}", total=None)
+        report = asyncio.run(prove_server(url, seed=seed, chats=chats, seconds=seconds, token=token))
+    return _tell(report)
+
+
+def _make_progress() -> Progress:
+    screen = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
+
+
+def _tell(report: Report) -> int:
+    print_report(report, Console())
+    return 0 if report.is_proof else 1

@@ -1,0 +1,111 @@
+"""The server process that is killed: the real server, with the model and the tools of the proof inside.
+
+It is forked from a process that has imported everything (multiprocessing's `forkserver`), because importing takes ten
+times as long as everything else that a restart does. Apart from that it is what `indelible serve` is: the same
+application, the same loop, the same signals.
+
+Its line to whoever started it carries one word back, that it is ready or why not, and then the points at which it
+shall die (points.py). It never outlives whoever started it: when the line breaks, it dies.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import msgspec
+
+from indelible.errors import IndelibleError
+from indelible.prove.model import MODEL, ProofModel, make_tools
+from indelible.prove.points import Point, Points, install
+from indelible.prove.sabotage import Sabotage, commit
+from indelible.server.application import Server
+from indelible.server.serve import serve
+from indelible.settings import ENV_PREFIX, load_settings
+
+
+class Arming(msgspec.Struct, frozen=True):
+    """Die when this point is passed for the `count`-th time."""
+
+    point: Point
+    count: int
+
+
+class Orders(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server is started with. `directory` is where its log and the notebook of its tools are."""
+
+    database: str
+    directory: Path
+    port: int = 0
+    settings: dict[str, Any] = {}
+    arming: Arming | None = None
+    sabotage: Sabotage | None = None
+
+    @property
+    def notebook(self) -> Path:
+        return self.directory / "notebook"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "server.log"
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """The server answers requests."""
+
+
+class Unable(msgspec.Struct, frozen=True):
+    """The server cannot start, for this reason."""
+
+    reason: str
+
+
+def run_server(orders: Orders, line: Connection) -> None:
+    """Serve until a signal, or whoever started it, ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started it
+    signal.signal(signal.SIGTERM, _leave)
+    _forget_surroundings(orders.directory)
+    logging.basicConfig(filename=orders.log, force=True, format="%(asctime)s %(process)d %(levelname)s %(message)s")
+    points = Points()
+    install(points)
+    if orders.sabotage is not None:
+        commit(orders.sabotage)
+    if orders.arming is not None:
+        points.arm(orders.arming.point, orders.arming.count)
+    threading.Thread(target=_follow, args=(line, points), daemon=True).start()
+    try:
+        settings = load_settings(
+            database=orders.database, host="127.0.0.1", port=orders.port, titles=False, **orders.settings
+        )
+        server = Server(settings, models={MODEL: ProofModel()}, tools=make_tools(orders.notebook, points))
+        serve(server, on_ready=lambda _url: line.send(Ready()))
+    except (IndelibleError, ValueError) as error:
+        line.send(Unable(str(error)))
+        sys.exit(1)
+
+
+def _forget_surroundings(directory: Path) -> None:
+    """The settings are those that were given and the defaults, whatever else stands in this directory."""
+    os.chdir(directory)
+    for name in [name for name in os.environ if name.upper().startswith(ENV_PREFIX)]:
+        del os.environ[name]
+
+
+def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(0)
+
+
+def _follow(line: Connection, points: Points) -> None:
+    try:
+        while True:
+            arming: Arming = line.recv()
+            points.arm(arming.point, arming.count)
+    except (EOFError, OSError):
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,100 @@
+"""What a proof came to, and how it is told: a short table, a verdict, and for a failure how to see it again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from indelible.prove.checker import Evidence, Fault
+
+_FAULTS_SHOWN: Final = 10
+_WAYS: Final = {
+    "sigkill": "kill -9 at a random instant",
+    "sigterm": "told to leave (SIGTERM)",
+    "sigstop": "put to sleep and woken (SIGSTOP, SIGCONT)",
+    "at_start": "kill -9 while starting",
+    "during_takeover": "kill -9 while taking chats over",
+    "before_flush": "kill -9 before a commit of what was said",
+    "after_flush": "kill -9 after such a commit, before anybody was told",
+    "before_notify": "kill -9 after a command's commit, before its hint",
+    "before_effect": "kill -9 in a tool, before it did anything",
+    "after_effect": "kill -9 in a tool, after it had done its work",
+    "during_stop": "kill -9 while a reply was being stopped",
+}
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What was counted, and what went wrong. After a failure the database stays, and so does the directory `kept`.
+
+    `knew_replies`: whether each reply was held against the one that had to come.
+    """
+
+    seed: int
+    chats: int
+    readers: int
+    reconnects: int
+    replies: dict[str, int]
+    words: int
+    seconds: float
+    knew_replies: bool
+    kills: dict[str, int] = {}
+    tool_runs: int = 0
+    faults: Sequence[Fault] = ()
+    database: str | None = None
+    kept: Path | None = None
+
+    @property
+    def is_proof(self) -> bool:
+        return not self.faults
+
+
+def count_replies(evidence: Sequence[Evidence]) -> dict[str, int]:
+    return dict(Counter(turn.outcomes[0] for one in evidence for turn in one.stored.turns.values() if turn.outcomes))
+
+
+def print_report(report: Report, console: Console) -> None:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="right")
+    table.add_column()
+    for way, count in sorted(report.kills.items(), key=lambda counted: list(_WAYS).index(counted[0])):
+        table.add_row(f"{count}×", _WAYS[way])
+    table.add_row(f"{report.chats:,}", f"chats, {report.readers:,} readers, {report.reconnects:,} reconnects")
+    told = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(report.replies.items())) or "none"
+    table.add_row(f"{sum(report.replies.values()):,}", f"replies ({told}), {report.words:,} words")
+    if report.tool_runs:
+        table.add_row(f"{report.tool_runs:,}", "runs of tools")
+    table.add_row(f"{report.seconds:.0f} s", f"in all, with seed {report.seed}")
+    console.print(table)
+    console.print()
+    console.print(describe_verdict(report), soft_wrap=True, highlight=False, markup=False)
+
+
+def describe_verdict(report: Report) -> str:
+    if report.is_proof:
+        deaths = sum(report.kills.values())
+        times = "Nothing was killed" if deaths == 0 else "Once the server was taken away"
+        times = f"{deaths} times a server was taken away" if deaths > 1 else times
+        replies = "is whole, or was stopped by its user" if report.knew_replies else "came to its end"
+        tools = "no tool ran twice that must not; " if report.tool_runs else ""
+        return (
+            f"PROVED. {times}. Every word that a reader saw is stored, once and in order; every message that was "
+            f"accepted was answered; every reply {replies}; {tools}nothing is left running."
+        )
+    shown = [_describe_fault(fault) for fault in report.faults[:_FAULTS_SHOWN]]
+    if len(report.faults) > _FAULTS_SHOWN:
+        shown.append(f"  … and {len(report.faults) - _FAULTS_SHOWN} more")
+    count = "A promise was" if len(report.faults) == 1 else f"{len(report.faults)} times a promise was"
+    lines = [f"FAILED. {count} broken. Seed {report.seed}.", *shown]
+    if report.kept is not None:
+        lines.append(f"Left for you to look at: the database {report.database}, and the servers' log in {report.kept}")
+    return "\n".join(lines)
+
+
+def _describe_fault(fault: Fault) -> str:
+    return f"  {fault.chat_id or 'a server'}: {fault.sentence}"

@@ -1,0 +1,189 @@
+"""A proof from beginning to end: servers, people, deaths, and then the question whether all of it was kept.
+
+A database that is given must be empty: the server of a proof answers every chat it finds, with the model of the proof.
+After a proof that held, its chats are deleted again; after one that did not, all is left as it is, for whoever wants
+to see why.
+
+`prove_server` does the same with a server that somebody else runs: nothing is killed, the replies are not known in
+advance, and everything else is checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from indelible.client import Client
+from indelible.errors import IndelibleError
+from indelible.prove.budget import Budget
+from indelible.prove.checker import Evidence, Fault, check_chat, check_effects
+from indelible.prove.crowd import Crowd, gather_crowd
+from indelible.prove.killer import WAYS, Killer, Way
+from indelible.prove.model import MODEL, SAFE_TOOLS, read_notebook
+from indelible.prove.process import Orders
+from indelible.prove.report import Report, count_replies
+from indelible.prove.sabotage import Sabotage
+from indelible.prove.script import find_reply
+from indelible.prove.servers import run_servers
+from indelible.settings import Settings
+from indelible.store.address import describe, get_sqlite_path, parse_address
+from indelible.store.engine import begin_read, is_sqlite, open_engine
+from indelible.store.migrate import migrate
+from indelible.store.tables import chats, events
+
+SHORT_LEASES: Final = {"heartbeat_s": 0.2, "dead_after_s": 0.8}
+_PHRASES: Final = ("Tell me something.", "And then?", "Say it with other words.", "Roll a die.")
+_PATIENCE_S: Final = 60.0
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do. Without a database there is a new SQLite file. `seconds` ends the killing sooner.
+
+    `patience_s`: how long after the last kill, and after the leases that it left, a reply may take.
+    """
+
+    seed: int
+    database: str | None = None
+    kills: int = 20
+    chats: int = 6
+    seconds: float | None = None
+    short_leases: bool = False
+    ways: tuple[Way, ...] = WAYS
+    sabotage: Sabotage | None = None
+    patience_s: float = 20.0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return dict(SHORT_LEASES) if self.short_leases else {}
+
+    @property
+    def dead_after_s(self) -> float:
+        default = Settings.model_fields["dead_after_s"].default
+        return float(self.settings.get("dead_after_s", default))
+
+
+class DatabaseInUse(IndelibleError):
+    """There are chats in it, and they would be answered by the model of the proof."""
+
+
+async def prove(plan: Plan, *, on_kill: Callable[[int], None] = lambda _: None) -> Report:
+    """Kill servers while people use them, and see whether everything was kept."""
+    directory = Path(mkdtemp(prefix="indelible-proof-"))
+    report: Report | None = None
+    try:
+        orders = _write_orders(plan, directory)
+        report = await _carry_out(plan, orders, on_kill)
+    finally:
+        if report is None or report.is_proof:
+            shutil.rmtree(directory, ignore_errors=True)
+    if report.is_proof:
+        return report
+    return replace(report, database=describe(parse_address(orders.database)), kept=directory)
+
+
+def _write_orders(plan: Plan, directory: Path) -> Orders:
+    url = parse_address(plan.database or directory / "chats.db")
+    orders = Orders(database=str(plan.database), directory=directory, settings=plan.settings, sabotage=plan.sabotage)
+    if is_sqlite(url):
+        return replace(orders, database=str(get_sqlite_path(url).resolve()))
+    # Both servers shall have something to do, whoever comes first.
+    return replace(orders, settings={**plan.settings, "worker_max_chats": plan.chats // 2 + 1})
+
+
+async def _carry_out(plan: Plan, orders: Orders, on_kill: Callable[[int], None]) -> Report:
+    alone = is_sqlite(parse_address(orders.database))
+    async with (
+        _open(orders.database) as engine,
+        run_servers(orders, count=1 if alone else 2) as servers,
+        gather_crowd([server.url for server in servers], chats=plan.chats, seed=plan.seed, model=MODEL) as crowd,
+    ):
+        began_s = time.monotonic()
+        killer = Killer(
+            servers,
+            Budget(engine),
+            seed=plan.seed,
+            ways=plan.ways,
+            dead_after_s=plan.dead_after_s,
+            provoke=crowd.stop_a_reply,
+            on_kill=on_kill,
+        )
+        await killer.kill(plan.kills, is_enough=_end_after(plan.seconds, crowd))
+        await crowd.come_to_rest(at_most_s=plan.patience_s + 2 * plan.dead_after_s)
+        evidence, faults = await crowd.testify()
+        evidence = [replace(one, seqs=await _load_seqs(engine, one.chat_id)) for one in evidence]
+        runs = read_notebook(orders.notebook)
+        faults += [*check_effects(runs, evidence, safe=SAFE_TOOLS), *map(Fault, killer.faults)]
+        counts = {"kills": dict(killer.kills), "tool_runs": len(runs), "seconds": time.monotonic() - began_s}
+        report = _judge(plan.seed, crowd, evidence, faults, knew_replies=True, **counts)
+        if report.is_proof:
+            await crowd.delete_chats()
+    return report
+
+
+async def prove_server(url: str, *, seed: int, chats: int, seconds: float, token: str | None = None) -> Report:
+    """Use a server that somebody else runs, and see whether everything was kept."""
+    async with Client(url, token=token, patience_s=0) as client:
+        await client.list_models()  # whoever is not there is told of at once
+    async with gather_crowd([url], chats=chats, seed=seed, phrases=_PHRASES, token=token) as crowd:
+        began_s = time.monotonic()
+        await asyncio.sleep(seconds)
+        await crowd.come_to_rest(at_most_s=_PATIENCE_S)
+        evidence, faults = await crowd.testify()
+        length_s = time.monotonic() - began_s
+        report = _judge(seed, crowd, evidence, faults, knew_replies=False, seconds=length_s)
+        if report.is_proof:
+            await crowd.delete_chats()
+    return report
+
+
+def _end_after(seconds: float | None, crowd: Crowd) -> Callable[[], bool]:
+    ends_s = None if seconds is None else time.monotonic() + seconds
+    return lambda: crowd.is_disappointed or (ends_s is not None and time.monotonic() > ends_s)
+
+
+def _judge(seed: int, crowd: Crowd, evidence: Sequence[Evidence], faults: Sequence[Fault], **counts: Any) -> Report:
+    witnesses = [witness for member in crowd.members for witness in member.witnesses]
+    return Report(
+        seed=seed,
+        chats=len(crowd.members),
+        readers=len(witnesses),
+        reconnects=sum(witness.reconnects for witness in witnesses),
+        replies=count_replies(evidence),
+        words=sum(len(one.stored.text.split()) for one in evidence),
+        faults=[*(fault for one in evidence for fault in check_chat(one, find_reply)), *faults],
+        **counts,
+    )
+
+
+# --- the database ---
+
+
+@asynccontextmanager
+async def _open(database: str) -> AsyncIterator[AsyncEngine]:
+    await migrate(database)
+    engine = await open_engine(database)
+    try:
+        async with begin_read(engine) as connection:
+            if (await connection.execute(select(func.count()).select_from(chats))).scalar_one():
+                raise DatabaseInUse(f"{describe(engine.url)} holds chats. A proof needs a database of its own.")
+        yield engine
+    finally:
+        await engine.dispose()
+
+
+async def _load_seqs(engine: AsyncEngine, chat_id: str) -> list[int]:
+    """The numbers of all its events, those included that only a model hears of."""
+    found = select(events.c.seq).where(events.c.chat_id == chat_id).order_by(events.c.seq)
+    async with begin_read(engine) as connection:
+        return list((await connection.execute(found)).scalars())

@@ -1,0 +1,69 @@
+"""What is asked for and what has to come back: a message whose reply is known to everybody before it is given.
+
+A wish says in plain words how long its reply is, how fast it comes, whether it is thought about first and how many
+tools it calls in its middle. Its number is unlike every other's and decides the words; each word carries its place in
+the reply. So a word that is lost, said twice, or said to the wrong chat is seen at once, by whoever reads it, and no
+memory is needed to go on with a reply: what was said tells what comes next.
+
+Pure. The model that replies is model.py; who holds the replies against this is checker.py.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Final, Self
+
+import msgspec
+
+_TEXT: Final = "Proof {number}: {words} words, {pace_ms} ms each, {tools} tools, {thoughts} thoughts."
+_PATTERN: Final = re.compile(r"Proof (\d+): (\d+) words, (\d+) ms each, (\d+) tools, (\d+) thoughts\.")
+_VOCABULARY: Final = ("oak", "river", "stone", "lamp", "harbour", "cloud", "bread", "violin", "snow", "ladder")
+_TOOLS_AT_MOST: Final = 3
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """One message, and with it its reply."""
+
+    number: int
+    words: int
+    pace_ms: int
+    tools: int = 0
+    thoughts: int = 0
+
+    def to_text(self) -> str:
+        return _TEXT.format(**msgspec.structs.asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        found = _PATTERN.fullmatch(text)
+        if found is None:
+            return None
+        number, words, pace_ms, tools, thoughts = (int(group) for group in found.groups())
+        return cls(number=number, words=words, pace_ms=pace_ms, tools=tools, thoughts=thoughts)
+
+    def list_words(self) -> list[str]:
+        """The reply, word by word; joined they are its text."""
+        chance = random.Random(self.number)  # noqa: S311  (it has to give the same words everywhere)
+        return [f"{chance.choice(_VOCABULARY)}-{place} " for place in range(1, self.words + 1)]
+
+    @property
+    def words_before_tools(self) -> int:
+        return self.words // 2 if self.tools else self.words
+
+
+def draw_wish(chance: random.Random, *, number: int) -> Wish:
+    """A wish as users have them: some short, some long, some that need tools."""
+    return Wish(
+        number=number,
+        words=chance.randint(6, 60),
+        pace_ms=chance.choice((5, 10, 20)),
+        tools=chance.randint(1, _TOOLS_AT_MOST) if chance.random() < 0.4 else 0,
+        thoughts=chance.randint(1, 5) if chance.random() < 0.3 else 0,
+    )
+
+
+def find_reply(text: str) -> str | None:
+    """The whole reply that a message will get; None if it is no wish of ours."""
+    wish = Wish.parse(text)
+    return None if wish is None else "".join(wish.list_words())

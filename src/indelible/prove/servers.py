@@ -1,0 +1,141 @@
+"""One or two servers on one database, seen from outside: started, killed, paused, started again.
+
+Each has an address of its own that stays the same over all its lives, so a client that comes back finds whoever is
+there now. The ports are below those that the system hands out to connections: a client that knocks at a port nobody
+listens on could otherwise be connected to itself.
+
+SQLite has one server, PostgreSQL two, so that what one loses the other takes over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import random
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from typing import Final
+
+from msgspec.structs import replace
+
+from indelible.errors import IndelibleError
+from indelible.prove.points import Point
+from indelible.prove.process import Arming, Orders, Ready, Unable, run_server
+
+_START_S: Final = 60.0
+_END_S: Final = 30.0
+_PORTS: Final = range(15_000, 25_000)
+_IMPORTED: Final = ["indelible.prove.process", "sqlalchemy.dialects.postgresql.asyncpg", "asyncpg", "aiosqlite"]
+
+
+class ServerNotStarted(IndelibleError):
+    """There is nothing to prove: the server does not come up."""
+
+
+class ServerProcess:
+    """One life of a server."""
+
+    def __init__(self, orders: Orders) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(_IMPORTED)
+        self._line, theirs = context.Pipe()
+        self._process: ForkServerProcess = context.Process(target=run_server, args=(orders, theirs))
+        self._process.start()
+        theirs.close()
+
+    async def wait_until_ready(self) -> bool:
+        """Whether it answers requests now. It may also have died on the way."""
+        answer = await asyncio.to_thread(self._hear, self._line)
+        if isinstance(answer, Unable):
+            raise ServerNotStarted(f"The server did not start: {answer.reason}")
+        return isinstance(answer, Ready)
+
+    def _hear(self, line: Connection) -> object:
+        try:
+            return line.recv() if line.poll(_START_S) else Unable("it says nothing.")
+        except (EOFError, OSError):
+            return None
+
+    def arm(self, point: Point, count: int) -> None:
+        self._line.send(Arming(point, count))
+
+    def send(self, number: signal.Signals) -> None:
+        if self._process.is_alive():
+            assert self._process.pid is not None
+            os.kill(self._process.pid, number)
+
+    async def wait_for_end(self, *, within_s: float = _END_S) -> int | None:
+        """How it ended: the number of its exit, or minus that of its signal. None if it still lives."""
+        await asyncio.to_thread(self._process.join, within_s)
+        return self._process.exitcode
+
+    async def kill(self) -> None:
+        self.send(signal.SIGKILL)
+        await self.wait_for_end()
+        self._line.close()
+
+
+class Server:
+    """An address, and the process that is there now."""
+
+    def __init__(self, orders: Orders) -> None:
+        self.url = f"http://127.0.0.1:{orders.port}"
+        self._orders = orders
+        self._process: ServerProcess | None = None
+
+    @property
+    def process(self) -> ServerProcess:
+        assert self._process is not None
+        return self._process
+
+    async def start(self) -> None:
+        self._process = ServerProcess(self._orders)
+        if not await self._process.wait_until_ready():
+            raise ServerNotStarted(f"The server died at its start. {self._read_last_words()}".rstrip())
+
+    def _read_last_words(self) -> str:
+        log = self._orders.log
+        return "".join(log.read_text().splitlines()[-1:]) if log.exists() else ""
+
+    async def start_doomed(self, point: Point, count: int, *, within_s: float) -> bool:
+        """Start it so that it dies at this point. Gives whether it did; either way it is dead then."""
+        self._process = ServerProcess(replace(self._orders, arming=Arming(point, count)))
+        code = await self._process.wait_for_end(within_s=within_s)
+        await self._process.kill()
+        return code is not None
+
+    async def end(self) -> None:
+        if self._process is not None:
+            await self._process.kill()
+
+
+@asynccontextmanager
+async def run_servers(orders: Orders, *, count: int) -> AsyncIterator[list[Server]]:
+    servers = [Server(replace(orders, port=port)) for port in find_free_ports(count)]
+    try:
+        for server in servers:
+            await server.start()
+        yield servers
+    finally:
+        for server in servers:
+            await server.end()
+
+
+def find_free_ports(count: int) -> list[int]:
+    chosen: list[int] = []
+    for port in random.sample(_PORTS, len(_PORTS)):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        chosen.append(port)
+        if len(chosen) == count:
+            return chosen
+    raise ServerNotStarted("There is no free port on this machine.")

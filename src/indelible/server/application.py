@@ -1,0 +1,137 @@
+"""The web application: routes, page, errors, and the parts it is made of.
+
+This is the server's composition root. While the application lives, so do the store, the feed and, unless somebody
+else does the work, a worker: `indelible.open` made them, as for any other program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from fastapi import FastAPI
+from starlette.responses import FileResponse, Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from indelible.app import open_app
+from indelible.clock import Clock, SystemClock
+from indelible.metrics import Metrics
+from indelible.models import catalog
+from indelible.models.port import Model
+from indelible.server.door import Door
+from indelible.server.office import Office
+from indelible.server.problems import MEDIA_TYPE, PROBLEM_SCHEMA, tell_problems
+from indelible.server.routes import chats, feed, messages, process, queue, turns
+from indelible.server.stream import DEFAULT_PACE, Pace
+from indelible.settings import Settings
+from indelible.tools.box import AnyTool
+
+PREFIX: Final = "/api/v1"
+_WEB: Final = Path(__file__).parent / "web"
+
+_FILE_HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
+_PAGE_HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
+    **_FILE_HEADERS,
+}
+
+
+class _WebFiles(StaticFiles):
+    """The files of the page. A browser asks whether they have changed: after an upgrade they all fit together."""
+
+    def file_response(self, *args: Any, **more: Any) -> Response:
+        response = super().file_response(*args, **more)
+        response.headers.update(_FILE_HEADERS)
+        return response
+
+
+class Server:
+    """The application, and what its process has to know of it.
+
+    `office` is there while it runs. `failure` is what kept it from starting, or ended it.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        models: Mapping[str, Model] | None = None,
+        tools: Sequence[AnyTool] = (),
+        client_tools: Sequence[AnyTool] = (),
+        work: bool = True,
+        clock: Clock | None = None,
+        pace: Pace = DEFAULT_PACE,
+    ) -> None:
+        self.settings = settings
+        self.pace = pace
+        self.office: Office | None = None
+        self.failure: BaseException | None = None
+        self._models = models or {}
+        self._tools = tools
+        self._client_tools = client_tools
+        self._work = work
+        self._clock = clock or SystemClock()
+        self.application: ASGIApp = Door(self._make_application(), token=settings.token or None)
+
+    def begin_to_leave(self) -> None:
+        """Not ready any more; readers are told to come back elsewhere. Then open connections end by themselves."""
+        if self.office is not None:
+            self.office.is_ready = False
+            self.office.app.feed.close()
+
+    def _make_application(self) -> FastAPI:
+        application = FastAPI(
+            title="Indelible",
+            version="1",
+            lifespan=self._live,
+            docs_url="/docs",
+            redoc_url=None,
+            responses={"default": {"description": "A problem.", "content": {MEDIA_TYPE: {"schema": PROBLEM_SCHEMA}}}},
+        )
+        for routes in (chats, messages, queue, turns, feed):
+            application.include_router(routes.router, prefix=PREFIX)
+        application.include_router(process.models, prefix=PREFIX)
+        application.include_router(process.health)
+        tell_problems(application)
+        application.mount("/web", _WebFiles(directory=_WEB), name="web")
+
+        @application.get("/", include_in_schema=False)
+        async def show_page() -> FileResponse:
+            return FileResponse(_WEB / "index.html", headers=_PAGE_HEADERS)
+
+        return application
+
+    @asynccontextmanager
+    async def _live(self, application: FastAPI) -> AsyncIterator[None]:
+        metrics = Metrics()
+        try:
+            async with open_app(
+                settings=self.settings,
+                model=self._models.get(self.settings.model),
+                models=self._models,
+                tools=self._tools,
+                client_tools=self._client_tools,
+                work=self._work,
+                clock=self._clock,
+                metrics=metrics,
+            ) as app:
+                names = tuple(dict.fromkeys([*self._models, *catalog.NAMES]))
+                self.office = Office(
+                    app=app, settings=self.settings, registry=metrics.registry, models=names, pace=self.pace
+                )
+                application.state.office = self.office
+                self.office.is_ready = True
+                try:
+                    yield
+                finally:
+                    self.begin_to_leave()
+        except BaseException as error:
+            self.failure = error
+            raise

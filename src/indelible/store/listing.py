@@ -1,0 +1,87 @@
+"""Lists of chats: what a user has, the newest first, a page at a time.
+
+A page goes on where the last one ended: after the chat that it ended with, in the order of the list, so that a
+chat that moves up meanwhile is never shown twice. Searching looks at titles. Pinned chats are the page's business.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+from sqlalchemy import Row, func, literal, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from indelible.machine.states import Status
+from indelible.store.engine import LOWER, begin_read, is_sqlite
+from indelible.store.read import PENDING
+from indelible.store.snapshot import load_now
+from indelible.store.tables import chats, workers
+from indelible.store.types import Id, UtcTime, clean_label
+
+
+class ChatSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a list. `version` grows with every change of the chat."""
+
+    id: str
+    status: str
+    title: str | None
+    model: str | None
+    labels: list[str]
+    pinned: bool
+    archived: bool
+    version: int
+    created_at: datetime
+    updated_at: datetime
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """Where a page ended."""
+
+    updated_at: datetime
+    id: str
+
+
+async def list_chats(
+    engine: AsyncEngine,
+    owner_id: str,
+    *,
+    archived: bool = False,
+    search: str | None = None,
+    after: Place | None = None,
+    limit: int = 50,
+    dead_after_s: float,
+) -> list[ChatSummary]:
+    wanted = select(chats).where(chats.c.owner_id == owner_id, chats.c.archived.is_(archived))
+    if search:
+        wanted = wanted.where(_lower(engine)(chats.c.title).contains(clean_label(search).lower(), autoescape=True))
+    if after is not None:
+        place = tuple_(literal(after.updated_at, UtcTime()), literal(after.id, Id))
+        wanted = wanted.where(tuple_(chats.c.updated_at, chats.c.id) < place)
+    async with begin_read(engine) as connection:
+        since = await load_now(connection) - timedelta(seconds=dead_after_s)
+        alive = set((await connection.execute(select(workers.c.id).where(workers.c.heartbeat_at > since))).scalars())
+        rows = await connection.execute(wanted.order_by(chats.c.updated_at.desc(), chats.c.id.desc()).limit(limit))
+        return [_summarise(row, alive) for row in rows]
+
+
+def _lower(engine: AsyncEngine) -> Any:
+    """SQLite's own `lower` knows no letters but ASCII's."""
+    return getattr(func, LOWER) if is_sqlite(engine.url) else func.lower
+
+
+def _summarise(row: Row[Any], alive: set[str]) -> ChatSummary:
+    is_pending = row.status == Status.RUNNING.value and row.holder not in alive
+    return ChatSummary(
+        id=row.id,
+        status=PENDING if is_pending else row.status,
+        title=row.title,
+        model=row.model,
+        labels=[] if row.labels is None else msgspec.json.decode(row.labels),
+        pinned=row.pinned,
+        archived=row.archived,
+        version=row.seq,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )

@@ -1,0 +1,262 @@
+"""The front door: `indelible.open` starts everything, ends everything, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.worker.workshop import PATIENCE_S, find_reply, quick, read_text, tell
+
+import indelible
+from indelible.app import open_app
+from indelible.content import Part, TextDelta, ToolCall
+from indelible.errors import ModelFailed, NotFound, Shutdown
+from indelible.models.port import Call
+from indelible.store.failures import DatabaseUnusable
+from indelible.store.port import Description
+from indelible.testing import ScriptedModel, parts
+from indelible.testing.model import Script
+
+SETTINGS = quick(poll_s=0.1)
+
+
+def say(text: str) -> Script:
+    return [parts.text_delta("1", text), parts.finish()]
+
+
+HANG: Script = [parts.text_delta("1", "Well"), parts.hang()]
+
+
+@pytest.fixture(autouse=True)
+async def nothing_is_left_behind() -> AsyncIterator[None]:
+    """No task and no thread of ours outlives what started it."""
+    threads = set(threading.enumerate())
+    yield
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    left = [thread.name for thread in set(threading.enumerate()) - threads if "indelible" in thread.name]
+    assert left == []
+
+
+async def test_the_example_of_the_front_page(database: str) -> None:
+    @indelible.tool
+    async def weather(city: str) -> str:
+        """The weather in a city."""
+        return f"rain in {city}"
+
+    call: Script = [parts.tool_call("c1", "weather", '{"city": "Oslo"}'), parts.finish("tool_calls")]
+    shown = ""
+    async with indelible.open(
+        database, model=ScriptedModel([call, say("Yes.")]), tools=[weather], settings=SETTINGS
+    ) as app:
+        chat = await app.create()
+        async for part in chat.send("Is it raining in Oslo?"):
+            shown += part.text
+        messages = await chat.messages()
+    assert shown == "Yes."
+    assert tell(messages)[2] == ("tool", "rain in Oslo")
+
+
+async def test_the_demo_model_answers_without_a_key(tmp_path: Path) -> None:
+    async with indelible.open(tmp_path / "new.db", model="demo") as app:
+        chat = await app.create()
+        reply = await chat.send("hello")
+        stored = find_reply(await chat.messages())
+    assert reply.text == read_text(stored.blocks) != ""
+
+
+async def test_what_is_under_way_when_it_closes_goes_on_when_it_opens_again(database: str) -> None:
+    async with open_app(database, model=ScriptedModel([HANG]), settings=SETTINGS) as app:
+        chat = await app.create()
+        async for part in chat.send("Talk"):
+            assert part.text == "Well"
+            break
+    model = ScriptedModel([say(" then")])
+    async with open_app(database, model=model, settings=SETTINGS) as app:
+        again = await app.chat(chat.id)
+        async with asyncio.timeout(PATIENCE_S):
+            async for event in again.events():
+                if event.kind in {"snapshot", "status"} and event.data["status"] == "waiting":
+                    break
+        said = [text for role, text in tell(await again.messages()) if role == "assistant"]
+    assert said == ["Well", " then"]
+
+
+async def test_a_reader_is_told_that_the_program_closes(database: str) -> None:
+    async with open_app(database, model=ScriptedModel([HANG]), settings=SETTINGS) as app:
+        chat = await app.create()
+        reading = asyncio.create_task(chat.send("Talk")._read_all())
+        async for event in chat.events():
+            if event.kind == "part":
+                break
+    with pytest.raises(Shutdown):
+        await reading
+
+
+async def test_what_the_body_raises_comes_out_as_it_is(database: str) -> None:
+    failing = ScriptedModel([[ModelFailed("The key is wrong.", kind="auth")]])
+    with pytest.raises(ModelFailed, match="The key is wrong"):
+        async with open_app(database, model=failing, settings=SETTINGS) as app:
+            await (await app.create()).send("Hello")
+
+
+async def test_a_cancelled_body_hands_over_and_leaves_nothing(database: str) -> None:
+    begun = asyncio.Event()
+    chat_id = ""
+
+    async def program() -> None:
+        nonlocal chat_id
+        async with open_app(database, model=ScriptedModel([HANG]), settings=SETTINGS) as app:
+            chat = await app.create()
+            chat_id = chat.id
+            async for _ in chat.send("Talk"):
+                begun.set()
+
+    task = asyncio.create_task(program())
+    await begun.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    async with open_app(database, work=False, settings=SETTINGS) as app:
+        assert await (await app.chat(chat_id)).status() == "pending"
+
+
+async def test_a_model_is_chosen_by_name(database: str) -> None:
+    own, other = ScriptedModel([say("own")]), ScriptedModel([say("other")], name="other")
+    async with open_app(database, model=own, models={"other": other}, settings=SETTINGS) as app:
+        chat = await app.create()
+        assert (await chat.send("1")).text == "own"
+        assert (await chat.send("2", model="other")).text == "other"
+        with pytest.raises(ModelFailed, match="no model 'nonesuch'"):
+            await chat.send("3", model="nonesuch")
+
+
+async def test_a_model_given_by_its_own_name_may_be_named(database: str) -> None:
+    """`models` may give a name to the model that answers by default, too."""
+    model = ScriptedModel([say("Hi")])
+    async with open_app(database, model="mine", models={"mine": model}, settings=quick(model="mine")) as app:
+        assert (await (await app.create()).send("Hello")).text == "Hi"
+
+
+async def test_the_model_argument_wins_over_the_settings(database: str) -> None:
+    model = ScriptedModel([say("Hi")])
+    async with open_app(database, model="mine", models={"mine": model}, settings=SETTINGS) as app:
+        assert (await (await app.create()).send("Hello")).text == "Hi"
+
+
+async def test_two_programs_may_not_work_on_one_file(tmp_path: Path) -> None:
+    file = tmp_path / "chats.db"
+    async with open_app(file, model="demo", settings=SETTINGS):
+        with pytest.raises(DatabaseUnusable, match="in use"):
+            async with open_app(file, model="demo", settings=SETTINGS):
+                raise AssertionError("unreachable")
+
+
+async def test_beside_a_working_program_one_can_send_and_read(database: str) -> None:
+    model = ScriptedModel([say("One"), HANG])
+    async with (
+        open_app(database, model=model, settings=SETTINGS),
+        open_app(database, work=False, settings=SETTINGS) as beside,
+    ):
+        chat = await beside.create()
+        assert (await chat.send("1")).text == "One"
+        reply = chat.send("2")
+        async for part in reply:
+            assert part.text == "Well"
+            await chat.interrupt(wait=False)
+        assert reply.outcome == "interrupted"
+        assert [summary.id for summary in await beside.chats()] == [chat.id]
+
+
+async def test_without_anybody_who_works_a_chat_is_pending(database: str) -> None:
+    async with open_app(database, work=False, settings=SETTINGS) as app:
+        chat = await app.create("Hello")
+        assert await chat.status() == "pending"
+        assert (await chat.interrupt()).status == "waiting"
+
+
+async def test_the_list_of_chats_is_the_users_own(database: str) -> None:
+    async with (
+        open_app(database, work=False, user="ada", settings=SETTINGS) as ada,
+        open_app(database, work=False, user="bob", settings=SETTINGS) as bob,
+    ):
+        first = await ada.create(title="First")
+        second = await ada.create(title="Second")
+        other = await bob.create(title="Other")
+        assert [chat.title for chat in await ada.chats()] == ["Second", "First"]
+        assert [chat.title for chat in await ada.chats(search="first")] == ["First"]
+        await first.archive()
+        assert [chat.id for chat in await ada.chats()] == [second.id]
+        assert [chat.id for chat in await ada.chats(archived=True)] == [first.id]
+        await first.archive(archived=False)
+        await first.describe(Description(title="New", pinned=True))
+        assert [chat.title for chat in await ada.chats(search="new")] == ["New"]
+        with pytest.raises(NotFound):
+            await ada.chat("chat_none")
+        with pytest.raises(NotFound):
+            await ada.chat(other.id)
+
+
+async def test_messages_come_in_pages_and_without_what_only_a_model_sees(database: str) -> None:
+    broken = ModelFailed("Busy.", kind="overloaded")
+    model = ScriptedModel([[parts.text_delta("1", "One, "), broken], say("two.")])
+    async with open_app(database, model=model, settings=SETTINGS) as app:
+        chat = await app.create()
+        await chat.send("Count")
+        told = [("user", "Count"), ("assistant", "One, "), ("assistant", "two.")]
+        assert tell(await chat.messages()) == told
+        assert tell(await chat.messages(limit=2)) == told[-2:]
+        last = (await chat.messages())[-1].id
+        assert tell(await chat.messages(before=last, limit=1)) == [told[1]]
+
+
+async def test_two_tools_of_one_name_are_refused_at_once(database: str) -> None:
+    def make(text: str) -> Any:
+        async def roll() -> str:
+            return text
+
+        roll.__doc__ = text
+        return indelible.tool(roll)
+
+    with pytest.raises(ValueError, match="two tools named 'roll'"):
+        async with open_app(database, model=ScriptedModel([]), tools=[make("a"), make("b")], settings=SETTINGS):
+            raise AssertionError("unreachable")
+
+
+async def test_client_tools_stop_a_reply_and_results_go_on_with_it(database: str) -> None:
+    async def ask(question: str) -> str:
+        raise NotImplementedError
+
+    call: Script = [parts.tool_call("c1", "ask", '{"question": "Sure?"}'), parts.finish("tool_calls")]
+    model = ScriptedModel([call, say("Done")])
+    async with open_app(database, model=model, client_tools=[ask], settings=SETTINGS) as app:
+        chat = await app.create()
+        reply = chat.send("Delete it")
+        calls = [part async for part in reply if isinstance(part, ToolCall)]
+        assert (reply.outcome, [call.name for call in calls]) == ("requires_action", ["ask"])
+        results = [indelible.ToolResult(call_id=call.id, name=call.name, output="yes") for call in calls]
+        assert (await chat.bring_results(results)).text == "Done"
+
+
+async def test_many_replies_at_once_are_each_the_stored_one(database: str) -> None:
+    class Echo:
+        provider = name = "echo"
+        context_limit = None
+        makes_titles = False
+
+        def stream(self, call: Call) -> AsyncIterator[Part]:
+            async def stream() -> AsyncIterator[Part]:
+                for word in read_text(call.messages[-1].blocks).split():
+                    yield TextDelta("1", f"{word} ")
+                yield parts.finish()
+
+            return stream()
+
+    async with open_app(database, model=Echo(), settings=SETTINGS) as app:
+        chats = [await app.create() for _ in range(10)]
+        replies = await asyncio.gather(*(chat.send(f"{at} " * 50)._read_all() for at, chat in enumerate(chats)))
+        for at, (chat, reply) in enumerate(zip(chats, replies, strict=True)):
+            assert reply.text == f"{at} " * 50 == read_text(find_reply(await chat.messages()).blocks)

@@ -1,0 +1,297 @@
+"""What a program reads of a reply: its parts and its end, however the turn comes about and whatever becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.worker.workshop import Workshop, find_reply, quick, read_text, tell
+
+from indelible.app import Chat
+from indelible.content import Part, TextDelta, ToolResult
+from indelible.errors import Invalid, ModelFailed, NotAllowed, NotFound, TooMany
+from indelible.reply import Reply
+from indelible.testing import ScriptedModel, parts
+from indelible.testing.model import Script
+
+
+def say(*words: str) -> Script:
+    return [*(parts.text_delta("1", word) for word in words), parts.finish()]
+
+
+def gated(gate: asyncio.Event, first: str, then: str = "") -> Script:
+    async def stream() -> AsyncIterator[Part]:
+        yield TextDelta("1", first)
+        await gate.wait()
+        yield TextDelta("1", then)
+        yield parts.finish()
+
+    return lambda call: stream()
+
+
+HANG: Script = [parts.text_delta("1", "Well"), parts.hang()]
+
+
+async def roll() -> str:
+    return "4"
+
+
+async def start(workshop: Workshop, *script: Script) -> Chat:
+    await workshop.hire(ScriptedModel(list(script)), tools=[roll])
+    return await workshop.app.create()
+
+
+# --- reading ---
+
+
+async def test_what_was_read_is_what_is_stored(workshop: Workshop) -> None:
+    said: Script = [
+        parts.reasoning_delta("r", "hm"),
+        parts.text_delta("1", "Let me roll. "),
+        parts.tool_call("c1", "roll", "{}"),
+        parts.finish("tool_calls"),
+    ]
+    chat = await start(workshop, said, say("A ", "four", "."))
+    reply = chat.send("Roll")
+    read = [part async for part in reply]
+    text = "".join(part.text for part in read)
+    assert text == reply.text == "Let me roll. A four."
+    replies = [message for message in await chat.messages() if message.role == "assistant"]
+    assert "".join(read_text(message.blocks) for message in replies) == text
+    assert [type(part).__name__ for part in read if "Tool" in type(part).__name__] == [
+        "ToolCall", "ToolStarted", "ToolResult"
+    ]  # fmt: skip
+    assert "hm" not in text
+    assert (reply.outcome, reply.turn_id) == ("complete", (await workshop.load(chat)).turns[0].id)
+
+
+async def test_nothing_is_sent_before_it_is_read(workshop: Workshop) -> None:
+    chat = await start(workshop, say("Hi"))
+    reply = chat.send("Hello")
+    assert await chat.messages() == []
+    await reply
+    assert tell(await chat.messages()) == [("user", "Hello"), ("assistant", "Hi")]
+
+
+async def test_leaving_the_loop_stops_nothing(workshop: Workshop) -> None:
+    gate = asyncio.Event()
+    chat = await start(workshop, gated(gate, "One, ", "two."))
+    async for part in chat.send("Count"):
+        assert part.text == "One, "
+        break
+    gate.set()
+    view = await workshop.until_rest(chat)
+    reply = find_reply(view.messages)
+    assert (read_text(reply.blocks), reply.partial) == ("One, two.", False)
+
+
+async def test_coming_back_reads_on_and_sends_nothing_again(workshop: Workshop) -> None:
+    gate = asyncio.Event()
+    chat = await start(workshop, gated(gate, "One, ", "two."))
+    reply = chat.send("Count")
+    async for _ in reply:
+        break
+    gate.set()
+    await reply
+    assert (reply.text, reply.outcome) == ("One, two.", "complete")
+    assert tell(await chat.messages()) == [("user", "Count"), ("assistant", "One, two.")]
+
+
+async def test_awaiting_twice_is_reading_once(workshop: Workshop) -> None:
+    chat = await start(workshop, say("Hi"))
+    reply = chat.send("Hello")
+    assert (await reply) is reply
+    assert (await reply).text == "Hi"
+    assert len(await chat.messages()) == 2
+
+
+async def test_a_cancelled_reader_stops_nothing(workshop: Workshop) -> None:
+    gate = asyncio.Event()
+    chat = await start(workshop, gated(gate, "One, ", "two."))
+    reading = asyncio.create_task(chat.send("Count")._read_all())
+    await workshop.until_said(chat, "One, ")
+    reading.cancel()
+    await asyncio.wait([reading])
+    gate.set()
+    assert read_text(find_reply((await workshop.until_rest(chat)).messages).blocks) == "One, two."
+
+
+async def test_the_feed_takes_a_reply_up_again_from_its_cursor(workshop: Workshop) -> None:
+    gate = asyncio.Event()
+    chat = await start(workshop, gated(gate, "One, ", "two."))
+    cursor, seen = None, ""
+    await chat.post("Count")
+    async with workshop.feed.open(chat.id, after="start") as events:
+        async for event in events:
+            cursor = event.cursor
+            seen += "".join(part.text for part in event.parts)
+            if seen:
+                break
+    gate.set()
+    await workshop.until_rest(chat)
+    async with workshop.feed.open(chat.id, after=cursor) as events:
+        async for event in events:
+            seen += "".join(part.text for part in event.parts)
+            if event.kind == "status" and event.data["status"] == "waiting":
+                break
+    assert seen == "One, two."
+
+
+async def test_other_turns_are_not_part_of_a_reply(workshop: Workshop) -> None:
+    gate = asyncio.Event()
+    chat = await start(workshop, gated(gate, "first", "!"), say("second"), say("third"))
+    replies = [chat.send(text) for text in "abc"]
+    tasks = []
+    for at, reply in enumerate(replies):
+        tasks.append(asyncio.create_task(reply._read_all()))
+        await workshop.until(chat, lambda view, at=at: (view.turn is not None) + len(view.queue) == at + 1)  # type: ignore[misc]
+    gate.set()
+    await asyncio.gather(*tasks)
+    assert [reply.text for reply in replies] == ["first!", "second", "third"]
+    assert len({reply.turn_id for reply in replies}) == 3
+
+
+# --- ends ---
+
+
+async def test_a_reply_that_was_stopped_is_interrupted(workshop: Workshop) -> None:
+    chat = await start(workshop, HANG)
+    reply = chat.send("Talk")
+    async for _ in reply:
+        await chat.interrupt(wait=False)
+    assert (reply.text, reply.outcome) == ("Well", "interrupted")
+
+
+async def test_a_reply_that_failed_raises_after_its_last_part(workshop: Workshop) -> None:
+    failure = ModelFailed("No.", kind="usage_limit", provider="scripted", status=402, detail="quota")
+    chat = await start(workshop, [parts.text_delta("1", "Half"), failure])
+    reply = chat.send("Talk")
+    with pytest.raises(ModelFailed) as raised:
+        await reply
+    error = raised.value
+    assert (reply.text, reply.outcome) == ("Half", "failed")
+    assert (error.kind, error.message, error.provider, error.status, error.detail, error.retryable) == (
+        "usage_limit", "No.", "scripted", 402, "quota", False
+    )  # fmt: skip
+
+
+async def test_a_message_taken_out_of_the_queue_is_withdrawn(workshop: Workshop) -> None:
+    chat = await start(workshop, HANG)
+    await chat.post("Talk")
+    await workshop.until_said(chat, "Well")
+    reading = asyncio.create_task(chat.send("Never mind")._read_all())
+    view = await workshop.until(chat, lambda view: len(view.queue) == 1)
+    await chat.delete_queued(view.queue[0].id)
+    assert ((await reading).outcome, (await reading).text) == ("withdrawn", "")
+    await chat.interrupt()
+
+
+async def test_a_queued_message_that_was_edited_or_moved_still_has_its_reply(workshop: Workshop) -> None:
+    chat = await start(workshop, HANG, say("C"), say("B"))
+    await chat.post("a")
+    await workshop.until_said(chat, "Well")
+    second = asyncio.create_task(chat.send("b")._read_all())
+    view = await workshop.until(chat, lambda view: len(view.queue) == 1)
+    third = asyncio.create_task(chat.send("c")._read_all())
+    view = await workshop.until(chat, lambda view: len(view.queue) == 2)
+    await chat.edit_queued(view.queue[0].id, "B?")
+    await chat.reorder_queue([row.id for row in reversed(view.queue)])
+    await chat.interrupt(wait=False)
+    assert ((await third).text, (await second).text) == ("C", "B")
+    assert [text for role, text in tell(await chat.messages()) if role == "user"] == ["a", "c", "B?"]
+
+
+async def test_a_steer_that_was_stopped_before_it_joined_is_the_next_turn(workshop: Workshop) -> None:
+    chat = await start(workshop, HANG, say("Steered"))
+    await chat.post("a")
+    await workshop.until_said(chat, "Well")
+    reading = asyncio.create_task(chat.send("b", when="steer")._read_all())
+    await workshop.until(chat, lambda view: len(view.queue) == 1)
+    await chat.interrupt(wait=False)
+    reply = await reading
+    assert (reply.text, reply.outcome) == ("Steered", "complete")
+
+
+async def test_interrupt_sends_are_answered_one_after_the_other(workshop: Workshop) -> None:
+    """The chat is being stopped already when the second comes: it stops nothing more, and waits behind the first."""
+    chat = await workshop.app.create("a")
+    await workshop.store.acquire("somebody", limit=1)
+    await workshop.store.beat("somebody")
+    tasks = []
+    for at, text in enumerate("bc"):
+        tasks.append(asyncio.create_task(chat.send(text, when="interrupt")._read_all()))
+        await workshop.until(chat, lambda view, at=at: len(view.queue) == at + 1)  # type: ignore[misc]
+    await workshop.store.retire("somebody")
+    await workshop.hire(ScriptedModel([say("B"), say("C")]))
+    assert [(await task).text for task in tasks] == ["B", "C"]
+    assert [text for role, text in tell(await chat.messages()) if role == "user"] == ["a", "b", "c"]
+
+
+async def test_a_deleted_chat_ends_its_readers(workshop: Workshop) -> None:
+    chat = await start(workshop, HANG)
+    reading = asyncio.create_task(chat.send("a")._read_all())
+    await workshop.until_said(chat, "Well")
+    waiting = asyncio.create_task(chat.send("b")._read_all())
+    await workshop.until(chat, lambda view: len(view.queue) == 1)
+    await chat.delete()
+    assert {(await reading).outcome, (await waiting).outcome} == {"deleted"}
+
+
+async def test_a_chat_that_was_deleted_before_its_reply_was_read(workshop: Workshop) -> None:
+    chat = await start(workshop)
+    reply = Reply(workshop.feed, chat.id, await chat.post("Hello", when="queue"))
+    await chat.delete()
+    assert (await reply).outcome == "deleted"
+
+
+async def test_stopping_a_chat_that_is_deleted_meanwhile_says_so(workshop: Workshop) -> None:
+    chat = await workshop.app.create("Hello")
+    await workshop.store.acquire("somebody", limit=1)
+    await workshop.store.beat("somebody")
+    stopping = asyncio.create_task(chat.interrupt())
+    await workshop.until(chat, lambda view: view.status == "interrupting")
+    await chat.delete()
+    with pytest.raises(NotFound):
+        await stopping
+
+
+# --- refusals ---
+
+
+async def test_what_is_refused_raises_and_changes_nothing(workshop: Workshop) -> None:
+    chat = await start(workshop, say("Hi"))
+    await chat.send("Hello")
+    seq = (await workshop.store.view(chat.id)).seq
+    with pytest.raises(NotAllowed):
+        await chat.retry()
+    with pytest.raises(NotAllowed):
+        await chat.go_on()
+    with pytest.raises(NotAllowed):
+        await chat.bring_results([ToolResult(call_id="c1", name="ask", output="")])
+    with pytest.raises(NotFound):
+        await chat.edit("message_none", "x")
+    user = (await chat.messages())[0].id
+    assert user is not None
+    with pytest.raises(Invalid):
+        await chat.regenerate(user)
+    for nothing in ("", "  \n"):
+        with pytest.raises(Invalid):
+            chat.send(nothing)
+    with pytest.raises(Invalid):
+        chat.send([])
+    with pytest.raises(Invalid):
+        chat.send("x", when="never")  # type: ignore[arg-type]
+    with pytest.raises(Invalid):
+        await chat.post("x", when="never")  # type: ignore[arg-type]
+    assert (await workshop.store.view(chat.id)).seq == seq
+
+
+async def test_a_full_queue_is_told(workshop: Workshop) -> None:
+    await workshop.hire(ScriptedModel([HANG]), settings=quick())
+    chat = await workshop.app.create("a")
+    for number in range(20):
+        await chat.post(f"{number}")
+    with pytest.raises(TooMany):
+        await chat.send("one too many")
+    await chat.delete()

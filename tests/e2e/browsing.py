@@ -1,0 +1,96 @@
+"""A real browser (Debian's chromium) on the page, that objects to every error on its console.
+
+A browser that is not there fails the test. `tolerates` is for tests that take the server away: then requests fail, and
+the browser says so.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from playwright.async_api import Browser, ConsoleMessage, Locator, Page, async_playwright, expect
+
+FLAGS = [
+    "--no-sandbox",  # tests may run as root
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+WIDE = (1100, 750)
+NARROW = (390, 780)
+PATIENCE_MS = 20_000
+
+
+class Window:
+    """The page in one window. Its parts by what a user would call them."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.complaints: list[str] = []
+        self.words = page.get_by_label("Message", exact=True)
+        self.items = page.locator("#messages > li")
+        self.live = page.locator("#messages > li.live")
+        self.status = page.get_by_role("status")
+        self.problem = page.get_by_role("alert")
+        self.queue = page.locator("#queue li")
+        self.chats = page.locator("#chat-list a")
+        page.on("console", self._note)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def _note(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(message.text)
+
+    def button(self, name: str) -> Locator:
+        return self.page.get_by_role("button", name=name, exact=True)
+
+    async def say(self, text: str) -> None:
+        await self.words.fill(text)
+        await self.words.press("Enter")
+
+    async def read_items(self) -> list[tuple[str, str]]:
+        """Everything in the conversation: whose it is, and its text."""
+        found = []
+        for item in await self.items.all():
+            kind = str(await item.get_attribute("class")).split()[0]
+            found.append((kind, "\n".join(await item.locator("> .text").all_text_contents())))
+        return found
+
+    @property
+    def chat_id(self) -> str:
+        return self.page.url.partition("#")[2]
+
+
+@asynccontextmanager
+async def start_browser() -> AsyncIterator[Browser]:
+    path = shutil.which("chromium")
+    assert path, "there is no chromium: install it, as .ci/run does"
+    expect.set_options(timeout=PATIENCE_MS)
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=path, args=FLAGS)
+        try:
+            yield browser
+        finally:
+            await browser.close()
+
+
+@asynccontextmanager
+async def browse(
+    browser: Browser, url: str, *, size: tuple[int, int] = WIDE, tolerates: tuple[str, ...] = ()
+) -> AsyncIterator[Window]:
+    """A window of a user who has never been here."""
+    context = await browser.new_context(viewport={"width": size[0], "height": size[1]})
+    try:
+        page = await context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        window = Window(page)
+        await page.goto(url)
+        yield window
+    finally:
+        await context.close()
+    assert [said for said in window.complaints if not any(known in said for known in tolerates)] == []

@@ -1,0 +1,251 @@
+"""The page in a real browser, on a real server: what a user sees is what is stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, expect
+from tests.e2e.browsing import NARROW, Window, browse
+from tests.faults.counting import ask_to_count, count
+from tests.server.forwarder import Forwarder
+from tests.server.hosting import open_hosts
+from tests.server.serving import Here, say, say_half, serve_here, text_of
+
+from indelible.client import Client
+from indelible.content import Part
+from indelible.testing import ScriptedModel, parts
+from indelible.testing.model import Step
+
+pytestmark = [
+    pytest.mark.parametrize("migrated", ["sqlite"], indirect=True),
+    pytest.mark.asyncio(loop_scope="module"),  # the browser's
+    pytest.mark.xdist_group("browser"),
+]
+
+STOPPED = ("notice", "Stopped by you.")
+MARKUP = "<img src=x onerror=\"window.broken='in'\"><script>window.broken = 'in'</script> & <b>bold</b>"
+
+
+class Pen:
+    """A model that writes when it is told to."""
+
+    def __init__(self) -> None:
+        self._words: asyncio.Queue[str | None] = asyncio.Queue()
+
+    def write(self, *words: str) -> None:
+        for word in words:
+            self._words.put_nowait(word)
+
+    def finish(self) -> None:
+        self._words.put_nowait(None)
+
+    async def stream(self, _call: Any) -> AsyncIterator[Part]:
+        while (word := await self._words.get()) is not None:
+            yield parts.text_delta("1", word)
+        yield parts.finish()
+
+
+async def read_stored(here: Here, window: Window) -> list[tuple[str, str]]:
+    messages = await here.client.read_all_messages(window.chat_id)
+    return [(message["role"], text_of(message)) for message in messages]
+
+
+async def test_s6_a_reply_appears_as_it_is_written_and_a_stop_keeps_it_on_the_page(
+    browser: Browser, database: str
+) -> None:
+    pen = Pen()
+    async with serve_here(database, ScriptedModel([pen.stream])) as here, browse(browser, here.url) as window:
+        await window.say("Tell me of the rain.")
+        pen.write("It rains ")
+        await expect(window.live).to_have_text("It rains ")
+        pen.write("in Bergen.")
+        await expect(window.live).to_have_text("It rains in Bergen.")
+        await expect(window.status).to_have_text("answering")
+
+        await window.button("Stop").click()
+
+        await expect(window.items).to_have_count(3)
+        await expect(window.button("Stop")).to_be_hidden()
+        await expect(window.button("Continue")).to_be_visible()
+        shown = await window.read_items()
+        assert shown == [("user", "Tell me of the rain."), ("assistant", "It rains in Bergen."), STOPPED]
+        assert shown == await read_stored(here, window)
+
+
+async def test_after_a_refresh_a_reply_goes_on_and_ends_as_it_is_stored(browser: Browser, database: str) -> None:
+    pen = Pen()
+    async with serve_here(database, ScriptedModel([pen.stream])) as here, browse(browser, here.url) as window:
+        await window.say("Tell me of the rain.")
+        pen.write("It ", "rains ")
+        await expect(window.live).to_have_text("It rains ")
+
+        await window.page.reload()
+
+        await expect(window.live).to_have_text("It rains ")
+        pen.write("in ", "Bergen.")
+        pen.finish()
+        await expect(window.live).to_have_count(0)
+        await expect(window.status).to_have_text("")
+        assert await window.read_items() == await read_stored(here, window)
+        assert (await window.read_items())[-1] == ("assistant", "It rains in Bergen.")
+        await expect(window.chats).to_have_count(1)
+
+
+async def test_a_server_that_is_killed_and_started_again_is_found_by_the_page_and_the_text_is_there_once(
+    browser: Browser, database: str, tmp_path: Path
+) -> None:
+    async with open_hosts(database, tmp_path) as hosts:
+        server = await hosts.start()
+        async with browse(browser, server.url, tolerates=("net::ERR_",)) as window:
+            await window.say(ask_to_count(60, pace_ms=5))
+            await expect(window.live).to_contain_text("3 ")
+            await server.kill()
+            await expect(window.status).to_have_text("reconnecting…")
+
+            await hosts.start(port=server.port)
+            hosts.hurry()
+
+            await expect(window.items.last).to_contain_text(" 60 ")
+            await expect(window.live).to_have_count(0)
+            await expect(window.status).to_have_text("")
+            [_, reply] = await window.read_items()
+            assert reply == ("assistant", count(60))
+            await expect(window.page.locator(".cut")).to_have_count(0)
+            async with Client(server.url) as client:
+                stored = await client.read_all_messages(window.chat_id)
+            assert "".join(text_of(message) for message in stored if message["role"] == "assistant") == count(60)
+            assert len(stored) > 2
+
+
+async def test_markup_from_anywhere_is_shown_as_text_and_nothing_of_it_runs(browser: Browser, database: str) -> None:
+    call: list[Step] = [
+        parts.reasoning_delta("r", MARKUP),
+        parts.tool_call("1", MARKUP, MARKUP),
+        parts.finish("tool_calls"),
+    ]
+    async with serve_here(database, ScriptedModel([call, say(MARKUP)])) as here, browse(browser, here.url) as window:
+        await window.say(MARKUP)
+        await expect(window.items).to_have_count(4)
+        await here.client.change_chat(window.chat_id, title=MARKUP)
+        await expect(window.page.locator("#title")).to_have_text(MARKUP)
+        await expect(window.chats).to_have_text(MARKUP)
+        shown = await window.read_items()
+        assert [shown[0], shown[-1]] == [("user", MARKUP), ("assistant", MARKUP)]
+        await expect(window.page.locator("#messages .call").first).to_contain_text(MARKUP)
+        assert await window.page.locator("#messages :is(img, script, b)").count() == 0
+        assert await window.page.evaluate("window.broken") is None
+
+
+async def test_the_policy_of_the_page_forbids_what_is_not_its_own(browser: Browser, database: str) -> None:
+    inline = "document.head.append(Object.assign(document.createElement('script'), {textContent: 'window.broken = 1'}))"
+    async with (
+        serve_here(database, work=False) as here,
+        browse(browser, here.url, tolerates=("Content Security Policy",)) as window,
+    ):
+        await window.page.evaluate(inline)
+        assert await window.page.evaluate("window.broken") is None
+        assert await window.page.evaluate("fetch('http://127.0.0.1:9/').then(() => 'in', () => 'out')") == "out"
+        assert len(window.complaints) >= 2
+
+
+async def test_everything_can_be_done_with_the_keyboard(browser: Browser, database: str) -> None:
+    model = ScriptedModel([say_half("One"), say("Two")])
+    async with serve_here(database, model) as here, browse(browser, here.url) as window:
+        await expect(window.words).to_be_focused()
+        await window.page.keyboard.type("First line")
+        await window.page.keyboard.press("Shift+Enter")
+        await window.page.keyboard.type("second line")
+        await window.page.keyboard.press("Enter")
+        await expect(window.live).to_have_text("One")
+        await expect(window.words).to_have_value("")
+        await window.page.keyboard.press("Escape")
+        await expect(window.items).to_have_count(3)
+        await window.page.keyboard.type("Again")
+        await window.page.keyboard.press("Enter")
+        await expect(window.items.last).to_have_text("Two")
+        assert (await window.read_items())[0] == ("user", "First line\nsecond line")
+
+
+async def test_on_a_narrow_screen_nothing_sticks_out_and_the_list_is_near(browser: Browser, database: str) -> None:
+    wide = say("An-unbroken-word-" * 20)
+    async with serve_here(database, ScriptedModel([wide])) as here, browse(browser, here.url, size=NARROW) as window:
+        await window.say("x" * 300)
+        await expect(window.items).to_have_count(2)
+        assert await window.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        await expect(window.chats).to_be_hidden()
+        await window.button("Show chats").click()
+        await expect(window.chats).to_be_visible()
+        await window.page.locator("#shade").click(position={"x": 380, "y": 300})
+        await expect(window.chats).to_be_hidden()
+        await window.button("Show chats").click()
+        await window.button("New chat").click()
+        await expect(window.chats).to_be_hidden()
+        await expect(window.items).to_have_count(0)
+        await expect(window.words).to_be_in_viewport()
+
+
+async def test_what_is_sent_during_a_reply_waits_and_can_be_taken_back(browser: Browser, database: str) -> None:
+    pen = Pen()
+    async with (
+        serve_here(database, ScriptedModel([pen.stream, say("Two!")])) as here,
+        browse(browser, here.url) as window,
+    ):
+        await window.say("One")
+        pen.write("One!")
+        await expect(window.live).to_have_text("One!")
+        await window.say("Two")
+        await window.say("Three")
+        await expect(window.queue).to_have_count(2)
+        drawn = [await window.queue.last.element_handle(), await window.live.locator(".text").element_handle()]
+        pen.write(" And one!")
+        await expect(window.live).to_have_text("One! And one!")
+        assert [await thing.evaluate("node => node.isConnected") for thing in drawn] == [True, True], "drawn anew"
+        await window.queue.last.get_by_role("button").click()
+        await expect(window.queue).to_have_count(1)
+        pen.finish()
+        await expect(window.items).to_have_count(4)
+        await expect(window.live).to_have_count(0)
+        await expect(window.queue).to_have_count(0)
+        assert [text for _, text in await window.read_items()] == ["One", "One! And one!", "Two", "Two!"]
+
+
+async def test_a_reply_that_failed_says_why_and_can_be_tried_again(browser: Browser, database: str) -> None:
+    broken: list[Step] = [RuntimeError("The model fell over.")]
+    async with (
+        serve_here(database, ScriptedModel([broken, say("Well again.")])) as here,
+        browse(browser, here.url) as window,
+    ):
+        await window.say("Hello?")
+        await expect(window.problem).to_contain_text("failed in an unexpected way")
+        await expect(window.status).to_have_text("failed")
+        await window.button("Try again").click()
+        await expect(window.items.last).to_have_text("Well again.")
+        await expect(window.problem).to_be_hidden()
+
+
+async def test_a_message_whose_answer_is_lost_is_sent_once(browser: Browser, database: str) -> None:
+    async with (
+        serve_here(database, work=False) as here,
+        Forwarder([here.url]).listening() as network,
+        browse(browser, network.url, tolerates=("net::ERR_",)) as window,
+    ):
+        network.lose_answers(1)
+        await window.say("Once")
+        await expect(window.items).to_have_count(1)
+        assert len((await here.client.list_chats())["items"]) == 1
+
+
+async def test_a_chat_that_is_not_there_is_told_and_not_asked_for_for_ever(browser: Browser, database: str) -> None:
+    async with (
+        serve_here(database, work=False) as here,
+        browse(browser, f"{here.url}/#chat_of_nobody", tolerates=("404",)) as window,
+    ):
+        await expect(window.problem).to_have_text("There is no such chat.")
+        await window.button("New chat").click()
+        await expect(window.problem).to_be_hidden()
+        await window.say("Hello")
+        await expect(window.items).to_have_count(1)

@@ -1,0 +1,63 @@
+"""PostgreSQL itself goes away under two workers and comes back, once in good order and once as in a power cut.
+
+Nobody is killed here: workers, and the readers of another process, wait for the database and go on. What a client was
+told is safe before it went away is answered after it came back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.faults.counting import ask_to_count
+from tests.faults.fleet import SHORT_LEASES, open_fleet
+from tests.faults.witness import Witness, wait_for_words, watching
+from tests.store.test_broken_databases import crash, own_server
+
+import indelible
+from indelible.errors import StoreFailed
+from indelible.store.engine import open_engine
+from indelible.store.migrate import migrate
+
+__all__ = ["own_server"]
+
+CHATS = 3
+
+
+@pytest.fixture
+async def own_engine(own_server: Any) -> AsyncIterator[AsyncEngine]:
+    address = f"postgresql://postgres@/postgres?host={own_server.pgdata}"
+    await migrate(address)
+    engine = await open_engine(address)
+    yield engine
+    await engine.dispose()
+
+
+async def test_chats_go_on_when_the_database_comes_back(
+    own_server: Any, own_engine: AsyncEngine, tmp_path: Path
+) -> None:
+    address = f"postgresql://postgres@/postgres?host={own_server.pgdata}"
+    async with open_fleet(address, own_engine, tmp_path) as fleet, indelible.open(address, work=False) as app:
+        await fleet.start(**SHORT_LEASES)
+        await fleet.start(**SHORT_LEASES)
+        witnesses = [Witness(await app.create(ask_to_count(150))) for _ in range(CHATS)]
+        async with watching(*witnesses):
+            for go_away in (own_server.stop, lambda: crash(own_server)):
+                await wait_for_words(witnesses, 5)
+                for witness in witnesses:
+                    await witness.chat.post(ask_to_count(150))
+                await asyncio.to_thread(go_away)
+                with pytest.raises(StoreFailed):
+                    await witnesses[0].chat.post(ask_to_count(999))
+                await asyncio.to_thread(own_server.ensure_postgres_running)
+            for witness in witnesses:
+                await witness.wait_for_ends(3)
+        await own_engine.dispose()  # its connections were cut with everybody's
+        for witness in witnesses:
+            stored = await witness.check(own_engine)
+            assert [turn.outcome for turn in stored.turns] == ["complete"] * 3
+        assert all(process.is_alive() for process in fleet.processes)

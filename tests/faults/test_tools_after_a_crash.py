@@ -1,0 +1,62 @@
+"""A worker dies, or leaves, while its tools run: what each tool has done, and what the model is told (P5).
+
+One step calls four tools (counting.py). When the worker goes, one has settled, two hang in the middle of their work,
+and one waits for its turn. The notebook counts how often each really ran.
+"""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from sqlalchemy import select
+from tests.faults.counting import CALL_TOOLS, TOOL_NAMES, read_notebook
+from tests.faults.fleet import SHORT_LEASES, Fleet, wait_until
+
+from indelible.app import App
+from indelible.fold import OUTCOME_UNKNOWN
+from indelible.store.engine import begin_read
+from indelible.store.tables import tool_runs
+from indelible.testing.wholeness import find_faults, load_chat
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told to leave"])
+async def test_no_tool_runs_twice_unless_it_may_and_the_model_is_told(
+    fleet: Fleet, app: App, how: signal.Signals
+) -> None:
+    first = await fleet.start(**SHORT_LEASES)
+    chat = await app.create(CALL_TOOLS)
+    await wait_until(lambda: has_begun(fleet), what="tools that have begun")
+    first.send(how)
+    await first.wait_for_end()
+    assert [name for name, _ in read_notebook(fleet.notebook)].count("late") == 0
+
+    await fleet.start(**SHORT_LEASES)
+
+    async def has_ended() -> bool:
+        return await chat.status() == "waiting"
+
+    await wait_until(has_ended, what="the end of the turn")
+    runs = read_notebook(fleet.notebook)
+    assert {name: [ran for ran, _ in runs].count(name) for name in TOOL_NAMES} == {
+        "quick": 1,
+        "risky": 1,
+        "repeatable": 2,
+        "late": 1,
+    }
+    assert len({key for name, key in runs if name == "repeatable"}) == 1
+    assert len({key for _, key in runs}) == len(TOOL_NAMES)
+    report = (await chat.messages())[-1].text
+    assert report == f"quick: run 1\nrisky: {OUTCOME_UNKNOWN}\nrepeatable: run 2\nlate: run 1"
+    stored = await load_chat(fleet.engine, chat.id)
+    assert stored is not None
+    assert find_faults(stored) == []
+    assert [turn.takeovers for turn in stored.turns] == [1 if how == signal.SIGKILL else 0]
+
+
+async def has_begun(fleet: Fleet) -> bool:
+    """Whether one tool has settled and two others are running."""
+    async with begin_read(fleet.engine) as connection:
+        states = {row.name: row.state for row in await connection.execute(select(tool_runs))}
+    ran = {name for name, _ in read_notebook(fleet.notebook)}
+    return states.get("quick") == "settled" and ran == {"quick", "risky", "repeatable"}

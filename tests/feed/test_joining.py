@@ -1,0 +1,122 @@
+"""Readers that join, leave and come back while a chat is written, in random order, on real databases.
+
+Each client keeps what a page would keep: the messages of the conversation and the preview of the running reply. A
+snapshot replaces both. Whenever a message ends an attempt, the preview has to be what the message says; at the
+end every client has to have the conversation that the store has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from random import Random
+
+import pytest
+from tests.feed.process import Process, Talk
+
+from indelible.content import Finish, Text, decode_blocks, encode
+from indelible.events import FeedEvent
+from indelible.feed.cursor import START
+from indelible.feed.weave import covers
+from indelible.machine.commands import CommitStep, Describe, FinishTurn, Send
+from indelible.store.port import Description
+
+SEEDS = range(min(int(os.environ.get("INDELIBLE_EXAMPLES", "4")), 200))
+
+
+class Client:
+    """Reads a chat in pieces, and comes back each time with the cursor of the last event, or with none."""
+
+    def __init__(self, process: Process, talk: Talk, chance: Random) -> None:
+        self.cursor: str | None = chance.choice([None, START])
+        self.messages: list[str] = []
+        self.preview = ""
+        self.attempt: str | None = None
+        self._process = process
+        self._talk = talk
+        self._chance = chance
+
+    async def read(self, written: asyncio.Event) -> None:
+        while not await self._read_some(written):
+            if self._chance.random() < 0.2:
+                self.cursor = None
+
+    async def _read_some(self, written: asyncio.Event) -> bool:
+        """Whether all was read that will ever come."""
+        async with self._process.feed.open(self._talk.id, self.cursor) as reader:
+            for _ in range(self._chance.randrange(1, 12)):
+                if written.is_set() and reader.position is not None:
+                    here = (await self._process.store.positions([self._talk.id]))[self._talk.id]
+                    if covers(reader.position, here):
+                        return True
+                try:
+                    async with asyncio.timeout(0.05):
+                        self._apply(await anext(reader))
+                except TimeoutError:
+                    continue
+        return False
+
+    def _apply(self, event: FeedEvent) -> None:
+        assert event.kind not in {"end", "resync"}
+        self.cursor = event.cursor
+        if event.kind == "snapshot":
+            self.messages = [message["id"] for message in event.data["messages"]]
+            live = event.data["live"]
+            self.attempt = live and live["attempt"]
+            self.preview = read_text(live["blocks"]) if live else ""
+        elif event.kind == "attempt":
+            assert self.attempt is None
+            self.attempt, self.preview = event.data["attempt"], ""
+        elif event.kind == "part":
+            assert event.data["attempt"] == self.attempt
+            self.preview += "".join(part.text for part in event.parts)
+        elif event.kind == "message":
+            assert event.data["message"]["id"] not in self.messages
+            self.messages.append(event.data["message"]["id"])
+            if event.data["attempt"] is not None:
+                assert read_text(event.data["message"]["blocks"]) == self.preview
+        if event.kind != "snapshot" and event.data.get("last_n") is not None:
+            assert event.data["attempt"] == self.attempt
+            self.attempt = None
+
+
+def read_text(blocks: list[dict[str, str]]) -> str:
+    return "".join(block.text for block in decode_blocks(encode(blocks)) if isinstance(block, Text))
+
+
+async def write(talk: Talk, chance: Random) -> None:
+    """A few turns: steps of some flushes, with other facts between them, at an uneven pace."""
+    for turn in range(3):
+        if turn > 0:
+            await talk.do(Send(), f"Question {turn}")
+        await talk.hold()
+        for last in (False, False, True):
+            await talk.start()
+            for number in range(chance.randrange(6)):
+                if chance.random() < 0.2:
+                    await talk.do(Describe(), description=Description(title=f"Title {number}"))
+                if chance.random() < 0.2:
+                    talk.process.tail.detach(talk.attempt_id)  # as if another process committed this
+                await talk.speak(f"{turn}.{number} ")
+                talk.process.tail.attach(talk.attempt_id, talk.id)
+                for _ in range(chance.randrange(30)):
+                    await asyncio.sleep(0)
+            await talk.close(FinishTurn if last else CommitStep, Finish("stop" if last else "tool_calls"))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_whoever_joins_whenever_ends_up_with_the_same_conversation(process: Process, seed: int) -> None:
+    chance = Random(seed)  # noqa: S311  (the same every time)
+    talk = await process.talk()
+    clients = [Client(process, talk, Random(chance.random())) for _ in range(4)]  # noqa: S311
+    written = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        for client in clients:
+            tasks.create_task(client.read(written))
+        await write(talk, chance)
+        written.set()
+
+    everything = [message.id for message in (await process.store.page(talk.id)).items]
+    assert [client.messages for client in clients] == [everything] * 4
+    assert [client.attempt for client in clients] == [None] * 4
+    assert process.counted.gaps == 0

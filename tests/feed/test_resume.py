@@ -1,0 +1,176 @@
+"""Coming back with a cursor: exactly what is missing, at every cursor of a whole conversation (P7, SPEC 6.1, 6.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from tests.feed.process import Process, Talk, read_text, say_everything
+
+from indelible.content import Finish, Text, ToolResult, decode_blocks, encode
+from indelible.events import KINDS, FeedEvent, Position
+from indelible.feed.cursor import START, Cursors
+from indelible.fold import fold
+from indelible.machine.commands import FinishTurn
+from indelible.testing import ManualClock
+
+FAR_OFF = datetime(2099, 1, 1, tzinfo=UTC)
+
+
+def tell(events: Sequence[FeedEvent]) -> tuple[list[Any], list[Any]]:
+    """What was told: facts, and parts. How the two are interleaved is free within the rule that `check_order` checks.
+
+    What waits in the queue is told as it is at the time of reading, so it is left out.
+    """
+    told = [(event.kind, {name: event.data[name] for name in event.data if name != "queue"}) for event in events]
+    return [fact for fact in told if fact[0] != "part"], [part for part in told if part[0] == "part"]
+
+
+def check_order(events: Sequence[FeedEvent]) -> dict[str, list[FeedEvent]]:
+    """SPEC 6.2: what an attempt says stands between the event that opens it and the one that ends it, without gaps."""
+    told: dict[str, list[FeedEvent]] = {}
+    running = ""
+    for event in events:
+        if event.kind == "attempt":
+            assert running == ""
+            running = event.data["attempt"]
+            told[running] = []
+        elif event.kind == "part":
+            assert event.data["attempt"] == running
+            told[running].append(event)
+            assert event.data["n"] == len(told[running])
+        elif event.data.get("last_n") is not None:
+            assert (event.data["attempt"], event.data["last_n"]) == (running, len(told[running]))
+            running = ""
+    return told
+
+
+async def record(process: Process) -> tuple[Talk, list[FeedEvent]]:
+    """A conversation, and what somebody who read along from the beginning was told."""
+    talk = await process.talk()
+    async with process.read(talk, START) as seen:
+        await say_everything(talk)
+        return talk, list(await seen.everything())
+
+
+async def read_everything(process: Process, talk: Talk, after: str | None = None) -> list[FeedEvent]:
+    async with process.read(talk, after) as seen:
+        return list(await seen.everything())
+
+
+async def test_resuming_at_every_cursor_gives_the_rest_and_nothing_else(process: Process) -> None:
+    talk, whole = await record(process)
+    assert {event.kind for event in whole} == set(KINDS) - {"snapshot", "resync", "end"}
+
+    for place, event in enumerate(whole, 1):
+        rest = await read_everything(process, talk, event.cursor)
+        assert tell(rest) == tell(whole[place:])
+        check_order([*whole[:place], *rest])
+
+
+async def test_replaying_from_the_start_is_what_was_told_live_and_packing_changes_nothing(process: Process) -> None:
+    talk, whole = await record(process)
+
+    assert tell(await read_everything(process, talk, START)) == tell(whole)
+    assert await process.store.pack(ended_before=FAR_OFF, clock=ManualClock()) > 0
+    assert tell(await read_everything(process, talk, START)) == tell(whole)
+    assert tell(await read_everything(process, talk, whole[9].cursor)) == tell(whole[10:])
+
+
+async def test_what_an_attempt_said_is_what_the_message_says_that_ends_it(process: Process) -> None:
+    _, whole = await record(process)
+
+    told = check_order(whole)
+
+    assert len(told) == 9
+    ends = [event for event in whole if event.kind == "message" and event.data["attempt"]]
+    assert len(ends) == 7
+    for event in ends:
+        previewed = fold(part for row in told[event.data["attempt"]] for part in row.parts)
+        said = decode_blocks(encode(event.data["message"]["blocks"]))
+        assert [block.text for block in said] == [
+            block.text for block in previewed if not isinstance(block, ToolResult)
+        ]
+
+
+async def test_a_reply_that_failed_and_went_on_is_one_text_for_whoever_reads(process: Process) -> None:
+    _, whole = await record(process)
+
+    messages = [event.data["message"] for event in whole if event.kind == "message"]
+    partial = next(message for message in messages if message["partial"])
+    rest = next(message for message in messages if message["continues"] == partial["id"])
+    assert partial["blocks"] + rest["blocks"][:1] == [
+        {"type": "text", "text": "It is rai"},
+        {"type": "text", "text": "ning"},
+    ]
+    assert rest["parent_id"] == partial["id"]  # the instruction between them is not for people
+    assert "Go on exactly" not in str(tell(whole))
+
+
+async def test_what_people_do_not_see_ends_no_attempt(process: Process) -> None:
+    talk, whole = await record(process)
+    shown = {event.data["message"]["id"] for event in whole if event.kind == "message"}
+
+    hidden = [event for event in await process.store.events(talk.id, after=0) if event.kind == "message"]
+    hidden = [event for event in hidden if event.ref not in shown]
+
+    assert [event.payload for event in hidden] == [None]
+
+
+async def test_whoever_joins_without_a_cursor_gets_a_snapshot_and_then_what_is_new(process: Process) -> None:
+    talk = await (await process.talk()).hold()
+    await talk.start()
+    await talk.speak("It is ")
+    async with process.read(talk) as seen:
+        (snapshot,) = await seen.everything()
+        await talk.speak("raining")
+        await seen.until("part")
+
+    assert snapshot.kind == "snapshot"
+    assert snapshot.data["cursor"] == snapshot.cursor
+    assert snapshot.data["live"] == {"attempt": talk.attempt_id, "blocks": [{"type": "text", "text": "It is "}]}
+    assert [message["blocks"] for message in snapshot.data["messages"]] == [[{"type": "text", "text": "Hello"}]]
+    assert (snapshot.data["status"], snapshot.data["turn"]) == ("running", talk.turn_id)
+    assert seen.text == "raining"
+
+
+@pytest.mark.parametrize("shift", range(6))
+async def test_a_cursor_that_no_reader_can_have_means_a_snapshot(process: Process, shift: int) -> None:
+    talk, whole = await record(process)
+    other = await process.talk("Elsewhere")
+    own = Cursors(talk.id)
+    part = next(event for event in whole if event.kind == "part")
+    here = own.read(part.cursor or "")
+    assert here is not None
+    unusable = (
+        "garbage",
+        Cursors(other.id).write(Position(1)),
+        own.write(Position(seq=len(whole) + 100)),
+        own.write(Position(here.seq, here.attempt, n=100)),
+        own.write(Position(here.seq, "attempt_of_another_chat", n=1)),
+        own.write(Position(here.seq)),  # as if nobody spoke then
+    )[shift]
+
+    first = (await read_everything(process, talk, unusable))[0]
+
+    assert first.kind == "snapshot"
+    assert first.data["messages"][-1]["role"] == "notice"
+
+
+async def test_a_reply_of_two_megabytes_streams_without_a_hole(process: Process) -> None:
+    talk = await (await process.talk()).hold()
+    await talk.start()
+    async with process.read(talk, START) as fast:
+        for number in range(64):
+            await talk.speak(f"{number:04}" + "x" * 32 * 1024)
+        await talk.close(FinishTurn, Finish("stop"))
+        told = await fast.everything()
+
+    message = next(event.data["message"] for event in told if event.kind == "message" and event.data["attempt"])
+    (said,) = decode_blocks(encode(message["blocks"]))
+    assert isinstance(said, Text)
+    assert len(said.text) == 64 * (32 * 1024 + 4)
+    assert read_text(told) == said.text
+    assert process.counted.resyncs == 0

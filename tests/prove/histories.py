@@ -1,0 +1,181 @@
+"""Histories of a chat that keep every promise, told by one who made them up, and ways to break them.
+
+`histories` draws a whole one: messages, turns, attempts that are complete, cut by a crash, reset or stopped, rows of
+any size, tools. A `History` is the sequence of events in which a feed would tell it. `interleave` gives it as another
+reader may be told it: rows of a running attempt elsewhere between the facts. `BREAKS` are the smallest things that can
+go wrong with what a reader is told.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import Any, Final
+
+import msgspec
+from hypothesis import strategies as st
+
+from indelible.client import ServerEvent
+from indelible.prove.checker import Evidence
+from indelible.prove.script import Wish
+from indelible.prove.story import Story
+
+Events = list[ServerEvent]
+
+
+class History(msgspec.Struct):
+    """What happened in one chat."""
+
+    events: Events = []
+    sent: list[str] = []
+    stops: int = 0
+    messages: list[dict[str, Any]] = []
+
+
+class Author:
+    """Writes a history, one event after the other."""
+
+    def __init__(self, seed: int) -> None:
+        self.history = History(events=[], sent=[], messages=[])
+        self._chance = random.Random(seed)  # noqa: S311  (it only has to be the same next time)
+        self._numbers = {"attempt": 0, "turn": 0, "message": 0}
+        self._ended: dict[str, str] | None = None
+
+    def write(self, turns: int) -> History:
+        for _ in range(turns):
+            self._write_turn()
+        self._tell("status", status="waiting", turn=None, ended=self._ended)
+        return self.history
+
+    def _write_turn(self) -> None:
+        wish = Wish(number=self._chance.randint(0, 999), words=self._chance.randint(1, 12), pace_ms=5)
+        wish = msgspec.structs.replace(wish, number=wish.number * 100 + len(self.history.sent))
+        self.history.sent.append(wish.to_text())
+        self._add_message("user", wish.to_text())
+        turn_id = self._name("turn")
+        ended = {} if self._ended is None else {"ended": self._ended}
+        self._tell("status", status="running", turn=turn_id, **ended)
+        words = wish.list_words()
+        is_stopped = self._chance.random() < 0.3
+        until = self._chance.randint(0, len(words)) if is_stopped else len(words)
+        at = 0
+        while True:
+            end = self._chance.choice([until, self._chance.randint(at, until)])
+            self._write_attempt(words[at:end], is_last=end == until, is_stopped=is_stopped)
+            at = end
+            if end == until:
+                break
+        self.history.stops += is_stopped
+        self._ended = {"turn": turn_id, "outcome": "interrupted" if is_stopped else "complete"}
+
+    def _write_attempt(self, words: Sequence[str], *, is_last: bool, is_stopped: bool) -> None:
+        attempt_id = self._name("attempt")
+        self._tell("attempt", attempt=attempt_id, step=1, number=1, model="proof")
+        rows = 0
+        while words:
+            size = self._chance.randint(1, len(words))
+            rows += 1
+            parts = [{"type": "text_delta", "id": "text", "delta": "".join(words[:size])}]
+            self._tell("part", attempt=attempt_id, n=rows, parts=parts)
+            words = words[size:]
+        text = "".join(
+            part["delta"]
+            for event in self.history.events
+            if event.kind == "part" and event.data["attempt"] == attempt_id
+            for part in event.data["parts"]
+        )
+        if not text:
+            self._tell("reset", attempt=attempt_id, last_n=rows, outcome="reset")
+        else:
+            is_cut = not is_last or is_stopped
+            self._add_message("assistant", text, attempt=attempt_id, last_n=rows, partial=is_cut)
+
+    def _add_message(self, role: str, text: str, *, partial: bool = False, **ending: Any) -> None:
+        said = {"id": self._name("message"), "role": role, "blocks": [{"type": "text", "text": text}]}
+        message: dict[str, Any] = {**said, "partial": partial, "reason": None, "continues": None}
+        self.history.messages.append(message)
+        self._tell("message", message=message, **ending)
+
+    def _name(self, kind: str) -> str:
+        self._numbers[kind] += 1
+        return f"{kind}_{self._numbers[kind]}"
+
+    def _tell(self, kind: str, **data: Any) -> None:
+        if data.get("ended", ...) is None:
+            del data["ended"]
+        self.history.events.append(ServerEvent(kind, f"cursor_{len(self.history.events)}", data))
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> History:
+    return Author(draw(st.integers(0, 2**32))).write(draw(st.integers(1, 5)))
+
+
+def read(events: Sequence[ServerEvent]) -> Story:
+    story = Story()
+    for event in events:
+        story.add(event)
+    return story
+
+
+def make_evidence(history: History, *live: Sequence[ServerEvent]) -> Evidence:
+    """As if these readers had been there; without any, one who was told all of it."""
+    cursor = history.events[-1].cursor
+    return Evidence(
+        chat_id="chat",
+        sent=history.sent,
+        stops=history.stops,
+        live=[read(events) for events in live or [history.events]],
+        stored=read(history.events),
+        messages=history.messages,
+        snapshot={"status": "waiting", "turn": None, "live": None, "queue": [], "error": None, "cursor": cursor},
+        seqs=range(1, 10),
+    )
+
+
+# --- what can go wrong ---
+
+
+def _lose(events: Events, at: int) -> None:
+    del events[at]
+
+
+def _repeat(events: Events, at: int) -> None:
+    events.insert(at, events[at])
+
+
+def _change(events: Events, at: int) -> None:
+    changed = deepcopy(events[at])
+    spoil(changed.data)
+    events[at] = changed
+
+
+def _swap(events: Events, at: int) -> None:
+    at = min(at, len(events) - 2)
+    events[at], events[at + 1] = events[at + 1], events[at]
+
+
+def _begin_anew(events: Events, at: int) -> None:
+    events.insert(at, ServerEvent("snapshot", events[at].cursor, {}))
+
+
+BREAKS: Final[dict[str, Callable[[Events, int], None]]] = {
+    "lose": _lose,
+    "repeat": _repeat,
+    "change": _change,
+    "swap": _swap,
+    "begin anew": _begin_anew,
+}
+
+
+def spoil(value: Any) -> bool:
+    """Change the first text in it that says something, other than a kind; whether there was one."""
+    items = list(value.items() if isinstance(value, dict) else enumerate(value))
+    for name, inner in items:
+        if isinstance(inner, str) and name not in ("type", "role"):
+            value[name] = f"{inner}!"
+            return True
+        if isinstance(inner, dict | list) and spoil(inner):
+            return True
+    return False

@@ -1,0 +1,58 @@
+"""Builds that break a promise are told so: a proof that cannot fail proves nothing.
+
+Each is broken in the server process only (prove/sabotage.py), and is killed in the way that its fault shows in. A lease
+can be lost only where there is somebody to lose it to, so fencing is a matter of PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from indelible.prove.killer import Way
+from indelible.prove.report import Report, describe_verdict
+from indelible.prove.run import Plan, prove
+from indelible.prove.sabotage import Sabotage
+
+
+async def prove_broken(database: str, sabotage: Sabotage, way: Way, *, kills: int = 2) -> Report:
+    plan = Plan(
+        seed=3,
+        database=database,
+        kills=kills,
+        chats=3,
+        short_leases=True,
+        patience_s=3.0,
+        ways=(way,),
+        sabotage=sabotage,
+    )
+    report = await prove(plan)
+    assert not report.is_proof
+    assert report.kept is not None
+    shutil.rmtree(report.kept)
+    verdict = describe_verdict(report)
+    assert verdict.startswith("FAILED.")
+    assert "Seed 3." in verdict
+    return report
+
+
+async def test_telling_readers_before_the_commit_is_caught(database: str) -> None:
+    report = await prove_broken(database, "tell_first", "before_flush")
+
+    assert any("a reader got a snapshot instead of what it had missed" in fault.sentence for fault in report.faults)
+    assert all(fault.chat_id is not None for fault in report.faults)
+
+
+async def test_tools_without_a_ledger_are_caught(database: str) -> None:
+    report = await prove_broken(database, "no_ledger", "after_effect")
+
+    assert all(fault.sentence.startswith("jot_once ran ") for fault in report.faults)
+    assert all(fault.chat_id is not None for fault in report.faults)
+
+
+@pytest.mark.parametrize("migrated", ["postgresql"], indirect=True)
+async def test_a_stale_worker_whose_writes_are_taken_is_caught(database: str) -> None:
+    report = await prove_broken(database, "no_fencing", "sigstop", kills=3)
+
+    assert any(fault.chat_id is not None for fault in report.faults)

@@ -1,0 +1,52 @@
+"""Proofs of this very build: on both databases it keeps its promises, whichever way a server goes away.
+
+Leases are short here and eight kills are few; `indelible prove --kills 300` in a spare hour is the real thing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from indelible.client import Client
+from indelible.prove.process import Orders
+from indelible.prove.report import describe_verdict
+from indelible.prove.run import DatabaseInUse, Plan, prove, prove_server
+from indelible.prove.servers import run_servers
+
+SEEDS = {"sqlite": 3, "postgresql": 0}
+"""Of the ways in which a server can go away, each is tried under one of them or both."""
+
+
+async def test_eight_kills_on_each_database_lose_nothing(database: str) -> None:
+    seed = SEEDS["postgresql" if database.startswith("postgresql") else "sqlite"]
+
+    report = await prove(Plan(seed=seed, database=database, kills=8, chats=4, short_leases=True))
+
+    assert report.is_proof, describe_verdict(report)
+    assert sum(report.kills.values()) == 8
+    assert report.reconnects > 0
+    assert report.words > 0
+
+
+async def test_a_server_of_somebody_else_is_used_and_left_as_it_was(tmp_path: Path) -> None:
+    orders = Orders(database=str(tmp_path / "chats.db"), directory=tmp_path)
+    async with run_servers(orders, count=1) as [server]:
+        report = await prove_server(server.url, seed=1, chats=1, seconds=0)
+
+        assert report.is_proof, describe_verdict(report)
+        assert report.kills == {}
+        assert sum(report.replies.values()) >= 1
+
+    again = await prove(Plan(seed=1, database=orders.database, kills=0, chats=1, seconds=0))
+    assert again.is_proof, "the chats of a proof are deleted in the end"
+
+
+async def test_a_database_with_chats_in_it_is_refused(tmp_path: Path) -> None:
+    orders = Orders(database=str(tmp_path / "chats.db"), directory=tmp_path)
+    async with run_servers(orders, count=1) as [server], Client(server.url) as client:
+        await client.create_chat()
+
+    with pytest.raises(DatabaseInUse, match="holds chats"):
+        await prove(Plan(seed=1, database=orders.database))

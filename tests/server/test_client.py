@@ -1,0 +1,357 @@
+"""The client: every route, the library's own errors, and a network that does what it wants."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from tests.server.conftest import Serve
+from tests.server.forwarder import Forwarder
+from tests.server.serving import (
+    has_ended,
+    has_said,
+    read_text,
+    read_until,
+    say,
+    say_half,
+    serve_here,
+    text_of,
+    wait_until_idle,
+)
+
+from indelible.client import Client, ServerEvent, ServerFailed
+from indelible.content import Part, ToolSpec
+from indelible.errors import Invalid, NotAllowed, NotFound, TooLarge, TooMany
+from indelible.testing import ScriptedModel, parts
+from indelible.testing.model import Step
+
+on_sqlite = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
+HALF_SAID = say_half("Hello")
+
+
+# --- every route ---
+
+
+async def test_a_conversation_with_branches_is_held_over_http(serve: Serve) -> None:
+    here = await serve(ScriptedModel([say("One."), say("Two."), say("Three.")]))
+    client = here.client
+    chat = await client.create_chat("First", system="Be brief.", title="Numbers", parameters={"temperature": 0})
+    await wait_until_idle(client, chat["id"])
+    [first, one] = await client.read_all_messages(chat["id"])
+
+    edited = await client.edit(chat["id"], first["id"], "Second")
+    await wait_until_idle(client, chat["id"])
+    [second, two] = await client.read_all_messages(chat["id"])
+    assert (second["id"], text_of(second), text_of(two)) == (edited["message"], "Second", "Two.")
+    assert sorted(second["siblings"]) == sorted([first["id"], second["id"]])
+
+    await client.regenerate(chat["id"], two["id"])
+    await wait_until_idle(client, chat["id"])
+    assert [text_of(message) for message in await client.read_all_messages(chat["id"])] == ["Second", "Three."]
+
+    await client.switch_head(chat["id"], one["id"])
+    assert [text_of(message) for message in await client.read_all_messages(chat["id"])] == ["First", "One."]
+
+    copy = await client.fork_chat(chat["id"], first["id"])
+    assert [text_of(message) for message in await client.read_all_messages(copy["id"])] == ["First"]
+
+
+async def test_a_chat_is_listed_found_changed_put_away_and_deleted(serve: Serve) -> None:
+    client = (await serve(work=False)).client
+    titles = ["Rain in Oslo", "Rain in Bergen", "Sun"]
+    ids = [(await client.create_chat(title=title))["id"] for title in titles]
+
+    page = await client.list_chats(limit=2)
+    rest = await client.list_chats(limit=2, cursor=page["next"])
+    assert [chat["id"] for chat in page["items"] + rest["items"]] == ids[::-1]
+    assert rest["next"] is None
+    assert {chat["title"] for chat in (await client.list_chats(search="rain"))["items"]} == set(titles[:2])
+
+    changed = await client.change_chat(ids[2], title=None, archived=True)
+    assert (changed["title"], changed["archived"]) == (None, True)
+    assert [chat["id"] for chat in (await client.list_chats(archived=True))["items"]] == [ids[2]]
+
+    await client.delete_chat(ids[0])
+    with pytest.raises(NotFound):
+        await client.read_chat(ids[0])
+    assert [chat["id"] for chat in (await client.list_chats())["items"]] == [ids[1]]
+    assert await client.list_models() == [{"id": "scripted", "default": True}, {"id": "demo", "default": False}]
+
+
+async def test_the_queue_is_read_changed_and_brought_forward(serve: Serve) -> None:
+    here = await serve(ScriptedModel([HALF_SAID, say("Three!"), say("Two!")]))
+    client = here.client
+    chat_id = (await client.create_chat("One"))["id"]
+    await read_until(client, chat_id, has_said("Hello"))
+    two, three, four = [(await client.send(chat_id, text))["queued"] for text in ("Two", "Three", "Four")]
+
+    await client.edit_queued(chat_id, two, "Two, please")
+    await client.reorder_queue(chat_id, [four, three, two])
+    await client.delete_queued(chat_id, four)
+    queue = await client.read_queue(chat_id)
+    assert [(queued["id"], text_of(queued)) for queued in queue] == [(three, "Three"), (two, "Two, please")]
+
+    await client.promote_queued(chat_id, three)
+    await read_until(client, chat_id, lambda events: events[-1].data.get("status") == "waiting", after="start")
+    said = [text_of(message) for message in await client.read_all_messages(chat_id) if message["role"] != "notice"]
+    assert said == ["One", "Hello", "Three", "Three!", "Two, please", "Two!"]
+
+
+async def test_a_steer_joins_and_an_interrupting_message_comes_instead(serve: Serve) -> None:
+    here = await serve(ScriptedModel([HALF_SAID, say("Now.")]))
+    client = here.client
+    chat_id = (await client.create_chat("One"))["id"]
+    await read_until(client, chat_id, has_said("Hello"))
+
+    steered = await client.send(chat_id, "By the way", when="steer")
+    await client.delete_queued(chat_id, steered["queued"])
+    sent = await client.send(chat_id, [{"type": "text", "text": "Two"}], when="interrupt")
+
+    await read_until(client, chat_id, has_said("Now."), after=sent["cursor"])
+    messages = await client.read_all_messages(chat_id)
+    assert [(message["role"], message["partial"]) for message in messages[:2]] == [("user", False), ("assistant", True)]
+    assert text_of(messages[3]) == "Two"
+
+
+async def test_a_reply_that_was_cut_or_failed_goes_on(serve: Serve) -> None:
+    broken: list[Step] = [parts.text_delta("1", "Half "), RuntimeError("the model fell over")]
+    here = await serve(ScriptedModel([HALF_SAID, say(" world."), broken, say("a reply.")]))
+    client = here.client
+    chat_id = (await client.create_chat("One"))["id"]
+    await read_until(client, chat_id, has_said("Hello"))
+    await client.interrupt(chat_id, wait_s=10)
+
+    await client.go_on(chat_id)
+    await wait_until_idle(client, chat_id)
+    assert text_of((await client.read_all_messages(chat_id))[-1]) == " world."
+
+    await client.send(chat_id, "Two")
+    await wait_until_idle(client, chat_id)
+    failed = await client.read_chat(chat_id)
+    assert (failed["status"], failed["error"]["kind"]) == ("error", "unknown")
+
+    await client.retry(chat_id, model="scripted")
+    await wait_until_idle(client, chat_id)
+    assert (await client.read_chat(chat_id))["error"] is None
+    assert text_of((await client.read_all_messages(chat_id))[-1]) == "a reply."
+
+
+async def test_a_message_to_a_chat_that_failed_with_others_waiting_waits_behind_them(serve: Serve) -> None:
+    fail = asyncio.Event()
+
+    async def fail_when_told(_call: Any) -> AsyncIterator[Part]:
+        yield parts.text_delta("1", "Hello")
+        await fail.wait()
+        raise RuntimeError("the model fell over")
+
+    here = await serve(ScriptedModel([fail_when_told, say_half("Two!")]))
+    client = here.client
+    chat = await client.create_chat("One")
+    await read_until(client, chat["id"], has_said("Hello"))
+    await client.send(chat["id"], "Two")
+    fail.set()
+    await read_until(client, chat["id"], lambda events: events[-1].data.get("status") == "error", after=chat["cursor"])
+
+    sent = await client.send(chat["id"], "Three")
+
+    await read_until(client, chat["id"], has_said("Two!"), after=sent["cursor"])
+    assert [queued["id"] for queued in await client.read_queue(chat["id"])] == [sent["queued"]]
+
+
+async def test_results_of_the_clients_own_tools_are_brought(serve: Serve) -> None:
+    ask = ToolSpec(name="ask", description="Ask the user.", input_schema={"type": "object"})
+    calls = [parts.tool_call("call_1", "ask", "{}"), parts.finish("tool_calls")]
+    here = await serve(ScriptedModel([calls, say("Thanks.")]), client_tools=[ask])
+    client = here.client
+    chat_id = (await client.create_chat("One"))["id"]
+    events = await read_until(client, chat_id, lambda events: events[-1].kind == "action", after="start")
+    assert [call["id"] for call in events[-1].data["calls"]] == ["call_1"]
+
+    with pytest.raises(Invalid):
+        await client.bring_results(chat_id, [{"tool_call_id": "call_2", "output": "?"}])
+    await client.bring_results(chat_id, [{"tool_call_id": "call_1", "output": {"answer": 42}}])
+
+    await wait_until_idle(client, chat_id)
+    [tool] = [message for message in await client.read_all_messages(chat_id) if message["role"] == "tool"]
+    assert (tool["blocks"][0]["name"], tool["blocks"][0]["output"]) == ("ask", '{"answer":42}')
+
+
+async def test_a_long_conversation_is_read_page_by_page(serve: Serve) -> None:
+    client = (await serve(ScriptedModel([say(f"{number}!") for number in range(4)]))).client
+    chat = await client.create_chat("0")
+    for number in range(1, 4):
+        await wait_until_idle(client, chat["id"])
+        await client.send(chat["id"], str(number))
+    await wait_until_idle(client, chat["id"])
+
+    page = await client.read_messages(chat["id"], limit=3)
+    above = await client.read_messages(chat["id"], before=page["next"], limit=5)
+
+    said = [text_of(message) for message in above["items"] + page["items"]]
+    assert said == ["0", "0!", "1", "1!", "2", "2!", "3", "3!"]
+    assert above["next"] is None
+    assert page["cursor"] == (await client.read_chat(chat["id"]))["cursor"]
+
+
+# --- errors are the library's own ---
+
+
+@on_sqlite
+async def test_a_refusal_is_the_error_that_the_library_would_raise(serve: Serve) -> None:
+    client = (await serve(work=False, queue_max=1)).client
+    chat_id = (await client.create_chat("One"))["id"]
+    await client.send(chat_id, "Two")
+    with pytest.raises(NotAllowed) as refused:
+        await client.retry(chat_id)
+    assert (refused.value.command, refused.value.state) == ("retry", "running")
+    with pytest.raises(TooMany):
+        await client.send(chat_id, "Three")
+    with pytest.raises(TooLarge):
+        await client.send(chat_id, "x" * 300_000)
+    with pytest.raises(Invalid, match="There is nothing in this message"):
+        await client.send(chat_id, " ")
+    with pytest.raises(NotFound):
+        async for _ in client.read_feed("nobody"):
+            pass
+
+
+# --- the network ---
+
+
+@on_sqlite
+async def test_a_write_whose_answer_was_lost_happens_once(database: str) -> None:
+    async with (
+        serve_here(database, work=False) as here,
+        Forwarder([here.url]).listening() as network,
+        Client(network.url) as client,
+    ):
+        network.lose_answers(2)
+        chat = await client.create_chat("One")
+        network.lose_answers(2)
+        sent = await client.send(chat["id"], "Two")
+        network.lose_answers(2)
+        await client.fork_chat(chat["id"], chat["message"])
+        assert [queued["id"] for queued in await client.read_queue(chat["id"])] == [sent["queued"]]
+        network.lose_answers(2)
+        await client.delete_queued(chat["id"], sent["queued"])
+        assert len((await client.list_chats())["items"]) == 2
+        network.lose_answers(2)
+        await client.delete_chat(chat["id"])
+        assert len((await client.list_chats())["items"]) == 1
+
+
+async def test_a_feed_that_is_cut_again_and_again_tells_everything_once(serve: Serve) -> None:
+    words = [f"{number} " for number in range(40)]
+    heard = asyncio.Event()
+
+    async def speak(_call: Any) -> AsyncIterator[Part]:
+        for word in words:
+            heard.clear()
+            yield parts.text_delta("1", word)
+            await heard.wait()
+        yield parts.finish()
+
+    here = await serve(ScriptedModel([speak]))
+    chat = await here.client.create_chat("Count")
+    events: list[ServerEvent] = []
+    reconnects = 0
+
+    def note() -> None:
+        nonlocal reconnects
+        reconnects += 1
+
+    async with (
+        Forwarder([here.url]).listening() as network,
+        Client(network.url) as client,
+        aclosing(client.read_feed(chat["id"], after="start", on_reconnect=note)) as feed,
+    ):
+        async for event in feed:
+            events.append(event)
+            heard.set()
+            if len(events) % 7 == 0:
+                await network.cut()
+            if has_ended(events):
+                break
+
+    assert read_text(events) == "".join(words)
+    assert len({event.cursor for event in events}) == len(events)
+    assert reconnects == network.connections - 1 >= 5
+
+
+async def test_a_feed_ends_when_its_chat_is_deleted(serve: Serve) -> None:
+    client = (await serve(work=False)).client
+    chat_id = (await client.create_chat())["id"]
+    kinds: list[str] = []
+    async for event in client.read_feed(chat_id):
+        kinds.append(event.kind)
+        await client.delete_chat(chat_id)
+    assert kinds == ["snapshot"]
+
+
+@on_sqlite
+async def test_a_server_that_cannot_be_reached_is_given_up_after_a_while(database: str) -> None:
+    async with serve_here(database, work=False) as here:
+        url = here.url
+    async with Client(url, patience_s=0.05) as client:
+        with pytest.raises(ServerFailed, match="The server cannot be reached"):
+            await client.list_chats()
+        with pytest.raises(ServerFailed, match="The server cannot be reached"):
+            async for _ in client.read_feed("chat_1"):
+                pass
+
+
+# --- servers that are not ours ---
+
+
+@asynccontextmanager
+async def answer_with(*answers: web.Response) -> AsyncIterator[tuple[str, list[web.Request]]]:
+    """A server that gives these answers, the last one for ever, and remembers what it was asked."""
+    asked: list[web.Request] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request)
+        given = answers[min(len(asked), len(answers)) - 1]
+        return web.Response(status=given.status, body=given.body, content_type=given.content_type)
+
+    application = web.Application()
+    application.router.add_route("*", "/{anything:.*}", answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}", asked
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_proxy_without_a_server_behind_it_is_asked_again_under_the_same_key() -> None:
+    away = [web.Response(status=status, text="<h1>Away</h1>", content_type="text/html") for status in (502, 503, 504)]
+    created = web.json_response({"id": "chat_1"}, status=201)
+    async with answer_with(*away, created) as (url, asked), Client(url) as client:
+        assert (await client.create_chat("Hi"))["id"] == "chat_1"
+    assert len(asked) == 4
+    assert len({request.headers["Idempotency-Key"] for request in asked}) == 1
+
+
+async def test_a_fault_of_the_server_is_not_asked_for_again() -> None:
+    async with answer_with(web.Response(status=500, text="oh")) as (url, asked), Client(url) as client:
+        with pytest.raises(ServerFailed, match="The server answered 500"):
+            await client.create_chat("Hi")
+    assert len(asked) == 1
+
+
+async def test_a_feed_that_is_closed_at_once_every_time_is_not_asked_for_in_a_hurry() -> None:
+    empty = web.Response(status=200, body=b"", content_type="text/event-stream")
+    last = web.Response(status=404, text="{}", content_type="application/json")
+    async with answer_with(empty, empty, empty, last) as (url, asked), Client(url) as client:
+        began_s = asyncio.get_running_loop().time()
+        with pytest.raises(Exception, match="The server answered 404"):
+            async for _ in client.read_feed("chat_1"):
+                pass
+        assert asyncio.get_running_loop().time() - began_s > 3 * 0.025
+    assert len(asked) == 4

@@ -1,0 +1,175 @@
+"""docs/http.md and the OpenAPI have every route, and what the page shows is what is asked and answered."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from tests.server.conftest import Serve
+from tests.server.serving import Here, has_said, read_until, say_half
+
+from indelible.client import ServerEvent
+from indelible.content import ToolSpec
+from indelible.server.routes import chats, feed, messages, queue, turns
+from indelible.testing import ScriptedModel, parts
+from indelible.testing.model import Step
+
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "http.md").read_text()
+SECTIONS: dict[str, str] = dict(re.findall(r"^### `([A-Z]+ \S+)`\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL))
+
+# SPEC §6, as far as it exists.
+PROMISED = {
+    "POST /chats", "GET /chats", "GET /chats/{}", "PATCH /chats/{}", "DELETE /chats/{}", "POST /chats/{}/fork",
+    "GET /chats/{}/messages", "POST /chats/{}/messages", "POST /chats/{}/messages/{}/edit",
+    "POST /chats/{}/messages/{}/regenerate", "POST /chats/{}/head", "GET /chats/{}/queue", "PATCH /chats/{}/queue",
+    "PATCH /chats/{}/queue/{}", "DELETE /chats/{}/queue/{}", "POST /chats/{}/queue/{}/promote",
+    "POST /chats/{}/interrupt", "POST /chats/{}/tool-results", "POST /chats/{}/retry", "POST /chats/{}/compact",
+    "POST /chats/{}/continue", "GET /chats/{}/events", "GET /models",
+}  # fmt: skip
+AT_THE_ROOT = {"GET /healthz", "GET /readyz", "GET /metrics"}
+
+
+def list_examples(route: str) -> list[Any]:
+    """The JSON of a route's section: what is asked, if it takes a body, and what is answered."""
+    return [json.loads(example) for example in re.findall(r"```json\n(.*?)```", SECTIONS[route], re.DOTALL)]
+
+
+def list_bodies() -> Iterator[tuple[str, type[BaseModel]]]:
+    """Every route that takes a body, and the model of it."""
+    for part in (chats, messages, queue, turns, feed):
+        for route in part.router.routes:
+            if isinstance(route, APIRoute) and route.body_field is not None:
+                annotation = route.body_field.field_info.annotation
+                models = [annotation, *getattr(annotation, "__args__", ())]
+                (model,) = (model for model in models if isinstance(model, type) and issubclass(model, BaseModel))
+                yield f"{next(iter(route.methods or ()))} /api/v1{route.path}", model
+
+
+async def test_openapi_and_the_page_have_every_route_there_is(serve: Serve) -> None:
+    here: Here = await serve(work=False)
+    async with here.ask("GET", "//openapi.json") as response:
+        paths = (await response.json())["paths"]
+    served = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+
+    nameless = {re.sub(r"\{\w+\}", "{}", route).replace(" /api/v1", " ") for route in served}
+    assert nameless == PROMISED | AT_THE_ROOT
+    assert set(SECTIONS) == served
+    async with here.ask("GET", "//docs") as response:
+        assert response.status == 200
+
+
+async def test_openapi_says_what_a_problem_looks_like(serve: Serve) -> None:
+    here: Here = await serve(work=False)
+    async with here.ask("GET", "//openapi.json") as response:
+        paths = (await response.json())["paths"]
+    for path, methods in paths.items():
+        for method, operation in methods.items():
+            assert "application/problem+json" in operation["responses"]["default"]["content"], (method, path)
+            assert "422" not in operation["responses"]
+            assert operation["description"], (method, path)
+
+
+@pytest.mark.parametrize(("route", "model"), list(list_bodies()), ids=str)
+def test_a_body_on_the_page_is_one_that_the_route_takes(route: str, model: type[BaseModel]) -> None:
+    asked, *_ = list_examples(route)
+    model.model_validate(asked)
+
+
+# --- a walk through every route that answers with JSON ---
+
+ONE = "/api/v1/chats/{chat_id}"
+
+
+class Walk:
+    """Asks routes for what they do, and compares each answer with the one on the page."""
+
+    def __init__(self, here: Here) -> None:
+        self.here = here
+        self.client = here.client
+        self.names: dict[str, str] = {}
+        self.walked: set[str] = set()
+
+    async def ask(self, route: str, body: Any = None, **names: str) -> dict[str, Any]:
+        method, _, path = route.partition(" ")
+        async with self.here.ask(method, f"/{path.format(**{**self.names, **names})}", json=body) as response:
+            assert response.status < 300, await response.text()
+            assert str(response.status) in SECTIONS[route], "the page says another status"
+            answer: dict[str, Any] = {} if response.status == 204 else await response.json()
+        shown = list_examples(route)[-1] if answer and "as above" not in SECTIONS[route] else answer
+        assert list(answer) == list(shown), route
+        for name, value in shown.items():
+            if isinstance(value, list) and value and answer[name]:
+                assert list(answer[name][0]) == list(value[0]), (route, name)
+        self.walked.add(route)
+        return answer
+
+    async def wait_for(self, text: str) -> None:
+        await read_until(self.client, self.names["chat_id"], has_said(text), after="start")
+
+    async def wait_for_status(self, status: str) -> None:
+        def is_so(events: list[ServerEvent]) -> bool:
+            return events[-1].data.get("status") == status
+
+        await read_until(self.client, self.names["chat_id"], is_so, after="start")
+
+    async def stop(self) -> None:
+        await self.client.interrupt(self.names["chat_id"], wait_s=10)
+
+
+async def walk_queue(walk: Walk) -> None:
+    """While a reply is running."""
+    queued = await walk.ask(f"POST {ONE}/messages", {"text": "And in Bergen?"})
+    walk.names["queued_id"] = queued["queued"]
+    await walk.ask(f"GET {ONE}/queue")
+    await walk.ask(f"PATCH {ONE}/queue", {"ids": [queued["queued"]]})
+    await walk.ask(f"PATCH {ONE}/queue/{{queued_id}}", {"text": "And in Oslo?"})
+    await walk.ask(f"POST {ONE}/queue/{{queued_id}}/promote")
+    await walk.wait_for("ning")
+    other = await walk.client.send(walk.names["chat_id"], "And?")
+    await walk.ask(f"DELETE {ONE}/queue/{{queued_id}}", queued_id=other["queued"])
+
+
+async def walk_turns(walk: Walk) -> None:
+    stopped = await walk.ask(f"POST {ONE}/interrupt", {"wait_s": 10})
+    await walk.ask(f"POST {ONE}/continue")
+    await walk.wait_for_status("error")
+    await walk.ask(f"POST {ONE}/retry")
+    await walk.wait_for("again")
+    await walk.stop()
+    await walk.ask(f"POST {ONE}/messages/{{message_id}}/regenerate", message_id=stopped["message_id"])
+    await walk.wait_for_status("requires_action")
+    await walk.ask(f"POST {ONE}/tool-results", {"results": [{"tool_call_id": "call_1", "output": "42"}]})
+    await walk.wait_for("edit me")
+    await walk.ask(f"POST {ONE}/messages/{{message_id}}/edit", {"text": "Is it snowing?"})
+    await walk.wait_for("end")
+    await walk.stop()
+
+
+async def test_what_is_answered_has_the_fields_that_the_page_shows(serve: Serve) -> None:
+    ask = ToolSpec(name="ask", description="Ask the user.", input_schema={"type": "object"})
+    calls: list[Step] = [parts.tool_call("call_1", "ask", "{}"), parts.finish("tool_calls")]
+    broken: list[Step] = [RuntimeError("no")]
+    replies = [say_half("It is rai"), say_half("ning"), broken, say_half("again"), calls, say_half("edit me")]
+    here: Here = await serve(ScriptedModel([*replies, say_half("end")]), client_tools=[ask])
+    walk = Walk(here)
+    chat = await walk.ask("POST /api/v1/chats", {"message": "Is it raining?"})
+    walk.names = {"chat_id": chat["id"], "message_id": chat["message"]}
+    await walk.wait_for("It is rai")
+    await walk.ask(f"GET {ONE}")
+    await walk_queue(walk)
+    await walk_turns(walk)
+    await walk.ask(f"GET {ONE}/messages")
+    await walk.ask(f"POST {ONE}/head", {"message_id": chat["message"]})
+    await walk.ask(f"PATCH {ONE}", {"title": "Rain"})
+    copy = await walk.ask(f"POST {ONE}/fork", {"message_id": chat["message"]})
+    for route in ("GET /api/v1/chats", "GET /api/v1/models", "GET /healthz", "GET /readyz"):
+        await walk.ask(route)
+    await walk.ask(f"DELETE {ONE}", chat_id=copy["id"])
+
+    assert walk.walked | {"GET /metrics", f"GET {ONE}/events", f"POST {ONE}/compact"} == set(SECTIONS)

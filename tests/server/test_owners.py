@@ -1,0 +1,61 @@
+"""Somebody else's chat is a chat that is not there, on every route (DESIGN §12)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi.routing import APIRoute
+from tests.server.asking import read_problem
+from tests.server.conftest import Serve
+from tests.server.serving import API, Here
+
+import indelible
+from indelible.server.routes import chats, feed, messages, queue, turns
+
+# A body that each route would take from the owner.
+BODIES: dict[tuple[str, str], Any] = {
+    ("PATCH", "/chats/{chat_id}"): {"title": "Mine"},
+    ("POST", "/chats/{chat_id}/fork"): {"message_id": "{message_id}"},
+    ("POST", "/chats/{chat_id}/messages"): {"text": "Hi"},
+    ("POST", "/chats/{chat_id}/messages/{message_id}/edit"): {"text": "Hi"},
+    ("POST", "/chats/{chat_id}/head"): {"message_id": "{message_id}"},
+    ("PATCH", "/chats/{chat_id}/queue"): {"ids": []},
+    ("PATCH", "/chats/{chat_id}/queue/{queued_id}"): {"text": "Hi"},
+    ("POST", "/chats/{chat_id}/tool-results"): {"results": []},
+}
+
+
+def list_routes() -> list[tuple[str, str]]:
+    """Every route that names a chat, as (method, path)."""
+    routes = [route for part in (chats, messages, queue, turns, feed) for route in part.router.routes]
+    found = [(method, route.path) for route in routes if isinstance(route, APIRoute) for method in route.methods or ()]
+    return [(method, path) for method, path in found if "{chat_id}" in path]
+
+
+async def test_no_route_knows_of_a_chat_of_somebody_else(serve: Serve, database: str) -> None:
+    here: Here = await serve(work=False)
+    async with indelible.open(database, user="ada", work=False) as app:
+        hers = await app.create("Hello")
+        queued = await hers.post("And Bergen?")
+        before = await app.store.view(hers.id)
+        names = {"chat_id": hers.id, "message_id": before.messages[0].id, "queued_id": queued.queued_id}
+
+        for method, path in list_routes():
+            body = {
+                name: value.format(**names) if isinstance(value, str) else value
+                for name, value in BODIES.get((method, path), {}).items()
+            }
+            async with here.ask(method, path.format(**names), json=body or None) as response:
+                problem = await read_problem(response)
+                assert (problem["status"], problem["detail"]) == (404, "There is no such chat."), (method, path)
+
+        assert await app.store.view(hers.id) == before
+    assert (await here.client.list_chats())["items"] == []
+
+
+async def test_the_routes_that_are_walked_are_all_that_the_server_has(serve: Serve) -> None:
+    here: Here = await serve(work=False)
+    async with here.ask("GET", "//openapi.json") as response:
+        paths = (await response.json())["paths"]
+    with_chat = {(method.upper(), path) for path, methods in paths.items() for method in methods if "{chat_id}" in path}
+    assert with_chat == {(method, API + path) for method, path in list_routes()}

@@ -1,0 +1,62 @@
+"""GET /metrics has what SPEC §8 lists and somebody counts by now, and the counts are true."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from tests.server.conftest import Serve
+from tests.server.serving import Here, has_said, read_until, say, say_half, wait_until_idle
+
+from indelible.errors import ModelFailed
+from indelible.testing import ScriptedModel, parts
+from indelible.testing.model import Step
+
+PROMISES = ("lost_parts_total", "resume_gaps_total", "duplicate_tool_runs_total", "stale_writes_refused_total")
+COUNTED = {
+    "steps_total", "stream_retries_total", "ttft_seconds", "inter_part_seconds", "prompt_size_bytes", "message_count",
+    "tool_seconds", "tool_result_size_bytes", "tool_result_truncated_total", "tool_errors_total", "compaction_total",
+    "journal_flush_seconds", "feed_readers", "feed_resyncs_total", "takeover_seconds", "interrupt_seconds", *PROMISES,
+}  # fmt: skip
+
+
+def get_weather(city: str) -> str:
+    """Tell the weather."""
+    return f"{city}: rain"
+
+
+async def test_what_a_server_did_can_be_read_from_its_metrics(serve: Serve) -> None:
+    overloaded = ModelFailed("Busy.", kind="overloaded")
+    call: list[Step] = [parts.tool_call("1", "get_weather", '{"city": "Oslo"}'), parts.finish("tool_calls")]
+    invented: list[Step] = [parts.tool_call("2", "x" * 50, "{}"), parts.finish("tool_calls")]
+    model = ScriptedModel([overloaded, call, invented, say("It rains."), say_half("Again")])
+    here: Here = await serve(model, tools=[get_weather])
+    chat = await here.client.create_chat("Is it raining?")
+    await wait_until_idle(here.client, chat["id"])
+    sent = await here.client.send(chat["id"], "And now?")
+    await read_until(here.client, chat["id"], has_said("Again"), after=sent["cursor"])
+    await here.client.interrupt(chat["id"], wait_s=10)
+
+    async def read(name: str, **labels: str) -> float:
+        return await here.read_metric(f"indelible_{name}", **labels)
+
+    assert await read("stream_retries_total", kind="overloaded", chain_broken="false") == 1
+    assert await read("steps_total", provider="scripted", model="scripted") == 3
+    assert await read("ttft_seconds_count") >= 3
+    assert await read("tool_seconds_count", tool="get_weather") == 1
+    assert await read("tool_errors_total", tool="unknown") == 1
+    assert await read("journal_flush_seconds_count") > 0
+    assert await read("interrupt_seconds_count") == 1
+    assert await read("feed_readers") == 0
+    for promise in PROMISES:
+        assert await read(promise) == 0
+
+
+@pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
+async def test_every_metric_that_is_counted_is_there_from_the_start(serve: Serve) -> None:
+    here: Here = await serve(work=False)
+    async with here.ask("GET", "//metrics") as response:
+        assert response.headers["Content-Type"].startswith("text/plain")
+        page = await response.text()
+    named = set(re.findall(r"^# TYPE indelible_(\w+) ", page, re.MULTILINE))
+    assert named >= {name.removesuffix("_total") if name not in named else name for name in COUNTED}

@@ -1,0 +1,306 @@
+"""One group of journal rows beside endings and takeovers, at every moment at which they can meet.
+
+The moments are forced and not waited for. On PostgreSQL a flush is stopped in the middle of its statement by a row
+that somebody else has written and not yet committed, and `pg_blocking_pids` says when it stands there. On SQLite,
+where a writer has the whole file, it stands at its BEGIN, and the connection's own trace says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, select, text, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from indelible.content import Text, TextDelta, encode
+from indelible.errors import StoreFailed
+from indelible.machine.commands import Acquire, Create, Fail, StartAttempt
+from indelible.store.append import Appended, BadRows, JournalRow, append_group
+from indelible.store.engine import begin_read, begin_write, open_engine
+from indelible.store.ledger import RunKey, RunStarted, load_runs
+from indelible.store.migrate import migrate
+from indelible.store.port import Words
+from indelible.store.read import AttemptName
+from indelible.store.sql import SqlStore
+from indelible.store.tables import attempts, journal, users, workers
+
+NOW = datetime(2026, 11, 15, tzinfo=UTC)
+DEADLINE_S = 30
+NOBODY: frozenset[str] = frozenset()
+ENDED = {"outcome": "reset", "ended_at": NOW, "last_n": 0}
+END = "UPDATE attempts SET outcome = 'reset', ended_at = '2026-11-15T00:00:00.000000Z', last_n = 0"
+ADOPT = "UPDATE attempts SET epoch = epoch + 1"
+
+
+async def start_attempt(engine: AsyncEngine, name: str) -> AttemptName:
+    """A running chat with an open attempt."""
+    store = SqlStore(engine)
+    async with begin_write(engine) as connection:
+        await connection.execute(insert(users).values(id=f"user_{name}", name=name, created_at=NOW))
+        await connection.execute(insert(workers).values(id=f"worker_{name}", started_at=NOW, heartbeat_at=NOW))
+    words = Words(owner_id=f"user_{name}", blocks=[Text("hi")])
+    created = await store.execute(f"chat_{name}", Create(with_message=True), words)
+    held = await store.execute(f"chat_{name}", Acquire(worker_id=f"worker_{name}"))
+    assert created.turn_id is not None
+    started = await store.execute(f"chat_{name}", StartAttempt(epoch=held.epoch, turn_id=created.turn_id))
+    assert started.attempt is not None
+    return started.attempt
+
+
+def make_row(attempt: AttemptName, n: int = 1, word: str = "word") -> JournalRow:
+    return JournalRow(attempt.id, attempt.epoch, n, encode([TextDelta("1", word)]))
+
+
+async def append(engine: AsyncEngine, *rows: JournalRow) -> Appended:
+    async with asyncio.timeout(DEADLINE_S):
+        return await append_group(engine, rows, NOW)
+
+
+async def read_rows(engine: AsyncEngine) -> set[tuple[str, int, bytes]]:
+    async with begin_read(engine) as connection:
+        return {(row.attempt_id, row.n, row.parts) for row in await connection.execute(select(journal))}
+
+
+def name_rows(*rows: JournalRow) -> set[tuple[str, int, bytes]]:
+    return {(row.attempt_id, row.n, row.parts) for row in rows}
+
+
+# --- both databases ---
+
+
+async def test_a_group_is_written_whole(engine: AsyncEngine) -> None:
+    rows = [make_row(await start_attempt(engine, name)) for name in "abc"]
+    assert await append(engine, *rows) == Appended(frozenset(row.attempt_id for row in rows), NOBODY)
+    assert await read_rows(engine) == name_rows(*rows)
+
+
+async def test_of_an_attempt_that_has_ended_or_has_another_epoch_nothing_is_written(engine: AsyncEngine) -> None:
+    ended, adopted, mine = [await start_attempt(engine, name) for name in ("ended", "adopted", "mine")]
+    async with begin_write(engine) as connection:
+        await connection.execute(update(attempts).where(attempts.c.id == ended.id).values(ENDED))
+        adopt = update(attempts).where(attempts.c.id == adopted.id)
+        await connection.execute(adopt.values(epoch=adopted.epoch + 1))
+    rows = [make_row(ended), make_row(adopted), make_row(mine)]
+    assert await append(engine, *rows) == Appended(frozenset({mine.id}), frozenset({ended.id, adopted.id}))
+    assert await read_rows(engine) == name_rows(rows[2])
+
+
+async def test_an_attempt_that_is_gone_is_closed(engine: AsyncEngine) -> None:
+    attempt = await start_attempt(engine, "a")
+    gone = JournalRow("attempt_gone", 1, 1, b"[]")
+    assert await append(engine, make_row(attempt), gone) == Appended(frozenset({attempt.id}), frozenset({gone[0]}))
+
+
+async def test_r5_the_same_row_again_is_a_success_among_new_ones(engine: AsyncEngine) -> None:
+    first, second = [await start_attempt(engine, name) for name in "ab"]
+    await append(engine, make_row(first))
+    both = frozenset({first.id, second.id})
+    assert await append(engine, make_row(first), make_row(second)) == Appended(both, NOBODY)
+    assert await read_rows(engine) == name_rows(make_row(first), make_row(second))
+
+
+async def test_other_bytes_under_the_same_number_are_refused_and_nothing_of_the_group_is_written(
+    engine: AsyncEngine,
+) -> None:
+    good, bad = [await start_attempt(engine, name) for name in ("good", "bad")]
+    await append(engine, make_row(bad, word="once"))
+    with pytest.raises(BadRows):
+        await append(engine, make_row(good), make_row(bad, word="twice"))
+    assert await read_rows(engine) == name_rows(make_row(bad, word="once"))
+
+
+async def test_a_change_of_the_ledger_is_written_with_its_row(engine: AsyncEngine) -> None:
+    attempt = await start_attempt(engine, "a")
+    change = RunStarted(RunKey(attempt.turn_id, attempt.step, 0), attempt.id, "c1", "pay", "{}", "once")
+    await append(engine, make_row(attempt)._replace(changes=(change,)))
+    assert [run.name for run in await load_runs(engine, attempt.turn_id)] == ["pay"]
+
+
+# --- PostgreSQL ---
+
+
+@pytest.fixture
+async def postgres(new_postgres: str) -> AsyncIterator[AsyncEngine]:
+    await migrate(new_postgres)
+    engine = await open_engine(new_postgres)
+    yield engine
+    await engine.dispose()
+
+
+async def test_r7_an_attempt_that_is_being_ended_is_skipped_and_neither_lost_nor_waited_for(
+    postgres: AsyncEngine,
+) -> None:
+    ending, other = [await start_attempt(postgres, name) for name in ("ending", "other")]
+    async with postgres.connect() as connection:
+        await connection.execute(update(attempts).where(attempts.c.id == ending.id).values(ENDED))
+        appended = await append(postgres, make_row(ending), make_row(other))
+        assert appended == Appended(frozenset({other.id}), NOBODY)
+        await connection.rollback()
+    assert await append(postgres, make_row(ending)) == Appended(frozenset({ending.id}), NOBODY)
+    assert await read_rows(postgres) == name_rows(make_row(ending), make_row(other))
+
+
+@asynccontextmanager
+async def stopped_at(postgres: AsyncEngine, attempt: AttemptName) -> AsyncIterator[AsyncConnection]:
+    """A flush that comes to this attempt's first row cannot go on before this is over."""
+    async with postgres.connect() as connection:
+        await connection.execute(insert(journal).values(attempt_id=attempt.id, n=1, parts=b"[]", at=NOW))
+        yield connection
+        await connection.rollback()
+
+
+async def wait_until_blocked(blocker: AsyncConnection) -> None:
+    blocked = text("SELECT count(*) FROM pg_stat_activity WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid))")
+    async with asyncio.timeout(DEADLINE_S):
+        while (await blocker.execute(blocked)).scalar_one() == 0:
+            await blocker.execute(text("SELECT pg_stat_clear_snapshot()"))
+
+
+@pytest.mark.parametrize("way", ["ended", "adopted"])
+async def test_what_commits_between_the_snapshot_of_a_flush_and_its_lock_closes_the_attempt(
+    postgres: AsyncEngine, way: str
+) -> None:
+    """The flush has begun when the attempt was open and its own. It comes to it when it no longer is."""
+    first, late = [await start_attempt(postgres, name) for name in ("first", "late")]
+    async with asyncio.TaskGroup() as tasks, stopped_at(postgres, first) as blocker:
+        flush = tasks.create_task(append(postgres, make_row(first), make_row(late)))
+        await wait_until_blocked(blocker)
+        if way == "ended":
+            fail = Fail(epoch=late.epoch, turn_id=late.turn_id, attempt_id=late.id)
+            await SqlStore(postgres).execute("chat_late", fail)
+        else:
+            async with begin_write(postgres) as connection:
+                adopt = update(attempts).where(attempts.c.id == late.id)
+                await connection.execute(adopt.values(epoch=late.epoch + 1))
+    assert flush.result() == Appended(frozenset({first.id}), frozenset({late.id}))
+    assert await read_rows(postgres) == name_rows(make_row(first))
+
+
+@pytest.mark.parametrize("way", ["ended", "adopted", "rolled back"])
+async def test_an_attempt_that_was_skipped_is_judged_by_its_row_when_its_lock_is_free(
+    postgres: AsyncEngine, way: str
+) -> None:
+    """Somebody held the attempt when the flush came to it, and is done before the flush looks again."""
+    held, last = [await start_attempt(postgres, name) for name in ("held", "last")]
+    async with asyncio.TaskGroup() as tasks, stopped_at(postgres, last) as blocker, postgres.connect() as holder:
+        values = {"epoch": held.epoch + 1} if way == "adopted" else ENDED
+        await holder.execute(update(attempts).where(attempts.c.id == held.id).values(values))
+        flush = tasks.create_task(append(postgres, make_row(held), make_row(last)))
+        await wait_until_blocked(blocker)
+        await (holder.rollback() if way == "rolled back" else holder.commit())
+    if way == "rolled back":
+        assert flush.result() == Appended(frozenset({held.id, last.id}), NOBODY)
+        assert await read_rows(postgres) == name_rows(make_row(held), make_row(last))
+    else:
+        assert flush.result() == Appended(frozenset({last.id}), frozenset({held.id}))
+        assert await read_rows(postgres) == name_rows(make_row(last))
+
+
+# --- SQLite ---
+
+
+class Traced:
+    """A pool of one connection, and what that has begun to execute."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.engine = engine
+        self.path = str(engine.url.database)
+        self._statements: asyncio.Queue[str] = asyncio.Queue()
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        async with self.engine.connect() as connection:
+            driver: Any = (await connection.get_raw_connection()).driver_connection
+            await driver.set_trace_callback(
+                lambda statement: loop.call_soon_threadsafe(self._statements.put_nowait, statement)
+            )
+
+    async def wait_for(self, statement: str) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while await self._statements.get() != statement:
+                pass
+
+    def forget(self) -> None:
+        while not self._statements.empty():
+            self._statements.get_nowait()
+
+    async def is_in_transaction(self) -> bool:
+        async with self.engine.connect() as connection:
+            driver: Any = (await connection.get_raw_connection()).driver_connection
+            return bool(driver.in_transaction)
+
+
+@pytest.fixture
+async def traced(migrated_sqlite: Path, tmp_path: Path) -> AsyncIterator[Traced]:
+    engine = await open_engine(shutil.copy(migrated_sqlite, tmp_path), pool_size=1)
+    pool = Traced(engine)
+    await pool.start()
+    yield pool
+    await engine.dispose()
+
+
+@contextmanager
+def writing(path: str) -> Iterator[sqlite3.Connection]:
+    """Another connection to the file, which has the write lock until it is told to commit or roll back."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as file:
+        file.execute("BEGIN IMMEDIATE")
+        yield file
+
+
+@pytest.mark.parametrize(("way", "statement"), [("ended", END), ("adopted", ADOPT), ("rolled back", END)])
+async def test_on_sqlite_a_flush_that_waited_for_the_file_finds_what_was_done_to_its_attempt(
+    traced: Traced, way: str, statement: str
+) -> None:
+    attempt = await start_attempt(traced.engine, "a")
+    traced.forget()
+    async with asyncio.TaskGroup() as tasks:
+        with writing(traced.path) as other:
+            other.execute(statement)
+            flush = tasks.create_task(append(traced.engine, make_row(attempt)))
+            await traced.wait_for("BEGIN IMMEDIATE")
+            other.execute("ROLLBACK" if way == "rolled back" else "COMMIT")
+    whose = frozenset({attempt.id})
+    assert flush.result() == (Appended(whose, NOBODY) if way == "rolled back" else Appended(NOBODY, whose))
+    assert await read_rows(traced.engine) == (name_rows(make_row(attempt)) if way == "rolled back" else set())
+    assert not await traced.is_in_transaction()
+
+
+@pytest.mark.parametrize("ended", [False, True])
+async def test_on_sqlite_a_flush_that_is_cancelled_leaves_no_transaction_open(traced: Traced, ended: bool) -> None:
+    """It goes on alone, on its thread, while the connection is back in the pool."""
+    attempt = await start_attempt(traced.engine, "a")
+    traced.forget()
+    with writing(traced.path) as other:
+        if ended:
+            other.execute(END)
+        flush = asyncio.create_task(append(traced.engine, make_row(attempt)))
+        await traced.wait_for("BEGIN IMMEDIATE")
+        flush.cancel()
+        await asyncio.wait([flush])
+        assert flush.cancelled()
+        other.execute("COMMIT")
+        again = await append(traced.engine, make_row(attempt))
+        assert not await traced.is_in_transaction()
+        other.execute("BEGIN IMMEDIATE")
+    assert again == (Appended(NOBODY, frozenset({attempt.id})) if ended else Appended(frozenset({attempt.id}), NOBODY))
+    assert await read_rows(traced.engine) == (set() if ended else name_rows(make_row(attempt)))
+
+
+async def test_on_sqlite_a_flush_that_fails_leaves_no_transaction_open(traced: Traced) -> None:
+    attempt = await start_attempt(traced.engine, "a")
+    async with traced.engine.connect() as connection:
+        driver: Any = (await connection.get_raw_connection()).driver_connection
+        await driver.execute("PRAGMA max_page_count=1")
+    with pytest.raises(StoreFailed, match="the disk is full"):
+        await append(traced.engine, make_row(attempt, word="x" * 100_000))
+    assert not await traced.is_in_transaction()
+    with writing(traced.path):
+        assert await read_rows(traced.engine) == set()

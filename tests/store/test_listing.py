@@ -1,0 +1,220 @@
+"""Lists of chats on both databases: whose, in which order, a page at a time, and found by their titles."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import update
+from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.store.driver import OWNER, Driver, dump, settle_in
+
+from indelible.content import Finish
+from indelible.machine import commands as c
+from indelible.store.engine import begin_write
+from indelible.store.listing import ChatSummary, Place
+from indelible.store.port import Description, Words
+from indelible.store.sql import SqlStore
+from indelible.store.tables import chats
+
+NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+async def store(engine: AsyncEngine) -> SqlStore:
+    await settle_in(engine)
+    return SqlStore(engine)
+
+
+async def make(store: SqlStore, *ids: str, owner_id: str = OWNER, title: str | None = None) -> None:
+    for id_ in ids:
+        await store.execute(id_, c.Create(), Words(owner_id=owner_id, title=title))
+
+
+async def touch(engine: AsyncEngine, chat_id: str, at: datetime) -> None:
+    async with begin_write(engine) as connection:
+        await connection.execute(update(chats).where(chats.c.id == chat_id).values(updated_at=at))
+
+
+def name(page: list[ChatSummary]) -> list[str]:
+    return [chat.id for chat in page]
+
+
+async def walk(store: SqlStore, *, limit: int, search: str | None = None) -> list[list[str]]:
+    """All pages, each from where the last one ended."""
+    pages: list[list[str]] = []
+    after: Place | None = None
+    while page := await store.list_chats(OWNER, after=after, limit=limit, search=search):
+        pages.append(name(page))
+        after = Place(page[-1].updated_at, page[-1].id)
+        assert len(pages) < 100, "the list never ends"
+    return pages
+
+
+# --- order and pages ---
+
+
+async def test_a_user_sees_the_own_chats_only_and_the_last_changed_first(store: SqlStore) -> None:
+    grace = await store.ensure_user("grace")
+    await make(store, "chat_1", "chat_2", "chat_3")
+    await make(store, "chat_of_grace", owner_id=grace)
+    await store.execute("chat_2", c.Describe(), Words(description=Description(title="Rain")))
+    assert name(await store.list_chats(OWNER)) == ["chat_2", "chat_3", "chat_1"]
+    assert name(await store.list_chats(grace)) == ["chat_of_grace"]
+    assert await store.list_chats("user_nobody") == []
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 50])
+async def test_the_pages_together_are_the_list_each_chat_once(store: SqlStore, engine: AsyncEngine, limit: int) -> None:
+    ids = [f"chat_{number}" for number in range(7)]
+    await make(store, *ids)
+    for number, id_ in enumerate(ids):
+        await touch(engine, id_, NOON + timedelta(microseconds=number))
+    pages = await walk(store, limit=limit)
+    assert [id_ for page in pages for id_ in page] == ids[::-1]
+    assert all(len(page) == limit for page in pages[:-1])
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+async def test_chats_that_changed_at_the_same_moment_are_neither_lost_nor_shown_twice(
+    store: SqlStore, engine: AsyncEngine, limit: int
+) -> None:
+    ids = [f"chat_{letter}" for letter in "abcde"]
+    await make(store, *ids)
+    for id_ in ids:
+        await touch(engine, id_, NOON)
+    assert [id_ for page in await walk(store, limit=limit) for id_ in page] == ids[::-1]
+
+
+async def test_a_place_may_be_told_in_any_time_zone(store: SqlStore, engine: AsyncEngine) -> None:
+    await make(store, "chat_1", "chat_2")
+    await touch(engine, "chat_1", NOON - timedelta(hours=1))
+    await touch(engine, "chat_2", NOON)
+    away = datetime.fromisoformat("2026-01-15T21:00:00+09:00")
+    assert away == NOON
+    assert name(await store.list_chats(OWNER, after=Place(away, "chat_2"))) == ["chat_1"]
+
+
+async def test_a_chat_that_moves_up_meanwhile_is_not_shown_twice_and_hides_no_other(
+    store: SqlStore, engine: AsyncEngine
+) -> None:
+    ids = [f"chat_{number}" for number in range(4)]
+    await make(store, *ids)
+    for number, id_ in enumerate(ids):
+        await touch(engine, id_, NOON + timedelta(seconds=number))
+    first = await store.list_chats(OWNER, limit=2)
+    await store.execute("chat_3", c.Describe(), Words(description=Description(title="up")))
+    await make(store, "chat_new")
+    rest = await store.list_chats(OWNER, after=Place(first[-1].updated_at, first[-1].id))
+    assert name(rest) == ["chat_1", "chat_0"]
+
+
+async def test_a_page_can_go_on_after_a_chat_that_was_deleted(store: SqlStore, engine: AsyncEngine) -> None:
+    await make(store, "chat_1", "chat_2", "chat_3")
+    last = (await store.list_chats(OWNER, limit=1))[0]
+    await store.execute(last.id, c.Delete())
+    assert name(await store.list_chats(OWNER, after=Place(last.updated_at, last.id))) == ["chat_2", "chat_1"]
+
+
+# --- archived, and found ---
+
+
+async def test_archived_chats_have_a_list_of_their_own(store: SqlStore) -> None:
+    await make(store, "chat_1", "chat_2")
+    await store.execute("chat_1", c.Archive())
+    assert name(await store.list_chats(OWNER)) == ["chat_2"]
+    (archived,) = await store.list_chats(OWNER, archived=True)
+    assert (archived.id, archived.archived) == ("chat_1", True)
+
+
+async def give_titles(store: SqlStore, **titles: str | None) -> None:
+    for id_, title in titles.items():
+        await make(store, id_, title=title)
+
+
+async def test_chats_are_found_by_a_part_of_their_title_in_any_case(store: SqlStore) -> None:
+    await give_titles(store, chat_1="Rain in Oslo", chat_2="Snow in oslo", chat_3="Sun", chat_4=None)
+    assert name(await store.list_chats(OWNER, search="OSLO")) == ["chat_2", "chat_1"]
+    assert await store.list_chats(OWNER, search="Bergen") == []
+    assert len(await store.list_chats(OWNER, search="")) == 4, "nothing is looked for"
+
+
+async def test_case_does_not_matter_in_other_alphabets_either(store: SqlStore) -> None:
+    await give_titles(store, chat_1="ÄRGER mit Bäumen", chat_2="Дождь в Осло")
+    assert name(await store.list_chats(OWNER, search="ärger")) == ["chat_1"]
+    assert name(await store.list_chats(OWNER, search="BÄUMEN")) == ["chat_1"]
+    assert name(await store.list_chats(OWNER, search="дождь")) == ["chat_2"]
+
+
+@pytest.mark.parametrize("search", ["100%", "a_b", "back\\slash", "it's", '"'])
+async def test_what_is_looked_for_is_no_pattern(store: SqlStore, search: str) -> None:
+    await give_titles(store, chat_1=f"has {search} in it", chat_2="100 aXb backslash its")
+    assert name(await store.list_chats(OWNER, search=search)) == ["chat_1"]
+
+
+@pytest.mark.parametrize("search", ["\0", "\ud800", "a\0b"])
+async def test_nothing_that_is_looked_for_makes_the_list_fail(store: SqlStore, search: str) -> None:
+    await give_titles(store, chat_1="Rain")
+    assert await store.list_chats(OWNER, search=search) == []
+
+
+async def test_pages_of_what_was_found_go_on_as_others_do(store: SqlStore) -> None:
+    await give_titles(store, chat_1="Rain 1", chat_2="Sun", chat_3="Rain 2", chat_4="Rain 3")
+    assert await walk(store, limit=2, search="rain") == [["chat_4", "chat_3"], ["chat_1"]]
+
+
+# --- one line ---
+
+
+async def test_a_line_tells_what_stands_beside_the_conversation(store: SqlStore) -> None:
+    await make(store, "chat_1")
+    told = Description(title="Rain", labels=["a", "b"], pinned=True, model="big")
+    outcome = await store.execute("chat_1", c.Describe(), Words(description=told))
+    (line,) = await store.list_chats(OWNER)
+    assert (line.title, line.labels, line.pinned, line.model) == ("Rain", ["a", "b"], True, "big")
+    assert (line.status, line.archived, line.version) == ("waiting", False, outcome.seq)
+    assert line.created_at < line.updated_at
+    assert line.updated_at.tzinfo is not None
+
+
+async def test_the_version_grows_with_every_change_that_is_told(store: SqlStore, engine: AsyncEngine) -> None:
+    chat = await Driver(store, engine).create()
+    versions = []
+    for command in (c.Acquire(worker_id="live"), c.Send(), c.Interrupt()):
+        await chat.do(command, "next")
+        versions.append((await store.list_chats(OWNER))[0].version)
+    assert versions == sorted(versions)
+    assert versions[-1] > versions[0]
+
+
+async def test_a_running_chat_that_no_live_worker_holds_is_pending(store: SqlStore, engine: AsyncEngine) -> None:
+    chat = await Driver(store, engine).create()
+    seen = [(await store.list_chats(OWNER))[0].status]
+    await chat.work()
+    seen.append((await store.list_chats(OWNER))[0].status)
+    await chat.bury()
+    seen.append((await store.list_chats(OWNER))[0].status)
+    await chat.do(c.Acquire(worker_id="live"))
+    await chat.do(c.Interrupt())
+    await chat.bury()
+    seen.append((await store.list_chats(OWNER))[0].status)
+    assert seen == ["pending", "running", "pending", "interrupting"]
+
+
+async def test_a_list_says_of_every_chat_what_its_view_says(store: SqlStore, engine: AsyncEngine) -> None:
+    running, failed, waiting = [await Driver(store, engine).create() for _ in range(3)]
+    for chat in (running, failed, waiting):
+        await chat.work()
+    await failed.end(c.Fail)
+    await waiting.end(c.FinishTurn, rest=[Finish()])
+    lines = {line.id: line.status for line in await store.list_chats(OWNER)}
+    for chat in (running, failed, waiting):
+        assert lines[chat.id] == (await store.view(chat.id)).status
+    assert sorted(lines.values()) == ["error", "running", "waiting"]
+
+
+async def test_reading_a_list_changes_nothing(store: SqlStore, engine: AsyncEngine) -> None:
+    await make(store, "chat_1")
+    before = await dump(engine)
+    await store.list_chats(OWNER, search="x", limit=1)
+    assert await dump(engine) == before

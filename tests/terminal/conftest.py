@@ -1,0 +1,27 @@
+"""A database of chats for each test, with a model that says what the test wrote down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from indelible.app import App, open_app
+from indelible.models.port import Model
+from indelible.settings import load_settings
+
+OpenApp = Callable[..., AbstractAsyncContextManager[App]]
+
+
+@pytest.fixture
+def open_chats(tmp_path: Path) -> OpenApp:
+    """Open the test's database, any number of times one after the other."""
+
+    def open_chats(model: Model, **options: Any) -> AbstractAsyncContextManager[App]:
+        settings = load_settings(database=str(tmp_path / "chats.db"), retry_base_s=0, titles=False)
+        return open_app(model=model, settings=settings, **options)
+
+    return open_chats

@@ -1,0 +1,55 @@
+"""The list of chats, and how one of them is named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+
+from indelible.app import App
+from indelible.errors import NotFound
+from indelible.terminal.listing import find_chat, list_chats
+from indelible.testing import ScriptedModel
+
+OpenApp = Callable[..., AbstractAsyncContextManager[App]]
+
+
+async def test_the_last_changed_chat_is_first_and_a_title_is_one_harmless_line(open_chats: OpenApp) -> None:
+    async with open_chats(ScriptedModel()) as app:
+        assert await list_chats(app) == ["There are no chats yet. 'indelible chat' begins one."]
+        older = await app.create(title="a\nlong\x1b[2Jtitle")
+        newer = await app.create()
+        first, second = await list_chats(app)
+        assert re.fullmatch(rf"  1  \d{{4}}-\d\d-\d\d \d\d:\d\d  waiting  {newer.id}  \(no title\)", first)
+        assert second.endswith(f"{older.id}  a long\ufffd[2Jtitle")
+        assert await list_chats(app, limit=1) == [first]
+
+
+async def test_a_chat_is_found_by_its_id_by_its_number_or_as_the_last_one(open_chats: OpenApp) -> None:
+    async with open_chats(ScriptedModel()) as app:
+        older, newer = await app.create(), await app.create()
+        for name, chat in [(None, newer), ("1", newer), ("2", older), (older.id, older)]:
+            assert (await find_chat(app, name)).id == chat.id
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("chat_nope", "There is no chat 'chat_nope'. 'indelible chats' lists those that there are."),
+        ("2", "There is no chat 2: the list has 1."),
+        ("0", "There is no chat 0: the list has 1."),
+    ],
+)
+async def test_a_chat_that_is_not_there_is_said_to_be_so(open_chats: OpenApp, name: str, said: str) -> None:
+    async with open_chats(ScriptedModel()) as app:
+        await app.create()
+        with pytest.raises(NotFound, match=re.escape(said)):
+            await find_chat(app, name)
+
+
+async def test_there_may_be_none_to_go_on_with(open_chats: OpenApp) -> None:
+    async with open_chats(ScriptedModel()) as app:
+        with pytest.raises(NotFound, match="There are no chats yet"):
+            await find_chat(app, None)

@@ -1,0 +1,16 @@
+"""The databases of tests/store, and a workshop on each of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.store.conftest import *  # noqa: F403  (every fixture that leads to a database)
+from tests.worker.workshop import Workshop
+
+
+@pytest.fixture
+async def workshop(engine: AsyncEngine) -> AsyncIterator[Workshop]:
+    async with Workshop(engine).opened() as opened:
+        yield opened

@@ -1,0 +1,486 @@
+"""Stopping a reply: in every phase in which a stop can come (SPEC 1.5), and in the product (S6, S7, S58–S65).
+
+What happens when a stop and an end of the same turn meet is test_stop_races.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.worker.workshop import LongSleeps, Workshop, find_notices, find_reply, quick, read_text, tell
+
+from indelible.app import App
+from indelible.content import Part, Reasoning, Text, TextDelta, ToolCall, ToolResult
+from indelible.errors import ModelFailed
+from indelible.models.port import Call
+from indelible.testing import ScriptedModel, parts
+from indelible.testing.model import Script
+from indelible.tools.port import ToolContext, tool
+
+STOPPED = ["Stopped by you."]
+HI: Script = [parts.text_delta("1", "Hi"), parts.finish()]
+
+
+def list_results(messages: Any) -> dict[str, ToolResult]:
+    return {block.call_id: block for message in messages for block in message.blocks if isinstance(block, ToolResult)}
+
+
+# --- in the product ---
+
+
+async def test_s06_after_a_stop_the_text_is_on_the_page_and_in_the_database(workshop: Workshop) -> None:
+    await workshop.hire(ScriptedModel([[parts.text_delta("1", "Once upon"), parts.hang()]]))
+    chat = await workshop.app.create("A story")
+    await workshop.until_said(chat, "Once upon")
+    await chat.interrupt()
+    page = await workshop.feed.snapshot(chat.id)
+    shown = [message for message in page.messages if message.role == "assistant"]
+    assert [(message.partial, b"Once upon" in bytes(message.blocks)) for message in shown] == [(True, True)]
+    assert page.live is None
+    stored = await workshop.load(chat)
+    assert [row.blocks for row in stored.messages if row.role == "assistant"] == [
+        b'[{"type":"text","text":"Once upon"}]'
+    ]
+
+
+async def test_s07_hanging_provider_stop_keeps_what_a_reader_has_seen(workshop: Workshop) -> None:
+    model = ScriptedModel([[parts.text_delta("1", "It is "), parts.text_delta("1", "raining"), parts.hang()]])
+    await workshop.hire(model)
+    chat = await workshop.app.create()
+    reply = chat.send("Weather?")
+    seen = ""
+    async for part in reply:
+        seen += part.text
+        if seen == "It is raining":
+            await chat.interrupt(wait=False)
+    assert reply.outcome == "interrupted"
+    kept = find_reply(await chat.messages())
+    assert (read_text(kept.blocks), kept.partial, kept.reason) == (seen, True, "interrupted")
+
+
+async def test_s58_a_reloaded_chat_has_the_partial_and_the_stop_notice(workshop: Workshop) -> None:
+    await workshop.hire(ScriptedModel([[parts.text_delta("1", "Half an"), parts.hang()]]))
+    chat = await workshop.app.create("Answer")
+    await workshop.until_said(chat, "Half an")
+    await chat.interrupt()
+    reopened = App(workshop.open_store(), workshop.feed, clock=workshop.clock, owner_id=workshop.app.owner_id)
+    messages = await (await reopened.chat(chat.id)).messages()
+    assert tell(messages) == [("user", "Answer"), ("assistant", "Half an"), ("notice", *STOPPED)]
+
+
+async def test_s59_the_partial_is_no_error_and_the_notice_never_reaches_the_model(workshop: Workshop) -> None:
+    model = ScriptedModel([[parts.text_delta("1", "Half an"), parts.hang()], HI])
+    await workshop.hire(model)
+    chat = await workshop.app.create("Answer")
+    await workshop.until_said(chat, "Half an")
+    await chat.interrupt()
+    view = await workshop.store.view(chat.id)
+    assert (view.status, view.error) == ("waiting", None)
+    reply, notice = view.messages[-2:]
+    assert (reply.role, reply.partial, reply.reason, notice.role) == ("assistant", True, "interrupted", "notice")
+    await chat.send("Go on")
+    told = [block.text for message in model.calls[-1].messages for block in message.blocks if isinstance(block, Text)]
+    assert not any("Stopped" in text for text in told)
+
+
+async def test_s60_a_stop_before_any_token_leaves_only_the_notice(workshop: Workshop) -> None:
+    await workshop.hire(ScriptedModel([[parts.hang()]]))
+    chat = await workshop.app.create("Answer")
+    await workshop.until(chat, lambda view: view.live is not None)
+    await chat.interrupt()
+    assert tell(await chat.messages()) == [("user", "Answer"), ("notice", *STOPPED)]
+
+
+async def test_s61_closed_thinking_then_visible_text_is_parted(workshop: Workshop) -> None:
+    said: Script = [
+        parts.text_delta("1", "<think>secret"),
+        parts.text_delta("1", " plan</think>\nThe answer"),
+        parts.hang(),
+    ]
+    await workshop.hire(ScriptedModel([said]))
+    chat = await workshop.app.create("Answer")
+    await workshop.until_said(chat, "answer")
+    await chat.interrupt()
+    reply = find_reply(await chat.messages())
+    assert read_text(reply.blocks) == "The answer"
+    assert [block.text for block in reply.blocks if isinstance(block, Reasoning)] == ["secret plan"]
+
+
+async def test_s62_unclosed_thinking_is_no_visible_reply(workshop: Workshop) -> None:
+    model = ScriptedModel([[parts.text_delta("1", "<think>still at it, for a while"), parts.hang()], HI])
+    await workshop.hire(model)
+    chat = await workshop.app.create("Answer")
+    await workshop.until(chat, lambda view: view.live is not None and bool(view.live.blocks))
+    await chat.interrupt()
+    messages = await chat.messages()
+    assert find_notices(messages) == STOPPED
+    for reply in (message for message in messages if message.role == "assistant"):
+        assert (reply.partial, reply.reason, read_text(reply.blocks)) == (False, "interrupted", "")
+    await chat.send("Go on")
+    assert [message.role for message in model.calls[-1].messages] == ["user", "user"]
+
+
+async def test_s63_the_next_prompt_has_the_message_and_the_partial(workshop: Workshop) -> None:
+    model = ScriptedModel([[parts.text_delta("1", "Half an"), parts.hang()], HI])
+    await workshop.hire(model)
+    chat = await workshop.app.create("Answer")
+    await workshop.until_said(chat, "Half an")
+    await chat.interrupt()
+    await chat.send("Go on")
+    prompt = [(message.role, read_text(message.blocks)) for message in model.calls[-1].messages]
+    assert prompt == [("user", "Answer"), ("assistant", "Half an"), ("user", "Go on")]
+
+
+async def test_s64_chats_never_see_each_others_buffers(workshop: Workshop) -> None:
+    def answer(call: Call) -> AsyncIterator[Part]:
+        async def say() -> AsyncIterator[Part]:
+            asked = read_text(call.messages[-1].blocks)
+            for word in ("you", "said", asked):
+                yield TextDelta("1", f"{word} ")
+            await asyncio.get_running_loop().create_future()
+
+        return say()
+
+    await workshop.hire(ScriptedModel([answer] * 8))
+    chats = [await workshop.app.create(f"thing {number}") for number in range(8)]
+    for number, chat in enumerate(chats):
+        await workshop.until_said(chat, f"thing {number} ")
+    await asyncio.gather(*(chat.interrupt() for chat in chats))
+    for number, chat in enumerate(chats):
+        assert read_text(find_reply(await chat.messages()).blocks) == f"you said thing {number} "
+
+
+async def test_s65_tokens_go_to_their_own_stream_only(workshop: Workshop) -> None:
+    model = ScriptedModel([[parts.text_delta("1", letter), parts.finish()] for letter in "AB"])
+    await workshop.hire(model, settings=quick(worker_max_chats=1))
+    first, second = await workshop.app.create(), await workshop.app.create()
+    assert (await first.send("1")).text == "A"
+    assert (await second.send("2")).text == "B"
+    for chat, letter in ((first, "A"), (second, "B")):
+        told = [part.text for event in await workshop.read_all(chat) for part in event.parts]
+        assert "".join(told) == letter
+
+
+class Unready(ScriptedModel):
+    """A model that is still being connected to."""
+
+    def stream(self, call: Call) -> Any:
+        super().stream(call)
+        return self._connect()
+
+    async def _connect(self) -> AsyncIterator[Part]:
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("unreachable")
+
+
+async def test_s65_a_stop_works_before_the_model_is_ready(workshop: Workshop) -> None:
+    await workshop.hire(Unready([[]]))
+    chat = await workshop.app.create("Answer")
+    await workshop.until(chat, lambda view: view.live is not None)
+    assert (await chat.interrupt()).status == "waiting"
+    assert tell(await chat.messages()) == [("user", "Answer"), ("notice", *STOPPED)]
+
+
+# --- the phases ---
+
+
+async def test_stop_in_reasoning_keeps_it_and_ends_it(workshop: Workshop) -> None:
+    await workshop.hire(ScriptedModel([[parts.reasoning_delta("r", "Let me see"), parts.hang()]]))
+    chat = await workshop.app.create("Answer")
+    await workshop.until(chat, lambda view: view.live is not None and bool(view.live.blocks))
+    await chat.interrupt()
+    reply = find_reply(await chat.messages())
+    (reasoning,) = reply.blocks
+    assert isinstance(reasoning, Reasoning)
+    assert (reasoning.text, reasoning.ended_at is not None) == ("Let me see", True)
+    assert (reply.partial, reply.reason) == (False, "interrupted")
+
+
+async def test_stop_in_tool_arguments_keeps_them_raw_and_answers_the_call(workshop: Workshop) -> None:
+    said: Script = [parts.tool_input_start("c1", "search"), parts.tool_input_delta("c1", '{"q": "os'), parts.hang()]
+    model = ScriptedModel([said, HI])
+    await workshop.hire(model)
+    chat = await workshop.app.create("Answer")
+    await workshop.until(chat, lambda view: view.live is not None and bool(view.live.blocks))
+    await chat.interrupt()
+    messages = await chat.messages()
+    (call,) = find_reply(messages).blocks
+    assert isinstance(call, ToolCall)
+    assert (call.name, call.arguments, find_reply(messages).partial) == ("search", '{"q": "os', True)
+    result = list_results(messages)["c1"]
+    assert (result.is_error, "Interrupted" in result.output) == (True, True)
+    assert find_notices(messages) == STOPPED
+    await chat.send("Go on")
+
+
+async def test_stop_between_the_stream_and_the_tools_answers_every_call(workshop: Workshop) -> None:
+    """The one tool that may run at a time is busy; the other has not begun."""
+    began = asyncio.Event()
+
+    async def dig() -> None:
+        began.set()
+        await asyncio.get_running_loop().create_future()
+
+    said: Script = [parts.tool_call("c1", "dig", "{}"), parts.tool_call("c2", "dig", "{}"), parts.finish("tool_calls")]
+    await workshop.hire(ScriptedModel([said]), tools=[dig], settings=quick(tool_concurrency=1))
+    chat = await workshop.app.create("Dig")
+    await began.wait()
+    await chat.interrupt()
+    results = list_results(await chat.messages())
+    assert "while this tool was running" in results["c1"].output
+    assert "before this call was run" in results["c2"].output
+    assert all(result.is_error for result in results.values())
+
+
+async def test_stop_while_tools_run_keeps_results_that_are_there(workshop: Workshop) -> None:
+    model = ScriptedModel(
+        [
+            [
+                parts.tool_call("c1", "quick_one", "{}"),
+                parts.tool_call("c2", "slow_one", "{}"),
+                parts.finish("tool_calls"),
+            ]
+        ]
+    )
+    cancelled = asyncio.Event()
+
+    async def quick_one() -> str:
+        return "done at once"
+
+    async def slow_one() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            cancelled.set()
+
+    await workshop.hire(model, tools=[quick_one, slow_one])
+    chat = await workshop.app.create("Both")
+    await workshop.until(
+        chat,
+        lambda view: view.live is not None and any(isinstance(block, ToolResult) for block in view.live.blocks),
+    )
+    await chat.interrupt()
+    assert cancelled.is_set()
+    messages = await chat.messages()
+    results = list_results(messages)
+    assert (results["c1"].output, results["c1"].is_error) == ("done at once", False)
+    assert results["c2"].is_error
+    reply = find_reply(messages)
+    assert (reply.partial, reply.reason) == (True, "interrupted")
+
+
+async def test_stop_abandons_a_tool_that_ignores_cancellation(workshop: Workshop) -> None:
+    began, let_go = asyncio.Event(), asyncio.Event()
+    ended = asyncio.Event()
+
+    async def stubborn() -> str:
+        began.set()
+        while not let_go.is_set():
+            try:
+                await let_go.wait()
+            except asyncio.CancelledError:
+                continue
+        ended.set()
+        return "too late"
+
+    said: Script = [parts.tool_call("c1", "stubborn", "{}"), parts.finish("tool_calls")]
+    await workshop.hire(ScriptedModel([said, HI]), tools=[stubborn])
+    chat = await workshop.app.create("Try")
+    await began.wait()
+    assert (await chat.interrupt()).status == "waiting"
+    assert "abandoned" in list_results(await chat.messages())["c1"].output
+    let_go.set()
+    await ended.wait()
+    assert (await chat.send("And now?")).text == "Hi"
+    assert "abandoned" in list_results(await chat.messages())["c1"].output
+
+
+async def test_stop_reaches_a_plain_function_through_its_scope(workshop: Workshop) -> None:
+    """It runs in a thread, which nobody can cancel: it looks at its scope, and what it says then is kept."""
+    began = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    stopped = threading.Event()
+
+    @tool
+    def count(context: ToolContext) -> str:
+        loop.call_soon_threadsafe(context.scope.on_cancel, stopped.set)
+        loop.call_soon_threadsafe(began.set)
+        stopped.wait()
+        return "as far as I came"
+
+    said: Script = [parts.tool_call("c1", "count", "{}"), parts.finish("tool_calls")]
+    await workshop.hire(ScriptedModel([said]), tools=[count], settings=quick(tool_grace_s=5))
+    chat = await workshop.app.create("Count")
+    await began.wait()
+    await chat.interrupt()
+    assert list_results(await chat.messages())["c1"].output == "as far as I came"
+
+
+FAILS = ModelFailed("It is overloaded.", kind="overloaded", retry_after_s=30.0)
+
+
+@pytest.mark.parametrize("shown", ["", "I was saying"])
+async def test_stop_in_a_retry_wait_keeps_what_was_shown(workshop: Workshop, shown: str) -> None:
+    clock = LongSleeps()
+    said: Script = [parts.text_delta("1", shown), FAILS]
+    await workshop.hire(ScriptedModel([said]), clock=clock)
+    chat = await workshop.app.create("Answer")
+    await clock.waiting.wait()
+    assert (await chat.interrupt()).status == "waiting"
+    messages = await chat.messages()
+    said_before = [("assistant", shown)] if shown else []
+    assert tell(messages) == [("user", "Answer"), *said_before, ("notice", *STOPPED)]
+    assert (await workshop.store.view(chat.id)).retry is None
+
+
+async def test_stop_of_a_compaction_leaves_the_conversation_as_it_is(workshop: Workshop) -> None:
+    asked = asyncio.Event()
+
+    async def ponder() -> AsyncIterator[Part]:
+        asked.set()
+        yield TextDelta("1", "In short")
+        await asyncio.get_running_loop().create_future()
+
+    model = ScriptedModel([[parts.text_delta("1", "x" * 200), parts.finish()], HI, lambda call: ponder(), HI])
+    await workshop.hire(model)
+    chat = await workshop.app.create()
+    await chat.send("first")
+    await chat.send("second")
+    async with asyncio.TaskGroup() as group:
+        compacting = group.create_task(chat.compact().wait_for_end())
+        await asked.wait()
+        assert (await chat.interrupt()).status == "waiting"
+    assert compacting.done()
+    assert (await chat.send("third")).text == "Hi"
+    assert [message.role for message in model.calls[-1].messages] == ["user", "assistant", "user", "assistant", "user"]
+
+
+# --- which turn, and whose ---
+
+
+async def test_a_second_stop_and_one_after_the_end_find_nothing_to_do(workshop: Workshop) -> None:
+    await workshop.hire(ScriptedModel([[parts.text_delta("1", "A"), parts.hang()]]))
+    chat = await workshop.app.create("Answer")
+    await workshop.until_said(chat, "A")
+    stops = await asyncio.gather(chat.interrupt(), chat.interrupt(), chat.interrupt())
+    assert {stop.status for stop in stops} == {"waiting"}
+    assert any(stop.stopped for stop in stops)
+    late = await chat.interrupt()
+    assert (late.stopped, late.status, late.turn) == (False, "waiting", None)
+    assert find_notices(await chat.messages()) == STOPPED
+
+
+async def test_a_stop_that_names_an_old_turn_does_not_stop_the_next(workshop: Workshop) -> None:
+    second: Script = [parts.text_delta("1", "two"), parts.hang()]
+    await workshop.hire(ScriptedModel([[parts.text_delta("1", "one"), parts.finish()], second]))
+    chat = await workshop.app.create()
+    reply = await chat.send("1")
+    await chat.post("2")
+    await workshop.until_said(chat, "two")
+    late = await chat.interrupt(turn=reply.turn_id)
+    assert (late.stopped, late.status) == (False, "running")
+    running = (await workshop.store.view(chat.id)).turn
+    assert (await chat.interrupt(turn=running)).stopped
+
+
+async def test_a_stop_before_any_worker_began_ends_the_turn_by_itself(workshop: Workshop) -> None:
+    chat = await workshop.app.create("Answer")
+    stopped = await chat.interrupt()
+    assert (stopped.stopped, stopped.status) == (True, "waiting")
+    await workshop.hire(ScriptedModel([HI]))
+    assert (await chat.send("And now?")).text == "Hi"
+    assert tell(await chat.messages())[:2] == [("user", "Answer"), ("notice", *STOPPED)]
+
+
+async def test_a_stop_with_a_dead_holder_ends_the_turn_from_the_journal(workshop: Workshop) -> None:
+    dying = await workshop.hire(ScriptedModel([[parts.text_delta("1", "Last words"), parts.hang()]]))
+    chat = await workshop.app.create("Answer")
+    await workshop.until_said(chat, "Last words")
+    await workshop.kill(dying)
+    await workshop.bury(dying)
+    assert (await chat.interrupt()).status == "waiting"
+    assert tell(await chat.messages()) == [("user", "Answer"), ("assistant", "Last words"), ("notice", *STOPPED)]
+
+
+async def test_a_stop_that_a_dying_worker_never_saw_is_carried_out_by_the_next(workshop: Workshop) -> None:
+    """Its row is still warm: the chat is being stopped until somebody finds the worker dead."""
+    dying = await workshop.hire(ScriptedModel([[parts.text_delta("1", "Last words"), parts.hang()]]))
+    chat = await workshop.app.create("Answer")
+    await workshop.until_said(chat, "Last words")
+    await workshop.kill(dying)
+    assert (await chat.interrupt(wait=False)).status == "interrupting"
+    await workshop.hire(
+        ScriptedModel([HI]), store=workshop.open_store(dead_after_s=1.0), settings=quick(heartbeat_s=0.1)
+    )
+    await workshop.until_rest(chat)
+    assert tell(await chat.messages()) == [("user", "Answer"), ("assistant", "Last words"), ("notice", *STOPPED)]
+    assert (await chat.send("And now?")).text == "Hi"
+
+
+async def test_a_stop_of_a_worker_that_is_only_taken_for_dead_silences_it(workshop: Workshop) -> None:
+    more = asyncio.Event()
+
+    async def say() -> AsyncIterator[Part]:
+        yield TextDelta("1", "One")
+        await more.wait()
+        yield TextDelta("1", " two")
+        yield parts.finish()
+
+    hired = await workshop.hire(ScriptedModel([lambda call: say(), HI]), settings=quick(poll_s=30, heartbeat_s=4))
+    chat = await workshop.app.create("Count")
+    await workshop.until_said(chat, "One")
+    await workshop.bury(hired)
+    assert (await chat.interrupt()).status == "waiting"
+    more.set()
+    await workshop.store.beat(hired.worker.id)
+    assert (await chat.send("Hello?")).text == "Hi"
+    told = tell(await chat.messages())
+    assert told == [
+        ("user", "Count"),
+        ("assistant", "One"),
+        ("notice", *STOPPED),
+        ("user", "Hello?"),
+        ("assistant", "Hi"),
+    ]
+
+
+class Dawdler:
+    """Says a word and then nothing."""
+
+    provider = name = "dawdler"
+    context_limit = None
+    makes_titles = False
+
+    def stream(self, call: Call) -> AsyncIterator[Part]:
+        async def say() -> AsyncIterator[Part]:
+            yield TextDelta("1", "Well")
+            await asyncio.get_running_loop().create_future()
+
+        return say()
+
+
+async def test_stop_then_send_at_once_a_hundred_times(workshop: Workshop) -> None:
+    """On each database: nothing is lost, nothing is doubled, nothing gets stuck."""
+    await workshop.hire(Dawdler())
+    chats = [await workshop.app.create() for _ in range(10)]
+
+    async def hurry(chat: Any, seed: int) -> None:
+        for round_ in range(10):
+            await chat.post(f"message {round_}", when=("queue", "interrupt", "steer")[(seed + round_) % 3])
+            await chat.interrupt(wait=(seed + round_) % 4 != 0)
+        while (await workshop.store.view(chat.id)).status != "waiting":
+            await chat.interrupt()
+
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(hurry(chat, seed) for seed, chat in enumerate(chats)))
+    for chat in chats:
+        said = [text for role, text in tell(await chat.messages()) if role == "user"]
+        assert sorted(said) == sorted(f"message {round_}" for round_ in range(10))
+        stored = await workshop.load(chat)
+        assert len(stored.turns) == 10
+        assert {turn.outcome for turn in stored.turns} == {"interrupted"}
+        assert find_notices(await chat.messages()) == STOPPED * 10
