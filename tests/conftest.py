@@ -1,4 +1,4 @@
-"""How property tests run.
+"""What all tests share: the databases (tests/databases.py), and how property tests run.
 
 `make test` tries new examples every time and prints how to repeat one that failed. No example has a
 deadline: a busy machine is no failure, and a test that hangs is ended by pytest-timeout.
@@ -12,6 +12,8 @@ from __future__ import annotations
 import os
 
 from hypothesis import settings
+
+pytest_plugins = ["tests.databases"]
 
 settings.register_profile("ci", settings.get_profile("default"), deadline=None, derandomize=False, print_blob=True)
 settings.register_profile(

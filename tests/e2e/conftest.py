@@ -1,4 +1,4 @@
-"""The databases of tests/store, and one browser for all tests of a module."""
+"""The databases of tests/databases.py, and one browser for all tests of a module."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 import pytest_asyncio
 from playwright.async_api import Browser
 from tests.e2e.browsing import start_browser
-from tests.store.conftest import *  # noqa: F403  (every fixture that leads to a database)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

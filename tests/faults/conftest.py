@@ -1,4 +1,4 @@
-"""The databases of tests/store, a fleet of worker processes on one of them, and the test's own way in.
+"""The databases of tests/databases.py, a fleet of worker processes on one of them, and the test's own way in.
 
 `app` answers nothing (`work=False`): it sends and reads, as a server would that has its workers elsewhere.
 """
@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.faults.fleet import Fleet, open_fleet
-from tests.store.conftest import *  # noqa: F403  (every fixture that leads to a database)
 
 import indelible
 

@@ -1,4 +1,4 @@
-"""The databases of tests/store, and a chat on one of them that is written and read as in a running process."""
+"""The databases of tests/databases.py, and a chat on one of them that is written and read as in a running process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.feed.process import Process
-from tests.store.conftest import *  # noqa: F403  (every fixture that leads to a database)
 from tests.store.driver import settle_in
 
 

@@ -1,4 +1,4 @@
-"""The databases of tests/store, and servers on one of them that live as long as their test."""
+"""The databases of tests/databases.py, and servers on one of them that live as long as their test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from tests.server.serving import Here, serve_here
-from tests.store.conftest import *  # noqa: F403  (every fixture that leads to a database)
 
 Serve = Callable[..., Awaitable[Here]]
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Select, func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-from tests.store.conftest import EMPTY, FREE, execute
+from tests.databases import EMPTY, FREE, execute
 from tests.store.driver import Driver, settle_in
 
 from indelible.clock import SystemClock

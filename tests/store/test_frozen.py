@@ -19,7 +19,7 @@ import pytest
 from sqlalchemy import event, insert, make_url, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.store.conftest import EMPTY, FREE, execute
+from tests.databases import EMPTY, FREE, execute
 from tests.store.driver import OWNER, Driver, settle_in
 
 from indelible.content import TextDelta, encode

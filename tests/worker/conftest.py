@@ -1,4 +1,4 @@
-"""The databases of tests/store, and a workshop on each of them."""
+"""The databases of tests/databases.py, and a workshop on each of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.store.conftest import *  # noqa: F403  (every fixture that leads to a database)
 from tests.worker.workshop import Workshop
 
 

@@ -83,7 +83,7 @@ class Process(uvicorn.Server):
             self._on_ready(_write_url(sockets[-1]))
 
     async def on_tick(self, counter: int) -> bool:
-        return await super().on_tick(counter)
+        return await super().on_tick(counter) or self._server.failure is not None
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
