@@ -43,9 +43,16 @@ class Metrics:
         self._tool_errors = self._count("tool_errors", "Calls that were answered with an error.", "tool")
         self._compactions = self._count("compaction", "Conversations that were to be summarised.", "result")
         self._flushes = self._measure("journal_flush_seconds", "How long a commit of the journal took.", _FLUSH_SECONDS)
-        self._rows = self._count("journal_rows", "Rows written to the journal.")
+        self._parts = self._count("journal_parts", "Parts of replies written to the journal.")
         self._takeovers = self._measure("takeover_seconds", "From a worker's last sign to its chat's next.", _SECONDS)
         self._stops = self._measure("interrupt_seconds", "From seeing a stop to its end.", _SECONDS)
+        self._chats = Gauge("chats", "Chats by state.", ["state"], namespace="indelible", registry=self.registry)
+        self._stuck = Gauge(
+            "stuck_chats",
+            "Chats that should be answered and are not. Promised to be zero.",
+            namespace="indelible",
+            registry=self.registry,
+        )
         self._readers = Gauge("feed_readers", "Who reads now.", namespace="indelible", registry=self.registry)
         self._resyncs = self._count("feed_resyncs", "Readers that were too slow.")
         self._stale = self._count("stale_writes_refused", "Turns that ended because the chat was another worker's.")
@@ -92,9 +99,9 @@ class Metrics:
 
     # --- what the worker, the journal and the feed tell ---
 
-    def flushed(self, *, rows: int, seconds: float) -> None:
+    def flushed(self, *, parts: int, seconds: float) -> None:
         self._flushes.observe(seconds)
-        self._rows.inc(rows)
+        self._parts.inc(parts)
 
     def parts_lost(self, count: int) -> None:
         self._lost.inc(count)
@@ -110,6 +117,11 @@ class Metrics:
 
     def tool_ran_twice(self) -> None:
         self._twice.inc()
+
+    def chats_counted(self, by_state: dict[str, int], *, stuck: int) -> None:
+        for state, count in by_state.items():
+            self._chats.labels(state).set(count)
+        self._stuck.set(stuck)
 
     def reader_joined(self) -> None:
         self._readers.inc()

@@ -16,7 +16,7 @@ PROMISES = ("lost_parts_total", "resume_gaps_total", "duplicate_tool_runs_total"
 COUNTED = {
     "steps_total", "stream_retries_total", "ttft_seconds", "inter_part_seconds", "prompt_size_bytes", "message_count",
     "tool_seconds", "tool_result_size_bytes", "tool_result_truncated_total", "tool_errors_total", "compaction_total",
-    "journal_flush_seconds", "feed_readers", "feed_resyncs_total", "takeover_seconds", "interrupt_seconds", *PROMISES,
+    "journal_flush_seconds", "journal_parts_total", "chats", "stuck_chats", "feed_readers", "feed_resyncs_total", "takeover_seconds", "interrupt_seconds", *PROMISES,
 }  # fmt: skip
 
 
@@ -46,6 +46,9 @@ async def test_what_a_server_did_can_be_read_from_its_metrics(serve: Serve) -> N
     assert await read("tool_seconds_count", tool="get_weather") == 1
     assert await read("tool_errors_total", tool="unknown") == 1
     assert await read("journal_flush_seconds_count") > 0
+    assert await read("journal_parts_total") >= await read("journal_flush_seconds_count")
+    assert await read("chats", state="waiting") == 1
+    assert await read("stuck_chats") == 0
     assert await read("interrupt_seconds_count") == 1
     assert await read("feed_readers") == 0
     for promise in PROMISES:

@@ -218,3 +218,20 @@ async def test_reading_a_list_changes_nothing(store: SqlStore, engine: AsyncEngi
     before = await dump(engine)
     await store.list_chats(OWNER, search="x", limit=1)
     assert await dump(engine) == before
+
+
+async def test_chats_are_counted_by_state_and_those_that_nobody_answers_are_told(
+    store: SqlStore, engine: AsyncEngine
+) -> None:
+    await make(store, "idle_1", "idle_2")
+    for id_ in ("held", "left", "stuck"):
+        await store.execute(id_, c.Create(with_message=True), Words(owner_id=OWNER))
+    await touch(engine, "held", NOON)
+    await store.beat("worker")
+    assert [taken.chat_id for taken in await store.acquire("worker", limit=1)] == ["held"]
+    await touch(engine, "stuck", NOON)
+
+    counted = await store.count_chats()
+
+    assert counted.by_state == {"waiting": 2, "running": 3, "pending": 2}
+    assert counted.stuck == 1

@@ -84,6 +84,9 @@ KEPT_BY = {
     "owner": {"Whose chat this is": "a_chat_has_an_owner_if_it_is_there"},
     "ensure_user": {"The id of the user": "a_user_is_made_once_and_found_again"},
     "list_chats": {"A user's chats": "the_pages_together_are_the_list_each_chat_once"},
+    "count_chats": {
+        "How many chats": "chats_are_counted_by_state_and_those_that_nobody_answers_are_told",
+    },
     "view": {
         "The chat, its last": "r9_a_view_is_of_one_moment_whatever_is_written_meanwhile",
         "Its `seq` and `live.n`": "a_view_and_the_events_after_its_cursor_are_everything_exactly_once",

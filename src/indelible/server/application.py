@@ -123,9 +123,7 @@ class Server:
                 metrics=metrics,
             ) as app:
                 names = tuple(dict.fromkeys([*self._models, *catalog.NAMES]))
-                self.office = Office(
-                    app=app, settings=self.settings, registry=metrics.registry, models=names, pace=self.pace
-                )
+                self.office = Office(app=app, settings=self.settings, metrics=metrics, models=names, pace=self.pace)
                 application.state.office = self.office
                 self.office.is_ready = True
                 try:

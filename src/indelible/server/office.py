@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, Request
-from prometheus_client import CollectorRegistry
 from starlette.responses import Response
 
 from indelible.app import App
@@ -21,6 +20,7 @@ from indelible.errors import NotFound
 from indelible.events import Position
 from indelible.feed import Cursors
 from indelible.machine.commands import Command
+from indelible.metrics import Metrics
 from indelible.server.stream import Pace
 from indelible.settings import Settings
 from indelible.store.idempotency import Answer
@@ -36,7 +36,7 @@ class Office:
 
     app: App
     settings: Settings
-    registry: CollectorRegistry
+    metrics: Metrics
     models: tuple[str, ...]
     pace: Pace
     is_ready: bool = False

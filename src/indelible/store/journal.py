@@ -45,7 +45,7 @@ class RowStore(Protocol):
 
 
 class JournalMetrics(Protocol):
-    def flushed(self, *, rows: int, seconds: float) -> None: ...
+    def flushed(self, *, parts: int, seconds: float) -> None: ...
 
     def parts_lost(self, count: int) -> None:
         """The database will never take these. Nobody has seen them; the turn fails."""
@@ -67,7 +67,7 @@ class JournalWriter:
         self._changes: list[RunChange] = []
         self._waiting_bytes = 0
         self._in_flight_bytes = 0
-        self._in_flight_parts = 0
+        self.in_flight_parts = 0
         self._closing = False
 
     def publish(self, part: Part) -> Awaitable[None] | None:
@@ -136,7 +136,7 @@ class JournalWriter:
         if self.in_flight is None and self.ready:
             parts, changes = encode(merge_deltas(self._parts)), tuple(self._changes)
             self.in_flight = JournalRow(self.attempt_id, self.epoch, self.n + 1, parts, changes)
-            self._in_flight_parts = len(self._parts)
+            self.in_flight_parts = len(self._parts)
             self._in_flight_bytes, self._waiting_bytes = self._waiting_bytes, 0
             self._parts, self._changes = [], []
         return self.in_flight
@@ -144,7 +144,7 @@ class JournalWriter:
     def confirm_row(self, row: JournalRow) -> None:
         """It is committed."""
         self.n, self.in_flight = row.n, None
-        self.committed += self._in_flight_parts
+        self.committed += self.in_flight_parts
         freed_bytes, self._in_flight_bytes = self._in_flight_bytes, 0
         self._journal.release(freed_bytes)
 
@@ -279,10 +279,10 @@ class Journal:
             if row is not None:
                 rows.append(row)
         if rows:
-            began_s = self._clock.monotonic()
+            began_s, parts = self._clock.monotonic(), sum(writer.in_flight_parts for writer in self._writers.values())
             await self._write(rows)
             if self._metrics is not None:
-                self._metrics.flushed(rows=len(rows), seconds=self._clock.monotonic() - began_s)
+                self._metrics.flushed(parts=parts, seconds=self._clock.monotonic() - began_s)
 
     async def _write(self, rows: list[JournalRow]) -> None:
         """Write the group; if its data is refused, each row by itself."""

@@ -7,7 +7,7 @@ chat that moves up meanwhile is never shown twice. Searching looks at titles. Pi
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from sqlalchemy import Row, func, literal, select, tuple_
@@ -19,6 +19,8 @@ from indelible.store.read import PENDING
 from indelible.store.snapshot import load_now
 from indelible.store.tables import chats, workers
 from indelible.store.types import Id, UtcTime, clean_label
+
+_STUCK_AFTER: Final = 10
 
 
 class ChatSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +66,30 @@ async def list_chats(
         alive = set((await connection.execute(select(workers.c.id).where(workers.c.heartbeat_at > since))).scalars())
         rows = await connection.execute(wanted.order_by(chats.c.updated_at.desc(), chats.c.id.desc()).limit(limit))
         return [_summarise(row, alive) for row in rows]
+
+
+class ChatCount(NamedTuple):
+    """How many chats are in which state, and how many of the running ones nobody has worked on for too long."""
+
+    by_state: dict[str, int]
+    stuck: int
+
+
+async def count_chats(engine: AsyncEngine, *, dead_after_s: float) -> ChatCount:
+    """Of all users. `pending` counts as in lists; a chat is stuck if it was pending for ten times a dead lease."""
+    async with begin_read(engine) as connection:
+        now = await load_now(connection)
+        alive = select(workers.c.id).where(workers.c.heartbeat_at > now - timedelta(seconds=dead_after_s))
+        counted = select(chats.c.status, func.count()).group_by(chats.c.status)
+        by_state = {str(status): int(count) for status, count in await connection.execute(counted)}
+        is_running = chats.c.status.in_([Status.RUNNING.value, Status.INTERRUPTING.value])
+        waiting = (is_running, chats.c.holder.is_(None) | chats.c.holder.not_in(alive))
+        pending = select(func.count()).select_from(chats).where(*waiting)
+        long_ago = now - timedelta(seconds=_STUCK_AFTER * dead_after_s)
+        by_state[PENDING] = (await connection.execute(pending)).scalar_one()
+        return ChatCount(
+            by_state, (await connection.execute(pending.where(chats.c.updated_at < long_ago))).scalar_one()
+        )
 
 
 def _lower(engine: AsyncEngine) -> Any:

@@ -24,7 +24,7 @@ from indelible.machine.states import Status
 from indelible.store.append import Appended, JournalRow
 from indelible.store.idempotency import Answer, Request
 from indelible.store.ledger import ToolRun
-from indelible.store.listing import ChatSummary, Place
+from indelible.store.listing import ChatCount, ChatSummary, Place
 from indelible.store.news import News
 from indelible.store.read import AttemptName, ChatView, Event, JournalEntry
 from indelible.store.show import Page
@@ -201,6 +201,9 @@ class ChatStore(Protocol):
         limit: int = 50,
     ) -> list[ChatSummary]:
         """A user's chats, the last changed first, from `after` on; `search` looks at titles."""
+
+    async def count_chats(self) -> ChatCount:
+        """How many chats there are in which state, and how many are stuck."""
 
     async def view(self, chat_id: str, *, limit: int = 50) -> ChatView:
         """The chat, its last `limit` messages, its queue and its running attempt: all of one moment.

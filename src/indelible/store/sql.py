@@ -45,7 +45,7 @@ from indelible.store.lease import (
     retire_all,
 )
 from indelible.store.ledger import ToolRun, load_runs
-from indelible.store.listing import ChatSummary, Place, list_chats
+from indelible.store.listing import ChatCount, ChatSummary, Place, count_chats, list_chats
 from indelible.store.migrate import migrate
 from indelible.store.news import News, has_reached, load_news, load_positions
 from indelible.store.pack import sweep
@@ -297,6 +297,10 @@ class SqlStore:
     ) -> list[ChatSummary]:
         wanted: dict[str, Any] = {"archived": archived, "search": search, "after": after, "limit": limit}
         return await list_chats(self._engine, owner_id, dead_after_s=self.dead_after_s, **wanted)
+
+    @to_its_end
+    async def count_chats(self) -> ChatCount:
+        return await count_chats(self._engine, dead_after_s=self.dead_after_s)
 
     @to_its_end
     async def clean_up(self, *, dead_for_s: float) -> None:

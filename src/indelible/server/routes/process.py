@@ -38,4 +38,6 @@ async def tell_ready(caller: Asking) -> Response:
 @health.get("/metrics")
 async def tell_metrics(caller: Asking) -> Response:
     """Counters and measures for Prometheus."""
-    return Response(generate_latest(caller.office.registry), media_type=CONTENT_TYPE_LATEST)
+    counted = await caller.store.count_chats()
+    caller.office.metrics.chats_counted(counted.by_state, stuck=counted.stuck)
+    return Response(generate_latest(caller.office.metrics.registry), media_type=CONTENT_TYPE_LATEST)
