@@ -16,7 +16,8 @@ PROMISES = ("lost_parts_total", "resume_gaps_total", "duplicate_tool_runs_total"
 COUNTED = {
     "steps_total", "stream_retries_total", "ttft_seconds", "inter_part_seconds", "prompt_size_bytes", "message_count",
     "tool_seconds", "tool_result_size_bytes", "tool_result_truncated_total", "tool_errors_total", "compaction_total",
-    "journal_flush_seconds", "journal_parts_total", "chats", "stuck_chats", "feed_readers", "feed_resyncs_total", "takeover_seconds", "interrupt_seconds", *PROMISES,
+    "journal_flush_seconds", "journal_parts_total", "chats", "stuck_chats",
+    "feed_readers", "feed_resyncs_total", "takeover_seconds", "interrupt_seconds", *PROMISES,
 }  # fmt: skip
 
 
