@@ -24,6 +24,7 @@ from typing import Final, TypeVar
 from indelible.errors import Lost, NotFound, Refused, Shutdown, StoreFailed
 from indelible.ids import new_id
 from indelible.machine.commands import ActionExpired, Describe, Release
+from indelible.machine.states import Status
 from indelible.notify import Notifier, Subscription
 from indelible.scope import Scope
 from indelible.store.port import Description, Words
@@ -165,9 +166,13 @@ class Worker:
             await self._survive(end, what="ending a wait for results")
 
     async def _let_orphans_go(self) -> None:
-        """Chats that we hold and do not work on, because something went wrong in between."""
+        """Chats that we hold and do not work on, because something went wrong in between.
+
+        One that could neither be answered nor ended is kept from going round in circles, until its user stops it.
+        """
         for held in await self._setup.store.held(self.id):
-            if (held.chat_id, held.epoch) not in self._runners and held.chat_id not in self._parked:
+            is_kept = held.chat_id in self._parked and held.status is not Status.INTERRUPTING
+            if (held.chat_id, held.epoch) not in self._runners and not is_kept:
                 await self._release(held.chat_id, held.epoch)
 
     async def _release(self, chat_id: str, epoch: int) -> None:
