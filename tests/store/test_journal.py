@@ -28,7 +28,7 @@ from indelible.content import (
     decode_parts,
     encode,
 )
-from indelible.errors import LeaseLost, StoreFailed
+from indelible.errors import LeaseLost, Shutdown, StoreFailed
 from indelible.fold import fold
 from indelible.machine.commands import Acquire, Create, FinishTurn, StartAttempt
 from indelible.store.append import Appended, BadRows, JournalRow
@@ -558,3 +558,20 @@ def test_merging_deltas_changes_nothing_of_what_was_said(parts: list[Part]) -> N
     assert fold(merged) == fold(parts)
     assert len(merged) <= len(parts)
     assert merge_deltas(merged) == merged
+
+
+async def test_whoever_waits_for_room_hears_that_the_journal_has_stopped(engine: AsyncEngine) -> None:
+    store = HeldStore(engine)
+    attempt = await start_attempt(store, engine)
+    full = Journal(store, clock=ManualClock(), on_committed=lambda rows: None, limit_bytes=1)
+    writer = full.open(attempt.id, attempt.epoch)
+    running = asyncio.create_task(full.run())
+    waiting = writer.publish(TextDelta("1", "too much"))
+    assert waiting is not None
+    await store.underway.wait()
+    running.cancel()
+    store.let_go.set()
+    with pytest.raises(Shutdown):
+        await waiting
+    with pytest.raises(asyncio.CancelledError):
+        await running

@@ -13,9 +13,11 @@ from tests.worker.workshop import DeafNotifier, WatchedStore, Workshop, quick, r
 from indelible.app import App
 from indelible.clock import SystemClock, Timer
 from indelible.content import Part, TextDelta, ToolResult
+from indelible.errors import ModelFailed
 from indelible.machine.commands import Acquire, Command, FinishTurn
 from indelible.metrics import Metrics
 from indelible.models.port import Call
+from indelible.store.append import BadRows
 from indelible.store.failures import DatabaseUnreachable
 from indelible.store.work import Held
 from indelible.testing import ScriptedModel, parts
@@ -338,3 +340,17 @@ async def test_a_worker_that_lost_a_chat_says_so(workshop: Workshop) -> None:
     assert (await chat.edit(asked, "hello")).text == "hello"
     await workshop.dismiss(workshop.hired[0])
     assert read_metric(metrics, "stale_writes_refused_total") == 1
+
+
+async def test_a_reply_that_the_database_will_never_take_fails_and_is_not_asked_for_again(workshop: Workshop) -> None:
+    """R6 in the worker: the guilty chat fails, with what the journal has; it does not go round in circles."""
+
+    class Refusing(WatchedStore):
+        async def append(self, rows: Any) -> Any:
+            raise BadRows("The database refused a journal row.")
+
+    await workshop.hire(ScriptedModel([say("Hi")]), store=Refusing(workshop.store))
+    chat = await workshop.app.create()
+    with pytest.raises(ModelFailed, match="Something went wrong"):
+        await chat.send("Hello")
+    assert await chat.status() == "error"

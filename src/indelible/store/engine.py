@@ -167,7 +167,11 @@ def _make_sqlite_engine(url: URL, pool_size: int) -> AsyncEngine:
         raise DatabaseUnusable(f"There is no directory {directory} for the database. Create it, or name another file.")
     # Without an isolation level the driver begins nothing by itself, and `_begin_sqlite` decides.
     engine = create_async_engine(
-        url, pool_size=pool_size, pool_reset_on_return=None, connect_args={"isolation_level": None}
+        url,
+        pool_size=pool_size,
+        pool_reset_on_return=None,
+        hide_parameters=True,  # what people say is not for the log
+        connect_args={"isolation_level": None},
     )
     event.listen(engine.sync_engine, "connect", _set_up_sqlite)
     event.listen(engine.sync_engine, "begin", _begin_sqlite)
@@ -232,7 +236,7 @@ def _make_postgres_engine(url: URL, pool_size: int) -> AsyncEngine:
     timeout_s = float(str(url.query.get("timeout", CONNECT_TIMEOUT_S)))
     # Without the second one a network that falls silent would be waited for without end.
     limits = {"timeout": timeout_s, "command_timeout": _COMMAND_TIMEOUT_S}
-    engine = create_async_engine(url, pool_size=pool_size, connect_args=limits)
+    engine = create_async_engine(url, pool_size=pool_size, hide_parameters=True, connect_args=limits)
     event.listen(engine.sync_engine, "connect", _set_up_postgres)
     event.listen(engine.sync_engine, "handle_error", _give_up_all_after_silence)
     return engine

@@ -175,8 +175,6 @@ class Journal:
         self._held_bytes = 0  # taken and neither committed nor given up
         self._dirty = asyncio.Event()
         self._full = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
         self._has_stopped = False
         self._progress = asyncio.Event()  # set, and replaced, whenever something was committed or given up
 
@@ -230,12 +228,11 @@ class Journal:
         self._dirty.set()
         if self._new_bytes >= self._flush_bytes:
             self._full.set()
-        if self._held_bytes >= self._limit_bytes:
-            self._room.clear()
         return self._held_bytes < self._limit_bytes
 
     async def wait_for_room(self) -> None:
-        await self._room.wait()
+        while self._held_bytes >= self._limit_bytes:
+            await self._wait_for_progress()
 
     def note_ready(self) -> None:
         self._dirty.set()
@@ -248,8 +245,6 @@ class Journal:
 
     def release(self, freed_bytes: int) -> None:
         self._held_bytes -= freed_bytes
-        if self._held_bytes < self._limit_bytes:
-            self._room.set()
 
     def _tell_progress(self) -> None:
         """Wake whoever waits, to look again. It needs no lock, so that an end can be told from anywhere."""

@@ -75,7 +75,7 @@ class Runner:
 
     async def _run_turn(self, work: OpenWork, plan: Plan) -> None:
         with Scope(self._worker_scope) as scope:
-            scribe = Scribe(self._setup, work, scope)
+            scribe = Scribe(self._setup, work, scope, self._worker_scope)
             self._scope, self._scribe, self._turn_id = scope, scribe, work.turn_id
             try:
                 if await self._go_on(work, plan, scribe, scope):

@@ -60,7 +60,7 @@ class Scribe:
     `model` is who answers; it is set before the first attempt.
     """
 
-    def __init__(self, setup: WorkerSetup, work: OpenWork, scope: Scope) -> None:
+    def __init__(self, setup: WorkerSetup, work: OpenWork, scope: Scope, worker_scope: Scope) -> None:
         assert work.turn_id is not None
         self.ended = False
         self.model: Model | None = None
@@ -69,6 +69,7 @@ class Scribe:
         self._turn_id: str = work.turn_id
         self._epoch = work.epoch
         self._scope = scope
+        self._worker_scope = worker_scope
         self._writer: JournalWriter | None = None
         self._ledger: JournalLedger | None = None
         if work.attempt is not None:
@@ -141,15 +142,14 @@ class Scribe:
 
     async def finish(self, words: Words = NO_WORDS) -> None:
         """The turn has nothing more to say: what the open attempt left, if one is open, is nothing."""
-        await self._close_writer()
+        words = msgspec.structs.replace(words, rest=await self._close_writer())
         await self._end_turn(FinishTurn(epoch=self._epoch, turn_id=self._turn_id), words)
 
     async def end_stopped(self) -> None:
-        await self._end(FinishInterruption, NO_WORDS)
+        await self._end_with_what_is_kept(FinishInterruption, NO_WORDS)
 
     async def fail(self, error: dict[str, Any]) -> None:
-        words = Words(error=error, notice=error.get("message"))
-        await self._end(Fail, words)
+        await self._end_with_what_is_kept(Fail, Words(error=error, notice=error.get("message")))
 
     async def hand_over(self) -> None:
         """Let go of the chat. Everything is flushed first, so that whoever takes it finds a finished reply finished."""
@@ -164,6 +164,16 @@ class Scribe:
             self._writer.end(LeaseLost("The chat is another worker's."))
         self._forget_writer()
         self.ended = True
+
+    async def _end_with_what_is_kept(self, kind: Any, words: Words) -> None:
+        """What the database will never take does not keep the turn from ending (R6): the journal has the rest."""
+        try:
+            await self._end(kind, words)
+        except Exception:
+            if self._writer is None or self._writer.over is None:
+                raise
+            self._forget_writer()
+            await self._end(kind, words)
 
     async def _end(self, kind: Any, words: Words) -> None:
         """End the turn with its open attempt, if there is one."""
@@ -230,7 +240,8 @@ class Scribe:
             try:
                 return await self._setup.store.execute(self._chat_id, command, words)
             except StoreFailed as error:
-                if self._scope.cause is Cause.SHUTDOWN and back_off_s > _PATIENCE_WHEN_LEAVING_S:
+                is_leaving = self._worker_scope.cancelled or self._scope.cause is Cause.SHUTDOWN
+                if is_leaving and back_off_s > _PATIENCE_WHEN_LEAVING_S:
                     raise
                 _log.warning("%s of %s waits for the database: %s", command.name, self._chat_id, error)
             await self._setup.clock.sleep(back_off_s)

@@ -39,6 +39,7 @@ _TAKEN_AT_A_TIME: Final = 32
 """Between two handfuls of chats the worker looks whether one of its own is to be stopped."""
 
 _LOOK_AT_MOST_EVERY_S: Final = 0.02
+_PARKED_S: Final = 60.0
 _HAND_OVER_S: Final = 10.0
 _CLEAN_UP_EVERY_S: Final = 60.0
 _FORGET_DEAD_AFTER_S: Final = 24 * 3600.0
@@ -57,7 +58,7 @@ class Worker:
         self._runners: dict[tuple[str, int], Runner] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._titling: set[asyncio.Task[None]] = set()
-        self._parked: set[str] = set()
+        self._parked: dict[tuple[str, int], float] = {}
         self._stopping = False
         self._stirred = asyncio.Event()
         self._idle = asyncio.Event()
@@ -141,11 +142,11 @@ class Worker:
         except (Lost, NotFound, Shutdown):
             pass
         except StoreFailed as error:
-            _log.warning("%s is let go, the database is away: %s", runner.chat_id, error)
+            _log.warning("%s is let go, the database failed: %s", runner.chat_id, error)
         except Exception:
-            # Taking it again would only meet the same again: it stays with us, and is told of, until somebody looks.
+            # Taking it again at once would only meet the same again.
             _log.exception("%s cannot be answered, and cannot be ended either", runner.chat_id)
-            self._parked.add(runner.chat_id)
+            self._parked[runner.chat_id, runner.epoch] = self._setup.clock.monotonic() + _PARKED_S
         finally:
             del self._runners[runner.chat_id, runner.epoch]
             self._stirred.set()
@@ -168,12 +169,16 @@ class Worker:
     async def _let_orphans_go(self) -> None:
         """Chats that we hold and do not work on, because something went wrong in between.
 
-        One that could neither be answered nor ended is kept from going round in circles, until its user stops it.
+        One that could neither be answered nor ended is kept from going round in circles for a while, unless its user
+        stops it or we leave.
         """
+        now_s = self._setup.clock.monotonic()
+        self._parked = {lease: until_s for lease, until_s in self._parked.items() if until_s > now_s}
         for held in await self._setup.store.held(self.id):
-            is_kept = held.chat_id in self._parked and held.status is not Status.INTERRUPTING
-            if (held.chat_id, held.epoch) not in self._runners and not is_kept:
-                await self._release(held.chat_id, held.epoch)
+            lease = (held.chat_id, held.epoch)
+            is_kept = lease in self._parked and held.status is not Status.INTERRUPTING and not self._stopping
+            if lease not in self._runners and not is_kept:
+                await self._survive(partial(self._release, *lease), what="letting go of a chat")
 
     async def _release(self, chat_id: str, epoch: int) -> None:
         try:
@@ -223,6 +228,10 @@ class Worker:
             return await do()
         except (StoreFailed, Refused) as error:
             _log.warning("%s failed, and will be tried again: %s", what, error)
+            return None
+        except Exception:
+            # What is wrong with one row is not the others' trouble, and would only be met again after a restart.
+            _log.exception("%s failed, and will be tried again", what)
             return None
 
     # --- leaving ---
