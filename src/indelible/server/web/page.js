@@ -19,6 +19,7 @@ const LONGEST_WAIT_MS = 5000;
 
 const $ = (id) => document.getElementById(id);
 let chat = null;
+let place = { id: null }; // where the user is: a chat, or one that is still to be made
 let feed = null;
 let cursor = null;
 let waitMs = SHORTEST_WAIT_MS;
@@ -36,6 +37,7 @@ function open(id) {
   drawn.clear();
   $("messages").replaceChildren();
   chat = id ? new Chat(id) : null;
+  if (place.id !== id || !id) place = { id };
   cursor = null;
   problem = null;
   isConnected = true;
@@ -234,14 +236,17 @@ function showProblem(error) {
 // One after the other: what is sent while a new chat is being made belongs to that chat.
 function send() {
   const words = $("words").value.trim();
-  const meant = chat?.id;
+  const meant = place;
   if (!words) return;
   $("words").value = "";
   sending = sending.then(async () => {
-    const id = meant ?? chat?.id;
-    const sent = await attempt(() => (id ? api.sendMessage(id, words) : api.createChat(words)));
+    const isNew = !meant.id;
+    const sent = await attempt(() => (isNew ? api.createChat(words) : api.sendMessage(meant.id, words)));
     if (!sent) $("words").value = [words, $("words").value].filter(Boolean).join("\n"); // what was typed is never lost
-    else if (!chat) go(sent.id);
+    else if (isNew) {
+      meant.id = sent.id;
+      if (place === meant) go(sent.id);
+    }
   });
 }
 
