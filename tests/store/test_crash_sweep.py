@@ -362,17 +362,18 @@ SCENARIOS: list[Scenario] = [
 # --- the sweep ---
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-async def test_whoever_dies_at_whatever_call_loses_nothing(scenario: Scenario, engine: AsyncEngine) -> None:
+async def test_whoever_dies_at_whatever_call_loses_nothing(scenario: Scenario, when: Side, engine: AsyncEngine) -> None:
     user_id = await SqlStore(engine).ensure_user("Ada")
     whole = await run(scenario, engine, user_id, at=None)
     assert (whole.kept, whole.heard) == (whole.sent, whole.said)
     await check_kept(whole)
-    for at in range(1, len(whole.store.calls) + 1):
-        process = await run(scenario, engine, user_id, at=at)
+    for at in range(1 if when == "after" else 2, len(whole.store.calls) + 1):  # before the first there is no chat
+        process = await run(scenario, engine, user_id, at=at, when=when)
         assert process.store.is_dead
         assert process.store.calls == whole.store.calls[:at]
-        await check_kept(process)
+        await check_kept(process, when=when)
 
 
 async def test_whoever_dies_before_the_first_call_leaves_nothing(engine: AsyncEngine) -> None:
@@ -478,9 +479,11 @@ async def describe(process: Process) -> list[Any]:
 # --- afterwards ---
 
 
-async def check_kept(process: Process) -> None:
-    """Whatever was sent was written, whether or not that was told."""
-    if process.is_deleted:
+async def check_kept(process: Process, *, when: Side = "after") -> None:
+    """Whatever was sent was written, whether or not that was told; but for the last, if it died before that."""
+    if when == "before" and await load_chat(process.engine, process.chat_id) is not None:
+        await bring_to_rest(process, typed=process.kept, said=process.heard)
+    elif process.is_deleted:
         assert await load_chat(process.engine, process.chat_id) is None
         await expect_nothing_left(process)
     else:
