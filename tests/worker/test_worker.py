@@ -354,3 +354,15 @@ async def test_a_reply_that_the_database_will_never_take_fails_and_is_not_asked_
     with pytest.raises(ModelFailed, match="Something went wrong"):
         await chat.send("Hello")
     assert await chat.status() == "error"
+
+
+async def test_a_chat_that_cannot_even_be_read_fails_and_does_not_hang(workshop: Workshop) -> None:
+    class Garbled(WatchedStore):
+        async def work(self, chat_id: str) -> Any:
+            raise ValueError("an unknown kind of block")
+
+    await workshop.hire(ScriptedModel([]), store=Garbled(workshop.store), settings=quick(heartbeat_s=0.2))
+    chat = await workshop.app.create()
+    with pytest.raises(ModelFailed, match="Something went wrong"):
+        await chat.send("Hello")
+    assert await chat.status() == "error"

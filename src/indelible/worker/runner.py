@@ -31,9 +31,10 @@ from indelible.worker.scribe import OutOfStep, Scribe
 from indelible.worker.setup import WorkerSetup
 
 _log: Final = logging.getLogger(__name__)
-_BROKEN: Final = (
-    "Something went wrong in the server itself. What was said is kept. Try again; the server's log says more."
-)
+BROKEN: Final = {
+    "kind": "internal",
+    "message": "Something went wrong in the server itself. What was said is kept. Try again; its log says more.",
+}
 _NOTHING_TO_SHORTEN: Final = "There is nothing yet that could be summarised."
 
 
@@ -115,7 +116,7 @@ class Runner:
             raise
         except Exception:
             _log.exception("the turn %s of %s broke", work.turn_id, self.chat_id)
-            await self._fail(scribe, {"kind": "internal", "message": _BROKEN})
+            await self._fail(scribe, BROKEN)
         return True
 
     async def _fail(self, scribe: Scribe, error: dict[str, Any]) -> None:

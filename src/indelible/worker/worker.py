@@ -15,6 +15,7 @@ Must stay true (tests/worker/test_worker.py, tests/faults/test_takeover.py): no 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -23,13 +24,12 @@ from typing import Final, TypeVar
 
 from indelible.errors import Lost, NotFound, Refused, Shutdown, StoreFailed
 from indelible.ids import new_id
-from indelible.machine.commands import ActionExpired, Describe, Release
-from indelible.machine.states import Status
+from indelible.machine.commands import ActionExpired, Command, Describe, Fail, Release
 from indelible.notify import Notifier, Subscription
 from indelible.scope import Scope
-from indelible.store.port import Description, Words
-from indelible.store.work import OpenWork
-from indelible.worker.runner import Runner
+from indelible.store.port import NO_WORDS, Description, Words
+from indelible.store.work import Held, OpenWork
+from indelible.worker.runner import BROKEN, Runner
 from indelible.worker.setup import WorkerSetup
 from indelible.worker.title import make_title
 
@@ -39,7 +39,6 @@ _TAKEN_AT_A_TIME: Final = 32
 """Between two handfuls of chats the worker looks whether one of its own is to be stopped."""
 
 _LOOK_AT_MOST_EVERY_S: Final = 0.02
-_PARKED_S: Final = 60.0
 _HAND_OVER_S: Final = 10.0
 _CLEAN_UP_EVERY_S: Final = 60.0
 _FORGET_DEAD_AFTER_S: Final = 24 * 3600.0
@@ -58,7 +57,7 @@ class Worker:
         self._runners: dict[tuple[str, int], Runner] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._titling: set[asyncio.Task[None]] = set()
-        self._parked: dict[tuple[str, int], float] = {}
+        self._broken: set[tuple[str, int]] = set()
         self._stopping = False
         self._stirred = asyncio.Event()
         self._idle = asyncio.Event()
@@ -144,9 +143,9 @@ class Worker:
         except StoreFailed as error:
             _log.warning("%s is let go, the database failed: %s", runner.chat_id, error)
         except Exception:
-            # Taking it again at once would only meet the same again.
-            _log.exception("%s cannot be answered, and cannot be ended either", runner.chat_id)
-            self._parked[runner.chat_id, runner.epoch] = self._setup.clock.monotonic() + _PARKED_S
+            # Taking it again would only meet the same again: the next beat ends its turn, from the journal alone.
+            _log.exception("%s cannot be answered", runner.chat_id)
+            self._broken.add((runner.chat_id, runner.epoch))
         finally:
             del self._runners[runner.chat_id, runner.epoch]
             self._stirred.set()
@@ -167,24 +166,22 @@ class Worker:
             await self._survive(end, what="ending a wait for results")
 
     async def _let_orphans_go(self) -> None:
-        """Chats that we hold and do not work on, because something went wrong in between.
-
-        One that could neither be answered nor ended is kept from going round in circles for a while, unless its user
-        stops it or we leave.
-        """
-        now_s = self._setup.clock.monotonic()
-        self._parked = {lease: until_s for lease, until_s in self._parked.items() if until_s > now_s}
+        """Chats that we hold and do not work on, because something went wrong in between."""
         for held in await self._setup.store.held(self.id):
-            lease = (held.chat_id, held.epoch)
-            is_kept = lease in self._parked and held.status is not Status.INTERRUPTING and not self._stopping
-            if lease not in self._runners and not is_kept:
-                await self._survive(partial(self._release, *lease), what="letting go of a chat")
+            if (held.chat_id, held.epoch) not in self._runners:
+                await self._survive(partial(self._let_go, held), what="letting go of a chat")
 
-    async def _release(self, chat_id: str, epoch: int) -> None:
-        try:
-            await self._setup.store.execute(chat_id, Release(epoch=epoch))
-        except (Lost, Refused):
-            return
+    async def _let_go(self, held: Held) -> None:
+        """Somebody else goes on with it; a turn that cannot be answered fails, with what it said."""
+        lease = (held.chat_id, held.epoch)
+        command: Command = Release(epoch=held.epoch)
+        words = NO_WORDS
+        if lease in self._broken and held.turn_id is not None:
+            command = Fail(epoch=held.epoch, turn_id=held.turn_id)
+            words = Words(error=BROKEN, notice=BROKEN["message"])
+        with contextlib.suppress(Lost, Refused):
+            await self._setup.store.execute(held.chat_id, command, words)
+        self._broken.discard(lease)
 
     # --- beside ---
 
