@@ -11,10 +11,11 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from bench import loop, store, worker
+from bench import loop, providers, store, worker
 
 BENCHES: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "loop": loop.measure,
+    "providers": providers.measure,
     "store": store.measure,
     "worker": worker.measure,
 }

@@ -12,7 +12,8 @@ from indelible.settings import ENV_PREFIX, FILE, BadSettings, Settings, describe
 
 DOCS = Path(__file__).parent.parent / "docs" / "settings.md"
 UNITS_OR_COUNTS = re.compile(r".*_s|max_.*|.*_max|.*_max_(attempts|bytes|chats)|.*_concurrency")
-WITHOUT_UNIT = {"model", "database", "host", "port", "token", "compact_at", "titles"}
+WITHOUT_UNIT = {"model", "database", "host", "port", "token", "compact_at", "titles", "models", "chain_models", "debug"}
+ADDRESSES_AND_KEYS = {f"{name}_{what}" for name in ("anthropic", "openai") for what in ("api_key", "base_url")}
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +34,15 @@ def read_problem(**given: object) -> str:
 def test_without_anything_set_the_defaults_hold() -> None:
     assert load_settings().model_dump() == {
         "model": "demo",
+        "models": [],
+        "chain_models": [],
+        "anthropic_api_key": "",
+        "anthropic_base_url": "",
+        "openai_api_key": "",
+        "openai_base_url": "",
+        "base_urls": {},
+        "debug": "errors",
+        "debug_kept_s": 30 * 86400,
         "database": "indelible.db",
         "host": "127.0.0.1",
         "port": 8000,
@@ -152,7 +162,7 @@ def test_every_setting_has_a_meaning_a_rule_and_a_unit_in_its_name(name: str) ->
     assert field.description
     assert describe_allowed(field)
     assert not field.is_required()
-    assert name in WITHOUT_UNIT or UNITS_OR_COUNTS.fullmatch(name)
+    assert name in WITHOUT_UNIT | ADDRESSES_AND_KEYS | {"base_urls"} or UNITS_OR_COUNTS.fullmatch(name)
 
 
 def test_the_documentation_has_every_setting_as_it_is() -> None:
@@ -162,3 +172,39 @@ def test_the_documentation_has_every_setting_as_it_is() -> None:
         f"| `{name}` | `{field.default}` | {describe_allowed(field)} | {field.description} |"
         for name, field in Settings.model_fields.items()
     ]
+
+
+# --- lists, tables and secrets -----------------------------------------------------------
+
+
+def test_the_environment_has_lists_with_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INDELIBLE_MODELS", "openai:gpt-5.1, anthropic:claude-sonnet-4-5,")
+
+    assert load_settings().models == ["openai:gpt-5.1", "anthropic:claude-sonnet-4-5"]
+
+
+def test_the_environment_has_addresses_with_the_variables_of_their_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INDELIBLE_BASE_URLS", "http://localhost:11434/v1, https://x.test/v1=X_KEY")
+
+    assert load_settings().base_urls == {"http://localhost:11434/v1": "", "https://x.test/v1": "X_KEY"}
+
+
+def test_the_file_has_lists_and_tables(empty_place: Path) -> None:
+    (empty_place / FILE).write_text('models = ["a", "b"]\n[base_urls]\n"https://x.test/v1" = "X_KEY"\n')
+
+    settings = load_settings()
+    assert (settings.models, settings.base_urls) == (["a", "b"], {"https://x.test/v1": "X_KEY"})
+
+
+def test_an_empty_name_in_a_list_is_a_mistake(empty_place: Path) -> None:
+    (empty_place / FILE).write_text('models = ["a", ""]\n')
+
+    assert "models = " in read_problem()
+
+
+@pytest.mark.parametrize("name", ["token", "anthropic_api_key", "openai_api_key"])
+def test_a_secret_is_never_shown(name: str, empty_place: Path) -> None:
+    assert "canary" not in repr(load_settings(**{name: "canary"}))
+
+    (empty_place / FILE).write_text(f'{name} = ["canary"]\n')
+    assert "canary" not in read_problem()

@@ -28,13 +28,14 @@ from typing import Literal, Protocol
 
 from indelible.clock import Clock, SystemClock
 from indelible.content import Block, File, Message, Text, ToolResult
+from indelible.debug.recorder import DebugMetrics, Recorder
 from indelible.errors import Invalid, NotFound
 from indelible.events import FeedEvent
 from indelible.feed import Feed, FeedMetrics, Tail
 from indelible.ids import new_id
 from indelible.machine import commands
 from indelible.machine.commands import Command
-from indelible.models.catalog import find_model
+from indelible.models.catalog import Catalog
 from indelible.models.port import Model
 from indelible.notify import LocalNotifier, Notifier, PostgresNotifier
 from indelible.reply import Reply
@@ -60,7 +61,7 @@ _SENDS: dict[str, Callable[[], Command]] = {
 }
 
 
-class AppMetrics(WorkerMetrics, FeedMetrics, JournalMetrics, Protocol):
+class AppMetrics(WorkerMetrics, FeedMetrics, JournalMetrics, DebugMetrics, Protocol):
     """Everything that is counted; metrics.py has the one that ships."""
 
 
@@ -89,15 +90,20 @@ async def open_app(
     work: whether to answer. Without it the database is only read and written to, and somebody else answers.
     """
     clock = clock or SystemClock()
-    settings = settings or load_settings(model=model if isinstance(model, str) else None)
+    settings = settings or load_settings()
+    if isinstance(model, str):
+        settings = settings.model_copy(update={"model": model})
     where = database if database is not None else settings.database
     body_error: Exception | None = None
     try:
         async with AsyncExitStack() as stack:
+            catalog = Catalog(settings, clock=clock)
+            stack.push_async_callback(catalog.aclose)
+            find = partial(_find, own=model, models=models or {}, settings=settings, catalog=catalog)
             parts = await _put_together(
                 stack,
                 where,
-                find=partial(_find, own=model, models=models or {}, settings=settings, clock=clock),
+                find=find,
                 tools=tools,
                 client_tools=client_tools,
                 settings=settings,
@@ -106,7 +112,8 @@ async def open_app(
                 metrics=metrics,
             )
             try:
-                yield App(*parts, clock=clock, owner_id=await parts[0].ensure_user(user))
+                names = list(dict.fromkeys([*(models or ()), *catalog.list_names()]))
+                yield App(*parts, clock=clock, owner_id=await parts[0].ensure_user(user), models=names)
             except Exception as error:
                 body_error = error
                 raise
@@ -153,6 +160,16 @@ async def _put_together(
     if work:
         if alone:
             await store.retire_all()
+        recorder = Recorder(
+            store.records,
+            mode=settings.debug,
+            kept_s=settings.debug_kept_s,
+            dead_after_s=settings.dead_after_s,
+            clock=clock,
+            metrics=metrics,
+        )
+        running.append(services.create_task(recorder.run(), name="debug records"))
+        stack.push_async_callback(recorder.drain)
         worker = make_worker(
             store,
             notifier,
@@ -163,6 +180,7 @@ async def _put_together(
             tools=tools,
             client_tools=client_tools,
             metrics=metrics,
+            recorder=recorder,
         )
         working = services.create_task(worker.run(), name="worker")
         stack.push_async_callback(_wait_for, working)
@@ -173,12 +191,12 @@ async def _put_together(
 
 
 def _find(
-    name: str | None, *, own: str | Model | None, models: Mapping[str, Model], settings: Settings, clock: Clock
+    name: str | None, *, own: str | Model | None, models: Mapping[str, Model], settings: Settings, catalog: Catalog
 ) -> Model:
     if name is None and own is not None and not isinstance(own, str):
         return own
-    wanted = name or (own if isinstance(own, str) else None) or settings.model
-    return models[wanted] if wanted in models else find_model(wanted, clock=clock)
+    wanted = name or settings.model
+    return models[wanted] if wanted in models else catalog.find(wanted)
 
 
 async def _wait_for(task: asyncio.Task[None]) -> None:
@@ -196,6 +214,7 @@ def make_worker(
     tools: Sequence[AnyTool] = (),
     client_tools: Sequence[AnyTool] = (),
     metrics: AppMetrics | None = None,
+    recorder: Recorder | None = None,
 ) -> Worker:
     """A worker and its journal. Readers are told of what was committed: here by the tail, elsewhere by a hint."""
 
@@ -222,18 +241,20 @@ def make_worker(
         tools=tools,
         client_tools=client_tools,
         metrics=metrics,
+        recorder=recorder,
     )
     return Worker(setup, notifier)
 
 
 class App:
-    """What `indelible.open` gives: the chats of one user."""
+    """What `indelible.open` gives: the chats of one user. `models` are the names of those that may be asked for."""
 
-    def __init__(self, store: SqlStore, feed: Feed, *, clock: Clock, owner_id: str) -> None:
+    def __init__(self, store: SqlStore, feed: Feed, *, clock: Clock, owner_id: str, models: Sequence[str] = ()) -> None:
         self.store = store
         self.feed = feed
         self.clock = clock
         self.owner_id = owner_id
+        self.models = models
 
     async def create(
         self,

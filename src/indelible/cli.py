@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _BAD_USAGE: Final = 2
 _TOOLS: Final = "Tools for the model: a tool, or a list of them, in a module that can be imported. May be repeated."
+_MODEL: Final = "Who answers: demo, or provider:NAME such as openai:gpt-5.1. Otherwise the setting 'model'."
 _DATABASE: Final = "A SQLite file or a URL. Otherwise the setting 'database'."
 
 app: Final = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -99,6 +100,8 @@ def indelible(
     indelible chat                       begin a chat, with the demo model\n
     indelible chat --resume              go on with the last one\n
     indelible chat --resume 2            or with another, by its number or its id in 'indelible chats'\n
+    indelible chat --model anthropic:claude-sonnet-4-5
+
     indelible chat --pace 0.1            a slow one, easy to stop\n
     echo "roll a die" | indelible chat   a question without a terminal"""
 )
@@ -109,9 +112,7 @@ def chat(
     *,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a chat, the last one if none is named.")] = False,
     database: Annotated[str | None, typer.Option(metavar="URL", help=_DATABASE)] = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who answers. There is: demo. Otherwise the setting 'model'.")
-    ] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help=_MODEL)] = None,
     plain: Annotated[bool, typer.Option("--plain", help="No prompt and no colours, as in a pipe.")] = False,
     pace: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="How long the demo model takes for a word.")
@@ -126,14 +127,10 @@ def chat(
     settings = _read_settings(model=model, database=database)
 
     from indelible.clock import SystemClock  # noqa: PLC0415
-    from indelible.models.catalog import find_model  # noqa: PLC0415
     from indelible.terminal import open_chat  # noqa: PLC0415
 
     clock = SystemClock()
-    try:
-        find_model(settings.model, clock=clock)
-    except ModelFailed as failure:
-        _give_up(failure.message, status=_BAD_USAGE)
+    _check_model(settings)
     status = open_chat(
         settings,
         clock=clock,
@@ -144,6 +141,16 @@ def chat(
         demo_seed=seed,
     )
     raise typer.Exit(status)
+
+
+def _check_model(settings: Settings) -> None:
+    """Whoever starts something should learn at once that its model can not be used, and why."""
+    from indelible.models.catalog import Catalog  # noqa: PLC0415
+
+    try:
+        Catalog(settings).find(settings.model)
+    except ModelFailed as failure:
+        _give_up(failure.message, status=_BAD_USAGE)
 
 
 def _load_tools(names: list[str] | None, settings: Settings) -> list[Any]:
@@ -161,6 +168,8 @@ def _load_tools(names: list[str] | None, settings: Settings) -> list[Any]:
     epilog="""Examples:\n
     indelible serve                                      a page and an API on http://127.0.0.1:8000\n
     indelible serve --port 0 --database chats.db         on any free port, with another database\n
+    indelible serve --model openai:gpt-5.1               with a real model; its key is in OPENAI_API_KEY
+
     indelible serve --tools mytools:TOOLS                the model may call your tools\n
     INDELIBLE_TOKEN=secret indelible serve --host 0.0.0.0"""
 )
@@ -173,7 +182,7 @@ def serve(
         int | None, typer.Option(metavar="NUMBER", help="0 is any free one. Otherwise the setting.")
     ] = None,
     database: Annotated[str | None, typer.Option(metavar="URL", help=_DATABASE)] = None,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="Who answers. Otherwise the setting.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help=_MODEL)] = None,
     tools: Annotated[list[str] | None, typer.Option(metavar="MODULE:NAME", help=_TOOLS)] = None,
     no_worker: Annotated[
         bool, typer.Option("--no-worker", help="Only serve; chats are answered by 'indelible worker'.")
@@ -184,6 +193,8 @@ def serve(
     On SIGTERM it tells its readers to come back elsewhere and hands its chats over.
     """
     settings = _read_settings(host=host, port=port, database=database, model=model)
+    if not no_worker:
+        _check_model(settings)
 
     from indelible.server.application import Server  # noqa: PLC0415
     from indelible.server.serve import serve as run_server  # noqa: PLC0415
@@ -200,11 +211,12 @@ def serve(
 def worker(
     *,
     database: Annotated[str | None, typer.Option(metavar="URL", help=_DATABASE)] = None,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="Who answers. Otherwise the setting.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help=_MODEL)] = None,
     tools: Annotated[list[str] | None, typer.Option(metavar="MODULE:NAME", help=_TOOLS)] = None,
 ) -> None:
     """Answer chats, and nothing else. Start as many as you like on one PostgreSQL database."""
     settings = _read_settings(database=database, model=model)
+    _check_model(settings)
 
     import asyncio  # noqa: PLC0415
 

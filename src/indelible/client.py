@@ -108,7 +108,7 @@ class Client:
         return await self._read(f"/chats/{chat_id}")
 
     async def change_chat(self, chat_id: str, **changes: Any) -> dict[str, Any]:
-        """Change `title`, `labels`, `pinned`, `archived`, `model`, `system` or `parameters`; None takes one away."""
+        """Change `title`, `labels`, `pinned`, `archived`, `model`, `system`, `parameters` or `debug`; None takes one away."""
         return await self._write("PATCH", f"/chats/{chat_id}", changes)
 
     async def delete_chat(self, chat_id: str) -> None:
@@ -185,6 +185,18 @@ class Client:
 
     async def bring_results(self, chat_id: str, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return await self._write("POST", f"/chats/{chat_id}/tool-results", {"results": list(results)})
+
+    # --- what was tried ---
+
+    async def list_attempts(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> dict[str, Any]:
+        return await self._read(f"/chats/{chat_id}/attempts", {"before": before, "limit": limit})
+
+    async def list_runs(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> dict[str, Any]:
+        """What was recorded of the work with models, the newest first."""
+        return await self._read(f"/chats/{chat_id}/debug/runs", {"before": before, "limit": limit})
+
+    async def read_run(self, chat_id: str, run_id: str) -> dict[str, Any]:
+        return await self._read(f"/chats/{chat_id}/debug/runs/{run_id}")
 
     async def list_models(self) -> list[dict[str, Any]]:
         items: list[dict[str, Any]] = (await self._read("/models"))["items"]

@@ -56,6 +56,7 @@ class Metrics:
         self._readers = Gauge("feed_readers", "Who reads now.", namespace="indelible", registry=self.registry)
         self._resyncs = self._count("feed_resyncs", "Readers that were too slow.")
         self._stale = self._count("stale_writes_refused", "Turns that ended because the chat was another worker's.")
+        self._unrecorded = self._count("debug_dropped", "Exchanges with providers that could not be recorded.")
         self._gaps = self._count("resume_gaps", "Entries that the logs lack. Promised to be zero.")
         self._lost = self._count("lost_parts", "Parts that the database refused. Promised to be zero.")
         self._twice = self._count("duplicate_tool_runs", "Tools that ran twice unasked. Promised to be zero.")
@@ -131,6 +132,9 @@ class Metrics:
 
     def reader_resynced(self) -> None:
         self._resyncs.inc()
+
+    def exchange_dropped(self) -> None:
+        self._unrecorded.inc()
 
     def gaps_found(self, count: int) -> None:
         self._gaps.inc(count)

@@ -28,11 +28,17 @@ import os
 from difflib import get_close_matches
 from pathlib import Path
 from tomllib import TOMLDecodeError
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
 FILE: Final = "indelible.toml"
 ENV_PREFIX: Final = "INDELIBLE_"
@@ -48,6 +54,18 @@ class Allowed(NamedTuple):
     sentence: str
 
 
+def _split_names(value: object) -> object:
+    """The environment has no lists."""
+    return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+
+
+def _split_addresses(value: object) -> object:
+    """The environment has no tables. An address without a variable needs no key."""
+    if not isinstance(value, str):
+        return value
+    return {address: name for address, _, name in (pair.strip().partition("=") for pair in value.split(",")) if address}
+
+
 Duration = Annotated[float, Field(gt=0, allow_inf_nan=False), Allowed("a number of seconds greater than 0")]
 DurationOrNone = Annotated[float, Field(ge=0, allow_inf_nan=False), Allowed("a number of seconds, 0 or more")]
 Count = Annotated[int, Field(ge=1), Allowed("a whole number, 1 or more")]
@@ -55,6 +73,17 @@ Share = Annotated[float, Field(gt=0, le=1), Allowed("a number greater than 0 and
 Name = Annotated[str, Field(min_length=1), Allowed("a name, not empty")]
 Port = Annotated[int, Field(ge=0, le=65535), Allowed("a whole number from 0 to 65535")]
 Text = Annotated[str, Allowed("any text")]
+Secret = Annotated[str, Field(repr=False), Allowed("any text; it is never shown")]
+Names = Annotated[
+    list[Name], NoDecode, BeforeValidator(_split_names), Allowed("a list of names; in the environment with commas")
+]
+Addresses = Annotated[
+    dict[str, str],
+    NoDecode,
+    BeforeValidator(_split_addresses),
+    Allowed("a table of addresses, each with the name of the variable that holds its key; `address=NAME,…`"),
+]
+Debug = Annotated[Literal["off", "errors", "all"], Allowed("off, errors or all")]
 Switch = Annotated[bool, Allowed("true or false")]
 Database = Annotated[str, Field(min_length=1), Allowed("a file or a URL, not empty")]
 
@@ -64,14 +93,28 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, toml_file=FILE, extra="forbid", frozen=True)
 
-    model: Name = Field("demo", description="The model that answers. `demo` is built in and needs no key.")
+    model: Name = Field(
+        "demo",
+        description="The model that answers: `demo`, which needs no key, or `provider:NAME` as in docs/models.md.",
+    )
+    models: Names = Field([], description="Further models that people are offered.")
+    chain_models: Names = Field(
+        [], description="Models that are to remember the conversation themselves (`previous_response_id`)."
+    )
+    anthropic_api_key: Secret = Field("", description="The key for Anthropic. Otherwise ANTHROPIC_API_KEY.")
+    anthropic_base_url: Text = Field("", description="Where Anthropic's API is. Otherwise ANTHROPIC_BASE_URL.")
+    openai_api_key: Secret = Field("", description="The key for OpenAI. Otherwise OPENAI_API_KEY.")
+    openai_base_url: Text = Field("", description="Where OpenAI's API is. Otherwise OPENAI_BASE_URL.")
+    base_urls: Addresses = Field(
+        {}, description="Other addresses that a chat or a message may name (`provider:NAME@address`)."
+    )
     database: Database = Field(
         "indelible.db", description="Where chats are kept: a SQLite file, or `postgresql://user:password@host/name`."
     )
 
     host: Name = Field("127.0.0.1", description="The address to serve on. One that others can reach needs a token.")
     port: Port = Field(8000, description="The port to serve on; 0 is any that is free.")
-    token: Text = Field(
+    token: Secret = Field(
         "", description="What requests must carry as `Authorization: Bearer …`. Empty: no login, on loopback only."
     )
 
@@ -115,6 +158,11 @@ class Settings(BaseSettings):
     journal_wait_max_bytes: Count = Field(
         4 * 1024 * 1024, description="With this much waiting for a slow database, models are read no further."
     )
+    debug: Debug = Field(
+        "errors",
+        description="Which exchanges with providers are recorded, redacted: none, those of a step that failed, or all.",
+    )
+    debug_kept_s: Duration = Field(30 * 86400, description="How long such records are kept.")
     pack_after_s: Duration = Field(
         3600, description="The journal of a reply that ended this long ago is packed. Nothing of it is lost."
     )
@@ -165,6 +213,10 @@ def describe_allowed(field: FieldInfo) -> str:
     return next(rule.sentence for rule in field.metadata if isinstance(rule, Allowed))
 
 
+def _is_secret(field: FieldInfo) -> bool:
+    return not field.repr
+
+
 def _explain(name: str, value: object, given: dict[str, Any]) -> str:
     place = _find_place(name, given)
     field = Settings.model_fields.get(name)
@@ -172,7 +224,8 @@ def _explain(name: str, value: object, given: dict[str, Any]) -> str:
         similar = get_close_matches(name, Settings.model_fields, n=1)
         hint = f" Did you mean {similar[0]}?" if similar else ""
         return f"{name}, from {place}: there is no such setting.{hint}"
-    return f"{name} = {value!r}, from {place}: it must be {describe_allowed(field)} (default: {field.default})."
+    shown = "(not shown)" if _is_secret(field) else repr(value)
+    return f"{name} = {shown}, from {place}: it must be {describe_allowed(field)} (default: {field.default})."
 
 
 def _find_place(name: str, given: dict[str, Any]) -> str:

@@ -1,9 +1,9 @@
 """A model whose every reply is known in advance, and tools that leave a trace of every run.
 
 `ask_to_count(40)` is a message whose reply is `count(40)`: "1 2 3 … 40 ", a word at a time, at a pace that the message
-names. The model remembers nothing. How far it has come it reads from the replies that follow the message, as a real
-model would, and goes on behind the last word: so whatever happens to the workers, the reply is the same text, and a
-word that is said twice, or never, is seen at once.
+names; a `HurriedModel` makes no more pauses once the test is in a hurry. The model remembers nothing. How far it has
+come it reads from the replies that follow the message, as a real model would, and goes on behind the last word: so
+whatever happens to the workers, the reply is the same text, and a word that is said twice, or never, is seen at once.
 
 `CALL_TOOLS` makes it call all four tools in one step, and then tell what each of them answered. Each run of a tool is
 a line in the notebook, a file that outlives every process: its name and its idempotency key.
@@ -46,6 +46,8 @@ def read_reply_to(wish: str) -> str:
 
 
 class CountingModel:
+    """`pause` is what it does before each word."""
+
     provider: Final = "counting"
     name: Final = "counting"
     context_limit: Final = None
@@ -62,10 +64,23 @@ class CountingModel:
         words = "".join(_text_of(message) for message in said if message.role == "assistant").split()
         yield TextStart("text")
         for number in range(int(words[-1]) + 1 if words else 1, int(found[1]) + 1):
-            await SystemClock().sleep(int(found[2]) / 1000)
+            await self.pause(int(found[2]) / 1000)
             yield TextDelta("text", f"{number} ")
         yield TextEnd("text")
         yield Finish("stop")
+
+    async def pause(self, pace_s: float) -> None:
+        await SystemClock().sleep(pace_s)
+
+
+class HurriedModel(CountingModel):
+    """Makes no pauses any more as soon as there is a file."""
+
+    def __init__(self, hurry: Path) -> None:
+        self._hurry = hurry
+
+    async def pause(self, pace_s: float) -> None:
+        await super().pause(0 if self._hurry.exists() else pace_s)
 
 
 def _read_turn(messages: Sequence[PromptMessage]) -> tuple[str, Sequence[PromptMessage]]:

@@ -5,10 +5,14 @@ order on SIGTERM. They are forked from a server that has imported everything (mu
 takes a second, and everything else a worker does before it is ready takes a tenth of one. None of them outlives its
 test: the end of the fleet kills it, and so does an alarm of its own if the test itself was killed.
 
+Replies may take long (`SLOWLY`), so that none of them comes to its end while a test is still busy with its workers, on
+however slow a machine. `hurry` lets them end.
+
 What a worker logs goes to a file. A worker may complain of a database that is away, but something that is an error of
 its own fails the test that started it.
 
-Everything is waited for with `wait_until`: a condition, looked at often, with a deadline.
+Everything is waited for with `wait_until`: a condition, looked at often. Its deadline only says when a test has failed:
+no machine is so busy that it would be reached otherwise.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from typing import Any, Final
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.faults.counting import CountingModel, make_tools
+from tests.faults.counting import HurriedModel, ask_to_count, make_tools
 
 import indelible
 from indelible.clock import SystemClock
@@ -37,12 +41,19 @@ from indelible.settings import load_settings
 from indelible.store.engine import begin_read
 from indelible.store.tables import chats, workers
 
-DEADLINE_S: Final = 20.0
+DEADLINE_S: Final = 60.0
 SHORT_LEASES: Final[Mapping[str, Any]] = {"heartbeat_s": 0.2, "dead_after_s": 0.8}
 DEFAULT_LEASES: Final[Mapping[str, Any]] = {}
+ENDLESS_LEASES: Final[Mapping[str, Any]] = {"dead_after_s": 3600}
+"""Nobody is taken for dead: what goes on all the same was handed over."""
+
+SLOWLY: Final = ask_to_count(400, pace_ms=50)
+"""A wish whose reply takes twenty seconds, unless the test is in a hurry."""
+
 _ROOT: Final = str(Path(__file__).parents[2])
-_LIFETIME_S: Final = 100
+_LIFETIME_S: Final = 300
 _LOOK_EVERY_S: Final = 0.01
+_LOG, _NOTEBOOK, _HURRY = "workers.log", "notebook", "hurry"
 _IMPORTED: Final = ["indelible.app", "sqlalchemy.dialects.postgresql.asyncpg", "asyncpg", "aiosqlite", "pytest"]
 
 
@@ -60,20 +71,19 @@ async def wait_until(is_so: Callable[[], bool | Awaitable[bool]], *, what: str =
 # --- the process ---
 
 
-def work(database: str, settings: Mapping[str, Any], log: Path, notebook: Path, told: Connection) -> None:
+def work(database: str, settings: Mapping[str, Any], directory: Path, told: Connection) -> None:
     """What a worker process does: answer chats until SIGTERM."""
     signal.alarm(_LIFETIME_S)
-    logging.basicConfig(filename=log, force=True, format="%(levelname)s %(name)s %(message)s")
-    asyncio.run(_work(database, settings, notebook, told))
+    logging.basicConfig(filename=directory / _LOG, force=True, format="%(levelname)s %(name)s %(message)s")
+    asyncio.run(_work(database, settings, directory, told))
 
 
-async def _work(database: str, settings: Mapping[str, Any], notebook: Path, told: Connection) -> None:
+async def _work(database: str, settings: Mapping[str, Any], directory: Path, told: Connection) -> None:
     leave = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave.set)
+    model, tools = HurriedModel(directory / _HURRY), make_tools(directory / _NOTEBOOK)
     try:
-        async with indelible.open(
-            database, model=CountingModel(), tools=make_tools(notebook), settings=load_settings(**settings)
-        ):
+        async with indelible.open(database, model=model, tools=tools, settings=load_settings(**settings)):
             told.send("ready")
             await leave.wait()
     except indelible.IndelibleError as error:
@@ -119,9 +129,9 @@ class Fleet:
     def __init__(self, database: str, engine: AsyncEngine, directory: Path) -> None:
         self.database = database
         self.engine = engine
-        self.notebook = directory / "notebook"
+        self.notebook = directory / _NOTEBOOK
         self.processes: list[WorkerProcess] = []
-        self._log = directory / "workers.log"
+        self._directory = directory
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(_IMPORTED)
         if _ROOT not in sys.path:  # a process gets ours, and finds this file by its name
@@ -140,7 +150,7 @@ class Fleet:
     async def try_to_start(self, **settings: Any) -> tuple[ForkServerProcess, str]:
         """Start a worker, and give what it said: that it is ready, or why not."""
         told, telling = self._context.Pipe(duplex=False)
-        process = self._context.Process(target=work, args=(self.database, settings, self._log, self.notebook, telling))
+        process = self._context.Process(target=work, args=(self.database, settings, self._directory, telling))
         process.start()
         telling.close()
         assert await asyncio.to_thread(told.poll, DEADLINE_S), "the worker says nothing"
@@ -158,8 +168,13 @@ class Fleet:
             rows = await connection.execute(select(chats.c.id, chats.c.holder))
             return {row.id: row.holder for row in rows}
 
+    def hurry(self) -> None:
+        """Let all replies come to their end."""
+        (self._directory / _HURRY).touch()
+
     def read_log(self) -> str:
-        return self._log.read_text() if self._log.exists() else ""
+        log = self._directory / _LOG
+        return log.read_text() if log.exists() else ""
 
     def read_errors(self) -> list[str]:
         """What the workers logged that should not have happened to them."""

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.faults.counting import ask_to_count
-from tests.faults.fleet import SHORT_LEASES, open_fleet
+from tests.faults.fleet import SHORT_LEASES, SLOWLY, open_fleet
 from tests.faults.witness import Witness, wait_for_words, watching
 from tests.store.test_broken_databases import crash, own_server
 
@@ -44,16 +44,17 @@ async def test_chats_go_on_when_the_database_comes_back(
     async with open_fleet(address, own_engine, tmp_path) as fleet, indelible.open(address, work=False) as app:
         await fleet.start(**SHORT_LEASES)
         await fleet.start(**SHORT_LEASES)
-        witnesses = [Witness(await app.create(ask_to_count(150))) for _ in range(CHATS)]
+        witnesses = [Witness(await app.create(SLOWLY)) for _ in range(CHATS)]
         async with watching(*witnesses):
             for go_away in (own_server.stop, lambda: crash(own_server)):
                 await wait_for_words(witnesses, 5)
                 for witness in witnesses:
-                    await witness.chat.post(ask_to_count(150))
+                    await witness.chat.post(SLOWLY)
                 await asyncio.to_thread(go_away)
                 with pytest.raises(StoreFailed):
                     await witnesses[0].chat.post(ask_to_count(999))
                 await asyncio.to_thread(own_server.ensure_postgres_running)
+            fleet.hurry()
             for witness in witnesses:
                 await witness.wait_for_ends(3)
         await own_engine.dispose()  # its connections were cut with everybody's

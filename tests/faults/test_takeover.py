@@ -8,35 +8,43 @@ in the rows.
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 from sqlalchemy import Row, select, text
-from tests.faults.counting import ask_to_count
-from tests.faults.fleet import DEFAULT_LEASES, SHORT_LEASES, Fleet, WorkerProcess, wait_until
+from sqlalchemy.ext.asyncio import AsyncConnection
+from tests.faults.fleet import DEFAULT_LEASES, ENDLESS_LEASES, SHORT_LEASES, SLOWLY, Fleet, WorkerProcess, wait_until
 from tests.faults.witness import Witness, wait_for_words, watching
 
 from indelible.app import App
+from indelible.settings import load_settings
 from indelible.store.engine import begin_read
 from indelible.store.tables import attempts, journal, messages, turns, workers
 
 pytestmark = pytest.mark.parametrize("migrated", ["postgresql"], indirect=True)
 
-FLUSHES_LEFT_OPEN = """
-SELECT count(*) FROM pg_stat_activity JOIN pg_locks USING (pid)
+STAND_IN_THE_WAY = """
+INSERT INTO journal (attempt_id, n, parts, at)
+SELECT id, generate_series(1, 1000), '', now() FROM attempts WHERE ended_at IS NULL
+ON CONFLICT DO NOTHING
+"""
+IS_IN_THE_WAY = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY (pg_blocking_pids(pid))"
+IS_LEFT_OPEN = """
+SELECT count(*) > 0 FROM pg_stat_activity JOIN pg_locks USING (pid)
 WHERE datname = current_database() AND state = 'idle in transaction'
 AND relation = 'journal'::regclass AND mode = 'RowExclusiveLock'
 """
 
 
 async def ask_all(app: App, number: int) -> list[Witness]:
-    """So many chats, each with a reply that takes two seconds or more."""
-    return [Witness(await app.create(ask_to_count(200))) for _ in range(number)]
+    """So many chats, each with a reply that takes its time."""
+    return [Witness(await app.create(SLOWLY)) for _ in range(number)]
 
 
-async def wait_for_the_end(witnesses: Sequence[Witness]) -> None:
+async def wait_for_the_end(fleet: Fleet, witnesses: Sequence[Witness]) -> None:
+    fleet.hurry()
     for witness in witnesses:
         await witness.wait_for_ends(1)
 
@@ -60,17 +68,18 @@ async def count_takeovers(fleet: Fleet, witnesses: Sequence[Witness]) -> int:
 async def test_chats_of_a_killed_worker_go_on_at_the_other(
     fleet: Fleet, app: App, leases: Mapping[str, Any], within_s: float
 ) -> None:
+    """How long it really takes is measured by `python -m bench worker`; here it is what the settings allow for."""
+    settings = load_settings(**leases)
+    assert settings.dead_after_s + settings.poll_s < within_s
     await fleet.start(**leases)
     await fleet.start(**leases)
     witnesses = await ask_all(app, 3)
     async with watching(*witnesses):
         await wait_for_words(witnesses, 5)
         victim, bereaved = await find_busiest(fleet, witnesses)
-        killed_at_s = time.monotonic()
         await victim.kill()
         await wait_for_words(bereaved, 1)
-        assert time.monotonic() - killed_at_s < within_s
-        await wait_for_the_end(witnesses)
+        await wait_for_the_end(fleet, witnesses)
     assert await count_takeovers(fleet, witnesses) >= len(bereaved)
 
 
@@ -85,7 +94,7 @@ async def test_four_workers_share_chats_and_lose_two_and_no_chat_is_answered_twi
             victim, bereaved = await find_busiest(fleet, speaking)
             await victim.kill()
             await wait_for_words(bereaved, 1)
-        await wait_for_the_end(witnesses)
+        await wait_for_the_end(fleet, witnesses)
     assert await count_takeovers(fleet, witnesses) >= 2
 
 
@@ -104,32 +113,31 @@ async def find_busiest(fleet: Fleet, witnesses: Sequence[Witness]) -> tuple[Work
 # --- told to leave ---
 
 
-async def test_chats_of_a_worker_that_is_told_to_leave_go_on_within_two_seconds(fleet: Fleet, app: App) -> None:
-    await fleet.start(**DEFAULT_LEASES)
-    await fleet.start(**DEFAULT_LEASES)
+async def test_chats_of_a_worker_that_is_told_to_leave_go_on_without_waiting_for_its_lease(
+    fleet: Fleet, app: App
+) -> None:
+    await fleet.start(**ENDLESS_LEASES)
+    await fleet.start(**ENDLESS_LEASES)
     witnesses = await ask_all(app, 3)
     async with watching(*witnesses):
         await wait_for_words(witnesses, 5)
         leaving, bereaved = await find_busiest(fleet, witnesses)
-        told_at_s = time.monotonic()
-        leaving.send(signal.SIGTERM)
-        assert await leaving.wait_for_end() == 0
+        await leaving.leave()
         await wait_for_words(bereaved, 1)
-        assert time.monotonic() - told_at_s < 2.0
-        await wait_for_the_end(witnesses)
+        await wait_for_the_end(fleet, witnesses)
     assert await count_takeovers(fleet, witnesses) == 0
 
 
 async def test_a_deploy_that_replaces_every_worker_in_turn_is_seen_by_nobody(fleet: Fleet, app: App) -> None:
-    old = [await fleet.start(**DEFAULT_LEASES) for _ in range(2)]
+    old = [await fleet.start(**ENDLESS_LEASES) for _ in range(2)]
     witnesses = await ask_all(app, 3)
     async with watching(*witnesses):
         await wait_for_words(witnesses, 2)
         for leaving in old:
-            await fleet.start(**DEFAULT_LEASES)
+            await fleet.start(**ENDLESS_LEASES)
             await leaving.leave()
             assert leaving.id not in (await fleet.find_holders()).values()
-        await wait_for_the_end(witnesses)
+        await wait_for_the_end(fleet, witnesses)
     assert await count_takeovers(fleet, witnesses) == 0
 
 
@@ -150,13 +158,13 @@ async def test_a_worker_that_sleeps_past_its_lease_changes_nothing_when_it_wakes
         slept_until = await read_heartbeat(fleet, sleeper)
         sleeper.send(signal.SIGCONT)
         await wait_for_heartbeat(fleet, sleeper, after=slept_until)
-        await wait_for_the_end(witnesses)
+        await wait_for_the_end(fleet, witnesses)
         assert await list_rows_of(fleet, lost_ids) == left_behind
         [other] = [worker for worker in both if worker is not sleeper]
         await other.leave()
         again = await ask_all(app, 1)
         async with watching(*again):
-            await wait_for_the_end(again)
+            await wait_for_the_end(fleet, again)
     assert await count_takeovers(fleet, [*witnesses, *again]) >= len(bereaved)
 
 
@@ -168,25 +176,37 @@ async def test_a_worker_that_falls_asleep_in_the_middle_of_a_transaction_holds_n
     witnesses = await ask_all(app, 2)
     async with watching(*witnesses):
         await wait_for_words(witnesses, 2)
-        await wait_until(lambda: put_to_sleep_while_writing(fleet, sleeper), what="a sleeper that holds locks")
-        slept_from_s = time.monotonic()
+        await put_to_sleep_while_writing(fleet, sleeper)
+        slept_since = await read_heartbeat(fleet, sleeper)
         await fleet.start(**SHORT_LEASES)
         await wait_for_words(witnesses, 10)
-        assert time.monotonic() - slept_from_s < 10.0
+        assert await read_heartbeat(fleet, sleeper) == slept_since
         sleeper.send(signal.SIGCONT)
-        await wait_for_the_end(witnesses)
+        await wait_for_heartbeat(fleet, sleeper, after=slept_since)
+        await wait_for_the_end(fleet, witnesses)
     assert await count_takeovers(fleet, witnesses) >= len(witnesses)
 
 
-async def put_to_sleep_while_writing(fleet: Fleet, worker: WorkerProcess) -> bool:
-    """Stop the worker. If that was not between the statements of a flush, wake it again."""
-    worker.send(signal.SIGSTOP)
-    async with begin_read(fleet.engine) as connection:
-        await connection.execute(text("SELECT pg_sleep(0.01)"))  # what it has sent is carried out meanwhile
-        if (await connection.execute(text(FLUSHES_LEFT_OPEN))).scalar_one():
-            return True
-    worker.send(signal.SIGCONT)
-    return False
+async def put_to_sleep_while_writing(fleet: Fleet, worker: WorkerProcess) -> None:
+    """Stop the worker between the two statements of a flush: it has written, and locked what it writes to.
+
+    Rows of ours, which are never committed, have the flush wait in the middle of its first statement. When the worker
+    has been stopped we get out of its way, and nobody is there to read that the statement is done.
+    """
+    async with fleet.engine.connect() as connection:
+        await connection.execute(text(STAND_IN_THE_WAY))
+        await wait_until(partial(ask, connection, IS_IN_THE_WAY), what="a flush that waits for us")
+        worker.send(signal.SIGSTOP)
+
+    async def is_left_open() -> bool:
+        async with begin_read(fleet.engine) as connection:
+            return await ask(connection, IS_LEFT_OPEN)
+
+    await wait_until(is_left_open, what="a flush that is left open")
+
+
+async def ask(connection: AsyncConnection, question: str) -> bool:
+    return bool((await connection.execute(text(question))).scalar_one())
 
 
 async def list_ended_attempts(fleet: Fleet) -> list[str]:

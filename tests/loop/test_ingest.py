@@ -369,3 +369,17 @@ def test_a_providers_result_follows_its_call_to_a_new_id() -> None:
     published = take_in([call, result, call, result])
     assert [part.id for part in published if isinstance(part, ToolCall)] == ["p", "p~2"]
     assert [part.call_id for part in published if isinstance(part, ToolResult)] == ["p", "p~2"]
+
+
+def test_a_model_that_thinks_first_but_whose_provider_tells_thinking_apart_is_not_misheard() -> None:
+    ingest = Ingest(provider="openai-chat", clock=ManualClock(), thinks_first=True)
+    said: list[Part] = [
+        ReasoningStart(id="r"),
+        ReasoningDelta(id="r", delta="Let me see."),
+        ReasoningEnd(id="r"),
+        TextStart("t"),
+        TextDelta("t", "The answer is 4."),
+        TextEnd("t"),
+    ]
+    heard = [each for part in said for each in ingest.feed(part)]
+    assert TextDelta("t", "The answer is 4.") in heard

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from indelible.client import Client
 from indelible.prove.budget import Budget
-from indelible.prove.model import MODEL
 from indelible.prove.process import Orders
 from indelible.prove.script import Wish
 from indelible.prove.servers import run_servers
@@ -15,14 +12,13 @@ from indelible.store.engine import open_engine
 SLOW_WISH = Wish(number=1, words=400, pace_ms=20)
 
 
-async def test_a_turn_bears_two_more_deaths_and_one_less_while_it_is_owed_a_takeover(tmp_path: Path) -> None:
-    orders = Orders(database=str(tmp_path / "chats.db"), directory=tmp_path)
+async def test_a_turn_bears_two_more_deaths_and_one_less_while_it_is_owed_a_takeover(orders: Orders) -> None:
     async with run_servers(orders, count=1) as [server], Client(server.url) as client:
         engine = await open_engine(orders.database)
         budget = Budget(engine)
         assert not await budget.can_bear(1), "nothing runs"
 
-        chat_id = (await client.create_chat(SLOW_WISH.to_text(), model=MODEL))["id"]
+        chat_id = (await client.create_chat(SLOW_WISH.to_text()))["id"]
         async for event in client.read_feed(chat_id, after="start"):
             if event.kind == "part":
                 break

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from pathlib import Path
 
 import pytest
 
 from indelible.client import Client
-from indelible.prove.model import MODEL, read_notebook
 from indelible.prove.points import POINTS, Point
 from indelible.prove.process import Orders
 from indelible.prove.script import Wish
 from indelible.prove.servers import Server, ServerNotStarted, run_servers
+from indelible.prove.tools import read_notebook
 
 WISH = Wish(number=1, words=4, pace_ms=1, tools=1)
 SLOW_WISH = Wish(number=2, words=400, pace_ms=20)
@@ -21,16 +20,11 @@ RUNS = {"after_effect": 1}
 """How often the tool has run when the server dies."""
 
 
-@pytest.fixture
-def orders(tmp_path: Path) -> Orders:
-    return Orders(database=str(tmp_path / "chats.db"), directory=tmp_path)
-
-
 @pytest.mark.parametrize("point", sorted(set(POINTS) - {"at_start", "during_stop"}))
 async def test_an_armed_server_dies_at_the_point_and_what_was_accepted_is_kept(orders: Orders, point: Point) -> None:
     async with run_servers(orders, count=1) as [server], Client(server.url) as client:
         server.process.arm(point, 1)
-        creating = asyncio.create_task(client.create_chat(WISH.to_text(), model=MODEL))
+        creating = asyncio.create_task(client.create_chat(WISH.to_text()))
         assert await server.process.wait_for_end() == -signal.SIGKILL
         assert len(read_notebook(orders.notebook)) == RUNS.get(point, 0)
         await server.start()
@@ -42,7 +36,7 @@ async def test_an_armed_server_dies_at_the_point_and_what_was_accepted_is_kept(o
 async def test_a_server_dies_while_a_reply_is_being_stopped(orders: Orders) -> None:
     async with run_servers(orders, count=1) as [server], Client(server.url) as client:
         server.process.arm("during_stop", 1)
-        chat_id = (await client.create_chat(SLOW_WISH.to_text(), model=MODEL))["id"]
+        chat_id = (await client.create_chat(SLOW_WISH.to_text()))["id"]
         await wait_for_a_word(client, chat_id)
         stopping = asyncio.create_task(client.interrupt(chat_id))
         assert await server.process.wait_for_end() == -signal.SIGKILL
@@ -64,7 +58,7 @@ async def test_a_server_can_be_made_to_die_at_its_start(orders: Orders) -> None:
         await server.start()
 
 
-async def test_a_server_that_cannot_start_says_why(orders: Orders, tmp_path: Path) -> None:
+async def test_a_server_that_cannot_start_says_why(orders: Orders) -> None:
     async with run_servers(orders, count=1):
         second = Server(orders)
         with pytest.raises(ServerNotStarted, match="in use by another server"):

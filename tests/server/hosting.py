@@ -31,8 +31,8 @@ from indelible.server.application import Server
 from indelible.server.serve import serve
 from indelible.settings import load_settings
 
-_LIFETIME_S = 100
-_PATIENT_PACE_S = 0.2
+_LIFETIME_S = 300
+_PATIENT_PACE_S = 0.5
 _LOG, _HURRY = "servers.log", "hurry"
 _IMPORTED = ["indelible.server.serve", "sqlalchemy.dialects.postgresql.asyncpg", "asyncpg", "aiosqlite", "pytest"]
 

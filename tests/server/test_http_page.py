@@ -16,7 +16,7 @@ from tests.server.serving import Here, has_said, read_until, say_half
 
 from indelible.client import ServerEvent
 from indelible.content import ToolSpec
-from indelible.server.routes import chats, feed, messages, queue, turns
+from indelible.server.routes import chats, debug, feed, messages, queue, turns
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step
 
@@ -42,7 +42,7 @@ def list_examples(route: str) -> list[Any]:
 
 def list_bodies() -> Iterator[tuple[str, type[BaseModel]]]:
     """Every route that takes a body, and the model of it."""
-    for part in (chats, messages, queue, turns, feed):
+    for part in (chats, messages, queue, turns, feed, debug):
         for route in part.router.routes:
             if isinstance(route, APIRoute) and route.body_field is not None:
                 annotation = route.body_field.field_info.annotation

@@ -10,7 +10,7 @@ from tests.server.conftest import Serve
 from tests.server.serving import API, Here
 
 import indelible
-from indelible.server.routes import chats, feed, messages, queue, turns
+from indelible.server.routes import chats, debug, feed, messages, queue, turns
 
 # A body that each route would take from the owner.
 BODIES: dict[tuple[str, str], Any] = {
@@ -27,7 +27,7 @@ BODIES: dict[tuple[str, str], Any] = {
 
 def list_routes() -> list[tuple[str, str]]:
     """Every route that names a chat, as (method, path)."""
-    routes = [route for part in (chats, messages, queue, turns, feed) for route in part.router.routes]
+    routes = [route for part in (chats, messages, queue, turns, feed, debug) for route in part.router.routes]
     found = [(method, route.path) for route in routes if isinstance(route, APIRoute) for method in route.methods or ()]
     return [(method, path) for method, path in found if "{chat_id}" in path]
 

@@ -37,7 +37,7 @@ class Listener:
 
     async def listen(self, turns: int) -> None:
         reading = self._client.read_feed(self.chat_id, after="start", on_reconnect=self._note_reconnect)
-        async with asyncio.timeout(2 * PATIENCE_S), aclosing(reading) as feed:
+        async with asyncio.timeout(3 * PATIENCE_S), aclosing(reading) as feed:
             async for event in feed:
                 self._events.append(event)
                 self.text += read_text([event])

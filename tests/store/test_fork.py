@@ -111,11 +111,12 @@ async def test_what_was_not_conversation_stays_behind(chat: Driver, engine: Asyn
 async def test_what_stands_beside_the_conversation_comes_along(chat: Driver, engine: AsyncEngine) -> None:
     beside = Description(title="Rain", labels=["a"], pinned=True, model="big", system_prompt="Hm", parameters={"k": 1})
     await chat.do(c.Describe(), description=beside)
+    await chat.do(c.Describe(), description=Description(debug="off"))
     copy = await fork(chat, engine, await find(chat, "first"))
     old, new = await chat.row(), await copy.row()
-    names = ("title", "labels", "model", "system_prompt", "parameters")
+    names = ("title", "labels", "model", "system_prompt", "parameters", "debug")
     assert [getattr(new, name) for name in names] == [getattr(old, name) for name in names]
-    assert new.title == "Rain"
+    assert (new.title, new.debug) == ("Rain", "off")
 
 
 async def test_the_new_chat_may_be_somebody_elses(chat: Driver, engine: AsyncEngine, store: SqlStore) -> None:

@@ -6,6 +6,7 @@ What stands beside the conversation, titles and the like, is here too.
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from sqlalchemy import insert, update
@@ -19,6 +20,7 @@ from indelible.machine import commands as c
 from indelible.store.carry_out import NOTICES
 from indelible.store.engine import begin_write
 from indelible.store.port import Description
+from indelible.store.records import RunRecord, StepRecord
 from indelible.store.sql import SqlStore
 from indelible.store.tables import chats, drafts, events, files, messages, tool_runs, turns
 
@@ -136,6 +138,9 @@ async def test_deleting_a_chat_removes_every_row_of_it_and_nothing_else(
             )
         )  # fmt: skip
         await connection.execute(insert(drafts).values(user_id=OWNER, chat_id=doomed.id, content=b"[]", updated_at=NOW))
+    begun: dict[str, Any] = {"status": "in_progress", "started_at": NOW}
+    run = RunRecord(id="run_1", chat_id=doomed.id, turn_id=None, kind="turn", worker_id="live", **begun)
+    await store.records.write([run, StepRecord(run_id=run.id, step=1, **begun)])
     assert (await doomed.do(c.Delete())).status is None
     assert await dump(engine) == before
     assert await doomed.state() is State.NONE
@@ -289,6 +294,29 @@ async def test_a_description_is_told_but_for_what_is_between_the_chat_and_its_mo
     await chat.do(c.Describe(), description=told)
     assert (await chat.told())[seq:] == [("chat", None, {"title": "Rain", "pinned": False})]
     assert not any(b"Secret" in (row.payload or b"") for row in await chat.rows(events))
+
+
+@pytest.mark.parametrize("mode", ["off", "errors", "all", None])
+async def test_what_is_recorded_of_a_chat_is_chosen_and_told_like_its_title(chat: Driver, mode: Any) -> None:
+    await chat.do(c.Describe(), description=Description(debug="all"))
+    seq = (await chat.row()).seq
+    await chat.do(c.Describe(), description=Description(debug=mode))
+    await chat.do(c.Describe(), description=Description(title="Rain"))
+    assert (await chat.told())[seq:] == [("chat", None, {"debug": mode}), ("chat", None, {"title": "Rain"})]
+    assert (await chat.row()).debug == mode
+    assert (await chat.store.view(chat.id)).debug == mode
+    assert (await chat.store.work(chat.id)).debug == mode
+    assert [line.debug for line in await chat.store.list_chats(OWNER)] == [mode]
+
+
+@pytest.mark.parametrize("mode", ["", "ALL", "everything", "\0", "\ud800", 1, True, ["all"], {}])
+async def test_another_word_for_what_is_recorded_is_refused_and_changes_nothing(
+    chat: Driver, engine: AsyncEngine, mode: Any
+) -> None:
+    before = await dump(engine)
+    with pytest.raises(Invalid, match="one of off, errors, all"):
+        await chat.do(c.Describe(), description=Description(title="Rain", debug=mode))
+    assert await dump(engine) == before
 
 
 async def test_a_title_that_a_worker_thought_of_replaces_none(chat: Driver, engine: AsyncEngine) -> None:

@@ -7,6 +7,7 @@ import re
 import sqlite3
 import sys
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from indelible.machine.commands import Delete
+from indelible.machine.commands import Delete, Describe
 from indelible.store.engine import begin_read, begin_write, open_engine
 from indelible.store.failures import DatabaseUnusable, SchemaTooNew
 from indelible.store.migrate import (
@@ -28,8 +29,10 @@ from indelible.store.migrate import (
     load_revision,
     migrate,
 )
+from indelible.store.port import Description, Words
+from indelible.store.records import RunRecord
 from indelible.store.sql import SqlStore
-from indelible.store.tables import chats, idempotency_keys, messages, metadata, turns, users
+from indelible.store.tables import idempotency_keys, metadata, turns
 
 HEAD = find_revision("head")
 
@@ -66,9 +69,12 @@ def read_statement(statement: str) -> tuple[str, frozenset[str], str]:
 
 
 def part_reference(piece: str) -> list[str]:
-    """A column that was added later has its reference beside it; one that was always there, among the constraints."""
-    found = re.fullmatch(r"(\w+?)TEXT(CONSTRAINT\w+)(REFERENCES.*)", piece)
-    return [piece] if found is None else [f"{found[1]}TEXT", f"{found[2]}FOREIGNKEY({found[1]}){found[3]}"]
+    """A column that was added later has its rule beside it; one that was always there, among the constraints."""
+    found = re.fullmatch(r"(\w+?)TEXT(CONSTRAINT\w+)((REFERENCES|CHECK).*)", piece)
+    if found is None:
+        return [piece]
+    column, rule, text, kind = found.groups()
+    return [f"{column}TEXT", f"{rule}FOREIGNKEY({column}){text}" if kind == "REFERENCES" else f"{rule}{text}"]
 
 
 async def test_the_migrations_build_exactly_the_tables(new_database: str) -> None:
@@ -153,8 +159,9 @@ async def test_an_upgrade_from_any_older_revision_keeps_what_was_there(new_datab
 
     engine = await open_engine(new_database)
     await check_schema(engine)
-    assert await read_a_chat(engine) == before
-    assert before[1][0]["blocks"] == BLOCKS
+    after = await read_a_chat(engine)
+    assert [after[table] | before[table] for table in before] == [after[table] for table in before]
+    assert before["messages"]["blocks"] == BLOCKS
     await engine.dispose()
 
 
@@ -189,6 +196,28 @@ async def test_the_upgrade_to_0003_keeps_turns_and_keys_and_begins_to_count(new_
     await engine.dispose()
 
 
+async def test_the_upgrade_to_0004_lets_chats_of_before_be_recorded(new_database: str) -> None:
+    await migrate(new_database, target="0003")
+    engine = await open_engine(new_database)
+    await write_a_chat(engine)
+    await engine.dispose()
+
+    assert await migrate(new_database) == Migrated("0003", HEAD)
+
+    engine = await open_engine(new_database)
+    store = SqlStore(engine)
+    assert (await store.view("c")).debug is None
+    await store.execute("c", Describe(), Words(description=Description(debug="all")))
+    assert (await store.view("c")).debug == "all"
+    at = datetime(2026, 11, 15, tzinfo=UTC)
+    run = RunRecord(id="r", chat_id="c", turn_id=None, kind="title", status="in_progress", worker_id="w", started_at=at)
+    await store.records.write([run])
+    assert [found.id for found in await store.records.list_runs("c")] == ["r"]
+    await store.execute("c", Delete())
+    assert await store.records.list_runs("c") == []
+    await engine.dispose()
+
+
 WORK_OF_0002 = """
 INSERT INTO turns (id, chat_id, number, kind, message_id, started_at, takeovers, barren_takeovers)
     VALUES ('t', 'c', 1, 'reply', 'm', '2026-11-15T09:00:00.000000Z', 2, 1);
@@ -211,18 +240,20 @@ UPDATE chats SET head_id = 'm'
 """
 
 
+TABLES_OF_A_CHAT = ("users", "messages", "chats")
+
+
 async def write_a_chat(engine: AsyncEngine) -> None:
     async with begin_write(engine) as connection:
         for statement in A_CHAT.split(";"):
             await connection.execute(text(statement), {"blocks": BLOCKS} if ":blocks" in statement else {})
 
 
-async def read_a_chat(engine: AsyncEngine) -> list[list[Any]]:
+async def read_a_chat(engine: AsyncEngine) -> dict[str, dict[str, Any]]:
+    """The one row of each of its tables, with the columns that it has in this revision."""
     async with begin_read(engine) as connection:
-        return [
-            [dict(row) for row in (await connection.execute(select(table))).mappings()]
-            for table in (users, messages, chats)
-        ]
+        found = [await connection.execute(text(f"SELECT * FROM {name}")) for name in TABLES_OF_A_CHAT]  # noqa: S608
+        return {name: dict(rows.mappings().one()) for name, rows in zip(TABLES_OF_A_CHAT, found, strict=True)}
 
 
 async def test_migrating_again_changes_nothing(database: str) -> None:

@@ -69,6 +69,11 @@ KEPT_BY = {
         "What there is to do": "the_work_of_a_chat_is_its_open_turn_and_the_whole_conversation",
         "All of one moment": "work_is_of_one_moment_whatever_is_written_meanwhile",
     },
+    "forget_responses": {
+        "Erase the provider's names": "no_reply_of_the_chat_has_a_name_any_more",
+        "Only the holder": "whoever_lost_the_chat_changes_nothing",
+        "Nothing that a reader sees": "no_reply_of_the_chat_has_a_name_any_more",
+    },
     "held": {"The chats that": "a_worker_is_told_what_it_holds_and_what_is_wanted_of_it"},
     "expired": {
         "Chats whose time": "chats_that_waited_in_vain_are_found_the_longest_waiting_first",
@@ -93,6 +98,10 @@ KEPT_BY = {
     },
     "events": {"What has happened": "a_view_and_the_events_after_its_cursor_are_everything_exactly_once"},
     "rows": {"What an attempt said": "r11_a_packed_attempt_reads_as_it_read_before_from_every_row"},
+    "attempts": {
+        "What was tried": "the_pages_together_are_all_attempts_of_the_chat_the_newest_first",
+        "Attempts that came to nothing": "what_was_tried_is_told_with_its_end_and_what_is_being_tried_without_one",
+    },
     "runs": {"Every tool call": "a_call_is_in_the_ledger_and_in_the_journal_when_record_returns"},
     "pack": {
         "Pack the journals": "r12_a_sweep_stops_when_its_time_is_up",

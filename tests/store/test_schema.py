@@ -32,6 +32,9 @@ from indelible.store.engine import begin_read, begin_write
 from indelible.store.tables import (
     attempts,
     chats,
+    debug_attempts,
+    debug_runs,
+    debug_steps,
     drafts,
     events,
     files,
@@ -103,6 +106,28 @@ ROWS: dict[Table, Row] = {
         "created_at": AT,
     },
     drafts: {"user_id": "u", "chat_id": "c", "content": b"[]", "updated_at": AT},
+    debug_runs: {
+        "id": "r",
+        "chat_id": "c",
+        "kind": "turn",
+        "status": "in_progress",
+        "worker_id": "w",
+        "started_at": AT,
+    },
+    debug_steps: {"run_id": "r", "step": 1, "status": "in_progress", "started_at": AT},
+    debug_attempts: {
+        "run_id": "r",
+        "step": 1,
+        "number": 1,
+        "status": "completed",
+        "method": "POST",
+        "url": "https://provider.test",
+        "request_headers": b"{}",
+        "request_body": b"",
+        "response_body": b"",
+        "started_at": AT,
+        "ended_at": AT,
+    },
 }
 
 REFUSED: list[tuple[str, Table, Row]] = [
@@ -117,6 +142,7 @@ REFUSED: list[tuple[str, Table, Row]] = [
     ("chats_seq_check", chats, {"seq": -1}),
     ("chats_seq_check", chats, {"last_read_seq": -1}),
     ("chats_seq_check", chats, {"last_read_seq": 6}),
+    ("chats_debug_check", chats, {"debug": "some"}),
     ("turns_kind_check", turns, {"kind": "chat"}),
     ("turns_outcome_check", turns, {"outcome": "done", "ended_at": AT}),
     ("turns_one_end_check", turns, {"outcome": "complete"}),
@@ -156,6 +182,16 @@ REFUSED: list[tuple[str, Table, Row]] = [
     ("tool_runs_numbering_check", tool_runs, {"step": 0}),
     ("tool_runs_numbering_check", tool_runs, {"call_index": -1}),
     ("files_size_bytes_check", files, {"size_bytes": -1}),
+    ("debug_runs_kind_check", debug_runs, {"kind": "reply"}),
+    ("debug_runs_status_check", debug_runs, {"status": "failed", "ended_at": AT}),
+    ("debug_runs_one_end_check", debug_runs, {"status": "completed"}),
+    ("debug_runs_one_end_check", debug_runs, {"ended_at": AT}),
+    ("debug_steps_status_check", debug_steps, {"status": "failed", "ended_at": AT}),
+    ("debug_steps_one_end_check", debug_steps, {"status": "interrupted"}),
+    ("debug_steps_one_end_check", debug_steps, {"ended_at": AT}),
+    ("debug_attempts_status_check", debug_attempts, {"status": "error"}),
+    ("debug_attempts_numbering_check", debug_attempts, {"step": 0}),
+    ("debug_attempts_numbering_check", debug_attempts, {"number": 0}),
 ]
 
 # A second row of a table: what of it differs from the first, and what it must not share with it.
@@ -174,6 +210,8 @@ TWICE: list[tuple[str, Table, Row]] = [
     ("idempotency_keys_pk", idempotency_keys, {"route": "POST /other"}),
     ("drafts_pk", drafts, {"content": b"[1]"}),
     ("messages_pk", messages, {"role": "notice"}),
+    ("debug_steps_pk", debug_steps, {"status": "error", "ended_at": AT}),
+    ("debug_attempts_pk", debug_attempts, {"status": "failed"}),
 ]
 
 LEGAL_SECOND_ROWS: list[tuple[Table, Row]] = [
@@ -186,6 +224,9 @@ LEGAL_SECOND_ROWS: list[tuple[Table, Row]] = [
     (tool_runs, {"call_index": 1, "idempotency_key": "x", "state": "settled", "result": b"{}", "settled_at": AT}),
     (queue, {"id": "q2", "position": 2, "when": "promoted"}),
     (journal, {"n": 0}),
+    (debug_runs, {"id": "r2", "kind": "title", "status": "interrupted", "ended_at": AT, "turn_id": "nowhere"}),
+    (debug_steps, {"step": 2, "status": "error", "ended_at": AT}),
+    (debug_attempts, {"number": 2, "status": "failed"}),
 ]
 
 
@@ -294,6 +335,7 @@ async def test_the_database_knows_the_states_that_the_machine_knows(
         (attempts, "a", {"turn_id": "nobody"}),
         (chats, "c", {"owner_id": "nobody"}),
         (idempotency_keys, "k", {"chat_id": "nowhere"}),
+        (debug_runs, "r", {"chat_id": "nowhere"}),
     ],
 )
 async def test_nothing_can_name_what_is_not_there_or_is_another_chats(
@@ -378,6 +420,13 @@ async def test_a_user_who_has_chats_cannot_be_deleted(engine: AsyncEngine) -> No
         ("turns_one_open", "SELECT id FROM turns WHERE chat_id = 'c' AND ended_at IS NULL"),
         ("idempotency_keys_expiry", "SELECT key FROM idempotency_keys WHERE expires_at < '2026'"),
         ("idempotency_keys_chat_id", "SELECT key FROM idempotency_keys WHERE chat_id = 'c'"),
+        ("debug_runs_of_chat", "SELECT id FROM debug_runs WHERE chat_id = 'c' AND id < 'r' ORDER BY id DESC LIMIT 50"),
+        ("debug_runs_started_at", "SELECT id FROM debug_runs WHERE started_at < '2026' ORDER BY started_at LIMIT 1"),
+        (
+            "debug_runs_open",
+            """SELECT id FROM debug_runs WHERE ended_at IS NULL AND NOT EXISTS
+            (SELECT id FROM workers WHERE id = worker_id AND heartbeat_at > '2026')""",
+        ),
     ],
 )
 async def test_a_question_that_is_asked_often_is_answered_from_an_index(

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import asyncpg
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.store.driver import Driver, settle_in
+from tests.store.driver import SAID_AT, Driver, settle_in
 
 from indelible.content import TextDelta, encode
 from indelible.errors import NotFound
@@ -30,6 +30,7 @@ from indelible.machine import commands as c
 from indelible.store.append import Appended, JournalRow
 from indelible.store.engine import is_sqlite
 from indelible.store.ledger import RunKey, RunStarted
+from indelible.store.records import RunRecord, StepRecord
 from indelible.store.sql import SqlStore
 from indelible.store.tables import attempts
 from indelible.store.whole import to_its_end
@@ -215,6 +216,25 @@ async def test_a_flush_is_written_wholly_or_not_at_all(
         started = [len(await store.runs(chat.turn_id)) for chat in chats]
         assert started == [count - 1 if with_change else 0 for count in written]
         assert await store.append(make_rows()) == Appended(frozenset(chat.attempt_id for chat in chats), frozenset())
+
+    await sweep(watcher, engine, prepare, check)
+
+
+async def test_debug_records_are_written_wholly_or_not_at_all(watcher: Watcher, engine: AsyncEngine) -> None:
+    chat = await Driver(SqlStore(engine), engine).create()
+    records = chat.store.records
+    number = 0
+
+    async def prepare() -> Coroutine[Any, Any, object]:
+        nonlocal number
+        number += 1
+        begun: dict[str, Any] = {"status": "in_progress", "started_at": SAID_AT}
+        run = RunRecord(id=f"run_{number}", chat_id=chat.id, turn_id=None, kind="turn", worker_id="live", **begun)
+        return records.write([run, StepRecord(run_id=run.id, step=1, **begun)])
+
+    async def check() -> None:
+        whole = await records.load_run(chat.id, f"run_{number}")
+        assert whole is None or len(whole.steps) == 1
 
     await sweep(watcher, engine, prepare, check)
 

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
+import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from queue import SimpleQueue
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -79,20 +86,189 @@ def test_what_breaks_by_itself_ends_the_waiting_and_is_raised() -> None:
     assert raised.group_contains(ValueError, match="The work broke.")
 
 
+def test_what_is_cancelled_by_itself_is_told_and_nothing_else_ends() -> None:
+    async def give_up() -> None:
+        raise asyncio.CancelledError
+
+    with Backstage(live([])) as backstage:
+        with pytest.raises(asyncio.CancelledError):
+            backstage.run(give_up())
+        assert backstage.run(find_thread()) == "backstage"
+
+
+# --- Ctrl-C ---
+
+
+async def work_for_ever(log: list[str], begun: threading.Event | None = None) -> None:
+    """It takes a while to end."""
+    log.append("begun")
+    if begun is not None:
+        begun.set()
+    try:
+        await asyncio.Event().wait()
+    finally:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        log.append("ended")
+
+
 def test_ctrl_c_ends_the_waiting_and_what_was_waited_for() -> None:
     log: list[str] = []
 
     async def press() -> None:
-        try:
-            os.kill(os.getpid(), signal.SIGINT)
-            await asyncio.Event().wait()
-        finally:
-            log.append("ended")
+        os.kill(os.getpid(), signal.SIGINT)
+        await work_for_ever(log)
 
     with pytest.raises(KeyboardInterrupt), Backstage(live(log)) as backstage:
         backstage.run(press())
-    assert log == ["entered in backstage", "ended", "left"]
+    assert log == ["entered in backstage", "begun", "ended", "left"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_is_heard_though_it_does_not_wake_the_main_thread() -> None:
+    """It may come in the instant before that waits, or to another thread, as it does here."""
+    log: list[str] = []
+
+    async def press() -> None:
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        await work_for_ever(log)
+
+    with pytest.raises(KeyboardInterrupt), Backstage(live(log)) as backstage:
+        backstage.run(press())
+    assert log == ["entered in backstage", "begun", "ended", "left"]
+
+
+def test_ctrl_c_ends_what_was_waited_for_also_if_nothing_is_left() -> None:
+    ended = asyncio.Event()
+
+    async def press() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    with Backstage(live([])) as backstage:
+        with pytest.raises(KeyboardInterrupt):
+            backstage.run(press())
+        assert backstage.run(ended.wait())
+
+
+def is_waiting(what: str, called: Any) -> bool:
+    """Whether the thread, which is being profiled, begins to wait for an answer."""
+    return what == "c_call" and isinstance(called.__self__, SimpleQueue)
+
+
+class CtrlC:
+    """Comes at one of the instants until the main thread waits, which are wherever something is called or returns.
+
+    It comes at once, or after all that was handed over until then has begun.
+    """
+
+    def __init__(self, at: int, *, at_once: bool) -> None:
+        self.was_last = False
+        self._instants_left = at
+        self._at_once = at_once
+
+    def interrupt(self, backstage: Backstage[str], work: Coroutine[Any, Any, None]) -> None:
+        sys.setprofile(partial(self._notice, backstage))
+        backstage.run(work)
+
+    def _notice(self, backstage: Backstage[str], _: FrameType, what: str, called: Any) -> None:
+        self._instants_left -= 1
+        self.was_last = is_waiting(what, called)
+        if self._instants_left == 0 or self.was_last:
+            sys.setprofile(None)
+            if not self._at_once:
+                asyncio.run_coroutine_threadsafe(find_thread(), backstage.loop).result()
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_whenever_ctrl_c_comes_what_was_asked_for_ends_before_what_it_needs(at_once: bool) -> None:
+    logs: list[list[str]] = []
+    for at in itertools.count(1):
+        log: list[str] = []
+        logs.append(log)
+        ctrl_c, work = CtrlC(at, at_once=at_once), work_for_ever(log)
+        with pytest.raises(KeyboardInterrupt), Backstage(live(log)) as backstage:
+            ctrl_c.interrupt(backstage, work)
+        work.close()  # if it was not handed over yet
+        if ctrl_c.was_last:
+            break
+    whole, not_begun = ["entered in backstage", "begun", "ended", "left"], ["entered in backstage", "left"]
+    assert all(log in (whole, not_begun) for log in logs), logs
+    assert logs[0] == not_begun
+    assert at_once or logs[-1] == whole
+    assert len(logs) > 10
+
+
+def test_work_that_is_under_way_ends_before_what_it_works_with_and_whoever_waits_is_told() -> None:
+    log: list[str] = []
+    begun = threading.Event()
+    with ThreadPoolExecutor(1) as elsewhere:
+        with Backstage(live(log)) as backstage:
+            waiting = elsewhere.submit(lambda: backstage.run(work_for_ever(log, begun)))
+            begun.wait()
+        with pytest.raises(RuntimeError, match="What lived backstage has ended"):
+            waiting.result()
+    assert log == ["entered in backstage", "begun", "ended", "left"]
+
+
+def test_what_is_asked_for_while_it_is_being_left_is_not_begun() -> None:
+    log: list[str] = []
+    asked = threading.Event()
+    late: list[Future[None]] = []
+
+    def notice(_: FrameType, what: str, called: Any) -> None:
+        if is_waiting(what, called):
+            asked.set()
+
+    def ask() -> None:
+        sys.setprofile(notice)
+        backstage.run(work_for_ever(log))
+
+    @contextlib.asynccontextmanager
+    async def ask_when_leaving() -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            late.append(elsewhere.submit(ask))
+            asked.wait()
+            for _ in range(10):
+                await asyncio.sleep(0)
+
+    with ThreadPoolExecutor(1) as elsewhere:
+        with Backstage(ask_when_leaving()) as backstage:
+            pass
+        with pytest.raises(RuntimeError, match="What lived backstage has ended"):
+            late[0].result()
+    assert log == []
+
+
+def test_work_ends_in_its_own_time_though_everything_is_told_to_end_twice() -> None:
+    log: list[str] = []
+    begun, ending = asyncio.Event(), asyncio.Event()
+
+    async def end_slowly() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            log.append("ended")
+
+    @contextlib.asynccontextmanager
+    async def break_twice() -> AsyncIterator[None]:
+        async with live(log, fails_after=ending), live(log, fails_after=begun):
+            yield
+
+    with pytest.raises(ExceptionGroup) as raised, Backstage(break_twice()) as backstage:
+        backstage.run(end_slowly())
+    assert raised.group_contains(ValueError, match="The work broke.")
+    assert log == ["entered in backstage"] * 2 + ["ended", "left", "left"]
 
 
 def test_ctrl_c_while_it_is_being_left_changes_nothing() -> None:

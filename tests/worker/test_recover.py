@@ -385,7 +385,7 @@ async def test_a_worker_that_wakes_up_late_can_say_nothing_more(workshop: Worksh
             closed.set()
 
     late = await workshop.hire(
-        ScriptedModel([lambda call: doze()]), settings=quick(poll_s=30, heartbeat_s=4), notifier=DeafNotifier()
+        ScriptedModel([lambda call: doze()]), settings=quick(poll_s=600, heartbeat_s=4), notifier=DeafNotifier()
     )
     chat = await workshop.app.create("Count")
     late.worker._stirred.set()

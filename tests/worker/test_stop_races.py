@@ -30,7 +30,7 @@ from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 
 HI: Script = [parts.text_delta("1", "Hi"), parts.finish()]
-FAR_AWAY = quick(poll_s=30, heartbeat_s=4)
+FAR_AWAY = quick(poll_s=600, heartbeat_s=4)
 
 
 async def roll() -> str:

@@ -430,7 +430,7 @@ async def test_a_stop_of_a_worker_that_is_only_taken_for_dead_silences_it(worksh
         yield TextDelta("1", " two")
         yield parts.finish()
 
-    hired = await workshop.hire(ScriptedModel([lambda call: say(), HI]), settings=quick(poll_s=30, heartbeat_s=4))
+    hired = await workshop.hire(ScriptedModel([lambda call: say(), HI]), settings=quick(poll_s=600, heartbeat_s=4))
     chat = await workshop.app.create("Count")
     await workshop.until_said(chat, "One")
     await workshop.bury(hired)

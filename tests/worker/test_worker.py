@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.worker.workshop import DeafNotifier, WatchedStore, Workshop, quick, read_text, tell
+from tests.worker.workshop import PATIENCE_S, DeafNotifier, WatchedStore, Workshop, quick, read_text, tell
 
 from indelible.app import App
 from indelible.clock import SystemClock, Timer
@@ -223,7 +223,7 @@ async def test_a_worker_comes_to_its_end_though_the_database_is_away(workshop: W
     chat = await workshop.app.create("Hello")
     await ending.wait()
     hired.worker.stop()
-    await asyncio.wait([hired.task], timeout=3)
+    await asyncio.wait([hired.task], timeout=PATIENCE_S)
     came_to_its_end = hired.task.done()
     store.away, store._before = False, None
     assert came_to_its_end
@@ -260,7 +260,7 @@ async def test_a_worker_that_is_cancelled_while_a_flush_is_under_way_comes_to_it
     hired.task.cancel()
     await Settling()
     flush.set()
-    await asyncio.wait([hired.task], timeout=3)
+    await asyncio.wait([hired.task], timeout=PATIENCE_S)
     assert hired.task.done()
     await workshop.bury(hired)
     await workshop.hire(ScriptedModel([say("two.")]))

@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from indelible.app import App, Chat, make_worker
 from indelible.clock import Clock, SystemClock
 from indelible.content import Message, Text, ToolResult
+from indelible.debug.recorder import Recorder
 from indelible.errors import ModelFailed
 from indelible.events import FeedEvent
 from indelible.feed import Feed, Tail
@@ -39,7 +40,7 @@ from indelible.testing.wholeness import StoredChat, find_faults, load_chat
 from indelible.tools.box import AnyTool
 from indelible.worker import Worker
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 QUICK: dict[str, Any] = {
     "heartbeat_s": 1,
     "dead_after_s": 8,
@@ -161,6 +162,7 @@ class Workshop:
         notifier: LocalNotifier | None = None,
         clock: Clock | None = None,
         metrics: Metrics | None = None,
+        recorder: Recorder | None = None,
     ) -> Hired:
         """A worker that answers with this model, from now on."""
 
@@ -180,6 +182,7 @@ class Workshop:
             tools=tools,
             client_tools=client_tools,
             metrics=metrics,
+            recorder=recorder,
         )
         hired = Hired(worker, asyncio.create_task(worker.run()))
         self.hired.append(hired)

@@ -82,11 +82,18 @@ class Context:
         messages: Sequence[Message] = list(self._history)
         if setup.prepare_messages is not None:
             messages = _given("prepare_messages", await self._callouts.ask(setup.prepare_messages, messages))
-        prompt = mark_cache(build_prompt(messages, provider=model.provider, model=model.name), provider=model.provider)
+        prompt = build_prompt(messages, provider=model.provider, model=model.name, prefix=self._may_prefix())
+        prompt = mark_cache(prompt, provider=model.provider)
         if setup.metrics is not None:
             size_bytes = len(encode(prompt))
             setup.metrics.prompt_sent(model.provider, model.name, size_bytes=size_bytes, messages=len(prompt))
         return prompt
+
+    def _may_prefix(self) -> bool:
+        """Whether a reply may be continued where it stands. A model that is told to think first may not."""
+        return getattr(self._setup.model, "continues_prefix", False) and not self._chain.options.parameters.get(
+            "effort"
+        )
 
     async def _compact_once(self) -> bool:
         """After an overflow. A second one would not be helped by a second summary."""

@@ -178,6 +178,8 @@ class Ingest:
             raise _reject(part, "its id and its delta have to be text")
         if isinstance(part, ToolInputDelta):
             part = self._calls.rename(part)
+        elif part.delta:
+            self._thinks_first = False  # the provider itself tells thinking and text apart
         if part.delta.isascii() and not self._halves:
             return (part,)
         delta = self._join(type(part), part.id, part.delta)

@@ -14,6 +14,9 @@ the user's place, lest the model take it for a reply it should lengthen by a wor
 models from 4.6 on refuse any conversation that ends with the assistant, so for Anthropic a remark
 follows a complete reply as well.
 
+One thing may be left out. A model that `continues_prefix` goes on with a reply that stands last, letter by letter; so
+when such a reply is all that there is to continue, the stored instruction to do so is not needed (DESIGN §7).
+
 Must stay true (tests/loop/test_any_history.py): legality.py finds nothing to
 object; no text of a message that the model may see is lost; building again changes nothing.
 """
@@ -38,11 +41,18 @@ _NEVER_LAST: Final = frozenset({"anthropic"})
 """Providers that refuse a conversation in which the assistant has the last word."""
 
 
-def build_prompt(messages: Sequence[Message], *, provider: str, model: str | None = None) -> list[PromptMessage]:
+def build_prompt(
+    messages: Sequence[Message], *, provider: str, model: str | None = None, prefix: bool = False
+) -> list[PromptMessage]:
     """What a model of this provider gets of these messages.
 
-    With `model` given, replies of other models count as foreign, even if they are the provider's own.
+    With `model` given, replies of other models count as foreign, even if they are the provider's own. With `prefix`,
+    a cut reply that is to be continued stands last.
     """
+    counting = from_newest_compaction(messages)
+    is_prefixed = prefix and _ends_to_be_continued(counting)
+    if is_prefixed:
+        counting = counting[:-1]
     ids = CallIds(provider=provider)
     entries = [
         Entry(
@@ -50,14 +60,28 @@ def build_prompt(messages: Sequence[Message], *, provider: str, model: str | Non
             blocks=clean_message(message, provider=provider, model=model, ids=ids),
             partial=message.partial,
         )
-        for message in from_newest_compaction(messages)
+        for message in counting
     ]
     paired = pair_calls(entries, ids=ids)
     prompt = [PromptMessage(role=entry.role, blocks=entry.blocks) for entry in paired]
-    remark = _choose_remark(paired, provider=provider)
+    remark = None if is_prefixed else _choose_remark(paired, provider=provider)
     if remark is not None:
         prompt.append(PromptMessage(role="user", blocks=[Text(remark)]))
     return prompt
+
+
+def _ends_to_be_continued(messages: Sequence[Message]) -> bool:
+    """Whether the last two are a reply that was cut in its text, and the instruction to go on with it.
+
+    A text that ends with a space is refused as a prefix, and without the space the words would run together.
+    """
+    if len(messages) < 2:
+        return False
+    reply, instruction = messages[-2:]
+    asks = instruction.role == "user" and instruction.visibility == "model" and not is_summary(instruction)
+    is_cut = reply.role == "assistant" and reply.partial and bool(reply.blocks)
+    last = reply.blocks[-1] if is_cut else None
+    return asks and isinstance(last, Text) and bool(last.text) and not last.text[-1].isspace()
 
 
 def _choose_remark(entries: Sequence[Entry], *, provider: str) -> str | None:

@@ -1,24 +1,237 @@
 """Models by name.
 
-A name is what a user writes: in the settings, at a chat, with a message. `demo` is built in and needs nothing.
-A name that nobody knows is a failure of kind `config` that says which names there are; it reaches the user as a failed
-reply, with everything that was said kept, and Retry may name another model.
+A name is what a user writes: in the settings, at a chat, with a message.
+
+    demo                                      built in; needs nothing
+    anthropic:claude-sonnet-4-5               Anthropic Messages
+    openai:gpt-5.1                            OpenAI Responses
+    openai-chat:gpt-4o                        OpenAI Chat Completions, and everything that speaks it
+    groq:…, openrouter:…, ollama:…, …         the same, where it is well known (PROVIDERS)
+    openai-chat:NAME@http://localhost:8000/v1 the same, elsewhere
+
+Keys come from the settings or the environment, and each belongs to one place: it is sent to its provider's own address
+(ANTHROPIC_BASE_URL and OPENAI_BASE_URL move that) and to no other. An address in a name is taken if whoever runs
+Indelible chose it: it is in the setting `base_urls`, which also says where its key is, or the name is the setting
+`model` itself. A chat or a message can name no other, lest a user make the server talk to whatever it can reach.
+
+A name that nobody knows, an address that is not allowed, or a missing key is a `ModelFailed` that says what to set. It
+reaches the user as a failed reply, with everything that was said kept, and Retry may name another model.
+
+Must stay true (tests/models/test_catalog.py): no key leaves for an address that it was not given for.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import os
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
-from indelible.clock import Clock
+import msgspec
+from msgspec.structs import replace
+
+from indelible.clock import Clock, SystemClock
 from indelible.errors import ModelFailed
 from indelible.models.demo import DemoModel
+from indelible.models.failures import get_display_name
 from indelible.models.port import Model
+from indelible.settings import Settings
 
-NAMES: Final = ("demo",)
+if TYPE_CHECKING:
+    from indelible.models.http import Http
+
+DEMO: Final = "demo"
 
 
-def find_model(name: str, *, clock: Clock) -> Model:
-    """The model of this name. Raises `ModelFailed` if there is none."""
-    if name == "demo":
-        return DemoModel(clock)
-    raise ModelFailed(f"There is no model '{name}'. Available: {', '.join(NAMES)}.", kind="config")
+class Provider(NamedTuple):
+    """A place that is known by name. `prices` is its name in the price data; without a `key` it needs none."""
+
+    wire: str
+    address: str
+    key: str | None
+    prices: str | None
+
+
+PROVIDERS: Final[dict[str, Provider]] = {
+    "anthropic": Provider("anthropic", "https://api.anthropic.com", "ANTHROPIC_API_KEY", "anthropic"),
+    "openai": Provider("openai", "https://api.openai.com/v1", "OPENAI_API_KEY", "openai"),
+    "openai-chat": Provider("openai-chat", "https://api.openai.com/v1", "OPENAI_API_KEY", "openai"),
+    "deepseek": Provider("openai-chat", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", "deepseek"),
+    "gemini": Provider(
+        "openai-chat", "https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY", "google"
+    ),
+    "groq": Provider("openai-chat", "https://api.groq.com/openai/v1", "GROQ_API_KEY", "groq"),
+    "mistral": Provider("openai-chat", "https://api.mistral.ai/v1", "MISTRAL_API_KEY", "mistral"),
+    "ollama": Provider("openai-chat", "http://localhost:11434/v1", None, None),
+    "openrouter": Provider("openai-chat", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "openrouter"),
+    "together": Provider("openai-chat", "https://api.together.xyz/v1", "TOGETHER_API_KEY", "together"),
+    "xai": Provider("openai-chat", "https://api.x.ai/v1", "XAI_API_KEY", "x-ai"),
+}
+_SETTING_OF: Final = {"anthropic": "anthropic", "openai": "openai", "openai-chat": "openai"}
+"""Whose settings (`…_api_key`, `…_base_url`) and variables (`…_BASE_URL`) hold for which provider."""
+
+_BEFORE_ADDRESS: Final = re.compile(r"@(?=https?://)")
+"""Where a name ends and an address begins; model names may hold an `@` too."""
+
+
+class _Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to ask, and with which key. `official`: it is the provider itself, so its prices hold."""
+
+    address: str
+    key: str | None
+    official: bool
+
+
+class Catalog:
+    """Finds models. Those that are behind HTTP share one pool of connections: close the catalog in the end."""
+
+    def __init__(
+        self, settings: Settings, *, clock: Clock | None = None, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._settings = settings
+        self._clock = clock or SystemClock()
+        self._environment = os.environ if environment is None else environment
+        self._http: Http | None = None
+
+    async def aclose(self) -> None:
+        if self._http is not None:
+            await self._http.aclose()
+
+    def list_names(self) -> list[str]:
+        """What people are offered, the setting's own model first."""
+        return list(dict.fromkeys([self._settings.model, *self._settings.models, DEMO]))
+
+    def find(self, name: str) -> Model:
+        """The model of this name. Raises `ModelFailed` if there is none, or if it can not be used."""
+        if name == DEMO:
+            return DemoModel(self._clock)
+        provider_name, _, rest = name.partition(":")
+        provider = PROVIDERS.get(provider_name)
+        if provider is None or not rest:
+            _fail_unknown(name)
+        model, *given = _BEFORE_ADDRESS.split(rest, maxsplit=1)
+        if not model:
+            _fail_unknown(name)
+        place = self._find_place(name, provider_name, provider, given[0] if given else None)
+        return self._make(name, provider_name, provider, model, place)
+
+    def _make(self, name: str, provider_name: str, provider: Provider, model: str, place: _Place) -> Model:
+        """Only now are aiohttp and the price data loaded: the demo needs neither."""
+        from indelible.models.http import Http  # noqa: PLC0415
+        from indelible.models.profile import find_profile  # noqa: PLC0415
+        from indelible.models.wire import WireModel  # noqa: PLC0415
+        from indelible.models.wires import make_wire  # noqa: PLC0415
+
+        self._http = self._http or Http()
+        speaker = provider_name if place.official or provider.wire != "openai-chat" else _read_host(place.address)
+        is_openai = place.official and provider.wire == provider_name
+        wire = make_wire(provider.wire, official=is_openai, provider=speaker)
+        profile = find_profile(provider.wire, model, provider_id=provider.prices if place.official else None)
+        return WireModel(
+            wire,
+            provider=speaker,
+            name=model,
+            base_url=place.address,
+            headers=wire.authorise(place.key) if place.key else {},
+            profile=replace(profile, chains=name in self._settings.chain_models),
+            http=self._http,
+            clock=self._clock,
+        )
+
+    # --- where, and with which key ---
+
+    def _find_place(self, name: str, provider_name: str, provider: Provider, given: str | None) -> _Place:
+        """The provider's own address, or the `given` one. A key goes to the one that it is for."""
+        own = self._read_own_address(provider_name, provider)
+        address = own if given is None else check_address(given)
+        variable = None if given is None else self._find_allowed(name, address)
+        key: str | None = None
+        if variable:
+            key = self._environment.get(variable) or _fail_without_key(_read_host(address), variable)
+        elif _read_origin(address) == _read_origin(own):
+            key = self._read_own_key(provider_name, provider)
+        official = _read_origin(address) == _read_origin(provider.address)
+        if key is None and provider.key is not None and official:
+            _fail_without_key(provider_name, provider.key)
+        return _Place(address=address, key=key, official=official)
+
+    def _find_allowed(self, name: str, address: str) -> str | None:
+        """Which variable holds the key for an address that somebody named. Raises if nobody allowed it."""
+        allowed = {check_address(listed): variable for listed, variable in self._settings.base_urls.items()}
+        if address not in allowed and name not in (self._settings.model, *self._settings.models):
+            raise ModelFailed(
+                f"The address {address} may not be asked. Whoever runs Indelible can allow it: the setting base_urls.",
+                kind="config",
+            )
+        return allowed.get(address)
+
+    def _read_own_address(self, provider_name: str, provider: Provider) -> str:
+        prefix = _SETTING_OF.get(provider_name)
+        if prefix is None:
+            return check_address(provider.address)
+        given = getattr(self._settings, f"{prefix}_base_url") or self._environment.get(f"{prefix.upper()}_BASE_URL")
+        return check_address(given or provider.address)
+
+    def _read_own_key(self, provider_name: str, provider: Provider) -> str | None:
+        prefix = _SETTING_OF.get(provider_name)
+        given = getattr(self._settings, f"{prefix}_api_key") if prefix is not None else None
+        key = given or (self._environment.get(provider.key) if provider.key is not None else None)
+        return key.strip() or None if key else None
+
+
+# --- names and addresses ---
+
+
+def check_address(address: str) -> str:
+    """The address in its one spelling. Raises `ModelFailed` if it is none that a key may be sent to."""
+    from yarl import URL  # noqa: PLC0415  (it comes with aiohttp)
+
+    try:
+        url = URL(address)
+        is_web = url.scheme in ("http", "https") and bool(url.host)
+        is_plain = not (url.user or url.password or url.query_string or url.fragment)
+        if is_web and is_plain and not any(letter <= " " or letter == "\\" for letter in address):
+            return str(url).rstrip("/")
+    except ValueError:
+        pass
+    raise ModelFailed(
+        "The address of a provider must be like https://host/v1, without a name, a password or a query in it.",
+        kind="config",
+    )
+
+
+def _read_origin(address: str) -> tuple[str, str | None, int | None]:
+    from yarl import URL  # noqa: PLC0415
+
+    url = URL(address)
+    return url.scheme, url.host, url.port
+
+
+def _read_host(address: str) -> str:
+    from yarl import URL  # noqa: PLC0415
+
+    return URL(address).authority
+
+
+# --- what to tell ---
+
+
+def _fail_unknown(name: str) -> NoReturn:
+    given = name.partition(":")[0]
+    similar = get_close_matches(given, [DEMO, *PROVIDERS], n=1)
+    hint = f" Did you mean {similar[0]}{':NAME' if similar[0] != DEMO else ''}?" if similar else ""
+    raise ModelFailed(
+        f"There is no model '{name}'.{hint} A model is {DEMO}, or provider:NAME with one of these providers: "
+        f"{', '.join(PROVIDERS)}.",
+        kind="config",
+    )
+
+
+def _fail_without_key(provider_name: str, variable: str) -> NoReturn:
+    raise ModelFailed(
+        f"There is no API key for {get_display_name(provider_name)}. Set the environment variable {variable}, or "
+        f"choose another model.",
+        kind="missing_key",
+        provider=provider_name,
+    )

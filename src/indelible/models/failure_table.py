@@ -95,7 +95,13 @@ _TELLING_CODES: Final[dict[FailureKind, frozenset[str]]] = {
     ),
     "content_filter": frozenset(
         {"content_filter", "content_policy_violation", "content_policy_violation_error", "flagged_input"}
-        | {"image_content_policy_violation", "responsible_ai_policy_violation", "moderation_blocked"}
+        | {
+            "bio_policy",
+            "misalignment_policy_violation",
+            "image_content_policy_violation",
+            "responsible_ai_policy_violation",
+            "moderation_blocked",
+        }
     ),
     "config": frozenset({"model_not_found", "deployment_not_found", "invalid_model", "unsupported_model"}),
     "timeout": frozenset(
@@ -111,7 +117,7 @@ _GENERAL_CODES: Final[dict[FailureKind, frozenset[str]]] = {
         | {"unknown_parameter", "unsupported_parameter", "unsupported_value"}
         | {"invalid_image", "invalid_image_format", "invalid_image_mode", "invalid_image_url", "invalid_base64_image"}
         | {"image_too_large", "image_too_small", "image_file_too_large", "image_file_not_found", "image_parse_error"}
-        | {"empty_image_file", "unsupported_image_media_type", "failed_to_download_image"}
+        | {"empty_image_file", "unsupported_image_media_type", "failed_to_download_image", "data_residency_mismatch"}
     ),
     "server_error": frozenset(
         {"api_error", "server_error", "internal", "internal_error", "internal_server_error", "conflict_error"}

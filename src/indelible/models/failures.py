@@ -87,6 +87,7 @@ _DISPLAY_NAMES: Final = {
     "mistral": "Mistral",
     "ollama": "Ollama",
     "openai": "OpenAI",
+    "openai-chat": "OpenAI",
     "openrouter": "OpenRouter",
     "together": "Together AI",
     "vllm": "vLLM",
@@ -94,6 +95,11 @@ _DISPLAY_NAMES: Final = {
 }
 _NOTHING_QUOTED: Final = frozenset({"auth", "missing_key"})
 _CURED_BY_ANOTHER_REQUEST: Final = frozenset({"chain_broken", "context_overflow"})
+
+
+def get_display_name(provider: str) -> str:
+    """What people call it."""
+    return _DISPLAY_NAMES.get(provider.lower(), provider)
 
 
 # --- foreign errors ----------------------------------------------------------------------
@@ -173,6 +179,11 @@ def truncated(provider: str | None) -> ModelFailed:
     return _fail("timeout", provider, detail="The stream ended before the reply was complete.")
 
 
+def garbled(provider: str | None, detail: str) -> ModelFailed:
+    """What came was not what such a stream is made of. Another try may well be read."""
+    return _fail("server_error", provider, detail=detail)
+
+
 def silence(provider: str | None, timeout_s: float) -> ModelFailed:
     """The provider sent nothing for too long (SPEC 1.7)."""
     return _fail("stream_silence_timeout", provider, detail=f"Nothing came for {timeout_s:g} seconds.")
@@ -233,8 +244,7 @@ def _fail(
     retry_after_s: float | None = None,
 ) -> ModelFailed:
     happened, advice = MESSAGES[kind]
-    name = _DISPLAY_NAMES.get(provider.lower(), provider) if provider else "The model's provider"
-    happened = happened.format(provider=name)
+    happened = happened.format(provider=get_display_name(provider) if provider else "The model's provider")
     return ModelFailed(
         f"{happened} (status {status}). {advice}" if status else f"{happened}. {advice}",
         kind=kind,

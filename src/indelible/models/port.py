@@ -6,6 +6,15 @@ one is truncated, and the loop treats it as a failure. A failure may be raised b
 the iterator, or be yielded as a `StreamError`: all three are the same. Cancelling the pending
 read is how a stop reaches the provider's connection.
 
+A model may say more about itself, by attributes that are read if they are there:
+
+    inline_thinking    False: it never thinks in its text, so that nobody looks for it (True)
+    thinks_first       its text begins with thinking (False)
+    continues_prefix   it goes on with a cut reply that stands last (False)
+    chains             chain mode is wanted (False; SPEC §4)
+    makes_titles       it may be asked for a chat's title (True)
+    price(usage)       what a usage costs, in billionths of a dollar, or None
+
 A `Call` is immutable: what a model was told does not change behind its back.
 """
 

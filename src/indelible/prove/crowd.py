@@ -142,17 +142,18 @@ async def gather_crowd(
     *,
     chats: int,
     seed: int,
-    model: str | None = None,
+    models: Sequence[str | None] = (None,),
     phrases: Sequence[str] | None = None,
     token: str | None = None,
 ) -> AsyncIterator[Crowd]:
-    """Open so many chats and let everybody begin. At the end of the block all have left."""
+    """Open so many chats, with each of the models in turn, and let everybody begin. In the end all have left."""
     async with AsyncExitStack() as stack:
         members: list[Member] = []
         for number in range(1, chats + 1):
             own = [Client(url, token=token, patience_s=_PATIENCE_S) for url in urls]
             clients = [await stack.enter_async_context(client) for client in own]
-            talker = Talker(clients[number % len(clients)], number=number, seed=seed, model=model, phrases=phrases)
+            client, model = clients[number % len(clients)], models[number % len(models)]
+            talker = Talker(client, number=number, seed=seed, model=model, phrases=phrases)
             members.append(Member(talker, clients))
             await members[-1].begin()
         crowd = Crowd(members, seed=seed)

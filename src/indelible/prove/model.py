@@ -1,19 +1,17 @@
-"""The model and the tools of the server that is killed.
+"""The model of a proof.
 
-The model remembers nothing, as a real one does not: it reads the last wish and what was said since from its prompt,
-and goes on behind the last word. Told a history in which its own words are wrong, it fails, and the turn with it.
+It remembers nothing, as a real one does not: it reads the last wish and what was said since from its prompt, and goes
+on behind the last word. Told a history in which its own words are wrong, it fails, and the turn with it.
 
-A run of a tool is a line in the notebook, a file that outlives every server: its name and its idempotency key, written
-in one piece before the tool returns. `jot_once` must not run twice; `jot_again` says that it may.
+The servers that are killed ask it over HTTP (provider.py). What it knows of a conversation is what was written on a
+wire and read again, so remarks and instructions to go on stand there as words of a user; they are no wishes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final
 
 from indelible.content import (
     Finish,
@@ -32,24 +30,22 @@ from indelible.content import (
 )
 from indelible.errors import ModelFailed
 from indelible.models.port import Call, PromptMessage
-from indelible.prove.points import Points
 from indelible.prove.script import Wish
-from indelible.tools.port import Tool, ToolContext, tool
-
-MODEL: Final = "proof"
-ONCE: Final = "jot_once"
-AGAIN: Final = "jot_again"
-SAFE_TOOLS: Final = frozenset({AGAIN})
-_TOOL_S: Final = 0.05
+from indelible.prove.tools import AGAIN, ONCE
 
 
 class ProofModel:
-    provider: Final = MODEL
-    name: Final = MODEL
+    """`on_call` is told of every call before it is answered."""
+
+    provider: Final = "proof"
+    name: Final = "proof"
     context_limit: Final = None
-    makes_titles: Final = False
+
+    def __init__(self, *, on_call: Callable[[], None]) -> None:
+        self._on_call = on_call
 
     async def stream(self, call: Call) -> AsyncIterator[Part]:
+        self._on_call()
         wish, since = _find_wish(call.messages)
         words = wish.list_words()
         said = "".join(_read_text(message) for message in since if message.role == "assistant").split()
@@ -101,32 +97,3 @@ def _find_wish(messages: Sequence[PromptMessage]) -> tuple[Wish, Sequence[Prompt
 
 def _read_text(message: PromptMessage) -> str:
     return "".join(block.text for block in message.blocks if isinstance(block, Text))
-
-
-# --- tools ---
-
-
-def make_tools(notebook: Path, points: Points) -> list[Tool[Any, Any]]:
-    async def jot(context: ToolContext) -> str:
-        await points.pass_by("before_effect")
-        line = f"{context.name} {context.idempotency_key}\n"
-        handle = os.open(notebook, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(handle, line.encode())
-        finally:
-            os.close(handle)
-        await points.pass_by("after_effect")
-        await asyncio.sleep(_TOOL_S)
-        return f"noted {context.idempotency_key}"
-
-    return [
-        tool(jot, name=ONCE, description="Note something. Twice would be wrong."),
-        tool(jot, name=AGAIN, description="Note something. Twice does no harm.", idempotent=True),
-    ]
-
-
-def read_notebook(notebook: Path) -> list[tuple[str, str]]:
-    """Every run of a tool: its name and its idempotency key."""
-    if not notebook.exists():
-        return []
-    return [(name, key) for name, key in (line.split() for line in notebook.read_text().splitlines())]

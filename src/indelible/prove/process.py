@@ -1,8 +1,8 @@
-"""The server process that is killed: the real server, with the model and the tools of the proof inside.
+"""The server process that is killed: the real server, with the tools of the proof inside.
 
 It is forked from a process that has imported everything (multiprocessing's `forkserver`), because importing takes ten
 times as long as everything else that a restart does. Apart from that it is what `indelible serve` is: the same
-application, the same loop, the same signals.
+application, the same loop, the same signals; and its model is elsewhere, behind HTTP (provider.py).
 
 Its line to whoever started it carries one word back, that it is ready or why not, and then the points at which it
 shall die (points.py). It never outlives whoever started it: when the line breaks, it dies.
@@ -18,17 +18,19 @@ import threading
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import msgspec
 
 from indelible.errors import IndelibleError
-from indelible.prove.model import MODEL, ProofModel, make_tools
 from indelible.prove.points import Point, Points, install
 from indelible.prove.sabotage import Sabotage, commit
+from indelible.prove.tools import make_tools
 from indelible.server.application import Server
 from indelible.server.serve import serve
 from indelible.settings import ENV_PREFIX, load_settings
+
+_PROXY_SUFFIX: Final = "_PROXY"
 
 
 class Arming(msgspec.Struct, frozen=True):
@@ -84,7 +86,7 @@ def run_server(orders: Orders, line: Connection) -> None:
         settings = load_settings(
             database=orders.database, host="127.0.0.1", port=orders.port, titles=False, **orders.settings
         )
-        server = Server(settings, models={MODEL: ProofModel()}, tools=make_tools(orders.notebook, points))
+        server = Server(settings, tools=make_tools(orders.notebook, points))
         serve(server, on_ready=lambda _url: line.send(Ready()))
     except (IndelibleError, ValueError) as error:
         line.send(Unable(str(error)))
@@ -92,10 +94,11 @@ def run_server(orders: Orders, line: Connection) -> None:
 
 
 def _forget_surroundings(directory: Path) -> None:
-    """The settings are those that were given and the defaults, whatever else stands in this directory."""
+    """The settings are those that were given and the defaults, and nothing stands between here and the provider."""
     os.chdir(directory)
-    for name in [name for name in os.environ if name.upper().startswith(ENV_PREFIX)]:
-        del os.environ[name]
+    for name in list(os.environ):
+        if name.upper().startswith(ENV_PREFIX) or name.upper().endswith(_PROXY_SUFFIX):
+            del os.environ[name]
 
 
 def _leave(_number: int, _frame: FrameType | None) -> NoReturn:

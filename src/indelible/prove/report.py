@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +32,8 @@ _WAYS: Final = {
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What was counted, and what went wrong. After a failure the database stays, and so does the directory `kept`.
 
-    `knew_replies`: whether each reply was held against the one that had to come.
+    `knew_replies`: whether each reply was held against the one that had to come. `model_calls` are counted by wire;
+    `cut_calls` are those of them whose connection was cut before the reply had ended.
     """
 
     seed: int
@@ -45,6 +46,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     knew_replies: bool
     kills: dict[str, int] = {}
     tool_runs: int = 0
+    model_calls: dict[str, int] = {}
+    cut_calls: int = 0
     faults: Sequence[Fault] = ()
     database: str | None = None
     kept: Path | None = None
@@ -65,14 +68,22 @@ def print_report(report: Report, console: Console) -> None:
     for way, count in sorted(report.kills.items(), key=lambda counted: list(_WAYS).index(counted[0])):
         table.add_row(f"{count}×", _WAYS[way])
     table.add_row(f"{report.chats:,}", f"chats, {report.readers:,} readers, {report.reconnects:,} reconnects")
-    told = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(report.replies.items())) or "none"
-    table.add_row(f"{sum(report.replies.values()):,}", f"replies ({told}), {report.words:,} words")
+    table.add_row(
+        f"{sum(report.replies.values()):,}", f"replies ({_list_counts(report.replies)}), {report.words:,} words"
+    )
+    if report.model_calls:
+        told = f"model calls ({_list_counts(report.model_calls)}), {report.cut_calls:,} cut off"
+        table.add_row(f"{sum(report.model_calls.values()):,}", told)
     if report.tool_runs:
         table.add_row(f"{report.tool_runs:,}", "runs of tools")
     table.add_row(f"{report.seconds:.0f} s", f"in all, with seed {report.seed}")
     console.print(table)
     console.print()
     console.print(describe_verdict(report), soft_wrap=True, highlight=False, markup=False)
+
+
+def _list_counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items())) or "none"
 
 
 def describe_verdict(report: Report) -> str:

@@ -1,5 +1,7 @@
 """A proof from beginning to end: servers, people, deaths, and then the question whether all of it was kept.
 
+The provider of the model is in this process, which is never killed; the servers are in others, and ask it over HTTP.
+
 A database that is given must be empty: the server of a proof answers every chat it finds, with the model of the proof.
 After a proof that held, its chats are deleted again; after one that did not, all is left as it is, for whoever wants
 to see why.
@@ -30,12 +32,13 @@ from indelible.prove.budget import Budget
 from indelible.prove.checker import Evidence, Fault, check_chat, check_effects
 from indelible.prove.crowd import Crowd, gather_crowd
 from indelible.prove.killer import WAYS, Killer, Way
-from indelible.prove.model import MODEL, SAFE_TOOLS, read_notebook
 from indelible.prove.process import Orders
+from indelible.prove.provider import ProofProvider
 from indelible.prove.report import Report, count_replies
 from indelible.prove.sabotage import Sabotage
 from indelible.prove.script import find_reply
 from indelible.prove.servers import run_servers
+from indelible.prove.tools import SAFE_TOOLS, read_notebook
 from indelible.settings import Settings
 from indelible.store.address import describe, get_sqlite_path, parse_address
 from indelible.store.engine import begin_read, is_sqlite, open_engine
@@ -105,8 +108,11 @@ async def _carry_out(plan: Plan, orders: Orders, on_kill: Callable[[int], None])
     alone = is_sqlite(parse_address(orders.database))
     async with (
         _open(orders.database) as engine,
-        run_servers(orders, count=1 if alone else 2) as servers,
-        gather_crowd([server.url for server in servers], chats=plan.chats, seed=plan.seed, model=MODEL) as crowd,
+        ProofProvider() as provider,
+        run_servers(provider.instruct(orders), count=1 if alone else 2) as servers,
+        gather_crowd(
+            [server.url for server in servers], chats=plan.chats, seed=plan.seed, models=provider.models
+        ) as crowd,
     ):
         began_s = time.monotonic()
         killer = Killer(
@@ -125,7 +131,8 @@ async def _carry_out(plan: Plan, orders: Orders, on_kill: Callable[[int], None])
         runs = read_notebook(orders.notebook)
         faults += [*check_effects(runs, evidence, safe=SAFE_TOOLS), *map(Fault, killer.faults)]
         counts = {"kills": dict(killer.kills), "tool_runs": len(runs), "seconds": time.monotonic() - began_s}
-        report = _judge(plan.seed, crowd, evidence, faults, knew_replies=True, **counts)
+        asked = {"model_calls": provider.calls, "cut_calls": provider.drops}
+        report = _judge(plan.seed, crowd, evidence, faults, knew_replies=True, **counts, **asked)
         if report.is_proof:
             await crowd.delete_chats()
     return report

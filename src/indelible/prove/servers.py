@@ -30,7 +30,15 @@ from indelible.prove.process import Arming, Orders, Ready, Unable, run_server
 _START_S: Final = 60.0
 _END_S: Final = 30.0
 _PORTS: Final = range(15_000, 25_000)
-_IMPORTED: Final = ["indelible.prove.process", "sqlalchemy.dialects.postgresql.asyncpg", "asyncpg", "aiosqlite"]
+_IMPORTED: Final = [
+    "indelible.prove.process",
+    "indelible.models.wires",
+    "indelible.models.wire",
+    "indelible.models.profile",
+    "sqlalchemy.dialects.postgresql.asyncpg",
+    "asyncpg",
+    "aiosqlite",
+]
 
 
 class ServerNotStarted(IndelibleError):

@@ -19,12 +19,11 @@ from starlette.types import ASGIApp
 from indelible.app import open_app
 from indelible.clock import Clock, SystemClock
 from indelible.metrics import Metrics
-from indelible.models import catalog
 from indelible.models.port import Model
 from indelible.server.door import Door
 from indelible.server.office import Office
 from indelible.server.problems import MEDIA_TYPE, PROBLEM_SCHEMA, tell_problems
-from indelible.server.routes import chats, feed, messages, process, queue, turns
+from indelible.server.routes import chats, debug, feed, messages, process, queue, turns
 from indelible.server.stream import DEFAULT_PACE, Pace
 from indelible.settings import Settings
 from indelible.tools.box import AnyTool
@@ -95,7 +94,7 @@ class Server:
             redoc_url=None,
             responses={"default": {"description": "A problem.", "content": {MEDIA_TYPE: {"schema": PROBLEM_SCHEMA}}}},
         )
-        for routes in (chats, messages, queue, turns, feed):
+        for routes in (chats, messages, queue, turns, feed, debug):
             application.include_router(routes.router, prefix=PREFIX)
         application.include_router(process.models, prefix=PREFIX)
         application.include_router(process.health)
@@ -122,8 +121,7 @@ class Server:
                 clock=self._clock,
                 metrics=metrics,
             ) as app:
-                names = tuple(dict.fromkeys([*self._models, *catalog.NAMES]))
-                self.office = Office(app=app, settings=self.settings, metrics=metrics, models=names, pace=self.pace)
+                self.office = Office(app=app, settings=self.settings, metrics=metrics, pace=self.pace)
                 application.state.office = self.office
                 self.office.is_ready = True
                 try:

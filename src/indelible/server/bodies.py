@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from indelible.content import Block, File, Text, ToolResult, decode_blocks, encode
 from indelible.errors import Invalid
 from indelible.store.port import Description
+from indelible.store.tables import DebugMode
 
 When = Literal["queue", "interrupt", "steer"]
 ModelName = Annotated[str, Field(max_length=200)]
@@ -70,6 +71,9 @@ class ChatChange(Body):
     model: ModelName | None = None
     system: Instructions | None = None
     parameters: dict[str, Any] | None = None
+    debug: DebugMode | None = Field(
+        default=None, description="Which exchanges with providers are recorded; null: as the setting says."
+    )
 
     def to_description(self) -> Description | None:
         given = self.model_dump(exclude_unset=True, exclude={"archived"})

@@ -37,7 +37,6 @@ class Office:
     app: App
     settings: Settings
     metrics: Metrics
-    models: tuple[str, ...]
     pace: Pace
     is_ready: bool = False
 

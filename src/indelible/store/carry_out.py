@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from indelible.content import Block, Message, Text, ToolCall, ToolResult, decode_blocks, encode
+from indelible.errors import Invalid
 from indelible.ids import new_id
 from indelible.machine import acts
 from indelible.machine.states import Snapshot, TurnKind, place_in_queue
@@ -29,7 +30,7 @@ from indelible.store.ending import end_attempt, keep_rest
 from indelible.store.port import Description, Outcome, Words
 from indelible.store.read import AttemptName
 from indelible.store.snapshot import End
-from indelible.store.tables import attempts, chats, events, journal, messages, queue, turns
+from indelible.store.tables import DebugMode, attempts, chats, events, journal, messages, queue, turns
 
 CONTINUE: Final = "Your last message was cut off. Go on exactly where it ends, without repeating any of it."
 NOTICES: Final[dict[acts.NoticeKind, str]] = {
@@ -47,6 +48,7 @@ ANSWERS: Final[dict[acts.AnswerReason, str]] = {
     "cancelled": "Cancelled: the user went on without the result of this call.",
     "expired": "Expired: nobody gave the result of this call in time.",
 }
+DEBUG_MODES: Final[tuple[str, ...]] = get_args(DebugMode)
 _ENDS_WITH_RESET: Final = "reset"
 _KEPT_AS_JSON: Final = ("labels", "system_prompt", "parameters")
 _KEPT_TO_OURSELVES: Final = ("system_prompt", "parameters")
@@ -161,6 +163,8 @@ class Applier:
 
     async def _set_description(self, _act: acts.SetDescription) -> None:
         told = msgspec.to_builtins(self._words.description or Description())
+        if told.get("debug") not in (None, *DEBUG_MODES):
+            raise Invalid(f"What is recorded of a chat is one of {', '.join(DEBUG_MODES)}.")
         kept = {name: encode(value) for name, value in told.items() if name in _KEPT_AS_JSON and value is not None}
         self._changes |= {**told, **kept}
         if told:

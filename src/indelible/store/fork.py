@@ -33,6 +33,7 @@ _COPIED = (
     messages.c.timings,
     messages.c.created_at,
 )
+_BESIDE = ("model", "system_prompt", "parameters", "title", "labels", "debug")
 _CANCELLED = "Cancelled: the conversation was copied before the result of this call came."
 
 
@@ -54,7 +55,7 @@ async def fork_chat(
     if open_calls:
         last = {"chat_id": new_chat_id, "id": new_id("message"), "parent_id": copies[-1]["id"]}
         copies.append({**last, "role": "tool", "blocks": _answer(open_calls), "created_at": now})
-    beside = {name: getattr(chat, name) for name in ("model", "system_prompt", "parameters", "title", "labels")}
+    beside = {name: getattr(chat, name) for name in _BESIDE}
     new = {"id": new_chat_id, "owner_id": owner_id, "status": Status.WAITING.value, **beside}
     await connection.execute(insert(chats).values(**new, created_at=now, updated_at=now))
     for copy in copies:

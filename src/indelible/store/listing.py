@@ -17,7 +17,7 @@ from indelible.machine.states import Status
 from indelible.store.engine import LOWER, begin_read, is_sqlite
 from indelible.store.read import PENDING
 from indelible.store.snapshot import load_now
-from indelible.store.tables import chats, workers
+from indelible.store.tables import DebugMode, chats, workers
 from indelible.store.types import Id, UtcTime, clean_label
 
 _STUCK_AFTER: Final = 10
@@ -33,6 +33,7 @@ class ChatSummary(msgspec.Struct, frozen=True, kw_only=True):
     labels: list[str]
     pinned: bool
     archived: bool
+    debug: DebugMode | None
     version: int
     created_at: datetime
     updated_at: datetime
@@ -107,6 +108,7 @@ def _summarise(row: Row[Any], alive: set[str]) -> ChatSummary:
         labels=[] if row.labels is None else msgspec.json.decode(row.labels),
         pinned=row.pinned,
         archived=row.archived,
+        debug=row.debug,
         version=row.seq,
         created_at=row.created_at,
         updated_at=row.updated_at,

@@ -22,12 +22,14 @@ from indelible.events import Position
 from indelible.machine.commands import Command
 from indelible.machine.states import Status
 from indelible.store.append import Appended, JournalRow
+from indelible.store.attempts import AttemptView
 from indelible.store.idempotency import Answer, Request
 from indelible.store.ledger import ToolRun
 from indelible.store.listing import ChatCount, ChatSummary, Place
 from indelible.store.news import News
 from indelible.store.read import AttemptName, ChatView, Event, JournalEntry
 from indelible.store.show import Page
+from indelible.store.tables import DebugMode
 from indelible.store.work import Expired, Held, OpenWork
 
 
@@ -48,6 +50,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     model: str | msgspec.UnsetType | None = msgspec.UNSET
     system_prompt: str | msgspec.UnsetType | None = msgspec.UNSET
     parameters: dict[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
+    debug: DebugMode | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class Words(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,6 +172,13 @@ class ChatStore(Protocol):
     async def work(self, chat_id: str) -> OpenWork:
         """What there is to do in a chat: its open turn, the conversation, an open attempt. All of one moment."""
 
+    async def forget_responses(self, chat_id: str, *, epoch: int) -> None:
+        """Erase the provider's names for the replies of a chat: none of them is chained to again (SPEC 4.4).
+
+        * Only the holder of this epoch does so; for anybody else it is `LeaseLost`, and nothing is changed.
+        * Nothing that a reader sees is changed, so there is no event.
+        """
+
     async def held(self, worker_id: str) -> list[Held]:
         """The chats that a worker holds, with what is wanted of them now."""
 
@@ -216,6 +226,12 @@ class ChatStore(Protocol):
 
     async def rows(self, attempt_id: str, *, after: int = 0) -> list[JournalEntry]:
         """What an attempt said after row `after`, by its own boundaries, however long ago it was."""
+
+    async def attempts(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> list[AttemptView]:
+        """What was tried in a chat, the newest attempt first, from below the attempt `before` on.
+
+        Attempts that came to nothing are among them, and so is the open one.
+        """
 
     async def runs(self, turn_id: str) -> list[ToolRun]:
         """Every tool call of a turn that was ever started, with its result if it is known."""

@@ -25,7 +25,7 @@ from indelible.store.climb import climb
 from indelible.store.engine import begin_read
 from indelible.store.pack import unpack_rows
 from indelible.store.snapshot import load_now
-from indelible.store.tables import attempts, chats, events, journal, messages, queue, turns, workers
+from indelible.store.tables import DebugMode, attempts, chats, events, journal, messages, queue, turns, workers
 
 PENDING = "pending"
 _CHUNK_ROWS = 1000
@@ -55,6 +55,7 @@ class ChatView(msgspec.Struct, frozen=True, kw_only=True):
     archived: bool
     title: str | None
     model: str | None
+    debug: DebugMode | None
     seq: int
     turn: str | None
     error: Any
@@ -105,6 +106,7 @@ async def load_view(engine: AsyncEngine, chat_id: str, *, limit: int = 50, dead_
             archived=chat.archived,
             title=chat.title,
             model=chat.model,
+            debug=chat.debug,
             seq=chat.seq,
             turn=(await connection.execute(turn)).scalar(),
             error=None if chat.error is None else msgspec.json.decode(chat.error),

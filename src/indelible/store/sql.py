@@ -30,7 +30,9 @@ from indelible.machine import Snapshot, decide
 from indelible.machine.acts import Enqueue, TakeQueued
 from indelible.machine.commands import Command, Create
 from indelible.store.append import Appended, JournalRow, append_group
+from indelible.store.attempts import AttemptView, load_attempts
 from indelible.store.carry_out import Applier
+from indelible.store.chain import forget_responses
 from indelible.store.ending import add_what_is_missing
 from indelible.store.engine import begin_read, begin_write, open_engine
 from indelible.store.fork import fork_chat
@@ -54,6 +56,7 @@ from indelible.store.port import NO_WORDS, Outcome, Words
 from indelible.store.read import ChatView, Event, JournalEntry, load_events, load_path, load_rows, load_view
 from indelible.store.show import Page, load_page
 from indelible.store.snapshot import End, load_now, load_snapshot
+from indelible.store.sql_records import SqlRecords
 from indelible.store.tables import chats, messages
 from indelible.store.whole import to_its_end
 from indelible.store.work import Expired, Held, OpenWork, load_expired, load_held, load_work
@@ -116,6 +119,11 @@ class SqlStore:
     @property
     def url(self) -> URL:
         return self._engine.url
+
+    @property
+    def records(self) -> SqlRecords:
+        """The debug records in the same database."""
+        return SqlRecords(self._engine)
 
     @to_its_end
     async def execute(self, chat_id: str, command: Command, words: Words = NO_WORDS) -> Outcome:
@@ -263,6 +271,11 @@ class SqlStore:
         return await load_work(self._engine, chat_id)
 
     @to_its_end
+    async def forget_responses(self, chat_id: str, *, epoch: int) -> None:
+        async with begin_write(self._engine) as connection:
+            await forget_responses(connection, chat_id, epoch=epoch)
+
+    @to_its_end
     async def held(self, worker_id: str) -> list[Held]:
         return await load_held(self._lane, worker_id)
 
@@ -307,6 +320,10 @@ class SqlStore:
         await forget_dead(self._engine, dead_for_s=dead_for_s)
         async with begin_write(self._engine) as connection:
             await forget_expired(connection, await load_now(connection))
+
+    @to_its_end
+    async def attempts(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> list[AttemptView]:
+        return await load_attempts(self._engine, chat_id, before=before, limit=limit)
 
     @to_its_end
     async def runs(self, turn_id: str) -> list[ToolRun]:

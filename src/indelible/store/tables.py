@@ -21,7 +21,7 @@ machine forbids, on both databases; the migrations build exactly this.
 
 from __future__ import annotations
 
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal, get_args
 
 from sqlalchemy import (
     BigInteger,
@@ -45,6 +45,10 @@ from indelible.content import PartialReason, Role, Visibility
 from indelible.machine.acts import AttemptOutcome, TurnOutcome
 from indelible.machine.states import Status, TurnKind, When
 from indelible.store.types import Id, Json, Label, UtcTime, Word
+
+DebugMode = Literal["off", "errors", "all"]
+RunKind = Literal["turn", "title", "compaction"]
+RunStatus = Literal["in_progress", "completed", "error", "interrupted"]
 
 metadata: Final = MetaData(
     naming_convention={
@@ -129,8 +133,10 @@ chats: Final = Table(
     ),
     Column("created_at", UtcTime(), nullable=False),
     Column("updated_at", UtcTime(), nullable=False, comment="Lists of chats are in this order."),
+    Column("debug", Word, comment="Which exchanges with providers are recorded; null: as the setting says."),
     ForeignKeyConstraint(["id", "head_id"], ["messages.chat_id", "messages.id"], use_alter=True),
     _check_one_of("status", Status),
+    _check_one_of("debug", DebugMode),
     _check("archived_is_idle", "NOT archived OR status IN ('waiting', 'error')"),
     _check("holder_is_busy", "holder IS NULL OR status IN ('running', 'interrupting')"),
     _check("error_is_told", "(status = 'error') = (error IS NOT NULL)"),
@@ -390,4 +396,67 @@ drafts: Final = Table(
     Column("updated_at", UtcTime(), nullable=False),
     PrimaryKeyConstraint("user_id", "chat_id"),
     comment="What a user has typed in a chat and not sent yet.",
+)
+
+# --- what was exchanged with providers -----------------------------------------------------
+
+debug_runs: Final = Table(
+    "debug_runs",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("chat_id", Id, _delete_with("chats.id"), nullable=False),
+    Column("turn_id", Id, comment="The turn that it is of; null: a title's. No foreign key, for it is only a name."),
+    Column("kind", Word, nullable=False, comment="RunKind: what the model was asked for."),
+    Column("status", Word, nullable=False, comment="RunStatus."),
+    Column("worker_id", Id, nullable=False, comment="Who asked. If it is dead, so is the run."),
+    Column("model", Label()),
+    Column("error", Label()),
+    Column("started_at", UtcTime(), nullable=False, index=True),
+    Column("ended_at", UtcTime()),
+    _check_one_of("kind", RunKind),
+    _check_one_of("status", RunStatus),
+    _check("one_end", "(status = 'in_progress') = (ended_at IS NULL)"),
+    Index("debug_runs_of_chat", "chat_id", "id"),
+    _index_where("debug_runs_open", "chat_id", "id", where="ended_at IS NULL"),
+    comment="Debug records: one piece of work with a model.",
+)
+
+debug_steps: Final = Table(
+    "debug_steps",
+    metadata,
+    Column("run_id", Id, _delete_with("debug_runs.id"), nullable=False),
+    Column("step", Integer, nullable=False, autoincrement=False),
+    Column("status", Word, nullable=False, comment="RunStatus."),
+    Column("error", Label()),
+    Column("started_at", UtcTime(), nullable=False),
+    Column("ended_at", UtcTime()),
+    PrimaryKeyConstraint("run_id", "step"),
+    _check_one_of("status", RunStatus),
+    _check("one_end", "(status = 'in_progress') = (ended_at IS NULL)"),
+    comment="Debug records: one model call of a run, with its retries.",
+)
+
+debug_attempts: Final = Table(
+    "debug_attempts",
+    metadata,
+    Column("run_id", Id, nullable=False),
+    Column("step", Integer, nullable=False, autoincrement=False),
+    Column("number", Integer, nullable=False, autoincrement=False, comment="Counts from 1 in the step."),
+    Column("status", Word, nullable=False, comment="completed or failed: whether all of it was exchanged."),
+    Column("status_code", Integer, comment="HTTP's; null: there was no answer."),
+    Column("method", Label(), nullable=False),
+    Column("url", Label(), nullable=False),
+    Column("request_headers", Json, nullable=False, comment="Redacted, as all of this is."),
+    Column("request_body", LargeBinary, nullable=False),
+    Column("response_headers", Json),
+    Column("response_body", LargeBinary, nullable=False),
+    Column("error", Label()),
+    Column("started_at", UtcTime(), nullable=False),
+    Column("head_at", UtcTime(), comment="When the answer began."),
+    Column("ended_at", UtcTime(), nullable=False),
+    PrimaryKeyConstraint("run_id", "step", "number"),
+    ForeignKeyConstraint(["run_id", "step"], ["debug_steps.run_id", "debug_steps.step"], ondelete="CASCADE"),
+    _check_one_of("status", ("completed", "failed")),
+    _check("numbering", "step >= 1 AND number >= 1"),
+    comment="Debug records: one HTTP exchange.",
 )

@@ -19,7 +19,7 @@ from indelible.machine.states import Status, TurnKind
 from indelible.store.engine import begin_read
 from indelible.store.read import AttemptName, load_journal, load_path
 from indelible.store.snapshot import load_now
-from indelible.store.tables import attempts, chats, messages, turns
+from indelible.store.tables import DebugMode, attempts, chats, messages, turns
 
 
 class OpenWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +27,7 @@ class OpenWork(msgspec.Struct, frozen=True, kw_only=True):
 
     `model` is the one that was chosen for the turn, or else for the chat. `next_step` is the number that the turn's
     next step will get; attempts that left nothing do not count. `attempt` is open, and `parts` are what it said up
-    to row `n`. `usage` is the last reply's.
+    to row `n`. `usage` is the last reply's. `debug` is what the chat wants recorded; None: as the setting says.
     """
 
     chat_id: str
@@ -41,6 +41,7 @@ class OpenWork(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     system_prompt: str | None = None
     parameters: dict[str, Any] = {}
+    debug: DebugMode | None = None
     messages: list[Message] = []
     usage: Usage | None = None
     next_step: int = 1
@@ -83,6 +84,7 @@ async def load_work(engine: AsyncEngine, chat_id: str) -> OpenWork:
             model=chat.model,
             system_prompt=None if chat.system_prompt is None else msgspec.json.decode(chat.system_prompt),
             parameters={} if chat.parameters is None else msgspec.json.decode(chat.parameters),
+            debug=chat.debug,
         )
         return work if turn is None else await _add_turn(connection, work, chat, turn)
 

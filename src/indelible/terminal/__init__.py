@@ -45,7 +45,7 @@ def open_chat(
         settings=settings,
         model=demo if settings.model == demo.name else settings.model,
         models={demo.name: demo},
-        tools=make_demo_tools(clock, pace_s=demo_pace_s),
+        tools=make_demo_tools(clock, pace_s=demo_pace_s) if settings.model == demo.name else (),
         clock=clock,
     )
     with Backstage(opened) as backstage:

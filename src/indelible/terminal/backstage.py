@@ -5,8 +5,15 @@ must go on meanwhile: it says that it is alive, gives chats their titles, answer
 asynchronous happens backstage: an asynchronous context manager (`open_app`) is entered there, lives there, and is left
 there, all in one task. The main thread asks for one thing at a time and waits for its result.
 
-Must stay true (tests/terminal/test_backstage.py): what goes wrong backstage is raised in the main thread; after the
-end of the block the thread has ended, and the context manager has been left.
+Ctrl-C can come at any instant, also in the one between asking for something and waiting for it. So what is being done
+is known backstage, not to whoever asked: the task that lives there ends all of it before it leaves the context manager.
+And the main thread is told by a `SimpleQueue`, which is all C: in what is written in Python, as a `Future` is, Ctrl-C
+can leave a lock taken that the other thread then waits for. One that comes in the instant before the main thread waits
+does not end the waiting, so it looks up now and then.
+
+Must stay true (tests/terminal/test_backstage.py): what goes wrong backstage is raised in the main thread; whenever
+Ctrl-C comes, nothing that was asked for outlives the context manager; after the end of the block that has been left,
+and the thread has ended.
 """
 
 from __future__ import annotations
@@ -15,14 +22,15 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Coroutine, Iterator
-from concurrent.futures import CancelledError, Future
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager
+from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
+_LOOK_UP_EVERY_S: Final = 0.2
 
 
 class Backstage(Generic[T]):
@@ -35,17 +43,22 @@ class Backstage(Generic[T]):
         self._manager = manager
         self._thread = threading.Thread(target=self._live, name="backstage")
         self._staying: asyncio.Task[None] | None = None
+        self._working: set[asyncio.Task[Any]] = set()
+        self._leaving = False
         self._begun = threading.Event()
-        self._opened: Future[T] = Future()
+        self._told: SimpleQueue[asyncio.Task[Any] | None] = SimpleQueue()
         self._failure: BaseException | None = None
 
     def __enter__(self) -> Self:
         self._thread.start()
         try:
-            self.value = self._opened.result()
+            opened = self._wait()
         except BaseException:
             self._end()
             raise
+        if opened is None:
+            self._thread.join()
+            raise self._explain_end()
         return self
 
     def __exit__(
@@ -57,48 +70,96 @@ class Backstage(Generic[T]):
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """Have this done backstage, and wait for what comes of it."""
-        if not self._thread.is_alive():
+        try:
+            done = self._wait() if self._call(self._begin, work) else None
+            while done is not None and done.get_coro() is not work:
+                done = self._wait()  # that was something that nobody waits for any more
+        except BaseException:
+            self._call(self._cancel_work)
+            raise
+        if done is None:
+            self._thread.join()
             work.close()
             raise self._explain_end()
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        result: R = done.result()
+        return result
+
+    def _call(self, do: Callable[..., object], *arguments: object) -> bool:
+        """Have this called backstage; False if nobody is there any more."""
         try:
-            return future.result()
-        except CancelledError:
-            self._thread.join()
-            raise self._explain_end() from None
-        except BaseException:
-            future.cancel()
-            raise
+            self.loop.call_soon_threadsafe(do, *arguments)
+        except RuntimeError:
+            return False
+        return True
+
+    def _wait(self) -> asyncio.Task[Any] | None:
+        """What is told next: something is done, or (None) all is over. Signals are heard meanwhile."""
+        while True:
+            with contextlib.suppress(Empty):
+                return self._told.get(timeout=_LOOK_UP_EVERY_S)
 
     def _explain_end(self) -> BaseException:
         return self._failure or RuntimeError("What lived backstage has ended.")
+
+    def _end(self) -> None:
+        """Leave the context manager. Nothing is gained by interrupting that, so Ctrl-C is not heard meanwhile."""
+        with _deaf_to_ctrl_c():
+            self._begun.wait()
+            self._call(self._leave)
+            self._thread.join()
+
+    # --- in the other thread ---
 
     def _live(self) -> None:
         try:
             with contextlib.suppress(asyncio.CancelledError):
                 asyncio.run(self._stay())
         except BaseException as failure:
-            if self._opened.done():
-                self._failure = failure
-            else:
-                self._opened.set_exception(failure)
+            self._failure = failure
+        self._told.put(None)
 
     async def _stay(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._staying = asyncio.current_task()
         self._begun.set()
-        async with self._manager as value:
-            self._opened.set_result(value)
-            await self.loop.create_future()
+        async with self._manager as self.value:
+            self._told.put(self._staying)
+            try:
+                await self.loop.create_future()
+            finally:
+                self._leaving = True
+                self._cancel_work()
+                await self._outlast_work()
 
-    def _end(self) -> None:
-        """Leave the context manager. Nothing is gained by interrupting that, so Ctrl-C is not heard meanwhile."""
-        with _deaf_to_ctrl_c():
-            self._begun.wait()
-            assert self._staying is not None
-            with contextlib.suppress(RuntimeError):  # it has ended by itself
-                self.loop.call_soon_threadsafe(self._staying.cancel)
-            self._thread.join()
+    def _begin(self, work: Coroutine[Any, Any, Any]) -> None:
+        if self._leaving:
+            return  # whoever asked is told at the end
+        task = self.loop.create_task(work)
+        self._working.add(task)
+        task.add_done_callback(self._tell)
+
+    def _tell(self, task: asyncio.Task[Any]) -> None:
+        self._working.discard(task)
+        if not (self._leaving and task.cancelled()):  # else whoever asked is told at the end
+            self._told.put(task)
+
+    def _cancel_work(self) -> None:
+        """Once: what is on its way to its end is not to be interrupted there."""
+        for task in self._working:
+            if not task.cancelling():
+                task.cancel()
+
+    async def _outlast_work(self) -> None:
+        """Wait for the end of it, however often we are told to leave: that we were told is on its way already."""
+        while self._working:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait(self._working)
+
+    def _leave(self) -> None:
+        """Leave, unless that is what we are doing."""
+        assert self._staying is not None
+        if not self._leaving:
+            self._staying.cancel()
 
 
 @contextlib.contextmanager

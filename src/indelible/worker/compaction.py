@@ -35,6 +35,7 @@ class Compaction:
         """The summary, or None if nothing can be left out. Raises `ModelFailed` when there is no more trying."""
         settings, clock = self._setup.settings, self._setup.clock
         while True:
+            self._scribe.record.begin_step(1)
             try:
                 return await summarise(
                     self._model,

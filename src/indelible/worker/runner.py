@@ -14,21 +14,25 @@ import itertools
 import logging
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from indelible.content import Message, Text
 from indelible.errors import Interrupted, Lost, ModelFailed, NotFound, Shutdown
+from indelible.loop.chain import plan_chain
 from indelible.loop.prompt import is_summary
 from indelible.loop.run import run
 from indelible.machine.states import Status
-from indelible.models.port import CallOptions
+from indelible.models.port import CallOptions, Model
 from indelible.models.retry import RetryPolicy
 from indelible.scope import Scope
 from indelible.store.port import Words
+from indelible.store.tables import RunKind
 from indelible.store.work import Held, OpenWork
 from indelible.tools.run import ToolLimits
 from indelible.worker.compaction import Compaction
 from indelible.worker.recover import Answer, EndAnswered, EndStopped, LetGo, Plan, plan_turn
 from indelible.worker.scribe import OutOfStep, Scribe
-from indelible.worker.setup import WorkerSetup
+from indelible.worker.setup import RunRecord, WorkerSetup
 
 _log: Final = logging.getLogger(__name__)
 BROKEN: Final = {
@@ -75,11 +79,15 @@ class Runner:
             self._scope.interrupt()
 
     async def _run_turn(self, work: OpenWork, plan: Plan) -> None:
-        with Scope(self._worker_scope) as scope:
-            scribe = Scribe(self._setup, work, scope, self._worker_scope)
+        kind: RunKind = "compaction" if work.kind == "compaction" else "turn"
+        with (
+            Scope(self._worker_scope) as scope,
+            self._setup.record(work, kind=kind, worker_id=self._worker_id) as record,
+        ):
+            scribe = Scribe(self._setup, work, scope, self._worker_scope, record)
             self._scope, self._scribe, self._turn_id = scope, scribe, work.turn_id
             try:
-                if await self._go_on(work, plan, scribe, scope):
+                if await self._go_on(work, plan, scribe, scope, record):
                     self.finished.append(work)
             except OutOfStep:
                 scribe.drop()
@@ -90,32 +98,38 @@ class Runner:
             finally:
                 self._scope = self._scribe = None
 
-    async def _go_on(self, work: OpenWork, plan: Plan, scribe: Scribe, scope: Scope) -> bool:
+    async def _go_on(self, work: OpenWork, plan: Plan, scribe: Scribe, scope: Scope, record: RunRecord) -> bool:
         """Whether the turn came to an end here; else another worker goes on with it."""
         try:
             await self._carry_out(work, plan, scribe, scope)
             if not scribe.ended:
                 await scribe.finish()
+            record.end("completed")
         except Interrupted:
+            record.end("interrupted")
             if not scribe.ended:
                 await scribe.end_stopped()
             self._tell_stopped()
         except Shutdown:
+            record.end("interrupted", "The worker was shut down; another goes on.")
             if not scribe.ended:
                 await scribe.hand_over()
             return False
         except (Lost, NotFound):  # another worker has it, or it was deleted
             if self._setup.metrics is not None and not scribe.ended:  # we may have let go of it ourselves just now
                 self._setup.metrics.stale_write_refused()
+            record.end("interrupted", "The chat was taken by another worker, or deleted.")
             has_ended = scribe.ended
             scribe.drop()
             return has_ended
         except ModelFailed as failure:
+            record.end("error", failure.message)
             await self._fail(scribe, describe_failure(failure))
         except OutOfStep:
             raise
         except Exception:
             _log.exception("the turn %s of %s broke", work.turn_id, self.chat_id)
+            record.end("error", BROKEN["message"])
             await self._fail(scribe, BROKEN)
         return True
 
@@ -147,9 +161,10 @@ class Runner:
     async def _answer(self, work: OpenWork, plan: Answer, scribe: Scribe, scope: Scope) -> None:
         setup, settings = self._setup, self._setup.settings
         scribe.model = model = setup.find_model(work.model)
+        history, options = plan_call(work, model)
         await run(
             model=model,
-            messages=build_history(work),
+            messages=history,
             persist_step=scribe.persist,
             tools=setup.tools,
             client_tools=setup.client_tools,
@@ -157,8 +172,9 @@ class Runner:
             scope=scope,
             publish=scribe.publish,
             ledger=scribe,
-            options=CallOptions(parameters=work.parameters),
+            options=options,
             reload_messages=self._reload,
+            disable_chain_mode=scribe.forget_responses,
             on_compacted=scribe.keep_summary,
             on_attempt=scribe.open_attempt,
             keep_failed=True,
@@ -193,6 +209,15 @@ def build_history(work: OpenWork) -> list[Message]:
     if not work.system_prompt:
         return work.messages
     return [Message(role="system", blocks=[Text(work.system_prompt)]), *work.messages]
+
+
+def plan_call(work: OpenWork, model: Model) -> tuple[list[Message], CallOptions]:
+    """What to send, and how. In chain mode the provider remembers what it can, and is sent what is new (SPEC §4)."""
+    history, options = build_history(work), CallOptions(parameters=work.parameters)
+    if not getattr(model, "chains", False):
+        return history, options
+    plan = plan_chain(history, model=model, options=replace(options, store=True))
+    return plan.messages, plan.options
 
 
 def count_used(work: OpenWork) -> int:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from indelible.content import Message, Part, ToolResult
+from indelible.content import Message, Part, PartialReason, ToolResult
 from indelible.errors import LeaseLost, StoreFailed
 from indelible.loop.record import StepRecord
 from indelible.machine.commands import (
@@ -39,15 +39,18 @@ from indelible.models.retry import RetryEvent
 from indelible.scope import Cause, Scope
 from indelible.store.journal import JournalWriter
 from indelible.store.port import NO_WORDS, Outcome, Timings, Words
+from indelible.store.tables import RunStatus
 from indelible.store.work import OpenWork
 from indelible.tools.port import ToolCallRecord
 from indelible.worker.ledger import JournalLedger
-from indelible.worker.setup import WorkerSetup
+from indelible.worker.setup import RunRecord, WorkerSetup
 
 _log: Final = logging.getLogger(__name__)
 _FIRST_BACK_OFF_S: Final = 0.05
 _LONGEST_BACK_OFF_S: Final = 2.0
 _PATIENCE_WHEN_LEAVING_S: Final = 0.5
+_STATUS_OF: Final[dict[PartialReason | None, RunStatus]] = {"failed": "error", "interrupted": "interrupted"}
+"""What is recorded of a step that was cut for this reason; any other is complete."""
 
 
 class OutOfStep(Exception):
@@ -60,9 +63,12 @@ class Scribe:
     `model` is who answers; it is set before the first attempt.
     """
 
-    def __init__(self, setup: WorkerSetup, work: OpenWork, scope: Scope, worker_scope: Scope) -> None:
+    def __init__(
+        self, setup: WorkerSetup, work: OpenWork, scope: Scope, worker_scope: Scope, record: RunRecord
+    ) -> None:
         assert work.turn_id is not None
         self.ended = False
+        self.record = record
         self.model: Model | None = None
         self._setup = setup
         self._chat_id = work.chat_id
@@ -77,8 +83,9 @@ class Scribe:
 
     # --- what the loop calls ---
 
-    async def open_attempt(self, _step: int, _number: int) -> None:
+    async def open_attempt(self, step: int, _number: int) -> None:
         assert self.model is not None
+        self.record.begin_step(step)
         words = Words(rest=await self._close_writer(), model=self.model.name, provider=self.model.provider)
         outcome = await self._carry_out(StartAttempt(epoch=self._epoch, turn_id=self._turn_id), words)
         assert outcome.attempt is not None
@@ -114,6 +121,7 @@ class Scribe:
         """Keep a step; what is returned goes before the next prompt."""
         if step.reason == "failed" and step.last:
             return []  # the failure itself comes next, and ends the turn with this in one transaction
+        self.record.end_step(_STATUS_OF.get(step.reason, "completed"))
         if step.reason == "interrupted":
             await self._end(FinishInterruption, self._describe(step))
             return []
@@ -230,8 +238,18 @@ class Scribe:
             partial=step.partial,
             response_id=step.provider_response_id,
             usage=step.usage,
+            cost_nanousd=self._price(step),
             timings=timings if step.started_at is not None else None,
         )
+
+    def _price(self, step: StepRecord) -> int | None:
+        """What the step cost, if the model knows its prices."""
+        price = getattr(self.model, "price", None)
+        return price(step.usage) if price is not None and step.usage.total_tokens else None
+
+    async def forget_responses(self) -> None:
+        """No reply of this chat is chained to again: the provider may not know them any more (SPEC 4.4)."""
+        await self._setup.store.forget_responses(self._chat_id, epoch=self._epoch)
 
     async def _carry_out(self, command: Command, words: Words = NO_WORDS) -> Outcome:
         """Carry out a command, however long the database is away; a process that is leaving does not wait for it."""

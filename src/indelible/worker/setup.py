@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +15,8 @@ from indelible.settings import Settings
 from indelible.store.append import JournalRow
 from indelible.store.journal import Journal
 from indelible.store.port import ChatStore
+from indelible.store.tables import DebugMode, RunKind, RunStatus
+from indelible.store.work import OpenWork
 from indelible.tools.box import AnyTool
 
 
@@ -40,6 +43,51 @@ class WorkerMetrics(LoopMetrics, Protocol):
         """A call that had begun before was begun again, and its tool is not idempotent. Promised to be never (P5)."""
 
 
+class RunRecord(Protocol):
+    """What is recorded of one piece of work with a model. Nothing here raises or waits."""
+
+    def begin_step(self, step: int) -> None:
+        """The model is about to be asked for this step, for the first time or again."""
+
+    def end_step(self, status: RunStatus, error: str | None = None) -> None:
+        """What became of the step. Once it is told, it stands."""
+
+    def end(self, status: RunStatus, error: str | None = None) -> None:
+        """What became of the run, and of a step that is still open."""
+
+
+class Recorder(Protocol):
+    """Takes note of what is exchanged with providers. The joint is made in app.py."""
+
+    def record(
+        self,
+        *,
+        chat_id: str,
+        turn_id: str | None,
+        kind: RunKind,
+        model: str | None,
+        worker_id: str,
+        mode: DebugMode | None,
+    ) -> AbstractContextManager[RunRecord]:
+        """What this task asks of providers until the end of the block is one run. Without a `mode` the setting holds.
+
+        A block that is left without an end was given up.
+        """
+
+    async def clean_up(self) -> None:
+        """Close what dead workers left open, and forget what is too old."""
+
+
+class NoRecord:
+    """Nothing is recorded."""
+
+    def begin_step(self, step: int) -> None: ...
+
+    def end_step(self, status: RunStatus, error: str | None = None) -> None: ...
+
+    def end(self, status: RunStatus, error: str | None = None) -> None: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class WorkerSetup:
     """`find_model(name)` gives the model of this name, None being the setting's, or raises `ModelFailed`."""
@@ -53,4 +101,18 @@ class WorkerSetup:
     tools: Sequence[AnyTool] = ()
     client_tools: Sequence[AnyTool] = ()
     metrics: WorkerMetrics | None = None
+    recorder: Recorder | None = None
     chance: Callable[[], float] = random.random
+
+    def record(self, work: OpenWork, *, kind: RunKind, worker_id: str) -> AbstractContextManager[RunRecord]:
+        """Record a piece of work with a model, if anybody records."""
+        if self.recorder is None:
+            return nullcontext(NoRecord())
+        return self.recorder.record(
+            chat_id=work.chat_id,
+            turn_id=None if kind == "title" else work.turn_id,
+            kind=kind,
+            model=work.model or self.settings.model,
+            worker_id=worker_id,
+            mode=work.debug,
+        )

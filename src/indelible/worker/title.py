@@ -20,6 +20,7 @@ from indelible.loop.stream import Attempt, publish_to_nobody
 from indelible.models.port import Call, Model, PromptMessage
 from indelible.scope import Scope
 from indelible.tools.output import cut_text
+from indelible.worker.setup import RunRecord
 
 INSTRUCTION: Final = """\
 You are given the beginning of a conversation. Give it a title of two to six words, in the language of the \
@@ -30,12 +31,16 @@ _TRANSCRIPT_BYTES: Final = 4 * 1024
 _SILENCE_TIMEOUT_S: Final = 30.0
 
 
-async def make_title(model: Model, messages: Sequence[Message], *, scope: Scope, clock: Clock) -> str | None:
+async def make_title(
+    model: Model, messages: Sequence[Message], *, scope: Scope, clock: Clock, record: RunRecord
+) -> str | None:
     """A title for what was said, or None if nothing was."""
     if getattr(model, "makes_titles", True):
+        record.begin_step(1)
         try:
             title = tidy_title(await _ask(model, messages, scope=scope, clock=clock))
-        except ModelFailed:
+        except ModelFailed as failure:
+            record.end("error", failure.message)
             title = ""
         if title:
             return title

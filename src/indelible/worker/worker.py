@@ -203,6 +203,8 @@ class Worker:
             ended_before = clock.now() - timedelta(seconds=settings.pack_after_s)
             await self._survive(partial(store.pack, ended_before=ended_before, clock=clock), what="packing")
             await self._survive(partial(store.clean_up, dead_for_s=_FORGET_DEAD_AFTER_S), what="cleaning up")
+            if self._setup.recorder is not None:
+                await self._survive(self._setup.recorder.clean_up, what="cleaning up debug records")
             await clock.sleep(_CLEAN_UP_EVERY_S)
 
     async def _title(self, work: OpenWork) -> None:
@@ -211,8 +213,10 @@ class Worker:
         try:
             now = await setup.store.work(work.chat_id)
             messages = await setup.store.path(work.chat_id)
-            with Scope(self._scope) as scope:
-                title = await make_title(setup.find_model(now.model), messages, scope=scope, clock=setup.clock)
+            with Scope(self._scope) as scope, setup.record(now, kind="title", worker_id=self.id) as record:
+                model = setup.find_model(now.model)
+                title = await make_title(model, messages, scope=scope, clock=setup.clock, record=record)
+                record.end("completed")
             if title is not None:
                 words = Words(description=Description(title=title))
                 await setup.store.execute(work.chat_id, Describe(only_untitled=True), words)

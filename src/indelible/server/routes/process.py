@@ -17,7 +17,7 @@ health = APIRouter(tags=["process"])
 async def list_models(caller: Asking) -> Response:
     """The names under which a message, a chat or a retry may ask for a model."""
     default = caller.office.settings.model
-    return answer_json({"items": [{"id": name, "default": name == default} for name in caller.office.models]})
+    return answer_json({"items": [{"id": name, "default": name == default} for name in caller.office.app.models]})
 
 
 @health.get("/healthz")

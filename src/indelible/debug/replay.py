@@ -1,0 +1,137 @@
+"""A recorded answer, heard again: offline, through the same adapter and the same loop.
+
+When a reply was strange, the question is whether the provider said it or we misheard. Here the recorded body is what
+comes out of the wire; everything behind it is the real thing: decoding, the adapter, the splitter, the fold. What was
+redacted stays so, and a body whose middle is missing ends there, as it would have.
+
+A recording is a small JSON document, so it can be saved and become a test fixture (`indelible.testing.RecordedModel`).
+
+Must stay true (tests/debug/test_replay.py): what comes out is what came out when it was recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from yarl import URL
+
+from indelible.clock import Clock, SystemClock
+from indelible.content import Block, Message, Text, Usage
+from indelible.errors import ModelFailed
+from indelible.loop.record import StepRecord
+from indelible.loop.run import run
+from indelible.models.exchange import HttpRequest, HttpResponse
+from indelible.models.profile import find_profile
+from indelible.models.retry import RetryPolicy
+from indelible.models.wire import WireModel
+from indelible.models.wires import make_wire
+from indelible.scope import Scope
+from indelible.store.records import AttemptRecord
+
+_WIRES: Final = {"/messages": "anthropic", "/responses": "openai", "/chat/completions": "openai-chat"}
+_PIECE_BYTES: Final = 4096
+_ONE_TRY: Final = RetryPolicy(max_attempts=1)
+
+
+class Recording(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer as it was recorded, and how it is to be read."""
+
+    wire: str
+    model: str
+    status: int
+    headers: dict[str, str]
+    body: str
+
+    def save(self, path: Path) -> None:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Recording:
+        return msgspec.json.decode(path.read_bytes(), type=cls)
+
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a recording comes to: blocks, and how it ended. A `failure` is what the user would have been told."""
+
+    blocks: Sequence[Block]
+    reason: str | None = None
+    usage: Usage | None = None
+    failure: str | None = None
+
+
+def make_recording(attempt: AttemptRecord, *, model: str | None) -> Recording | None:
+    """What can be replayed of an exchange; None if there was no answer, or if nobody knows its wire."""
+    path = URL(attempt.url).path
+    wire = next((wire for ending, wire in _WIRES.items() if path.endswith(ending)), None)
+    if wire is None or attempt.status_code is None:
+        return None
+    return Recording(
+        wire=wire,
+        model=(model or "").partition(":")[2].partition("@http")[0] or "unknown",
+        status=attempt.status_code,
+        headers=attempt.response_headers or {},
+        body=attempt.response_body,
+    )
+
+
+def make_model(recording: Recording, *, clock: Clock | None = None) -> WireModel:
+    """A model that answers every call with the recording."""
+    return WireModel(
+        make_wire(recording.wire, official=False),
+        provider=recording.wire,
+        name=recording.model,
+        base_url="http://recording.invalid",
+        headers={},
+        profile=find_profile(recording.wire, recording.model, provider_id=None),
+        http=_Player(recording),
+        clock=clock or SystemClock(),
+    )
+
+
+async def replay(recording: Recording) -> Replayed:
+    """Hear it again. Tools are not run."""
+    steps: list[StepRecord] = []
+
+    def keep(step: StepRecord, _scope: Scope) -> None:
+        steps.append(step)
+
+    question = Message(role="user", blocks=[Text("(a recording)")])
+    failure: str | None = None
+    try:
+        await run(model=make_model(recording), messages=[question], persist_step=keep, max_steps=1, retry=_ONE_TRY)
+    except ModelFailed as failed:
+        failure = failed.message if failed.detail is None else f"{failed.message} ({failed.detail})"
+    if not steps:
+        return Replayed(blocks=[], failure=failure)
+    step = steps[0]
+    return Replayed(blocks=step.blocks, reason=step.finish_reason, usage=step.usage, failure=failure)
+
+
+class _Player:
+    """Stands for the network."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+
+    @asynccontextmanager
+    async def send(self, request: HttpRequest) -> AsyncIterator[HttpResponse]:
+        yield _PlayedResponse(self._recording, request.method)
+
+
+class _PlayedResponse:
+    def __init__(self, recording: Recording, method: str) -> None:
+        self.status = recording.status
+        self.headers = {name.lower(): value for name, value in recording.headers.items()}
+        self.method = method
+        self._left = recording.body.encode()
+
+    async def read(self) -> bytes:
+        piece, self._left = self._left[:_PIECE_BYTES], self._left[_PIECE_BYTES:]
+        return piece
+
+    async def aclose(self) -> None:
+        self._left = b""

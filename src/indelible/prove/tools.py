@@ -1,0 +1,47 @@
+"""The tools of the server that is killed, and the notebook that they write in.
+
+A run of a tool is a line in the notebook, a file that outlives every server: its name and its idempotency key, written
+in one piece before the tool returns. `jot_once` must not run twice; `jot_again` says that it may. The model calls them
+by their names (model.py); who judges what the notebook says is checker.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from indelible.prove.points import Points
+from indelible.tools.port import Tool, ToolContext, tool
+
+ONCE: Final = "jot_once"
+AGAIN: Final = "jot_again"
+SAFE_TOOLS: Final = frozenset({AGAIN})
+_TOOL_S: Final = 0.05
+
+
+def make_tools(notebook: Path, points: Points) -> list[Tool[Any, Any]]:
+    async def jot(context: ToolContext) -> str:
+        await points.pass_by("before_effect")
+        line = f"{context.name} {context.idempotency_key}\n"
+        handle = os.open(notebook, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(handle, line.encode())
+        finally:
+            os.close(handle)
+        await points.pass_by("after_effect")
+        await asyncio.sleep(_TOOL_S)
+        return f"noted {context.idempotency_key}"
+
+    return [
+        tool(jot, name=ONCE, description="Note something. Twice would be wrong."),
+        tool(jot, name=AGAIN, description="Note something. Twice does no harm.", idempotent=True),
+    ]
+
+
+def read_notebook(notebook: Path) -> list[tuple[str, str]]:
+    """Every run of a tool: its name and its idempotency key."""
+    if not notebook.exists():
+        return []
+    return [(name, key) for name, key in (line.split() for line in notebook.read_text().splitlines())]

@@ -1,0 +1,247 @@
+"""One request to the simulated provider, and its answer.
+
+The head is sent with the first event, not before: so a model that fails before its first part is an error status, and
+one that fails later an error event; a model that hangs leaves the stream hanging, and one that ends without a finish
+ends the body without the wire's last word. What a fault replaces (a status, a hang) happens before the model is asked,
+so it does not use up a script.
+
+A response that was stored (OpenAI's `store`) is kept as the history that it ends: a request that names it is given that
+history before its own words. It is kept before its last event goes out, because the next request may follow at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from indelible.content import Finish, Part, StreamError
+from indelible.errors import ModelFailed
+from indelible.fold import fold
+from indelible.models.failures import classify
+from indelible.models.port import Call, Model, PromptMessage
+from indelible.testing.provider.bend import Body, Severed, bend
+from indelible.testing.provider.dialect import Asked, ReplyWriter
+from indelible.testing.provider.events import encode_json
+from indelible.testing.provider.faults import ContentType, Fault, Hang, SlowHead, Status
+from indelible.testing.provider.refusals import Refusal
+from indelible.testing.provider.reply import DIALECTS, WireName
+from indelible.testing.provider.tally import Tally
+
+_EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
+_JSON: Final = "application/json"
+_WIRES: Final[dict[str, WireName]] = {dialect.path: wire for wire, dialect in DIALECTS.items()}
+_NONSENSE: Final = (TypeError, AttributeError, LookupError, ValueError)
+"""What reading a request raises that is JSON, but of another shape than anybody expects."""
+
+
+class SeenRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client sent. Header names are in lower case; `body` and `call` are None if they made no sense."""
+
+    wire: WireName
+    path: str
+    headers: dict[str, str]
+    raw: bytes
+    body: dict[str, Any] | None = None
+    call: Call | None = None
+
+
+class Backstage:
+    """What all exchanges share: the model, the faults to come, and what is remembered."""
+
+    def __init__(self, model: Model, faults: Iterable[Fault | None], require_key: str | None) -> None:
+        self.model = model
+        self.faults: deque[Fault | None] = deque(faults)
+        self.require_key = require_key
+        self.requests: list[SeenRequest] = []
+        self.seen = Tally()
+        self.stored: dict[str, list[PromptMessage]] = {}
+
+
+class Exchange:
+    """`response` is the answer, once its head was sent."""
+
+    def __init__(self, stage: Backstage, request: web.Request) -> None:
+        self.response: web.StreamResponse | None = None
+        self._stage = stage
+        self._request = request
+        self._wire = _WIRES[request.path]
+        self._dialect = DIALECTS[self._wire]
+        self._id = "0"
+
+    async def answer(self) -> web.StreamResponse:
+        raw = await self._request.read()
+        fault = self._stage.faults.popleft() if self._stage.faults else None
+        headers = {name.lower(): value for name, value in self._request.headers.items()}
+        body = _read_object(raw)
+        understood = self._understand(body, headers)
+        call = None if isinstance(understood, Refusal) else understood[1]
+        self._note(
+            SeenRequest(wire=self._wire, path=self._request.path, headers=headers, raw=raw, body=body, call=call)
+        )
+        match fault:
+            case Status():
+                return await self._answer_with_status(fault)
+            case Hang():
+                await asyncio.Event().wait()
+            case SlowHead():
+                await fault.until.wait()
+        if isinstance(understood, Refusal):
+            return await self.refuse(understood)
+        try:
+            return await self._tell(*understood, fault)
+        except ModelFailed as failure:
+            return await self.refuse(self._dialect.refuse_failure(failure))
+
+    async def refuse(self, refusal: Refusal) -> web.StreamResponse:
+        body = encode_json(self._dialect.show(refusal, f"req_{self._id}"))
+        return await self._send(_say(body), _JSON, status=refusal.status, headers=refusal.headers)
+
+    # --- the request ---
+
+    def _note(self, seen: SeenRequest) -> None:
+        self._stage.requests.append(seen)
+        self._stage.seen.add()
+        self._id = f"{self._stage.seen.count:012d}"
+
+    def _understand(self, body: dict[str, Any] | None, headers: Mapping[str, str]) -> tuple[Asked, Call] | Refusal:
+        key = self._dialect.find_key(headers)
+        if self._stage.require_key not in {None, key}:
+            return self._dialect.refuse_key(key)
+        if body is None:
+            return Refusal("We could not parse the JSON body of your request.")
+        try:
+            asked = self._dialect.read(body, headers)
+            call = asked.build_call(self._find_history(asked.options.previous_response_id))
+            self._dialect.check(call)
+        except Refusal as refusal:
+            return refusal
+        except _NONSENSE as error:
+            return Refusal(f"The request has a shape that is not known: {error!r}")
+        return asked, call
+
+    def _find_history(self, response_id: str | None) -> list[PromptMessage]:
+        if response_id is None:
+            return []
+        history = self._stage.stored.get(response_id)
+        if history is None:
+            message = f"Previous response with id '{response_id}' not found."
+            raise Refusal(message, code="previous_response_not_found", param="previous_response_id")
+        return history
+
+    # --- the answer ---
+
+    async def _answer_with_status(self, fault: Status) -> web.StreamResponse:
+        body = fault.body
+        if body is None:
+            refusal = self._dialect.refuse(fault.status, f"Simulated status {fault.status}.")
+            body = self._dialect.show(refusal, f"req_{self._id}")
+        raw = body if isinstance(body, bytes) else encode_json(body)
+        return await self._send(_say(raw), _JSON, status=fault.status, headers=fault.headers)
+
+    async def _tell(self, asked: Asked, call: Call, fault: Fault | None) -> web.StreamResponse:
+        reply_id = f"{self._dialect.reply_prefix}{self._id}"
+        reply = self._dialect.open_reply(asked, reply_id)
+        content_type = fault.value if isinstance(fault, ContentType) else _EVENT_STREAM if asked.streams else _JSON
+        told = (
+            self._stream(asked, call, reply, reply_id) if asked.streams else self._gather(asked, call, reply, reply_id)
+        )
+        bent = bend(fault, told, reply.write_error)
+        async with aclosing(told), aclosing(bent):
+            return await self._send(bent, content_type)
+
+    async def _stream(self, asked: Asked, call: Call, reply: ReplyWriter, reply_id: str) -> Body:
+        has_begun = False
+        try:
+            async with aclosing(self._listen(asked, call, reply_id)) as parts:
+                async for part in parts:
+                    for event in reply.write(part):
+                        has_begun = True
+                        yield event
+        except ModelFailed as failure:
+            if not has_begun:
+                raise
+            for event in reply.write_failure(self._dialect.refuse_failure(failure)):
+                yield event
+
+    async def _gather(self, asked: Asked, call: Call, reply: ReplyWriter, reply_id: str) -> Body:
+        """The whole reply as one object, for a request that does not stream."""
+        part: Part | None = None
+        async with aclosing(self._listen(asked, call, reply_id)) as parts:
+            async for part in parts:
+                reply.write(part)
+        if not isinstance(part, Finish):
+            raise ModelFailed("The model stopped in the middle of its reply.", kind="server_error")
+        yield encode_json(reply.build_whole())
+
+    async def _listen(self, asked: Asked, call: Call, reply_id: str) -> AsyncGenerator[Part, None]:
+        """What the model says, up to its finish. Whatever it raises is a `ModelFailed`."""
+        said: list[Part] = []
+        try:
+            stream = self._stage.model.stream(call)
+            try:
+                async for part in stream:
+                    if isinstance(part, StreamError):
+                        raise classify(part)
+                    if asked.options.store:
+                        said.append(part)
+                        self._store(asked, call, said, reply_id)
+                    yield part
+                    if isinstance(part, Finish):
+                        return
+            finally:
+                close = getattr(stream, "aclose", None)
+                if close is not None:
+                    await close()
+        except Exception as error:
+            failure = classify(error)
+            if failure is error:
+                raise
+            raise failure from error
+
+    def _store(self, asked: Asked, call: Call, said: list[Part], reply_id: str) -> None:
+        """Keep the response if it is complete: all that was said but the instructions, which hold only once."""
+        finish = said[-1]
+        if isinstance(finish, Finish):
+            reply = PromptMessage(role="assistant", blocks=fold(said))
+            history = [*call.messages[len(asked.instructions) :], reply]
+            self._stage.stored[finish.response_id or reply_id] = history
+
+    async def _send(
+        self, body: Body, content_type: str, *, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> web.StreamResponse:
+        """The head when there is something to send behind it, and then the body as it comes."""
+        named = {"content-type": content_type, "request-id": f"req_{self._id}", "x-request-id": f"req_{self._id}"}
+        response = web.StreamResponse(status=status, headers={**named, **(headers or {})})
+        response.enable_chunked_encoding()
+        try:
+            async for piece in body:
+                if self.response is None:
+                    await response.prepare(self._request)
+                    self.response = response
+                await response.write(piece)
+        except Severed:
+            assert self._request.transport is not None
+            self._request.transport.close()
+            return response
+        if self.response is None:
+            await response.prepare(self._request)
+            self.response = response
+        await response.write_eof()
+        return response
+
+
+async def _say(body: bytes) -> Body:
+    yield body
+
+
+def _read_object(raw: bytes) -> dict[str, Any] | None:
+    try:
+        return msgspec.json.decode(raw, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None

@@ -1,0 +1,164 @@
+"""A provider for tests: any model, behind all three wires, over real HTTP on loopback.
+
+    async with SimulatedProvider([[parts.text_delta("1", "Hello"), parts.finish()]]) as provider:
+        client = anthropic.AsyncAnthropic(base_url=provider.base_url("anthropic"), api_key="any")
+
+What a request says is understood, and a model's answer told, by exchange.py; here are the socket and what a test asks
+for. What was sent is kept in `requests`. What a client cut off while it was answered is counted in `drops`: that is how
+a test sees that a stop has reached the provider. `faults` breaks answers on purpose (faults.py).
+
+A model that is asked more often than its script says (`ScriptEnded`) is answered with an error that nobody retries, and
+leaving the provider raises it: no test passes by accident.
+
+Must stay true (tests/testing/test_provider_sdks.py, test_provider_faults.py): the official SDKs stream from it without
+complaint; each fault does at the socket what it says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+from aiohttp import web
+
+from indelible.models.port import Model
+from indelible.testing.model import Script, ScriptedModel, ScriptEnded
+from indelible.testing.provider.events import encode_json
+from indelible.testing.provider.exchange import Backstage, Exchange, SeenRequest
+from indelible.testing.provider.faults import Fault
+from indelible.testing.provider.refusals import Refusal
+from indelible.testing.provider.reply import DIALECTS, WireName
+from indelible.testing.provider.tally import Tally
+
+_MAX_REQUEST_BYTES: Final = 64 * 1024 * 1024
+
+
+class SimulatedProvider:
+    """See the module header. `require_key`: requests with another key, or with none, are refused."""
+
+    def __init__(
+        self,
+        model: Model | Sequence[Script],
+        faults: Iterable[Fault | None] = (),
+        *,
+        require_key: str | None = None,
+    ) -> None:
+        asked: Model = ScriptedModel(model) if isinstance(model, Sequence) else model
+        self.url = ""
+        self._stage = Backstage(asked, faults, require_key)
+        self._dropped = Tally()
+        self._answering: set[asyncio.Task[Any]] = set()
+        self._is_closing = False
+        self._unscripted: ScriptEnded | None = None
+        self._runner: web.AppRunner | None = None
+
+    async def __aenter__(self) -> Self:
+        application = web.Application(client_max_size=_MAX_REQUEST_BYTES)
+        for dialect in DIALECTS.values():
+            application.router.add_post(dialect.path, self._serve)
+        application.router.add_get("/v1/models", self._list_models)
+        application.router.add_route("*", "/{path:.*}", self._refuse_path)
+        self._runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        host, port = self._runner.addresses[0]
+        self.url = f"http://{host}:{port}"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+        if error is None and self._unscripted is not None:
+            raise self._unscripted
+
+    async def aclose(self) -> None:
+        """Cut off whoever is still being answered, and free the port."""
+        self._is_closing = True
+        answering = list(self._answering)
+        for task in answering:
+            task.cancel()
+        await asyncio.gather(*answering, return_exceptions=True)
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    # --- what a test asks for ---
+
+    def base_url(self, wire: WireName) -> str:
+        """What to give to a client of this wire."""
+        return self.url if wire == "anthropic" else f"{self.url}/v1"
+
+    @property
+    def model(self) -> Model:
+        return self._stage.model
+
+    @property
+    def faults(self) -> deque[Fault | None]:
+        """One for each coming request, in order; None is an answer that is right."""
+        return self._stage.faults
+
+    @property
+    def requests(self) -> list[SeenRequest]:
+        return self._stage.requests
+
+    @property
+    def open_streams(self) -> int:
+        """How many requests are being answered."""
+        return len(self._answering)
+
+    @property
+    def drops(self) -> int:
+        """How many clients went while they were being answered."""
+        return self._dropped.count
+
+    async def wait_for_requests(self, count: int) -> None:
+        await self._stage.seen.wait_for(count)
+
+    async def wait_for_drops(self, count: int) -> None:
+        await self._dropped.wait_for(count)
+
+    def forget_responses(self) -> None:
+        """Lose all stored responses: whoever leans on one is told that it was not found."""
+        self._stage.stored.clear()
+
+    # --- HTTP ---
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        task = asyncio.current_task()
+        assert task is not None
+        self._answering.add(task)
+        exchange = Exchange(self._stage, request)
+        try:
+            return await exchange.answer()
+        except ScriptEnded as error:
+            self._unscripted = error
+            return exchange.response or await exchange.refuse(Refusal(str(error)))
+        except asyncio.CancelledError:
+            if not self._is_closing:
+                self._dropped.add()
+            raise
+        except ConnectionError:
+            self._dropped.add()
+            return exchange.response or web.Response()
+        finally:
+            self._answering.discard(task)
+
+    async def _list_models(self, request: web.Request) -> web.Response:
+        dialect = DIALECTS["anthropic" if "anthropic-version" in request.headers else "openai"]
+        key = dialect.find_key({name.lower(): value for name, value in request.headers.items()})
+        if self._stage.require_key not in {None, key}:
+            refusal = dialect.refuse_key(key)
+            return _answer_json(refusal.status, dialect.show(refusal, "req_models"))
+        return _answer_json(200, dialect.list_models([self.model.name]))
+
+    async def _refuse_path(self, request: web.Request) -> web.Response:
+        dialect = DIALECTS["anthropic" if "anthropic-version" in request.headers else "openai"]
+        refusal = dialect.refuse(404, f"Invalid URL ({request.method} {request.path})")
+        return _answer_json(404, dialect.show(refusal, "req_unknown"))
+
+
+def _answer_json(status: int, body: Any) -> web.Response:
+    return web.Response(status=status, body=encode_json(body), content_type="application/json")

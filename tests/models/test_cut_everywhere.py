@@ -1,0 +1,209 @@
+"""A stream that is cut at any byte is complete or truncated, never a silent success (SPEC 1.2).
+
+Every byte is tried on the pure half of an adapter (decoder and reader, driven as models/wire.py drives them): what was
+told before the cut is the beginning of the whole, and a reply calls itself complete only when all of its content is
+there. The same walk feeds the rest after the cut, so it also shows that no cut into two chunks changes anything. A
+sample of the bytes is tried over real HTTP and through the loop, with a body that ends as if it were whole and with a
+connection that is closed: the loop calls it `timeout`, tries again, and runs no half-received call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Final
+
+import pytest
+from tests.models.wires_under_test import EVERYTHING, USAGE, WIRES, call, find_model_at, say, take_turn
+
+from indelible.content import Block, Finish, Part, ToolSpec, encode
+from indelible.fold import fold
+from indelible.models.port import Call
+from indelible.models.profile import Profile
+from indelible.models.sse import SseDecoder
+from indelible.models.wire import WireReader
+from indelible.models.wires import make_wire
+from indelible.testing import SimulatedProvider, faults, parts, write_reply
+from indelible.testing.provider import WireName
+
+TELLS_USAGE_LAST: Final = frozenset({"openai-chat"})
+"""Wires that tell usage only after they have said that the reply is whole: a cut between the two loses the count."""
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "*")
+
+
+# --- every byte --------------------------------------------------------------------------
+
+
+class Listener:
+    """One reply, read as the model reads it: chunk by chunk, in parts until it is complete, and then to the end."""
+
+    def __init__(self, wire: WireName) -> None:
+        self.reader: WireReader = make_wire(wire, official=False).open_reader(Call(messages=[]), Profile())
+        self.told: list[Part] = []
+        self._decoder = SseDecoder()
+
+    def hear(self, chunk: bytes) -> None:
+        if self.reader.complete:
+            for event in self._decoder.feed(chunk):
+                self.reader.read(event)
+            return
+        for event in self._decoder.feed(chunk):
+            self.told += self.reader.read(event)
+
+
+def hear_whole(wire: WireName, body: bytes) -> tuple[list[Part], list[Block], Finish]:
+    listener = Listener(wire)
+    listener.hear(body)
+    assert listener.reader.complete
+    return listener.told, fold(listener.told), listener.reader.finish()
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_cut_at_every_byte_a_reply_is_whole_or_not_complete_and_the_rest_may_follow(wire: WireName) -> None:
+    body = b"".join(write_reply(wire, EVERYTHING))
+    told, blocks, finish = hear_whole(wire, body)
+    completed = 0
+    for cut_at in range(len(body) + 1):
+        listener = Listener(wire)
+        listener.hear(body[:cut_at])
+        assert listener.told == told[: len(listener.told)], f"cut at byte {cut_at}"
+        if listener.reader.complete:
+            completed += 1
+            assert fold(listener.told) == blocks, f"complete without all of it, cut at byte {cut_at}"
+            ended = listener.reader.finish()
+            assert ended.reason == finish.reason
+            assert ended.usage == finish.usage or (wire in TELLS_USAGE_LAST and ended.usage is None)
+        else:
+            assert Finish not in map(type, listener.told)
+        listener.hear(body[cut_at:])
+        assert listener.told == told, f"cut into two at byte {cut_at}"
+        assert listener.reader.finish() == finish
+    assert 0 < completed < len(body) // 4, "the end is at the end"
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_byte_by_byte_every_part_is_told_as_soon_as_its_event_is_there(wire: WireName) -> None:
+    events = write_reply(wire, EVERYTHING)
+    told, _, _ = hear_whole(wire, b"".join(events))
+    at_once, slowly = Listener(wire), Listener(wire)
+    for event in events:
+        at_once.hear(event)
+        for byte in event:
+            slowly.hear(bytes([byte]))
+        assert slowly.told == at_once.told
+    assert slowly.told == told
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("left_out", ["event by event from the end", "one event in the middle"])
+def test_without_the_providers_last_word_nothing_is_complete(wire: WireName, left_out: str) -> None:
+    """Whatever else is missing or there, only the wire's own end makes a reply complete."""
+    events = write_reply(wire, EVERYTHING)
+    last_word = min(count for count in range(len(events) + 1) if is_complete(wire, events[:count])) - 1
+    for at in range(len(events)):
+        rest = events[:at] if left_out == "event by event from the end" else events[:at] + events[at + 1 :]
+        assert is_complete(wire, rest) is (events[last_word] in rest and not (wire == "anthropic" and is_reason(rest)))
+
+
+def is_complete(wire: WireName, events: list[bytes]) -> bool:
+    listener = Listener(wire)
+    listener.hear(b"".join(events))
+    return listener.reader.complete
+
+
+def is_reason(events: list[bytes]) -> bool:
+    """Whether Anthropic's stop reason is missing: `message_stop` alone is no end."""
+    return not any(event.startswith(b"event: message_delta") for event in events)
+
+
+# --- a sample of them, over HTTP ---------------------------------------------------------
+
+
+def choose_cuts(wire: WireName) -> list[int]:
+    """Around the end of every event, and in its middle."""
+    ends = list(accumulate(len(event) for event in write_reply(wire, EVERYTHING, model="m")))
+    middles = [(start + end) // 2 for start, end in zip([0, *ends], ends, strict=False)]
+    return sorted({*middles, *(end + near for end in ends for near in (-1, 0))})
+
+
+class Workshop:
+    """Tools that note that they ran."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    def list_tools(self) -> list[Callable[..., str]]:
+        def weather(city: str) -> str:
+            """The weather."""
+            self.ran.append(city)
+            return "wet"
+
+        def clock() -> str:
+            """The time."""
+            self.ran.append("clock")
+            return "noon"
+
+        return [weather, clock]
+
+
+def spell(values: Sequence[Part], provider: SimulatedProvider) -> list[bytes]:
+    """Parts or blocks, but for the number of the request, which is in many ids of the answer."""
+    number = f"{len(provider.requests):012d}".encode()
+    return [encode(value).replace(number, b"NUMBER") for value in values]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("clean", [True, False], ids=["ends as if it were whole", "connection closed"])
+async def test_over_http_a_cut_reply_is_whole_or_a_retryable_timeout(wire: WireName, clean: bool) -> None:
+    cuts = choose_cuts(wire)
+    outcomes: set[bool] = set()
+    workshop = Workshop()
+    tools = workshop.list_tools()
+    async with SimulatedProvider([EVERYTHING] * (len(cuts) + 1)) as provider, find_model_at(wire, provider) as model:
+        turn = await take_turn(model, tools=tools, client_tools=())
+        published, blocks = spell(turn.published, provider), spell(turn.blocks, provider)
+        assert workshop.ran == ["Tromsø", "clock"]
+        for cut_at in cuts:
+            workshop.ran.clear()
+            provider.faults.append(faults.Cut(at_byte=cut_at, clean=clean))
+            turn = await take_turn(model, tools=tools, client_tools=())
+            outcomes.add(turn.failure is None)
+            if turn.failure is None:
+                assert spell(turn.blocks, provider) == blocks, f"a silent success, cut at byte {cut_at}"
+                assert turn.steps[0].usage == USAGE or wire in TELLS_USAGE_LAST
+            else:
+                assert (turn.failure.kind, turn.failure.retryable) == ("timeout", True), f"cut at byte {cut_at}"
+                assert workshop.ran == [], f"a half-received call was run, cut at byte {cut_at}"
+                assert spell(turn.published, provider) == published[: len(turn.published)]
+    assert outcomes == ({True, False} if wire in TELLS_USAGE_LAST else {False})
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_reply_that_was_cut_is_asked_for_again(wire: WireName) -> None:
+    script = [*say("t", ["It rains."]), parts.finish("stop")]
+    middle = len(b"".join(write_reply(wire, script, model="m"))) // 2
+    cut = [faults.Cut(middle), faults.Cut(middle, clean=False), None]
+    async with SimulatedProvider([script] * 3, cut) as provider, find_model_at(wire, provider) as model:
+        turn = await take_turn(model, attempts=3)
+    assert [event.kind for event in turn.retries] == ["timeout", "timeout"]
+    assert [block.text for block in turn.blocks] == ["It rains."]
+    assert len(provider.requests) == 3
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_a_paused_reply_that_is_cut_after_it_was_taken_up_is_truncated(clean: bool) -> None:
+    begun = [*say("t", ["Looking."]), parts.finish("stop", metadata={"stop_reason": "pause_turn"})]
+    rest = [*call("call_1", "weather", ['{"city":', '"Oslo"}']), parts.finish("tool_calls")]
+    lookup = ToolSpec(name="lookup", provider_executed=True, options={"type": "lookup_1", "name": "lookup"})
+    length = len(b"".join(write_reply("anthropic", rest, model="m")))
+    for cut_at in (0, length // 2, length - 2):
+        cuts = [None, faults.Cut(cut_at, clean=clean)]
+        async with SimulatedProvider([begun, rest], cuts) as provider, find_model_at("anthropic", provider) as model:
+            turn = await take_turn(model, tools=[lookup])
+        assert turn.failure is not None
+        assert turn.failure.kind == "timeout"
+        assert len(provider.requests) == 2
