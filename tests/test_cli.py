@@ -409,7 +409,9 @@ def test_the_help_of_chat_has_examples() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("chat", "--model", "oracle"), "There is no model 'oracle'. Available: demo."),
+        (("chat", "--model", "oracle"), "There is no model 'oracle'. A model is demo, or provider:NAME"),
+        (("serve", "--model", "antropic:claude"), "Did you mean anthropic:NAME?"),
+        (("worker", "--model", "xai:grok"), "Set the environment variable XAI_API_KEY"),
         (("chat", "--pace", "slow"), "--pace"),
         (("chat", "--pace", "-1"), "--pace"),
         (("chat", "--nope"), "--nope"),

@@ -24,11 +24,11 @@ from tests.models.wires_under_test import (
     KEY,
     USAGE,
     WIRES,
-    Recital,
     Turn,
     call,
     find_model,
     find_model_at,
+    open_stage,
     say,
     scripts,
     take_turn,
@@ -183,21 +183,14 @@ def describe_end(step: StepRecord) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize(
-    "fault", [None, faults.Chunked([1]), faults.Chunked([7, 1, 4096]), faults.Crlf(), faults.Comments()], ids=repr
-)
-async def test_everything_that_can_be_said_arrives_however_it_is_cut_into_chunks(
-    wire: WireName, fault: Fault | None
-) -> None:
-    async with SimulatedProvider([EVERYTHING], [fault]) as provider, find_model_at(wire, provider) as model:
-        turn = await assert_same(EVERYTHING, model, wire)
-    assert [type(block) for block in turn.blocks if not getattr(block, "provider_executed", False)][:3] == [
-        Reasoning,
-        Text,
-        Source,
-    ]
-    assert turn.result is not None
-    assert turn.result.reason == "client_tools"
+async def test_everything_that_can_be_said_arrives_however_it_is_cut_into_chunks(wire: WireName) -> None:
+    async with open_stage(wire, EVERYTHING) as stage:
+        for fault in (None, faults.Chunked([1]), faults.Chunked([7, 1, 4096]), faults.Crlf(), faults.Comments()):
+            stage.provider.faults.append(fault)
+            turn = await assert_same(EVERYTHING, stage.model, wire)
+            assert [type(block) for block in turn.blocks[:3]] == [Reasoning, Text, Source], fault
+            assert turn.result is not None
+            assert turn.result.reason == "client_tools"
 
 
 _faults = st.one_of(
@@ -211,43 +204,39 @@ _faults = st.one_of(
 @pytest.mark.parametrize("wire", WIRES)
 def test_any_script_gives_the_same_blocks_over_every_wire(wire: WireName) -> None:
     """One provider and one model serve all examples, and so do their connections."""
-    recital = Recital()
     with asyncio.Runner() as runner:
-        provider = runner.run(SimulatedProvider(recital).__aenter__())
-        finding = find_model_at(wire, provider)
-        model = runner.run(finding.__aenter__())
+        opening = open_stage(wire)
+        stage = runner.run(opening.__aenter__())
 
         @settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "120")))
         @given(scripts(), _faults)
         @example([parts.finish("stop")], None)
         def try_script(script: list[Part], fault: Fault | None) -> None:
-            recital.script = script
-            provider.faults.append(fault)
-            runner.run(assert_same(script, model, wire))
+            stage.recital.script = script
+            stage.provider.faults.append(fault)
+            runner.run(assert_same(script, stage.model, wire))
 
         try:
             try_script()
         finally:
-            runner.run(finding.__aexit__(None, None, None))
-            runner.run(provider.aclose())
+            runner.run(opening.__aexit__(None, None, None))
+
+
+HALVES: Final[dict[str, list[Part]]] = {
+    "text": say("t", ["a\ud83d", "\ude00b"]),
+    "reasoning": think("r", ["a\ud83d", "\ude00b"], None),
+    "arguments": call("call_1", "weather", ['{"a":"\ud83d', '\ude00"}']),
+    "a half that stays alone": say("t", ["a\ud83d", "b"]),
+}
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize(
-    "said",
-    [
-        say("t", ["a\ud83d", "\ude00b"]),
-        think("r", ["a\ud83d", "\ude00b"], None),
-        call("call_1", "weather", ['{"a":"\ud83d', '\ude00"}']),
-        say("t", ["a\ud83d", "b"]),
-    ],
-    ids=["text", "reasoning", "arguments", "a half that stays alone"],
-)
-async def test_halves_of_a_character_that_come_apart_are_joined(wire: WireName, said: list[Part]) -> None:
-    script = [*said, parts.finish("tool_calls" if isinstance(said[-1], ToolCall) else "stop")]
-    async with SimulatedProvider([script]) as provider, find_model_at(wire, provider) as model:
-        turn = await assert_same(script, model, wire)
-    assert turn.failure is None
+async def test_halves_of_a_character_that_come_apart_are_joined(wire: WireName) -> None:
+    async with open_stage(wire) as stage:
+        for place, said in HALVES.items():
+            stage.recital.script = script = [*said, parts.finish("tool_calls" if place == "arguments" else "stop")]
+            turn = await assert_same(script, stage.model, wire)
+            assert turn.failure is None, place
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -341,13 +330,14 @@ async def test_every_piece_is_told_when_it_comes_and_nothing_waits_for_the_end(w
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize("reason", ["stop", "length", "content_filter"])
-async def test_finish_reasons_arrive(wire: WireName, reason: FinishReason) -> None:
-    script = [*say("t", ["Hello."]), parts.finish(reason, usage=USAGE)]
-    async with SimulatedProvider([script]) as provider, find_model_at(wire, provider) as model:
-        turn = await assert_same(script, model, wire)
-    assert turn.result is not None
-    assert (turn.result.reason, turn.result.usage) == (reason, USAGE)
+async def test_finish_reasons_arrive(wire: WireName) -> None:
+    reasons: list[FinishReason] = ["stop", "length", "content_filter"]
+    async with open_stage(wire) as stage:
+        for reason in reasons:
+            stage.recital.script = script = [*say("t", ["Hello."]), parts.finish(reason, usage=USAGE)]
+            turn = await assert_same(script, stage.model, wire)
+            assert turn.result is not None
+            assert (turn.result.reason, turn.result.usage) == (reason, USAGE)
 
 
 PRICED: Final[dict[WireName, tuple[str, str, int]]] = {

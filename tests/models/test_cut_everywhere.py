@@ -105,8 +105,8 @@ def test_without_the_providers_last_word_nothing_is_complete(wire: WireName, lef
     events = write_reply(wire, EVERYTHING)
     last_word = min(count for count in range(len(events) + 1) if is_complete(wire, events[:count])) - 1
     for at in range(len(events)):
-        rest = events[:at] if left_out == "event by event from the end" else events[:at] + events[at + 1 :]
-        assert is_complete(wire, rest) is (events[last_word] in rest and not (wire == "anthropic" and is_reason(rest)))
+        kept = events[:at] if left_out == "event by event from the end" else events[:at] + events[at + 1 :]
+        assert is_complete(wire, kept) is (events[last_word] in kept and not lacks_stop_reason(wire, kept))
 
 
 def is_complete(wire: WireName, events: list[bytes]) -> bool:
@@ -115,9 +115,9 @@ def is_complete(wire: WireName, events: list[bytes]) -> bool:
     return listener.reader.complete
 
 
-def is_reason(events: list[bytes]) -> bool:
-    """Whether Anthropic's stop reason is missing: `message_stop` alone is no end."""
-    return not any(event.startswith(b"event: message_delta") for event in events)
+def lacks_stop_reason(wire: WireName, events: list[bytes]) -> bool:
+    """Anthropic's end is two events: `message_stop` without a reason before it is none."""
+    return wire == "anthropic" and not any(event.startswith(b"event: message_delta") for event in events)
 
 
 # --- a sample of them, over HTTP ---------------------------------------------------------

@@ -24,6 +24,7 @@ from indelible.models.wire import WireModel
 from indelible.settings import load_settings
 from indelible.testing import ManualClock, SimulatedProvider, parts
 from indelible.testing.provider import WireName
+from indelible.testing.provider.faults import Fault
 
 WIRES: Final[tuple[WireName, ...]] = ("anthropic", "openai", "openai-chat")
 KEY: Final = "canary-of-the-key"
@@ -108,6 +109,27 @@ class Recital:
     async def stream(self, call: Call) -> AsyncIterator[Part]:
         for part in self.script:
             yield part
+
+
+class Stage:
+    """A provider that tells one script again and again, and the model that hears it: cheap to ask many times."""
+
+    def __init__(self, provider: SimulatedProvider, model: WireModel, recital: Recital) -> None:
+        self.provider = provider
+        self.model = model
+        self.recital = recital
+
+    async def play(self, fault: Fault | None = None, **more: Any) -> Turn:
+        """One turn, with this fault in it."""
+        self.provider.faults.append(fault)
+        return await take_turn(self.model, **more)
+
+
+@asynccontextmanager
+async def open_stage(wire: WireName, script: Sequence[Part] = ()) -> AsyncIterator[Stage]:
+    recital = Recital(script)
+    async with SimulatedProvider(recital) as provider, find_model_at(wire, provider) as model:
+        yield Stage(provider, model, recital)
 
 
 # --- scripts -----------------------------------------------------------------------------

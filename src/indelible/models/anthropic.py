@@ -18,6 +18,7 @@ a decoding error; every id is used once in a reply; what goes back is what came 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, Protocol
@@ -44,6 +45,8 @@ from indelible.content import (
     ToolInputStart,
     ToolResult,
     Usage,
+    decode_blocks,
+    encode,
 )
 from indelible.fold import Collector
 from indelible.models.anthropic_request import PausedCall, write_call
@@ -165,7 +168,7 @@ class AnthropicReader:
         paused = self._stop.get("stop_reason") == "pause_turn"
         if not paused or self._collector is None or self._take_ups >= MAX_TAKE_UPS:
             return None
-        said = PromptMessage(role="assistant", blocks=self._collector.blocks())
+        said = PromptMessage(role="assistant", blocks=decode_blocks(encode(self._collector.blocks())))
         container = _read_text(_read_object(self._stop, "container"), "id")
         self._take_ups += 1
         self._spent += self._add_up_usage()
@@ -182,11 +185,7 @@ class AnthropicReader:
     def _read_other(self, event: SseEvent) -> Sequence[Part]:
         if self.complete:
             return ()
-        name = event.event
-        if name == _UNNAMED:
-            unnamed = _decode_unnamed(event.data)
-            name = unnamed.type or ("error" if unnamed.error else "")
-        match name:
+        match _find_name(event.data) if event.event == _UNNAMED else event.event:
             case "content_block_delta":
                 return self._read_delta(event.data)
             case "content_block_start":
@@ -210,7 +209,10 @@ class AnthropicReader:
         return _ALIVE
 
     def _read_delta(self, data: bytes) -> Sequence[Part]:
-        event = _decode_delta(data)
+        try:
+            event = _decode_delta(data)
+        except msgspec.DecodeError as refusal:
+            event = _decode_halves(data, _DeltaEvent, refusal)
         delta = event.delta
         if delta is None:
             return _ALIVE
@@ -420,7 +422,7 @@ class _CallBlock:
 
     def _write_first_input(self) -> str:
         """The input that the block was opened with, for those who send it whole."""
-        return msgspec.json.encode(self._input).decode() if isinstance(self._input, dict) else "{}"
+        return encode(self._input).decode() if isinstance(self._input, dict) else "{}"
 
 
 class _SilentBlock:
@@ -442,8 +444,29 @@ def _describe_upload(content: Metadata) -> File:
 
 
 def _decode_object(data: bytes) -> Metadata:
-    value = msgspec.json.decode(data)
+    try:
+        value = msgspec.json.decode(data)
+    except msgspec.DecodeError as refusal:
+        value = _decode_halves(data, Any, refusal)
     return value if isinstance(value, dict) else {}
+
+
+def _find_name(data: bytes) -> str:
+    try:
+        unnamed = _decode_unnamed(data)
+    except msgspec.DecodeError as refusal:
+        unnamed = _decode_halves(data, _Unnamed, refusal)
+    return unnamed.type or ("error" if unnamed.error else "")
+
+
+def _decode_halves(data: bytes, kind: Any, refusal: msgspec.DecodeError) -> Any:
+    """JSON that escapes half a surrogate pair, which msgspec refuses. The loop joins the halves."""
+    if b"\\ud" not in data.lower():
+        raise refusal
+    try:
+        return msgspec.convert(json.loads(data), kind)
+    except ValueError as error:
+        raise msgspec.DecodeError(str(error)) from error
 
 
 def _read_object(value: Metadata, name: str) -> Metadata:
