@@ -1,15 +1,17 @@
 """What reading a provider's stream costs: the CPU per token of each adapter, beside the official SDK.
 
-A process that does nothing but read is asked for the CPU it spent on a stretch in which all of its streams speak, at
-50 tokens per second each; imports, connecting and the first words lie before it. The provider is a process of its own
-(SimulatedProvider, over real HTTP: at 300 streams it needs about a third of a core), so that its work is nobody's
-here. Our adapter is read part by part, as the catalog gives it, and once more through the whole loop; the SDK is read
-event by event. Nothing is done with what comes but to count the tokens.
+A process that does nothing but read is asked for the CPU it spent while all of its streams spoke, at 50 tokens per
+second each; imports, connecting and first words do not count. The provider is a process of its own (SimulatedProvider,
+real HTTP: at 300 streams it takes about a third of a core). Our adapter is read part by part, as the catalog gives it,
+and once more through the whole loop; the SDK is read event by event. Nothing is done with what comes.
+
+All readers get the very same pieces: one token each. A reader that fell behind would find many tokens in a piece, and
+each would cost it less; the busier the machine, the less they would differ. So a stream holds its next token back until
+the last one was read. Whoever keeps up does not notice; for whoever does not, the table says how fast it was.
 
 The readers of one wire take turns, and a ratio is taken within each round, so that a machine that is busy for a while
 is busy for all of them. If the aim lies among the ratios of the rounds, the machine was too busy to tell, and the bench
-says that instead. A reader that can not keep up finds more tokens in every piece that it reads, which makes them
-cheaper; at 300 streams this favours the SDKs.
+says that instead.
 
 The second table is the reader alone, without a network or an event loop: what is left if all else were free. Beside it
 stands `json.loads` of the same events, which makes no parts of them.
@@ -18,43 +20,47 @@ stands `json.loads` of the same events, which makes no parts of them.
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import gc
+import itertools
 import json
 import multiprocessing
 import statistics
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-from indelible.content import Finish, Message, Part, Text, TextDelta, TextEnd, TextStart
-from indelible.errors import Interrupted
+from indelible.content import Message, Part, Text, TextDelta, TextStart
 from indelible.loop import run
-from indelible.models import Call
+from indelible.models import Call, Model, PromptMessage
 from indelible.models.catalog import Catalog
-from indelible.models.port import Model, PromptMessage
 from indelible.models.profile import Profile
 from indelible.models.sse import SseDecoder
 from indelible.models.wires import make_wire
-from indelible.scope import Scope
 from indelible.settings import load_settings
 from indelible.testing import SimulatedProvider, write_reply
 from indelible.testing.provider import WireName
 
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic
+    from openai import AsyncOpenAI
+
 _STREAMS: Final = (1, 100, 300)
-_ROUNDS: Final = 3
-_MEASURED_S: Final = 1.2
-_TOKEN_INTERVAL_S: Final = 0.02
+_ROUNDS: Final = 2
+_MEASURED_S: Final = 1.6
 _FIRST_TOKENS: Final = 5
+_TOKEN_INTERVAL_S: Final = 0.02
+_SLOW: Final = 0.9
 _WORD: Final = "word "
-_PROMPT: Final = "Speak."
 _KEY_VARIABLE: Final = "KEY_OF_THE_BENCH"
-_MAX_TOKENS: Final = 100_000
+_MAX_TOKENS: Final = 1000
 _EVENTS: Final = 20_000
 _AIMS: Final[dict[WireName, float]] = {"anthropic": 1 / 2, "openai": 1 / 3, "openai-chat": 1 / 3}
 _SDK_CALLS: Final[dict[WireName, tuple[str, ...]]] = {
@@ -63,51 +69,69 @@ _SDK_CALLS: Final[dict[WireName, tuple[str, ...]]] = {
     "openai-chat": ("chat.completions.create",),
 }
 
-# Reads one stream, and tells of each token.
-Read = Callable[[Callable[[], None]], Awaitable[None]]
-# Gets ready to read from this address.
-Open = Callable[[WireName, str], AbstractAsyncContextManager[Read]]
-# Reads so many streams in a process of its own. Gives the microseconds of CPU per token.
-Reader = Callable[[int], float]
+
+class Cost(NamedTuple):
+    """Of reading: the CPU per token, and how many tokens per second came in each stream."""
+
+    token_us: float
+    rate: float
+
+
+# How many tokens each stream has read: written by the reader, read by the provider.
+Counts = ctypes.Array[ctypes.c_uint32]
+# Reads so many streams in a process of its own.
+Measure = Callable[[int], Cost]
+# Told of each token.
+Tell = Callable[[], None]
+# Reads one stream of a client.
+Read = Callable[[Any, str, Tell], Coroutine[Any, Any, None]]
+# Makes a client that talks to this address.
+Open = Callable[[WireName, str], AbstractAsyncContextManager[Any]]
 
 
 async def measure() -> None:
     console = Console()
+    counts = multiprocessing.get_context("spawn").RawArray(ctypes.c_uint32, max(_STREAMS))
     costs = Table(
         *("wire", "streams", "adapter", "in the loop", "official SDK", "its cost", "adapter ÷ SDK", "aim"),
-        title=f"CPU per token of a reader, {1 / _TOKEN_INTERVAL_S:.0f} tokens/s in every stream, "
-        f"median of {_ROUNDS} rounds",
+        title=f"CPU per token of a reader, {1 / _TOKEN_INTERVAL_S:.0f} tokens/s in every stream (or as fast as it can)",
     )
     alone = Table(
         *("wire", "cutting into events", "making parts", "both", "json.loads"), title="The reader alone, per event"
     )
-    with console.status("starting the simulated provider") as status, _start_provider() as addresses:
+    with console.status("starting the simulated provider") as status, _start_provider(counts) as addresses:
         for wire, address in addresses.items():
-            _measure_costs(wire, address, costs, status)
+            _measure_costs(wire, address, counts, costs, status)
             status.update(f"{wire}: the reader alone")
             _measure_alone(wire, alone)
     for table in (costs, alone):
         console.print(table)
 
 
-def _measure_costs(wire: WireName, address: str, table: Table, status: Status) -> None:
+def _measure_costs(wire: WireName, address: str, counts: Counts, table: Table, status: Status) -> None:
     names = ("adapter", "loop", *_SDK_CALLS[wire])
     with ExitStack() as stack:
-        readers = {name: stack.enter_context(_start_reader(name, wire, address)) for name in names}
+        readers = {name: stack.enter_context(_start_reader(name, wire, address, counts)) for name in names}
         for streams in _STREAMS:
-            rounds: dict[str, list[float]] = {name: [] for name in names}
+            rounds: dict[str, list[Cost]] = {name: [] for name in names}
             for number in range(_ROUNDS):
-                for name, read in readers.items():
+                for name, measure_streams in readers.items():
                     status.update(f"{wire}: {streams} streams, round {number + 1} of {_ROUNDS}: {name}")
-                    rounds[name].append(read(streams))
+                    rounds[name].append(measure_streams(streams))
             for sdk_call in _SDK_CALLS[wire]:
-                ratios = [ours / theirs for ours, theirs in zip(rounds["adapter"], rounds[sdk_call], strict=True)]
-                costs_us = {name: statistics.median(costs) for name, costs in rounds.items()}
+                pairs = zip(rounds["adapter"], rounds[sdk_call], strict=True)
+                ratios = [ours.token_us / theirs.token_us for ours, theirs in pairs]
                 table.add_row(
-                    *(wire, f"{streams}", f"{costs_us['adapter']:.0f} µs", f"{costs_us['loop']:.0f} µs"),
-                    *(sdk_call, f"{costs_us[sdk_call]:.0f} µs", f"{statistics.median(ratios):.2f}"),
+                    *(wire, f"{streams}", _show(rounds["adapter"]), _show(rounds["loop"])),
+                    *(sdk_call, _show(rounds[sdk_call]), f"{statistics.mean(ratios):.2f}"),
                     f"≤ {_AIMS[wire]:.2f}: {_judge(ratios, _AIMS[wire])}",
                 )
+
+
+def _show(costs: Sequence[Cost]) -> str:
+    token_us = statistics.mean(cost.token_us for cost in costs)
+    rate = statistics.mean(cost.rate for cost in costs)
+    return f"{token_us:.0f} µs" + (f" at {rate:.0f}/s" if rate * _TOKEN_INTERVAL_S < _SLOW else "")
 
 
 def _judge(ratios: Sequence[float], aim: float) -> str:
@@ -120,34 +144,47 @@ def _judge(ratios: Sequence[float], aim: float) -> str:
 
 
 class Speaker:
-    """Speaks at 50 tokens per second, until nobody listens."""
+    """Speaks at 50 tokens per second, until nobody listens.
+
+    The prompt says which stream it is, and with how many to begin together, each at its own moment of the interval.
+    """
 
     provider: Final = "bench"
     name: Final = "bench"
     context_limit: Final = None
 
-    async def stream(self, _call: Call) -> AsyncIterator[Part]:
+    def __init__(self, counts: Counts) -> None:
+        self._counts = counts
+        self._gates: dict[int, asyncio.Barrier] = {}
+
+    async def stream(self, call: Call) -> AsyncIterator[Part]:
         yield TextStart("1")
-        due = time.perf_counter()
-        while True:
-            due += _TOKEN_INTERVAL_S
-            await asyncio.sleep(max(0, due - time.perf_counter()))
-            yield TextDelta("1", _WORD)
+        prompt = call.messages[-1].blocks[-1]
+        assert isinstance(prompt, Text)
+        at, streams = map(int, prompt.text.split(" of "))
+        await self._gates.setdefault(streams, asyncio.Barrier(streams)).wait()
+        began = time.perf_counter() + _TOKEN_INTERVAL_S * at / streams
+        said = 0
+        for tick in itertools.count(1):
+            await asyncio.sleep(max(0, began + _TOKEN_INTERVAL_S * tick - time.perf_counter()))
+            if self._counts[at] == said:
+                said += 1
+                yield TextDelta("1", _WORD)
 
 
 @contextmanager
-def _start_provider() -> Iterator[dict[WireName, str]]:
+def _start_provider(counts: Counts) -> Iterator[dict[WireName, str]]:
     """The address of each wire."""
-    with _start_process(_provide) as pipe:
+    with _start_process(_provide, counts) as pipe:
         yield pipe.recv()
 
 
-def _provide(pipe: Connection) -> None:
-    asyncio.run(_provide_for_ever(pipe))
+def _provide(counts: Counts, pipe: Connection) -> None:
+    asyncio.run(_provide_for_ever(counts, pipe))
 
 
-async def _provide_for_ever(pipe: Connection) -> None:
-    async with SimulatedProvider(Speaker()) as provider:
+async def _provide_for_ever(counts: Counts, pipe: Connection) -> None:
+    async with SimulatedProvider(Speaker(counts)) as provider:
         pipe.send({wire: provider.base_url(wire) for wire in _AIMS})
         await asyncio.Event().wait()
 
@@ -170,87 +207,64 @@ def _start_process(target: Callable[..., None], *arguments: Any) -> Iterator[Con
 # --- readers -------------------------------------------------------------------------------
 
 
+@contextmanager
+def _start_reader(name: str, wire: WireName, address: str, counts: Counts) -> Iterator[Measure]:
+    with _start_process(_serve_reader, name, wire, address, counts) as pipe:
+
+        def measure_streams(streams: int) -> Cost:
+            pipe.send(streams)
+            cost: Cost = pipe.recv()
+            return cost
+
+        yield measure_streams
+
+
+def _serve_reader(name: str, wire: WireName, address: str, counts: Counts, pipe: Connection) -> None:
+    open_client, read = _READERS[name]
+    while True:
+        heard = Heard(counts, streams=pipe.recv())
+        pipe.send(asyncio.run(_measure_streams(partial(open_client, wire, address), read, heard)))
+
+
 class Heard:
     """The tokens that have come; `all_speak` is set when every stream has said its first few."""
 
-    def __init__(self, streams: int) -> None:
+    def __init__(self, counts: Counts, *, streams: int) -> None:
+        self.streams = streams
         self.tokens = 0
         self.all_speak = asyncio.Event()
-        self._to_come = [_FIRST_TOKENS] * streams
         self._silent = streams
+        self._counts = counts
+        for at in range(streams):
+            counts[at] = 0
 
-    def add(self, stream: int) -> None:
+    def add(self, at: int) -> None:
         self.tokens += 1
-        if self._to_come[stream]:
-            self._to_come[stream] -= 1
-            if not self._to_come[stream]:
-                self._silent -= 1
-                if not self._silent:
-                    self.all_speak.set()
+        self._counts[at] += 1
+        if self._counts[at] == _FIRST_TOKENS:
+            self._silent -= 1
+            if not self._silent:
+                self.all_speak.set()
 
 
-@contextmanager
-def _start_reader(name: str, wire: WireName, address: str) -> Iterator[Reader]:
-    with _start_process(_serve_reader, name, wire, address) as pipe:
-
-        def read(streams: int) -> float:
-            pipe.send(streams)
-            cost_us: float = pipe.recv()
-            return cost_us
-
-        yield read
-
-
-def _serve_reader(name: str, wire: WireName, address: str, pipe: Connection) -> None:
-    while True:
-        pipe.send(asyncio.run(_measure_reader(_OPEN[name], wire, address, streams=pipe.recv())))
-
-
-async def _measure_reader(open_: Open, wire: WireName, address: str, *, streams: int) -> float:
-    """Microseconds of CPU per token, while all streams speak."""
-    heard = Heard(streams)
-    async with open_(wire, address) as read, asyncio.TaskGroup() as group:
-        reading = [group.create_task(_read_on(read, partial(heard.add, at))) for at in range(streams)]
+async def _measure_streams(
+    open_client: Callable[[], AbstractAsyncContextManager[Any]], read: Read, heard: Heard
+) -> Cost:
+    """What the tokens cost while all streams speak."""
+    streams = heard.streams
+    async with open_client() as client, asyncio.TaskGroup() as group:
+        reading = [
+            group.create_task(read(client, f"{at} of {streams}", partial(heard.add, at))) for at in range(streams)
+        ]
         await heard.all_speak.wait()
-        tokens, started = heard.tokens, time.process_time()
+        gc.collect()
+        tokens, cpu_s, started = heard.tokens, time.process_time(), time.perf_counter()
         await asyncio.sleep(_MEASURED_S)
-        cost_us = (time.process_time() - started) / (heard.tokens - tokens) * 1e6
+        tokens, cpu_s = heard.tokens - tokens, time.process_time() - cpu_s
+        rate = tokens / streams / (time.perf_counter() - started)
         for task in reading:
             task.cancel()
-    return cost_us
-
-
-async def _read_on(read: Read, tell: Callable[[], None]) -> None:
-    await read(tell)
-    raise AssertionError("a stream ended by itself")
-
-
-@asynccontextmanager
-async def _open_adapter(wire: WireName, address: str) -> AsyncIterator[Read]:
-    async with _open_model(wire, address) as model:
-        call = Call(messages=[PromptMessage(role="user", blocks=[Text(_PROMPT)])])
-
-        async def read(tell: Callable[[], None]) -> None:
-            async for part in model.stream(call):
-                if type(part) is TextDelta:
-                    tell()
-
-        yield read
-
-
-@asynccontextmanager
-async def _open_loop(wire: WireName, address: str) -> AsyncIterator[Read]:
-    async with _open_model(wire, address) as model:
-        messages = [Message(role="user", blocks=[Text(_PROMPT)])]
-
-        async def read(tell: Callable[[], None]) -> None:
-            def publish(part: Part) -> None:
-                if type(part) is TextDelta:
-                    tell()
-
-            await run(model=model, messages=messages, persist_step=lambda step, scope: None, publish=publish)
-
-        yield read
+    return Cost(cpu_s / tokens * 1e6, rate)
 
 
 @asynccontextmanager
@@ -263,82 +277,80 @@ async def _open_model(wire: WireName, address: str) -> AsyncIterator[Model]:
         await catalog.aclose()
 
 
-# The SDKs are imported where they are read, so that nobody else's process is larger for them.
+async def _read_adapter(model: Model, prompt: str, tell: Tell) -> None:
+    async for part in model.stream(Call(messages=[PromptMessage(role="user", blocks=[Text(prompt)])])):
+        if type(part) is TextDelta:
+            tell()
+
+
+async def _read_loop(model: Model, prompt: str, tell: Tell) -> None:
+    def publish(part: Part) -> None:
+        if type(part) is TextDelta:
+            tell()
+
+    messages = [Message(role="user", blocks=[Text(prompt)])]
+    await run(model=model, messages=messages, persist_step=lambda step, scope: None, publish=publish)
+
+
+# An SDK is imported only where it reads, so that no other process is larger for it.
 
 
 @asynccontextmanager
-async def _open_messages_create(wire: WireName, address: str) -> AsyncIterator[Read]:
+async def _open_anthropic(wire: WireName, address: str) -> AsyncIterator[AsyncAnthropic]:
     from anthropic import AsyncAnthropic  # noqa: PLC0415
 
     async with AsyncAnthropic(base_url=address, api_key="key", max_retries=0) as client:
-
-        async def read(tell: Callable[[], None]) -> None:
-            stream = await client.messages.create(
-                model="bench", max_tokens=_MAX_TOKENS, messages=[{"role": "user", "content": _PROMPT}], stream=True
-            )
-            async for event in stream:
-                if event.type == "content_block_delta":
-                    tell()
-
-        yield read
+        yield client
 
 
-@asynccontextmanager
-async def _open_messages_stream(wire: WireName, address: str) -> AsyncIterator[Read]:
-    from anthropic import AsyncAnthropic  # noqa: PLC0415
+async def _read_messages_create(client: AsyncAnthropic, prompt: str, tell: Tell) -> None:
+    events = await client.messages.create(
+        model="bench", max_tokens=_MAX_TOKENS, messages=[{"role": "user", "content": prompt}], stream=True
+    )
+    async for event in events:
+        if event.type == "content_block_delta":
+            tell()
 
-    async with AsyncAnthropic(base_url=address, api_key="key", max_retries=0) as client:
 
-        async def read(tell: Callable[[], None]) -> None:
-            async with client.messages.stream(
-                model="bench", max_tokens=_MAX_TOKENS, messages=[{"role": "user", "content": _PROMPT}]
-            ) as stream:
-                async for event in stream:
-                    if event.type == "content_block_delta":
-                        tell()
-
-        yield read
+async def _read_messages_stream(client: AsyncAnthropic, prompt: str, tell: Tell) -> None:
+    async with client.messages.stream(
+        model="bench", max_tokens=_MAX_TOKENS, messages=[{"role": "user", "content": prompt}]
+    ) as events:
+        async for event in events:
+            if event.type == "content_block_delta":
+                tell()
 
 
 @asynccontextmanager
-async def _open_responses_create(wire: WireName, address: str) -> AsyncIterator[Read]:
+async def _open_openai(wire: WireName, address: str) -> AsyncIterator[AsyncOpenAI]:
     from openai import AsyncOpenAI  # noqa: PLC0415
 
     async with AsyncOpenAI(base_url=address, api_key="key", max_retries=0) as client:
-
-        async def read(tell: Callable[[], None]) -> None:
-            stream = await client.responses.create(model="bench", input=_PROMPT, stream=True)
-            async for event in stream:
-                if event.type == "response.output_text.delta":
-                    tell()
-
-        yield read
+        yield client
 
 
-@asynccontextmanager
-async def _open_chat_create(wire: WireName, address: str) -> AsyncIterator[Read]:
-    from openai import AsyncOpenAI  # noqa: PLC0415
-
-    async with AsyncOpenAI(base_url=address, api_key="key", max_retries=0) as client:
-
-        async def read(tell: Callable[[], None]) -> None:
-            stream = await client.chat.completions.create(
-                model="bench", messages=[{"role": "user", "content": _PROMPT}], stream=True
-            )
-            async for chunk in stream:
-                if chunk.choices and chunk.choices[0].delta.content:
-                    tell()
-
-        yield read
+async def _read_responses_create(client: AsyncOpenAI, prompt: str, tell: Tell) -> None:
+    async for event in await client.responses.create(model="bench", input=prompt, stream=True):
+        if event.type == "response.output_text.delta":
+            tell()
 
 
-_OPEN: Final[dict[str, Open]] = {
-    "adapter": _open_adapter,
-    "loop": _open_loop,
-    "messages.create": _open_messages_create,
-    "messages.stream": _open_messages_stream,
-    "responses.create": _open_responses_create,
-    "chat.completions.create": _open_chat_create,
+async def _read_chat_create(client: AsyncOpenAI, prompt: str, tell: Tell) -> None:
+    chunks = await client.chat.completions.create(
+        model="bench", messages=[{"role": "user", "content": prompt}], stream=True
+    )
+    async for chunk in chunks:
+        if chunk.choices and chunk.choices[0].delta.content:
+            tell()
+
+
+_READERS: Final[dict[str, tuple[Open, Read]]] = {
+    "adapter": (_open_model, _read_adapter),
+    "loop": (_open_model, _read_loop),
+    "messages.create": (_open_anthropic, _read_messages_create),
+    "messages.stream": (_open_anthropic, _read_messages_stream),
+    "responses.create": (_open_openai, _read_responses_create),
+    "chat.completions.create": (_open_openai, _read_chat_create),
 }
 
 
@@ -346,19 +358,17 @@ _OPEN: Final[dict[str, Open]] = {
 
 
 def _measure_alone(wire: WireName, table: Table) -> None:
-    said = [TextStart("1"), *[TextDelta("1", _WORD)] * _EVENTS, TextEnd("1"), Finish("stop")]
-    chunks = write_reply(wire, said)
+    chunks = write_reply(wire, [TextStart("1"), *[TextDelta("1", _WORD)] * _EVENTS])[-_EVENTS:]
     decoder = SseDecoder()
     events = [event for chunk in chunks for event in decoder.feed(chunk)]
-    tokens = [event.data for event in events if _WORD.encode() in event.data][:_EVENTS]
+    profile = Profile()
     cutting_us = min(_time_each(SseDecoder().feed, chunks) for _ in range(_ROUNDS))
     making_us = min(
-        _time_each(make_wire(wire, official=False).open_reader(Call(messages=[]), Profile()).read, events)
+        _time_each(make_wire(wire, official=False).open_reader(Call(messages=[]), profile).read, events)
         for _ in range(_ROUNDS)
     )
-    loads_us = min(_time_each(json.loads, tokens) for _ in range(_ROUNDS))
-    both_us = cutting_us + making_us
-    table.add_row(wire, *(f"{cost_us:.2f} µs" for cost_us in (cutting_us, making_us, both_us, loads_us)))
+    loads_us = min(_time_each(json.loads, [event.data for event in events]) for _ in range(_ROUNDS))
+    table.add_row(wire, *(f"{cost_us:.2f} µs" for cost_us in (cutting_us, making_us, cutting_us + making_us, loads_us)))
 
 
 def _time_each(work: Callable[[Any], object], given: Sequence[Any]) -> float:

@@ -208,3 +208,9 @@ def test_a_secret_is_never_shown(name: str, empty_place: Path) -> None:
 
     (empty_place / FILE).write_text(f'{name} = ["canary"]\n')
     assert "canary" not in read_problem()
+
+
+def test_a_key_in_the_place_of_its_variable_is_refused_and_not_shown() -> None:
+    problem = read_problem(base_urls={"https://x.test/v1": "sk-live-canary"})
+    assert "base_urls = (not shown)" in problem
+    assert "canary" not in problem

@@ -35,7 +35,7 @@ from indelible.feed import Feed, FeedMetrics, Tail
 from indelible.ids import new_id
 from indelible.machine import commands
 from indelible.machine.commands import Command
-from indelible.models.catalog import Catalog
+from indelible.models.catalog import DEMO, Catalog
 from indelible.models.port import Model
 from indelible.notify import LocalNotifier, Notifier, PostgresNotifier
 from indelible.reply import Reply
@@ -99,6 +99,8 @@ async def open_app(
         async with AsyncExitStack() as stack:
             catalog = Catalog(settings, clock=clock)
             stack.push_async_callback(catalog.aclose)
+            if work and any(name != DEMO for name in (settings.model, *settings.models)):
+                await asyncio.to_thread(catalog.load)
             find = partial(_find, own=model, models=models or {}, settings=settings, catalog=catalog)
             parts = await _put_together(
                 stack,

@@ -108,7 +108,7 @@ class Client:
         return await self._read(f"/chats/{chat_id}")
 
     async def change_chat(self, chat_id: str, **changes: Any) -> dict[str, Any]:
-        """Change `title`, `labels`, `pinned`, `archived`, `model`, `system`, `parameters` or `debug`; None takes one away."""
+        """Change title, labels, pinned, archived, model, system, parameters or debug; None takes one away."""
         return await self._write("PATCH", f"/chats/{chat_id}", changes)
 
     async def delete_chat(self, chat_id: str) -> None:

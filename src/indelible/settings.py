@@ -25,12 +25,13 @@ setting with its rule, default and meaning.
 from __future__ import annotations
 
 import os
+import re
 from difflib import get_close_matches
 from pathlib import Path
 from tomllib import TOMLDecodeError
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -42,6 +43,7 @@ from pydantic_settings import (
 
 FILE: Final = "indelible.toml"
 ENV_PREFIX: Final = "INDELIBLE_"
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class BadSettings(ValueError):
@@ -66,6 +68,13 @@ def _split_addresses(value: object) -> object:
     return {address: name for address, _, name in (pair.strip().partition("=") for pair in value.split(",")) if address}
 
 
+def _check_variables(addresses: dict[str, str]) -> dict[str, str]:
+    """Whoever put a key where the name of its variable belongs must not see it shown to everybody."""
+    if any(name and not _VARIABLE.fullmatch(name) for name in addresses.values()):
+        raise ValueError("not the name of a variable")
+    return addresses
+
+
 Duration = Annotated[float, Field(gt=0, allow_inf_nan=False), Allowed("a number of seconds greater than 0")]
 DurationOrNone = Annotated[float, Field(ge=0, allow_inf_nan=False), Allowed("a number of seconds, 0 or more")]
 Count = Annotated[int, Field(ge=1), Allowed("a whole number, 1 or more")]
@@ -81,6 +90,7 @@ Addresses = Annotated[
     dict[str, str],
     NoDecode,
     BeforeValidator(_split_addresses),
+    AfterValidator(_check_variables),
     Allowed("a table of addresses, each with the name of the variable that holds its key; `address=NAME,…`"),
 ]
 Debug = Annotated[Literal["off", "errors", "all"], Allowed("off, errors or all")]
@@ -106,7 +116,7 @@ class Settings(BaseSettings):
     openai_api_key: Secret = Field("", description="The key for OpenAI. Otherwise OPENAI_API_KEY.")
     openai_base_url: Text = Field("", description="Where OpenAI's API is. Otherwise OPENAI_BASE_URL.")
     base_urls: Addresses = Field(
-        {}, description="Other addresses that a chat or a message may name (`provider:NAME@address`)."
+        {}, repr=False, description="Other addresses that a chat or a message may name (`provider:NAME@address`)."
     )
     database: Database = Field(
         "indelible.db", description="Where chats are kept: a SQLite file, or `postgresql://user:password@host/name`."

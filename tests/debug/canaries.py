@@ -167,7 +167,7 @@ ORDINARY: Final = (
     "Password: must be at least 8 characters. Token: see above. Secret: none.",
     "The bearer of this letter has basic rights. A basic understanding of tokens is the key to it.",
     "I used 1,234 input tokens and 56 output tokens; max_tokens=4096, token_count: 123456, tokens: 987654.",
-    "The token limit is 128000. token usage=1234, token estimate=123456",
+    "max_token=4096, token: 1234567 and token=12,345 are counted. token usage=1234, token estimate=123456",
     "task-management, risk-assessments, desk-organisation, disk-utilisation, ask-me-anything",
     "hf_hub_download(repo_id) and pk_constraint_name and npm_config_registry and sk_buff_headers",
     "token = lexer.next_token()",

@@ -135,7 +135,7 @@ class Studio:
         return await self.load(chat)
 
 
-def tell(run: WholeRun) -> tuple[str, str, list[tuple[int, str, list[tuple[int, str, int | None]]]]]:
+def tell(run: WholeRun) -> tuple[str, str, Sequence[object]]:
     """A run in short: kind, status, and of each step its number, status and exchanges."""
     steps = [
         (step.step, step.status, [(each.number, each.status, each.status_code) for each in step.attempts])

@@ -452,7 +452,7 @@ async def test_a_conversation_is_the_same_whether_it_is_recorded_or_not(workshop
         scripts: list[Script] = [call_tool("weather"), say("Rain."), say("Bye.")]
         faults = [Status(529), Cut(at_byte=30), None, None, Stall(at_byte=10)]
         async with open_studio(workshop, [say("lost"), *scripts], faults, wire=wire) as studio:
-            hired = await studio.hire(mode, tools=[weather])  # type: ignore[arg-type]
+            hired = await studio.hire(mode, tools=[weather])
             chat = await studio.create()
             await workshop.until_rest(chat)
             await chat.post("And?")
@@ -473,8 +473,8 @@ def make_request() -> HttpRequest:
 
 def record(studio: Studio, chat: Chat) -> RecordedRun:
     """A run that is told of by hand."""
-    (recorder,) = studio.recorders.values()
-    return recorder.record(chat_id=chat.id, turn_id=None, kind="turn", model=None, worker_id="w")
+    ((worker_id, recorder),) = studio.recorders.items()
+    return recorder.record(chat_id=chat.id, turn_id=None, kind="turn", model=None, worker_id=worker_id)
 
 
 async def exchange(answer: Answer) -> None:

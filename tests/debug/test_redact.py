@@ -185,6 +185,11 @@ def test_deep_documents_are_safe(depth: int) -> None:
             assert CANARY not in redact_body(written.encode(), TEXT)
 
 
+def test_a_document_that_is_too_deep_to_be_read_becomes_one_that_says_so() -> None:
+    body = check_hidden("[" * 100_000 + '"sk-canarycanary"' + "]" * 100_000, JSON)
+    assert json.loads(body) == f"{REDACTED}: nested too deeply"
+
+
 def test_a_deep_value_is_safe() -> None:
     value: Any = {"password": "canary"}
     for _ in range(3_000):
@@ -237,6 +242,12 @@ def test_several_lines_of_data_are_one_document(end: str) -> None:
     secret = json.dumps({"credentials": {"a": ["canary", "canary"]}}, indent=2).split("\n")
     kept = check_hidden(f"id: 1{end}" + "".join(f"data: {line}{end}" for line in secret) + f"event: x{end}{end}", SSE)
     assert kept == f'id: 1{end}data: {{"credentials": "[redacted]"}}{end}event: x{end}{end}'
+
+
+def test_letters_that_are_longer_in_lower_case_do_not_shift_what_is_looked_at() -> None:
+    stretched = f'data: ["{"İ" * 100}"]\n\n'
+    kept = check_hidden(f'{stretched}data: {{"password": "canary"}}\n\n{stretched}', SSE)
+    assert kept == f'{stretched}data: {{"password": "[redacted]"}}\n\n{stretched}'
 
 
 def test_fields_keep_their_order() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from typing import Any, Final
 
 from hypothesis import example, given
@@ -126,17 +127,14 @@ def documents_with_a_canary(draw: st.DrawFn) -> Any:
 
 def escape_some_letters(written: str, chance: random.Random) -> str:
     """The same JSON, in which some letters of its texts are escapes."""
-    letters: list[str] = []
-    is_inside = is_escaped = False
-    for letter in written:
-        may_escape = is_inside and not is_escaped and letter not in '"\\'
-        letters.append(
-            f"\\u{ord(letter):04x}" if may_escape and ord(letter) < 0x10000 and chance.random() < 0.2 else letter
-        )
-        if letter == '"' and not is_escaped:
-            is_inside = not is_inside
-        is_escaped = letter == "\\" and not is_escaped
-    return "".join(letters)
+
+    def escape(text: re.Match[str]) -> str:
+        return re.sub(r"\\u....|\\.|[\x20-\x7e](?<![\"\\])", escape_letter, text[0])
+
+    def escape_letter(letter: re.Match[str]) -> str:
+        return f"\\u{ord(letter[0]):04x}" if len(letter[0]) == 1 and chance.random() < 0.2 else letter[0]
+
+    return re.sub(r"\"(?:\\.|[^\"\\])*\"", escape, written)
 
 
 @given(documents_with_a_canary(), st.booleans(), st.booleans(), line_ends, st.randoms(use_true_random=False))

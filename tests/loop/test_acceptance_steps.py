@@ -657,3 +657,18 @@ async def test_a_save_that_returns_something_odd_is_a_clear_error(stage: Stage, 
 async def test_a_wrong_argument_is_a_clear_error_at_once(stage: Stage, wrong: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=rf"run\(\) takes a .* for {next(iter(wrong))}"):
         await stage.start(ScriptedModel(), **wrong)
+
+
+async def test_a_tool_that_must_be_used_is_forced_once_and_then_the_model_may_answer(stage: Stage) -> None:
+    model = ScriptedModel(
+        [
+            [parts.tool_call("c1", "weather", '{"city": "Oslo"}'), parts.finish("tool_calls")],
+            [parts.text_delta("1", "Rain."), parts.finish("stop")],
+        ]
+    )
+    forced = CallOptions(parameters={"tool_choice": "required", "temperature": 0.5})
+    await stage.start(model, tools=[weather], options=forced)
+    assert [call.parameters for call in model.calls] == [
+        {"tool_choice": "required", "temperature": 0.5},
+        {"tool_choice": "auto", "temperature": 0.5},
+    ]

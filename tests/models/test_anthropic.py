@@ -639,19 +639,19 @@ def test_paused_reply_is_taken_up_with_what_it_said_and_goes_on() -> None:
     going_on, second = read([start(), *text_block(0, "Sunny."), *end(usage={"output_tokens": 4})], reader=reader)
     assert going_on.complete
     assert going_on.take_up() is None
-    assert going_on.finish() == Finish(
-        reason="stop", usage=Usage(input_tokens=19, output_tokens=13, cache_read_tokens=5)
-    )
+    usage = Usage(input_tokens=19, output_tokens=13, cache_read_tokens=5)
+    assert going_on.finish() == Finish(reason="stop", usage=usage, metadata={"container": {"id": "container_1"}})
     assert [part.id for part in (*first, *second) if isinstance(part, TextStart)] == ["0", "2"]
     assert fold([*first, *second]) == [*fold(first), Text("Sunny.")]
 
 
 def test_each_pause_adds_to_one_message() -> None:
-    reader, first = read([start(), *text_block(0, "a"), *end("pause_turn")], call=SEARCHING)
+    reader, first = read([start(), *text_block(0, "a"), *end("pause_turn", container={"id": "c1"})], call=SEARCHING)
     reader.take_up()
     _, second = read([start(), *text_block(0, "b"), *end("pause_turn")], reader=reader)
     asked = reader.take_up()
-    assert asked is not None
+    assert isinstance(asked, PausedCall)
+    assert asked.container == "c1"
     assert [message.role for message in asked.messages] == ["user", "assistant"]
     assert asked.messages[-1].blocks == fold([*first, *second]) == [Text("a"), Text("b")]
 

@@ -52,7 +52,7 @@ EXAMPLES = settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "300")
 
 Json = dict[str, Any]
 
-LEVEL = Profile(effort="level", max_output_tokens=64_000)
+LEVEL = Profile(effort="level", max_output_tokens=64_000, samples=False)
 BUDGET = Profile(effort="budget", max_output_tokens=64_000)
 PLAIN = Profile(effort="none", max_output_tokens=8192)
 ADD = ToolSpec(
@@ -615,7 +615,10 @@ def test_model_that_does_not_think_is_not_told_to(effort: str, warned: bool) -> 
     ] * int(warned)
 
 
-@pytest.mark.parametrize("profile", [LEVEL, BUDGET], ids=["level", "budget"])
+ALWAYS = Profile(effort="level", max_output_tokens=64_000, samples=False, always_thinks=True)
+
+
+@pytest.mark.parametrize("profile", [ALWAYS, BUDGET], ids=["always", "budget"])
 @pytest.mark.parametrize("choice", ["required", "add"])
 def test_model_that_thinks_is_not_forced_to_use_a_tool(profile: Profile, choice: str) -> None:
     written = write(
@@ -625,6 +628,34 @@ def test_model_that_thinks_is_not_forced_to_use_a_tool(profile: Profile, choice:
     assert written.warnings == [
         "The parameter tool_choice was not sent: Anthropic forces no tool while the model thinks."
     ]
+
+
+def test_model_that_thinks_as_it_likes_may_be_forced_to_use_a_tool() -> None:
+    written = write(user("a"), profile=LEVEL, tools=[ADD], effort="low", tool_choice="add")
+    assert written.body["tool_choice"] == {"type": "tool", "name": "add"}
+    assert written.warnings == []
+
+
+def test_model_that_always_thinks_is_not_told_to_stop_it() -> None:
+    written = write(user("a"), profile=ALWAYS, effort="none")
+    assert written.body["thinking"]["type"] == "adaptive"
+    assert written.body["output_config"] == {"effort": "low"}
+    assert written.warnings == ["The parameter effort was sent as low: this model always thinks."]
+    assert write(user("a"), profile=LEVEL, effort="none").body["thinking"] == {"type": "disabled"}
+
+
+def test_thinking_that_no_longer_fits_is_dropped_and_not_refused() -> None:
+    bound = Profile(effort="level", max_output_tokens=64_000, binds_thinking=True)
+    thought = [user("a"), assistant(Reasoning("hm", signature="S"), "b"), user("c")]
+    written = write_call(Call(messages=thought), "claude-test", bound)  # only the SDK's beta types know of it
+    assert written.body["thinking"] == {
+        "type": "adaptive",
+        "block_binding": {"prefix_mismatch_behavior": "drop_block"},
+    }
+    assert written.headers["anthropic-beta"] == "thinking-binding-controls-2026-08-01"
+    for quiet in (write(user("a"), profile=bound), write(user("a"), assistant("b"), user("c"), profile=bound)):
+        assert "thinking" not in quiet.body
+        assert "anthropic-beta" not in quiet.headers
 
 
 CALLED, ANSWERED = ToolCall("t", "add", "{}"), ToolResult("t", "add", "1")
@@ -651,7 +682,8 @@ def test_budget_is_not_given_while_a_reply_goes_on_that_began_without_thinking(
 ) -> None:
     written = write(user("a"), *messages, effort="high", tools=[ADD])
     assert ("thinking" in written.body) == thinks
-    assert written.warnings == []
+    unsent = "The parameter effort was not sent: this reply began without thinking."
+    assert written.warnings == ([] if thinks else [unsent])
     assert "thinking" in write(user("a"), *messages, effort="high", tools=[ADD], profile=LEVEL).body
 
 

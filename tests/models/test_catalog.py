@@ -127,7 +127,7 @@ def test_an_address_that_nobody_allowed_is_refused() -> None:
 
 @pytest.mark.parametrize("written", [LOCAL, f"{LOCAL}/", "HTTP://LOCALHOST:8000/v1"])
 def test_an_address_that_is_listed_is_taken_however_it_is_written(written: str) -> None:
-    assert find(f"openai-chat:m@{written.lower()}", base_urls={written: ""}).base_url == LOCAL
+    assert find(f"openai-chat:m@{written}", base_urls={written: ""}).base_url == LOCAL
 
 
 def test_whoever_runs_it_may_name_any_address_as_its_own_model() -> None:
@@ -217,17 +217,43 @@ def test_no_failure_shows_a_key() -> None:
     assert "canary" not in str(vars(refuse("openai:m", environment)))
 
 
+def test_a_key_with_a_line_end_behind_it_is_the_key() -> None:
+    assert read_key(find("openai:m", {"OPENAI_API_KEY": " sk-x\n"})) == "sk-x"
+    addresses = {"https://x.test/v1": "X_KEY"}
+    assert read_key(find("openai-chat:m@https://x.test/v1", {"X_KEY": "x\n"}, base_urls=addresses)) == "x"
+
+
+@pytest.mark.parametrize("key", ["sk-a\nsk-b", "sk-\u00e4", "sk-\x00"])
+def test_a_key_that_no_header_takes_is_told_without_being_shown(key: str) -> None:
+    failure = refuse("openai:m", {"OPENAI_API_KEY": key})
+    assert failure.kind == "config"
+    assert "sk-" not in str(vars(failure))
+
+
+def test_the_same_name_elsewhere_is_another_model() -> None:
+    """What one place signed or stored is nothing to the other (SPEC 4.1, 5.4)."""
+    for wire in ("openai", "anthropic"):
+        here, elsewhere = find(f"{wire}:m"), find(f"{wire}:m@{LOCAL}", base_urls={LOCAL: ""})
+        assert (here.provider, here.name) != (elsewhere.provider, elsewhere.name)
+        assert elsewhere.name == "m@localhost:8000"
+
+
 # --- names that nobody knows ---
 
 
 @pytest.mark.parametrize(
-    "name", ["", "gpt-5", "nobody:m", "openai:", "openai", ":m", "openai:@http://x.test", "demo:x"]
+    "name", ["", "gpt-5", "nobody:m", "openai:", "openai", ":m", "openai:@http://x.test", "demo:x", "openai: "]
 )
 def test_an_unknown_name_says_which_there_are(name: str) -> None:
     failure = refuse(name, base_urls={"http://x.test": ""})
     assert failure.kind == "config"
     for known in PROVIDERS:
         assert known in failure.message
+
+
+def test_a_wrong_address_in_the_settings_is_told_as_such() -> None:
+    failure = refuse(f"openai-chat:m@{LOCAL}", base_urls={"nowhere": "", LOCAL: ""})
+    assert "In the setting base_urls" in failure.message
 
 
 def test_a_near_miss_is_pointed_out() -> None:

@@ -14,15 +14,10 @@ from itertools import accumulate
 from typing import Final
 
 import pytest
-from tests.models.wires_under_test import EVERYTHING, USAGE, WIRES, call, find_model_at, say, take_turn
+from tests.models.wires_under_test import EVERYTHING, USAGE, WIRES, Listener, call, find_model_at, say, take_turn
 
 from indelible.content import Block, Finish, Part, ToolSpec, encode
 from indelible.fold import fold
-from indelible.models.port import Call
-from indelible.models.profile import Profile
-from indelible.models.sse import SseDecoder
-from indelible.models.wire import WireReader
-from indelible.models.wires import make_wire
 from indelible.testing import SimulatedProvider, faults, parts, write_reply
 from indelible.testing.provider import WireName
 
@@ -36,23 +31,6 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # --- every byte --------------------------------------------------------------------------
-
-
-class Listener:
-    """One reply, read as the model reads it: chunk by chunk, in parts until it is complete, and then to the end."""
-
-    def __init__(self, wire: WireName) -> None:
-        self.reader: WireReader = make_wire(wire, official=False).open_reader(Call(messages=[]), Profile())
-        self.told: list[Part] = []
-        self._decoder = SseDecoder()
-
-    def hear(self, chunk: bytes) -> None:
-        if self.reader.complete:
-            for event in self._decoder.feed(chunk):
-                self.reader.read(event)
-            return
-        for event in self._decoder.feed(chunk):
-            self.told += self.reader.read(event)
 
 
 def hear_whole(wire: WireName, body: bytes) -> tuple[list[Part], list[Block], Finish]:
@@ -150,7 +128,7 @@ class Workshop:
         return [weather, clock]
 
 
-def spell(values: Sequence[Part], provider: SimulatedProvider) -> list[bytes]:
+def spell(values: Sequence[Part | Block], provider: SimulatedProvider) -> list[bytes]:
     """Parts or blocks, but for the number of the request, which is in many ids of the answer."""
     number = f"{len(provider.requests):012d}".encode()
     return [encode(value).replace(number, b"NUMBER") for value in values]

@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 from yarl import URL
 
+from indelible.errors import ModelFailed
 from indelible.models.exchange import HttpRequest, HttpResponse, recording
 from indelible.models.http import Http, find_proxy
 
@@ -251,6 +252,7 @@ async def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatc
         ({"https_proxy": "http://p:1", "no_proxy": ".a.test,b.test"}, "https://x.a.test/v1", None),
         ({"https_proxy": "http://p:1", "no_proxy": "*"}, "https://a.test/v1", None),
         ({"http_proxy": "http://p:1", "no_proxy": "localhost"}, "http://localhost:11434/v1", None),
+        ({"https_proxy": "ada:secret@p:1"}, "https://a.test/v1", "http://ada:secret@p:1"),
     ],
 )
 def test_which_proxy(
@@ -259,6 +261,13 @@ def test_which_proxy(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert find_proxy(URL(url)) == proxy
+
+
+def test_a_proxy_that_speaks_no_http_is_told_by_the_name_of_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("all_proxy", "socks5://ada:canary@p:1")
+    with pytest.raises(ModelFailed, match="ALL_PROXY") as caught:
+        find_proxy(URL("https://a.test/v1"))
+    assert "canary" not in str(vars(caught.value))
 
 
 async def test_an_unknown_certificate_is_refused_and_a_given_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -868,3 +868,24 @@ def test_the_wire_is_one() -> None:
 def test_an_empty_delta_says_nothing(kind: str) -> None:
     for data in (b"{}", b'{"delta": ""}', b'{"delta": null}'):
         assert list(ResponsesReader().read(SseEvent(kind, data, None))) == []
+
+
+def test_what_only_the_end_tells_is_told_then() -> None:
+    """A host that announces an item and sends no more of it, or nothing of one item among several."""
+    call = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "rm", "arguments": '{"path":"x"}'}
+    message = {"type": "message", "id": "msg_1", "content": [{"type": "output_text", "text": "The answer."}]}
+    started = {"type": "response.output_item.added", "output_index": 0, "item": {**call, "arguments": ""}}
+    done = {"type": "response.completed", "response": {"id": "r", "status": "completed", "output": [call, message]}}
+    blocks = fold(read([started, done]))
+    assert [block.arguments for block in blocks if isinstance(block, ToolCall)] == ['{"path":"x"}']
+    assert [block.text for block in blocks if isinstance(block, Text)] == ["The answer."]
+
+
+def test_a_call_of_which_nothing_but_its_name_came_is_not_whole() -> None:
+    started = {
+        "type": "response.output_item.added",
+        "output_index": 0,
+        "item": {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "rm", "arguments": ""},
+    }
+    done = {"type": "response.completed", "response": {"id": "r", "status": "completed"}}
+    assert not any(isinstance(part, ToolCall) for part in read([started, done]))

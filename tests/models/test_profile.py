@@ -90,6 +90,13 @@ def test_what_a_claude_model_takes_by_its_version(model: str, effort: str, prefi
 
 
 @pytest.mark.parametrize(
+    ("model", "samples"), [("claude-sonnet-4-5", True), ("claude-opus-4-6", True), ("claude-opus-4-7", False)]
+)
+def test_newer_claude_models_take_no_temperature(model: str, samples: bool) -> None:
+    assert find_profile("anthropic", model, provider_id=None).samples is samples
+
+
+@pytest.mark.parametrize(
     ("model", "thinks_first", "returns_reasoning"),
     [
         ("deepseek-r1:14b", True, True),

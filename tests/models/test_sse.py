@@ -74,9 +74,14 @@ def test_an_event_without_an_end_is_bounded() -> None:
 
 def test_many_lines_of_one_event_are_bounded_too() -> None:
     decoder = SseDecoder(max_event_bytes=1000)
-    decoder.feed(b"data: 1234567890\n" * 100)
+    decoder.feed(b"data: 123456789\n" * 100)
     with pytest.raises(EventTooLarge, match="more than 1,000 bytes"):
         decoder.feed(b"data: 1\n")
+
+
+def test_empty_lines_of_one_event_are_bounded_too() -> None:
+    with pytest.raises(EventTooLarge, match="more than 1,000 bytes"):
+        SseDecoder(max_event_bytes=1000).feed(b"data:\n" * 1001)
 
 
 def test_many_small_events_are_not_too_large_together() -> None:

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from hypothesis import strategies as st
 
-from indelible.content import Block, File, Message, Part, Text, ToolInputDelta, Usage
+from indelible.content import Block, File, Message, Part, Text, ToolInputDelta, ToolSpec, Usage
 from indelible.errors import ModelFailed
 from indelible.loop import RetryPolicy, StepRecord, TurnResult, run
 from indelible.models.catalog import Catalog
 from indelible.models.port import Call, Model
+from indelible.models.profile import Profile
 from indelible.models.retry import RetryEvent
-from indelible.models.wire import WireModel
+from indelible.models.sse import SseDecoder
+from indelible.models.wire import WireModel, WireReader
+from indelible.models.wires import make_wire
 from indelible.settings import load_settings
 from indelible.testing import ManualClock, SimulatedProvider, parts
 from indelible.testing.provider import WireName
@@ -132,6 +135,24 @@ async def open_stage(wire: WireName, script: Sequence[Part] = ()) -> AsyncIterat
         yield Stage(provider, model, recital)
 
 
+class Listener:
+    """The pure half of an adapter, driven as models/wire.py drives it: chunk by chunk, and beyond the reply's end."""
+
+    def __init__(self, wire: WireName, profile: Profile | None = None) -> None:
+        asked = Call(messages=[], tools=[ToolSpec(name=name) for name in LOCAL_TOOLS])
+        self.reader: WireReader = make_wire(wire, official=False).open_reader(asked, profile or Profile())
+        self.told: list[Part] = []
+        self._decoder = SseDecoder()
+
+    def hear(self, chunk: bytes) -> None:
+        if self.reader.complete:
+            for event in self._decoder.feed(chunk):
+                self.reader.read(event)
+            return
+        for event in self._decoder.feed(chunk):
+            self.told += self.reader.read(event)
+
+
 # --- scripts -----------------------------------------------------------------------------
 
 USAGE: Final = Usage(
@@ -148,7 +169,7 @@ def think(id: str, deltas: Sequence[str], signature: str | None) -> list[Part]:
     return [parts.reasoning_start(id), *told, parts.reasoning_end(id, signature=signature)]
 
 
-def call(id: str, name: str, pieces: Sequence[str], *, executed: bool = False, result: str = "") -> list[Part]:
+def call(id: str, name: str, pieces: Sequence[str], *, executed: bool = False, result: Any = "") -> list[Part]:
     """A call in pieces and whole; one that the provider executes brings its result."""
     told: list[Part] = [ToolInputDelta(id, piece) for piece in pieces]
     whole = parts.tool_call(id, name, "".join(pieces), executed)
@@ -185,8 +206,20 @@ _arguments = st.sampled_from(
 )
 
 
+class OwnTool(NamedTuple):
+    """A tool that the provider runs itself."""
+
+    name: str
+    arguments: Sequence[str]
+    results: st.SearchStrategy[Any]
+
+
+LOOKUP: Final = OwnTool("lookup", ['{"q":', "1}"], _words.map(lambda found: found or "nothing"))
+"""A tool that no provider has: what becomes of it depends on nobody's habits."""
+
+
 @st.composite
-def segments(draw: st.DrawFn, number: int) -> list[Part]:
+def segments(draw: st.DrawFn, number: int, own_tool: OwnTool) -> list[Part]:
     """One thing that a model says, under ids of its own."""
     match draw(st.sampled_from(["text", "text", "reasoning", "call", "own call", "image", "nothing"])):
         case "text":
@@ -196,7 +229,8 @@ def segments(draw: st.DrawFn, number: int) -> list[Part]:
         case "call":
             return call(f"call_{number}", draw(st.sampled_from(LOCAL_TOOLS)), draw(_arguments))
         case "own call":
-            return call(f"own_{number}", "lookup", ['{"q":', "1}"], executed=True, result=draw(_words) or "none")
+            name, arguments, results = own_tool
+            return call(f"own_{number}", name, arguments, executed=True, result=draw(results))
         case "image":
             return [File(media_type="image/png", data=PNG + bytes([number]))]
         case _:
@@ -217,9 +251,9 @@ def usages(draw: st.DrawFn) -> Usage:
 
 
 @st.composite
-def scripts(draw: st.DrawFn) -> list[Part]:
+def scripts(draw: st.DrawFn, own_tool: OwnTool = LOOKUP) -> list[Part]:
     """A whole reply: anything in any order, and an end that fits it."""
-    chosen = [draw(segments(number)) for number in range(draw(st.integers(0, 7)))]
+    chosen = [draw(segments(number, own_tool)) for number in range(draw(st.integers(0, 7)))]
     said = [part for segment in chosen for part in segment]
     calls = any(isinstance(part, ToolInputDelta) and part.id.startswith("call_") for part in said)
     reasons = ["tool_calls", "length"] if calls else ["stop", "stop", "length", "content_filter"]

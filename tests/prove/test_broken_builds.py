@@ -15,10 +15,13 @@ from indelible.prove.report import Report, describe_verdict
 from indelible.prove.run import Plan, prove
 from indelible.prove.sabotage import Sabotage
 
+MANY_TOOLS = 411
+"""A seed whose users wish for tools again and again, and stop nothing at first."""
 
-async def prove_broken(database: str, sabotage: Sabotage, way: Way, *, kills: int = 2) -> Report:
+
+async def prove_broken(database: str, sabotage: Sabotage, way: Way, *, kills: int = 2, seed: int = 3) -> Report:
     plan = Plan(
-        seed=3,
+        seed=seed,
         database=database,
         kills=kills,
         chats=3,
@@ -33,7 +36,7 @@ async def prove_broken(database: str, sabotage: Sabotage, way: Way, *, kills: in
     shutil.rmtree(report.kept)
     verdict = describe_verdict(report)
     assert verdict.startswith("FAILED.")
-    assert "Seed 3." in verdict
+    assert f"Seed {seed}." in verdict
     return report
 
 
@@ -45,7 +48,7 @@ async def test_telling_readers_before_the_commit_is_caught(database: str) -> Non
 
 
 async def test_tools_without_a_ledger_are_caught(database: str) -> None:
-    report = await prove_broken(database, "no_ledger", "after_effect")
+    report = await prove_broken(database, "no_ledger", "after_effect", seed=MANY_TOOLS)
 
     assert all(fault.sentence.startswith("jot_once ran ") for fault in report.faults)
     assert all(fault.chat_id is not None for fault in report.faults)

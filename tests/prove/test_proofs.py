@@ -11,6 +11,7 @@ import pytest
 
 from indelible.client import Client
 from indelible.prove.process import Orders
+from indelible.prove.provider import WIRES
 from indelible.prove.report import describe_verdict
 from indelible.prove.run import DatabaseInUse, Plan, prove, prove_server
 from indelible.prove.servers import run_servers
@@ -28,6 +29,8 @@ async def test_eight_kills_on_each_database_lose_nothing(database: str) -> None:
     assert sum(report.kills.values()) == 8
     assert report.reconnects > 0
     assert report.words > 0
+    assert report.model_calls.keys() == set(WIRES)
+    assert 0 < report.cut_calls < sum(report.model_calls.values())
 
 
 async def test_a_server_of_somebody_else_is_used_and_left_as_it_was(tmp_path: Path) -> None:

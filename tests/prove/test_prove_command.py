@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +16,10 @@ from indelible.prove.report import Report, describe_verdict, print_report
 DEADLINE_S = 60
 
 
-def run_prove(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def run_prove(*arguments: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "indelible", "prove", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
+    env = {**os.environ, **variables}
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
 
 
 def make_report(*faults: Fault) -> Report:
@@ -29,6 +31,8 @@ def make_report(*faults: Fault) -> Report:
         reconnects=9,
         replies={"complete": 5, "interrupted": 1},
         words=1234,
+        model_calls={"openai": 4, "anthropic": 5},
+        cut_calls=2,
         tool_runs=3,
         knew_replies=True,
         seconds=9.0,
@@ -47,6 +51,15 @@ def test_a_proof_of_a_new_sqlite_file_prints_a_table_and_a_verdict(tmp_path: Pat
     assert "with seed 1" in done.stdout
     assert done.stderr == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_neither_a_proxy_nor_a_setting_of_the_surroundings_comes_between(tmp_path: Path) -> None:
+    nobody = "http://127.0.0.1:9"
+    surroundings = {"http_proxy": nobody, "HTTP_PROXY": nobody, "no_proxy": "", "INDELIBLE_MAX_STEPS": "no number"}
+
+    done = run_prove("--kills", "0", "--chats", "1", "--seed", "1", cwd=tmp_path, **surroundings)
+
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
@@ -79,6 +92,7 @@ def test_the_table_says_how_often_a_server_went_away_in_which_way() -> None:
     lines = [" ".join(line.split()) for line in printed.get().splitlines()]
     assert lines[:2] == ["2× kill -9 at a random instant", "1× kill -9 before a commit of what was said"]
     assert "6 replies (5 complete, 1 interrupted), 1,234 words" in lines
+    assert "9 model calls (5 anthropic, 4 openai), 2 cut off" in lines
     assert lines[-1].startswith("PROVED. 3 times a server was taken away. Every word")
 
 

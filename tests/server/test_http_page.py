@@ -12,7 +12,7 @@ import pytest
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from tests.server.conftest import Serve
-from tests.server.serving import Here, has_said, read_until, say_half
+from tests.server.serving import Here, has_said, read_until, say_half, wait_until
 
 from indelible.client import ServerEvent
 from indelible.content import ToolSpec
@@ -30,7 +30,8 @@ PROMISED = {
     "POST /chats/{}/messages/{}/regenerate", "POST /chats/{}/head", "GET /chats/{}/queue", "PATCH /chats/{}/queue",
     "PATCH /chats/{}/queue/{}", "DELETE /chats/{}/queue/{}", "POST /chats/{}/queue/{}/promote",
     "POST /chats/{}/interrupt", "POST /chats/{}/tool-results", "POST /chats/{}/retry", "POST /chats/{}/compact",
-    "POST /chats/{}/continue", "GET /chats/{}/events", "GET /models",
+    "POST /chats/{}/continue", "GET /chats/{}/events", "GET /models", "GET /chats/{}/attempts",
+    "GET /chats/{}/debug/runs", "GET /chats/{}/debug/runs/{}",
 }  # fmt: skip
 AT_THE_ROOT = {"GET /healthz", "GET /readyz", "GET /metrics"}
 
@@ -151,6 +152,18 @@ async def walk_turns(walk: Walk) -> None:
     await walk.stop()
 
 
+async def walk_records(walk: Walk) -> None:
+    """One of the turns has failed, so it was recorded."""
+
+    async def is_recorded() -> bool:
+        return bool((await walk.client.list_runs(walk.names["chat_id"]))["items"])
+
+    await wait_until(is_recorded)
+    await walk.ask(f"GET {ONE}/attempts")
+    runs = await walk.ask(f"GET {ONE}/debug/runs")
+    await walk.ask(f"GET {ONE}/debug/runs/{{run_id}}", run_id=runs["items"][0]["id"])
+
+
 async def test_what_is_answered_has_the_fields_that_the_page_shows(serve: Serve) -> None:
     ask = ToolSpec(name="ask", description="Ask the user.", input_schema={"type": "object"})
     calls: list[Step] = [parts.tool_call("call_1", "ask", "{}"), parts.finish("tool_calls")]
@@ -165,8 +178,9 @@ async def test_what_is_answered_has_the_fields_that_the_page_shows(serve: Serve)
     await walk_queue(walk)
     await walk_turns(walk)
     await walk.ask(f"GET {ONE}/messages")
+    await walk_records(walk)
     await walk.ask(f"POST {ONE}/head", {"message_id": chat["message"]})
-    await walk.ask(f"PATCH {ONE}", {"title": "Rain"})
+    await walk.ask(f"PATCH {ONE}", {"title": "Rain", "debug": "all"})
     copy = await walk.ask(f"POST {ONE}/fork", {"message_id": chat["message"]})
     for route in ("GET /api/v1/chats", "GET /api/v1/models", "GET /healthz", "GET /readyz"):
         await walk.ask(route)

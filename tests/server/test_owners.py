@@ -10,7 +10,9 @@ from tests.server.conftest import Serve
 from tests.server.serving import API, Here
 
 import indelible
+from indelible.ids import new_id
 from indelible.server.routes import chats, debug, feed, messages, queue, turns
+from indelible.store.records import RunRecord
 
 # A body that each route would take from the owner.
 BODIES: dict[tuple[str, str], Any] = {
@@ -32,13 +34,22 @@ def list_routes() -> list[tuple[str, str]]:
     return [(method, path) for method, path in found if "{chat_id}" in path]
 
 
+async def record_run(app: indelible.App, chat_id: str) -> str:
+    fields: dict[str, Any] = {"turn_id": None, "kind": "turn", "status": "in_progress", "worker_id": "w"}
+    run = RunRecord(id=new_id("run"), chat_id=chat_id, started_at=app.clock.now(), **fields)
+    await app.store.records.write([run])
+    return run.id
+
+
 async def test_no_route_knows_of_a_chat_of_somebody_else(serve: Serve, database: str) -> None:
     here: Here = await serve(work=False)
     async with indelible.open(database, user="ada", work=False) as app:
         hers = await app.create("Hello")
         queued = await hers.post("And Bergen?")
         before = await app.store.view(hers.id)
+        run_id = await record_run(app, hers.id)
         names = {"chat_id": hers.id, "message_id": before.messages[0].id, "queued_id": queued.queued_id}
+        names["run_id"] = run_id
 
         for method, path in list_routes():
             body = {

@@ -18,13 +18,13 @@ between head and tail is redact.py's; who reads and closes is transport.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Final, NamedTuple
 
 import msgspec
 
-from indelible.debug.redact import redact_body
+from indelible.debug.redact import hide_known, redact_body
 from indelible.models.exchange import HttpResponse
 
 HEAD_BYTES: Final = 128 * 1024
@@ -108,11 +108,22 @@ def keep_body(body: bytes) -> Kept:
 
 
 class RecordedBody:
-    """A body in a record: its text, redacted. `on_bug` hears if that could not be done. `size_bytes` are kept of it."""
+    """A body in a record: its text, redacted. `on_bug` hears if that could not be done. `size_bytes` are kept of it.
 
-    def __init__(self, kept: Kept, headers: Mapping[str, str], *, on_bug: Callable[[Exception], None]) -> None:
+    `secrets` are those that were sent along: however they look, they are not shown.
+    """
+
+    def __init__(
+        self,
+        kept: Kept,
+        headers: Mapping[str, str],
+        *,
+        on_bug: Callable[[Exception], None],
+        secrets: Sequence[str] = (),
+    ) -> None:
         self.size_bytes: Final = len(kept.head) + len(kept.tail)
         self._kept: Kept | None = kept
+        self._secrets = secrets
         self._content_type = find_header(headers, "content-type")
         self._on_bug = on_bug
         self._lock = Lock()
@@ -125,7 +136,8 @@ class RecordedBody:
                 kept, self._kept = self._kept, None
                 if kept is not None and kept.head:
                     self._text = NOT_REDACTED
-                    self._text = redact_body(kept.head, self._content_type, kept.tail, kept.missing_bytes)
+                    redacted = redact_body(kept.head, self._content_type, kept.tail, kept.missing_bytes)
+                    self._text = hide_known(redacted, self._secrets)
         except Exception as bug:
             self._on_bug(bug)
         return self._text

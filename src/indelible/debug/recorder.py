@@ -3,8 +3,8 @@
 A run is recorded by the task that works on it: entering it makes it the `recording` of that task (models/exchange.py),
 and every exchange of it becomes an attempt of the step that is open. Telling of it only puts a record into a queue; one
 writer per process redacts what is in it, in a thread, and writes it, in small transactions. A database that is away is
-waited for, by the writer alone. The queue is bounded: exchanges that do not fit, or that the database refuses, are
-dropped and counted. Runs and steps are small, and nobody begins one while the database is away, so they always fit:
+waited for, by the writer alone. The queue is bounded: exchanges that do not fit are dropped and counted, and so is what
+the database refuses. Runs and steps are small, and nobody begins one while the database is away, so they always fit:
 their ends are not lost.
 
 With the mode `errors` everything is held back until a step fails or is tried again. Only then are the run and what was
@@ -34,7 +34,7 @@ from indelible.debug.sink import Attempt, Sink
 from indelible.debug.transport import SinkRecording
 from indelible.ids import new_id
 from indelible.models.exchange import Exchange, HttpRequest, Recording, recording
-from indelible.store.failures import DatabaseUnreachable
+from indelible.store.failures import DatabaseUnreachable, DatabaseUnusable
 from indelible.store.records import AttemptRecord, Record, RecordStore, RunRecord, StepRecord
 from indelible.store.tables import DebugMode, RunKind, RunStatus
 
@@ -180,9 +180,8 @@ class Recorder:
                 await self.clock.sleep(_PAUSE_S)
         except Exception as error:
             _log.warning("Debug records could not be written: %s.", type(error).__name__)
-            for record in batch:
-                if isinstance(record, tuple):
-                    self.count_dropped()
+            for _ in batch:
+                self.count_dropped()
 
     async def _try_to_write(self, records: Sequence[Record]) -> bool:
         """Whether the database was there. What is new is written before what it ends: that may have its own end."""
@@ -191,7 +190,7 @@ class Recorder:
             for run in (record for record in records if isinstance(record, RunRecord)):
                 if run.status == "in_progress" and run.kind != "title":
                     await self._store.close_earlier(run.chat_id, run.id)
-        except DatabaseUnreachable:
+        except (DatabaseUnreachable, DatabaseUnusable):
             return False
         return True
 

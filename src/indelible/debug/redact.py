@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -26,8 +26,22 @@ import msgspec
 from indelible.debug.secrets import BEGINNINGS, REDACTED, is_secret_header, is_secret_name, redact_text, redact_url
 from indelible.surrogates import clean_text
 
-__all__ = ["REDACTED", "redact_body", "redact_headers", "redact_json", "redact_text", "redact_url"]
+__all__ = [
+    "GAP",
+    "REDACTED",
+    "hide_known",
+    "list_secrets",
+    "redact_body",
+    "redact_headers",
+    "redact_json",
+    "redact_text",
+    "redact_url",
+]
 
+GAP: Final = re.compile(r"^\[… [0-9,]+ bytes are missing here …\]$", re.MULTILINE)
+"""The line that stands for the missing middle of a body; see `_mark`."""
+
+_SHORTEST_SECRET: Final = 8
 _MAX_DEPTH: Final = 100
 """Of everything together: a text in a document is one deeper than the document, and so is a document in the text."""
 
@@ -42,12 +56,23 @@ _SUSPICIOUS: Final = (*BEGINNINGS, "\\u")
 """In lower case: what a secret or a sensitive name begins with; and escapes, which may spell anything."""
 
 
-def redact_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers without secrets. A value may be an address without a host, so its parameters are looked at too."""
+def redact_headers(headers: Mapping[str, str], secrets: Sequence[str] = ()) -> dict[str, str]:
     return {
-        redact_text(name): REDACTED if value and is_secret_header(name) else redact_url(redact_text(value))
+        redact_text(name): REDACTED if value and is_secret_header(name) else hide_known(redact_text(value), secrets)
         for name, value in headers.items()
     }
+
+
+def list_secrets(headers: Mapping[str, str]) -> list[str]:
+    """What the sensitive headers of a request hold: a provider may repeat it, and no pattern need know its look."""
+    words = [value.rpartition(" ")[2] for name, value in headers.items() if is_secret_header(name)]
+    return [word for word in words if len(word) >= _SHORTEST_SECRET]
+
+
+def hide_known(text: str, secrets: Sequence[str]) -> str:
+    for secret in secrets:
+        text = text.replace(secret, REDACTED)
+    return text
 
 
 # --- JSON ---
@@ -81,13 +106,13 @@ def _redact(value: Any, *, depth: int) -> Any:
 
 def _redact_pair(key: str, item: Any, *, depth: int) -> tuple[str, Any]:
     name = redact_text(key)
-    if is_secret_name(key) and not _says_nothing(key, item):
+    if is_secret_name(key) and not _says_nothing(name, item):
         return name, REDACTED
     return name, _redact(item, depth=depth + 1)
 
 
-def _says_nothing(key: str, item: Any) -> bool:
-    is_counter = isinstance(item, int | float) and "token" in key.lower()
+def _says_nothing(name: str, item: Any) -> bool:
+    is_counter = isinstance(item, int | float) and "token" in name.lower()
     return is_counter or item is None or isinstance(item, bool) or item in ("", [], {}, REDACTED)
 
 

@@ -2,7 +2,7 @@
 
 When a reply was strange, the question is whether the provider said it or we misheard. Here the recorded body is what
 comes out of the wire; everything behind it is the real thing: decoding, the adapter, the splitter, the fold. What was
-redacted stays so, and a body whose middle is missing ends there, as it would have.
+redacted stays so. A body whose middle is missing ends where the gap begins, for nobody knows what was said in it.
 
 A recording is a small JSON document, so it can be saved and become a test fixture (`indelible.testing.RecordedModel`).
 
@@ -20,8 +20,9 @@ import msgspec
 from yarl import URL
 
 from indelible.clock import Clock, SystemClock
-from indelible.content import Block, Message, Text, Usage
-from indelible.errors import ModelFailed
+from indelible.content import Block, Message, Text, ToolResult, Usage
+from indelible.debug.redact import GAP
+from indelible.errors import Invalid, ModelFailed
 from indelible.loop.record import StepRecord
 from indelible.loop.run import run
 from indelible.models.exchange import HttpRequest, HttpResponse
@@ -37,21 +38,30 @@ _PIECE_BYTES: Final = 4096
 _ONE_TRY: Final = RetryPolicy(max_attempts=1)
 
 
-class Recording(msgspec.Struct, frozen=True, kw_only=True):
+class Recording(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An answer as it was recorded, and how it is to be read."""
 
     wire: str
+    provider: str
     model: str
     status: int
     headers: dict[str, str]
     body: str
 
     def save(self, path: Path) -> None:
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
+        try:
+            path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
+        except OSError as error:
+            raise Invalid(f"{path} cannot be written: {error.strerror}.") from error
 
     @classmethod
     def load(cls, path: Path) -> Recording:
-        return msgspec.json.decode(path.read_bytes(), type=cls)
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=cls)
+        except OSError as error:
+            raise Invalid(f"{path} cannot be read: {error.strerror}.") from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Invalid(f"{path} is no recording: {error}.") from error
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,35 +75,40 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
 
 def make_recording(attempt: AttemptRecord, *, model: str | None) -> Recording | None:
     """What can be replayed of an exchange; None if there was no answer, or if nobody knows its wire."""
-    path = URL(attempt.url).path
-    wire = next((wire for ending, wire in _WIRES.items() if path.endswith(ending)), None)
+    url = URL(attempt.url)
+    wire = next((wire for ending, wire in _WIRES.items() if url.path.endswith(ending)), None)
     if wire is None or attempt.status_code is None:
         return None
+    provider, _, name = (model or "").partition(":")
+    name, at, _ = name.partition("@http")
     return Recording(
         wire=wire,
-        model=(model or "").partition(":")[2].partition("@http")[0] or "unknown",
+        provider=url.authority if at and wire == "openai-chat" else provider or wire,
+        model=name or "unknown",
         status=attempt.status_code,
         headers=attempt.response_headers or {},
-        body=attempt.response_body,
+        body=GAP.split(attempt.response_body, maxsplit=1)[0],
     )
 
 
-def make_model(recording: Recording, *, clock: Clock | None = None) -> WireModel:
-    """A model that answers every call with the recording."""
-    return WireModel(
-        make_wire(recording.wire, official=False),
-        provider=recording.wire,
-        name=recording.model,
-        base_url="http://recording.invalid",
-        headers={},
-        profile=find_profile(recording.wire, recording.model, provider_id=None),
-        http=_Player(recording),
-        clock=clock or SystemClock(),
-    )
+class ReplayedModel(WireModel):
+    """Answers every call with the recording."""
+
+    def __init__(self, recording: Recording, *, clock: Clock | None = None) -> None:
+        super().__init__(
+            make_wire(recording.wire, official=False, provider=recording.provider),
+            provider=recording.provider,
+            name=recording.model,
+            base_url="http://recording.invalid",
+            headers={},
+            profile=find_profile(recording.wire, recording.model, provider_id=None),
+            http=_Player(recording),
+            clock=clock or SystemClock(),
+        )
 
 
 async def replay(recording: Recording) -> Replayed:
-    """Hear it again. Tools are not run."""
+    """Hear it again. Tools are not run, so there are no results of them."""
     steps: list[StepRecord] = []
 
     def keep(step: StepRecord, _scope: Scope) -> None:
@@ -102,13 +117,14 @@ async def replay(recording: Recording) -> Replayed:
     question = Message(role="user", blocks=[Text("(a recording)")])
     failure: str | None = None
     try:
-        await run(model=make_model(recording), messages=[question], persist_step=keep, max_steps=1, retry=_ONE_TRY)
+        await run(model=ReplayedModel(recording), messages=[question], persist_step=keep, max_steps=1, retry=_ONE_TRY)
     except ModelFailed as failed:
         failure = failed.message if failed.detail is None else f"{failed.message} ({failed.detail})"
     if not steps:
         return Replayed(blocks=[], failure=failure)
     step = steps[0]
-    return Replayed(blocks=step.blocks, reason=step.finish_reason, usage=step.usage, failure=failure)
+    said = [block for block in step.blocks if not isinstance(block, ToolResult) or block.provider_executed]
+    return Replayed(blocks=said, reason=step.finish_reason, usage=step.usage, failure=failure)
 
 
 class _Player:

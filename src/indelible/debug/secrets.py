@@ -6,8 +6,8 @@ parameter) is sensitive if its words say so, in any spelling: `apiKey`, `API-KEY
 stands: `sk-…`, a bearer token, a JWT, a private key, the password in an address, a value that is given to a sensitive
 name (`OPENAI_API_KEY=…`). The percent signs of an address are looked through, up to three deep.
 
-When in doubt it is a secret: a record that hides too much is a nuisance, one that shows too much is a leak. Nothing is
-hidden by half: a value goes from its first letter to where it ends for certain.
+When in doubt it is a secret: a record that hides too much is a nuisance, one that shows too much is a leak. Every
+pattern looks at the text as it came, and what they find is hidden together: none can take another's beginning away.
 
 Every pattern begins with letters of its own, and whatever it may have to give back is bounded, so the time is linear.
 Most texts hold none of the letters that any pattern begins with; `may_hold_secret` sees that with a few substring
@@ -30,6 +30,7 @@ Place = tuple[int, int]
 """From where to where a secret stands."""
 
 _MAX_ROUNDS: Final = 4
+_MAX_DECODINGS: Final = 3
 
 BEGINNINGS: Final = (
     *("sk-", "rk-", "pk-", "sk_", "rk_", "pk_", "whsec_", "hf_", "xai-", "r8_", "pplx-", "nvapi-", "glpat-", "tvly-"),
@@ -174,7 +175,8 @@ _PIECE: Final = r"(?:\[redacted\]|[^\s\"'`&,;)}\]])"
 _QUOTED: Final = re.compile(r"(?P<quote>\\{0,8}[\"'`])(?P<value>(?:(?!(?P=quote))(?:\\.|[^\\\r\n])){4,}+)")
 _ASSIGNED: Final = re.compile(rf"(?P<value>{_PIECE}{{4,}}+)")
 _TOLD: Final = re.compile(rf"(?={_PIECE}{{0,32}}[0-9]|{_LETTER}{{20}})(?P<value>{_PIECE}{{6,}}+)")
-"""What is assigned is one; what follows a colon may be the next word of a sentence, unless there is a digit in it."""
+"""What is quoted or assigned is one; what follows a colon may be the next word of a sentence, unless a digit is in it.
+Without quotes a value ends at a blank or one of `& , ; ) } ]`."""
 
 _HEADER: Final = re.compile(
     r"(?P<value>(?:bearer|basic|token|negotiate)\s+[^\s\"']+|digest\s[^\r\n]+|[^\s=;&\"']{1,80}=[^\r\n&\"']+)",
@@ -259,6 +261,6 @@ def _find_parts(text: str, start: int, end: int) -> Iterator[Place]:
 
 
 def _decode(text: str) -> str:
-    for _ in range(3):
+    for _ in range(_MAX_DECODINGS):
         text = unquote_plus(text)
     return text

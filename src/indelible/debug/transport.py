@@ -38,7 +38,7 @@ from indelible.debug.body import (
     keep_body,
     read_head,
 )
-from indelible.debug.redact import redact_headers, redact_text, redact_url
+from indelible.debug.redact import hide_known, list_secrets, redact_headers, redact_text, redact_url
 from indelible.debug.sink import Attempt, Sink
 from indelible.models.exchange import HttpRequest, HttpResponse
 
@@ -68,6 +68,7 @@ class RecordedExchange:
         self.end_seen = False
         self._sink = sink
         self._request = request
+        self._secrets: list[str] = []
         self._head: ResponseHead | None = None
         self._started_at: datetime | None = None
         self._answered_at: datetime | None = None
@@ -78,6 +79,7 @@ class RecordedExchange:
         self._number = sink.open(self)
         with self.best_effort():
             self._started_at = sink.clock.now() if request else None
+            self._secrets = list_secrets(request.headers) if request else []
 
     @contextmanager
     def best_effort(self) -> Iterator[None]:
@@ -157,6 +159,7 @@ class RecordedExchange:
                 self._make_entry(error, ended_at)
             elif self._attempt is not None and not self._close_failed:
                 known = self._attempt.error
+                error = hide_known(error, self._secrets)
                 error = error if known is None else f"{known}; then closing failed: {error}"
                 self._attempt = msgspec.structs.replace(self._attempt, status="failed", error=error)
                 self._sink.publish(self._attempt)
@@ -166,20 +169,22 @@ class RecordedExchange:
     def _make_entry(self, error: str | None, ended_at: datetime) -> None:
         """The lock is held."""
         self._is_counted = True
-        request, head = self._request, self._head
+        request, head, secrets = self._request, self._head, self._secrets
         sent_headers = request.headers if request else {}
         got_headers = head.headers if head else {}
         self._attempt = Attempt(
             number=self._number,
             status="completed" if error is None else "failed",
-            error=error,
+            error=None if error is None else hide_known(error, secrets),
             method=request.method if request else head.method if head else "",
-            url=redact_url(request.url) if request else "",
+            url=hide_known(redact_url(request.url), secrets) if request else "",
             request_headers=redact_headers(sent_headers),
-            request=RecordedBody(keep_body(request.body if request else b""), sent_headers, on_bug=self.give_up),
+            request=RecordedBody(
+                keep_body(request.body if request else b""), sent_headers, on_bug=self.give_up, secrets=secrets
+            ),
             status_code=head.status if head else None,
-            response_headers=redact_headers(got_headers),
-            response=RecordedBody(self.body.keep(), got_headers, on_bug=self.give_up),
+            response_headers=redact_headers(got_headers, secrets),
+            response=RecordedBody(self.body.keep(), got_headers, on_bug=self.give_up, secrets=secrets),
             started_at=self._started_at,
             answered_at=self._answered_at,
             ended_at=ended_at,

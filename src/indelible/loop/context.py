@@ -21,7 +21,7 @@ from indelible.loop.chain import Chain
 from indelible.loop.compact import should_compact, summarise
 from indelible.loop.prompt import build_prompt, mark_cache
 from indelible.loop.setup import TurnSetup
-from indelible.models.port import Call, PromptMessage
+from indelible.models.port import Call, CallOptions, PromptMessage
 from indelible.scope import Scope
 
 _log: Final = logging.getLogger(__name__)
@@ -59,16 +59,16 @@ class Context:
         tools = self._setup.box.advertised
         if self._setup.prepare_tools is not None:
             tools = list(_given("prepare_tools", await self._callouts.ask(self._setup.prepare_tools, tools)))
-        return Call(messages=await self._prepare_prompt(), tools=tools, options=self._chain.options)
+        return Call(messages=await self._prepare_prompt(), tools=tools, options=self._choose_options())
 
     async def mend_call(self, call: Call, failure: ModelFailed) -> Call | None:
         """The call without what a retry would only meet again; None if there is nothing to mend."""
         if failure.kind == "chain_broken":
             if not await self._leave_chain():
-                return replace(call, options=self._chain.options)
+                return replace(call, options=self._choose_options())
         elif failure.kind != "context_overflow" or not await self._compact_once():
             return None
-        return replace(call, messages=await self._prepare_prompt(), options=self._chain.options)
+        return replace(call, messages=await self._prepare_prompt(), options=self._choose_options())
 
     async def _leave_chain(self) -> bool:
         """Go on without the chain, with the whole history if it can be had."""
@@ -88,6 +88,14 @@ class Context:
             size_bytes = len(encode(prompt))
             setup.metrics.prompt_sent(model.provider, model.name, size_bytes=size_bytes, messages=len(prompt))
         return prompt
+
+    def _choose_options(self) -> CallOptions:
+        """A tool that the model must use is for the first step: told so again and again, it could never answer."""
+        options = self._chain.options
+        is_first = all(message.role != "assistant" for message in self.added)
+        if is_first or options.parameters.get("tool_choice") in (None, "auto", "none"):
+            return options
+        return replace(options, parameters={**options.parameters, "tool_choice": "auto"})
 
     def _may_prefix(self) -> bool:
         """Whether a reply may be continued where it stands. A model that is told to think first may not."""

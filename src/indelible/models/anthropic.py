@@ -55,6 +55,7 @@ from indelible.models.port import Call, PromptMessage
 from indelible.models.profile import Profile
 from indelible.models.sse import SseEvent
 from indelible.models.wire import WrittenCall
+from indelible.surrogates import clean_value
 
 MAX_TAKE_UPS: Final = 10
 """How often a reply that pauses is taken up. Then what there is of it is the reply."""
@@ -169,15 +170,16 @@ class AnthropicReader:
         if not paused or self._collector is None or self._take_ups >= MAX_TAKE_UPS:
             return None
         said = PromptMessage(role="assistant", blocks=decode_blocks(encode(self._collector.blocks())))
-        container = _read_text(_read_object(self._stop, "container"), "id")
+        container = _read_object(self._stop, "container")
         self._take_ups += 1
         self._spent += self._add_up_usage()
-        self._blocks, self._counts, self._stop, self._stopped = {}, {}, {}, False
+        self._blocks, self._counts, self._stopped = {}, {}, False
+        self._stop = {"container": container} if container else {}
         return PausedCall(
             messages=[*self._call.messages, said],
             tools=self._call.tools,
             options=self._call.options,
-            container=container,
+            container=_read_text(container, "id"),
         )
 
     # --- one method per kind of event ---
@@ -297,16 +299,17 @@ class AnthropicReader:
         """What is known of the end. A value of another kind is not known."""
         for name, kind in (("stop_reason", str), ("stop_sequence", str), ("stop_details", dict), ("container", dict)):
             if change.get(name) and isinstance(change[name], kind):
-                self._stop[name] = change[name]
+                self._stop[name] = clean_value(change[name])
 
     def _count(self, usage: Any) -> None:
         """Counters are totals of this answer: a later one replaces an earlier one."""
         if not isinstance(usage, dict):
             return
-        thinking = _read_object(usage, "output_tokens_details").get("thinking_tokens")
-        for name, value in (*((name, usage.get(name)) for name in _COUNTERS), ("thinking_tokens", thinking)):
-            if type(value) is int and 0 <= value <= _MAX_COUNT:
-                self._counts[name] = value
+        given = {name: usage.get(name) for name in _COUNTERS}
+        given["thinking_tokens"] = _read_object(usage, "output_tokens_details").get("thinking_tokens")
+        self._counts |= {
+            name: count for name, count in given.items() if type(count) is int and 0 <= count <= _MAX_COUNT
+        }
 
     def _add_up_usage(self) -> Usage:
         fresh, written, read, output = (self._counts.get(name, 0) for name in _COUNTERS)
@@ -340,10 +343,9 @@ class _TextBlock:
         """What the block held when it was opened: nothing, as a rule."""
         text = _read_text(content, "text")
         citations = content.get("citations")
-        cited = (
-            [self._cite(each) for each in citations if isinstance(each, dict)] if isinstance(citations, list) else []
-        )
-        return (*([TextDelta(self.id, text)] if text else []), *cited)
+        listed = citations if isinstance(citations, list) else []
+        cited = [self._cite(each) for each in listed if isinstance(each, dict)]
+        return (TextDelta(self.id, text), *cited) if text else cited
 
     def read(self, delta: _Delta) -> Sequence[Part]:
         if delta.text:
@@ -397,9 +399,8 @@ class _CallBlock:
         self._executed = kind != "tool_use"
         self._input = content.get("input")
         self._chunks: list[str] = []
-        self._metadata = _keep_rest(
-            content, {"id", "name", "input"} if self._executed else {"id", "name", "input", "type"}
-        )
+        told = {"id", "name", "input"} if self._executed else {"id", "name", "input", "type"}
+        self._metadata = _keep_rest(content, told)
 
     def start(self) -> Part:
         return ToolInputStart(id=self.id, name=self.name, provider_executed=self._executed)

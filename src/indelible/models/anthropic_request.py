@@ -35,6 +35,7 @@ from indelible.models.wire import WrittenCall
 Json = dict[str, Any]
 
 _PATH: Final = "/v1/messages"
+_BINDING: Final = "thinking-binding-controls-2026-08-01"
 _VERSION: Final = "2023-06-01"
 _EPHEMERAL: Final = {"type": "ephemeral"}
 
@@ -73,7 +74,7 @@ def write_call(call: Call, model: str, profile: Profile) -> WrittenCall:
         body["tools"] = [_write_tool(tool) for tool in call.tools]
     _add_thinking(body, parameters.take_effort(), profile, warnings)
     _add_sampling(body, parameters, profile, warnings)
-    _add_tool_choice(body, parameters, warnings)
+    _add_tool_choice(body, parameters, profile, warnings)
     _add_stop(body, parameters.take_texts("stop"), warnings)
     if user := parameters.take("user", str):
         body["metadata"] = {"user_id": user}
@@ -84,7 +85,7 @@ def write_call(call: Call, model: str, profile: Profile) -> WrittenCall:
     return WrittenCall(
         path=_PATH,
         body=body,
-        headers={"anthropic-version": _VERSION},
+        headers=_bind_thinking(body, profile),
         warnings=[*warnings, *parameters.warn("Anthropic")],
     )
 
@@ -297,17 +298,34 @@ def _add_thinking(body: Json, effort: str | None, profile: Profile, warnings: li
     if effort is None:
         return
     if profile.effort == "level":
-        if effort == "none":
+        if effort == "none" and not profile.always_thinks:
             body["thinking"] = {"type": "disabled"}
             return
+        if effort == "none":
+            effort = "low"
+            warnings.append("The parameter effort was sent as low: this model always thinks.")
         body["thinking"] = {"type": "adaptive", "display": "summarized"}
         body["output_config"] = {"effort": _LEVELS.get(effort, effort)}
     elif profile.effort == "budget":
         if effort in _BUDGETS and _may_begin_to_think(body["messages"]):
             budget, body["max_tokens"] = _fit_budget(_BUDGETS[effort], body["max_tokens"])
             body["thinking"] = {"type": "enabled", "budget_tokens": budget}
+        elif effort in _BUDGETS:
+            warnings.append(_say_unsent("effort", "this reply began without thinking"))
     elif effort != "none":
         warnings.append(_say_unsent("effort", "this model does not think before it answers"))
+
+
+def _bind_thinking(body: Json, profile: Profile) -> dict[str, str]:
+    """The headers. What was thought before a remark went, or before a summary came, is dropped rather than refused."""
+    headers = {"anthropic-version": _VERSION}
+    blocks = (block for message in body["messages"] for block in message["content"])
+    if not profile.binds_thinking or body.get("thinking", {}).get("type") == "disabled":
+        return headers
+    if not any(block["type"] in {"thinking", "redacted_thinking"} for block in blocks):
+        return headers
+    body.setdefault("thinking", {"type": "adaptive"})["block_binding"] = {"prefix_mismatch_behavior": "drop_block"}
+    return {**headers, "anthropic-beta": _BINDING}
 
 
 def _fit_budget(wanted: int, max_tokens: int) -> tuple[int, int]:
@@ -319,12 +337,14 @@ def _fit_budget(wanted: int, max_tokens: int) -> tuple[int, int]:
 
 def _may_begin_to_think(messages: Sequence[Json]) -> bool:
     """Whether a budget is taken: not while a reply goes on that began without thinking."""
-    said = next((at for at in reversed(range(len(messages))) if messages[at]["role"] == "assistant"), None)
-    if said is None:
-        return True
-    after = [block for message in messages[said + 1 :] for block in message["content"]]
-    goes_on = not after or after[0]["type"] == "tool_result"
-    return not goes_on or messages[said]["content"][0]["type"] in {"thinking", "redacted_thinking"}
+    asked = next((at for at in reversed(range(len(messages))) if _is_question(messages[at])), -1)
+    begun = next((message for message in messages[asked + 1 :] if message["role"] == "assistant"), None)
+    return begun is None or begun["content"][0]["type"] in {"thinking", "redacted_thinking"}
+
+
+def _is_question(message: Json) -> bool:
+    """Whether the user begins something new here. Words behind results belong to the reply that asked for those."""
+    return bool(message["role"] == "user" and message["content"][0]["type"] != "tool_result")
 
 
 def _add_sampling(body: Json, parameters: Parameters, profile: Profile, warnings: list[str]) -> None:
@@ -333,7 +353,7 @@ def _add_sampling(body: Json, parameters: Parameters, profile: Profile, warnings
     for name, value in given.items():
         if value is None:
             continue
-        if profile.effort == "level":
+        if not profile.samples:
             warnings.append(_say_unsent(name, "newer models of Anthropic do not take it"))
         elif _thinks(body) and (name != "top_p" or value < _MIN_TOP_P_THINKING):
             warnings.append(_say_unsent(name, "Anthropic does not take it while the model thinks"))
@@ -343,23 +363,25 @@ def _add_sampling(body: Json, parameters: Parameters, profile: Profile, warnings
             body[name] = value
 
 
-def _add_tool_choice(body: Json, parameters: Parameters, warnings: list[str]) -> None:
+def _add_tool_choice(body: Json, parameters: Parameters, profile: Profile, warnings: list[str]) -> None:
     wish = parameters.take("tool_choice", str)
     one_by_one = parameters.take("parallel_tool_calls", bool) is False
     forced = wish not in {None, "auto", "none"}
-    if forced and ("tools" not in body or _thinks(body)):
+    is_thinking = body.get("thinking", {}).get("type") == "enabled" or profile.always_thinks
+    if forced and ("tools" not in body or is_thinking):
         why = "Anthropic forces no tool while the model thinks" if "tools" in body else "there are no tools"
         warnings.append(_say_unsent("tool_choice", why))
-        forced, wish = False, None
+        wish = None
     if "tools" not in body or (wish is None and not one_by_one):
         return
-    choice: Json = (
-        {"type": "any"}
-        if wish == "required"
-        else {"type": "tool", "name": wish}
-        if forced
-        else {"type": wish or "auto"}
-    )
+    choice: Json
+    match wish:
+        case None | "auto" | "none":
+            choice = {"type": wish or "auto"}
+        case "required":
+            choice = {"type": "any"}
+        case _:
+            choice = {"type": "tool", "name": wish}
     if one_by_one and wish != "none":
         choice["disable_parallel_tool_use"] = True
     body["tool_choice"] = choice

@@ -62,7 +62,6 @@ PROVIDERS: Final[dict[str, Provider]] = {
         "openai-chat", "https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY", "google"
     ),
     "groq": Provider("openai-chat", "https://api.groq.com/openai/v1", "GROQ_API_KEY", "groq"),
-    "mistral": Provider("openai-chat", "https://api.mistral.ai/v1", "MISTRAL_API_KEY", "mistral"),
     "ollama": Provider("openai-chat", "http://localhost:11434/v1", None, None),
     "openrouter": Provider("openai-chat", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "openrouter"),
     "together": Provider("openai-chat", "https://api.together.xyz/v1", "TOGETHER_API_KEY", "together"),
@@ -71,7 +70,7 @@ PROVIDERS: Final[dict[str, Provider]] = {
 _SETTING_OF: Final = {"anthropic": "anthropic", "openai": "openai", "openai-chat": "openai"}
 """Whose settings (`…_api_key`, `…_base_url`) and variables (`…_BASE_URL`) hold for which provider."""
 
-_BEFORE_ADDRESS: Final = re.compile(r"@(?=https?://)")
+_BEFORE_ADDRESS: Final = re.compile(r"@(?=https?://)", re.IGNORECASE)
 """Where a name ends and an address begins; model names may hold an `@` too."""
 
 
@@ -94,6 +93,16 @@ class Catalog:
         self._environment = os.environ if environment is None else environment
         self._http: Http | None = None
 
+    def load(self) -> None:
+        """Load what a provider's model needs: half a second that nobody should wait for later. A thread may do it."""
+        from genai_prices import data_snapshot  # noqa: PLC0415
+
+        from indelible.models import wires  # noqa: F401, PLC0415
+        from indelible.models.http import Http  # noqa: PLC0415
+
+        data_snapshot.get_snapshot()
+        self._http = self._http or Http()
+
     async def aclose(self) -> None:
         if self._http is not None:
             await self._http.aclose()
@@ -111,7 +120,7 @@ class Catalog:
         if provider is None or not rest:
             _fail_unknown(name)
         model, *given = _BEFORE_ADDRESS.split(rest, maxsplit=1)
-        if not model:
+        if not model or any(letter <= " " for letter in name):
             _fail_unknown(name)
         place = self._find_place(name, provider_name, provider, given[0] if given else None)
         return self._make(name, provider_name, provider, model, place)
@@ -124,14 +133,16 @@ class Catalog:
         from indelible.models.wires import make_wire  # noqa: PLC0415
 
         self._http = self._http or Http()
-        speaker = provider_name if place.official or provider.wire != "openai-chat" else _read_host(place.address)
+        host = _read_host(place.address)
+        speaker = provider_name if place.official or provider.wire != "openai-chat" else host
         is_openai = place.official and provider.wire == provider_name
         wire = make_wire(provider.wire, official=is_openai, provider=speaker)
         profile = find_profile(provider.wire, model, provider_id=provider.prices if place.official else None)
         return WireModel(
             wire,
             provider=speaker,
-            name=model,
+            name=model if place.official or speaker == host else f"{model}@{host}",
+            asked_as=model,
             base_url=place.address,
             headers=wire.authorise(place.key) if place.key else {},
             profile=replace(profile, chains=name in self._settings.chain_models),
@@ -148,7 +159,7 @@ class Catalog:
         variable = None if given is None else self._find_allowed(name, address)
         key: str | None = None
         if variable:
-            key = self._environment.get(variable) or _fail_without_key(_read_host(address), variable)
+            key = _clean_key(self._environment.get(variable)) or _fail_without_key(_read_host(address), variable)
         elif _read_origin(address) == _read_origin(own):
             key = self._read_own_key(provider_name, provider)
         official = _read_origin(address) == _read_origin(provider.address)
@@ -158,7 +169,7 @@ class Catalog:
 
     def _find_allowed(self, name: str, address: str) -> str | None:
         """Which variable holds the key for an address that somebody named. Raises if nobody allowed it."""
-        allowed = {check_address(listed): variable for listed, variable in self._settings.base_urls.items()}
+        allowed = {_check_listed(listed): variable for listed, variable in self._settings.base_urls.items()}
         if address not in allowed and name not in (self._settings.model, *self._settings.models):
             raise ModelFailed(
                 f"The address {address} may not be asked. Whoever runs Indelible can allow it: the setting base_urls.",
@@ -177,7 +188,7 @@ class Catalog:
         prefix = _SETTING_OF.get(provider_name)
         given = getattr(self._settings, f"{prefix}_api_key") if prefix is not None else None
         key = given or (self._environment.get(provider.key) if provider.key is not None else None)
-        return key.strip() or None if key else None
+        return _clean_key(key)
 
 
 # --- names and addresses ---
@@ -199,6 +210,22 @@ def check_address(address: str) -> str:
         "The address of a provider must be like https://host/v1, without a name, a password or a query in it.",
         kind="config",
     )
+
+
+def _check_listed(address: str) -> str:
+    try:
+        return check_address(address)
+    except ModelFailed as failure:
+        raise ModelFailed(f"In the setting base_urls: {failure.message}", kind="config") from failure
+
+
+def _clean_key(key: str | None) -> str | None:
+    """A key as it is sent; a line end behind it comes from the file that it was read from."""
+    if key is None or not key.strip():
+        return None
+    if not key.strip().isascii() or not key.strip().isprintable():
+        raise ModelFailed("An API key has letters in it that no key has. Set it anew.", kind="config")
+    return key.strip()
 
 
 def _read_origin(address: str) -> tuple[str, str | None, int | None]:

@@ -24,6 +24,7 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 from yarl import URL
 
+from indelible.errors import ModelFailed
 from indelible.models.exchange import HttpRequest, HttpResponse, recording
 
 CONNECT_TIMEOUT_S: Final = 15.0
@@ -35,6 +36,7 @@ class Http:
 
     def __init__(self, *, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> None:
         self._connect_timeout_s = connect_timeout_s
+        self._certificates = ssl.create_default_context()
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -82,7 +84,7 @@ class Http:
 
     def _make_session(self) -> aiohttp.ClientSession:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s)
-        connector = aiohttp.TCPConnector(limit=0, ssl=ssl.create_default_context())
+        connector = aiohttp.TCPConnector(limit=0, ssl=self._certificates)
         return aiohttp.ClientSession(
             connector=connector,
             timeout=timeout,
@@ -100,7 +102,17 @@ def find_proxy(url: URL) -> str | None:
     proxies = getproxies()
     if not url.host or not proxies or proxy_bypass(f"{url.host}:{url.port}" if url.port else url.host):
         return None
-    return proxies.get(url.scheme) or proxies.get("all")
+    kind = url.scheme if proxies.get(url.scheme) else "all"
+    proxy = proxies.get(kind)
+    if not proxy:
+        return None
+    proxy = proxy if "://" in proxy else f"http://{proxy}"
+    if not proxy.lower().startswith(("http://", "https://")):
+        raise ModelFailed(
+            f"The proxy that the environment variable {kind.upper()}_PROXY names is none that speaks HTTP.",
+            kind="config",
+        )
+    return proxy
 
 
 class _Response:

@@ -112,7 +112,9 @@ def _decode_chunk(data: bytes) -> _Chunk:
             if b"\\ud" not in data.lower():
                 raise
             return msgspec.convert(json.loads(data), _Chunk)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except msgspec.MsgspecError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise msgspec.DecodeError(str(error)) from error
 
 

@@ -144,6 +144,8 @@ class ResponsesReader:
         self._text: OpenText | None = None
         self._own_calls: dict[str, OpenCall] = {}
         self._told = 0
+        self._ended: set[int] = set()
+        self._ended_items = 0
         self._called = False
         self._refused = False
         self._response: Item = {}
@@ -287,6 +289,8 @@ class ResponsesReader:
     def _take_item(self, index: int, item: Item) -> list[Part]:
         """A whole item, of which deltas may have come."""
         opened = () if index in self._items else self._open_item(index, item)
+        if index not in self._items:  # it is told in one piece, or not at all
+            self._note_end(index)
         asked = self._own_calls.get(get_text(item, "call_id") or "") if _is_answer(item) else None
         answered = read_results(asked, item) if asked is not None else ()
         return [*opened, *self._finish_item(index, item), *answered]
@@ -324,6 +328,8 @@ class ResponsesReader:
     def _finish_item(self, index: int, item: Item) -> list[Part]:
         """The end of what is open at this place; the item holds all of it, or is empty if it never came."""
         parts: list[Part] = []
+        if index in self._items:
+            self._note_end(index)
         match self._items.get(index):
             case OpenMessage() as message:
                 self._finish_message(index, item, parts)
@@ -338,6 +344,10 @@ class ResponsesReader:
                     parts += read_results(call, item)
         self._items.pop(index, None)
         return parts
+
+    def _note_end(self, index: int) -> None:
+        self._ended.add(index)
+        self._ended_items += 1
 
     def _finish_message(self, index: int, item: Item, parts: list[Part]) -> None:
         for at, content in enumerate(list_objects(item.get("content"))):
@@ -369,12 +379,16 @@ class ResponsesReader:
         return self._end({**(_decode_response(data).response or {}), **_CUT})
 
     def _end(self, response: Item) -> list[Part]:
+        """What the response itself holds is told last, of items that no event has ended."""
         parts: list[Part] = []
-        if not self._told:
-            for index, item in enumerate(list_objects(response.get("output"))):
+        output = list_objects(response.get("output"))
+        has_unseen = len(output) > self._ended_items + len(self._items)
+        for index, item in enumerate(output):
+            if index in self._items or (has_unseen and index not in self._ended):
                 parts += self._take_item(index, item)
-        for index in list(self._items):
-            parts += self._finish_item(index, {} if _read_cut(response) is None else _CUT)
+        for index, left in list(self._items.items()):
+            is_known = not isinstance(left, OpenCall) or bool(left.told)
+            parts += self._finish_item(index, {} if _read_cut(response) is None and is_known else _CUT)
         self._response = response
         self.complete = self.over = True
         return parts

@@ -58,6 +58,13 @@ def get_text(values: Mapping[str, Any] | None, name: str) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
+def _ask_to_think(effort: str | None, summary: str | None) -> dict[str, Any] | None:
+    """Whoever asks for effort wants to see it. Accounts that OpenAI has not verified get no summaries: `none`."""
+    wished = summary or ("auto" if effort else "none")
+    reasoning = {"effort": effort, "summary": None if wished == "none" else wished}
+    return {name: value for name, value in reasoning.items() if value} or None
+
+
 def write_call(call: Call, model: str) -> WrittenCall:
     """The whole request."""
     parameters = Parameters(call.parameters)
@@ -74,7 +81,7 @@ def write_call(call: Call, model: str) -> WrittenCall:
         "max_output_tokens": parameters.take("max_tokens", int),
         "temperature": parameters.take("temperature", float),
         "top_p": parameters.take("top_p", float),
-        "reasoning": {"effort": effort, "summary": "auto"} if effort else None,
+        "reasoning": _ask_to_think(effort, parameters.take("summary", str)),
         "text": {"verbosity": verbosity} if verbosity else None,
         "service_tier": parameters.take("service_tier", str),
         "safety_identifier": parameters.take("user", str),

@@ -4,6 +4,7 @@
     max_tokens                       the most that a reply may hold
     stop                             a list of texts that end it
     effort                           how hard to think: none, minimal, low, medium, high, xhigh, max
+    summary                          what is shown of the thinking: auto, concise, detailed, none
     tool_choice                      auto, none, required, or the name of a tool
     parallel_tool_calls              true or false
     seed, frequency_penalty, presence_penalty, verbosity, service_tier, user
@@ -25,7 +26,7 @@ T = TypeVar("T")
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 NAMES: Final = frozenset(
     {"temperature", "top_p", "top_k", "max_tokens", "stop", "effort", "tool_choice", "parallel_tool_calls", "seed"}
-    | {"frequency_penalty", "presence_penalty", "verbosity", "service_tier", "user"}
+    | {"frequency_penalty", "presence_penalty", "verbosity", "service_tier", "user", "summary"}
 )
 _KINDS: Final[dict[Any, str]] = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
 

@@ -11,7 +11,7 @@ unknown model has no price rather than a wrong one.
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 import msgspec
@@ -28,7 +28,10 @@ _THINKS_FIRST: Final = re.compile(
 _RETURNS_REASONING: Final = re.compile(r"deepseek|kimi.*thinking|minimax-m2|glm-4\.[5-9]|glm-5", re.IGNORECASE)
 """Models of Chat Completions that want their reasoning back while they call tools."""
 
-_CLAUDE_NAME: Final = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[-.](\d{1,2})(?!\d))?", re.IGNORECASE)
+_CLAUDE_NAME: Final = re.compile(
+    r"claude-(?:(?P<family>[a-z]+)-)?(?P<major>\d+)(?:[-.](?P<minor>\d{1,2})(?!\d))?", re.IGNORECASE
+)
+_THINKING_FAMILIES: Final = frozenset({"fable", "mythos"})
 _LATER_THAN_ALL: Final = (99, 0)
 _CLAUDE_OUTPUT_TOKENS: Final = (((3, 5), 4096), ((3, 7), 8192), ((4, 5), 32_000))
 """The most that a reply of an older Claude model holds: before version 3.5, before 3.7, before 4.5."""
@@ -41,8 +44,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
     provider_id, model: under which name its prices are found. max_output_tokens: the most a reply may hold, for wires
     that must be told. returns_reasoning: it wants its reasoning back while it calls tools. continues_prefix: it goes on
-    with a reply that is the last message. chains: whether the user wants chain mode (SPEC §4) for it. effort: how it is
-    told how hard to think: by a level's name, by a budget of tokens, or not at all.
+    with a reply that is the last message. samples: it takes a temperature and the like. always_thinks: that can not be
+    switched off. binds_thinking: its signed thinking is refused behind a conversation that has changed. chains: whether
+    the user wants chain mode (SPEC §4) for it. effort: how it is told how hard to think: by a level's name, by a budget
+    of tokens, or not at all.
     """
 
     provider_id: str | None = None
@@ -53,6 +58,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     thinks_first: bool = False
     continues_prefix: bool = False
     returns_reasoning: bool = False
+    samples: bool = True
+    always_thinks: bool = False
+    binds_thinking: bool = False
     chains: bool = False
     effort: Effort = "level"
 
@@ -92,17 +100,21 @@ def find_profile(wire: str, model: str, *, provider_id: str | None) -> Profile:
 def _describe_claude(model: str) -> dict[str, Any]:
     """The habits of a Claude model by its version; one without a version is taken for a new one."""
     name = _CLAUDE_NAME.search(model)
-    version = (int(name[1]), int(name[2] or 0)) if name else _LATER_THAN_ALL
+    version = (int(name["major"]), int(name["minor"] or 0)) if name else _LATER_THAN_ALL
+    family = (name["family"] or "").lower() if name else ""
     limits = [tokens for before, tokens in _CLAUDE_OUTPUT_TOKENS if version < before]
     effort: Effort = "none" if version < (3, 7) else "budget" if version < (4, 6) else "level"
     return {
         "max_output_tokens": limits[0] if limits else 64_000,
         "continues_prefix": version < (4, 6),
+        "samples": version < (4, 7),
+        "always_thinks": family in _THINKING_FAMILIES or (family == "opus" and version >= (5, 5)),
+        "binds_thinking": version >= (5, 1),
         "effort": effort,
     }
 
 
-@cache
+@lru_cache(maxsize=256)
 def _find_window(provider_id: str | None, model: str) -> int | None:
     if provider_id is None:
         return None

@@ -89,7 +89,7 @@ class SseDecoder:
         value = value.removeprefix(b" ")
         if name == b"data":
             self._data.append(value)
-            self._data_bytes += len(value)
+            self._data_bytes += len(value) + 1
             self._check_size(0)
         elif name == b"event":
             self._event = value

@@ -27,7 +27,7 @@ import aiohttp
 import msgspec
 
 from indelible.clock import Clock
-from indelible.content import Finish, Part, StreamWarning, Usage
+from indelible.content import Finish, KeepAlive, Part, StreamWarning, Usage
 from indelible.errors import ModelFailed
 from indelible.models.exchange import HttpRequest, HttpResponse, Sender
 from indelible.models.failures import classify_response, garbled
@@ -37,8 +37,10 @@ from indelible.models.sse import EventTooLarge, SseDecoder, SseEvent
 
 MAX_ERROR_BYTES: Final = 64 * 1024
 _ERROR_BODY_S: Final = 10.0
+_SHORTEST_KEY: Final = 8
 _USAGE_S: Final = 5.0
 _LAST_BYTES_S: Final = 0.25
+_ALIVE: Final = KeepAlive()
 _NO_STREAMS: Final = ("application/json", "application/problem+json", "text/html")
 _BROKEN_TRANSPORT: Final = (aiohttp.ClientError, OSError, EOFError, TimeoutError)
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -91,7 +93,8 @@ class Wire(Protocol):
 class WireModel:
     """A model of a provider. It satisfies the loop's port (port.py); the catalog makes it (catalog.py).
 
-    `headers` go with every request; the key is one of them.
+    `headers` go with every request; the key is one of them. `asked_as` is the model's name at its provider, where
+    that is not the name by which we tell it from others.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class WireModel:
         *,
         provider: str,
         name: str,
+        asked_as: str | None = None,
         base_url: str,
         headers: Mapping[str, str],
         profile: Profile,
@@ -108,6 +112,7 @@ class WireModel:
     ) -> None:
         self.provider = provider
         self.name = name
+        self._asked_as = asked_as or name
         self.context_limit = profile.context_limit
         self.inline_thinking = profile.inline_thinking
         self.thinks_first = profile.thinks_first
@@ -128,16 +133,20 @@ class WireModel:
         reader = self._wire.open_reader(call, self._profile)
         asked: Call | None = call
         while asked is not None:
-            written = self._wire.write(asked, self.name, self._profile)
+            written = self._wire.write(asked, self._asked_as, self._profile)
             for warning in written.warnings if asked is call else ():
                 yield StreamWarning(warning)
             async with self._http.send(self._make_request(written)) as response:
                 await self._check_head(response)
                 decoder = SseDecoder()
                 while not reader.complete and (chunk := await response.read()):
+                    told = False
                     for event in self._decode(decoder, chunk):
                         for part in self._read(reader, event):
                             yield part
+                            told = True
+                    if not told:
+                        yield _ALIVE  # half an event, or a comment: whoever sends those is not silent
                 if not reader.complete:
                     return
                 await self._read_rest(response, decoder, reader)
@@ -183,23 +192,17 @@ class WireModel:
     async def _read_rest(self, response: HttpResponse, decoder: SseDecoder, reader: WireReader) -> None:
         """What follows a complete reply. Nothing that goes wrong here makes it less complete."""
         try:
-            async with asyncio.timeout(_USAGE_S) as limit:
-                while True:
-                    if reader.over:
-                        limit.reschedule(asyncio.get_running_loop().time() + _LAST_BYTES_S)
+            async with asyncio.timeout(_USAGE_S):
+                while not reader.over:
                     chunk = await response.read()
                     if not chunk:
                         return
                     for event in decoder.feed(chunk):
-                        reader.read(event)
-        except (
-            *_BROKEN_TRANSPORT,
-            ModelFailed,
-            EventTooLarge,
-            msgspec.MsgspecError,
-            UnicodeDecodeError,
-            RecursionError,
-        ):
+                        self._read(reader, event)
+            async with asyncio.timeout(_LAST_BYTES_S):
+                while await response.read():
+                    pass
+        except (*_BROKEN_TRANSPORT, EventTooLarge):
             return
 
     # --- errors ---
@@ -228,4 +231,11 @@ class WireModel:
                     pieces.append(piece)
         except _BROKEN_TRANSPORT:
             pass
-        return b"".join(pieces)[:MAX_ERROR_BYTES]
+        return self._hide_key(b"".join(pieces)[:MAX_ERROR_BYTES])
+
+    def _hide_key(self, body: bytes) -> bytes:
+        """Some providers repeat the key that they refuse, and what they say is shown to people."""
+        for value in self.headers.values():
+            key = value.rpartition(" ")[2].encode()
+            body = body.replace(key, b"[removed]") if len(key) >= _SHORTEST_KEY else body
+        return body

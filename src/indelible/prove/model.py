@@ -3,8 +3,11 @@
 It remembers nothing, as a real one does not: it reads the last wish and what was said since from its prompt, and goes
 on behind the last word. Told a history in which its own words are wrong, it fails, and the turn with it.
 
-The servers that are killed ask it over HTTP (provider.py). What it knows of a conversation is what was written on a
-wire and read again, so remarks and instructions to go on stand there as words of a user; they are no wishes.
+The servers that are killed ask it over HTTP (provider.py), so what it knows of a conversation was written on a wire and
+read again: remarks and instructions to go on stand there as a user's words, and a wire may make one text of several.
+
+Must stay true (tests/prove/test_proof_model.py): whatever the wire, it goes on with the newest wish, behind its last
+word.
 """
 
 from __future__ import annotations
@@ -89,7 +92,7 @@ def _call_tool(call_id: str, name: str) -> list[Part]:
 def _find_wish(messages: Sequence[PromptMessage]) -> tuple[Wish, Sequence[PromptMessage]]:
     """The user's last wish, and what was said and done since."""
     for at in reversed(range(len(messages))):
-        wish = Wish.parse(_read_text(messages[at])) if messages[at].role == "user" else None
+        wish = Wish.find_last(_read_text(messages[at])) if messages[at].role == "user" else None
         if wish is not None:
             return wish, messages[at + 1 :]
     raise ModelFailed("Nobody has a wish that this model knows.", kind="config", retryable=False)

@@ -37,8 +37,16 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def parse(cls, text: str) -> Self | None:
         found = _PATTERN.fullmatch(text)
-        if found is None:
-            return None
+        return None if found is None else cls._read(found)
+
+    @classmethod
+    def find_last(cls, text: str) -> Self | None:
+        """The last wish in a text that may hold more: a wire can make one message of several."""
+        found = list(_PATTERN.finditer(text))
+        return cls._read(found[-1]) if found else None
+
+    @classmethod
+    def _read(cls, found: re.Match[str]) -> Self:
         number, words, pace_ms, tools, thoughts = (int(group) for group in found.groups())
         return cls(number=number, words=words, pace_ms=pace_ms, tools=tools, thoughts=thoughts)
 

@@ -1,6 +1,7 @@
 """Tools for testing what is built on Indelible: a scripted model, part builders, a clock to move, a simulated provider.
 
-The provider needs aiohttp and is loaded when somebody asks for it (tests/testing/test_provider_replies.py).
+What needs aiohttp is loaded when somebody asks for it (tests/testing/test_provider_replies.py): the provider, and a
+model that says what was recorded.
 """
 
 from __future__ import annotations
@@ -14,11 +15,17 @@ from indelible.testing.model import ScriptedModel, ScriptEnded
 
 if TYPE_CHECKING:
     from indelible.testing.provider import SeenRequest, SimulatedProvider, faults, write_reply
+    from indelible.testing.recorded import RecordedModel
 
-_OF_THE_PROVIDER: Final = frozenset({"SeenRequest", "SimulatedProvider", "faults", "write_reply"})
+_PROVIDER: Final = "indelible.testing.provider"
+_LOADED_LATER: Final = {
+    **dict.fromkeys(("SeenRequest", "SimulatedProvider", "faults", "write_reply"), _PROVIDER),
+    "RecordedModel": "indelible.testing.recorded",
+}
 
 __all__ = [
     "ManualClock",
+    "RecordedModel",
     "ScriptEnded",
     "ScriptedModel",
     "SeenRequest",
@@ -30,6 +37,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _OF_THE_PROVIDER:
+    if name not in _LOADED_LATER:
         raise AttributeError(f"module 'indelible.testing' has no attribute {name!r}")
-    return getattr(importlib.import_module("indelible.testing.provider"), name)
+    return getattr(importlib.import_module(_LOADED_LATER[name]), name)
