@@ -11,9 +11,10 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from bench import loop, providers, store, worker
+from bench import debug, loop, providers, store, worker
 
 BENCHES: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+    "debug": debug.measure,
     "loop": loop.measure,
     "providers": providers.measure,
     "store": store.measure,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import pty
 import re
@@ -25,6 +26,8 @@ import indelible
 from indelible.content import Message, TextDelta
 from indelible.models import Call, PromptMessage
 from indelible.models.demo import DemoModel
+from indelible.settings import load_settings
+from indelible.testing import SimulatedProvider, faults, parts
 
 DEADLINE_S = 30.0
 INDELIBLE = [sys.executable, "-m", "indelible"]
@@ -324,6 +327,102 @@ def test_a_chat_in_a_pipe_is_kept_and_listed_and_can_be_resumed_by_number() -> N
     assert re.fullmatch(r"  1  \d{4}-\d\d-\d\d \d\d:\d\d  waiting  chat_\w+  .*", first)
     assert second.startswith("  2  ")
     assert [message.text for message in load_messages() if message.role == "user"] == ["hello", "help"]
+
+
+# --- what was recorded -------------------------------------------------------------------
+
+
+def record_chat() -> str:
+    """A chat with a provider that refuses once and then answers, all of it recorded; its key."""
+
+    async def talk() -> None:
+        said = [parts.text_delta("1", "It is raining."), parts.finish()]
+        async with SimulatedProvider([said], [faults.Status(429)]) as provider:
+            settings = load_settings(
+                model=f"openai:m@{provider.base_url('openai')}", debug="all", titles=False, retry_base_s=0
+            )
+            async with indelible.open(settings=settings) as app:
+                await (await app.create(title="Rain")).send("Is it raining?")
+
+    asyncio.run(talk())
+    (run,) = json.loads(run_indelible("debug", "--json").stdout)
+    return str(run["id"])
+
+
+def test_what_was_recorded_is_printed_as_a_tree_and_one_run_of_it_in_full() -> None:
+    run = record_chat()
+    tree = run_indelible("debug")
+    assert (tree.returncode, tree.stderr) == (0, "")
+    head, first, step, refused, heard = tree.stdout.splitlines()
+    assert re.fullmatch(r"chat_\w+ Rain", head)
+    assert first.startswith(f"└── {run} turn · completed · openai:m@http://127.0.0.1:")
+    assert step.startswith("    └── step 1 · completed · ")
+    assert refused.startswith("        ├── attempt 1.1 · completed · HTTP 429 · POST http://127.0.0.1:")
+    assert heard.startswith("        └── attempt 1.2 · completed · HTTP 200 · POST http://127.0.0.1:")
+    assert run_indelible("debug", "1").stdout == run_indelible("debug", "show").stdout == tree.stdout
+    whole = run_indelible("debug", "--run", run, "--full")
+    assert "Is it raining?" in whole.stdout
+    assert "event: response.completed" in whole.stdout
+    assert json.loads(run_indelible("debug", "--run", run, "--json").stdout)["id"] == run
+
+
+def test_an_answer_is_replayed_saved_and_replayed_from_the_file() -> None:
+    run = record_chat()
+    done = run_indelible("debug", "replay", run, "--save", "rain.json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[:2] == [
+        f"replay · completed · {run}, attempt 1.2 · openai",
+        "text  It is raining.",
+    ]
+    assert done.stdout.splitlines()[-1] == "Saved as rain.json."
+    again = run_indelible("debug", "replay", "rain.json")
+    assert again.stdout.splitlines()[1:] == done.stdout.splitlines()[1:-1]
+    refused = run_indelible("debug", "replay", run, "--attempt", "1.1")
+    assert refused.returncode == 0
+    assert "replay · failed" in refused.stdout
+    assert "429" in refused.stdout
+
+
+def test_records_can_be_looked_at_beside_a_chat_that_is_open() -> None:
+    with open_session("chat", "--pace", "0") as session:
+        session.wait_for(PROMPT)
+        session.type("hello\n")
+        session.wait_for("I am the demo model")
+        session.wait_for(PROMPT)
+        done = run_indelible("debug")
+    assert done.returncode == 0
+    assert re.fullmatch(r"Nothing was recorded of chat_\w+( \S.*)?\. The setting 'debug' is 'errors'\.\n", done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        ((), 1, "There are no chats yet."),
+        (("7",), 1, "There are no chats yet."),
+        (("--run", "run_nope"), 1, "There is no run 'run_nope'."),
+        (("replay", "run_nope"), 1, "There is no run 'run_nope'."),
+        (("replay",), 2, "Missing argument 'RUN|FILE'"),
+        (("replay", "notes.json"), 1, "notes.json is no recording"),
+        (("replay", "notes.json", "--attempt", "1.1"), 1, "A file holds one exchange"),
+        (("--limit", "0"), 2, "--limit"),
+        (("show", "1", "2"), 2, "2"),
+    ],
+)
+def test_a_mistake_about_records_is_one_line(
+    arguments: tuple[str, ...], status: int, said: str, working_directory: Path
+) -> None:
+    (working_directory / "notes.json").write_text("{}")
+    done = run_indelible("debug", *arguments)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr.startswith("indelible: ")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_help_of_debug_has_examples() -> None:
+    told = run_indelible("debug", "--help").stdout
+    assert "indelible debug --run RUN --json" in told
+    assert "indelible debug replay RUN --attempt 1.2 --save strange.json" in told
 
 
 # --- the database --------------------------------------------------------------------------

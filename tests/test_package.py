@@ -22,7 +22,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
-HEAVY = "aiohttp alembic asyncpg fastapi prometheus_client rich sqlalchemy typer uvicorn"
+HEAVY = (
+    "aiohttp aiosqlite alembic anthropic asyncpg fastapi genai_prices httpx2 openai prometheus_client pydantic "
+    "pydantic_settings rich sqlalchemy starlette typer uvicorn yarl"
+)
 
 TURN = """
 import asyncio, pathlib, sys

@@ -20,6 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from indelible.errors import IndelibleError, ModelFailed
 
@@ -303,6 +304,70 @@ def chats(
     from indelible.terminal import print_chats  # noqa: PLC0415
 
     print_chats(settings, limit=limit)
+
+
+class _ShowUnlessNamed(TyperGroup):
+    """`indelible debug 2` is `indelible debug show 2`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        is_named = bool(args) and (args[0] in self.commands or args[0] == "--help")
+        return super().parse_args(ctx, args if is_named else ["show", *args])
+
+
+debug_app: Final = typer.Typer(cls=_ShowUnlessNamed)
+app.add_typer(debug_app, name="debug")
+
+
+@debug_app.callback(
+    epilog="""Examples:\n
+    indelible debug                       what was recorded of the last chat\n
+    indelible debug 2                     of another: its number, or its id\n
+    indelible debug --run RUN             what was sent, and what came back\n
+    indelible debug --run RUN --json      the same, for other programs
+
+    indelible debug replay RUN            hear the last answer of it again\n
+    indelible debug replay RUN --attempt 1.2 --save strange.json"""
+)
+def debug() -> None:
+    """See what was sent to providers and what came back. Without a command it is 'show'."""
+
+
+@debug_app.command()
+def show(
+    chat: Annotated[
+        str | None, typer.Argument(metavar="[CHAT]", help="Its number or its id. Otherwise the last one.")
+    ] = None,
+    *,
+    run: Annotated[str | None, typer.Option(metavar="RUN", help="Show this run only, with headers and bodies.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Do not shorten bodies.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+    limit: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="How many runs at most.")] = 20,
+    database: Annotated[str | None, typer.Option(metavar="URL", help=_DATABASE)] = None,
+) -> None:
+    """Print the runs of a chat as a tree of steps and attempts, or one run with all that was exchanged."""
+    settings = _read_settings(database=database)
+
+    from indelible.terminal.debugging import print_records  # noqa: PLC0415
+
+    print_records(settings, chat_name=chat, run_id=run, limit=limit, full=full, as_json=json)
+
+
+@debug_app.command()
+def replay(
+    target: Annotated[str, typer.Argument(metavar="RUN|FILE", help="A run, or a recording that was saved.")],
+    *,
+    attempt: Annotated[
+        str | None, typer.Option(metavar="STEP.NUMBER", help="Which exchange of the run. Otherwise the last one.")
+    ] = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Keep it as a fixture for tests.")] = None,
+    database: Annotated[str | None, typer.Option(metavar="URL", help=_DATABASE)] = None,
+) -> None:
+    """Hear a recorded answer again, offline, and show the blocks that it gives."""
+    settings = _read_settings(database=database)
+
+    from indelible.terminal.debugging import print_replay  # noqa: PLC0415
+
+    print_replay(settings, target, place=attempt, save_to=save)
 
 
 @app.command(

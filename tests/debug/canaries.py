@@ -10,6 +10,10 @@ from base64 import b64encode
 from typing import Final
 
 CANARY: Final = "canary"
+PRIVATE_KEY: Final = "-----BEGIN PRIVATE KEY-----\ncanary\ncanary\n-----END PRIVATE KEY-----"
+PRIVATE_KEY_WITH_A_BLANK_LINE: Final = (
+    "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4\n\ncanary\n-----END RSA PRIVATE KEY-----"
+)
 
 LOOKS: Final = (
     "sk-canarycanary",
@@ -48,15 +52,15 @@ LOOKS: Final = (
     "eyJcanarycanary.canarycanary",
     "eyJcanarycanary.canarycanary.canary_canary",
     "eyJcanarycanary..canary.canarycanary.canary",  # an encrypted one
-    "-----BEGIN PRIVATE KEY-----\ncanary\ncanary\n-----END PRIVATE KEY-----",
-    "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4\n\ncanary\n-----END RSA PRIVATE KEY-----",
+    PRIVATE_KEY,
+    PRIVATE_KEY_WITH_A_BLANK_LINE,
     "-----BEGIN PGP PRIVATE KEY BLOCK-----\n\ncanary\n-----END PGP PRIVATE KEY BLOCK-----",
     "-----BEGIN OPENSSH PRIVATE KEY-----\ncanary\ncanary",  # without an end
     "Bearer canarycanarycanary",
     "bearer   canary0canary",
     "BEARER\tcanary.canary=0",
     "Token canary0canary",
-    f"Basic {b64encode(b'canary:canary').decode()} canary0canary".split(" canary", maxsplit=1)[0],
+    f"Basic {b64encode(b'canary:canary').decode()}",
     "basic canary0canary==",
     "https://canary:canary@host/path",
     "https://canary@host",

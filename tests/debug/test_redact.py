@@ -11,7 +11,15 @@ import time
 from typing import Any, Final
 
 import pytest
-from tests.debug.canaries import CANARY, LOOKS, NAMES, ORDINARY, ORDINARY_NAMES
+from tests.debug.canaries import (
+    CANARY,
+    LOOKS,
+    NAMES,
+    ORDINARY,
+    ORDINARY_NAMES,
+    PRIVATE_KEY,
+    PRIVATE_KEY_WITH_A_BLANK_LINE,
+)
 
 from indelible.debug.redact import REDACTED, redact_body, redact_headers, redact_json
 
@@ -272,7 +280,7 @@ def test_data_that_was_to_be_json_and_is_none_is_replaced(data: str) -> None:
 def test_data_of_words_stays_and_is_looked_at() -> None:
     check_kept("data: hello\ndata:  and more, 12 tokens\n\ndata: bye\n\n", SSE)
     assert check_hidden("data: it is\ndata: sk-canarycanary\n\n", SSE) == "data: it is\ndata: [redacted]\n\n"
-    private_key = LOOKS[36].replace("\n", "\ndata: ")
+    private_key = PRIVATE_KEY.replace("\n", "\ndata: ")
     assert check_hidden(f"data: {private_key}\n\n", SSE) == "data: [redacted]\n\n"
 
 
@@ -304,7 +312,8 @@ def test_an_event_stream_is_known_without_its_content_type() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", ['{"credentials":\n{"a": "canary"}}', f"Sorry.\n\n{LOOKS[37]}\n", "<p>sk-canarycanary</p>"]
+    "body",
+    ['{"credentials":\n{"a": "canary"}}', f"Sorry.\n\n{PRIVATE_KEY_WITH_A_BLANK_LINE}\n", "<p>sk-canarycanary</p>"],
 )
 def test_what_is_called_an_event_stream_may_be_something_else(body: str) -> None:
     check_hidden(body, SSE)
@@ -420,7 +429,7 @@ def test_halves_of_a_secret_beside_a_gap_are_not_kept(secret: str) -> None:
 def test_a_private_key_whose_beginning_is_missing_is_hidden() -> None:
     tail = "canary\ncanary\n-----END RSA PRIVATE KEY-----\nlast words"
     assert redact_gap("first\nsecond", tail, TEXT) == f"first\n{MARK}[redacted]last words"
-    again = f"{tail}\n{LOOKS[36]}\nlast words"
+    again = f"{tail}\n{PRIVATE_KEY}\nlast words"
     assert redact_gap("first\nsecond", again, TEXT).endswith("last words\n[redacted]\nlast words")
 
 

@@ -43,9 +43,7 @@ def test_a_cut_reply_stands_last_and_without_the_instruction(provider: str) -> N
             [
                 QUESTION,
                 cut(Text("One,")),
-                Message(
-                    role="user", visibility="model", blocks=[Text("Counted.", {COMPACTION: {"keep_last": 1}})]
-                ),
+                Message(role="user", visibility="model", blocks=[Text("Counted.", {COMPACTION: {"keep_last": 1}})]),
             ],
             id="it is a summary",
         ),

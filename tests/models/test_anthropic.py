@@ -550,7 +550,7 @@ def test_event_that_is_no_json_is_not_passed_over() -> None:
 
 def test_event_that_is_nested_without_end_is_a_failure() -> None:
     deep = b'{"index": 0, "content_block": ' + b"[" * 100_000
-    with pytest.raises(ModelFailed, match="internal error"):
+    with pytest.raises(msgspec.DecodeError, match="nested too deeply"):
         read([SseEvent("content_block_start", deep, None)])
 
 

@@ -220,7 +220,14 @@ PRIVATE: Final[dict[type, list[Metadata]]] = {
         {"reasoning_details": [{"type": "reasoning.text", "text": "hm", "signature": "sealed"}]},
         {"type": "server_tool_use"},
         {"id": "fc_1", "custom": True},
-        {"item": {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "x"}}},
+        {
+            "item": {
+                "type": "web_search_call",
+                "id": "ws_1",
+                "status": "completed",
+                "action": {"type": "search", "query": "x"},
+            }
+        },
     ],
     ToolResult: [{"type": "web_search_tool_result"}, {"type": 7}],
     Source: [{"type": "url_citation"}],
@@ -242,8 +249,8 @@ def replies(draw: st.DrawFn, wire: WireName) -> list[Message]:
     outputs = [draw(st.sampled_from(["wet", ""])) for _ in calls if reason is None]
     answers = [ToolResult(call.id, call.name, output) for call, output in zip(calls, outputs, strict=False)]
     sealed = seal([*blocks, *answers], reason, AT)
-    for at in draw(st.sets(st.integers(0, len(sealed) - 1), max_size=2)) if sealed else ():
-        sealed[at] = replace(sealed[at], metadata=draw(st.sampled_from(PRIVATE[type(sealed[at])])))
+    if draw(st.integers(0, 2)) == 0:
+        sealed = [replace(block, metadata=draw(st.sampled_from(PRIVATE[type(block)]))) for block in sealed]
     writer = draw(st.sampled_from([wire, wire, wire, None]))
     return to_messages(sealed, partial=reason is not None, reason=reason, provider=writer, model="m")
 

@@ -56,6 +56,6 @@ async def test_tools_without_a_ledger_are_caught(database: str) -> None:
 
 @pytest.mark.parametrize("migrated", ["postgresql"], indirect=True)
 async def test_a_stale_worker_whose_writes_are_taken_is_caught(database: str) -> None:
-    report = await prove_broken(database, "no_fencing", "sigstop", kills=3)
+    report = await prove_broken(database, "no_fencing", "sigstop", kills=4)
 
     assert any(fault.chat_id is not None for fault in report.faults)

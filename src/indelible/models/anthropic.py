@@ -18,7 +18,6 @@ a decoding error; every id is used once in a reply; what goes back is what came 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, Protocol
@@ -50,7 +49,8 @@ from indelible.content import (
 )
 from indelible.fold import Collector
 from indelible.models.anthropic_request import PausedCall, write_call
-from indelible.models.failures import classify_response, garbled
+from indelible.models.decoding import make_decoder
+from indelible.models.failures import classify_response
 from indelible.models.port import Call, PromptMessage
 from indelible.models.profile import Profile
 from indelible.models.sse import SseEvent
@@ -118,8 +118,9 @@ class _Unnamed(msgspec.Struct):
     error: Any = None
 
 
-_decode_delta: Final = msgspec.json.Decoder(_DeltaEvent).decode
-_decode_unnamed: Final = msgspec.json.Decoder(_Unnamed).decode
+_decode_delta: Final[Callable[[bytes], _DeltaEvent]] = make_decoder(_DeltaEvent)
+_decode_unnamed: Final[Callable[[bytes], _Unnamed]] = make_decoder(_Unnamed)
+_decode_any: Final[Callable[[bytes], Any]] = make_decoder(Any)
 
 
 class AnthropicReader:
@@ -147,10 +148,7 @@ class AnthropicReader:
         return self.complete
 
     def read(self, event: SseEvent) -> Sequence[Part]:
-        try:
-            parts = self._read_delta(event.data) if event.event == _DELTA else self._read_other(event)
-        except RecursionError as error:
-            raise garbled(_NAME, "It sent an event that is nested too deeply.") from error
+        parts = self._read_delta(event.data) if event.event == _DELTA else self._read_other(event)
         if self._collector is not None:
             for part in parts:
                 self._collector.add(part)
@@ -211,10 +209,7 @@ class AnthropicReader:
         return _ALIVE
 
     def _read_delta(self, data: bytes) -> Sequence[Part]:
-        try:
-            event = _decode_delta(data)
-        except msgspec.DecodeError as refusal:
-            event = _decode_halves(data, _DeltaEvent, refusal)
+        event = _decode_delta(data)
         delta = event.delta
         if delta is None:
             return _ALIVE
@@ -445,29 +440,13 @@ def _describe_upload(content: Metadata) -> File:
 
 
 def _decode_object(data: bytes) -> Metadata:
-    try:
-        value = msgspec.json.decode(data)
-    except msgspec.DecodeError as refusal:
-        value = _decode_halves(data, Any, refusal)
+    value = _decode_any(data)
     return value if isinstance(value, dict) else {}
 
 
 def _find_name(data: bytes) -> str:
-    try:
-        unnamed = _decode_unnamed(data)
-    except msgspec.DecodeError as refusal:
-        unnamed = _decode_halves(data, _Unnamed, refusal)
+    unnamed = _decode_unnamed(data)
     return unnamed.type or ("error" if unnamed.error else "")
-
-
-def _decode_halves(data: bytes, kind: Any, refusal: msgspec.DecodeError) -> Any:
-    """JSON that escapes half a surrogate pair, which msgspec refuses. The loop joins the halves."""
-    if b"\\ud" not in data.lower():
-        raise refusal
-    try:
-        return msgspec.convert(json.loads(data), kind)
-    except ValueError as error:
-        raise msgspec.DecodeError(str(error)) from error
 
 
 def _read_object(value: Metadata, name: str) -> Metadata:

@@ -19,8 +19,7 @@ arbitrary chunk raises nothing but `ModelFailed` or a decoding error, and after 
 from __future__ import annotations
 
 import base64
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -41,6 +40,7 @@ from indelible.content import (
     Usage,
 )
 from indelible.errors import ModelFailed
+from indelible.models.decoding import make_decoder
 from indelible.models.failures import classify_response
 from indelible.models.openai_chat_calls import THOUGHTS, CallPiece, Calls, Details, Function, list_dicts
 from indelible.models.openai_chat_request import write_body
@@ -100,22 +100,7 @@ class _Chunk(msgspec.Struct, gc=False):
     x_groq: Any = None
 
 
-_decode: Final = msgspec.json.Decoder(_Chunk).decode
-
-
-def _decode_chunk(data: bytes) -> _Chunk:
-    """A chunk. Half a surrogate pair, which JSON can escape and msgspec refuses, is taken: the loop joins it."""
-    try:
-        try:
-            return _decode(data)
-        except msgspec.DecodeError:
-            if b"\\ud" not in data.lower():
-                raise
-            return msgspec.convert(json.loads(data), _Chunk)
-    except msgspec.MsgspecError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise msgspec.DecodeError(str(error)) from error
+_decode_chunk: Final[Callable[[bytes], _Chunk]] = make_decoder(_Chunk)
 
 
 # --- the wire ----------------------------------------------------------------------------

@@ -21,7 +21,7 @@ comes out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -38,6 +38,7 @@ from indelible.content import (
     Usage,
 )
 from indelible.errors import ModelFailed
+from indelible.models.decoding import make_decoder
 from indelible.models.failures import classify_response
 from indelible.models.openai_responses_items import (
     OpenCall,
@@ -55,6 +56,8 @@ from indelible.models.port import Call
 from indelible.models.profile import Profile
 from indelible.models.sse import SseEvent
 from indelible.models.wire import WrittenCall
+
+E = TypeVar("E")
 
 _PROVIDER: Final = "openai"
 _UNNAMED: Final = "message"
@@ -123,12 +126,12 @@ class _ResponseEvent(msgspec.Struct):
     response: Item | None = None
 
 
-_decode_kind: Final = msgspec.json.Decoder(_Kind).decode
-_decode_delta: Final = msgspec.json.Decoder(_Delta).decode
-_decode_done: Final = msgspec.json.Decoder(_Done).decode
-_decode_item: Final = msgspec.json.Decoder(_ItemEvent).decode
-_decode_annotation: Final = msgspec.json.Decoder(_AnnotationEvent).decode
-_decode_response: Final = msgspec.json.Decoder(_ResponseEvent).decode
+_decode_kind: Final[Callable[[bytes], _Kind]] = make_decoder(_Kind)
+_decode_delta: Final[Callable[[bytes], _Delta]] = make_decoder(_Delta)
+_decode_done: Final[Callable[[bytes], _Done]] = make_decoder(_Done)
+_decode_item: Final[Callable[[bytes], _ItemEvent]] = make_decoder(_ItemEvent)
+_decode_annotation: Final[Callable[[bytes], _AnnotationEvent]] = make_decoder(_AnnotationEvent)
+_decode_response: Final[Callable[[bytes], _ResponseEvent]] = make_decoder(_ResponseEvent)
 
 
 # --- the reader --------------------------------------------------------------------------

@@ -180,9 +180,10 @@ class WireModel:
         was_complete = reader.complete
         try:
             return reader.read(event)
-        except ModelFailed:
+        except ModelFailed as failure:
             if was_complete:
                 return ()
+            failure.detail = failure.detail and self._hide_key(failure.detail.encode()).decode()
             raise
         except _UNREADABLE as error:
             if was_complete:

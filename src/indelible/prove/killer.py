@@ -30,6 +30,8 @@ _OF_THE_BEGINNING: Final[frozenset[Way]] = frozenset({"at_start", "during_takeov
 _LONGEST_WAIT_S: Final = 0.5
 _LONGEST_LIFE_S: Final = 3.0
 _NAP_S: Final = 0.5
+_NOTICED_AFTER_S: Final = 1.0
+"""Until somebody has looked again (the setting `poll_s`) and taken over the chats of a worker whose lease is over."""
 _PASSES_AT_MOST: Final[dict[Point, int]] = {
     "before_flush": 8,
     "after_flush": 8,
@@ -64,7 +66,7 @@ class Killer:
         self._chance = random.Random(seed)  # noqa: S311  (it only has to be the same next time)
         self._ways = ways
         self._deck: list[Way] = []
-        self._past_lease_s = 1.5 * dead_after_s
+        self._past_lease_s = dead_after_s + _NOTICED_AFTER_S
         self._provoke = provoke
         self._on_kill = on_kill
 

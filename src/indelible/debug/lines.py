@@ -1,0 +1,102 @@
+"""Lines that may hold something to hide, found quickly in a stream of lines that are nearly alike.
+
+A token of a streamed reply is a few letters in an envelope of hundreds, the same for every token. So of a line that
+begins and ends as an earlier one did only the middle is new, and only that, with a few letters on either side, is
+searched: what lies within the envelope was searched before. And each beginning is looked for once, in all that is new
+of all lines together, which is ten times quicker than looking for all of them in each line.
+
+Must stay true (tests/debug/test_lines.py): no line that holds a beginning is missed. One that does not may be taken for
+suspicious, if it shares its envelope with one that does: it is then only looked at more closely.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+_LINES: Final = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z")
+_SHORT: Final = 40
+"""A line that is not longer has no envelope to speak of."""
+
+
+def split_lines(text: str, beginnings: Sequence[str]) -> Iterator[tuple[str, bool]]:
+    """Each line with its end, and whether one of these beginnings, given in lower case, may be in it."""
+    lines, lowered = _cut(text), _cut(text.lower())
+    if len(text) != sum(map(len, lowered)):  # a few letters are longer in lower case
+        yield from ((line, True) for line in lines)
+        return
+    suspicious = _find_suspicious(_Envelope.open_all(lowered, margin=max(map(len, beginnings))), beginnings)
+    yield from ((line, at in suspicious) for at, line in enumerate(lines))
+
+
+def _cut(text: str) -> list[str]:
+    """The lines with their ends; those of the web may be a carriage return, which is slower to look for."""
+    if "\r" in text:
+        return _LINES.findall(text)
+    *lines, last = text.split("\n")
+    return [*(f"{line}\n" for line in lines), *([last] if last else [])]
+
+
+class _Envelope:
+    """What lines that follow each other have in common: how the line `source` begins, and how it ends."""
+
+    def __init__(self) -> None:
+        self._source = 0
+        self._prefix = self._suffix = ""
+
+    @classmethod
+    def open_all(cls, lines: Sequence[str], *, margin: int) -> list[tuple[str, int]]:
+        """Of each line what is new in it, and the line that has the rest: itself, if it is all new."""
+        envelope = cls()
+        return [
+            (line, at) if len(line) <= _SHORT else envelope._open(line, at, margin) for at, line in enumerate(lines)
+        ]
+
+    def _open(self, line: str, at: int, margin: int) -> tuple[str, int]:
+        if line == self._prefix:
+            return "", self._source
+        if not (line.startswith(self._prefix) and line.endswith(self._suffix, len(self._prefix))):
+            self._prefix = self._prefix[: _count_same(self._prefix, line)]
+            rest = line[len(self._prefix) :]
+            same = _count_same(self._suffix[::-1], rest[::-1])
+            self._suffix = self._suffix[len(self._suffix) - same :]
+        if 2 * (len(self._prefix) + len(self._suffix)) < len(line):
+            self._source, self._prefix, self._suffix = at, line, line
+            return line, at
+        begin = max(0, len(self._prefix) - margin)
+        return line[begin : len(line) - len(self._suffix) + margin], self._source
+
+
+def _count_same(one: str, other: str) -> int:
+    """How many letters of their beginnings are the same."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle - 1)
+    return low
+
+
+def _find_suspicious(opened: Sequence[tuple[str, int]], beginnings: Sequence[str]) -> set[int]:
+    """The lines that hold one of these in what is new in them, or in what they share."""
+    news = "\n".join(new for new, _ in opened)
+    places = sorted(place for beginning in beginnings for place in _find_all(news, beginning))
+    suspicious: set[int] = set()
+    end = 0
+    upcoming = iter(places)
+    place = next(upcoming, None)
+    for at, (new, source) in enumerate(opened):
+        end += len(new) + 1
+        if source in suspicious:
+            suspicious.add(at)
+        while place is not None and place < end:
+            suspicious.add(at)
+            place = next(upcoming, None)
+    return suspicious
+
+
+def _find_all(text: str, part: str) -> Iterator[int]:
+    place = text.find(part)
+    while place >= 0:
+        yield place
+        place = text.find(part, place + 1)

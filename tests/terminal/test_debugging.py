@@ -1,0 +1,231 @@
+"""What was recorded, as it is drawn in a terminal: all of it can be read, and nothing of it can move a cursor."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+
+from indelible.app import App
+from indelible.content import Block, Reasoning, Source, Text, ToolCall, ToolResult, Usage
+from indelible.debug.replay import Recording, Replayed
+from indelible.errors import NotFound
+from indelible.store.records import AttemptRecord, RunRecord, StepRecord, WholeRun, WholeStep
+from indelible.terminal.debugging import choose_attempt, draw_replay, draw_run, draw_runs, find_run, load_runs
+from indelible.testing import ScriptedModel
+
+OpenApp = Callable[..., AbstractAsyncContextManager[App]]
+
+NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
+HOSTILE = "a\x1b[2Jb\x9b31mc\x07d\r[bold]e[/bold]"
+HARMLESS = "a\ufffd[2Jb\ufffd31mc\ufffdd[bold]e[/bold]"
+
+
+def at(seconds: float) -> datetime:
+    return NOON + timedelta(seconds=seconds)
+
+
+def make_attempt(number: int, **fields: Any) -> AttemptRecord:
+    known: dict[str, Any] = {"run_id": "run_1", "step": 1, "number": number, "status": "completed", "method": "POST"}
+    known |= {"status_code": 200, "url": "https://host/v1/messages", "started_at": NOON, "head_at": at(0.25)}
+    known |= {"request_headers": {"content-type": "application/json"}, "request_body": '{"model": "m"}'}
+    known |= {"response_headers": {"content-type": "text/event-stream"}, "response_body": "data: {}\n\n" * 200}
+    return AttemptRecord(**{**known, "ended_at": at(1.5), **fields})
+
+
+def make_run(*attempts: AttemptRecord, **fields: Any) -> WholeRun:
+    step = WholeStep(
+        run_id="run_1", step=1, status="completed", started_at=NOON, ended_at=at(2), attempts=list(attempts)
+    )
+    known: dict[str, Any] = {"id": "run_1", "chat_id": "chat_1", "turn_id": "turn_1", "kind": "turn", "worker_id": "w"}
+    known |= {"status": "completed", "model": "anthropic:m", "started_at": NOON, "ended_at": at(2.5), "steps": [step]}
+    return WholeRun(**{**known, **fields})
+
+
+def print_out(shown: RenderableType, *, width: int = 500, colours: bool = False) -> str:
+    paper = io.StringIO()
+    console = Console(
+        file=paper,
+        width=width,
+        highlight=False,
+        force_terminal=colours,
+        color_system="truecolor" if colours else None,
+    )
+    console.print(shown)
+    return paper.getvalue()
+
+
+def strip_colours(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+# --- the tree ---
+
+
+def test_the_tree_tells_status_times_method_address_answer_error_and_sizes() -> None:
+    refused = make_attempt(1, status_code=429, response_body="{}", ended_at=at(0.5))
+    unanswered = make_attempt(
+        2, status="failed", status_code=None, error="no route", head_at=None, response_headers=None, response_body=""
+    )
+    run = make_run(refused, unanswered, make_attempt(3))
+    told = print_out(draw_runs("chat_1 Rain", [run])).splitlines()
+    when = f"{NOON.astimezone():%Y-%m-%d %H:%M:%S}"
+    where, answered = "POST https://host/v1/messages", "(answered after 0.25 s)"
+    assert told == [
+        "chat_1 Rain",
+        f"└── run_1 turn · completed · anthropic:m · {when} · 2.50 s",
+        "    └── step 1 · completed · 2.00 s",
+        f"        ├── attempt 1.1 · completed · HTTP 429 · {where} · 0.50 s {answered} · 14 B sent, 2 B received",
+        f"        ├── attempt 1.2 · failed · no answer · {where} · 1.50 s · 14 B sent, 0 B received · no route",
+        f"        └── attempt 1.3 · completed · HTTP 200 · {where} · 1.50 s {answered} · 14 B sent, 2.0 kB received",
+    ]
+
+
+def test_what_still_runs_has_no_length_yet() -> None:
+    run = make_run(status="in_progress", ended_at=None, model=None, steps=[])
+    (_, line) = print_out(draw_runs("chat_1", [run])).splitlines()
+    assert line == f"└── run_1 turn · in progress · {NOON.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def test_on_a_narrow_terminal_lines_are_folded_and_nothing_is_lost() -> None:
+    run = make_run(make_attempt(1), error="It was given up. " * 10, status="interrupted")
+    wide, narrow = (print_out(draw_runs("chat_1", [run]), width=width) for width in (1000, 60))
+    assert all(len(line) <= 60 for line in narrow.splitlines())
+    assert re.findall(r"\w+", wide) == re.findall(r"\w+", narrow)
+
+
+# --- one run ---
+
+
+def test_one_run_shows_headers_and_bodies_shortened_unless_all_is_wanted() -> None:
+    run = make_run(make_attempt(1))
+    short, full = (print_out(draw_run(run, full=full)) for full in (False, True))
+    for told in (short, full):
+        assert "content-type: application/json" in told
+        assert "content-type: text/event-stream" in told
+        assert '"model": "m"' in told
+    assert "[… 800 more characters: --full shows them …]" in short
+    assert (short.count("data: {}"), full.count("data: {}")) == (120, 200)
+    assert "--full" not in full
+
+
+def test_json_is_laid_out_and_what_is_none_is_shown_as_it_is() -> None:
+    run = make_run(make_attempt(1, request_body='{"a": {"é": 1}}', response_body="not JSON {"))
+    lines = [line.strip(" │└─├") for line in print_out(draw_run(run, full=False)).splitlines()]
+    assert lines[lines.index('"a": {') :][:3] == ['"a": {', '"é": 1', "}"]
+    assert "not JSON {" in lines
+
+
+def test_an_exchange_without_an_answer_shows_what_was_sent_only() -> None:
+    unanswered = make_attempt(1, status_code=None, response_headers=None, response_body="")
+    lines = [line.strip(" │└─├") for line in print_out(draw_run(make_run(unanswered), full=False)).splitlines()]
+    assert "sent" in lines
+    assert "received" not in lines
+
+
+# --- foreign text ---
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_nothing_in_a_record_is_a_command_to_the_terminal_or_markup(full: bool) -> None:
+    attempt = make_attempt(
+        1,
+        status="failed",
+        error=HOSTILE,
+        method=HOSTILE,
+        url=HOSTILE,
+        request_headers={HOSTILE: HOSTILE},
+        request_body=HOSTILE,
+        response_headers={HOSTILE: HOSTILE},
+        response_body=HOSTILE,
+    )
+    run = make_run(attempt, error=HOSTILE, model=HOSTILE, status="error")
+    for shown in (draw_runs(HOSTILE, [run]), draw_run(run, full=full)):
+        told = strip_colours(print_out(shown, colours=True))
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", told)
+        assert told.count(HARMLESS) >= 5
+
+
+def test_nothing_in_a_replay_is_a_command_to_the_terminal_or_markup() -> None:
+    blocks: list[Block] = [
+        Text(HOSTILE),
+        Reasoning(text=HOSTILE),
+        ToolCall(HOSTILE, HOSTILE, HOSTILE),
+        ToolResult(HOSTILE, HOSTILE, HOSTILE, provider_executed=True),
+        Source(id=HOSTILE, url=HOSTILE),
+    ]
+    replayed = Replayed(blocks=blocks, failure=HOSTILE)
+    recording = Recording(wire="openai", provider="openai", model="m", status=200, headers={}, body="")
+    told = strip_colours(print_out(draw_replay(HOSTILE, recording, replayed), colours=True))
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", told)
+    assert told.count(HARMLESS) >= 6
+
+
+# --- a replay ---
+
+
+def test_a_replay_shows_blocks_reason_tokens_and_failure() -> None:
+    blocks: list[Block] = [
+        Reasoning(text="Hm."),
+        Text("It rains.\nA lot."),
+        ToolCall("c1", "weather", '{"city": "Oslo"}'),
+    ]
+    recording = Recording(wire="openai", provider="openai", model="m", status=200, headers={}, body="")
+    usage = Usage(input_tokens=1200, output_tokens=3)
+    well = Replayed(blocks=blocks, reason="tool_calls", usage=usage)
+    assert print_out(draw_replay("run_1, attempt 1.2", recording, well)).splitlines() == [
+        "replay · completed · run_1, attempt 1.2 · openai",
+        "thinking  Hm.",
+        "text  It rains.",
+        "A lot.",
+        'call  weather {"city": "Oslo"}',
+        "finish  tool_calls · 1,200 tokens in, 3 out",
+    ]
+    badly = Replayed(blocks=[], failure="It broke.")
+    assert print_out(draw_replay("file.json", recording, badly)).splitlines() == [
+        "replay · failed · file.json · openai",
+        "failed  It broke.",
+    ]
+
+
+# --- finding ---
+
+
+@pytest.mark.parametrize(("place", "number"), [(None, 3), ("1.1", 1), ("1.2", 2)])
+def test_an_attempt_is_chosen_by_its_place_or_is_the_last(place: str | None, number: int) -> None:
+    assert choose_attempt(make_run(*map(make_attempt, (1, 2, 3))), place).number == number
+
+
+@pytest.mark.parametrize("place", ["2.1", "1.9", "1", "x", "1.1.1", ""])
+def test_an_attempt_that_is_not_there_is_told_with_those_that_are(place: str) -> None:
+    with pytest.raises(NotFound, match=r"There are: 1\.1, 1\.2\."):
+        choose_attempt(make_run(*map(make_attempt, (1, 2))), place)
+
+
+def test_a_run_without_an_exchange_has_nothing_to_replay() -> None:
+    with pytest.raises(NotFound, match="Nothing was exchanged in run_1"):
+        choose_attempt(make_run(), None)
+
+
+async def test_runs_of_a_chat_are_found_by_its_number_and_one_by_its_own_id(open_chats: OpenApp) -> None:
+    async with open_chats(ScriptedModel(), work=False) as app:
+        chat, other = await app.create(title="Rain"), await app.create()
+        known: dict[str, Any] = {"chat_id": chat.id, "turn_id": None, "kind": "turn", "worker_id": "w"}
+        known |= {"status": "completed", "started_at": NOON, "ended_at": at(1)}
+        runs = [RunRecord(id=f"run_{number}", **known) for number in range(3)]
+        step = StepRecord(run_id=runs[0].id, step=1, status="completed", started_at=NOON, ended_at=NOON)
+        await app.store.records.write([*runs, step])
+        title, found = await load_runs(app, chat.id, limit=10)
+        assert title == f"{chat.id} Rain"
+        assert [run.id for run in found] == [run.id for run in runs]
+        assert [run.id for run in (await load_runs(app, chat.id, limit=2))[1]] == [run.id for run in runs[1:]]
+        assert await load_runs(app, other.id, limit=10) == (other.id, [])
+        assert (await find_run(app, runs[0].id)).steps[0].step == 1
+        with pytest.raises(NotFound, match="There is no run 'run_nope'"):
+            await find_run(app, "run_nope")
