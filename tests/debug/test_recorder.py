@@ -550,10 +550,10 @@ async def test_records_are_forgotten_when_they_are_too_old(workshop: Workshop) -
         recorder = studio.recorders[hired.worker.id]
         chat = await studio.create(None)
         await chat.send("1")
-        await studio.until_ended(chat)
+        await recorder.drain()
         clock.advance(KEPT_S - 1)
         await chat.send("2")
-        await studio.until_ended(chat, 2)
+        await recorder.drain()
         await recorder.clean_up()
         assert len(await studio.load(chat)) == 2
         clock.advance(2)

@@ -89,13 +89,17 @@ async def test_a_write_that_hangs_holds_nobody_up_and_leaving_waits_for_it_only_
         chat = await studio.create(None)
         assert (await chat.send("1")).text == "One."
         assert (await chat.send("2")).text == "Two."
-        leaving = asyncio.create_task(studio.recorders[hired.worker.id].drain())
+        recorder = studio.recorders[hired.worker.id]
+        await clock.advance(1)
+        await records.asked.wait()
+        leaving = asyncio.create_task(recorder.drain())
         await clock.wait_for_timer()
         await clock.advance(1.9)
         assert not leaving.done()
         await clock.advance(0.2)
         await leaving
         records.healed.set()
+        await recorder.drain()
         assert [tell(run) for run in await studio.until_ended(chat, 2)] == [WELL, WELL]
 
 

@@ -12,7 +12,7 @@ suspicious, if it shares its envelope with one that does: it is then only looked
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 _LINES: Final = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z")
@@ -22,16 +22,13 @@ _SHORT: Final = 40
 
 def split_lines(text: str, beginnings: Sequence[str]) -> Iterator[tuple[str, bool]]:
     """Each line with its end, and whether one of these beginnings, given in lower case, may be in it."""
-    lines, lowered = _cut(text), _cut(text.lower())
-    if len(text) != sum(map(len, lowered)):  # a few letters are longer in lower case
-        yield from ((line, True) for line in lines)
-        return
-    suspicious = _find_suspicious(_Envelope.open_all(lowered, margin=max(map(len, beginnings))), beginnings)
+    lines = _cut(text)
+    suspicious = _find_suspicious(_Envelope.open_all(lines, margin=max(map(len, beginnings))), beginnings)
     yield from ((line, at in suspicious) for at, line in enumerate(lines))
 
 
 def _cut(text: str) -> list[str]:
-    """The lines with their ends; those of the web may be a carriage return, which is slower to look for."""
+    """The lines with their ends. Those may be carriage returns, which are slower to look for."""
     if "\r" in text:
         return _LINES.findall(text)
     *lines, last = text.split("\n")
@@ -77,21 +74,22 @@ def _count_same(one: str, other: str) -> int:
     return low
 
 
-def _find_suspicious(opened: Sequence[tuple[str, int]], beginnings: Sequence[str]) -> set[int]:
+def _find_suspicious(opened: Sequence[tuple[str, int]], beginnings: Sequence[str]) -> Collection[int]:
     """The lines that hold one of these in what is new in them, or in what they share."""
     news = "\n".join(new for new, _ in opened)
-    places = sorted(place for beginning in beginnings for place in _find_all(news, beginning))
+    lowered = news.lower()
+    if len(lowered) != len(news):  # a few letters are longer in lower case
+        return range(len(opened))
+    upcoming = iter(sorted(place for beginning in beginnings for place in _find_all(lowered, beginning)))
+    place = next(upcoming, len(news))
     suspicious: set[int] = set()
     end = 0
-    upcoming = iter(places)
-    place = next(upcoming, None)
     for at, (new, source) in enumerate(opened):
         end += len(new) + 1
-        if source in suspicious:
+        if place < end - 1 or source in suspicious:
             suspicious.add(at)
-        while place is not None and place < end:
-            suspicious.add(at)
-            place = next(upcoming, None)
+        while place < end - 1:
+            place = next(upcoming, len(news))
     return suspicious
 
 

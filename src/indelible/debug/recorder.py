@@ -2,10 +2,10 @@
 
 A run is recorded by the task that works on it: entering it makes it the `recording` of that task (models/exchange.py),
 and every exchange of it becomes an attempt of the step that is open. Telling of it only puts a record into a queue; one
-writer per process redacts what is in it, in a thread, and writes it, in small transactions. A database that is away is
-waited for, by the writer alone. The queue is bounded: exchanges that do not fit are dropped and counted, and so is what
-the database refuses. Runs and steps are small, and nobody begins one while the database is away, so they always fit:
-their ends are not lost.
+writer per process redacts what is in it, in a thread, and writes it, a moment later and together with what else there
+is by then, in short transactions. A database that is away is waited for, by the writer alone. The queue is bounded:
+exchanges that do not fit are dropped and counted, and so is what the database refuses. Runs and steps are small, and
+nobody begins one while the database is away, so they always fit: their ends are not lost.
 
 With the mode `errors` everything is held back until a step fails or is tried again. Only then are the run and what was
 held of this step written, and what follows in this step as it comes: a step that goes well costs no write and no
@@ -43,8 +43,9 @@ _log: Final = logging.getLogger(__name__)
 
 MAX_WAITING: Final = 1000
 MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
-_BATCH: Final = 20
-_BATCH_BYTES: Final = 256 * 1024
+_BATCH: Final = 200
+_BATCH_BYTES: Final = 1024 * 1024
+_LINGER_S: Final = 0.25
 _PAUSE_S: Final = 1.0
 _LAST_WORDS_S: Final = 2.0
 _GIVEN_UP: Final = "It was given up."
@@ -81,6 +82,7 @@ class Recorder:
         self._waiting_bytes = 0
         self._loop = asyncio.get_running_loop()
         self._stirred = asyncio.Event()
+        self._due = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -150,14 +152,25 @@ class Recorder:
     async def run(self) -> None:
         while True:
             await self._stirred.wait()
+            await self._linger()
             self._stirred.clear()
             while self._waiting:
                 await self._write(self._take_batch())
             self._idle.set()
 
+    async def _linger(self) -> None:
+        """More is about to come: a transaction costs as much as the tokens of half a reply."""
+        timer = self.clock.call_later(_LINGER_S, self._due.set)
+        try:
+            await self._due.wait()
+        finally:
+            timer.cancel()
+        self._due.clear()
+
     async def drain(self) -> None:
         """Wait until what was told is written, but not for long."""
         deadline = self.clock.call_later(_LAST_WORDS_S, self._idle.set)
+        self._due.set()
         try:
             await self._idle.wait()
         finally:

@@ -52,6 +52,7 @@ _DATA: Final = re.compile(r"(?:\A|[\r\n])data:")
 _DATA_OF_JSON: Final = re.compile(r"(?:\A|[\r\n])data: ?[{\[]")
 _NO_JSON: Final = re.compile(r"|\[(?:DONE|not [A-Za-z ]+, [0-9,]+ bytes|… [0-9,]+ bytes are missing here …)\]")
 _LINES_OF_JSON: Final = ("ndjson", "jsonl", "json-seq", "jsonlines", "json-stream", "stream+json")
+_check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 _SUSPICIOUS: Final = (*BEGINNINGS, "\\u")
 """In lower case: what a secret or a sensitive name begins with; and escapes, which may spell anything."""
 
@@ -148,7 +149,7 @@ def _redact_document(text: str, *, depth: int = 0) -> str | None:
 def _keep_json(text: str) -> str | None:
     """The text if it is JSON. msgspec is quick to see that, and has a stricter notion of it than we."""
     try:
-        msgspec.json.decode(text, type=msgspec.Raw)
+        _check_json(text)
     except msgspec.DecodeError:
         return _redact_document(text)
     return text
@@ -261,16 +262,30 @@ def _redact_events(text: str) -> Iterator[str]:
         event.append(line)
         is_suspicious |= is_line_suspicious
         if line in _LINE_ENDS:
-            yield from _redact_event(event, is_suspicious=is_suspicious)
+            if not is_suspicious and _is_one_document(event):
+                yield from event
+            else:
+                yield from _redact_event(event, is_suspicious=is_suspicious)
             event, is_suspicious = [], False
     yield from _redact_event(event, is_suspicious=is_suspicious)
 
 
+def _is_one_document(event: list[str]) -> bool:
+    """Whether it is as most are: a name, perhaps, and one line with one document of JSON."""
+    if len(event) not in (2, 3) or (len(event) == 3 and event[0].startswith("data:")):
+        return False
+    data = event[-2]
+    if not data.startswith("data: {") or data.count("[") + data.count("{") > _MAX_DEPTH:
+        return False
+    try:
+        _check_json(data[6:])
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
 def _redact_event(lines: list[str], *, is_suspicious: bool) -> Iterator[str]:
     data = [line[5:].rstrip("\r\n").removeprefix(" ") for line in lines if line.startswith("data:")]
-    if not is_suspicious and len(data) == 1 and _redact_data(data[0], is_suspicious=False) is data[0]:
-        yield from lines
-        return
     redacted = _redact_lines_of_data(data, is_suspicious=is_suspicious)
     is_same = redacted in (data, ["\n".join(data)])
     documents = iter(redacted)

@@ -14,13 +14,15 @@ as its last byte is there.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 MAX_EVENT_BYTES: Final = 16 * 1024 * 1024
 _MARK: Final = b"\xef\xbb\xbf"
 
 
-class SseEvent(NamedTuple):
+class SseEvent(msgspec.Struct, frozen=True, gc=False):
     """One event. `data` is its lines joined; `id` is the last one that the stream gave."""
 
     event: str
@@ -56,16 +58,17 @@ class SseDecoder:
         self._after_cr = chunk.endswith(b"\r")
         if b"\r" in chunk:
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        first, *others = chunk.split(b"\n")
-        self._begun.append(first)
-        self._begun_bytes += len(first)
-        self._check_size(self._begun_bytes)
-        if not others:
-            return []
-        lines = [b"".join(self._begun), *others]
+        lines = chunk.split(b"\n")
         rest = lines.pop()
-        self._begun, self._begun_bytes = [rest], len(rest)
-        return self._take_lines(lines)
+        if lines and self._begun:
+            lines[0] = b"".join([*self._begun, lines[0]])
+            self._begun, self._begun_bytes = [], 0
+        events = self._take_lines(lines)
+        if rest:
+            self._begun.append(rest)
+            self._begun_bytes += len(rest)
+            self._check_size()
+        return events
 
     def _skip_mark(self, chunk: bytes) -> bytes:
         chunk = b"".join([*self._begun, chunk])
@@ -74,9 +77,14 @@ class SseDecoder:
         return b"" if self._at_beginning else chunk.removeprefix(_MARK)
 
     def _take_lines(self, lines: list[bytes]) -> list[SseEvent]:
+        """The events that these lines end. Nearly all lines are of the first two kinds, so those are read here."""
         events: list[SseEvent] = []
         for line in lines:
-            if line:
+            if line.startswith(b"data: "):
+                self._add_data(line[6:])
+            elif line.startswith(b"event: "):
+                self._event = line[7:]
+            elif line:
                 self._take(line)
             elif self._data:
                 events.append(self._finish())
@@ -88,19 +96,22 @@ class SseDecoder:
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
-            self._data.append(value)
-            self._data_bytes += len(value) + 1
-            self._check_size(0)
+            self._add_data(value)
         elif name == b"event":
             self._event = value
         elif name == b"id" and b"\0" not in value:
             self._id = value.decode("utf-8", "replace")
+
+    def _add_data(self, value: bytes) -> None:
+        self._data.append(value)
+        self._data_bytes += len(value) + 1
+        self._check_size()
 
     def _finish(self) -> SseEvent:
         event = SseEvent(self._event.decode("utf-8", "replace") or "message", b"\n".join(self._data), self._id)
         self._event, self._data, self._data_bytes = b"", [], 0
         return event
 
-    def _check_size(self, more_bytes: int) -> None:
-        if self._data_bytes + more_bytes > self._max_event_bytes:
+    def _check_size(self) -> None:
+        if self._data_bytes + self._begun_bytes > self._max_event_bytes:
             raise EventTooLarge(f"An event of more than {self._max_event_bytes:,} bytes.")
