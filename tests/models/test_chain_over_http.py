@@ -233,7 +233,7 @@ async def test_s51_the_retry_metric_says_whether_the_chain_was_broken() -> None:
         await caller.ask(model)
 
     def count(kind: str, chain_broken: str) -> float | None:
-        labels = {"provider": "openai", "model": "gpt", "kind": kind, "chain_broken": chain_broken}
+        labels = {"provider": "openai", "model": model.name, "kind": kind, "chain_broken": chain_broken}
         return caller.metrics.registry.get_sample_value("indelible_stream_retries_total", labels)
 
     assert (count("chain_broken", "true"), count("timeout", "false")) == (1, 1)
