@@ -79,6 +79,10 @@ class BodyCapture:
         if len(self._tail) > 2 * TAIL_BYTES:
             del self._tail[:-TAIL_BYTES]
 
+    def release(self) -> None:
+        """Nobody wants it any more."""
+        self._head, self._tail = bytearray(), bytearray()
+
     @property
     def is_whole(self) -> bool:
         return self.size_bytes <= HEAD_BYTES + TAIL_BYTES

@@ -22,7 +22,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Token
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import wraps
 from types import TracebackType
 from typing import Concatenate, Final, ParamSpec, Protocol, Self
@@ -30,6 +30,7 @@ from typing import Concatenate, Final, ParamSpec, Protocol, Self
 from msgspec.structs import replace
 
 from indelible.clock import Clock
+from indelible.debug.secrets import redact_text
 from indelible.debug.sink import Attempt, Sink
 from indelible.debug.transport import SinkRecording
 from indelible.ids import new_id
@@ -80,6 +81,7 @@ class Recorder:
         self._metrics = metrics
         self._waiting: deque[Told] = deque()
         self._waiting_bytes = 0
+        self._waiting_exchanges = 0
         self._loop = asyncio.get_running_loop()
         self._stirred = asyncio.Event()
         self._due = asyncio.Event()
@@ -131,10 +133,11 @@ class Recorder:
             self._loop.call_soon_threadsafe(self._put, record)
 
     def _put(self, record: Told) -> None:
-        is_full = len(self._waiting) >= MAX_WAITING or self._waiting_bytes >= MAX_WAITING_BYTES
-        if is_full and isinstance(record, tuple):
-            self.count_dropped()
-            return
+        if isinstance(record, tuple):
+            if self._waiting_exchanges >= MAX_WAITING or self._waiting_bytes >= MAX_WAITING_BYTES:
+                self.count_dropped()
+                return
+            self._waiting_exchanges += 1
         self._waiting.append(record)
         self._waiting_bytes += _measure(record)
         self._idle.clear()
@@ -184,6 +187,7 @@ class Recorder:
             batch.append(self._waiting.popleft())
             size_bytes += _measure(batch[-1])
         self._waiting_bytes -= size_bytes
+        self._waiting_exchanges -= sum(isinstance(told, tuple) for told in batch)
         return batch
 
     async def _write(self, batch: Sequence[Told]) -> None:
@@ -291,9 +295,13 @@ class RecordedRun:
         self.end("interrupted", _GIVEN_UP)
 
     def give_up(self, bug: Exception) -> None:
+        """Record nothing more of this run. If it was told of, it has its end now."""
         self.is_recording = False
         _log.warning("A run is recorded no further: %s.", type(bug).__name__)
         self._recorder.count_dropped()
+        if self._is_told and self._run.status == "in_progress":
+            ended_at = max(datetime.now(UTC), self._run.started_at)
+            self._recorder.put(replace(self._run, status="error", error=_GIVEN_UP, ended_at=ended_at))
 
     # --- what the worker tells ---
 
@@ -313,6 +321,11 @@ class RecordedRun:
         self._is_asked = True
 
     @_best_effort
+    def note_failure(self) -> None:
+        """The model has failed, and will be asked again: whoever looks meanwhile shall see why."""
+        self._tell_step()
+
+    @_best_effort
     def end_step(self, status: RunStatus, error: str | None = None) -> None:
         self._close_step(status, error)
 
@@ -324,9 +337,11 @@ class RecordedRun:
         self._close_step(status, error)
         if status == "error":
             self._tell_run()
+        error = None if error is None else redact_text(error)
         self._run = replace(self._run, status=status, error=error, ended_at=self._recorder.clock.now())
         if self._is_told:
             self._recorder.put(self._run)
+        self.is_recording = False
 
     # --- what the wire tells ---
 
@@ -371,9 +386,11 @@ class RecordedRun:
         if status == "error":
             self._tell_step()
         if self._step.step in self._told_steps:
+            error = None if error is None else redact_text(error)
             self._recorder.put(replace(self._step, status=status, error=error, ended_at=self._recorder.clock.now()))
         self._step = None
         self._held = []
+        self._sink = Sink()  # a connection of the pool may remember this run for long, and what it exchanged with it
 
     # --- telling ---
 

@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from threading import Lock
 from typing import Final
 
@@ -172,24 +173,33 @@ class RecordedExchange:
         request, head, secrets = self._request, self._head, self._secrets
         sent_headers = request.headers if request else {}
         got_headers = head.headers if head else {}
+        drop = partial(_drop_late, self._sink, self._number)
         self._attempt = Attempt(
             number=self._number,
             status="completed" if error is None else "failed",
             error=None if error is None else hide_known(error, secrets),
             method=request.method if request else head.method if head else "",
             url=hide_known(redact_url(request.url), secrets) if request else "",
-            request_headers=redact_headers(sent_headers),
+            request_headers=redact_headers(sent_headers, secrets),
             request=RecordedBody(
-                keep_body(request.body if request else b""), sent_headers, on_bug=self.give_up, secrets=secrets
+                keep_body(request.body if request else b""), sent_headers, on_bug=drop, secrets=secrets
             ),
             status_code=head.status if head else None,
             response_headers=redact_headers(got_headers, secrets),
-            response=RecordedBody(self.body.keep(), got_headers, on_bug=self.give_up, secrets=secrets),
+            response=RecordedBody(self.body.keep(), got_headers, on_bug=drop, secrets=secrets),
             started_at=self._started_at,
             answered_at=self._answered_at,
             ended_at=ended_at,
         )
         self._sink.publish(self._attempt)
+        self._request = None  # the entry has what is kept of it; the rest may be large
+        self.body.release()
+
+
+def _drop_late(sink: Sink, number: int, bug: Exception) -> None:
+    """An entry whose body could not be redacted, when somebody asked for it."""
+    sink.drop(number, bug)
+    sink.tell()
 
 
 class RecordedResponse:

@@ -108,6 +108,7 @@ class Scribe:
         await self._ledger.settled(call, result)
 
     async def announce_retry(self, event: RetryEvent) -> None:
+        self.record.note_failure()
         told = msgspec.to_builtins(event)
         told["number"] = told.pop("attempt")
         words = Words(rest=await self._close_writer(), retry=told, error={"kind": event.kind, "message": event.message})

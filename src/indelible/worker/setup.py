@@ -49,6 +49,9 @@ class RunRecord(Protocol):
     def begin_step(self, step: int) -> None:
         """The model is about to be asked for this step, for the first time or again."""
 
+    def note_failure(self) -> None:
+        """The model has failed, and will be asked again."""
+
     def end_step(self, status: RunStatus, error: str | None = None) -> None:
         """What became of the step. Once it is told, it stands."""
 
@@ -82,6 +85,8 @@ class NoRecord:
     """Nothing is recorded."""
 
     def begin_step(self, step: int) -> None: ...
+
+    def note_failure(self) -> None: ...
 
     def end_step(self, status: RunStatus, error: str | None = None) -> None: ...
 
