@@ -24,6 +24,7 @@ from tests.store.driver import OWNER, Driver, dump, settle_in
 
 from indelible.ids import new_id
 from indelible.machine import commands as c
+from indelible.machine.commands import Delete
 from indelible.store.engine import begin_read, begin_write
 from indelible.store.records import AttemptRecord, Record, RecordStore, RunRecord, StepRecord
 from indelible.store.sql import SqlStore
@@ -64,6 +65,9 @@ KEPT_BY = {
     "forget_before": {
         "Delete all runs": "runs_that_began_too_long_ago_are_forgotten_with_all_that_is_in_them",
         "No transaction of it": "r12_forgetting_goes_in_short_transactions",
+    },
+    "forget_chat": {
+        "Delete the runs of a chat": "r12_a_chat_that_is_deleted_loses_its_records_first_and_piece_by_piece"
     },
 }
 
@@ -588,3 +592,21 @@ async def test_r12_forgetting_goes_in_short_transactions(
     assert await records.forget_before(NOON, clock=watch, chunk_s=1) == 2
     assert await count_rows(engine) == [0, 0, 0]
     assert watch.asked // 2 > 10, "a few exchanges at a time"
+
+
+async def test_r12_a_chat_that_is_deleted_loses_its_records_first_and_piece_by_piece(
+    chat: Driver, records: SqlRecords, engine: AsyncEngine
+) -> None:
+    other = await Driver(SqlStore(engine), engine).create()
+    large = make_run(chat)
+    exchanges = [make_attempt(large, 1, number) for number in range(1, 41)]
+    kept = make_all(other)
+    await records.write([large, make_step(large, 1), *exchanges, *kept])
+
+    assert await records.forget_chat(chat.id, clock=ManualClock(), chunk_s=0) == 1
+    assert await count_rows(engine) == [1, 1, 1]
+
+    await records.write([make_run(chat, id="run_late")])
+    await chat.do(Delete())
+    assert await count_rows(engine) == [1, 1, 1]
+    assert [run.id for run in await records.list_runs(other.id)] == [kept[0].id]

@@ -140,6 +140,9 @@ class RecordStore(Protocol):
         * No transaction of it is longer than 50 ms by much, and a caller who is cancelled waits for one of them only.
         """
 
+    async def forget_chat(self, chat_id: str, *, clock: Clock) -> int:
+        """Delete the runs of a chat that is about to be deleted, in the same short transactions; how many it were."""
+
 
 def _check_end(status: RunStatus, ended_at: datetime | None) -> None:
     if (status == "in_progress") != (ended_at is None):

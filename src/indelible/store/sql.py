@@ -22,13 +22,13 @@ from msgspec.structs import replace
 from sqlalchemy import URL, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from indelible.clock import Clock
+from indelible.clock import Clock, SystemClock
 from indelible.content import Message, encode
 from indelible.errors import Invalid, NotFound, TooLarge, TooMany
 from indelible.events import Position
 from indelible.machine import Snapshot, decide
 from indelible.machine.acts import Enqueue, TakeQueued
-from indelible.machine.commands import Command, Create
+from indelible.machine.commands import Command, Create, Delete
 from indelible.store.append import Appended, JournalRow, append_group
 from indelible.store.attempts import AttemptView, load_attempts
 from indelible.store.carry_out import Applier
@@ -129,6 +129,8 @@ class SqlStore:
     async def execute(self, chat_id: str, command: Command, words: Words = NO_WORDS) -> Outcome:
         _check_names(chat_id, command)
         self._check_size(words)
+        if isinstance(command, Delete):  # its records may be large, and nobody else could write meanwhile (R12)
+            await self.records.forget_chat(chat_id, clock=SystemClock())
         async with begin_write(self._engine) as connection:
             outcome = await self._carry_out(connection, chat_id, command, words)
         self._tell_committed(outcome)

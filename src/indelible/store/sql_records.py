@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import asdict
-from sqlalchemy import Row, Select, Table, delete, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Row, Select, Table, delete, func, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert as insert_postgres
 from sqlalchemy.dialects.sqlite import insert as insert_sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -115,19 +115,25 @@ class SqlRecords:
             return await _close(connection, found.scalars().all(), REPLACED, await load_now(connection))
 
     async def forget_before(self, moment: datetime, *, clock: Clock, chunk_s: float = CHUNK_S) -> int:
+        return await self._forget(debug_runs.c.started_at < moment, clock, chunk_s)
+
+    async def forget_chat(self, chat_id: str, *, clock: Clock, chunk_s: float = CHUNK_S) -> int:
+        return await self._forget(debug_runs.c.chat_id == chat_id, clock, chunk_s)
+
+    async def _forget(self, due: ColumnElement[bool], clock: Clock, chunk_s: float) -> int:
         forgotten = 0
         while True:
-            chunk = await self._forget_chunk(moment, clock, chunk_s)
+            chunk = await self._forget_chunk(due, clock, chunk_s)
             forgotten += chunk.runs
             if chunk.is_last:
                 return forgotten
 
     @to_its_end
-    async def _forget_chunk(self, moment: datetime, clock: Clock, chunk_s: float) -> _Chunk:
+    async def _forget_chunk(self, due: ColumnElement[bool], clock: Clock, chunk_s: float) -> _Chunk:
         runs = 0
         async with begin_write(self._engine) as connection:
             started_s = clock.monotonic()
-            while (run_id := await _find_oldest(connection, moment)) is not None:
+            while (run_id := await _find_oldest(connection, due)) is not None:
                 runs += await _forget_some(connection, run_id)
                 if clock.monotonic() - started_s >= chunk_s:
                     return _Chunk(runs, is_last=False)
@@ -260,9 +266,9 @@ async def _close(connection: AsyncConnection, run_ids: Sequence[str], error: str
 # --- forgetting ----------------------------------------------------------------------------
 
 
-async def _find_oldest(connection: AsyncConnection, moment: datetime) -> str | None:
-    due = select(debug_runs.c.id).where(debug_runs.c.started_at < moment).order_by(debug_runs.c.started_at).limit(1)
-    found: str | None = (await connection.execute(due.with_for_update(skip_locked=True))).scalar()
+async def _find_oldest(connection: AsyncConnection, due: ColumnElement[bool]) -> str | None:
+    oldest = select(debug_runs.c.id).where(due).order_by(debug_runs.c.started_at).limit(1)
+    found: str | None = (await connection.execute(oldest.with_for_update(skip_locked=True))).scalar()
     return found
 
 
