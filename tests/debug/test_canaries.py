@@ -213,6 +213,24 @@ async def test_the_file_holds_no_canary_that_was_not_said(tmp_path: Path, wire: 
     assert find_canaries(json.dumps(seen) + "".join(told)) == []
 
 
+ODD = {"type": "error", "error": {"type": "invalid_request_error", "code": "odd", "message": f"Odd: {KEY}."}}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("fault", [Status(400, ODD), ErrorEvent(1, ODD)], ids=["status", "event"])
+async def test_a_key_that_a_provider_repeats_is_not_shown_to_people(
+    tmp_path: Path, wire: WireName, fault: Fault
+) -> None:
+    """No pattern knows this key. What the provider says is shown with the error, all of it but the key."""
+    said: Script = [parts.text_delta("t", "Well"), parts.finish()]
+    async with serve(str(tmp_path / "chats.db"), wire, [said], [fault]) as (here, _):
+        chat = await here.client.create_chat("Hello")
+        told = await read_everything(here, chat["id"])
+        seen = await here.client.read_chat(chat["id"])
+    assert "Odd" in seen["error"]["detail"]
+    assert find_canaries(json.dumps(seen) + "".join(told)) == []
+
+
 async def test_no_password_of_a_proxy_is_told_by_the_error_of_a_connection(
     database: str, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -116,6 +116,22 @@ async def test_turns_that_follow_each_other_at_once_all_keep_their_own_end(works
     assert [tell(run) for run in runs] == [("turn", "completed", WELL)] * 4
 
 
+async def test_an_end_that_is_written_together_with_the_next_beginning_stands(workshop: Workshop) -> None:
+    """The next run ends what earlier ones left open: not one whose own end is in the same batch."""
+    async with open_studio(workshop, []) as studio:
+        await studio.hire()
+        chat = await studio.create(None)
+        (recorder,) = studio.recorders.values()
+        with record(studio, chat) as first:
+            await recorder.drain()
+            assert [run.status for run in await studio.load(chat)] == ["in_progress"]
+            first.end("completed")
+        with record(studio, chat) as second:
+            second.end("completed")
+        runs = await studio.until_ended(chat, 2)
+    assert sorted(run.status for run in runs) == ["completed", "completed"]
+
+
 # --- while it runs ---
 
 
