@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import Final
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.testing.provider_scripts import RICH, USAGE, WIRES
 
-from indelible.content import Block, File, Finish, Part, Reasoning, Text, ToolCall, ToolResult
+from indelible.content import Block, File, Finish, Part, Reasoning, Text, ToolCall, ToolInputStart, ToolResult
 from indelible.fold import fold, seal
 from indelible.models.port import Call
 from indelible.models.profile import Profile
@@ -169,7 +169,14 @@ PART: Final = st.one_of(
 )
 
 
+OWN_CALL_WITHOUT_AN_END: list[Part] = [
+    ToolInputStart("a", "f", provider_executed=True),
+    ToolResult("a", "f", "", provider_executed=True),
+]
+
+
 @given(said=st.lists(PART), wire=st.sampled_from(WIRES))
+@example(said=OWN_CALL_WITHOUT_AN_END, wire="openai")
 def test_whatever_is_said_each_event_is_whole_and_the_reply_ends(said: list[Part], wire: WireName) -> None:
     events = write_reply(wire, [*said, parts.finish()])
     assert all(len(SseDecoder().feed(event)) == 1 for event in events)

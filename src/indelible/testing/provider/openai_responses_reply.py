@@ -166,11 +166,11 @@ class ResponsesReply:
                 yield from self._start_call(part)
             case ToolInputDelta() if part.id in self._own_calls:
                 yield from self._report(part.id, *self._own_calls[part.id][1].report_input(part.delta))
-            case ToolInputDelta():
+            case ToolInputDelta() if part.id in self._calls:
                 yield self._calls[part.id].write_delta(part.delta, self._take_number())
             case ToolInputEnd() if part.id in self._own_calls:
                 yield from self._report(part.id, *self._own_calls[part.id][1].report_work())
-            case ToolInputEnd():
+            case ToolInputEnd() if part.id in self._calls:
                 yield from self._end_call(self._calls.pop(part.id))
             case ToolCall() if part.id in self._own_calls:
                 self._own_calls[part.id][1].take_item(part.metadata)
