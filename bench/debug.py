@@ -1,8 +1,9 @@
 """What recording costs: the CPU per token of whole replies, with the mode `all` beside `off`.
 
 Replies come from a provider in a process of its own (SimulatedProvider, real HTTP), at 100 tokens per second in every
-stream, and are read by another process through the adapter and the loop. Everything that recording does is counted:
-keeping what passes, and in the end redacting it and writing it to a SQLite file. The modes take turns in the same
+stream, and are read by another process through the adapter and the loop. What they answer is short, or 100 KB of source
+code, which is full of words that might name a secret. Everything that recording does is counted: keeping what passes,
+and in the end redacting it and writing it to a SQLite file. The modes take turns in the same
 process, which has done all of it once before, and a ratio is taken within each round, so that a machine that is busy
 for a while is busy for both. The median of the ratios is judged; their spread tells how much to believe it.
 """
@@ -10,11 +11,12 @@ for a while is busy for both. The median of the ratios is judged; their spread t
 from __future__ import annotations
 
 import asyncio
+import itertools
 import multiprocessing
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -37,10 +39,12 @@ from indelible.store.tables import DebugMode
 from indelible.testing import SimulatedProvider
 
 _STREAMS: Final = (1, 50)
+_PROMPTS: Final = {"short": 0, "100 KB of code": 100_000}
 _ROUNDS: Final = 5
 _TOKENS: Final = 400
 _TOKEN_INTERVAL_S: Final = 0.01
 _AIM: Final = 1.25
+_PATIENCE_S: Final = 120.0
 _WIRE: Final = "openai-chat"
 
 
@@ -55,7 +59,7 @@ class Speaker:
         prompt = call.messages[-1].blocks[-1]
         assert isinstance(prompt, Text)
         due = time.perf_counter()
-        for number in range(int(prompt.text)):
+        for number in range(int(prompt.text.partition("\n")[0])):
             due += _TOKEN_INTERVAL_S
             await asyncio.sleep(max(0, due - time.perf_counter()))
             yield TextDelta("1", f"word{number} ")
@@ -65,7 +69,7 @@ class Speaker:
 async def measure() -> None:
     console = Console()
     table = Table(
-        *("streams", "off", "all", "all ÷ off", "aim"),
+        *("prompt", "streams", "off", "all", "all ÷ off", "aim"),
         title=f"Recording: CPU per token of replies of {_TOKENS} tokens, median of {_ROUNDS} rounds",
     )
     context = multiprocessing.get_context("spawn")
@@ -77,17 +81,17 @@ async def measure() -> None:
     ):
         measure_replies = partial(_measure_replies, address, directory)
         loop = asyncio.get_running_loop()
-        for streams in _STREAMS:
+        for (prompt, prompt_chars), streams in itertools.product(_PROMPTS.items(), _STREAMS):
             costs_us: dict[DebugMode, list[float]] = {"off": [], "all": []}
             for number in range(_ROUNDS):
                 for mode, measured_us in costs_us.items():
-                    status.update(f"{streams} streams, round {number + 1} of {_ROUNDS}: {mode}")
-                    measured_us.append(await loop.run_in_executor(reader, measure_replies, streams, mode))
+                    status.update(f"{prompt}, {streams} streams, round {number + 1} of {_ROUNDS}: {mode}")
+                    measured_us.append(await loop.run_in_executor(reader, measure_replies, prompt_chars, streams, mode))
             ratios = [all_us / off_us for off_us, all_us in zip(*costs_us.values(), strict=True)]
             shown = [f"{statistics.median(measured_us):.0f} µs" for measured_us in costs_us.values()]
             ratio = statistics.median(ratios)
             spread = f"{ratio:.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-            table.add_row(f"{streams}", *shown, spread, f"≤ {_AIM}: {'reached' if ratio <= _AIM else 'MISSED'}")
+            table.add_row(prompt, f"{streams}", *shown, spread, f"≤ {_AIM}: {'reached' if ratio <= _AIM else 'MISSED'}")
     console.print(table)
 
 
@@ -121,43 +125,54 @@ def _provide(telling: Connection) -> None:
 # --- the reader ----------------------------------------------------------------------------
 
 
-def _measure_replies(address: str, directory: str, streams: int, mode: DebugMode) -> float:
+def _measure_replies(address: str, directory: str, prompt_chars: int, streams: int, mode: DebugMode) -> float:
     """Microseconds of CPU per token of so many replies at once."""
-    return asyncio.run(_read_replies(address, Path(directory) / "bench.db", streams, mode))
+    return asyncio.run(_read_replies(address, Path(directory) / "bench.db", prompt_chars, streams, mode))
 
 
-async def _read_replies(address: str, database: Path, streams: int, mode: DebugMode) -> float:
+def _read_code(size_chars: int) -> str:
+    """Our own, from all over."""
+    files = sorted(Path(indelible.__file__).parent.rglob("*.py"))
+    return "".join(file.read_text() for file in files)[:size_chars]
+
+
+async def _read_replies(address: str, database: Path, prompt_chars: int, streams: int, mode: DebugMode) -> float:
     settings = load_settings(model=f"{_WIRE}:bench@{address}")
     catalog = Catalog(settings)
     model = catalog.find(settings.model)
+    code = _read_code(prompt_chars)
     async with indelible.open(database, work=False) as app:
-        chat = await app.create()
+        chat_ids = [(await app.create()).id for _ in range(streams)]
         recorder = Recorder(app.store.records, mode=mode, kept_s=3600, dead_after_s=8, clock=SystemClock())
         writing = asyncio.create_task(recorder.run())
-        await _read_reply(model, recorder, chat.id, tokens=1)
+        await _read_reply(model, recorder, chat_ids[0], tokens=1, code=code)
         await recorder.drain()
         started_s = time.process_time()
-        await asyncio.gather(*(_read_reply(model, recorder, chat.id, tokens=_TOKENS) for _ in range(streams)))
-        await recorder.drain()
+        replies = [
+            _read_reply(model, recorder, chat_id, tokens=_TOKENS, code=code[at:] + code[:at])  # no two are the same
+            for at, chat_id in enumerate(chat_ids)
+        ]
+        await asyncio.gather(*replies)
+        await recorder.drain(limit_s=_PATIENCE_S)
         cpu_s = time.process_time() - started_s
+        await _check_records(app, chat_ids, exchanges=1 + streams if mode == "all" else 0)
         writing.cancel()
         with suppress(asyncio.CancelledError):
             await writing
-        await _check_records(app, chat.id, 1 + streams if mode == "all" else 0)
     await catalog.aclose()
     return cpu_s / (streams * _TOKENS) * 1e6
 
 
-async def _read_reply(model: Model, recorder: Recorder, chat_id: str, *, tokens: int) -> None:
+async def _read_reply(model: Model, recorder: Recorder, chat_id: str, *, tokens: int, code: str) -> None:
     heard: list[Part] = []
-    with recorder.record(chat_id=chat_id, turn_id=None, kind="title", model=None, worker_id="bench") as record:
+    with recorder.record(chat_id=chat_id, turn_id=None, kind="turn", model=None, worker_id="bench") as record:
         record.begin_step(1)
-        messages = [Message(role="user", blocks=[Text(f"{tokens}")])]
+        messages = [Message(role="user", blocks=[Text(f"{tokens}\n{code}")])]
         await run(model=model, messages=messages, persist_step=lambda step, scope: None, publish=heard.append)
         record.end("completed")
     assert sum(isinstance(part, TextDelta) for part in heard) == tokens, "not every token was heard"
 
 
-async def _check_records(app: indelible.App, chat_id: str, count: int) -> None:
-    runs = await app.store.records.list_runs(chat_id, limit=1000)
-    assert sum(run.attempt_count for run in runs) == count, "what was to be recorded was not"
+async def _check_records(app: indelible.App, chat_ids: Sequence[str], *, exchanges: int) -> None:
+    runs = [run for chat_id in chat_ids for run in await app.store.records.list_runs(chat_id)]
+    assert sum(run.attempt_count for run in runs) == exchanges, "what was to be recorded was not"

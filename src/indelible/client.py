@@ -20,7 +20,8 @@ import json
 import random
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 import aiohttp
@@ -195,8 +196,23 @@ class Client:
         """What was recorded of the work with models, the newest first."""
         return await self._read(f"/chats/{chat_id}/debug/runs", {"before": before, "limit": limit})
 
-    async def read_run(self, chat_id: str, run_id: str) -> dict[str, Any]:
-        return await self._read(f"/chats/{chat_id}/debug/runs/{run_id}")
+    async def read_run(self, chat_id: str, run_id: str, *, bodies: bool = True) -> dict[str, Any]:
+        """One run with all that was exchanged, which may be much; without `bodies`, only how much that is."""
+        return await self._read(f"/chats/{chat_id}/debug/runs/{run_id}", {"bodies": str(bodies).lower()})
+
+    async def save_run(self, chat_id: str, run_id: str, path: Path) -> None:
+        """Write a run as JSON into a file, piece by piece, however large it is. A file that is there is whole."""
+        assert self._session is not None
+        url = f"{self._url}{_PREFIX}/chats/{chat_id}/debug/runs/{run_id}"
+        back_off = _BackOff(self._patience_s)
+        while True:
+            try:
+                with _noting_loss():
+                    async with self._session.get(url) as response:
+                        await _check(response)
+                        return await _save(response, path)
+            except _Unreached as error:
+                await back_off.wait(error)
 
     async def list_models(self) -> list[dict[str, Any]]:
         items: list[dict[str, Any]] = (await self._read("/models"))["items"]
@@ -318,6 +334,23 @@ async def _read_events(response: aiohttp.ClientResponse) -> AsyncIterator[Server
     async for chunk in response.content.iter_any():
         for found in decoder.feed(chunk):
             yield ServerEvent(found.event, found.id, json.loads(found.data))
+
+
+async def _save(response: aiohttp.ClientResponse, path: Path) -> None:
+    """Under another name until all of it is there."""
+    part = path.with_name(f"{path.name}.part")
+    try:
+        with part.open("wb") as file:
+            async for piece in response.content.iter_any():
+                await asyncio.to_thread(file.write, piece)
+        part.replace(path)
+    except (aiohttp.ClientError, TimeoutError):
+        raise
+    except OSError as error:
+        raise Invalid(f"{path} cannot be written: {error.strerror}.") from error
+    finally:
+        with suppress(OSError):
+            part.unlink()
 
 
 async def _check(response: aiohttp.ClientResponse) -> None:

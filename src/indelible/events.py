@@ -97,6 +97,7 @@ class ChatSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     cursor: str
     title: str | None
     model: str | None
+    debug: str | None
     archived: bool
     turn: str | None
     error: Any

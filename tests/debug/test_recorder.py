@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 from tests.debug.answers import JSON, Answer, read_all
@@ -20,7 +21,7 @@ import indelible
 from indelible import tool
 from indelible.app import Chat
 from indelible.content import Part, TextDelta
-from indelible.debug.recorder import RecordedRun
+from indelible.debug.run import RecordedRun
 from indelible.errors import ModelFailed
 from indelible.models.exchange import HttpRequest, recording
 from indelible.models.port import Call
@@ -223,7 +224,7 @@ async def test_a_run_that_is_handed_over_is_interrupted_and_the_next_worker_has_
         chat = await studio.create()
         await workshop.until_said(chat, "Half of ")
         await workshop.dismiss(first)
-        (left,) = await studio.until_ended(chat)
+        (left,) = await studio.load(chat)
         second = await studio.hire()
         await workshop.until_rest(chat)
         runs = await studio.until_ended(chat, 2)
@@ -523,6 +524,50 @@ async def test_a_summary_before_a_step_belongs_to_it_and_is_no_try_at_it(
         told = [tell(run) for run in await studio.load_drained(chat)]
     attempts = [(1, "completed", status), (2, "completed", 200)]
     assert told == ([("turn", "completed", [(2, "completed", attempts)])] if is_told else [])
+
+
+async def test_a_summary_before_the_first_step_is_told_under_the_number_of_that_step(workshop: Workshop) -> None:
+    """Whoever takes a turn over may begin with its fifth step."""
+    async with open_studio(workshop, []) as studio:
+        await studio.hire()
+        chat = await studio.create(None)
+        with record(studio, chat) as run:
+            await exchange(Answer(b"{}", content_type=JSON))
+            run.begin_step(5)
+            await exchange(Answer(b"{}", content_type=JSON))
+            run.end_step("completed")
+            await exchange(Answer(b"{}", content_type=JSON))
+            run.end("interrupted")
+        (found,) = await studio.until_ended(chat)
+    both = [(1, "completed", 200), (2, "completed", 200)]
+    assert tell(found) == ("turn", "interrupted", [(5, "completed", both), (6, "interrupted", both[:1])])
+
+
+async def test_a_run_that_is_left_with_an_error_has_failed(workshop: Workshop) -> None:
+    async with open_studio(workshop, []) as studio:
+        await studio.hire()
+        chat = await studio.create(None)
+        with suppress(ZeroDivisionError), record(studio, chat) as run:
+            run.begin_step(1)
+            raise ZeroDivisionError("sk-canarycanary")
+        (found,) = await studio.until_ended(chat)
+    assert tell(found) == ("turn", "error", [(1, "error", [])])
+    assert found.error == "It was given up: ZeroDivisionError."
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_reply_whose_provider_lingers_is_completed(workshop: Workshop, wire: WireName) -> None:
+    async with open_studio(workshop, [say("Whole."), say("Whole.")], wire=wire) as studio:
+        await studio.hire()
+        ordinary = await studio.create()
+        (run,) = await studio.until_ended(ordinary)
+        body = run.steps[0].attempts[0].response_body
+        studio.provider.faults.append(Stall(at_byte=len(body.encode())))
+        lingering = await studio.create()
+        (run,) = await studio.until_ended(lingering)
+    (attempt,) = run.steps[0].attempts
+    assert (run.status, attempt.status, attempt.error) == ("completed", "completed", None)
+    assert "Whole." in attempt.response_body
 
 
 async def test_an_exchange_that_is_open_when_its_step_ends_is_ended_with_it(workshop: Workshop) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import count
 from typing import Any
@@ -16,7 +16,8 @@ from tests.worker.workshop import Workshop
 from indelible.app import Chat
 from indelible.clock import SystemClock
 from indelible.debug.body import NOT_REDACTED, Kept, RecordedBody
-from indelible.debug.recorder import MAX_WAITING, MAX_WAITING_BYTES, RecordedRun
+from indelible.debug.recorder import MAX_WAITING, MAX_WAITING_BYTES, MAX_WAITING_SMALL
+from indelible.debug.run import RecordedRun
 from indelible.debug.sink import Attempt
 from indelible.errors import StoreFailed
 from indelible.ids import new_id
@@ -41,13 +42,13 @@ class Troubled:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._records, name)
 
-    async def write(self, records: Sequence[Record]) -> None:
+    async def write(self, records: Sequence[Record]) -> int:
         await self._suffer()
-        await self._records.write(records)
+        return await self._records.write(records)
 
-    async def close_earlier(self, chat_id: str, run_id: str) -> int:
+    async def close_earlier(self, begun: Mapping[str, str], *, dead_after_s: float) -> int:
         await self._suffer()
-        return await self._records.close_earlier(chat_id, run_id)
+        return await self._records.close_earlier(begun, dead_after_s=dead_after_s)
 
     async def _suffer(self) -> None:
         self.asked.set()
@@ -169,6 +170,20 @@ async def test_a_full_queue_drops_exchanges_counts_them_and_keeps_the_end_of_the
     assert len(step.attempts) == told - drops == count_drops(studio.metrics) + MAX_WAITING - 100
 
 
+async def test_runs_that_nobody_can_write_fill_the_queue_at_last(workshop: Workshop) -> None:
+    async with open_studio(workshop, []) as studio:
+        records = Troubled(studio.records)
+        await studio.hire(records=records)
+        chat = await studio.create(None)
+        with record(studio, chat):
+            await records.asked.wait()
+        for _ in range(MAX_WAITING_SMALL // 2):
+            with record(studio, chat):
+                pass
+        drops = count_drops(studio.metrics)
+    assert drops == 1
+
+
 async def test_large_bodies_fill_the_queue_sooner(workshop: Workshop) -> None:
     body = b'{"a": "' + b"x" * 200_000 + b'"}'
     async with open_studio(workshop, []) as studio:
@@ -178,7 +193,7 @@ async def test_large_bodies_fill_the_queue_sooner(workshop: Workshop) -> None:
         with record(studio, chat) as run:
             run.begin_step(1)
             await records.asked.wait()
-            fitting = -(-MAX_WAITING_BYTES // (2 * len(body)))
+            fitting = MAX_WAITING_BYTES // (2 * len(body))
             for _ in range(fitting + 10):
                 await exchange(run, body)
         assert count_drops(studio.metrics) == 10

@@ -185,7 +185,10 @@ def make_record(**fields: Any) -> AttemptRecord:
         ("https://host/v1/messages", "anthropic"),
         ("https://host/openai/v1/responses", "openai"),
         ("http://localhost:11434/v1/chat/completions", "openai-chat"),
+        ("https://[redacted]@host/v1/messages?key=[redacted]", "anthropic"),
+        ("https://[redacted]:[redacted]@[redacted]:80/v1/responses#[redacted]", "openai"),
         ("https://host/v1/models", None),
+        ("https://host/v1/models?of=/messages", None),
         ("", None),
     ],
 )
@@ -193,6 +196,13 @@ def test_the_wire_is_known_by_its_address(url: str, wire: str | None) -> None:
     made = make_recording(make_record(url=url), model="groq:llama@http://host")
     assert (made and made.wire) == wire
     assert made is None or made.model == "llama"
+
+
+def test_a_compatible_provider_is_known_by_its_host_and_never_by_its_user() -> None:
+    where = "http://[redacted]@localhost:11434/v1"
+    made = make_recording(make_record(url=f"{where}/chat/completions"), model=f"openai-chat:llama@{where}")
+    assert made is not None
+    assert (made.provider, made.model) == ("localhost:11434", "llama")
 
 
 def test_an_exchange_without_an_answer_can_not_be_replayed() -> None:

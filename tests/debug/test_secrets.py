@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from itertools import pairwise
 from urllib.parse import quote
 
 import pytest
 from tests.debug.canaries import CANARY, LOOKS, NAMES, ORDINARY, ORDINARY_NAMES
 
-from indelible.debug.secrets import (
-    BEGINNINGS,
-    REDACTED,
-    is_secret_header,
-    is_secret_name,
-    is_secret_parameter,
-    may_hold_secret,
-    redact_text,
-    redact_url,
-)
+from indelible.debug.names import is_secret_header, is_secret_name, is_secret_parameter
+from indelible.debug.secrets import BEGINNINGS, REDACTED, redact_text, redact_url
 
 # --- names -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_sensitive_name_is_known_in_every_style(name: str) -> None:
-    assert is_secret_name(name)
-    assert is_secret_parameter(name)
-    assert is_secret_parameter(quote(name, safe=""))
-    assert is_secret_parameter("".join(f"%25{ord(letter):02X}" for letter in name))
+def test_a_sensitive_name_is_known_in_every_style() -> None:
+    for name in NAMES:
+        assert is_secret_name(name)
+        assert is_secret_parameter(name)
+        assert is_secret_parameter(quote(name, safe=""))
+        assert is_secret_parameter("".join(f"%25{ord(letter):02X}" for letter in name))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_sensitive_name_is_never_denied_by_the_search_for_beginnings(name: str) -> None:
-    assert may_hold_secret(name.lower())
+def test_a_sensitive_name_is_never_denied_by_the_search_for_beginnings() -> None:
+    for name in NAMES:
+        assert BEGINNINGS.are_in(name)
 
 
-@pytest.mark.parametrize("name", ORDINARY_NAMES)
-def test_counters_ids_and_other_names_are_not_sensitive(name: str) -> None:
-    assert not is_secret_name(name)
+def test_counters_ids_and_other_names_are_not_sensitive() -> None:
+    for name in ORDINARY_NAMES:
+        assert not is_secret_name(name)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +67,7 @@ def test_a_sensitive_header_is_known_in_every_case(name: str) -> None:
         *("content-type", "retry-after", "x-request-id", "Date", "server", "openai-processing-ms", "keep-alive", ""),
         *("x-ratelimit-remaining-tokens", "X-RateLimit-Limit-Tokens", "anthropic-ratelimit-input-tokens-reset"),
         *("x-rate-limit-tokens-remaining", "anthropic-version", "x-envoy-upstream-service-time"),
+        *("x-author", "Authority", "co-authors"),
     ],
 )
 def test_rate_limits_and_other_headers_are_not_sensitive(name: str) -> None:
@@ -84,49 +79,53 @@ def test_rate_limits_and_other_headers_are_not_sensitive(name: str) -> None:
 AROUND = [("", ""), ("see ", " here"), ('"', '"'), ("'", "',"), ("(", ")."), ("密钥", "。"), ("**", "**"), ("=", "\n")]
 
 
-@pytest.mark.parametrize("secret", LOOKS)
-def test_what_looks_like_a_secret_is_hidden_wherever_it_stands(secret: str) -> None:
-    for before, after in AROUND:
-        hidden = redact_text(before + secret + after)
-        assert CANARY not in hidden.lower(), before + secret + after
-        assert REDACTED in hidden
-        assert hidden.startswith(before)
-        assert redact_text(hidden) == hidden
+def test_what_looks_like_a_secret_is_hidden_wherever_it_stands() -> None:
+    for secret in LOOKS:
+        for before, after in AROUND:
+            hidden = redact_text(before + secret + after)
+            assert CANARY not in hidden.lower(), before + secret + after
+            assert REDACTED in hidden
+            assert hidden.startswith(before)
+            assert redact_text(hidden) == hidden
 
 
-@pytest.mark.parametrize("secret", LOOKS)
-def test_an_escape_sequence_before_a_secret_is_no_part_of_its_first_word(secret: str) -> None:
-    for before in ("\\n", "\\t", "\\r\\n", "\\u0022", "%20", "%3D", "\\\\n"):
-        assert CANARY not in redact_text(before + secret).lower(), before
+def test_an_escape_sequence_before_a_secret_is_no_part_of_its_first_word() -> None:
+    for secret in LOOKS:
+        for before in ("\\n", "\\t", "\\r\\n", "\\u0022", "%20", "%3D", "\\\\n"):
+            assert CANARY not in redact_text(before + secret).lower(), before
 
 
-@pytest.mark.parametrize("secret", LOOKS)
-def test_secrets_that_touch_each_other_are_all_hidden(secret: str) -> None:
-    for other in LOOKS:
-        for between in (" ", ",", "\n", "|", '"'):
-            both = secret + between + other
-            hidden = redact_text(both)
-            assert CANARY not in hidden.lower(), both
-            assert redact_text(hidden) == hidden, both
+def test_secrets_that_touch_each_other_are_all_hidden() -> None:
+    for secret in LOOKS:
+        for other in LOOKS:
+            for between in (" ", ",", "\n", "|", '"'):
+                both = secret + between + other
+                hidden = redact_text(both)
+                assert CANARY not in hidden.lower(), both
+                assert redact_text(hidden) == hidden, both
 
 
-@pytest.mark.parametrize(
-    "name", [*(name for name in NAMES if " " not in name), "API key", "access token", "Secret Key"]
-)
-def test_a_value_that_is_assigned_to_a_sensitive_name_is_hidden(name: str) -> None:
-    for text in (f"{name}=canary", f"{name} = 'canary canary'", f'"{name}": "canary"', f"{name}: canary0canary"):
-        assert CANARY not in redact_text(text), text
+def test_a_value_that_is_assigned_to_a_sensitive_name_is_hidden() -> None:
+    for name in [*(name for name in NAMES if " " not in name), "API key", "access token", "Secret Key"]:
+        for text in (f"{name}=canary", f"{name} = 'canary canary'", f'"{name}": "canary"', f"{name}: canary0canary"):
+            assert CANARY not in redact_text(text), text
 
 
-@pytest.mark.parametrize("text", ORDINARY)
-def test_ordinary_texts_stay_as_they_are(text: str) -> None:
-    assert redact_text(text) == text
+def test_a_sensitive_name_may_be_long() -> None:
+    for count in (1, 31, 32, 33, 64, 100, 5000):
+        assert CANARY not in redact_text(f"set {'x_' * count}password=canary here"), count
+        assert CANARY not in redact_text(f"set password{'_x' * count}=canary here"), count
 
 
-@pytest.mark.parametrize("name", ORDINARY_NAMES)
-def test_what_is_assigned_to_an_ordinary_name_stays(name: str) -> None:
-    for text in (f"{name}=12345678", f'"{name}": "some words 42"', f"{name}: abcdef123456"):
+def test_ordinary_texts_stay_as_they_are() -> None:
+    for text in ORDINARY:
         assert redact_text(text) == text
+
+
+def test_what_is_assigned_to_an_ordinary_name_stays() -> None:
+    for name in ORDINARY_NAMES:
+        for text in (f"{name}=12345678", f'"{name}": "some words 42"', f"{name}: abcdef123456"):
+            assert redact_text(text) == text
 
 
 def test_what_was_hidden_leaves_the_rest_readable() -> None:
@@ -148,35 +147,35 @@ def test_a_blob_is_not_taken_apart_because_of_a_few_letters_in_it() -> None:
 # --- addresses ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("secret", [look for look in LOOKS if "://" in look or "?" in look])
-def test_no_canary_is_left_in_an_address(secret: str) -> None:
-    assert CANARY not in redact_url(secret)
-    assert redact_url(redact_url(secret)) == redact_url(secret)
+def test_no_canary_is_left_in_an_address() -> None:
+    for secret in [look for look in LOOKS if "://" in look or "?" in look]:
+        assert CANARY not in redact_url(secret)
+        assert redact_url(redact_url(secret)) == redact_url(secret)
 
 
-@pytest.mark.parametrize("secret", [look for look in LOOKS if "%25" not in look])
-def test_a_secret_in_an_address_is_hidden_though_it_is_encoded(secret: str) -> None:
-    once = quote(secret, safe="")
-    every_letter = "".join(f"%{byte:02x}" for byte in secret.encode())
-    for encoded in (once, quote(once, safe=""), every_letter, quote(every_letter, safe="")):
-        for address in (f"https://h/{encoded}/x", f"https://h/?q={encoded}&b=1", f"https://h/#{encoded}"):
-            assert REDACTED in redact_url(address), address
-            assert CANARY not in redact_url(address), address
-            assert CANARY not in redact_text(f"failed: {address}"), address
+def test_a_secret_in_an_address_is_hidden_though_it_is_encoded() -> None:
+    for secret in [look for look in LOOKS if "%25" not in look]:
+        once = quote(secret, safe="")
+        every_letter = "".join(f"%{byte:02x}" for byte in secret.encode())
+        for encoded in (once, quote(once, safe=""), every_letter, quote(every_letter, safe="")):
+            for address in (f"https://h/{encoded}/x", f"https://h/?q={encoded}&b=1", f"https://h/#{encoded}"):
+                assert REDACTED in redact_url(address), address
+                assert CANARY not in redact_url(address), address
+                assert CANARY not in redact_text(f"failed: {address}"), address
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_sensitive_parameters_are_hidden_in_queries_and_fragments(name: str) -> None:
-    written = quote(name, safe="")
-    for address in (
-        f"https://h/?{written}=canary",
-        f"https://h/?a=1&{written}=canary&b=2",
-        f"https://h/?a=1;{written}=canary;canary",
-        f"https://h/#{written}=canary",
-        f"https://h/?{written}[]=canary?canary",
-    ):
-        assert CANARY not in redact_url(address)
-        assert CANARY not in redact_text(f"GET {address} failed")
+def test_sensitive_parameters_are_hidden_in_queries_and_fragments() -> None:
+    for name in NAMES:
+        written = quote(name, safe="")
+        for address in (
+            f"https://h/?{written}=canary",
+            f"https://h/?a=1&{written}=canary&b=2",
+            f"https://h/?a=1;{written}=canary;canary",
+            f"https://h/#{written}=canary",
+            f"https://h/?{written}[]=canary?canary",
+        ):
+            assert CANARY not in redact_url(address)
+            assert CANARY not in redact_text(f"GET {address} failed")
 
 
 def test_an_address_keeps_what_is_not_secret() -> None:
@@ -186,28 +185,22 @@ def test_an_address_keeps_what_is_not_secret() -> None:
     assert redact_url("https://host/?key=&x=1") == "https://host/?key=&x=1"
 
 
-@pytest.mark.parametrize("url", [text for text in ORDINARY if text.startswith("https://")])
-def test_ordinary_addresses_stay_as_they_are(url: str) -> None:
-    assert redact_url(url) == url
+def test_ordinary_addresses_stay_as_they_are() -> None:
+    for url in [text for text in ORDINARY if text.startswith("https://")]:
+        assert redact_url(url) == url
 
 
 # --- the search for beginnings -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("secret", LOOKS)
-def test_no_secret_is_denied_by_the_search_for_beginnings(secret: str) -> None:
-    assert may_hold_secret(secret.lower())
-
-
-def test_every_beginning_is_in_lower_case_and_none_holds_another() -> None:
-    for beginning in BEGINNINGS:
-        assert beginning == beginning.lower()
-        assert not any(other in beginning for other in BEGINNINGS if other != beginning), beginning
+def test_no_secret_is_denied_by_the_search_for_beginnings() -> None:
+    for secret in LOOKS:
+        assert BEGINNINGS.are_in(secret)
 
 
 # --- cost --------------------------------------------------------------------------------
 
-LENGTH = 120_000
+LENGTH = 80_000
 HOSTILE = {
     "schemes": "bearer ",
     "blanks": "token" + " " * 50,
@@ -256,3 +249,29 @@ def test_four_times_the_text_costs_four_times_the_time(name: str) -> None:
 
     quarter_cpu_s = min(measure_cpu_s(LENGTH // 4) for _ in range(2))
     assert any(measure_cpu_s(LENGTH) < 8 * quarter_cpu_s for _ in range(3))
+
+
+@pytest.mark.parametrize("piece", ["://", "?a=", "password: ", "%25"])
+def test_other_threads_go_on_while_a_hostile_text_is_redacted(piece: str) -> None:
+    """A call into the engine of expressions lets nobody else run, so there must be many short ones."""
+
+    def measure_longest_share() -> float:
+        begun, ended = threading.Event(), threading.Event()
+        turns: list[float] = []
+
+        def take_turns() -> None:
+            while not ended.is_set():
+                turns.append(time.perf_counter())
+                begun.set()
+
+        other = threading.Thread(target=take_turns)
+        other.start()
+        begun.wait()
+        started = time.perf_counter()
+        redact_text("https://h/?q=" + piece * (200_000 // len(piece)) + "@")
+        took_s = time.perf_counter() - started
+        ended.set()
+        other.join()
+        return max(after - before for before, after in pairwise(turns)) / took_s
+
+    assert any(measure_longest_share() < 0.25 for _ in range(5))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -226,6 +226,39 @@ async def test_a_task_that_is_cancelled_while_it_reads_is_cancelled_and_recorded
     assert task.cancelled()
 
 
+async def test_a_reader_that_has_heard_all_it_wanted_may_leave_the_rest() -> None:
+    sink = Sink()
+    answer = Waiting(*EVENTS)
+    answer.headers = {"Content-Type": SSE}
+    response = wrap(answer, sink)
+    for event in EVENTS:
+        assert await response.read() == event
+    response.settle()
+    task = asyncio.create_task(response.read())
+    while not answer.waits:
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sink.attempts == []
+    await response.aclose()
+
+    assert (only(sink).status, only(sink).error) == ("completed", None)
+    assert only(sink).response_body == b"".join(EVENTS).decode()
+
+
+async def test_a_reader_that_has_heard_all_it_wanted_still_tells_what_breaks() -> None:
+    for answer in (Answer(*EVENTS, Broken("reset")), Answer(*EVENTS, closes=[Broken("reset")])):
+        sink = Sink()
+        response = wrap(answer, sink)
+        response.settle()
+        with suppress(Broken):
+            await read_all(response)
+            await response.aclose()
+
+        assert (only(sink).status, only(sink).error) == ("failed", "reset")
+
+
 async def test_a_close_that_is_cancelled_fails_the_entry() -> None:
     response, sink = record(Answer(*EVENTS, closes=[asyncio.CancelledError()]))
     await read_all(response)
@@ -256,8 +289,7 @@ async def test_the_end_of_a_step_counts_what_is_open() -> None:
         (4, "completed", None),
     ]
     unsent.failed(Broken("too late"))
-    answer = Answer(b"more")
-    assert unsent.wrap(answer) is answer
+    assert await read_all(unsent.wrap(Answer(b"more"))) == b"more"
     assert await read_all(half_read) == EVENTS[1]
     assert sink.attempts[0].error == "the user stopped it"
     assert sink.attempts[1].response_body == EVENTS[0].decode()
@@ -306,10 +338,12 @@ async def test_a_recorder_that_raises_is_dropped_and_the_caller_notices_nothing(
 async def test_a_head_that_can_not_be_read_leaves_the_response_alone() -> None:
     answer = Answer(*EVENTS)
     answer.headers = None  # type: ignore[assignment]
-    sink = Sink()
+    response, sink = record(answer)
 
-    assert wrap(answer, sink) is answer
+    assert await read_all(response) == b"".join(EVENTS)
+    await response.aclose()
     sink.finalise()
+    assert answer.closed == 1
     assert (sink.attempts, sink.dropped) == ([], 1)
 
 

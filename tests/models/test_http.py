@@ -14,7 +14,7 @@ import pytest
 from yarl import URL
 
 from indelible.errors import ModelFailed
-from indelible.models.exchange import HttpRequest, HttpResponse, recording
+from indelible.models.exchange import Answer, HttpRequest, HttpResponse, recording
 from indelible.models.http import Http, find_proxy
 
 CERTIFICATE = Path(__file__).parent / "localhost.pem"
@@ -299,7 +299,7 @@ class Witness:
     def failed(self, error: BaseException) -> None:
         self.seen.append(f"failed {type(error).__name__}")
 
-    def wrap(self, response: HttpResponse) -> HttpResponse:
+    def wrap(self, response: HttpResponse) -> Answer:
         self.seen.append(f"wrap {response.status}")
         return WatchedResponse(response, self.seen)
 
@@ -314,6 +314,9 @@ class WatchedResponse:
         piece = await self._response.read()
         self._seen.append(f"read {piece.decode()!r}")
         return piece
+
+    def settle(self) -> None:
+        self._seen.append("settle")
 
     async def aclose(self) -> None:
         self._seen.append("close")

@@ -5,21 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
+from aiohttp import web
 from tests.server.asking import read_problem
+from tests.server.conftest import Serve
 from tests.server.serving import QUICK, Here, run_server, say, say_half, wait_until, wait_until_idle
 from tests.server.test_http_page import list_examples
 
-from indelible.client import Client
+from indelible.client import Client, ServerFailed
 from indelible.errors import Invalid, NotFound
+from indelible.ids import new_id
 from indelible.server.application import Server
 from indelible.settings import load_settings
+from indelible.store.records import AttemptRecord, RunRecord, StepRecord
 from indelible.testing import SimulatedProvider
 from indelible.testing.model import Script
 from indelible.testing.provider.faults import Fault, Status
 
+SAID = {"request_headers", "request_body", "response_headers", "response_body"}
 ONE_RUN = "GET /api/v1/chats/{chat_id}/debug/runs/{run_id}"
 
 
@@ -46,6 +53,23 @@ async def read_runs(here: Here, chat_id: str, count: int) -> list[dict[str, Any]
     await wait_until(are_there)
     items: list[dict[str, Any]] = (await here.client.list_runs(chat_id))["items"]
     return items
+
+
+async def record_run(here: Here, chat_id: str, *, exchanges: int = 1, body: str = "{}") -> str:
+    """A run with one step and so many exchanges, as a worker would have recorded it."""
+    assert here.server.office is not None
+    app = here.server.office.app
+    known: dict[str, Any] = {"status": "completed", "started_at": app.clock.now(), "ended_at": app.clock.now()}
+    run = RunRecord(id=new_id("run"), chat_id=chat_id, turn_id=None, kind="turn", worker_id="w", **known)
+    said = {**known, "method": "POST", "url": "https://provider.test", "request_body": body, "response_body": body}
+    numbers = range(1, exchanges + 1)
+    attempts = [AttemptRecord(run_id=run.id, step=1, number=number, **said) for number in numbers]
+    assert await app.store.records.write([run, StepRecord(run_id=run.id, step=1, **known), *attempts]) == 0
+    return run.id
+
+
+def read_files(directory: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in directory.iterdir()}
 
 
 def list_fields(run: dict[str, Any]) -> list[list[str]]:
@@ -115,7 +139,8 @@ async def test_a_chat_may_have_its_own_mode(database: str) -> None:
     async with serve_recorded(database, [say("One."), say("Two.")], debug="off") as (here, _):
         chat = await here.client.create_chat("1")
         await wait_until_idle(here.client, chat["id"])
-        await here.client.change_chat(chat["id"], debug="all")
+        assert (await here.client.change_chat(chat["id"], debug="all"))["debug"] == "all"
+        assert (await here.client.read_chat(chat["id"]))["debug"] == "all"
         assert (await here.client.list_chats())["items"][0]["debug"] == "all"
         await here.client.send(chat["id"], "2")
         (run,) = await read_runs(here, chat["id"], 1)
@@ -140,21 +165,150 @@ async def test_records_of_a_run_that_still_runs_can_be_read(database: str) -> No
         run = await here.client.read_run(chat["id"], listed["id"])
         assert (run["status"], run["ended_at"], run["steps"][0]["status"]) == ("in_progress", None, "in_progress")
         assert [each["status_code"] for each in run["steps"][0]["attempts"]] == [529]
-        await here.client.interrupt(chat["id"], wait_s=10)
+        await here.client.interrupt(chat["id"], wait_s=60)
         (ended,) = await read_runs(here, chat["id"], 1)
     assert ended["status"] == "interrupted"
 
 
-async def test_a_run_that_is_not_there_is_a_problem(database: str) -> None:
-    async with serve_recorded(database, [say("Hello.")]) as (here, _):
-        chat, other = await here.client.create_chat("Hi"), await here.client.create_chat()
-        (run,) = await read_runs(here, chat["id"], 1)
-        for chat_id, run_id in ((chat["id"], "run_nope"), (other["id"], run["id"])):
-            with pytest.raises(NotFound, match="no such run"):
-                await here.client.read_run(chat_id, run_id)
-        for path in ("attempts?limit=0", "debug/runs?limit=201", "debug/runs?before=%00"):
-            async with here.ask("GET", f"/chats/{chat['id']}/{path}") as response:
-                assert (await read_problem(response))["kind"] in {"invalid", "not_found"}
+# --- a large run ---
+
+
+async def test_without_bodies_a_run_is_a_tree_with_sizes(serve: Serve) -> None:
+    here = await serve(work=False)
+    chat = await here.client.create_chat()
+    run_id = await record_run(here, chat["id"], exchanges=2, body="é" * 50)
+    whole = await here.client.read_run(chat["id"], run_id)
+    tree = await here.client.read_run(chat["id"], run_id, bodies=False)
+    for exchange, line in zip(whole["steps"][0].pop("attempts"), tree["steps"][0].pop("attempts"), strict=True):
+        assert (line.pop("request_bytes"), line.pop("response_bytes")) == (100, 100)
+        assert exchange == {**line, **{name: value for name, value in exchange.items() if name in SAID}}
+    assert tree == whole
+    async with here.ask("GET", f"/chats/{chat['id']}/debug/runs/{run_id}?bodies=some") as response:
+        problem = await read_problem(response)
+        assert (problem["status"], "bodies" in problem["detail"]) == (422, True)
+
+
+async def test_a_run_that_is_deleted_while_it_is_sent_is_cut_and_never_taken_for_a_whole_one(serve: Serve) -> None:
+    """The run is larger than whatever can be under way, so the server stands in the middle of it until it is read."""
+    here = await serve(work=False)
+    chat = await here.client.create_chat()
+    run_id = await record_run(here, chat["id"], exchanges=60, body="x" * 256 * 1024)
+    async with here.ask("GET", f"/chats/{chat['id']}/debug/runs/{run_id}") as response:
+        assert (response.status, response.content_type) == (200, "application/json")
+        await response.content.readexactly(1)
         await here.client.delete_chat(chat["id"])
-        with pytest.raises(NotFound):
-            await here.client.list_runs(chat["id"])
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await response.read()
+    with pytest.raises(NotFound):
+        await here.client.read_run(chat["id"], run_id)
+
+
+async def test_a_run_is_saved_piece_by_piece_and_whole(serve: Serve, tmp_path: Path) -> None:
+    here = await serve(work=False)
+    chat = await here.client.create_chat()
+    run_id = await record_run(here, chat["id"], exchanges=5, body="x" * 100_000)
+    path = tmp_path / "run.json"
+    path.write_text("old")
+    await here.client.save_run(chat["id"], run_id, path)
+    assert json.loads(path.read_bytes()) == await here.client.read_run(chat["id"], run_id)
+    path.write_text("old")
+    with pytest.raises(NotFound, match="no such run"):
+        await here.client.save_run(chat["id"], "run_nope", path)
+    for nowhere in (tmp_path / "nowhere" / "run.json", path / "run.json", tmp_path):
+        with pytest.raises(Invalid, match="cannot be written"):
+            await here.client.save_run(chat["id"], run_id, nowhere)
+    assert read_files(tmp_path) == {"run.json": "old"}
+
+
+@asynccontextmanager
+async def cut_answers(count: int) -> AsyncIterator[str]:
+    """A server whose first answers end in the middle."""
+    asked = 0
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        nonlocal asked
+        asked += 1
+        response = web.StreamResponse(headers={"content-type": "application/json"})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        await response.write(b'{"steps":[')
+        if asked <= count:
+            assert request.transport is not None
+            request.transport.close()
+            return response
+        await response.write(b"]}")
+        return response
+
+    application = web.Application()
+    application.router.add_get("/{path:.*}", answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def test_an_answer_that_was_cut_is_asked_for_again(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    async with cut_answers(2) as url, Client(url) as client:
+        await client.save_run("c", "r", path)
+    assert path.read_text() == '{"steps":[]}'
+    path.unlink()
+    async with cut_answers(1000) as url, Client(url, patience_s=0) as client:
+        with pytest.raises(ServerFailed):
+            await client.save_run("c", "r", path)
+    assert read_files(tmp_path) == {}
+
+
+# --- what is not there ---
+
+
+async def test_a_run_that_is_not_there_is_a_problem(serve: Serve) -> None:
+    here = await serve(work=False)
+    chat, other = await here.client.create_chat(), await here.client.create_chat()
+    run_id = await record_run(here, chat["id"])
+    names = ("run_nope", "%00", "%F0%9F%98%80", "%27", "x" * 5000, "%2E%2E")
+    for chat_id, name in ((other["id"], run_id), *((chat["id"], name) for name in names)):
+        for query in ("", "?bodies=false", "?download=true"):
+            async with here.ask("GET", f"/chats/{chat_id}/debug/runs/{name}{query}") as response:
+                problem = await read_problem(response)
+                assert (problem["status"], problem["kind"]) == (404, "not_found")
+                assert "content-disposition" not in response.headers
+    await here.client.delete_chat(chat["id"])
+    with pytest.raises(NotFound):
+        await here.client.list_runs(chat["id"])
+
+
+@pytest.mark.parametrize("path", ["attempts", "debug/runs"])
+async def test_a_page_that_can_not_be_is_a_problem_that_says_why(serve: Serve, path: str) -> None:
+    here = await serve(work=False)
+    chat = await here.client.create_chat()
+    wrong = {
+        "0": "greater than or equal to 1",
+        "201": "less than or equal to 200",
+        "many": "a valid integer",
+        "": "a valid",
+    }
+    for limit, why in wrong.items():
+        async with here.ask("GET", f"/chats/{chat['id']}/{path}?limit={limit}") as response:
+            problem = await read_problem(response)
+            assert (problem["status"], problem["kind"]) == (422, "invalid")
+            assert "query.limit" in problem["detail"]
+            assert why in problem["detail"]
+    for garbage in ("%00", "%F0%9F%98%80"):
+        async with here.ask("GET", f"/chats/{chat['id']}/{path}?before={garbage}") as response:
+            assert (await read_problem(response))["status"] == 404
+        async with here.ask("GET", f"/chats/{garbage}/{path}") as response:
+            assert (await read_problem(response))["status"] == 404
+
+
+async def test_a_page_from_below_a_run_of_another_chat_shows_runs_of_this_one_only(serve: Serve) -> None:
+    here = await serve(work=False)
+    chat, other = await here.client.create_chat(), await here.client.create_chat()
+    first, between, last = [await record_run(here, each["id"]) for each in (chat, other, chat)]
+    for before, shown in ((between, [first]), (first, []), ("zzz", [last, first]), ("~", [last, first]), ("0", [])):
+        page = await here.client.list_runs(chat["id"], before=before)
+        assert ([run["id"] for run in page["items"]], page["next"]) == (shown, None)
+        assert (await here.client.list_attempts(chat["id"], before=before))["items"] == []

@@ -58,14 +58,14 @@ async def test_s56_s57_live_is_there_from_the_start_of_a_stream_to_its_end(
     store: SqlStore, engine: AsyncEngine
 ) -> None:
     attempt = await start(store)
-    assert (await load_view(engine, "chat_1", dead_after_s=8)).live == Live(attempt=attempt.id, n=0, blocks=[])
+    assert (await load_view(engine, "chat_1", dead_after_s=3600)).live == Live(attempt=attempt.id, n=0, blocks=[])
     await say(store, attempt, 1, TextDelta("1", "Hel"))
-    assert (await load_view(engine, "chat_1", dead_after_s=8)).live == Live(
+    assert (await load_view(engine, "chat_1", dead_after_s=3600)).live == Live(
         attempt=attempt.id, n=1, blocks=[Text("Hel")]
     )
     await say(store, attempt, 2, TextDelta("1", "lo"), Finish("stop"))
     await finish(store, attempt)
-    view = await load_view(engine, "chat_1", dead_after_s=8)
+    view = await load_view(engine, "chat_1", dead_after_s=3600)
     assert view.live is None
     assert [message.text for message in view.messages] == ["hi", "Hello"]
     assert (view.status, view.turn, view.has_more) == ("waiting", None, False)
@@ -80,7 +80,7 @@ async def test_r9_a_view_is_of_one_moment_whatever_is_written_meanwhile(store: S
         await finish(store, attempt)
         last = (await connection.execute(select(events.c.seq).order_by(events.c.seq.desc()))).scalars().first()
         assert last == seq_before
-    after = await load_view(engine, "chat_1", dead_after_s=8)
+    after = await load_view(engine, "chat_1", dead_after_s=3600)
     assert after.seq > seq_before
 
 
@@ -88,7 +88,7 @@ async def test_a_view_and_the_events_after_its_cursor_are_everything_exactly_onc
     store: SqlStore, engine: AsyncEngine
 ) -> None:
     attempt = await start(store)
-    view = await load_view(engine, "chat_1", dead_after_s=8)
+    view = await load_view(engine, "chat_1", dead_after_s=3600)
     assert [event.seq for event in await load_events(engine, "chat_1", after=0)] == list(range(1, view.seq + 1))
     await say(store, attempt, 1, TextDelta("1", "Hello"), Finish("stop"))
     await finish(store, attempt)
@@ -101,9 +101,9 @@ async def test_a_view_and_the_events_after_its_cursor_are_everything_exactly_onc
 
 async def test_a_running_chat_that_no_live_worker_holds_is_pending(store: SqlStore, engine: AsyncEngine) -> None:
     await start(store)
-    assert (await load_view(engine, "chat_1", dead_after_s=8)).status == "running"
+    assert (await load_view(engine, "chat_1", dead_after_s=3600)).status == "running"
     await retire(engine, "worker_1")
-    assert (await load_view(engine, "chat_1", dead_after_s=8)).status == "pending"
+    assert (await load_view(engine, "chat_1", dead_after_s=3600)).status == "pending"
     async with begin_read(engine) as connection:
         assert (await connection.execute(select(chats.c.status))).scalar_one() == "running"
 
@@ -111,11 +111,11 @@ async def test_a_running_chat_that_no_live_worker_holds_is_pending(store: SqlSto
 async def test_a_view_shows_the_queue_and_the_end_of_a_long_path(store: SqlStore, engine: AsyncEngine) -> None:
     await start(store)
     queued = await store.execute("chat_1", Send(), Words(blocks=[Text("next")], model="demo", author_id="user_1"))
-    view = await load_view(engine, "chat_1", limit=1, dead_after_s=8)
+    view = await load_view(engine, "chat_1", limit=1, dead_after_s=3600)
     assert [(row.id, row.blocks, row.model) for row in view.queue] == [(queued.queued_id, [Text("next")], "demo")]
     assert not view.has_more
     with pytest.raises(NotFound):
-        await load_view(engine, "chat_2", dead_after_s=8)
+        await load_view(engine, "chat_2", dead_after_s=3600)
 
 
 async def test_r11_a_packed_attempt_reads_as_it_read_before_from_every_row(

@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from sqlalchemy import Select, func, select, text
+from sqlalchemy import Select, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from tests.databases import EMPTY, FREE, execute
 from tests.store.driver import Driver, settle_in
+from tests.store.recorded import NOON, count_rows
 
 from indelible.content import TextDelta, encode
 from indelible.errors import NotFound
@@ -26,17 +27,18 @@ from indelible.ids import new_id
 from indelible.machine import State
 from indelible.machine import commands as c
 from indelible.store.append import JournalRow
-from indelible.store.engine import begin_read, open_engine
+from indelible.store.engine import open_engine
 from indelible.store.records import AttemptRecord, Record, RunRecord, StepRecord
 from indelible.store.sql import SqlStore
-from indelible.store.tables import chats, debug_attempts, debug_runs, debug_steps, events
+from indelible.store.tables import chats, debug_attempts, debug_runs, events
 from indelible.testing import ManualClock
 
 DEADLINE_S = 30
 ROUNDS = 6
 LAST = "run_zzz"
-NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
-WAITING = "SELECT count(*) FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0"
+WAITING = """
+SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0
+"""
 
 
 def make_story(chat_id: str, **fields: Any) -> list[Record]:
@@ -46,13 +48,6 @@ def make_story(chat_id: str, **fields: Any) -> list[Record]:
     step = StepRecord(run_id=run.id, step=1, status="in_progress", started_at=NOON)
     times: dict[str, Any] = {"started_at": NOON, "ended_at": NOON}
     return [run, step, AttemptRecord(run_id=run.id, step=1, number=1, status="completed", method="", url="", **times)]
-
-
-async def count_rows(engine: AsyncEngine) -> list[int]:
-    async with begin_read(engine) as connection:
-        tables = (debug_runs, debug_steps, debug_attempts)
-        counts = [await connection.execute(select(func.count()).select_from(table)) for table in tables]
-        return [count.scalar_one() for count in counts]
 
 
 # --- PostgreSQL, at once ---
@@ -87,12 +82,12 @@ async def wait_until(connection: AsyncConnection, *, waiting: int) -> None:
 async def test_records_are_written_while_somebody_works_on_the_chat(postgres: AsyncEngine) -> None:
     chat = await Driver(SqlStore(postgres), postgres).create()
     records = chat.store.records
-    run, *rest = make_story(chat.id)
+    run, *rest = make_story(chat.id, worker_id="dead")
     assert isinstance(run, RunRecord)
     async with locked(postgres, select(chats.c.id), key_share=True) as at, asyncio.timeout(DEADLINE_S):
         await records.write([run])
         await records.write(rest)
-        assert await records.close_earlier(chat.id, LAST) == 1
+        assert await records.close_earlier({chat.id: LAST}, dead_after_s=8) == 1
         assert await records.close_dead(dead_after_s=8) == 0
         assert len(await records.list_runs(chat.id)) == 1
         assert await records.forget_before(NOON + timedelta(1), clock=ManualClock()) == 1
@@ -131,12 +126,11 @@ async def test_what_is_written_during_a_deletion_goes_with_the_chat_and_the_rest
         await wait_until(at, waiting=1)
         tasks.create_task(records.write([*left, *make_story(gone.id), *make_story(other.id)]))
         tasks.create_task(records.write(left[1:]))
-        closing = tasks.create_task(records.close_earlier(gone.id, LAST))
-        await wait_until(at, waiting=4)
+        await wait_until(at, waiting=2)
         async with asyncio.timeout(DEADLINE_S):
             await records.write(make_story(other.id))
             await records.close_dead(dead_after_s=8)
-    assert closing.result() == 0
+            await records.close_earlier({gone.id: LAST}, dead_after_s=8)
     assert await gone.state() == State.NONE
     assert await count_rows(postgres) == [2, 2, 2]
 
@@ -162,7 +156,8 @@ async def test_whoever_ends_or_forgets_runs_passes_over_those_that_are_being_wri
     assert isinstance(busy[0], RunRecord)
     async with locked(postgres, select(debug_runs.c.id).where(debug_runs.c.id == busy[0].id), key_share=True):
         async with asyncio.timeout(DEADLINE_S):
-            assert await records.close_dead(dead_after_s=8) == 1
+            assert await records.close_earlier({chat.id: LAST}, dead_after_s=8) == 1
+            assert await records.close_dead(dead_after_s=8) == 0
             assert await records.forget_before(NOON + timedelta(1), clock=ManualClock()) == 1
     assert [run.status for run in await records.list_runs(chat.id)] == ["in_progress"]
     assert await records.close_dead(dead_after_s=8) == 1
@@ -217,7 +212,7 @@ async def test_everything_at_once_fails_nothing_and_leaves_nothing_open(engine: 
 
     async def tidy(chat: Driver) -> None:
         await records.close_dead(dead_after_s=8)
-        await records.close_earlier(chat.id, LAST)
+        await records.close_earlier({chat.id: LAST}, dead_after_s=8)
         await records.forget_before(NOON - timedelta(days=1), clock=ManualClock(), chunk_s=0)
         await records.list_runs(chat.id)
 

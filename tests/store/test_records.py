@@ -1,7 +1,8 @@
 """Debug records on both databases: what is written goes forward only, whatever is written, and goes when it has to.
 
 `KEPT_BY` names, sentence by sentence, a test that fails when a promise of `RecordStore` is not true any more.
-What records wait for, and who waits for them, is test_record_locks.py.
+How they are read, however long a run is, is test_reading_records.py; what a database does not take is
+test_refused_records.py; what records wait for, and who waits for them, is test_record_locks.py.
 """
 
 from __future__ import annotations
@@ -18,25 +19,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from sqlalchemy import func, select, update
+from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.store.driver import OWNER, Driver, dump, settle_in
+from tests.store.driver import Driver, dump, settle_in
+from tests.store.recorded import LATER, NOON, count_rows, make_all, make_attempt, make_run, make_step
 
-from indelible.ids import new_id
+from indelible.errors import NotAllowed
 from indelible.machine import commands as c
 from indelible.machine.commands import Delete
-from indelible.store.engine import begin_read, begin_write
-from indelible.store.records import AttemptRecord, Record, RecordStore, RunRecord, StepRecord
+from indelible.store.engine import begin_write
+from indelible.store.records import Record, RecordStore, RunRecord, StepRecord
 from indelible.store.sql import SqlStore
 from indelible.store.sql_records import GONE, REPLACED, SqlRecords
-from indelible.store.tables import debug_attempts, debug_runs, debug_steps, workers
+from indelible.store.tables import workers
 from indelible.testing import ManualClock
 
-NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
-LATER = NOON + timedelta(seconds=9)
 ENDS = ("completed", "error", "interrupted")
 EXAMPLES = int(os.environ.get("INDELIBLE_EXAMPLES", "25"))
-TABLES = (debug_runs, debug_steps, debug_attempts)
+LAST = "run_zzz"
 
 KEPT_BY = {
     "write": {
@@ -44,13 +44,21 @@ KEPT_BY = {
         "A run and a step go on": "the_first_end_stands_whatever_comes_later",
         "An exchange is written once": "a_close_that_failed_is_added_to_an_exchange_that_keeps_its_body",
         "What belongs to a chat": "what_belongs_to_a_chat_that_is_gone_is_left_out_and_the_rest_is_written",
+        "What the database refuses": "what_the_database_refuses_costs_nothing_but_itself_and_what_hangs_on_it",
+        "If the database is away": "a_database_that_takes_nothing_is_told_and_what_was_told_is_written_later",
+        "Writing all of it again": "a_part_of_a_story_and_then_all_of_it_is_all_of_it",
         "A step that is still open": "a_step_that_is_open_when_its_run_ends_ends_as_the_run_did",
         "Nobody who works": "a_command_does_not_wait_for_records_that_are_being_written",
         "No text is refused": "no_text_fails_a_write",
     },
     "list_runs": {"The runs of a chat": "the_pages_together_are_all_runs_of_the_chat_the_newest_first"},
-    "load_run": {"A run of this chat": "a_run_of_another_chat_is_none_of_this_one"},
-    "find_run": {"The same, of whichever": "a_run_is_found_by_its_id_alone_and_by_its_owner_only"},
+    "load_tree": {
+        "A run of this chat": "a_tree_is_the_run_without_what_was_said_and_says_how_much_that_is",
+        "However much was said": "a_tree_of_a_large_run_is_small",
+    },
+    "find_tree": {"The same, of whichever": "a_run_is_found_by_its_id_alone_and_by_its_owner_only"},
+    "load_attempt": {"One exchange with what was said": "an_exchange_is_loaded_alone_and_one_that_is_gone_is_none"},
+    "load_run": {"A run with everything in it": "a_run_of_another_chat_is_none_of_this_one"},
     "close_dead": {
         "End the runs of workers": "what_a_dead_worker_left_open_is_ended_and_a_live_ones_is_not",
         "A live worker's runs": "what_a_dead_worker_left_open_is_ended_and_a_live_ones_is_not",
@@ -58,9 +66,9 @@ KEPT_BY = {
         "With nothing to end": "a_question_that_is_asked_often_is_answered_from_an_index",
     },
     "close_earlier": {
-        "End what runs that began before": "a_run_ends_what_earlier_ones_left_open_in_its_chat_only",
-        "Their own ends": "an_end_that_was_told_before_the_next_run_stands",
-        "A title is made": "a_title_is_made_beside_a_turn_and_left_alone",
+        "End what such workers left open": "a_run_ends_what_dead_workers_left_open_before_it_in_its_chat_only",
+        "Whoever took the chat over": "what_a_worker_left_open_is_ended_by_whoever_takes_its_chat_over",
+        "A live worker's runs": "a_worker_that_handed_the_chat_over_tells_the_end_of_its_run_itself",
     },
     "forget_before": {
         "Delete all runs": "runs_that_began_too_long_ago_are_forgotten_with_all_that_is_in_them",
@@ -81,34 +89,6 @@ async def chat(engine: AsyncEngine) -> Driver:
 @pytest.fixture
 def records(chat: Driver) -> SqlRecords:
     return chat.store.records
-
-
-def make_run(chat: Driver, **fields: Any) -> RunRecord:
-    known: dict[str, Any] = {"id": new_id("run"), "chat_id": chat.id, "turn_id": chat.turn_id, "kind": "turn"}
-    known |= {"status": "in_progress", "worker_id": "live", "started_at": NOON}
-    return RunRecord(**{**known, **fields})
-
-
-def make_step(run: RunRecord, step: int = 1, **fields: Any) -> StepRecord:
-    return StepRecord(**{"run_id": run.id, "step": step, "status": "in_progress", "started_at": NOON, **fields})
-
-
-def make_attempt(run: RunRecord, step: int = 1, number: int = 1, **fields: Any) -> AttemptRecord:
-    known: dict[str, Any] = {"run_id": run.id, "step": step, "number": number, "status": "completed"}
-    known |= {"method": "POST", "url": "https://provider.test/v1", "started_at": NOON, "ended_at": LATER}
-    return AttemptRecord(**{**known, **fields})
-
-
-def make_all(chat: Driver, **fields: Any) -> tuple[RunRecord, StepRecord, AttemptRecord]:
-    """A run with one step and one exchange."""
-    run = make_run(chat, **fields)
-    return run, make_step(run), make_attempt(run)
-
-
-async def count_rows(engine: AsyncEngine) -> list[int]:
-    async with begin_read(engine) as connection:
-        counts = [await connection.execute(select(func.count()).select_from(table)) for table in TABLES]
-        return [count.scalar_one() for count in counts]
 
 
 async def see(records: RecordStore, run: RunRecord) -> tuple[str, str | None, datetime | None]:
@@ -399,9 +379,10 @@ async def test_no_name_fails_a_question(chat: Driver, records: RecordStore, odd:
     assert await records.list_runs(odd) == []
     assert await records.load_run(chat.id, odd) is None
     assert await records.load_run(odd, odd) is None
-    assert await records.find_run(odd, odd) is None
+    assert await records.find_tree(odd, odd) is None
+    assert await records.load_attempt(odd, 1, 1) is None
     assert len(await records.list_runs(chat.id, before=odd)) in {0, 1}
-    assert await records.close_earlier(odd, odd) == 0
+    assert await records.close_earlier({odd: odd}, dead_after_s=8) == 0
 
 
 # --- reading ---
@@ -416,17 +397,6 @@ async def test_a_run_of_another_chat_is_none_of_this_one(
     assert await records.load_run(chat.id, run.id) is None
     assert await records.load_run(other.id, run.id) is not None
     assert await records.list_runs(chat.id) == []
-
-
-async def test_a_run_is_found_by_its_id_alone_and_by_its_owner_only(chat: Driver, records: RecordStore) -> None:
-    run, step, attempt = make_all(chat)
-    await records.write([run, step, attempt])
-    found = await records.find_run(OWNER, run.id)
-    assert found is not None
-    assert found == await records.load_run(chat.id, run.id)
-    stranger = await chat.store.ensure_user("somebody else")
-    assert await records.find_run(stranger, run.id) is None
-    assert await records.find_run(OWNER, "run_nope") is None
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 50])
@@ -516,40 +486,64 @@ async def test_an_end_that_the_dead_one_tells_later_is_too_late(chat: Driver, re
     assert whole.steps[0].attempts == [attempt], "what was exchanged is kept"
 
 
-async def test_a_run_ends_what_earlier_ones_left_open_in_its_chat_only(
+async def test_a_run_ends_what_dead_workers_left_open_before_it_in_its_chat_only(
     chat: Driver, records: RecordStore, engine: AsyncEngine
 ) -> None:
     other = await Driver(chat.store, engine).create()
-    left = [make_all(chat, id="run_1", kind="turn"), make_all(chat, id="run_2", kind="compaction", worker_id="dead")]
-    done = make_run(chat, id="run_3", status="interrupted", ended_at=LATER)
-    beside, now, newer = make_all(other, id="run_4"), make_all(chat, id="run_5"), make_all(chat, id="run_6")
+    kinds = (("turn", "dead"), ("compaction", "gone"), ("title", "dead"))
+    left = [make_all(chat, id=f"run_{n}", kind=kind, worker_id=worker) for n, (kind, worker) in enumerate(kinds)]
+    done = make_run(chat, id="run_3", worker_id="dead", status="interrupted", ended_at=LATER)
+    beside, now = make_all(other, id="run_4", worker_id="dead"), make_all(chat, id="run_5", worker_id="dead")
+    newer = make_all(chat, id="run_6", worker_id="dead")
     await records.write([*now, *newer, *beside, done, *(record for records_ in left for record in records_)])
 
-    assert await records.close_earlier(chat.id, now[0].id) == 2
+    assert await records.close_earlier({chat.id: now[0].id}, dead_after_s=8) == 3
 
-    for run, _, _ in left:
+    for run, _, attempt in left:
         whole = await records.load_run(chat.id, run.id)
         assert whole is not None
         assert (whole.status, whole.error, whole.steps[0].status) == ("error", REPLACED, "error")
+        assert whole.steps[0].ended_at == whole.ended_at
+        assert whole.steps[0].attempts == [attempt]
     for run in (now[0], newer[0], beside[0]):
-        assert await see(records, run) == ("in_progress", None, None)
+        assert await see(records, run) == ("in_progress", None, None), "not even its own, whatever its heartbeat does"
     assert await see(records, done) == ("interrupted", None, LATER)
-    assert await records.close_earlier(chat.id, now[0].id) == 0
+    assert await records.close_earlier({chat.id: now[0].id}, dead_after_s=8) == 0
 
 
-async def test_an_end_that_was_told_before_the_next_run_stands(chat: Driver, records: RecordStore) -> None:
-    first, second = make_run(chat, id="run_1"), make_run(chat, id="run_2")
-    await records.write([first])
-    await records.write([replace(first, status="completed", ended_at=LATER), second])
-    assert await records.close_earlier(chat.id, second.id) == 0
-    assert await see(records, first) == ("completed", None, LATER)
+async def test_a_worker_that_handed_the_chat_over_tells_the_end_of_its_run_itself(
+    chat: Driver, records: RecordStore
+) -> None:
+    await chat.store.beat("other")
+    for kind in ("turn", "compaction", "title"):
+        first, second = make_run(chat, kind=kind, worker_id="other"), make_run(chat, worker_id="live")
+        await records.write([first, make_step(first)])
+        await records.write([second])
+        assert await records.close_earlier({chat.id: second.id}, dead_after_s=60) == 0
+        assert await see(records, first) == ("in_progress", None, None)
+        await records.write([replace(first, status="interrupted", error="handed over", ended_at=LATER)])
+        assert await see(records, first) == ("interrupted", "handed over", LATER)
 
 
-async def test_a_title_is_made_beside_a_turn_and_left_alone(chat: Driver, records: RecordStore) -> None:
-    title, turn = make_run(chat, id="run_1", kind="title", turn_id=None), make_run(chat, id="run_2")
-    await records.write([title, turn])
-    assert await records.close_earlier(chat.id, turn.id) == 0
-    assert await see(records, title) == ("in_progress", None, None)
+async def test_what_a_worker_left_open_is_ended_by_whoever_takes_its_chat_over(
+    chat: Driver, records: RecordStore, engine: AsyncEngine
+) -> None:
+    dead_after_s = chat.store.dead_after_s
+    await chat.store.beat("frozen")
+    await chat.work("frozen")
+    left = make_run(chat, worker_id="frozen")
+    await records.write([left])
+    with pytest.raises(NotAllowed):
+        await chat.do(c.Acquire(worker_id="live"))
+    assert await records.close_earlier({chat.id: LAST}, dead_after_s=dead_after_s) == 0
+    async with begin_write(engine) as connection:
+        past = datetime.now(UTC) - timedelta(seconds=dead_after_s + 1)
+        await connection.execute(update(workers).where(workers.c.id == "frozen").values(heartbeat_at=past))
+
+    await chat.do(c.Acquire(worker_id="live"))
+
+    assert await records.close_earlier({chat.id: LAST}, dead_after_s=dead_after_s) == 1
+    assert (await see(records, left))[:2] == ("error", REPLACED)
 
 
 # --- what is too old ---

@@ -2,27 +2,54 @@
 
 from __future__ import annotations
 
+import gc
 import io
+import json
 import re
+import tracemalloc
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
-from rich.console import Console, RenderableType
+from msgspec.structs import asdict
+from rich.console import Console, Group, RenderableType
 
 from indelible.app import App
 from indelible.content import Block, Reasoning, Source, Text, ToolCall, ToolResult, Usage
 from indelible.debug.replay import Recording, Replayed
 from indelible.errors import NotFound
-from indelible.store.records import AttemptRecord, RunRecord, StepRecord, WholeRun, WholeStep
-from indelible.terminal.debugging import choose_attempt, draw_replay, draw_run, draw_runs, find_run, load_runs
+from indelible.ids import new_id
+from indelible.store.record_json import write_run
+from indelible.store.records import (
+    AttemptRecord,
+    AttemptSummary,
+    Exchanged,
+    RunRecord,
+    RunTree,
+    StepRecord,
+    StepTree,
+    WholeRun,
+)
+from indelible.terminal.debugging import (
+    choose_attempt,
+    draw_replay,
+    draw_run,
+    draw_runs,
+    find_run,
+    load_runs,
+    show_run,
+    spell_plainly,
+    write_runs,
+)
 from indelible.testing import ScriptedModel
 
 OpenApp = Callable[..., AbstractAsyncContextManager[App]]
 
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
+BOUND_BYTES = 4 * 1024 * 1024
 HOSTILE = "a\x1b[2Jb\x9b31mc\x07d\r[bold]e[/bold]"
 HARMLESS = "a\ufffd[2Jb\ufffd31mc\ufffdd[bold]e[/bold]"
 
@@ -39,13 +66,33 @@ def make_attempt(number: int, **fields: Any) -> AttemptRecord:
     return AttemptRecord(**{**known, "ended_at": at(1.5), **fields})
 
 
-def make_run(*attempts: AttemptRecord, **fields: Any) -> WholeRun:
-    step = WholeStep(
-        run_id="run_1", step=1, status="completed", started_at=NOON, ended_at=at(2), attempts=list(attempts)
-    )
+def summarise(attempt: AttemptRecord) -> AttemptSummary:
+    known = {name: getattr(attempt, name) for name in Exchanged.__struct_fields__}
+    sizes = (len(body.encode()) for body in (attempt.request_body, attempt.response_body))
+    return AttemptSummary(**known, request_bytes=next(sizes), response_bytes=next(sizes))
+
+
+def make_run(*attempts: AttemptRecord, **fields: Any) -> RunTree:
+    lines = [summarise(attempt) for attempt in attempts]
+    step = StepTree(run_id="run_1", step=1, status="completed", started_at=NOON, ended_at=at(2), attempts=lines)
     known: dict[str, Any] = {"id": "run_1", "chat_id": "chat_1", "turn_id": "turn_1", "kind": "turn", "worker_id": "w"}
     known |= {"status": "completed", "model": "anthropic:m", "started_at": NOON, "ended_at": at(2.5), "steps": [step]}
-    return WholeRun(**{**known, **fields})
+    return RunTree(**{**known, **fields})
+
+
+async def record(app: App, *attempts: AttemptRecord, **fields: Any) -> RunTree:
+    """A run with these exchanges that is really there."""
+    chat = await app.create(title="Rain")
+    tree = make_run(*attempts, id=new_id("run"), chat_id=chat.id, **fields)
+    told = {name: getattr(tree, name) for name in RunRecord.__struct_fields__}
+    step = StepRecord(run_id=tree.id, step=1, status="completed", started_at=NOON, ended_at=at(2))
+    here = [AttemptRecord(**{**asdict(attempt), "run_id": tree.id}) for attempt in attempts]
+    assert await app.store.records.write([RunRecord(**told), step, *here]) == 0
+    return await find_run(app, tree.id)
+
+
+async def draw_whole(app: App, run: RunTree, *, full: bool) -> RenderableType:
+    return Group(*[branch async for branch in draw_run(app.store.records, run, full=full)])
 
 
 def print_out(shown: RenderableType, *, width: int = 500, colours: bool = False) -> str:
@@ -103,37 +150,105 @@ def test_on_a_narrow_terminal_lines_are_folded_and_nothing_is_lost() -> None:
 # --- one run ---
 
 
-def test_one_run_shows_headers_and_bodies_shortened_unless_all_is_wanted() -> None:
-    run = make_run(make_attempt(1))
-    short, full = (print_out(draw_run(run, full=full)) for full in (False, True))
+async def test_one_run_shows_headers_and_bodies_shortened_unless_all_is_wanted(open_chats: OpenApp) -> None:
+    async with open_chats(ScriptedModel(), work=False) as app:
+        run = await record(app, make_attempt(1), make_attempt(2))
+        short, full = [print_out(await draw_whole(app, run, full=full)) for full in (False, True)]
     for told in (short, full):
         assert "content-type: application/json" in told
         assert "content-type: text/event-stream" in told
         assert '"model": "m"' in told
     assert "[… 800 more characters: --full shows them …]" in short
-    assert (short.count("data: {}"), full.count("data: {}")) == (120, 200)
+    assert (short.count("data: {}"), full.count("data: {}")) == (240, 400)
     assert "--full" not in full
 
 
-def test_json_is_laid_out_and_what_is_none_is_shown_as_it_is() -> None:
-    run = make_run(make_attempt(1, request_body='{"a": {"é": 1}}', response_body="not JSON {"))
-    lines = [line.strip(" │└─├") for line in print_out(draw_run(run, full=False)).splitlines()]
+async def test_branches_that_are_printed_one_by_one_are_a_tree(open_chats: OpenApp) -> None:
+    async with open_chats(ScriptedModel(), work=False) as app:
+        body = {"request_headers": {}, "request_body": "a\nb", "response_headers": {"c": "d"}, "response_body": "e"}
+        run = await record(app, make_attempt(1, **body), make_attempt(2, **body))
+        again = StepRecord(run_id=run.id, step=2, status="in_progress", started_at=NOON)
+        await app.store.records.write([again])
+        told = print_out(await draw_whole(app, await find_run(app, run.id), full=True)).splitlines()
+    assert told[0].startswith(run.id)
+    assert told[1].startswith("├── step 1")
+    assert told[2].startswith("│   ├── attempt 1.1")
+    assert told[3:9] == [
+        "│   │   sent",
+        "│   │     a",
+        "│   │     b",
+        "│   │   received",
+        "│   │     c: d",
+        "│   │     e",
+    ]
+    assert told[9].startswith("│   └── attempt 1.2")
+    assert told[10:12] == ["│       sent", "│         a"]
+    assert told[-1].startswith("└── step 2")
+
+
+async def test_json_is_laid_out_and_what_is_none_is_shown_as_it_is(open_chats: OpenApp) -> None:
+    async with open_chats(ScriptedModel(), work=False) as app:
+        run = await record(app, make_attempt(1, request_body='{"a": {"é": 1}}', response_body="not JSON {"))
+        told = print_out(await draw_whole(app, run, full=False))
+    lines = [line.strip(" │└─├") for line in told.splitlines()]
     assert lines[lines.index('"a": {') :][:3] == ['"a": {', '"é": 1', "}"]
     assert "not JSON {" in lines
 
 
-def test_an_exchange_without_an_answer_shows_what_was_sent_only() -> None:
-    unanswered = make_attempt(1, status_code=None, response_headers=None, response_body="")
-    lines = [line.strip(" │└─├") for line in print_out(draw_run(make_run(unanswered), full=False)).splitlines()]
+async def test_an_exchange_without_an_answer_shows_what_was_sent_only(open_chats: OpenApp) -> None:
+    async with open_chats(ScriptedModel(), work=False) as app:
+        run = await record(app, make_attempt(1, status_code=None, response_headers=None, response_body=""))
+        told = print_out(await draw_whole(app, run, full=False))
+    lines = [line.strip(" │└─├") for line in told.splitlines()]
     assert "sent" in lines
     assert "received" not in lines
+
+
+@pytest.mark.parametrize(("full", "as_json"), [(False, False), (True, False), (False, True)])
+async def test_a_long_run_is_printed_in_little_memory(
+    open_chats: OpenApp, capfd: pytest.CaptureFixture[str], full: bool, as_json: bool
+) -> None:
+    body = f"data: {'x' * 2000}\n\n" * 100
+    async with open_chats(ScriptedModel(), work=False) as app:
+        run = await record(app, *(make_attempt(number, response_body=body) for number in range(1, 61)))
+        gc.collect()
+        tracemalloc.start()
+        try:
+            await show_run(app.store.records, run, full=full, as_json=as_json)
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    told = capfd.readouterr().out
+    assert told.count("data: ") == 60 * (100 if full or as_json else 1)
+    assert 60 * len(body) > 2 * BOUND_BYTES
+    assert peak_bytes < BOUND_BYTES
+
+
+# --- JSON ---
+
+
+async def test_json_for_other_programs_is_plain_ascii_and_letter_by_letter_what_was_recorded(
+    open_chats: OpenApp,
+) -> None:
+    odd = HOSTILE + "\x7f é € 😀 \u2028"
+    async with open_chats(ScriptedModel(), work=False) as app:
+        records = app.store.records
+        runs = [await record(app, make_attempt(1, response_body=odd), error=odd, status="error") for _ in range(2)]
+        for chosen in ([], runs[:1], runs):
+            written = b"".join([piece async for piece in write_runs(records, chosen)]).decode()
+            told = spell_plainly(written)
+            assert re.fullmatch(r"[\x20-\x7e\n]*", told)
+            assert json.loads(told) == json.loads(written)
+            assert [run["error"] for run in json.loads(told)] == [odd] * len(chosen)
+        whole = spell_plainly(b"".join([piece async for piece in write_run(records, runs[0])]).decode())
+        assert msgspec.json.decode(whole, type=WholeRun) == await records.load_run(runs[0].chat_id, runs[0].id)
 
 
 # --- foreign text ---
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_nothing_in_a_record_is_a_command_to_the_terminal_or_markup(full: bool) -> None:
+async def test_nothing_in_a_record_is_a_command_to_the_terminal_or_markup(open_chats: OpenApp, full: bool) -> None:
     attempt = make_attempt(
         1,
         status="failed",
@@ -145,8 +260,10 @@ def test_nothing_in_a_record_is_a_command_to_the_terminal_or_markup(full: bool) 
         response_headers={HOSTILE: HOSTILE},
         response_body=HOSTILE,
     )
-    run = make_run(attempt, error=HOSTILE, model=HOSTILE, status="error")
-    for shown in (draw_runs(HOSTILE, [run]), draw_run(run, full=full)):
+    async with open_chats(ScriptedModel(), work=False) as app:
+        run = await record(app, attempt, error=HOSTILE, model=HOSTILE, status="error")
+        drawn = [draw_runs(HOSTILE, [run]), await draw_whole(app, run, full=full)]
+    for shown in drawn:
         told = strip_colours(print_out(shown, colours=True))
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", told)
         assert told.count(HARMLESS) >= 5

@@ -2,7 +2,9 @@
 
 At most 256 KiB of a body are kept: its first half of that and its last, so that one sees how it began and how it ended.
 Pieces are copied into two growing buffers, never joined anew, and nothing refers to a piece afterwards: the memory is
-bounded whatever the body's size and however it was cut. A body that fits is kept whole.
+bounded whatever the body's size and however it was cut. A body that fits is kept whole. A JSON document that is sent is
+there already, all of it: it is referred to until its text is made, which then is a shorter document (large.py), and
+`RecordedBody.size_bytes` says how much memory that takes meanwhile.
 
 Redacting a body takes milliseconds, and a body that nobody looks at need not be redacted. So that happens when its text
 is first asked for, by whoever asks, and never while it is exchanged. There is no other way to what is in it.
@@ -24,11 +26,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from indelible.debug.redact import hide_known, redact_body
+from indelible.debug.large import MAX_BODY_BYTES
+from indelible.debug.redact import KEPT_BYTES, begins_like_document, redact_body
 from indelible.models.exchange import HttpResponse
 
-HEAD_BYTES: Final = 128 * 1024
-TAIL_BYTES: Final = 128 * 1024
+HEAD_BYTES: Final = KEPT_BYTES // 2
+TAIL_BYTES: Final = KEPT_BYTES // 2
 UNEXPECTED_END: Final = "unexpected end"
 NOT_REDACTED: Final = "[could not be redacted, so it was not kept]"
 
@@ -105,14 +108,19 @@ class BodyCapture:
 
 
 def keep_body(body: bytes) -> Kept:
-    """A body that is there already."""
+    """A body that is there already. If it may be JSON it is referred to as a whole: it will be shortened, not cut."""
+    is_kept_whole = len(body) <= KEPT_BYTES or (len(body) <= MAX_BODY_BYTES and begins_like_document(body))
+    if is_kept_whole:
+        return Kept(body, b"", 0)
     capture = BodyCapture()
     capture.add(body)
     return capture.keep()
 
 
 class RecordedBody:
-    """A body in a record: its text, redacted. `on_bug` hears if that could not be done. `size_bytes` are kept of it.
+    """A body in a record: its text, redacted. `on_bug` hears if that could not be done.
+
+    Until its text is asked for it holds on to `size_bytes`; that number does not change, so that it can be counted.
 
     `secrets` are those that were sent along: however they look, they are not shown.
     """
@@ -140,8 +148,9 @@ class RecordedBody:
                 kept, self._kept = self._kept, None
                 if kept is not None and kept.head:
                     self._text = NOT_REDACTED
-                    redacted = redact_body(kept.head, self._content_type, kept.tail, kept.missing_bytes)
-                    self._text = hide_known(redacted, self._secrets)
+                    self._text = redact_body(
+                        kept.head, self._content_type, kept.tail, kept.missing_bytes, self._secrets
+                    )
         except Exception as bug:
             self._on_bug(bug)
         return self._text

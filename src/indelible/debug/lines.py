@@ -2,8 +2,8 @@
 
 A token of a streamed reply is a few letters in an envelope of hundreds, the same for every token. So of a line that
 begins and ends as an earlier one did only the middle is new, and only that, with a few letters on either side, is
-searched: what lies within the envelope was searched before. And each beginning is looked for once, in all that is new
-of all lines together, which is ten times quicker than looking for all of them in each line.
+searched: what lies within the envelope was searched before. And all that is new of all lines is searched at once
+(beginnings.py), which is ten times quicker than searching each line.
 
 Must stay true (tests/debug/test_lines.py): no line that holds a beginning is missed. One that does not may be taken for
 suspicious, if it shares its envelope with one that does: it is then only looked at more closely.
@@ -15,15 +15,17 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
+from indelible.debug.beginnings import Beginnings
+
 _LINES: Final = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z")
 _SHORT: Final = 40
 """A line that is not longer has no envelope to speak of."""
 
 
-def split_lines(text: str, beginnings: Sequence[str]) -> Iterator[tuple[str, bool]]:
-    """Each line with its end, and whether one of these beginnings, given in lower case, may be in it."""
+def split_lines(text: str, beginnings: Beginnings) -> Iterator[tuple[str, bool]]:
+    """Each line with its end, and whether one of these may be in it."""
     lines = _cut(text)
-    suspicious = _find_suspicious(_Envelope.open_all(lines, margin=max(map(len, beginnings))), beginnings)
+    suspicious = _find_suspicious(_Envelope.open_all(lines, margin=beginnings.longest), beginnings)
     yield from ((line, at in suspicious) for at, line in enumerate(lines))
 
 
@@ -74,27 +76,9 @@ def _count_same(one: str, other: str) -> int:
     return low
 
 
-def _find_suspicious(opened: Sequence[tuple[str, int]], beginnings: Sequence[str]) -> Collection[int]:
+def _find_suspicious(opened: Sequence[tuple[str, int]], beginnings: Beginnings) -> Collection[int]:
     """The lines that hold one of these in what is new in them, or in what they share."""
-    news = "\n".join(new for new, _ in opened)
-    lowered = news.lower()
-    if len(lowered) != len(news):  # a few letters are longer in lower case
-        return range(len(opened))
-    upcoming = iter(sorted(place for beginning in beginnings for place in _find_all(lowered, beginning)))
-    place = next(upcoming, len(news))
-    suspicious: set[int] = set()
-    end = 0
-    for at, (new, source) in enumerate(opened):
-        end += len(new) + 1
-        if place < end - 1 or source in suspicious:
-            suspicious.add(at)
-        while place < end - 1:
-            place = next(upcoming, len(news))
+    suspicious = set(beginnings.find_holders([new for new, _ in opened]))
+    if suspicious:
+        suspicious.update(at for at, (_, source) in enumerate(opened) if source in suspicious)
     return suspicious
-
-
-def _find_all(text: str, part: str) -> Iterator[int]:
-    place = text.find(part)
-    while place >= 0:
-        yield place
-        place = text.find(part, place + 1)

@@ -1,186 +1,136 @@
 """Bodies and headers as they may be kept: readable, and without secrets (SPEC 7.2, 7.3).
 
-JSON is redacted by its structure: whatever stands under a sensitive key goes, and every text is looked at for what
-looks like a secret (secrets.py), the keys themselves and JSON inside of texts included (the arguments of a tool call
-are such). An event stream is redacted event by event. What can not be parsed, because it is broken, because it is
-nested too deeply or because its middle is missing, is replaced by a note: it is never kept raw.
+JSON is redacted by its structure (documents.py), an event stream event by event, anything else by its looks
+(secrets.py). What can not be parsed, because it is broken, because it is nested too deeply or because its middle is
+missing, is replaced by a note: it is never kept raw. A document that is there as a whole, but is too large, is
+shortened and stays one (large.py); of other bodies that are too large both ends are kept.
 
 A body in which nothing was hidden is kept as it came, letter by letter. So a line that holds none of the letters that a
 secret begins with need not be parsed at all: the outcome is the same, and a stream of plain text costs next to nothing.
 
+Redacting a body may take milliseconds, and is nothing for the event loop. What is redacted there, headers, addresses
+and errors, is shortened first: `redact_headers`, `redact_address`, `redact_line`.
+
 A secret that a model itself spells out over several events, a few letters in each, is in none of them and is not seen.
 
 Must stay true (tests/debug/test_redact.py, test_redact_property.py): no canary survives anywhere; usage counters do;
-redacting twice is redacting once; nothing raises, whatever comes.
+redacting twice is redacting once; nothing raises, whatever comes; no call keeps other threads waiting for long.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-import msgspec
-
+from indelible.debug.documents import MAX_DEPTH, SUSPICIOUS, begins_like_json, is_json, redact_data, redact_json
+from indelible.debug.large import redact_large
 from indelible.debug.lines import split_lines
-from indelible.debug.secrets import BEGINNINGS, REDACTED, is_secret_header, is_secret_name, redact_text, redact_url
+from indelible.debug.names import is_secret_header, is_secret_name
+from indelible.debug.secrets import BEGINNINGS, REDACTED, redact_text, redact_url
+from indelible.debug.shorten import hide_known, note_missing, shorten_line
 from indelible.surrogates import clean_text
 
 __all__ = [
     "GAP",
+    "KEPT_BYTES",
     "REDACTED",
     "hide_known",
     "list_secrets",
+    "redact_address",
     "redact_body",
     "redact_headers",
     "redact_json",
+    "redact_line",
     "redact_text",
     "redact_url",
 ]
+
+KEPT_BYTES: Final = 256 * 1024
+"""So much of a body is kept, the first half of it and the last."""
 
 GAP: Final = re.compile(r"^\[… [0-9,]+ bytes are missing here …\]$", re.MULTILINE)
 """The line that stands for the missing middle of a body; see `_mark`."""
 
 _SHORTEST_SECRET: Final = 8
-_MAX_DEPTH: Final = 100
-"""Of everything together: a text in a document is one deeper than the document, and so is a document in the text."""
-
-_TOO_DEEP: Final = f"{REDACTED}: nested too deeply"
+_COOKIE_ATTRIBUTES: Final = frozenset({"path", "domain", "expires", "max-age", "samesite", "priority"})
 _LINE_ENDS: Final = ("\n", "\r\n", "\r")
 _DATA: Final = re.compile(r"(?:\A|[\r\n])data:")
 _DATA_OF_JSON: Final = re.compile(r"(?:\A|[\r\n])data: ?[{\[]")
-_NO_JSON: Final = re.compile(r"|\[(?:DONE|not [A-Za-z ]+, [0-9,]+ bytes|… [0-9,]+ bytes are missing here …)\]")
 _LINES_OF_JSON: Final = ("ndjson", "jsonl", "json-seq", "jsonlines", "json-stream", "stream+json")
-_check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
-_SUSPICIOUS: Final = (*BEGINNINGS, "\\u")
-"""In lower case: what a secret or a sensitive name begins with; and escapes, which may spell anything."""
+
+
+# --- lines ---
+
+
+def redact_line(text: str) -> str:
+    """An error or another line that somebody waits for: shortened if it is long, and redacted."""
+    return redact_text(shorten_line(text))
+
+
+def redact_address(url: str) -> str:
+    """An address that somebody waits for: shortened if it is long, and redacted."""
+    return redact_url(shorten_line(url))
 
 
 def redact_headers(headers: Mapping[str, str], secrets: Sequence[str] = ()) -> dict[str, str]:
-    return {
-        redact_text(name): REDACTED if value and is_secret_header(name) else hide_known(redact_text(value), secrets)
-        for name, value in headers.items()
-    }
+    lines = [(shorten_line(name), shorten_line(value)) for name, value in headers.items()]
+    suspicious = set(BEGINNINGS.find_holders([f"{name}: {value}" for name, value in lines]))
+    redacted: dict[str, str] = {}
+    for number, (name, value) in enumerate(lines):
+        redact = redact_text if number in suspicious else str
+        is_secret = bool(value) and is_secret_header(name)
+        redacted[redact(name)] = REDACTED if is_secret else hide_known(redact(value), secrets)
+    return redacted
 
 
 def list_secrets(headers: Mapping[str, str]) -> list[str]:
     """What the sensitive headers of a request hold: a provider may repeat it, and no pattern need know its look."""
-    words = [value.rpartition(" ")[2] for name, value in headers.items() if is_secret_header(name)]
-    return [word for word in words if len(word) >= _SHORTEST_SECRET]
+    words = (word for name, value in headers.items() if is_secret_header(name) for word in _list_words(name, value))
+    return [word for word in dict.fromkeys(words) if len(word) >= _SHORTEST_SECRET]
 
 
-def hide_known(text: str, secrets: Sequence[str]) -> str:
-    for secret in secrets:
-        text = text.replace(secret, REDACTED)
-    return text
-
-
-# --- JSON ---
-
-
-class _Pairs(list[tuple[str, Any]]):
-    """An object with all its pairs: a key may come twice, and the second one does not unsay the first."""
-
-
-def redact_json(value: Any) -> Any:
-    """A JSON value without secrets. What is under a sensitive key goes, unless it says nothing: null, true, empty."""
-    try:
-        return _redact(value, depth=0)
-    except RecursionError:
-        return _TOO_DEEP
-
-
-def _redact(value: Any, *, depth: int) -> Any:
-    if isinstance(value, str):
-        return _redact_string(value, depth=depth)
-    if not isinstance(value, dict | list | tuple):
-        return value
-    if depth >= _MAX_DEPTH and value:
-        return _TOO_DEEP
-    if isinstance(value, _Pairs):
-        return _Pairs(_redact_pair(key, item, depth=depth) for key, item in value)
-    if isinstance(value, dict):
-        return dict(_redact_pair(str(key), item, depth=depth) for key, item in value.items())
-    return [_redact(item, depth=depth + 1) for item in value]
-
-
-def _redact_pair(key: str, item: Any, *, depth: int) -> tuple[str, Any]:
-    name = redact_text(key)
-    if is_secret_name(key) and not _says_nothing(name, item):
-        return name, REDACTED
-    return name, _redact(item, depth=depth + 1)
-
-
-def _says_nothing(name: str, item: Any) -> bool:
-    is_counter = isinstance(item, int | float) and "token" in name.lower()
-    return is_counter or item is None or isinstance(item, bool) or item in ("", [], {}, REDACTED)
-
-
-def _redact_string(text: str, *, depth: int) -> str:
-    if not _is_suspicious(text):
-        return text
-    redacted = _redact_document(text, depth=depth + 1) if _begins_like_json(text) else None
-    return redact_text(text) if redacted is None else redacted
-
-
-def _begins_like_json(text: str) -> bool:
-    return text.lstrip().removeprefix(REDACTED)[:1] in ("{", "[", '"')
-
-
-def _is_suspicious(text: str) -> bool:
-    """Whether it may hold anything to hide."""
-    lowered = text.lower()
-    return any(part in lowered for part in _SUSPICIOUS)
-
-
-def _redact_document(text: str, *, depth: int = 0) -> str | None:
-    """A JSON document, redacted; as it came if there was nothing to hide; None if it is no JSON."""
-    try:
-        value = json.loads(text, object_pairs_hook=_Pairs)
-        redacted = _redact(value, depth=depth)
-        return text if redacted == value else json.dumps(_to_plain(redacted), ensure_ascii=False)
-    except ValueError:
-        return None
-    except RecursionError:
-        return json.dumps(_TOO_DEEP)
-
-
-def _keep_json(text: str) -> str | None:
-    """The text if it is JSON. msgspec is quick to see that, and has a stricter notion of it than we."""
-    try:
-        _check_json(text)
-    except msgspec.DecodeError:
-        return _redact_document(text)
-    return text
-
-
-def _redact_data(text: str, *, is_suspicious: bool) -> str | None:
-    """What should be a JSON document, redacted; None if it is none. `[DONE]`, a note and nothing may stand for one."""
-    if _NO_JSON.fullmatch(text.strip()):
-        return text
-    may_change = is_suspicious or text.count("[") + text.count("{") > _MAX_DEPTH
-    return _redact_document(text) if may_change else _keep_json(text)
-
-
-def _to_plain(value: Any) -> Any:
-    """Of a key that comes twice the last one is written, as a reader would have read it."""
-    if isinstance(value, _Pairs):
-        return {key: _to_plain(item) for key, item in value}
-    return [_to_plain(item) for item in value] if isinstance(value, list) else value
+def _list_words(name: str, value: str) -> Iterator[str]:
+    """The words of a header that are secrets. An ordinary word is one only if the name leaves no doubt."""
+    if "cookie" in name.lower():
+        for part in re.split(r"[;,]\s*", value):
+            key, _, word = part.strip().partition("=")
+            if key.lower() not in _COOKIE_ATTRIBUTES:
+                yield word.strip('"')
+        return
+    word = value.rpartition(" ")[2]
+    if is_secret_name(name) or not word.isalpha():
+        yield word
 
 
 # --- bodies ---
 
 
-def redact_body(head: bytes, content_type: str, tail: bytes = b"", missing: int = 0) -> str:
-    """A body as it may be kept. If its middle is missing, `tail` is what followed."""
+def redact_body(
+    head: bytes, content_type: str, tail: bytes = b"", missing: int = 0, secrets: Sequence[str] = ()
+) -> str:
+    """A body as it may be kept, without these secrets either. If its middle is missing, `tail` is what followed."""
+    media_type = content_type.partition(";")[0].strip().lower()
+    size_bytes = len(head) + len(tail) + missing
     if not missing:
         head, tail = head + tail, b""
+        if size_bytes > KEPT_BYTES:
+            document = redact_large(head, KEPT_BYTES, secrets) if _may_be_document(head, media_type) else None
+            if document is not None:
+                return clean_text(hide_known(document, secrets))
+            head, tail, missing = head[: KEPT_BYTES // 2], head[-(KEPT_BYTES // 2) :], size_bytes - KEPT_BYTES
     first = head.decode("utf-8-sig", "replace")
     last = tail.decode("utf-8", "replace")
-    size_bytes = len(head) + len(tail) + missing
-    return clean_text(_redact_any(first, last, missing, content_type.partition(";")[0].strip().lower(), size_bytes))
+    return clean_text(hide_known(_redact_any(first, last, missing, media_type, size_bytes), secrets))
+
+
+def begins_like_document(body: bytes) -> bool:
+    return body[:64].removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
+
+
+def _may_be_document(body: bytes, media_type: str) -> bool:
+    is_other = _is_binary(media_type) or any(kind in media_type for kind in _LINES_OF_JSON)
+    return not is_other and begins_like_document(body)
 
 
 def _redact_any(first: str, last: str, missing: int, media_type: str, size_bytes: int) -> str:
@@ -192,7 +142,7 @@ def _redact_any(first: str, last: str, missing: int, media_type: str, size_bytes
     if "json" not in media_type and (data.search(first) or data.search(last)):
         return _redact_lines(_redact_events, first, last, missing)
     if "json" in media_type or first.lstrip()[:1] in ("{", "["):
-        redacted = None if missing else _redact_data(first, is_suspicious=_is_suspicious(first))
+        redacted = None if missing else redact_data(first, is_suspicious=SUSPICIOUS.are_in(first))
         if redacted is not None or "json" in media_type:
             return f"[not a JSON document that could be read, {size_bytes:,} bytes]" if redacted is None else redacted
     if "form-urlencoded" in media_type:
@@ -206,7 +156,7 @@ def _is_binary(media_type: str) -> bool:
 
 
 def _mark(missing: int) -> str:
-    return f"\n[… {missing:,} bytes are missing here …]\n"
+    return f"\n{note_missing(missing, 'bytes')}\n"
 
 
 def _redact_form(first: str, last: str, missing: int) -> str:
@@ -246,9 +196,9 @@ def _cut_lines(first: str, last: str) -> tuple[str, str]:
 
 
 def _redact_rows(text: str) -> Iterator[str]:
-    for line, is_suspicious in split_lines(text, _SUSPICIOUS):
+    for line, is_suspicious in split_lines(text, SUSPICIOUS):
         content = line.strip("\r\n\x1e")
-        redacted = _redact_data(content, is_suspicious=is_suspicious)
+        redacted = redact_data(content, is_suspicious=is_suspicious)
         yield (
             line if redacted == content else line.replace(content, _describe(content) if redacted is None else redacted)
         )
@@ -258,7 +208,7 @@ def _redact_events(text: str) -> Iterator[str]:
     """Events end with an empty line."""
     event: list[str] = []
     is_suspicious = False
-    for line, is_line_suspicious in split_lines(text, _SUSPICIOUS):
+    for line, is_line_suspicious in split_lines(text, SUSPICIOUS):
         event.append(line)
         is_suspicious |= is_line_suspicious
         if line in _LINE_ENDS:
@@ -275,13 +225,7 @@ def _is_one_document(event: list[str]) -> bool:
     if len(event) not in (2, 3) or (len(event) == 3 and event[0].startswith("data:")):
         return False
     data = event[-2]
-    if not data.startswith("data: {") or data.count("[") + data.count("{") > _MAX_DEPTH:
-        return False
-    try:
-        _check_json(data[6:])
-    except msgspec.DecodeError:
-        return False
-    return True
+    return data.startswith("data: {") and data.count("[") + data.count("{") <= MAX_DEPTH and is_json(data[6:])
 
 
 def _redact_event(lines: list[str], *, is_suspicious: bool) -> Iterator[str]:
@@ -304,10 +248,10 @@ def _redact_lines_of_data(data: list[str], *, is_suspicious: bool) -> list[str]:
     What was to be JSON and is none goes; words may stay.
     """
     whole = "\n".join(data)
-    if not any(_begins_like_json(line) for line in data):
+    if not any(begins_like_json(line) for line in data):
         return redact_text(whole).split("\n") if is_suspicious else data
     for documents in ([whole], data):
-        redacted = [_redact_data(document, is_suspicious=is_suspicious) for document in documents]
+        redacted = [redact_data(document, is_suspicious=is_suspicious) for document in documents]
         known = [document for document in redacted if document is not None]
         if len(known) == len(documents):
             return known

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from yarl import URL
 
 from indelible.clock import Clock, SystemClock
 from indelible.content import Block, Message, Text, ToolResult, Usage
@@ -25,7 +24,7 @@ from indelible.debug.redact import GAP
 from indelible.errors import Invalid, ModelFailed
 from indelible.loop.record import StepRecord
 from indelible.loop.run import run
-from indelible.models.exchange import HttpRequest, HttpResponse
+from indelible.models.exchange import Answer, HttpRequest
 from indelible.models.profile import find_profile
 from indelible.models.retry import RetryPolicy
 from indelible.models.wire import WireModel
@@ -75,20 +74,26 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
 
 def make_recording(attempt: AttemptRecord, *, model: str | None) -> Recording | None:
     """What can be replayed of an exchange; None if there was no answer, or if nobody knows its wire."""
-    url = URL(attempt.url)
-    wire = next((wire for ending, wire in _WIRES.items() if url.path.endswith(ending)), None)
+    host, path = _split_address(attempt.url)
+    wire = next((wire for ending, wire in _WIRES.items() if path.endswith(ending)), None)
     if wire is None or attempt.status_code is None:
         return None
     provider, _, name = (model or "").partition(":")
     name, at, _ = name.partition("@http")
     return Recording(
         wire=wire,
-        provider=url.authority if at and wire == "openai-chat" else provider or wire,
+        provider=host if at and wire == "openai-chat" else provider or wire,
         model=name or "unknown",
         status=attempt.status_code,
         headers=attempt.response_headers or {},
         body=GAP.split(attempt.response_body, maxsplit=1)[0],
     )
+
+
+def _split_address(url: str) -> tuple[str, str]:
+    """Host and path. By hand, for what was redacted of an address may have left none that a parser takes."""
+    authority, slash, rest = url.partition("://")[2].partition("/")
+    return authority.rpartition("@")[2], slash + rest.partition("?")[0].partition("#")[0]
 
 
 class ReplayedModel(WireModel):
@@ -134,7 +139,7 @@ class _Player:
         self._recording = recording
 
     @asynccontextmanager
-    async def send(self, request: HttpRequest) -> AsyncIterator[HttpResponse]:
+    async def send(self, request: HttpRequest) -> AsyncIterator[Answer]:
         yield _PlayedResponse(self._recording, request.method)
 
 
@@ -148,6 +153,9 @@ class _PlayedResponse:
     async def read(self) -> bytes:
         piece, self._left = self._left[:_PIECE_BYTES], self._left[_PIECE_BYTES:]
         return piece
+
+    def settle(self) -> None:
+        """Nobody watches."""
 
     async def aclose(self) -> None:
         self._left = b""

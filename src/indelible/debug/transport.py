@@ -3,7 +3,8 @@
 When an exchange counts is SPEC 7.1. A failure to send or to read counts at once. The end of an event stream counts at
 once too, because its readers may never close it: that entry is provisional, since a close that fails makes it failed.
 Any other body is judged when it is closed (body.py), or when its step ends. All of this happens once; later records are
-of no effect, but for the error of a close, which is added to whatever the entry says.
+of no effect, but for the error of a close, which is added to whatever the entry says. A reader that says it has heard
+all it wanted (`settle`: the reply is whole, though its provider lingers) may leave the rest unread.
 
 The caller's side is sacred. It gets the very objects that the response gave: pieces, exceptions, in the same order. A
 piece costs one call and one copy, no lock. A bug in recording drops the record of this exchange and is not seen.
@@ -39,14 +40,14 @@ from indelible.debug.body import (
     keep_body,
     read_head,
 )
-from indelible.debug.redact import hide_known, list_secrets, redact_headers, redact_text, redact_url
+from indelible.debug.redact import hide_known, list_secrets, redact_address, redact_headers, redact_line
 from indelible.debug.sink import Attempt, Sink
-from indelible.models.exchange import HttpRequest, HttpResponse
+from indelible.models.exchange import Answer, HttpRequest, HttpResponse
 
 MAX_DRAIN_BYTES: Final = 64 * 1024
 
 
-def wrap(response: HttpResponse, sink: Sink) -> HttpResponse:
+def wrap(response: HttpResponse, sink: Sink) -> Answer:
     """The response, recorded into the sink as it is read and closed."""
     return RecordedExchange(sink, request=None).wrap(response)
 
@@ -67,6 +68,7 @@ class RecordedExchange:
     def __init__(self, sink: Sink, *, request: HttpRequest | None) -> None:
         self.body: Final = BodyCapture()
         self.end_seen = False
+        self.is_settled = False
         self._sink = sink
         self._request = request
         self._secrets: list[str] = []
@@ -97,11 +99,11 @@ class RecordedExchange:
             self._sink.drop(self._number, bug)
         self._sink.tell()
 
-    def wrap(self, response: HttpResponse) -> HttpResponse:
+    def wrap(self, response: HttpResponse) -> Answer:
         with self.best_effort():
             self._answered_at = self._sink.clock.now()
             self._head = read_head(response)
-        return response if self._is_counted else RecordedResponse(response, self)
+        return RecordedResponse(response, self)
 
     # --- what happens, as it happens ---
 
@@ -111,7 +113,9 @@ class RecordedExchange:
             self._count(describe(error, "sending the request"))
 
     def break_off(self, error: BaseException) -> None:
-        """It could not be read."""
+        """It could not be read. Who was settled and stops waiting has not failed: the close will tell."""
+        if self.is_settled and isinstance(error, asyncio.CancelledError):
+            return
         with self.best_effort():
             self._count(describe(error, "reading the response"))
 
@@ -132,7 +136,7 @@ class RecordedExchange:
 
     def finalise(self, error: str) -> None:
         with self.best_effort():
-            self._count(redact_text(error) if self._find_fault() else None)
+            self._count(redact_line(error) if self._find_fault() else None)
 
     def may_be_drained(self) -> bool:
         """Whether what was read is a complete document, if only the end follows."""
@@ -144,7 +148,7 @@ class RecordedExchange:
     def _find_fault(self) -> str | None:
         if self._head is None:
             return UNEXPECTED_END
-        return find_fault(self._head, self.body, end_seen=self.end_seen)
+        return None if self.is_settled else find_fault(self._head, self.body, end_seen=self.end_seen)
 
     def _count(self, error: str | None) -> None:
         ended_at = self._sink.clock.now()
@@ -179,7 +183,7 @@ class RecordedExchange:
             status="completed" if error is None else "failed",
             error=None if error is None else hide_known(error, secrets),
             method=request.method if request else head.method if head else "",
-            url=hide_known(redact_url(request.url), secrets) if request else "",
+            url=hide_known(redact_address(request.url), secrets) if request else "",
             request_headers=redact_headers(sent_headers, secrets),
             request=RecordedBody(
                 keep_body(request.body if request else b""), sent_headers, on_bug=drop, secrets=secrets
@@ -244,6 +248,9 @@ class RecordedResponse:
             self._exchange.give_up(bug)
         return piece
 
+    def settle(self) -> None:
+        self._exchange.is_settled = True
+
     async def aclose(self) -> None:
         exchange = self._exchange
         if not self._is_reading and exchange.may_be_drained():
@@ -288,4 +295,4 @@ def describe(error: BaseException, doing: str) -> str:
     """An error in words, redacted. A cancellation has none of its own."""
     if isinstance(error, asyncio.CancelledError | GeneratorExit):
         return f"cancelled while {doing}"
-    return redact_text(str(error) or f"{type(error).__name__} while {doing}")
+    return redact_line(str(error) or f"{type(error).__name__} while {doing}")

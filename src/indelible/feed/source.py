@@ -57,6 +57,7 @@ def _make_snapshot(view: ChatView, page: Page, cursor: str) -> ChatSnapshot:
         cursor=cursor,
         title=view.title,
         model=view.model,
+        debug=view.debug,
         archived=view.archived,
         turn=view.turn,
         error=view.error,

@@ -43,10 +43,17 @@ class HttpResponse(Protocol):
     async def aclose(self) -> None: ...
 
 
+class Answer(HttpResponse, Protocol):
+    """A response to somebody who may have heard enough before its body ends."""
+
+    def settle(self) -> None:
+        """All that was wanted has been read: to leave the rest unread is no failure of this exchange."""
+
+
 class Sender(Protocol):
     """Whoever sends requests: http.py, or somebody who stands for it (debug/replay.py)."""
 
-    def send(self, request: HttpRequest) -> AbstractAsyncContextManager[HttpResponse]:
+    def send(self, request: HttpRequest) -> AbstractAsyncContextManager[Answer]:
         """Send it; the answer's head is there when the block begins, and its body is closed when it ends."""
 
 
@@ -56,7 +63,7 @@ class Exchange(Protocol):
     def failed(self, error: BaseException) -> None:
         """There is no answer: it could not be sent, or was cancelled meanwhile."""
 
-    def wrap(self, response: HttpResponse) -> HttpResponse:
+    def wrap(self, response: HttpResponse) -> Answer:
         """The answer, to be read through what is returned."""
 
 

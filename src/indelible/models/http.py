@@ -25,7 +25,7 @@ import aiohttp
 from yarl import URL
 
 from indelible.errors import ModelFailed
-from indelible.models.exchange import HttpRequest, HttpResponse, recording
+from indelible.models.exchange import Answer, HttpRequest, recording
 
 CONNECT_TIMEOUT_S: Final = 15.0
 _MAX_HEADER_BYTES: Final = 64 * 1024
@@ -51,24 +51,24 @@ class Http:
             await session.close()
 
     @asynccontextmanager
-    async def send(self, request: HttpRequest) -> AsyncIterator[HttpResponse]:
+    async def send(self, request: HttpRequest) -> AsyncIterator[Answer]:
         """Send it; the answer's head is there when the block begins, and its body is closed when it ends."""
         recorder = recording.get()
         exchange = recorder.begin(request) if recorder is not None else None
         try:
-            response: HttpResponse = await self._open(request)
+            response: Answer = await self._open(request)
         except BaseException as error:
             if exchange is not None:
                 exchange.failed(error)
             raise
-        if exchange is not None:
-            response = exchange.wrap(response)
         try:
+            if exchange is not None:
+                response = exchange.wrap(response)
             yield response
         finally:
             await response.aclose()
 
-    async def _open(self, request: HttpRequest) -> HttpResponse:
+    async def _open(self, request: HttpRequest) -> Answer:
         if self._session is None:
             self._session = self._make_session()
         url = URL(request.url, encoded=True)
@@ -124,6 +124,9 @@ class _Response:
         self.method = answer.method
         self.read = answer.content.readany
         self._answer = answer
+
+    def settle(self) -> None:
+        """Nobody watches."""
 
     async def aclose(self) -> None:
         """A body that was read to its end has given its connection back by itself."""

@@ -149,6 +149,7 @@ class WireModel:
                         yield _ALIVE  # half an event, or a comment: whoever sends those is not silent
                 if not reader.complete:
                     return
+                response.settle()
                 await self._read_rest(response, decoder, reader)
             asked = reader.take_up()
         yield reader.finish()

@@ -8,13 +8,17 @@ Records are best effort and nothing hangs on them: no command looks at them, no 
 takes no lock that a worker or a user waits for. They were redacted before they came here (debug/redact.py), and go
 with their chat, or when they are too old.
 
+A long run is large: two hundred steps are a hundred megabytes. So a run is read as a tree, which says how large its
+exchanges are, and they are read one by one; whoever shows or exports a run needs the memory of one of them
+(record_json.py). Only `load_run` brings everything at once.
+
 Must stay true (tests/store/test_records.py): what `RecordStore` says, sentence by sentence, on both databases.
 The implementation is sql_records.py. The chat's own list of attempts, which is always there, is attempts.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal, Protocol
 
@@ -58,8 +62,8 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
         _check_end(self.status, self.ended_at)
 
 
-class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One exchange that is over. `head_at` is when the answer began, if there was one."""
+class Exchanged(msgspec.Struct, frozen=True, kw_only=True):
+    """How an exchange went that is over. `head_at` is when the answer began, if there was one."""
 
     run_id: str
     step: int
@@ -68,14 +72,26 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
     status_code: int | None = None
     method: str
     url: str
-    request_headers: dict[str, str] = {}
-    request_body: str = ""
-    response_headers: dict[str, str] | None = None
-    response_body: str = ""
     error: str | None = None
     started_at: datetime
     head_at: datetime | None = None
     ended_at: datetime
+
+
+class AttemptRecord(Exchanged, frozen=True, kw_only=True):
+    """One exchange, with what was said in it."""
+
+    request_headers: dict[str, str] = {}
+    request_body: str = ""
+    response_headers: dict[str, str] | None = None
+    response_body: str = ""
+
+
+class AttemptSummary(Exchanged, frozen=True, kw_only=True):
+    """One exchange, and how large the bodies are that are kept of it."""
+
+    request_bytes: int
+    response_bytes: int
 
 
 Record = RunRecord | StepRecord | AttemptRecord
@@ -86,6 +102,16 @@ class RunSummary(RunRecord, frozen=True, kw_only=True):
 
     step_count: int
     attempt_count: int
+
+
+class StepTree(StepRecord, frozen=True, kw_only=True):
+    attempts: list[AttemptSummary]
+
+
+class RunTree(RunRecord, frozen=True, kw_only=True):
+    """A run with its steps and exchanges in order, without what was said."""
+
+    steps: list[StepTree]
 
 
 class WholeStep(StepRecord, frozen=True, kw_only=True):
@@ -99,12 +125,14 @@ class WholeRun(RunRecord, frozen=True, kw_only=True):
 
 
 class RecordStore(Protocol):
-    async def write(self, records: Sequence[Record]) -> None:
-        """Write what is new in these records, in one transaction.
+    async def write(self, records: Sequence[Record]) -> int:
+        """Write what is new in these records, in short transactions; how many of them the database refused.
 
         * A run and a step go on from `in_progress` to one end, and the first end stands, whatever comes later.
         * An exchange is written once; only a failure is added to it later, and it keeps what was exchanged.
         * What belongs to a chat or a run that is gone is left out, and the rest is written.
+        * What the database refuses costs nothing but itself and what would hang on it.
+        * If the database is away this raises, and a part may be written. Writing all of it again does no harm.
         * A step that is still open when its run has ended ends as the run did.
         * Nobody who works on a chat waits for this, nor does it wait for them; only a deletion and this wait for
           each other.
@@ -114,11 +142,20 @@ class RecordStore(Protocol):
     async def list_runs(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> list[RunSummary]:
         """The runs of a chat, the newest first, from below the run `before` on."""
 
-    async def load_run(self, chat_id: str, run_id: str) -> WholeRun | None:
-        """A run of this chat with all its steps and exchanges, of one moment; None if this chat has no such run."""
+    async def load_tree(self, chat_id: str, run_id: str) -> RunTree | None:
+        """A run of this chat with its steps and exchanges, of one moment; None if this chat has no such run.
 
-    async def find_run(self, owner_id: str, run_id: str) -> WholeRun | None:
+        * However much was said in it, this is a line for each exchange.
+        """
+
+    async def find_tree(self, owner_id: str, run_id: str) -> RunTree | None:
         """The same, of whichever chat of this user; None if no chat of this user has such a run."""
+
+    async def load_attempt(self, run_id: str, step: int, number: int) -> AttemptRecord | None:
+        """One exchange with what was said in it; None if it is not there any more."""
+
+    async def load_run(self, chat_id: str, run_id: str) -> WholeRun | None:
+        """A run with everything in it, for whoever knows that it is small; None if this chat has no such run."""
 
     async def close_dead(self, *, dead_after_s: float) -> int:
         """End the runs of workers that are dead or gone, and their steps, as errors; how many runs it were.
@@ -127,11 +164,11 @@ class RecordStore(Protocol):
         * With nothing to end it is one small question.
         """
 
-    async def close_earlier(self, chat_id: str, run_id: str) -> int:
-        """End what runs that began before this one left open in its chat, as errors; how many runs it were.
+    async def close_earlier(self, begun: Mapping[str, str], *, dead_after_s: float) -> int:
+        """End what such workers left open in these chats before this run of each began; how many runs it were.
 
-        * Their own ends, if they are on their way, have to be written first: this one would be the first.
-        * A title is made beside a turn, by whoever likes, and is left alone.
+        * Whoever took the chat over did so by the same judgement, so whatever a takeover left open is ended.
+        * A live worker's runs are left alone: it may have handed the chat over, and its last words be on their way.
         """
 
     async def forget_before(self, moment: datetime, *, clock: Clock) -> int:

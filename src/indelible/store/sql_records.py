@@ -9,15 +9,19 @@ LOCKED` is no way around it: PostgreSQL does not skip a row that its deleter has
 Statuses go forward because each upsert says when it may change a row that is there. The first end stands: the judge of
 a dead worker and the worker itself may both be right, and the one that came first was read by somebody.
 
-Records never use the journal's lane (sql.py). On SQLite they stand in line with everybody else's writes, so whoever
-writes keeps a batch small.
+One transaction holds no more than a megabyte, and what it brings is refused together. Then it is halved, and the halves
+are tried again, until the record that was to blame stands alone: the others, of other chats perhaps, do not pay for it.
 
-Must stay true (tests/store/test_records.py, tests/store/test_record_locks.py).
+Records never use the journal's lane (sql.py). On SQLite they stand in line with everybody else's writes, which is why
+every transaction here is short. So is every read: an exchange comes alone, and nothing is held open between two.
+
+Must stay true (tests/store/test_records.py, test_refused_records.py, test_reading_records.py, test_record_locks.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -31,19 +35,35 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from indelible.clock import Clock
 from indelible.content import encode
 from indelible.store.engine import begin_read, begin_write
-from indelible.store.records import AttemptRecord, Record, RunRecord, RunSummary, StepRecord, WholeRun, WholeStep
+from indelible.store.failures import DatabaseUnreachable, DatabaseUnusable
+from indelible.store.records import (
+    AttemptRecord,
+    AttemptSummary,
+    Exchanged,
+    Record,
+    RunRecord,
+    RunSummary,
+    RunTree,
+    StepRecord,
+    StepTree,
+    WholeRun,
+    WholeStep,
+)
 from indelible.store.snapshot import load_now
 from indelible.store.tables import chats, debug_attempts, debug_runs, debug_steps, workers
 from indelible.store.whole import to_its_end
 from indelible.surrogates import clean_text
 
+_log: Final = logging.getLogger(__name__)
+
 GONE: Final = "The worker that ran it is gone."
-REPLACED: Final = "Another run took its place."
+REPLACED: Final = "The worker that ran it is gone, and another went on."
 CHUNK_S: Final = 0.02
 """How long a transaction deletes. Its commit takes about as long again, so that it is done after 50 ms (R12)."""
 _ATTEMPTS_AT_ONCE: Final = 4
 """Exchanges may be half a megabyte each: so many are deleted between two looks at the clock."""
-_LEASED: Final = ("turn", "compaction")
+_TOGETHER_CHARS: Final = 1024 * 1024
+"""So much of what was said goes into one transaction."""
 
 
 class SqlRecords:
@@ -52,12 +72,29 @@ class SqlRecords:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
+    async def write(self, records: Sequence[Record]) -> int:
+        refusals = [refusal for batch in _split(records) for refusal in await self._write_or_halve(batch)]
+        if refusals:
+            _log.warning("The database refused %d debug records: %s.", len(refusals), ", ".join(sorted({*refusals})))
+        return len(refusals)
+
+    async def _write_or_halve(self, batch: Sequence[Record]) -> list[str]:
+        """Why records of these were refused: a word for each that was."""
+        try:
+            await self._write_together(batch)
+        except (DatabaseUnreachable, DatabaseUnusable):
+            raise
+        except Exception as error:
+            if len(batch) == 1:
+                return [type(error).__name__]
+            half = len(batch) // 2
+            return await self._write_or_halve(batch[:half]) + await self._write_or_halve(batch[half:])
+        return []
+
     @to_its_end
-    async def write(self, records: Sequence[Record]) -> None:
-        if not records:
-            return
+    async def _write_together(self, batch: Sequence[Record]) -> None:
         async with begin_write(self._engine) as connection:
-            await _write(connection, records)
+            await _write(connection, batch)
 
     @to_its_end
     async def list_runs(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> list[RunSummary]:
@@ -70,49 +107,72 @@ class SqlRecords:
             return [RunSummary(**row._mapping) for row in rows]
 
     @to_its_end
-    async def load_run(self, chat_id: str, run_id: str) -> WholeRun | None:
-        return await self._load(select(debug_runs).where(debug_runs.c.chat_id == chat_id), run_id)
+    async def load_tree(self, chat_id: str, run_id: str) -> RunTree | None:
+        return await self._load_tree(select(debug_runs).where(debug_runs.c.chat_id == chat_id), run_id)
 
     @to_its_end
-    async def find_run(self, owner_id: str, run_id: str) -> WholeRun | None:
+    async def find_tree(self, owner_id: str, run_id: str) -> RunTree | None:
         own = select(chats.c.id).where(chats.c.id == debug_runs.c.chat_id, chats.c.owner_id == owner_id)
-        return await self._load(select(debug_runs).where(own.exists()), run_id)
+        return await self._load_tree(select(debug_runs).where(own.exists()), run_id)
 
-    async def _load(self, among: Select[Any], run_id: str) -> WholeRun | None:
+    async def _load_tree(self, among: Select[Any], run_id: str) -> RunTree | None:
         own_steps = select(debug_steps).where(debug_steps.c.run_id == run_id).order_by(debug_steps.c.step)
-        own_attempts = select(debug_attempts).where(debug_attempts.c.run_id == run_id)
+        own_attempts = select(*_SUMMARY).where(debug_attempts.c.run_id == run_id).order_by(debug_attempts.c.number)
         async with begin_read(self._engine) as connection:
             run = (await connection.execute(among.where(debug_runs.c.id == run_id))).one_or_none()
             if run is None:
                 return None
             steps = (await connection.execute(own_steps)).all()
-            exchanges: dict[int, list[AttemptRecord]] = {step.step: [] for step in steps}
-            for row in await connection.execute(own_attempts.order_by(debug_attempts.c.number)):
-                exchanges[row.step].append(_read_attempt(row))
-        whole = [WholeStep(**step._mapping, attempts=exchanges[step.step]) for step in steps]
-        return WholeRun(**run._mapping, steps=whole)
+            attempts: dict[int, list[AttemptSummary]] = {step.step: [] for step in steps}
+            for row in await connection.execute(own_attempts):
+                attempts[row.step].append(AttemptSummary(**row._mapping))
+        return RunTree(
+            **run._mapping, steps=[StepTree(**step._mapping, attempts=attempts[step.step]) for step in steps]
+        )
+
+    @to_its_end
+    async def load_attempt(self, run_id: str, step: int, number: int) -> AttemptRecord | None:
+        key = (debug_attempts.c.run_id == run_id, debug_attempts.c.step == step, debug_attempts.c.number == number)
+        async with begin_read(self._engine) as connection:
+            row = (await connection.execute(select(debug_attempts).where(*key))).one_or_none()
+            return None if row is None else _read_attempt(row)
+
+    async def load_run(self, chat_id: str, run_id: str) -> WholeRun | None:
+        tree = await self.load_tree(chat_id, run_id)
+        if tree is None:
+            return None
+        steps = []
+        for step in tree.steps:
+            attempts = [await self.load_attempt(run_id, line.step, line.number) for line in step.attempts]
+            kept = [attempt for attempt in attempts if attempt is not None]
+            steps.append(WholeStep(**{**asdict(step), "attempts": kept}))
+        return WholeRun(**{**asdict(tree), "steps": steps})
 
     @to_its_end
     async def close_dead(self, *, dead_after_s: float) -> int:
+        return await self._close_left(dead_after_s, error=GONE)
+
+    @to_its_end
+    async def close_earlier(self, begun: Mapping[str, str], *, dead_after_s: float) -> int:
+        still_open = (debug_runs.c.chat_id.in_(begun), debug_runs.c.ended_at.is_(None))
+        async with begin_read(self._engine) as connection:
+            found = await connection.execute(select(debug_runs.c.id, debug_runs.c.chat_id).where(*still_open))
+            earlier = [run.id for run in found if run.id < begun[run.chat_id]]
+        if not earlier:
+            return 0
+        return await self._close_left(dead_after_s, debug_runs.c.id.in_(earlier), error=REPLACED)
+
+    async def _close_left(self, dead_after_s: float, *among: ColumnElement[bool], error: str) -> int:
+        """End what dead workers left open among these runs."""
         async with begin_write(self._engine) as connection:
             now = await load_now(connection)
             beating = select(workers.c.id).where(
                 workers.c.id == debug_runs.c.worker_id, workers.c.heartbeat_at > now - timedelta(seconds=dead_after_s)
             )
-            left = select(debug_runs.c.id).where(debug_runs.c.ended_at.is_(None), ~beating.exists())
+            left = select(debug_runs.c.id).where(*among, debug_runs.c.ended_at.is_(None), ~beating.exists())
             # Whoever has one locked is writing to it or ending it as we would.
             found = await connection.execute(left.with_for_update(skip_locked=True))
-            return await _close(connection, found.scalars().all(), GONE, now)
-
-    @to_its_end
-    async def close_earlier(self, chat_id: str, run_id: str) -> int:
-        earlier = (debug_runs.c.chat_id == chat_id, debug_runs.c.id < run_id, debug_runs.c.kind.in_(_LEASED))
-        left = select(debug_runs.c.id).where(*earlier, debug_runs.c.ended_at.is_(None))
-        async with begin_write(self._engine) as connection:
-            if not await _hold_chats(connection, [chat_id]):
-                return 0
-            found = await connection.execute(left.order_by(debug_runs.c.id).with_for_update())
-            return await _close(connection, found.scalars().all(), REPLACED, await load_now(connection))
+            return await _close(connection, found.scalars().all(), error, now)
 
     async def forget_before(self, moment: datetime, *, clock: Clock, chunk_s: float = CHUNK_S) -> int:
         return await self._forget(debug_runs.c.started_at < moment, clock, chunk_s)
@@ -155,8 +215,22 @@ class _KnownRun(NamedTuple):
     has_ended: bool
 
 
+def _split(records: Sequence[Record]) -> Iterator[list[Record]]:
+    """What goes together: parents before children, of each kind in the order given."""
+    batch: list[Record] = []
+    size_chars = 0
+    for record in (record for kind in _KINDS for record in records if isinstance(record, kind)):
+        said_chars = len(record.request_body) + len(record.response_body) if isinstance(record, AttemptRecord) else 0
+        if batch and size_chars + said_chars > _TOGETHER_CHARS:
+            yield batch
+            batch, size_chars = [], 0
+        batch.append(record)
+        size_chars += said_chars
+    if batch:
+        yield batch
+
+
 async def _write(connection: AsyncConnection, records: Sequence[Record]) -> None:
-    """Parents before children; of each kind in the order given."""
     given = [record for record in records if isinstance(record, RunRecord)]
     steps = [record for record in records if isinstance(record, StepRecord)]
     attempts = [record for record in records if isinstance(record, AttemptRecord)]
@@ -284,6 +358,13 @@ async def _forget_some(connection: AsyncConnection, run_id: str) -> int:
 
 
 # --- rows ----------------------------------------------------------------------------------
+
+_KINDS: Final = (RunRecord, StepRecord, AttemptRecord)
+_SUMMARY: Final = (
+    *(debug_attempts.c[name] for name in Exchanged.__struct_fields__),
+    func.length(debug_attempts.c.request_body).label("request_bytes"),
+    func.length(debug_attempts.c.response_body).label("response_bytes"),
+)
 
 
 def _count(table: Table, name: str) -> Any:

@@ -1,24 +1,31 @@
 """What was recorded of a chat, in the terminal: a tree of runs, one run in full, and a replay.
 
-Everything here is drawn from values (`draw_…`) and printed by two commands. Whatever a provider or a user said is
-foreign text: it is disarmed (markdown.py) and never read as markup. The JSON that is printed for other programs is
-plain ASCII, so that nothing in it can move a cursor, and is otherwise the record letter by letter.
+Everything here is drawn from values (`draw_…`) and printed by two commands. A run may be long, so its exchanges are
+loaded one by one while they are printed: a branch of the tree knows from the run what comes after it, and is printed
+before that is there. Whoever reads slowly keeps nobody waiting, for between two exchanges nothing is held.
 
-Must stay true (tests/terminal/test_debugging.py): no control character of a record reaches the terminal.
+Whatever a provider or a user said is foreign text: it is disarmed (markdown.py) and never read as markup. The JSON that
+is printed for other programs is plain ASCII, so that nothing in it can move a cursor, and is otherwise the record
+letter by letter.
+
+Must stay true (tests/terminal/test_debugging.py): no control character of a record reaches the terminal; of a long run
+no more than an exchange or two is in memory.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.text import Text as StyledText
 from rich.tree import Tree
 
@@ -27,15 +34,16 @@ from indelible.content import Block, Reasoning, Text, ToolCall, ToolResult
 from indelible.debug.replay import Recording, Replayed, make_recording, replay
 from indelible.errors import Invalid, NotFound
 from indelible.settings import Settings
-from indelible.store.records import AttemptRecord, WholeRun
+from indelible.store.record_json import load_exchange, write_run
+from indelible.store.records import AttemptRecord, AttemptSummary, RecordStore, RunTree, StepTree
 from indelible.terminal.listing import find_chat
 from indelible.terminal.markdown import disarm
 
-T = TypeVar("T")
 _COLOURS: Final = {"completed": "green", "error": "red", "failed": "red", "interrupted": "yellow"}
 _SHORT_BODY_CHARS: Final = 1200
 _INDENT: Final = (0, 0, 0, 2)
 _WIDTH_OF_A_PIPE: Final = 100_000
+_NOT_PLAIN: Final = re.compile(r"[^\x20-\x7e\n]+")
 
 
 # --- the commands ---
@@ -45,17 +53,30 @@ def print_records(
     settings: Settings, *, chat_name: str | None, run_id: str | None, limit: int, full: bool, as_json: bool
 ) -> None:
     """Print what was recorded of a chat, or one run of it."""
-    if run_id is not None:
-        run = _ask(settings, lambda app: find_run(app, run_id))
-        _print_json(run) if as_json else _print(draw_run(run, full=full))
-        return
-    title, runs = _ask(settings, lambda app: load_runs(app, chat_name, limit=limit))
+
+    async def show() -> None:
+        async with open_app(settings=settings, work=False) as app:  # beside whoever works on the database
+            if run_id is not None:
+                await show_run(app.store.records, await find_run(app, run_id), full=full, as_json=as_json)
+                return
+            title, runs = await load_runs(app, chat_name, limit=limit)
+            if as_json:
+                await _print_json(write_runs(app.store.records, runs))
+            elif runs:
+                _print(draw_runs(title, runs))
+            else:
+                _print(_say(f"Nothing was recorded of {title}. The setting 'debug' is '{settings.debug}'."))
+
+    asyncio.run(show())
+
+
+async def show_run(records: RecordStore, run: RunTree, *, full: bool, as_json: bool) -> None:
+    """Print a run with all that was exchanged, while it is loaded."""
     if as_json:
-        _print_json(runs)
-    elif runs:
-        _print(draw_runs(title, runs))
-    else:
-        _print(_say(f"Nothing was recorded of {title}. The setting 'debug' is '{settings.debug}'."))
+        await _print_json(write_run(records, run))
+        return
+    async for branch in draw_run(records, run, full=full):
+        _print(branch)
 
 
 def print_replay(settings: Settings, target: str, *, place: str | None, save_to: Path | None) -> None:
@@ -65,12 +86,7 @@ def print_replay(settings: Settings, target: str, *, place: str | None, save_to:
             raise Invalid("A file holds one exchange: it goes without --attempt.")
         title, recording = target, Recording.load(Path(target))
     else:
-        run = _ask(settings, lambda app: find_run(app, target))
-        attempt = choose_attempt(run, place)
-        made = make_recording(attempt, model=run.model)
-        if made is None:
-            raise NotFound(f"Attempt {attempt.step}.{attempt.number} has no answer that could be replayed.")
-        title, recording = f"{run.id}, attempt {attempt.step}.{attempt.number}", made
+        title, recording = asyncio.run(_find_recording(settings, target, place))
     if save_to is not None:
         recording.save(save_to)
     _print(draw_replay(title, recording, asyncio.run(replay(recording))))
@@ -78,14 +94,15 @@ def print_replay(settings: Settings, target: str, *, place: str | None, save_to:
         _print(_say(f"Saved as {save_to}."))
 
 
-def _ask(settings: Settings, load: Callable[[App], Awaitable[T]]) -> T:
-    """Beside whoever works on the database."""
-
-    async def ask() -> T:
-        async with open_app(settings=settings, work=False) as app:
-            return await load(app)
-
-    return asyncio.run(ask())
+async def _find_recording(settings: Settings, run_id: str, place: str | None) -> tuple[str, Recording]:
+    """An exchange of a run as it can be replayed, and what it is called."""
+    async with open_app(settings=settings, work=False) as app:
+        run = await find_run(app, run_id)
+        line = choose_attempt(run, place)
+        recording = make_recording(await load_exchange(app.store.records, line), model=run.model)
+    if recording is None:
+        raise NotFound(f"Attempt {line.step}.{line.number} has no answer that could be replayed.")
+    return f"{run.id}, attempt {line.step}.{line.number}", recording
 
 
 def _print(shown: RenderableType) -> None:
@@ -96,30 +113,48 @@ def _print(shown: RenderableType) -> None:
     console.print(shown)
 
 
-def _print_json(value: object) -> None:
-    Console().out(json.dumps(msgspec.to_builtins(value), indent=2), highlight=False)
+async def _print_json(pieces: AsyncIterable[bytes]) -> None:
+    console = Console()
+    async for piece in pieces:
+        console.out(spell_plainly(piece.decode()), end="", highlight=False)
+
+
+def spell_plainly(text: str) -> str:
+    """JSON in printable ASCII. Whatever else is in it stands in a string, where it can be escaped."""
+    return _NOT_PLAIN.sub(lambda found: re.sub("....", r"\\u\g<0>", found[0].encode("utf-16-be").hex()), text)
+
+
+async def write_runs(records: RecordStore, runs: Sequence[RunTree]) -> AsyncIterator[bytes]:
+    """The JSON of a list of runs, with everything in them."""
+    yield b"["
+    for run in runs:
+        if run is not runs[0]:
+            yield b","
+        async for piece in write_run(records, run):
+            yield piece
+    yield b"]\n"
 
 
 # --- finding ---
 
 
-async def load_runs(app: App, chat_name: str | None, *, limit: int) -> tuple[str, list[WholeRun]]:
+async def load_runs(app: App, chat_name: str | None, *, limit: int) -> tuple[str, list[RunTree]]:
     """What a chat is called, and its last runs, the oldest first."""
     chat = await find_chat(app, chat_name)
     records = app.store.records
-    found = [await records.load_run(chat.id, run.id) for run in await records.list_runs(chat.id, limit=limit)]
+    found = [await records.load_tree(chat.id, run.id) for run in await records.list_runs(chat.id, limit=limit)]
     title = (await app.store.view(chat.id, limit=1)).title
     return f"{chat.id} {title or ''}".rstrip(), [run for run in reversed(found) if run is not None]
 
 
-async def find_run(app: App, run_id: str) -> WholeRun:
-    run = await app.store.records.find_run(app.owner_id, run_id)
+async def find_run(app: App, run_id: str) -> RunTree:
+    run = await app.store.records.find_tree(app.owner_id, run_id)
     if run is None:
         raise NotFound(f"There is no run '{run_id}'. 'indelible debug' lists those of a chat.")
     return run
 
 
-def choose_attempt(run: WholeRun, place: str | None) -> AttemptRecord:
+def choose_attempt(run: RunTree, place: str | None) -> AttemptSummary:
     """The attempt at this place, such as `2.1`; without one, the last."""
     attempts = [attempt for step in run.steps for attempt in step.attempts]
     if not attempts:
@@ -135,50 +170,84 @@ def choose_attempt(run: WholeRun, place: str | None) -> AttemptRecord:
 # --- the tree ---
 
 
-def draw_runs(title: str, runs: Sequence[WholeRun]) -> Tree:
+class _Branch:
+    """Something in a tree, with the lines that lead to it. `is_last`: whether it is, and each that it hangs on."""
+
+    def __init__(self, shown: RenderableType, is_last: Sequence[bool]) -> None:
+        self._shown = shown
+        self._is_last = is_last
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        blank, through, fork, end = Tree.ASCII_GUIDES if options.ascii_only else Tree.TREE_GUIDES[0]
+        beside = [blank if is_last else through for is_last in self._is_last]
+        leading = [*beside[:-1], *(end if is_last else fork for is_last in self._is_last[-1:])]
+        narrower = options.update(width=options.max_width - len(blank) * len(beside))
+        for number, line in enumerate(console.render_lines(self._shown, narrower, pad=False)):
+            yield Segment("".join(beside if number else leading))
+            yield from line
+            yield Segment.line()
+
+
+def draw_runs(title: str, runs: Sequence[RunTree]) -> RenderableType:
     """Runs, steps and attempts, a line each."""
-    tree = Tree(_say(title))
-    for run in runs:
-        _draw_steps(tree.add(_head_run(run)), run, _head_attempt)
-    return tree
+    branches = [
+        _Branch(_head(branch), is_last)
+        for run in runs
+        for branch, is_last in _list_branches(run, is_last=[run is runs[-1]])
+    ]
+    return Group(_say(title), *branches)
 
 
-def draw_run(run: WholeRun, *, full: bool) -> Tree:
-    """One run with what was sent and what came back."""
-    tree = Tree(_head_run(run))
-    _draw_steps(tree, run, lambda attempt: _draw_attempt(attempt, full=full))
-    return tree
+async def draw_run(records: RecordStore, run: RunTree, *, full: bool) -> AsyncIterator[RenderableType]:
+    """One run with what was sent and what came back, branch by branch, in the order in which they are printed."""
+    for branch, is_last in _list_branches(run, is_last=[]):
+        shown: RenderableType = _head(branch)
+        if isinstance(branch, AttemptSummary):
+            shown = Group(shown, *_draw_exchange(await load_exchange(records, branch), full=full))
+        yield _Branch(shown, is_last)
 
 
-def _draw_steps(tree: Tree, run: WholeRun, draw_attempt: Callable[[AttemptRecord], RenderableType]) -> None:
+def _list_branches(
+    run: RunTree, *, is_last: Sequence[bool]
+) -> Iterator[tuple[RunTree | StepTree | AttemptSummary, Sequence[bool]]]:
+    yield run, is_last
     for step in run.steps:
-        branch = tree.add(
-            _line(f"step {step.step}", step.status, _last(step.started_at, step.ended_at), error=step.error)
-        )
+        step_is_last = [*is_last, step is run.steps[-1]]
+        yield step, step_is_last
         for attempt in step.attempts:
-            branch.add(draw_attempt(attempt))
+            yield attempt, [*step_is_last, attempt is step.attempts[-1]]
 
 
-def _head_run(run: WholeRun) -> StyledText:
+def _head(branch: RunTree | StepTree | AttemptSummary) -> StyledText:
+    match branch:
+        case RunTree():
+            return _head_run(branch)
+        case StepTree():
+            lasted = _last(branch.started_at, branch.ended_at)
+            return _line(f"step {branch.step}", branch.status, lasted, error=branch.error)
+        case AttemptSummary():
+            return _head_attempt(branch)
+
+
+def _head_run(run: RunTree) -> StyledText:
     when = f"{run.started_at.astimezone():%Y-%m-%d %H:%M:%S}"
     facts = (run.model or "", when, _last(run.started_at, run.ended_at))
     return _line(f"{run.id} {run.kind}", run.status, *facts, error=run.error)
 
 
-def _head_attempt(attempt: AttemptRecord) -> StyledText:
+def _head_attempt(attempt: AttemptSummary) -> StyledText:
     answer = "no answer" if attempt.status_code is None else f"HTTP {attempt.status_code}"
     lasted = _last(attempt.started_at, attempt.ended_at)
     if attempt.head_at is not None:
         lasted += f" (answered after {_last(attempt.started_at, attempt.head_at)})"
-    sizes = f"{_size(attempt.request_body)} sent, {_size(attempt.response_body)} received"
+    sizes = f"{_size(attempt.request_bytes)} sent, {_size(attempt.response_bytes)} received"
     facts = (answer, f"{attempt.method} {attempt.url}", lasted, sizes)
     return _line(f"attempt {attempt.step}.{attempt.number}", attempt.status, *facts, error=attempt.error)
 
 
-def _draw_attempt(attempt: AttemptRecord, *, full: bool) -> RenderableType:
-    sent = _draw_message("sent", attempt.request_headers, attempt.request_body, full=full)
-    received = _draw_message("received", attempt.response_headers or {}, attempt.response_body, full=full)
-    return Group(_head_attempt(attempt), *sent, *received)
+def _draw_exchange(attempt: AttemptRecord, *, full: bool) -> Iterator[RenderableType]:
+    yield from _draw_message("sent", attempt.request_headers, attempt.request_body, full=full)
+    yield from _draw_message("received", attempt.response_headers or {}, attempt.response_body, full=full)
 
 
 def _draw_message(title: str, headers: Mapping[str, str], body: str, *, full: bool) -> Iterator[RenderableType]:
@@ -204,8 +273,7 @@ def _last(since: datetime, until: datetime | None) -> str:
     return "" if until is None else f"{(until - since).total_seconds():.2f} s"
 
 
-def _size(text: str) -> str:
-    size_bytes = len(text.encode())
+def _size(size_bytes: int) -> str:
     return f"{size_bytes} B" if size_bytes < 1000 else f"{size_bytes / 1000:.1f} kB"
 
 

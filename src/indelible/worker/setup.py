@@ -80,6 +80,9 @@ class Recorder(Protocol):
     async def clean_up(self) -> None:
         """Close what dead workers left open, and forget what is too old."""
 
+    async def drain(self) -> None:
+        """Wait until what was told is written, but not for long."""
+
 
 class NoRecord:
     """Nothing is recorded."""

@@ -252,4 +252,6 @@ class Worker:
 
     async def _leave(self) -> None:
         await self._survive(self._let_orphans_go, what="letting go of chats")
+        if self._setup.recorder is not None:
+            await self._setup.recorder.drain()  # of a worker that is gone others judge: its own last words come first
         await self._survive(partial(self._setup.store.retire, self.id), what="retiring")

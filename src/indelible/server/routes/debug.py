@@ -1,13 +1,27 @@
-"""What was tried: the attempts of a chat, and what was exchanged with its providers, as far as it was recorded."""
+"""What was tried: the attempts of a chat, and what was exchanged with its providers, as far as it was recorded.
+
+A run may be a hundred megabytes, so it goes out while it is read, exchange by exchange (store/record_json.py). When it
+begins, its status has been sent. If the run is deleted meanwhile, or the database goes away, the answer therefore ends
+without its end, which every HTTP client tells from a whole one; whoever asks again is told what is the matter.
+
+Must stay true (tests/server/test_debug_over_http.py): what was cut is never taken for a whole run.
+"""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-from starlette.responses import Response
+import logging
+from typing import Final
 
-from indelible.errors import NotFound
-from indelible.server.office import Asking, OwnChat, answer_json, check_name
+from fastapi import APIRouter
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Send
+
+from indelible.errors import NotFound, StoreFailed
+from indelible.server.office import JSON, Asking, OwnChat, answer_json, check_name
 from indelible.server.routes.chats import PageLimit
+from indelible.store.record_json import write_run
+
+_log: Final = logging.getLogger(__name__)
 
 router = APIRouter(tags=["debug"])
 
@@ -29,12 +43,25 @@ async def list_runs(chat_id: OwnChat, caller: Asking, before: str | None = None,
 
 
 @router.get("/chats/{chat_id}/debug/runs/{run_id}")
-async def read_run(chat_id: OwnChat, run_id: str, caller: Asking, *, download: bool = False) -> Response:
-    """One run with its steps and exchanges, redacted; with `download`, as a file."""
-    run = await caller.store.records.load_run(chat_id, check_name(run_id))
+async def read_run(
+    chat_id: OwnChat, run_id: str, caller: Asking, *, bodies: bool = True, download: bool = False
+) -> Response:
+    """One run with its steps and exchanges, redacted; without `bodies`, only how large they are; or as a file."""
+    records = caller.store.records
+    run = await records.load_tree(chat_id, check_name(run_id))
     if run is None:
         raise NotFound("There is no such run in this chat.")
-    answer = answer_json(run)
+    answer = _Export(write_run(records, run), media_type=JSON) if bodies else answer_json(run)
     if download:
         answer.headers["content-disposition"] = f'attachment; filename="{run.id}.json"'
     return answer
+
+
+class _Export(StreamingResponse):
+    """An answer that is cut where it can not go on."""
+
+    async def stream_response(self, send: Send) -> None:
+        try:
+            await super().stream_response(send)
+        except (NotFound, StoreFailed) as error:
+            _log.warning("an export was cut: %s", error)

@@ -1,0 +1,235 @@
+"""One run on its way: what the worker and the wire tell of it, put into order.
+
+Entering a run makes it the `recording` of its task (models/exchange.py). Every exchange becomes an attempt of the step
+that is open; one that comes while none is open, a summary, belongs to the step that follows it. What is to be kept is
+told to the recorder (recorder.py) at once with the mode `all`.
+
+With the mode `errors` everything is held back until a step fails or is tried again. Only then are the run and what was
+held of this step told, and what follows in this step as it comes: a step that goes well costs no write and no
+redaction.
+
+Must stay true (tests/debug/test_recorder.py, test_recorder_in_trouble.py): a run that was begun has an end, whichever
+way it is left; a step that was completed stays so; whatever goes wrong here, the exchange goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextvars import Token
+from datetime import UTC, datetime
+from functools import wraps
+from types import TracebackType
+from typing import Concatenate, Final, ParamSpec, Protocol, Self
+
+from msgspec.structs import replace
+
+from indelible.clock import Clock
+from indelible.debug.redact import redact_line
+from indelible.debug.sink import Attempt, Sink
+from indelible.debug.transport import SinkRecording
+from indelible.models.exchange import Exchange, HttpRequest, Recording, recording
+from indelible.store.records import Record, RunRecord, StepRecord
+from indelible.store.tables import DebugMode, RunStatus
+
+P = ParamSpec("P")
+_log: Final = logging.getLogger(__name__)
+_GIVEN_UP: Final = "It was given up."
+
+Told = Record | tuple[StepRecord, Attempt]
+"""What is to be written: a record, or an exchange of a step that is not redacted yet."""
+
+
+class Teller(Protocol):
+    """Where a run tells of itself."""
+
+    clock: Clock
+
+    def put(self, record: Told) -> None: ...
+
+    def count_dropped(self) -> None: ...
+
+
+def _best_effort(
+    do: Callable[Concatenate[RecordedRun, P], None],
+) -> Callable[Concatenate[RecordedRun, P], None]:
+    """What raises costs the rest of what would have been recorded of this run, and nobody else notices."""
+
+    @wraps(do)
+    def do_or_give_up(run: RecordedRun, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        if not run.is_recording:
+            return
+        try:
+            do(run, *args, **kwargs)
+        except Exception as bug:
+            run.give_up(bug)
+
+    return do_or_give_up
+
+
+class _Step:
+    """A step on its way, and what is held back of it. `is_asked`: it is known which step it is."""
+
+    def __init__(self, record: StepRecord) -> None:
+        self.record = record
+        self.sink = Sink()
+        self.held: list[Attempt] = []
+        self.is_asked = False
+        self.is_told = False
+
+
+class RecordedRun:
+    """One run, on its way. It is a `Recording` of models/exchange.py, and what the worker tells of itself."""
+
+    _run: RunRecord
+
+    def __init__(self, recorder: Teller, describe: Callable[[], RunRecord], mode: DebugMode) -> None:
+        self.is_recording = mode != "off"
+        self._recorder = recorder
+        self._describe = describe
+        self._mode = mode
+        self._is_told = False
+        self._step: _Step | None = None
+        self._last_step = 0
+        self._token: Token[Recording | None] | None = None
+
+    def __enter__(self) -> Self:
+        self._begin_run()
+        if self.is_recording:
+            self._token = recording.set(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._token is not None:
+            recording.reset(self._token)
+        if isinstance(error, Exception):
+            self.end("error", f"It was given up: {type(error).__name__}.")
+        else:
+            self.end("interrupted", _GIVEN_UP)
+
+    def give_up(self, bug: Exception) -> None:
+        """Record nothing more of this run. If it was told of, it has its end now."""
+        self.is_recording = False
+        _log.warning("A run is recorded no further: %s.", type(bug).__name__)
+        self._recorder.count_dropped()
+        if self._is_told and self._run.status == "in_progress":
+            ended_at = max(datetime.now(UTC), self._run.started_at)
+            self._recorder.put(replace(self._run, status="error", error=_GIVEN_UP, ended_at=ended_at))
+
+    # --- what the worker tells ---
+
+    @_best_effort
+    def _begin_run(self) -> None:
+        self._run = self._describe()
+        if self._mode == "all":
+            self._tell_run()
+
+    @_best_effort
+    def begin_step(self, step: int) -> None:
+        """The model is asked for this step; if it was asked before, that has failed."""
+        opened = self._step
+        if opened is not None and not opened.is_asked and not opened.is_told:
+            opened.record = replace(opened.record, step=step)  # a summary was asked for: it belongs to what follows it
+        if opened is None or opened.record.step != step:
+            opened = self._open_step(step)
+        elif opened.is_asked or any(_has_failed(attempt) for attempt in opened.sink.attempts):
+            self._tell_step(opened)
+        opened.is_asked = True
+        self._last_step = step
+        if self._mode == "all":
+            self._tell_step(opened)
+
+    @_best_effort
+    def note_failure(self) -> None:
+        """The model has failed, and will be asked again: whoever looks meanwhile shall see why."""
+        if self._step is not None:
+            self._tell_step(self._step)
+
+    @_best_effort
+    def end_step(self, status: RunStatus, error: str | None = None) -> None:
+        self._close_step(status, error)
+
+    @_best_effort
+    def end(self, status: RunStatus, error: str | None = None) -> None:
+        """The first end counts."""
+        if self._run.status != "in_progress":
+            return
+        self._close_step(status, error)
+        if status == "error":
+            self._tell_run()
+        error = None if error is None else redact_line(error)
+        self._run = replace(self._run, status=status, error=error, ended_at=self._recorder.clock.now())
+        if self._is_told:
+            self._recorder.put(self._run)
+        self.is_recording = False
+
+    # --- what the wire tells ---
+
+    def begin(self, request: HttpRequest) -> Exchange | None:
+        """An exchange that belongs to no step is the beginning of the next one."""
+        self._open_next_step()
+        return SinkRecording(self._step.sink).begin(request) if self.is_recording and self._step else None
+
+    @_best_effort
+    def _open_next_step(self) -> None:
+        if self._step is None:
+            self._open_step(self._last_step + 1)
+
+    def _note_attempt(self, step: _Step, attempt: Attempt) -> None:
+        """Also what is told late, of a step that is over: a close that failed."""
+        if step.is_told:
+            self._recorder.put((step.record, attempt))
+        elif step is self._step:
+            step.held.append(attempt)
+
+    # --- steps ---
+
+    def _open_step(self, number: int) -> _Step:
+        self._close_step("completed", None)
+        now = self._recorder.clock.now()
+        step = _Step(StepRecord(run_id=self._run.id, step=number, status="in_progress", started_at=now))
+        step.sink = Sink(
+            clock=self._recorder.clock,
+            on_change=lambda attempt: self._note_attempt(step, attempt),
+            on_drop=self._recorder.count_dropped,
+        )
+        self._step = step
+        return step
+
+    def _close_step(self, status: RunStatus, error: str | None) -> None:
+        """Nothing here remembers it then: a connection of the pool may remember this run for long."""
+        step = self._step
+        if step is None:
+            return
+        step.sink.finalise()
+        if status == "error" or self._mode == "all":
+            self._tell_step(step)
+        if step.is_told:
+            error = None if error is None else redact_line(error)
+            self._recorder.put(replace(step.record, status=status, error=error, ended_at=self._recorder.clock.now()))
+        self._last_step = step.record.step
+        self._step = None
+
+    # --- telling ---
+
+    def _tell_run(self) -> None:
+        if not self._is_told:
+            self._is_told = True
+            self._recorder.put(self._run)
+
+    def _tell_step(self, step: _Step) -> None:
+        """From now on, and what was held back of it."""
+        if step.is_told:
+            return
+        self._tell_run()
+        self._recorder.put(step.record)
+        step.is_told = True
+        held, step.held = step.held, []
+        for attempt in held:
+            self._recorder.put((step.record, attempt))
+
+
+def _has_failed(attempt: Attempt) -> bool:
+    return attempt.status == "failed" or (attempt.status_code or 0) >= 400
