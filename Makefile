@@ -28,7 +28,7 @@ chat: $(INSTALLED) ## chat in the terminal with the built-in demo model
 	@$(BIN)/indelible chat $(ARGS)
 
 test: $(INSTALLED) ## run all tests
-	$(BIN)/pytest -q -n auto --dist loadgroup --timeout 120 $(ARGS)
+	$(BIN)/pytest -q -n auto --dist loadgroup --timeout 300 $(ARGS)
 
 check: $(INSTALLED) ## lint, formatting, types, layers
 	$(BIN)/ruff check --quiet

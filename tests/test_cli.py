@@ -1,5 +1,6 @@
 """The `indelible` command as people meet it: a real process, on a real pseudo-terminal or in a pipe, a real database.
 
+Whatever only a new interpreter shows is started anew, as a user would; the others are forked (tests/commands.py).
 Every test has a working directory of its own, and chats there in `indelible.db`, as somebody who sets nothing does.
 """
 
@@ -21,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.commands import DEADLINE_S, run_indelible
 
 import indelible
 from indelible.content import Message, TextDelta
@@ -29,7 +31,6 @@ from indelible.models.demo import DemoModel
 from indelible.settings import load_settings
 from indelible.testing import SimulatedProvider, faults, parts
 
-DEADLINE_S = 30.0
 INDELIBLE = [sys.executable, "-m", "indelible"]
 # Makes the pseudo-terminal the process's own, as a login does, so that Ctrl-C in it is a signal.
 ON_TERMINAL = (
@@ -147,12 +148,6 @@ def open_session(*arguments: str) -> Iterator[Session]:
         finally:
             process.kill()
             os.close(terminal)
-
-
-def run_indelible(*arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*INDELIBLE, *arguments], input=typed, capture_output=True, text=True, check=False, timeout=DEADLINE_S
-    )
 
 
 # --- on a terminal -----------------------------------------------------------------------
@@ -287,7 +282,8 @@ def test_what_is_typed_during_a_reply_waits_for_the_prompt() -> None:
 
 
 def test_a_line_in_a_pipe_is_answered_in_plain_text() -> None:
-    done = run_indelible("chat", "--pace", "0", typed="hello\n")
+    command = [*INDELIBLE, "chat", "--pace", "0"]
+    done = subprocess.run(command, input="hello\n", capture_output=True, text=True, check=False, timeout=DEADLINE_S)
     assert done.returncode == 0
     assert done.stderr == ""
     assert "I am the **demo model** of Indelible." in done.stdout

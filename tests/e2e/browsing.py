@@ -23,7 +23,7 @@ FLAGS = [
 ]
 WIDE = (1100, 750)
 NARROW = (390, 780)
-PATIENCE_MS = 60_000
+PATIENCE_MS = 100_000
 
 
 class Window:

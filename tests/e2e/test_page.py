@@ -12,7 +12,7 @@ from playwright.async_api import Browser, expect
 from tests.e2e.browsing import NARROW, Window, browse
 from tests.faults.counting import ask_to_count, count
 from tests.server.forwarder import Forwarder
-from tests.server.hosting import open_hosts
+from tests.server.hosting import choose_port, open_hosts
 from tests.server.serving import Here, say, say_half, serve_here, text_of
 
 from indelible.client import Client
@@ -99,7 +99,7 @@ async def test_a_server_that_is_killed_and_started_again_is_found_by_the_page_an
     browser: Browser, database: str, tmp_path: Path
 ) -> None:
     async with open_hosts(database, tmp_path) as hosts:
-        server = await hosts.start()
+        server = await hosts.start(port=choose_port())
         async with browse(browser, server.url, tolerates=("net::ERR_",)) as window:
             await window.say(ask_to_count(60, pace_ms=5))
             await expect(window.live).to_contain_text("3 ")

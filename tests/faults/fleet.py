@@ -39,10 +39,11 @@ import indelible
 from indelible.clock import SystemClock
 from indelible.settings import load_settings
 from indelible.store.engine import begin_read
+from indelible.store.lease import retire
 from indelible.store.tables import chats, workers
 
-DEADLINE_S: Final = 60.0
-SHORT_LEASES: Final[Mapping[str, Any]] = {"heartbeat_s": 0.2, "dead_after_s": 0.8}
+DEADLINE_S: Final = 100.0
+SHORT_LEASES: Final[Mapping[str, Any]] = {"heartbeat_s": 0.2, "dead_after_s": 1.5}
 DEFAULT_LEASES: Final[Mapping[str, Any]] = {}
 ENDLESS_LEASES: Final[Mapping[str, Any]] = {"dead_after_s": 3600}
 """Nobody is taken for dead: what goes on all the same was handed over."""
@@ -161,6 +162,10 @@ class Fleet:
     async def list_worker_ids(self) -> set[str]:
         async with begin_read(self.engine) as connection:
             return set((await connection.execute(select(workers.c.id))).scalars())
+
+    async def bury(self, worker: WorkerProcess) -> None:
+        """Say that it is dead, so that nobody has to find out."""
+        await retire(self.engine, worker.id)
 
     async def find_holders(self) -> dict[str, str | None]:
         """Who holds each chat now."""

@@ -29,7 +29,7 @@ from indelible.store.port import Description, Outcome
 from indelible.store.sql import SqlStore
 from indelible.testing import ManualClock
 
-PATIENCE_S = 30
+PATIENCE_S = 100
 
 
 class CountingStore(SqlStore):

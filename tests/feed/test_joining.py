@@ -21,6 +21,10 @@ from indelible.feed.weave import covers
 from indelible.machine.commands import CommitStep, Describe, FinishTurn, Send
 from indelible.store.port import Description
 
+IMPATIENCE_S = 0.05
+"""How long a client waits before it wonders whether that was all. It goes on waiting for the same event then: one that
+began anew each time would come to no end on a slow machine."""
+
 SEEDS = range(min(int(os.environ.get("INDELIBLE_EXAMPLES", "4")), 200))
 
 
@@ -44,17 +48,28 @@ class Client:
     async def _read_some(self, written: asyncio.Event) -> bool:
         """Whether all was read that will ever come."""
         async with self._process.feed.open(self._talk.id, self.cursor) as reader:
-            for _ in range(self._chance.randrange(1, 12)):
-                if written.is_set() and reader.position is not None:
-                    here = (await self._process.store.positions([self._talk.id]))[self._talk.id]
-                    if covers(reader.position, here):
-                        return True
-                try:
-                    async with asyncio.timeout(0.05):
-                        self._apply(await anext(reader))
-                except TimeoutError:
-                    continue
+            taking: asyncio.Future[FeedEvent] | None = None
+            try:
+                for _ in range(self._chance.randrange(1, 12)):
+                    if written.is_set() and reader.position is not None:
+                        here = (await self._process.store.positions([self._talk.id]))[self._talk.id]
+                        if covers(reader.position, here):
+                            return True
+                    taking = taking or asyncio.ensure_future(anext(reader))
+                    if (await asyncio.wait([taking], timeout=IMPATIENCE_S))[0]:
+                        self._apply(taking.result())
+                        taking = None
+            finally:
+                await self._give_up(taking)
         return False
+
+    async def _give_up(self, taking: asyncio.Future[FeedEvent] | None) -> None:
+        """Leave in the middle of a wait for the next event. One that came at that moment counts."""
+        if taking is not None:
+            taking.cancel()
+            await asyncio.wait([taking])
+            if not taking.cancelled():
+                self._apply(taking.result())
 
     def _apply(self, event: FeedEvent) -> None:
         assert event.kind not in {"end", "resync"}

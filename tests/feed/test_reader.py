@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.feed.process import Process, Talk, poll, read_text, wait_until
+from tests.feed.process import PATIENCE_S, Process, Talk, poll, read_text, wait_until
 from tests.store.driver import settle_in
 
 from indelible.events import FeedEvent
@@ -34,7 +34,7 @@ async def begin(process: Process) -> Talk:
 
 
 async def take(reader: Reader, count: int = 1) -> list[FeedEvent]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         return [await anext(reader) for _ in range(count)]
 
 

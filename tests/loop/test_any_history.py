@@ -39,7 +39,7 @@ from indelible.loop.legality import check_legality
 from indelible.loop.prompt import build_prompt, from_newest_compaction, mark_cache
 from indelible.models.port import PromptMessage
 
-EXAMPLES = settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "1000")))
+EXAMPLES = settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "300")))
 
 # --- hostile histories -------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ from indelible.models import Call
 from indelible.testing import ManualClock, ScriptedModel, parts
 from indelible.tools.box import AnyTool
 
-EXAMPLES = settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "1000")))
+EXAMPLES = settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "300")))
 PROVIDERS = ("anthropic", "openai")
 MODELS = ("m1", "m2")
 

@@ -65,8 +65,8 @@ from indelible.testing.clock import ManualTimer
 from indelible.tools import Tool, ToolContext
 from indelible.tools.port import ToolCallRecord
 
-EXAMPLES: Final = int(os.environ.get("INDELIBLE_EXAMPLES", "500"))
-"""How many pairs of a scenario and a stop are tried for each way to stop: 2,500 in all."""
+EXAMPLES: Final = int(os.environ.get("INDELIBLE_EXAMPLES", "400"))
+"""How many pairs of a scenario and a stop are tried for each way to stop: 2,000 in all."""
 
 pytestmark = pytest.mark.timeout(600 + EXAMPLES / 20)
 """Seconds: time to find the smallest example of a failure, and 50 ms for each example."""

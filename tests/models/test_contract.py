@@ -71,7 +71,7 @@ from indelible.testing import ScriptedModel, SimulatedProvider, faults, parts
 from indelible.testing.provider import WireName
 from indelible.testing.provider.faults import Fault
 
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 100.0
 
 
 @pytest.fixture(autouse=True)

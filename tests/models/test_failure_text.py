@@ -90,13 +90,22 @@ HUGE = {
 
 @pytest.mark.parametrize("body", HUGE.values(), ids=HUGE)
 def test_a_huge_or_hostile_body_is_cheap(body: str) -> None:
-    started = time.process_time()
+    """Four times as much of it costs four times as much at most, however slow the machine is."""
     failure = classify_response(provider="openai", status=500, body=body.encode())
     again = classify(RuntimeError(body), provider="openai")
-    assert time.process_time() - started < 1
     assert failure.kind == "server_error"
     assert len(failure.detail or "") <= 500
     assert len(again.detail or "") <= 500
+    quarter_cpu_s = min(measure_cpu_s(body[: len(body) // 4]) for _ in range(3))
+    assert any(measure_cpu_s(body) < 8 * quarter_cpu_s for _ in range(3))
+
+
+def measure_cpu_s(body: str) -> float:
+    sent = body.encode()
+    started = time.process_time()
+    classify_response(provider="openai", status=500, body=sent)
+    classify(RuntimeError(body), provider="openai")
+    return time.process_time() - started
 
 
 def test_a_key_that_the_cut_goes_through_is_not_shown_in_part() -> None:

@@ -57,7 +57,7 @@ from indelible.testing import ManualClock, parts, write_reply
 from indelible.testing.provider import WireName
 from indelible.testing.provider.reply import DIALECTS
 
-EXAMPLES: Final = settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "300")))
+EXAMPLES: Final = settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "150")))
 
 Json = dict[str, Any]
 

@@ -91,12 +91,12 @@ def test_many_small_events_are_not_too_large_together() -> None:
 
 
 def test_a_long_line_in_many_chunks_takes_time_that_grows_with_its_length() -> None:
-    def measure(chunks: int) -> float:
+    def measure_cpu_s(chunks: int) -> float:
         decoder = SseDecoder()
         began_s = time.process_time()
         for _ in range(chunks):
             decoder.feed(b"x" * 64)
         return time.process_time() - began_s
 
-    measure(1000)
-    assert measure(100_000) < 40 * max(measure(10_000), 0.001)
+    tenth_cpu_s = min(measure_cpu_s(10_000) for _ in range(3))
+    assert any(measure_cpu_s(100_000) < 40 * tenth_cpu_s for _ in range(3))

@@ -2,6 +2,9 @@
 
 Each is broken in the server process only (prove/sabotage.py), and is killed in the way that its fault shows in. A lease
 can be lost only where there is somebody to lose it to, so fencing is a matter of PostgreSQL.
+
+A server that does not come to the chosen point in time, on a machine that is too busy, is killed as it stands, and then
+its fault need not show. So a broken build gets a few chances to be caught; one that is never caught fails the test.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from indelible.prove.report import Report, describe_verdict
 from indelible.prove.run import Plan, prove
 from indelible.prove.sabotage import Sabotage
 
+MORE_CHANCES = 4
 MANY_TOOLS = 411
 """A seed whose users wish for tools again and again, and stop nothing at first."""
 
@@ -31,6 +35,9 @@ async def prove_broken(database: str, sabotage: Sabotage, way: Way, *, kills: in
         sabotage=sabotage,
     )
     report = await prove(plan)
+    for _ in range(MORE_CHANCES):
+        if report.is_proof:
+            report = await prove(plan)
     assert not report.is_proof
     assert report.kept is not None
     shutil.rmtree(report.kept)

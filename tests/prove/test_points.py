@@ -42,7 +42,7 @@ async def test_a_server_dies_while_a_reply_is_being_stopped(orders: Orders) -> N
         assert await server.process.wait_for_end() == -signal.SIGKILL
         await server.start()
         await stopping
-        assert (await client.interrupt(chat_id, wait_s=10))["status"] == "waiting"
+        assert (await client.interrupt(chat_id, wait_s=60))["status"] == "waiting"
 
 
 async def wait_for_a_word(client: Client, chat_id: str) -> None:

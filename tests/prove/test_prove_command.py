@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests.commands import DEADLINE_S, run_indelible
 
 from indelible.prove.checker import Fault
 from indelible.prove.report import Report, describe_verdict, print_report
-
-DEADLINE_S = 60
 
 
 def run_prove(*arguments: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -77,7 +76,7 @@ def test_neither_a_proxy_nor_a_setting_of_the_surroundings_comes_between(tmp_pat
 def test_a_mistake_is_one_line_that_says_what_is_wrong(
     arguments: tuple[str, ...], told: str, status: int, tmp_path: Path
 ) -> None:
-    done = run_prove(*arguments, cwd=tmp_path)
+    done = run_indelible("prove", *arguments, directory=tmp_path)
 
     assert told in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -1,7 +1,10 @@
 """Server processes that are killed, told to leave and started again, each a whole `serve` with the counting model.
 
 The model takes its time while the test is busy with its servers, so that replies are running whenever something happens
-to them, and is quick when the test says `hurry`.
+to them, and is quick when the test says `hurry`: no reply has ended before that, however slow the machine is.
+
+A server that is to come back at the same port gets one of `choose_port`. One that the kernel hands out (port 0) may be
+handed out again while nobody listens there: to a server of another test, or to anybody's connection.
 
 They are forked from a process that has imported everything, as the workers of tests/faults are, and like those none of
 them outlives its test. What they log that is an error of their own fails the test that started them.
@@ -10,9 +13,12 @@ them outlives its test. What they log that is an error of their own fails the te
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import multiprocessing
+import random
 import signal
+import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection
@@ -24,7 +30,7 @@ from tests.faults.counting import CountingModel
 from tests.faults.fleet import DEADLINE_S, WorkerProcess
 
 from indelible.clock import SystemClock
-from indelible.content import Part
+from indelible.content import Part, TextEnd
 from indelible.errors import IndelibleError
 from indelible.models.port import Call
 from indelible.server.application import Server
@@ -32,13 +38,14 @@ from indelible.server.serve import serve
 from indelible.settings import load_settings
 
 _LIFETIME_S = 300
-_PATIENT_PACE_S = 0.5
+_PATIENT_PACE_S = 0.2
+_QUIET_PORTS = range(20_000, 30_000)
 _LOG, _HURRY = "servers.log", "hurry"
 _IMPORTED = ["indelible.server.serve", "sqlalchemy.dialects.postgresql.asyncpg", "asyncpg", "aiosqlite", "pytest"]
 
 
 class PatientModel(CountingModel):
-    """Counts slowly until there is a file."""
+    """Counts slowly until there is a file, and has not ended before there is one."""
 
     def __init__(self, hurry: Path) -> None:
         self._hurry = hurry
@@ -46,6 +53,8 @@ class PatientModel(CountingModel):
     async def stream(self, call: Call) -> AsyncIterator[Part]:
         async for part in super().stream(call):
             if not self._hurry.exists():
+                await SystemClock().sleep(_PATIENT_PACE_S)
+            while isinstance(part, TextEnd) and not self._hurry.exists():
                 await SystemClock().sleep(_PATIENT_PACE_S)
             yield part
 
@@ -59,6 +68,16 @@ def host(settings: Mapping[str, Any], directory: Path, told: Connection) -> None
         serve(server, on_ready=told.send)
     except IndelibleError as error:
         told.send(str(error))
+
+
+def choose_port() -> int:
+    """One that nobody has, below those that the kernel hands out."""
+    for port in random.sample(_QUIET_PORTS, len(_QUIET_PORTS)):
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("every port is taken")
 
 
 class HostedServer(WorkerProcess):

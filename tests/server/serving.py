@@ -25,9 +25,10 @@ from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step
 from indelible.tools.box import AnyTool
 
-PATIENCE_S = 30.0
+PATIENCE_S = 100.0
 API = "/api/v1"
-QUICK: Mapping[str, Any] = {"titles": False, "retry_base_s": 0, "tool_grace_s": 0.05}
+QUICK: Mapping[str, Any] = {"titles": False, "retry_base_s": 0, "tool_grace_s": 0.05, "dead_after_s": 3600}
+"""Nobody is taken for dead because the machine stalled."""
 
 
 @dataclass

@@ -123,7 +123,7 @@ async def test_a_reply_that_was_cut_or_failed_goes_on(serve: Serve) -> None:
     client = here.client
     chat_id = (await client.create_chat("One"))["id"]
     await read_until(client, chat_id, has_said("Hello"))
-    await client.interrupt(chat_id, wait_s=10)
+    await client.interrupt(chat_id, wait_s=60)
 
     await client.go_on(chat_id)
     await wait_until_idle(client, chat_id)

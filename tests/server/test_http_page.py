@@ -120,7 +120,7 @@ class Walk:
         await read_until(self.client, self.names["chat_id"], is_so, after="start")
 
     async def stop(self) -> None:
-        await self.client.interrupt(self.names["chat_id"], wait_s=10)
+        await self.client.interrupt(self.names["chat_id"], wait_s=60)
 
 
 async def walk_queue(walk: Walk) -> None:

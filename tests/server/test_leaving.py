@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.server.conftest import Serve
+from tests.server.hosting import choose_port
 from tests.server.serving import (
     PATIENCE_S,
     has_said,
@@ -37,6 +39,7 @@ from indelible.testing import ScriptedModel, ScriptEnded
 
 READY = re.compile(r"Indelible is ready at (http://\S+)\n")
 A_LONG_GRACE_S = 3600
+ASK_WHETHER_READY = b"GET /readyz HTTP/1.1\r\nHost: here\r\n\r\n"
 on_sqlite = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
 on_postgres = pytest.mark.parametrize("migrated", ["postgresql"], indirect=True)
 
@@ -134,13 +137,26 @@ async def test_whoever_asks_a_leaving_server_is_told_and_what_is_asked_already_i
     here = await serve(ScriptedModel([say_half("Hello")]), tool_grace_s=0)
     chat = await here.client.create_chat("Hi")
     await read_until(here.client, chat["id"], has_said("Hello"))
-    async with aiohttp.ClientSession() as session:
-        async with session.get(f"{here.url}/readyz") as response:
-            assert response.status == 200
-        here.process.leave()
-        async with session.get(f"{here.url}/readyz") as response:  # over the connection that is still open
-            assert (response.status, (await response.json())["kind"]) == (503, "not_ready")
+    host, _, port = here.url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(ASK_WHETHER_READY)
+    assert (await read_answer(reader))[0] == 200
+    writer.write(ASK_WHETHER_READY)  # over the connection that is still open; it is read when the server leaves already
+    here.process.leave()
+    status, problem = await read_answer(reader)
+    assert (status, problem["kind"]) == (503, "not_ready")
+    writer.close()
     assert await is_refused(here.url)
+
+
+async def read_answer(reader: asyncio.StreamReader) -> tuple[int, Any]:
+    """The status and the JSON of the next answer on this connection."""
+    async with asyncio.timeout(PATIENCE_S):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = re.search(r"\r\ncontent-length: (\d+)\r\n", head)
+        assert length, head
+        body = await reader.readexactly(int(length[1]))
+    return int(head.split()[1]), json.loads(body)
 
 
 @on_sqlite
@@ -187,13 +203,13 @@ async def is_dead(url: str) -> bool:
 
 @on_sqlite
 async def test_a_killed_server_goes_on_with_its_replies_when_it_is_started_again(database: str) -> None:
-    async with run_command("serve", "--port", "0", "--database", database) as command:
+    port = str(choose_port())
+    async with run_command("serve", "--port", port, "--database", database) as command:
         url = await command.read_url()
         async with Client(url) as client:
             chat_id = (await client.create_chat("roll a die"))["id"]
             seen = await read_until(client, chat_id, lambda events: events[-1].kind == "part", after="start")
         await command.kill()
-    port = url.rpartition(":")[2]
     async with run_command("serve", "--port", port, "--database", database) as command:
         assert await command.read_url() == url
         async with Client(url) as client:

@@ -12,7 +12,7 @@ import pytest
 from tests.faults.counting import ask_to_count, count
 from tests.faults.fleet import SHORT_LEASES, wait_until
 from tests.server.forwarder import Forwarder
-from tests.server.hosting import Hosts, open_hosts
+from tests.server.hosting import Hosts, choose_port, open_hosts
 from tests.server.serving import PATIENCE_S, read_text
 
 import indelible
@@ -37,7 +37,7 @@ class Listener:
 
     async def listen(self, turns: int) -> None:
         reading = self._client.read_feed(self.chat_id, after="start", on_reconnect=self._note_reconnect)
-        async with asyncio.timeout(3 * PATIENCE_S), aclosing(reading) as feed:
+        async with asyncio.timeout(PATIENCE_S), aclosing(reading) as feed:
             async for event in feed:
                 self._events.append(event)
                 self.text += read_text([event])
@@ -73,7 +73,7 @@ async def test_two_hundred_clients_of_a_server_that_is_killed_end_with_the_text_
     database: str, hosts: Hosts
 ) -> None:
     words, chats, clients_per_chat = 60, 50, 4
-    server = await hosts.start(**SHORT_LEASES)
+    server = await hosts.start(port=choose_port(), **SHORT_LEASES)
     async with many_clients(server.url, chats * clients_per_chat) as clients:
         wish = ask_to_count(words, pace_ms=5)
         created = await asyncio.gather(*(client.create_chat(wish) for client in clients[:chats]))

@@ -36,7 +36,7 @@ async def test_what_a_server_did_can_be_read_from_its_metrics(serve: Serve) -> N
     await wait_until_idle(here.client, chat["id"])
     sent = await here.client.send(chat["id"], "And now?")
     await read_until(here.client, chat["id"], has_said("Again"), after=sent["cursor"])
-    await here.client.interrupt(chat["id"], wait_s=10)
+    await here.client.interrupt(chat["id"], wait_s=60)
 
     async def read(name: str, **labels: str) -> float:
         return await here.read_metric(f"indelible_{name}", **labels)

@@ -10,7 +10,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -29,6 +29,8 @@ from indelible.server.stream import FeedResponse, Pace
 from indelible.testing import ScriptedModel, parts
 
 LONG_PACE = Pace(heartbeat_s=PATIENCE_S, stuck_after_s=PATIENCE_S)
+FLOOD_BYTES = 60_000
+COMMENT = b": still here\n\n"
 REPLY = [parts.text_start("1"), parts.text_delta("1", "It is "), parts.text_delta("1", "raining."), parts.finish()]
 
 
@@ -129,8 +131,8 @@ async def test_a_comment_says_that_the_server_is_there_and_no_event_is_lost_to_i
     talk = await start_talking(process)
     async with respond(process, talk, Pace(heartbeat_s=0.005, stuck_after_s=PATIENCE_S)) as (wire, _):
         for number in range(5):
-            comments = wire.sent.count(b": still here\n\n")
-            await wait_until(lambda seen=comments: wire.sent.count(b": still here\n\n") > seen)  # type: ignore[misc]
+            comments = wire.sent.count(COMMENT)
+            await wait_until(lambda seen=comments: wire.sent.count(COMMENT) > seen)  # type: ignore[misc]
             await talk.speak(f"{number} ")
         await wait_until(lambda: len(wire.events) == 6)
         wire.gone.set()
@@ -267,7 +269,10 @@ async def test_a_stream_that_is_idle_still_says_that_it_is_there(serve: Serve) -
     async with here.ask("GET", f"/chats/{chat['id']}/events") as response:
         sent = b""
         async with asyncio.timeout(PATIENCE_S):
-            while sent.count(b": still here\n\n") < 2:
+            while not SseDecoder().feed(sent):
+                sent += await response.content.readany()
+            before = sent.count(COMMENT)
+            while sent.count(COMMENT) < before + 2:
                 sent += await response.content.readany()
     [event] = SseDecoder().feed(sent)
     assert event.event == "snapshot"
@@ -276,7 +281,7 @@ async def test_a_stream_that_is_idle_still_says_that_it_is_there(serve: Serve) -
 @pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
 async def test_a_socket_that_is_never_read_is_closed(serve: Serve) -> None:
     """More is said than all buffers between the two hold, and the other end has stopped reading."""
-    flood = [TextDelta("1", f"{number:60000}") for number in range(250)]
+    flood = [TextDelta("1", f"{number:{FLOOD_BYTES}}") for number in range(250)]
     here = await serve(ScriptedModel([[*flood, parts.finish()]]), pace=Pace(stuck_after_s=0.3))
     chat_id = await talk_over(here)
     with socket.socket() as stuck:
@@ -288,10 +293,19 @@ async def test_a_socket_that_is_never_read_is_closed(serve: Serve) -> None:
         request = f"GET {API}/chats/{chat_id}/events?after=start HTTP/1.1\r\nHost: {host}\r\n\r\n"
         await loop.sock_sendall(stuck, request.encode())
         assert (await loop.sock_recv(stuck, 15)).startswith(b"HTTP/1.1 200")
-        await here.wait_for_readers(1)
 
         await here.wait_for_readers(0)
         await wait_until(lambda: stuck.getsockname() not in list_peers(here))
+        assert await count_bytes_left(stuck) < len(flood) * FLOOD_BYTES
+
+
+async def count_bytes_left(closed: socket.socket) -> int:
+    """How much had been sent before the other end closed the connection, or reset it."""
+    count = 0
+    with suppress(ConnectionResetError):
+        while piece := await asyncio.get_running_loop().sock_recv(closed, 1 << 20):
+            count += len(piece)
+    return count
 
 
 def list_peers(here: Here) -> set[Any]:

@@ -33,7 +33,7 @@ from indelible.store.sql import SqlStore
 from indelible.store.tables import attempts, journal, users, workers
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
-DEADLINE_S = 30
+DEADLINE_S = 100
 NOBODY: frozenset[str] = frozenset()
 ENDED = {"outcome": "reset", "ended_at": NOW, "last_n": 0}
 END = "UPDATE attempts SET outcome = 'reset', ended_at = '2026-11-15T00:00:00.000000Z', last_n = 0"

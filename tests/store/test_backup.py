@@ -22,7 +22,7 @@ from indelible.store.failures import DatabaseUnusable
 from indelible.store.migrate import check_schema
 from indelible.store.tables import journal
 
-DEADLINE_S = 60.0
+DEADLINE_S = 100.0
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 ROWS_BEFORE = 200
 

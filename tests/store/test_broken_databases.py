@@ -43,7 +43,7 @@ from indelible.store.tables import attempts, journal, users, workers
 from indelible.testing import ManualClock
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
-DEADLINE_S = 30
+DEADLINE_S = 100
 ENOUGH_PAGES = 1 << 30
 
 
@@ -344,18 +344,23 @@ async def test_a_deadlock_is_told_to_the_one_that_has_to_give_way(
     await add_worker(postgres, "worker_a")
     await add_worker(postgres, "worker_b")
     beat = "UPDATE workers SET heartbeat_at = now() WHERE id = $1"
+    has_begun = asyncio.Event()
 
     async def stand_in_the_way() -> None:
+        """Whoever waits looks for a deadlock only once. So this one waits when there is one already."""
         async with begin_write(postgres) as connection:
             await connection.execute(text("SET LOCAL deadlock_timeout = '10ms'"))
             await connection.execute(update(workers).where(workers.c.id == "worker_b").values(heartbeat_at=NOW))
+            has_begun.set()
+            while (await connection.execute(text(FIND_BLOCKED))).first() is None:
+                await connection.execute(text("SELECT pg_stat_clear_snapshot()"))
             await connection.execute(update(workers).where(workers.c.id == "worker_a").values(heartbeat_at=NOW))
 
-    async with operator.transaction():
+    async with asyncio.timeout(DEADLINE_S), operator.transaction():
         await operator.execute("SET LOCAL deadlock_timeout = '1h'")
         await operator.execute(beat, "worker_a")
         other = asyncio.create_task(stand_in_the_way())
-        await wait_for_blocked(operator)
+        await has_begun.wait()
         await operator.execute(beat, "worker_b")
         with pytest.raises(DatabaseUnreachable, match="stood in another's way"):
             await other

@@ -27,7 +27,7 @@ from indelible.store.engine import begin_read, open_engine
 from indelible.store.sql import SqlStore
 from indelible.store.tables import events, journal
 
-DEADLINE_S = 30
+DEADLINE_S = 100
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0"
 
 

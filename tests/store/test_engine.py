@@ -403,5 +403,5 @@ except DatabaseUnusable as error:
 
 async def test_a_time_limit_in_the_address_is_one_for_the_connection(migrated_postgres: str) -> None:
     joint = "&" if "?" in migrated_postgres else "?"
-    engine = await open_engine(f"{migrated_postgres}{joint}connect_timeout=3")
+    engine = await open_engine(f"{migrated_postgres}{joint}connect_timeout=60")
     await engine.dispose()

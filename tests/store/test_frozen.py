@@ -33,31 +33,28 @@ from indelible.store.sql import SqlStore
 from indelible.store.tables import drafts
 
 QUICKER = 20
-BY_ITSELF_MS = 3000
-"""When a frozen session ends without a limit of ours: longer than every limit here takes, so that it shows."""
+BY_ITSELF_MS = 60_000
+"""When a frozen session ends without a limit of ours: longer than every limit here takes on however slow a machine, so
+that it shows."""
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
-SHORTEN = f"""
-SELECT set_config(name, (1000 * extract(epoch FROM current_setting(name)::interval) / {QUICKER})::int::text, false)
-FROM unnest(ARRAY['LIMIT']) AS name
-"""  # noqa: S608  (a number of our own)
-SHORTEN_WAITING = SHORTEN.replace("LIMIT", "lock_timeout")
-SHORTEN_IDLING = SHORTEN.replace("LIMIT", "idle_in_transaction_session_timeout")
+SHORTER_MS = f"(1000 * extract(epoch FROM current_setting('LIMIT')::interval) / {QUICKER})::int::text"
+SHORTEN_WAITING = f"SELECT set_config('lock_timeout', {SHORTER_MS.replace('LIMIT', 'lock_timeout')}, false)"
+SHORTER_IDLING = f"SELECT {SHORTER_MS.replace('LIMIT', 'idle_in_transaction_session_timeout')}"
 
 
 def shorten_waiting(connection: Any, _record: object) -> None:
     connection.run_async(lambda driver: driver.execute(SHORTEN_WAITING))
 
 
-def shorten_commands(connection: Any, _record: object) -> None:
-    driver = connection.driver_connection
+def shorten_commands(driver: Any) -> None:
     driver._config = driver._config._replace(command_timeout=driver._config.command_timeout / (5 * QUICKER))
 
 
 @asynccontextmanager
-async def opened(address: str, shorten: Callable[[Any, object], None]) -> AsyncIterator[AsyncEngine]:
-    """An engine with a time limit that passes quicker."""
+async def opened(address: str, on_connect: Callable[[Any, object], None]) -> AsyncIterator[AsyncEngine]:
+    """An engine whose every connection is shown to `on_connect`."""
     engine = await open_engine(address)
-    event.listen(engine.sync_engine, "connect", shorten)
+    event.listen(engine.sync_engine, "connect", on_connect)
     await engine.dispose()
     yield engine
     await engine.dispose()
@@ -124,8 +121,10 @@ async def test_the_server_ends_a_worker_that_froze_in_a_transaction(postgres: As
     """Whoever waits gets its turn then. The frozen one finds its connection lost when it thaws, and its work undone."""
     chat = await (await Driver(SqlStore(postgres), postgres).create()).work()
     froze = await postgres.connect()
-    await froze.execute(text(SHORTEN_IDLING))
+    shorter_ms = (await froze.execute(text(SHORTER_IDLING))).scalar_one()
+    await froze.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = {BY_ITSELF_MS}"))
     await flush(chat)(froze)
+    await froze.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = {shorter_ms}"))
     async with postgres.begin() as patient:
         await patient.execute(text(f"SET LOCAL lock_timeout = {BY_ITSELF_MS}"))
         await patient.execute(text("SELECT 1 FROM attempts FOR UPDATE"))
@@ -201,10 +200,17 @@ class Line:
 async def test_a_network_that_falls_silent_is_waited_for_once(migrated_postgres: str) -> None:
     """Several connections are in the pool when it happens. After the first that was waited for all are new ones."""
     line = Line(migrated_postgres)
-    async with line.plugged_in() as address, opened(address, shorten_commands) as engine:
+    in_the_pool: list[Any] = []
+
+    def note(connection: Any, _record: object) -> None:
+        in_the_pool.append(connection.driver_connection)
+
+    async with line.plugged_in() as address, opened(address, note) as engine:
         async with begin_read(engine) as first, begin_read(engine) as second:
             await first.execute(text("SELECT 1"))
             await second.execute(text("SELECT 1"))
+        for driver in in_the_pool:
+            shorten_commands(driver)
         line.fall_silent()
         store = SqlStore(engine)
         with pytest.raises(DatabaseUnreachable, match="no answer in time"):

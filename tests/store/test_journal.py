@@ -42,7 +42,7 @@ from indelible.store.tables import attempts, journal, users, workers
 from indelible.testing import ManualClock
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
-DEADLINE_S = 30
+DEADLINE_S = 100
 NO_JSON = {"key": object()}
 
 

@@ -19,13 +19,15 @@ from indelible.store.sql import SqlStore
 from indelible.store.tables import chats, users, workers
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
+NEVER_S = 3600.0
+"""Longer than any test: who has just beaten is alive until its end, and only who `let_die` is about is dead."""
 
 
 @pytest.fixture
 async def store(engine: AsyncEngine) -> SqlStore:
     async with begin_write(engine) as connection:
         await connection.execute(insert(users).values(id="user_1", name="ada", created_at=LONG_AGO))
-    return SqlStore(engine)
+    return SqlStore(engine, dead_after_s=NEVER_S)
 
 
 async def run_chats(store: SqlStore, *names: str, owner_id: str = "user_1") -> None:

@@ -23,7 +23,7 @@ NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
 @pytest.fixture
 async def store(engine: AsyncEngine) -> SqlStore:
     await settle_in(engine)
-    return SqlStore(engine)
+    return SqlStore(engine, dead_after_s=3600)
 
 
 async def make(store: SqlStore, *ids: str, owner_id: str = OWNER, title: str | None = None) -> None:

@@ -32,7 +32,7 @@ from indelible.notify import (
 from indelible.store.address import parse_address
 from indelible.testing import ManualClock
 
-DEADLINE_S = 60.0
+DEADLINE_S = 100.0
 EVERYTHING = Changed(everything=True)
 BACKENDS = "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'indelible notify'"
 

@@ -56,7 +56,7 @@ class Desk:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
-        self.store = SqlStore(engine)
+        self.store = SqlStore(engine, dead_after_s=3600)
         self.scope = Scope()
         self.saves = 0
         self.before_save: Callable[[int], Any] = lambda number: None
@@ -127,7 +127,7 @@ class Desk:
         return outcome
 
     async def view(self) -> ChatView:
-        return await load_view(self.engine, "chat_1", dead_after_s=8)
+        return await load_view(self.engine, "chat_1", dead_after_s=3600)
 
     async def read(self) -> list[tuple[str, str]]:
         return [(message.role, message.text) for message in await self.store.path("chat_1")]

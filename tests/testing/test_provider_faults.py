@@ -33,7 +33,7 @@ BODIES: Final[dict[WireName, dict[str, Any]]] = {
     "openai": {"model": "m", "stream": True, "input": "Hello"},
     "openai-chat": {"model": "m", "stream": True, "messages": MESSAGES, "stream_options": {"include_usage": True}},
 }
-WAITING_S: Final = 10.0
+WAITING_S: Final = 100.0
 
 
 class Answer(NamedTuple):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import update
 from tests.worker.workshop import Workshop, quick, read_text, tell
 
 from indelible.app import Chat
 from indelible.content import ToolResult
 from indelible.errors import Invalid, NotAllowed
+from indelible.store.engine import begin_write
+from indelible.store.tables import chats
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 
@@ -27,6 +31,8 @@ def say(text: str) -> Script:
     return [parts.text_delta("1", text), parts.finish()]
 
 
+TIMEOUT_S = 600
+LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
 ASK: Script = [parts.tool_call("c1", "ask", "{}"), parts.finish("tool_calls")]
 
 
@@ -34,13 +40,13 @@ def answer(call_id: str = "c1", output: str = "yes") -> ToolResult:
     return ToolResult(call_id=call_id, name="ask", output=output)
 
 
-async def ask_the_client(workshop: Workshop, *script: Script, action_timeout_s: float = 600, **settings: int) -> Chat:
+async def ask_the_client(workshop: Workshop, *script: Script, **settings: int) -> Chat:
     model = ScriptedModel([ASK, *script])
     await workshop.hire(
         model,
         tools=[roll],
         client_tools=[ask],
-        settings=quick(poll_s=0.1, action_timeout_s=action_timeout_s, **settings),
+        settings=quick(poll_s=0.1, heartbeat_s=0.1, action_timeout_s=TIMEOUT_S, **settings),
     )
     chat = await workshop.app.create()
     reply = await chat.send("Ask me")
@@ -99,7 +105,11 @@ async def test_exactly_one_of_many_submits_wins(workshop: Workshop) -> None:
 
 
 async def test_a_deadline_that_passed_answers_the_calls_and_goes_on(workshop: Workshop) -> None:
-    chat = await ask_the_client(workshop, say("Never mind"), action_timeout_s=0.3)
+    chat = await ask_the_client(workshop, say("Never mind"))
+    waiting = (await workshop.load(chat)).chat
+    assert waiting.deadline_at - waiting.updated_at == timedelta(seconds=TIMEOUT_S)
+    async with begin_write(workshop.engine) as connection:
+        await connection.execute(update(chats).where(chats.c.id == chat.id).values(deadline_at=LONG_AGO))
     view = await workshop.until_rest(chat)
     assert tell(view.messages)[-1] == ("assistant", "Never mind")
     (result,) = [block for message in view.messages for block in message.blocks if isinstance(block, ToolResult)]

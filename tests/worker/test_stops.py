@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.worker.workshop import LongSleeps, Workshop, find_notices, find_reply, quick, read_text, tell
+from tests.worker.workshop import PATIENCE_S, LongSleeps, Workshop, find_notices, find_reply, quick, read_text, tell
 
 from indelible.app import App
 from indelible.content import Part, Reasoning, Text, TextDelta, ToolCall, ToolResult
@@ -313,7 +313,7 @@ async def test_stop_reaches_a_plain_function_through_its_scope(workshop: Worksho
         return "as far as I came"
 
     said: Script = [parts.tool_call("c1", "count", "{}"), parts.finish("tool_calls")]
-    await workshop.hire(ScriptedModel([said]), tools=[count], settings=quick(tool_grace_s=5))
+    await workshop.hire(ScriptedModel([said]), tools=[count], settings=quick(tool_grace_s=PATIENCE_S))
     chat = await workshop.app.create("Count")
     await began.wait()
     await chat.interrupt()
@@ -475,7 +475,7 @@ async def test_stop_then_send_at_once_two_hundred_times(workshop: Workshop) -> N
         while (await workshop.store.view(chat.id)).status != "waiting":
             await chat.interrupt()
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(*(hurry(chat, seed) for seed, chat in enumerate(chats)))
     for chat in chats:
         said = [text for role, text in tell(await chat.messages()) if role == "user"]

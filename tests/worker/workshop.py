@@ -2,7 +2,9 @@
 
 Everything is real but the model: the store, the journal, the feed, the workers, the library's own `Chat`. A worker
 that is killed dies without a word: its tasks end, nothing is released, and its row in the database is all that is
-left of it. `bury` takes that row away as well, so that a test need not wait until it is cold.
+left of it. `bury` takes that row away as well, so that a test need not wait until it is cold. By itself a row does not
+get cold while a test runs: on a machine that stalls, a worker that lives would be taken for dead, and the test with it.
+Whoever is to find the dead by their silence gets a store that thinks so sooner (`open_store`).
 
 Nobody sleeps here. `until` reads a chat's feed and looks at the chat after every event.
 
@@ -40,10 +42,13 @@ from indelible.testing.wholeness import StoredChat, find_faults, load_chat
 from indelible.tools.box import AnyTool
 from indelible.worker import Worker
 
-PATIENCE_S = 60.0
+PATIENCE_S = 100.0
+NEVER_S = 3600.0
+"""Longer than any test."""
+
 QUICK: dict[str, Any] = {
     "heartbeat_s": 1,
-    "dead_after_s": 8,
+    "dead_after_s": NEVER_S,
     "poll_s": 0.5,
     "retry_base_s": 0,
     "tool_grace_s": 0.05,
@@ -123,7 +128,7 @@ class Workshop:
         self.hired: list[Hired] = []
         self.app: App
 
-    def open_store(self, *, dead_after_s: float = 8.0) -> SqlStore:
+    def open_store(self, *, dead_after_s: float = NEVER_S) -> SqlStore:
         return SqlStore(
             self.engine, dead_after_s=dead_after_s, on_committed=lambda chat_id: self.notifier.notify([chat_id])
         )
