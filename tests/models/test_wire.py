@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from indelible.clock import SystemClock
 from indelible.content import Finish, KeepAlive, Part, TextDelta
-from indelible.models.exchange import HttpRequest, HttpResponse
+from indelible.models.exchange import Answer, HttpRequest
 from indelible.models.openai_chat import ChatWire
 from indelible.models.port import Call
 from indelible.models.profile import Profile
@@ -29,6 +29,7 @@ class Body:
     def __init__(self, pieces: Sequence[bytes], *, ends: bool = True, again: bytes | None = None) -> None:
         self.headers = {"content-type": "text/event-stream"}
         self.is_closed = False
+        self.is_settled = False
         self.reads = 0
         self._pieces = list(pieces)
         self._ends = ends
@@ -45,11 +46,14 @@ class Body:
             await asyncio.get_running_loop().create_future()
         return b""
 
+    def settle(self) -> None:
+        self.is_settled = True
+
     async def aclose(self) -> None:
         self.is_closed = True
 
     @asynccontextmanager
-    async def send(self, request: HttpRequest) -> AsyncIterator[HttpResponse]:
+    async def send(self, request: HttpRequest) -> AsyncIterator[Answer]:
         try:
             yield self
         finally:
@@ -88,6 +92,13 @@ async def test_usage_behind_the_end_is_waited_for_and_counted() -> None:
     assert isinstance(finish, Finish)
     assert finish.usage is not None
     assert (finish.usage.input_tokens, finish.usage.output_tokens) == (7, 2)
+
+
+async def test_who_watches_is_told_when_the_reply_is_whole_and_not_before() -> None:
+    cut, whole = Body([WORD]), Body([WORD, END])
+    await hear(cut)
+    await hear(whole)
+    assert (cut.is_settled, whole.is_settled) == (False, True)
 
 
 async def test_a_provider_that_keeps_the_connection_open_does_not_keep_the_reply() -> None:
