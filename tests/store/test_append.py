@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import insert, select, text, update
@@ -24,7 +23,7 @@ from indelible.content import Text, TextDelta, encode
 from indelible.errors import StoreFailed
 from indelible.machine.commands import Acquire, Create, Fail, StartAttempt
 from indelible.store.append import Appended, BadRows, JournalRow, append_group
-from indelible.store.engine import begin_read, begin_write, open_engine
+from indelible.store.engine import begin_read, begin_write, open_engine, run_on_sqlite
 from indelible.store.ledger import RunKey, RunStarted, load_runs
 from indelible.store.migrate import migrate
 from indelible.store.port import Words
@@ -208,7 +207,7 @@ async def test_an_attempt_that_was_skipped_is_judged_by_its_row_when_its_lock_is
 
 
 class Traced:
-    """A pool of one connection, and what that has begun to execute."""
+    """An engine, and what the connection that it flushes through has begun to execute."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
@@ -217,11 +216,11 @@ class Traced:
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
-        async with self.engine.connect() as connection:
-            driver: Any = (await connection.get_raw_connection()).driver_connection
-            await driver.set_trace_callback(
-                lambda statement: loop.call_soon_threadsafe(self._statements.put_nowait, statement)
-            )
+
+        def note(statement: str) -> None:
+            loop.call_soon_threadsafe(self._statements.put_nowait, statement)
+
+        await run_on_sqlite(self.engine, lambda file: file.set_trace_callback(note))
 
     async def wait_for(self, statement: str) -> None:
         async with asyncio.timeout(DEADLINE_S):
@@ -233,17 +232,15 @@ class Traced:
             self._statements.get_nowait()
 
     async def is_in_transaction(self) -> bool:
-        async with self.engine.connect() as connection:
-            driver: Any = (await connection.get_raw_connection()).driver_connection
-            return bool(driver.in_transaction)
+        return await run_on_sqlite(self.engine, lambda file: file.in_transaction)
 
 
 @pytest.fixture
 async def traced(migrated_sqlite: Path, tmp_path: Path) -> AsyncIterator[Traced]:
-    engine = await open_engine(shutil.copy(migrated_sqlite, tmp_path), pool_size=1)
-    pool = Traced(engine)
-    await pool.start()
-    yield pool
+    engine = await open_engine(shutil.copy(migrated_sqlite, tmp_path))
+    traced = Traced(engine)
+    await traced.start()
+    yield traced
     await engine.dispose()
 
 
@@ -275,7 +272,7 @@ async def test_on_sqlite_a_flush_that_waited_for_the_file_finds_what_was_done_to
 
 @pytest.mark.parametrize("ended", [False, True])
 async def test_on_sqlite_a_flush_that_is_cancelled_leaves_no_transaction_open(traced: Traced, ended: bool) -> None:
-    """It goes on alone, on its thread, while the connection is back in the pool."""
+    """It goes on, on its thread, and is told that it is cancelled when it is over."""
     attempt = await start_attempt(traced.engine, "a")
     traced.forget()
     with writing(traced.path) as other:
@@ -284,9 +281,10 @@ async def test_on_sqlite_a_flush_that_is_cancelled_leaves_no_transaction_open(tr
         flush = asyncio.create_task(append(traced.engine, make_row(attempt)))
         await traced.wait_for("BEGIN IMMEDIATE")
         flush.cancel()
+        other.execute("COMMIT")
         await asyncio.wait([flush])
         assert flush.cancelled()
-        other.execute("COMMIT")
+        assert await read_rows(traced.engine) == (set() if ended else name_rows(make_row(attempt)))
         again = await append(traced.engine, make_row(attempt))
         assert not await traced.is_in_transaction()
         other.execute("BEGIN IMMEDIATE")
@@ -296,9 +294,7 @@ async def test_on_sqlite_a_flush_that_is_cancelled_leaves_no_transaction_open(tr
 
 async def test_on_sqlite_a_flush_that_fails_leaves_no_transaction_open(traced: Traced) -> None:
     attempt = await start_attempt(traced.engine, "a")
-    async with traced.engine.connect() as connection:
-        driver: Any = (await connection.get_raw_connection()).driver_connection
-        await driver.execute("PRAGMA max_page_count=1")
+    await run_on_sqlite(traced.engine, lambda file: file.execute("PRAGMA max_page_count=1").fetchone())
     with pytest.raises(StoreFailed, match="the disk is full"):
         await append(traced.engine, make_row(attempt, word="x" * 100_000))
     assert not await traced.is_in_transaction()

@@ -50,6 +50,13 @@ async def test_every_connection_of_the_pool_is_durable(database: str) -> None:
     assert found == [DURABLE[engine.dialect.name]] * 4
 
 
+async def test_the_connection_beside_the_pool_is_as_durable(single: AsyncEngine) -> None:
+    def read(file: sqlite3.Connection) -> dict[str, str]:
+        return {name: str(file.execute(f"PRAGMA {name}").fetchone()[0]) for name in DURABLE["sqlite"]}
+
+    assert await run_on_sqlite(single, read) == DURABLE["sqlite"]
+
+
 async def test_a_server_with_weaker_defaults_is_overruled(new_postgres: str) -> None:
     name = make_url(new_postgres).database
     engine = await open_engine(new_postgres)
@@ -144,6 +151,15 @@ async def single(migrated_sqlite: Path, tmp_path: Path) -> AsyncIterator[AsyncEn
 async def test_what_is_left_open_on_a_connection_is_rolled_back_when_it_goes_back_to_the_pool(
     single: AsyncEngine,
 ) -> None:
+    async with single.connect() as connection:
+        driver: Any = (await connection.get_raw_connection()).driver_connection
+        await driver.execute("BEGIN IMMEDIATE")
+
+    with closing(sqlite3.connect(str(single.url.database), timeout=0)) as other:
+        other.execute("BEGIN IMMEDIATE")
+
+
+async def test_what_a_visit_leaves_open_is_rolled_back(single: AsyncEngine) -> None:
     def leave_open(file: sqlite3.Connection) -> None:
         file.execute("BEGIN IMMEDIATE")
         file.execute("INSERT INTO workers VALUES ('w', '2026-11-15T00:00Z', '2026-11-15T00:00Z')")
@@ -153,6 +169,21 @@ async def test_what_is_left_open_on_a_connection_is_rolled_back_when_it_goes_bac
     with closing(sqlite3.connect(str(single.url.database), timeout=0)) as other:
         other.execute("BEGIN IMMEDIATE")
         assert other.execute("SELECT count(*) FROM workers").fetchone() == (0,)
+
+
+def is_open(engine: AsyncEngine) -> bool:
+    """SQLite removes its log when the last connection to the file is closed."""
+    return Path(f"{engine.url.database}-wal").exists()
+
+
+async def test_an_engine_that_is_disposed_of_leaves_no_connection_behind_and_can_be_used_again(
+    single: AsyncEngine,
+) -> None:
+    for _ in range(2):
+        assert await run_on_sqlite(single, lambda file: file.execute("SELECT 1").fetchone()) == (1,)
+        assert is_open(single)
+        await single.dispose()
+        assert not is_open(single)
 
 
 async def test_whoever_is_cancelled_in_a_transaction_leaves_none_open(single: AsyncEngine) -> None:

@@ -33,7 +33,7 @@ from indelible.store.ledger import RunKey, RunStarted
 from indelible.store.records import RunRecord, StepRecord
 from indelible.store.sql import SqlStore
 from indelible.store.tables import attempts
-from indelible.store.whole import to_its_end
+from indelible.store.whole import Promise, to_its_end
 
 When = Literal["during", "after"]
 BOTH_SIDES: tuple[When, ...] = ("during", "after")
@@ -317,3 +317,22 @@ async def test_work_that_ends_by_itself_is_told_as_it_ended() -> None:
     assert await double(2) == 4
     with pytest.raises(ValueError, match="too small"):
         await double(-1)
+
+
+async def test_what_was_promised_is_waited_for_however_often_one_is_told_to_stop() -> None:
+    promise = Promise[int]()
+    waits = asyncio.Event()
+
+    async def wait() -> int:
+        waits.set()
+        return await promise
+
+    waiting = asyncio.create_task(wait())
+    await waits.wait()
+    for _ in range(3):
+        waiting.cancel()
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    promise.set_exception(ValueError("nobody is told"))
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()

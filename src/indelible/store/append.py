@@ -34,6 +34,7 @@ from indelible.store.engine import begin_write, is_sqlite, run_on_sqlite
 from indelible.store.ledger import RunChange, write_change
 from indelible.store.tables import attempts, journal
 from indelible.store.types import format_time
+from indelible.store.whole import to_its_end
 
 _INSERT_SQLITE: Final = """
 INSERT INTO journal (attempt_id, n, parts, at)
@@ -80,16 +81,22 @@ class Appended(NamedTuple):
 async def append_group(engine: AsyncEngine, rows: Sequence[JournalRow], at: datetime) -> Appended:
     """Write these rows, at most one per attempt, in a transaction of their own, as `append_rows` would.
 
-    Raises `BadRows` if the data itself is refused; then nothing was written.
+    Raises `BadRows` if the data itself is refused; then nothing was written. A caller that is cancelled waits for the
+    end of a transaction that has begun, whichever way it was written (whole.py).
     """
     try:
         if is_sqlite(engine.url) and await _append_in_one_visit(engine, rows, at):
             return Appended(frozenset(row.attempt_id for row in rows), frozenset())
-        async with begin_write(engine) as connection:
-            return await append_rows(connection, rows, at)
+        return await _append_in_steps(engine, rows, at)
     except (DBAPIError, sqlite3.Error) as error:
         said = getattr(error, "orig", error)
         raise BadRows(f"The database refused a journal row: {said}") from error
+
+
+@to_its_end
+async def _append_in_steps(engine: AsyncEngine, rows: Sequence[JournalRow], at: datetime) -> Appended:
+    async with begin_write(engine) as connection:
+        return await append_rows(connection, rows, at)
 
 
 async def append_rows(connection: AsyncConnection, rows: Sequence[JournalRow], at: datetime) -> Appended:
@@ -110,14 +117,10 @@ async def _append_in_one_visit(engine: AsyncEngine, rows: Sequence[JournalRow], 
 
     def write(file: sqlite3.Connection) -> bool:
         file.execute("BEGIN IMMEDIATE")
-        try:
-            complete = file.executemany(_INSERT_SQLITE, values).rowcount == len(values)
-            if complete:
-                file.execute("COMMIT")
-            return complete
-        finally:
-            if file.in_transaction:
-                file.execute("ROLLBACK")
+        complete = file.executemany(_INSERT_SQLITE, values).rowcount == len(values)
+        if complete:
+            file.execute("COMMIT")
+        return complete
 
     return await run_on_sqlite(engine, write)
 

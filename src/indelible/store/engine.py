@@ -13,10 +13,13 @@ sentence (failures.py), and not by the first user's message. What goes wrong lat
 above has to know a driver's errors, save those about the data that a database was given.
 
 A SQLite connection lives on a thread of its own, and a visit there costs more than a small statement. What is done
-often makes one visit (`run_on_sqlite`), and a connection with nothing to roll back returns to the pool without any.
+often makes one visit (`run_on_sqlite`), to a connection that the engine keeps for that beside its pool: taking one out
+and giving it back took longer than a commit does on a fast disk. A connection of the pool with nothing to roll back
+returns there without any visit.
 
-Must stay true (tests/store/test_engine.py): `read_durability` says so for every connection of the pool; a write
-never fails for having read first; no connection comes out of the pool with a transaction open.
+Must stay true (tests/store/test_engine.py): `read_durability` says so for every connection of the pool, and the one
+beside it is set up alike; a write never fails for having read first; nobody is given a connection with a transaction
+open; an engine that is disposed of leaves no connection behind.
 """
 
 from __future__ import annotations
@@ -26,18 +29,21 @@ import importlib.util
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import URL, Connection, ExceptionContext, event, text
+from sqlalchemy import URL, Connection, Engine, ExceptionContext, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import PoolResetState
+from sqlalchemy.util import await_only
 
 from indelible.store.address import describe, get_sqlite_path, parse_address
 from indelible.store.failures import DatabaseUnusable, is_about_data, read_failure
+from indelible.store.whole import Promise, to_its_end
 
 T = TypeVar("T")
 
@@ -50,6 +56,7 @@ LOWER: Final = "indelible_lower"
 
 _DEFERRED: Final = "indelible_deferred"
 _COMMAND_TIMEOUT_S: Final = 30
+_kept: Final[WeakKeyDictionary[Engine, Any]] = WeakKeyDictionary()
 _lines: Final[WeakKeyDictionary[AsyncEngine, asyncio.Lock]] = WeakKeyDictionary()
 _doors: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Lock]]] = WeakKeyDictionary()
 _SWITCH_TRIES: Final = 100
@@ -103,9 +110,17 @@ async def _wait_for_turn(engine: AsyncEngine) -> AsyncIterator[None]:
     if not is_sqlite(engine.url):
         yield
         return
-    doors = _doors.setdefault(asyncio.get_running_loop(), {})
-    async with _lines.setdefault(engine, asyncio.Lock()), doors.setdefault(str(engine.url.database), asyncio.Lock()):
+    async with _find_line(engine), _find_door(engine):
         yield
+
+
+def _find_line(engine: AsyncEngine) -> asyncio.Lock:
+    return _lines.setdefault(engine, asyncio.Lock())
+
+
+def _find_door(engine: AsyncEngine) -> asyncio.Lock:
+    doors = _doors.setdefault(asyncio.get_running_loop(), {})
+    return doors.setdefault(str(engine.url.database), asyncio.Lock())
 
 
 @asynccontextmanager
@@ -122,16 +137,34 @@ async def begin_read(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
 
 
 async def run_on_sqlite(engine: AsyncEngine, work: Callable[[sqlite3.Connection], T]) -> T:
-    """Go to the thread of a pooled connection once and do all of this there. It fails as `begin_write` does.
+    """Go to the thread of the connection that is kept for this, once, and do all of it there.
 
-    The work begins and ends its own transaction. It is not cut when the caller is cancelled; whoever gets the
-    connection next has its turn on the thread afterwards.
+    The work begins and commits its own transaction; one that it leaves open is rolled back. A caller that is cancelled
+    meanwhile waits for the end of it (whole.py). It fails as `begin_write` does.
     """
     with tell_failures(engine.url):
-        async with _wait_for_turn(engine), engine.connect() as connection:
-            driver: Any = (await connection.get_raw_connection()).driver_connection
-            done: T = await driver._execute(work, driver._conn)
-            return done
+        async with _find_line(engine), _find_door(engine):
+            driver: Any = _kept.get(engine.sync_engine) or await _keep_connection(engine)
+            done: Promise[T] = Promise()
+            driver._tx.put_nowait((done, partial(_visit, driver._conn, work)))
+            return await done
+
+
+@to_its_end
+async def _keep_connection(engine: AsyncEngine) -> Any:
+    """Take a connection out of the pool for good, which opens another when it wants one."""
+    connection = await engine.raw_connection()
+    driver = _kept[engine.sync_engine] = connection.driver_connection
+    connection.detach()
+    return driver
+
+
+def _visit(file: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:
+    try:
+        return work(file)
+    finally:
+        if file.in_transaction:
+            file.rollback()
 
 
 @contextmanager
@@ -176,6 +209,7 @@ def _make_sqlite_engine(url: URL, pool_size: int) -> AsyncEngine:
     event.listen(engine.sync_engine, "connect", _set_up_sqlite)
     event.listen(engine.sync_engine, "begin", _begin_sqlite)
     event.listen(engine.sync_engine, "reset", _reset_sqlite)
+    event.listen(engine.sync_engine, "engine_disposed", _close_kept)
     return engine
 
 
@@ -219,6 +253,12 @@ def _reset_sqlite(connection: Any, _record: object, state: PoolResetState) -> No
     """Roll back what was left open, before the connection goes back into the pool."""
     if not state.terminate_only and connection.driver_connection.in_transaction:
         connection.rollback()
+
+
+def _close_kept(engine: Engine) -> None:
+    kept = _kept.pop(engine, None)
+    if kept is not None:
+        await_only(kept.close())
 
 
 async def _try_to_write_sqlite(connection: AsyncConnection) -> None:

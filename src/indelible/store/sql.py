@@ -217,7 +217,6 @@ class SqlStore:
         applier = Applier(connection, Snapshot(chat_id=chat_id), words, seq=0, end=End([]), now=now)
         return await applier.carry_out(decision.acts)
 
-    @to_its_end
     async def append(self, rows: Sequence[JournalRow]) -> Appended:
         # By this machine's clock: nobody compares a row's time with another clock's, and asking the database for its
         # own would be a second round trip on the hot path.

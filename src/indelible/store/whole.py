@@ -6,6 +6,8 @@ it the one write lock: nobody in the process can write until it is collected (it
 store runs in a task of its own, and whoever is cancelled meanwhile waits for the end of it first. That takes
 no longer than a transaction does, because the database's own time limits hold (engine.py).
 
+What a thread does at one go needs no task to be whole, only somebody who waits for it to the end: that is a `Promise`.
+
 Must stay true (tests/store/test_whole.py): a call that is cancelled at any of its statements leaves nothing locked.
 """
 
@@ -18,6 +20,13 @@ from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Promise(asyncio.Future[T]):
+    """What a thread will bring in any case. Whoever is cancelled while waiting for it is told so when it has come."""
+
+    def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002  (asyncio's)
+        return False
 
 
 def to_its_end(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
