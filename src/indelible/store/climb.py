@@ -2,6 +2,8 @@
 
 A path may be ten thousand messages long, and nearly every question is about its end. So rows are fetched
 in chunks from the end upwards, and whoever has found what they looked for stops.
+
+Must stay true (tests/store/test_long_chats.py): no more of a chat is read than that, whatever PostgreSQL knows of it.
 """
 
 from __future__ import annotations
@@ -35,21 +37,30 @@ async def _fetch_chunk(
     connection: AsyncConnection, chat_id: str, start_id: str, columns: tuple[Any, ...], chunk: int
 ) -> Sequence[Row[Any]]:
     names = {"chat": chat_id, "start": start_id, "chunk": chunk}
-    rows: Sequence[Row[Any]] = (await connection.execute(_build_climb(columns), names)).all()
+    statement = _build_climb(columns, by_key=connection.dialect.name == "postgresql")
+    rows: Sequence[Row[Any]] = (await connection.execute(statement, names)).all()
     return rows
 
 
 @cache
-def _build_climb(columns: tuple[Any, ...]) -> Select[Any]:
-    """Building a recursive statement costs more than running it, and every command climbs."""
+def _build_climb(columns: tuple[Any, ...], *, by_key: bool) -> Select[Any]:
+    """Building a recursive statement costs more than running it, and every command climbs.
+
+    `by_key` has PostgreSQL ask for each parent by its key. Left to itself it joins with all messages of the chat while
+    it has no statistics, and a connection keeps that plan when the chat is long. SQLite does it by key anyway.
+    """
     chat = bindparam("chat", type_=Id)
-    here = select(*_SHAPE, *columns, literal(1).label("depth")).where(
+    wanted = (*_SHAPE, *columns)
+    here = select(*wanted, literal(1).label("depth")).where(
         messages.c.chat_id == chat, messages.c.id == bindparam("start", type_=Id)
     )
     up = here.cte("up", recursive=True)
     above = messages.alias("above")
-    parents = select(*(above.c[column.name] for column in (*_SHAPE, *columns)), (up.c.depth + 1).label("depth")).where(
-        above.c.chat_id == chat, above.c.id == up.c.parent_id, up.c.depth < bindparam("chunk", type_=Integer)
+    parent = select(*(above.c[column.name] for column in wanted)).where(
+        above.c.chat_id == chat, above.c.id == up.c.parent_id
     )
-    up = up.union_all(parents)
+    if by_key:
+        parent = select(*parent.limit(1).lateral("parent").c).select_from(up)
+    parents = parent.add_columns((up.c.depth + 1).label("depth"))
+    up = up.union_all(parents.where(up.c.depth < bindparam("chunk", type_=Integer)))
     return select(up).order_by(up.c.depth)

@@ -227,7 +227,7 @@ messages: Final = Table(
     _check("only_replies_are_stored", "response_id IS NULL OR (role = 'assistant' AND NOT partial)"),
     _check("notice_is_for_people", "role <> 'notice' OR visibility <> 'model'"),
     _check("cost_nanousd", "cost_nanousd >= 0"),
-    Index("messages_children", "chat_id", "parent_id"),
+    Index("messages_children", "parent_id", "chat_id"),  # not to be taken for the primary key: v0005_children.py
     _index_where("messages_continuing", "chat_id", "continues_id", where="continues_id IS NOT NULL"),
     _index_where("messages_of_turn", "turn_id", where="turn_id IS NOT NULL"),
     _index_where("messages_of_attempt", "attempt_id", where="attempt_id IS NOT NULL"),
