@@ -82,10 +82,23 @@ texts = st.tuples(st.just("") | paddings, st.lists(fragments, max_size=14).map("
 @settings(max_examples=600)
 @given(texts)
 def test_it_finds_what_a_plain_search_finds(text: str) -> None:
-    assert secrets.redact_text(text) == secrets._hide(text, find_slowly)
+    assert secrets.redact_text(text) == secrets._hide(text, lambda text, _: find_slowly(text))
 
 
 def test_it_finds_what_a_plain_search_finds_in_source_code() -> None:
     for module in (http.cookiejar, urllib.request, argparse, secrets):
         code = inspect.getsource(module)
-        assert secrets.redact_text(code) == secrets._hide(code, find_slowly)
+        assert secrets.redact_text(code) == secrets._hide(code, lambda text, _: find_slowly(text))
+
+
+@settings(max_examples=600)
+@given(texts, st.data())
+def test_what_is_left_has_its_beginnings_where_a_new_search_finds_them(text: str, data: st.DataObject) -> None:
+    ends = st.integers(max(0, len(text) - 200), len(text))
+    places = [(min(pair), max(pair)) for pair in data.draw(st.lists(st.tuples(ends, ends), min_size=1, max_size=4))]
+    shorter, beginnings = secrets._replace(text, secrets._merge(places), list(secrets.BEGINNINGS.find(text)))
+
+    assert sorted(beginnings) == sorted(secrets.BEGINNINGS.find(shorter))
+    assert shorter.replace(secrets.REDACTED, "") == "".join(
+        letter for at, letter in enumerate(text) if not any(start <= at < end for start, end in places)
+    ).replace(secrets.REDACTED, "")

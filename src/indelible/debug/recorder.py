@@ -178,10 +178,12 @@ class Recorder:
             deadline.cancel()
 
     def _take_batch(self) -> list[Told]:
-        """No more than a short transaction holds: others want to write, too."""
+        """About as much as a short transaction holds: others want to write, too."""
         batch: list[Told] = []
         size_bytes = 0
-        while self._waiting and len(batch) < _BATCH and size_bytes < _BATCH_BYTES:
+        while self._waiting and len(batch) < _BATCH:
+            if batch and size_bytes + self._waiting[0].size_bytes > _BATCH_BYTES:
+                break
             waiting = self._waiting.popleft()
             batch.append(waiting.told)
             size_bytes += waiting.size_bytes

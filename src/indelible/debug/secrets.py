@@ -19,7 +19,9 @@ Names are names.py; bodies, headers and lines are redact.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from indelible.debug.beginnings import Beginnings
@@ -74,8 +76,11 @@ class _Traces(NamedTuple):
     addresses: list[int]
 
 
-def _find_traces(text: str) -> _Traces:
-    found = list(BEGINNINGS.find(text))
+Beginning = tuple[int, str]
+"""Where one of the beginnings stands, and which it is."""
+
+
+def _sort_traces(found: Sequence[Beginning]) -> _Traces:
     kinds = (_PRIVATE_KEY_BEGINNINGS, _LOOK_BEGINNINGS, _SCHEME_BEGINNINGS, _NAME_BEGINNINGS, _ADDRESS_BEGINNINGS)
     return _Traces(*(sorted(place for place, string in found if string in kind) for kind in kinds))
 
@@ -99,31 +104,66 @@ def redact_url(url: str) -> str:
     return _hide(url, _find_in_url)
 
 
-def _hide(text: str, find: Callable[[str], Iterable[Place]]) -> str:
+def _hide(text: str, find: Callable[[str, _Traces], Iterable[Place]]) -> str:
     """The text without what is found in it; nor, since two halves may have come together, in what is left."""
+    beginnings = list(BEGINNINGS.find(text))
     for _ in range(_MAX_ROUNDS):
-        kept: list[str] = []
-        done = 0
-        for start, end in sorted(find(text)):
-            if start > done or not kept:
-                kept += text[done:start], REDACTED
-            done = max(done, end)
-        hidden = "".join((*kept, text[done:]))
-        if hidden == text:
+        hidden = [place for place in _merge(find(text, _sort_traces(beginnings))) if text[slice(*place)] != REDACTED]
+        if not hidden:
             break
-        text = hidden
+        text, beginnings = _replace(text, hidden, beginnings)
     return text
 
 
-def _find_in_text(text: str) -> Iterator[Place]:
-    traces = _find_traces(text)
+def _merge(places: Iterable[Place]) -> list[Place]:
+    """In order, and those that touch as one."""
+    merged: list[Place] = []
+    for start, end in sorted(places):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _replace(text: str, hidden: Sequence[Place], beginnings: Sequence[Beginning]) -> tuple[str, list[Beginning]]:
+    """The text without these places, and where its beginnings stand then: they moved, and some are new at the seams."""
+    starts = [start for start, _ in hidden]
+    removed = list(accumulate((end - start - len(REDACTED) for start, end in hidden), initial=0))
+    ends = [0, *(end for _, end in hidden)]
+    kept = [text[end:start] for end, start in zip(ends, [*starts, len(text)], strict=True)]
+    moved = []
+    for place, string in beginnings:
+        before = bisect_right(starts, place)
+        if place >= ends[before] and (before == len(starts) or place + len(string) <= starts[before]):
+            moved.append((place - removed[before], string))
+    shorter = REDACTED.join(kept)
+    seams = [start - gone for start, gone in zip(starts, removed, strict=False)]
+    return shorter, list({*moved, *_find_at_seams(shorter, seams)})
+
+
+def _find_at_seams(text: str, seams: Sequence[int]) -> Iterator[Beginning]:
+    """The beginnings in what stands around these marks; all of it is searched at once."""
+    reach = BEGINNINGS.longest
+    around = [(max(0, seam - reach), seam + len(REDACTED) + reach) for seam in seams]
+    pieces = [text[start:end] for start, end in around]
+    offsets = list(accumulate((len(piece) + 1 for piece in pieces), initial=0))
+    for place, string in BEGINNINGS.find("\n".join(pieces)):
+        number = bisect_right(offsets, place) - 1
+        start = around[number][0]
+        within = place - offsets[number]
+        if within + len(string) >= reach or start == 0:  # else a longer one may stand there, and it was known before
+            yield start + within, string
+
+
+def _find_in_text(text: str, traces: _Traces) -> Iterator[Place]:
     yield from _find_secrets(text, traces)
     for address in _try_at(_ADDRESS, text, traces.addresses, len(text)):
         yield from _find_in_address(text, *address.span())
 
 
-def _find_in_url(url: str) -> Iterator[Place]:
-    yield from _find_secrets(url, _find_traces(url))
+def _find_in_url(url: str, traces: _Traces) -> Iterator[Place]:
+    yield from _find_secrets(url, traces)
     yield from _find_in_address(url, 0, len(url))
 
 
@@ -300,7 +340,7 @@ def _find_in_address(text: str, start: int, end: int) -> Iterator[Place]:
 
 
 def _find_plain(text: str) -> Iterator[Place]:
-    yield from _find_secrets(text, _find_traces(text))
+    yield from _find_secrets(text, _sort_traces(list(BEGINNINGS.find(text))))
     yield from _find_parts(text, 0, len(text))
 
 

@@ -1,16 +1,8 @@
 """Debug records on SQLite and on PostgreSQL. What is promised is in records.py.
 
-Locks are taken in one order: chats, runs, then whatever is below. A chat is only kept from being deleted, by the
-weakest lock there is (`FOR KEY SHARE`, the one that a foreign key takes anyway): commands lock it with `FOR NO KEY
-UPDATE`, which goes together with that. With the chat held no foreign key can fail, so one chat that goes does not cost
-the others their records. Only a deletion that has begun is waited for, as it would be by the foreign key. (`SKIP
-LOCKED` is no way around it: PostgreSQL does not skip a row that its deleter has updated before.)
-
-Statuses go forward because each upsert says when it may change a row that is there. The first end stands: the judge of
-a dead worker and the worker itself may both be right, and the one that came first was read by somebody.
-
 One transaction holds no more than a megabyte, and what it brings is refused together. Then it is halved, and the halves
 are tried again, until the record that was to blame stands alone: the others, of other chats perhaps, do not pay for it.
+What is locked meanwhile, and what an upsert may change, is record_writing.py.
 
 Records never use the journal's lane (sql.py). On SQLite they stand in line with everybody else's writes, which is why
 every transaction here is short. So is every read: an exchange comes alone, and nothing is held open between two.
@@ -21,21 +13,19 @@ Must stay true (tests/store/test_records.py, test_refused_records.py, test_readi
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import asdict
-from sqlalchemy import ColumnElement, Row, Select, Table, delete, func, select, tuple_, update
-from sqlalchemy.dialects.postgresql import insert as insert_postgres
-from sqlalchemy.dialects.sqlite import insert as insert_sqlite
+from sqlalchemy import ColumnElement, Row, Select, Table, bindparam, delete, func, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from indelible.clock import Clock
-from indelible.content import encode
 from indelible.store.engine import begin_read, begin_write
 from indelible.store.failures import DatabaseUnreachable, DatabaseUnusable
+from indelible.store.record_writing import end_steps, split_records, write_records
 from indelible.store.records import (
     AttemptRecord,
     AttemptSummary,
@@ -52,7 +42,6 @@ from indelible.store.records import (
 from indelible.store.snapshot import load_now
 from indelible.store.tables import chats, debug_attempts, debug_runs, debug_steps, workers
 from indelible.store.whole import to_its_end
-from indelible.surrogates import clean_text
 
 _log: Final = logging.getLogger(__name__)
 
@@ -62,8 +51,9 @@ CHUNK_S: Final = 0.02
 """How long a transaction deletes. Its commit takes about as long again, so that it is done after 50 ms (R12)."""
 _ATTEMPTS_AT_ONCE: Final = 4
 """Exchanges may be half a megabyte each: so many are deleted between two looks at the clock."""
-_TOGETHER_CHARS: Final = 1024 * 1024
-"""So much of what was said goes into one transaction."""
+_FIND_OPEN: Final = select(debug_runs.c.id, debug_runs.c.chat_id).where(
+    debug_runs.c.chat_id.in_(bindparam("chat_ids", expanding=True)), debug_runs.c.ended_at.is_(None)
+)
 
 
 class SqlRecords:
@@ -73,7 +63,7 @@ class SqlRecords:
         self._engine = engine
 
     async def write(self, records: Sequence[Record]) -> int:
-        refusals = [refusal for batch in _split(records) for refusal in await self._write_or_halve(batch)]
+        refusals = [refusal for batch in split_records(records) for refusal in await self._write_or_halve(batch)]
         if refusals:
             _log.warning("The database refused %d debug records: %s.", len(refusals), ", ".join(sorted({*refusals})))
         return len(refusals)
@@ -94,7 +84,7 @@ class SqlRecords:
     @to_its_end
     async def _write_together(self, batch: Sequence[Record]) -> None:
         async with begin_write(self._engine) as connection:
-            await _write(connection, batch)
+            await write_records(connection, batch)
 
     @to_its_end
     async def list_runs(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> list[RunSummary]:
@@ -154,9 +144,8 @@ class SqlRecords:
 
     @to_its_end
     async def close_earlier(self, begun: Mapping[str, str], *, dead_after_s: float) -> int:
-        still_open = (debug_runs.c.chat_id.in_(begun), debug_runs.c.ended_at.is_(None))
         async with begin_read(self._engine) as connection:
-            found = await connection.execute(select(debug_runs.c.id, debug_runs.c.chat_id).where(*still_open))
+            found = await connection.execute(_FIND_OPEN, {"chat_ids": list(begun)})
             earlier = [run.id for run in found if run.id < begun[run.chat_id]]
         if not earlier:
             return 0
@@ -207,133 +196,14 @@ class _Chunk(NamedTuple):
     is_last: bool
 
 
-# --- writing -------------------------------------------------------------------------------
-
-
-class _KnownRun(NamedTuple):
-    chat_id: str
-    has_ended: bool
-
-
-def _split(records: Sequence[Record]) -> Iterator[list[Record]]:
-    """What goes together: parents before children, of each kind in the order given."""
-    batch: list[Record] = []
-    size_chars = 0
-    for record in (record for kind in _KINDS for record in records if isinstance(record, kind)):
-        said_chars = len(record.request_body) + len(record.response_body) if isinstance(record, AttemptRecord) else 0
-        if batch and size_chars + said_chars > _TOGETHER_CHARS:
-            yield batch
-            batch, size_chars = [], 0
-        batch.append(record)
-        size_chars += said_chars
-    if batch:
-        yield batch
-
-
-async def _write(connection: AsyncConnection, records: Sequence[Record]) -> None:
-    given = [record for record in records if isinstance(record, RunRecord)]
-    steps = [record for record in records if isinstance(record, StepRecord)]
-    attempts = [record for record in records if isinstance(record, AttemptRecord)]
-    run_ids = {run.id for run in given} | {step.run_id for step in steps} | {attempt.run_id for attempt in attempts}
-    chat_ids = {run.chat_id for run in given} | await _find_chats(connection, run_ids)
-    held = await _hold_chats(connection, chat_ids)
-    known = await _lock_runs(connection, run_ids, held)
-
-    owners = {id_: run.chat_id for id_, run in known.items()}
-    runs = [run for run in given if run.chat_id in held and owners.setdefault(run.id, run.chat_id) == run.chat_id]
-    steps = [step for step in steps if step.run_id in owners]
-    attempts = [attempt for attempt in attempts if attempt.run_id in owners]
-    places = await _find_steps(connection, {attempt.run_id for attempt in attempts})
-    places |= {(step.run_id, step.step) for step in steps}
-    attempts = [attempt for attempt in attempts if (attempt.run_id, attempt.step) in places]
-
-    await _upsert_runs(connection, runs)
-    await _upsert_steps(connection, steps)
-    await _upsert_attempts(connection, attempts)
-    ended = {id_ for id_, run in known.items() if run.has_ended}
-    await _end_steps(connection, ended | {run.id for run in runs if run.ended_at is not None})
-
-
-async def _find_chats(connection: AsyncConnection, run_ids: Collection[str]) -> set[str]:
-    found = select(debug_runs.c.chat_id).where(debug_runs.c.id.in_(run_ids))
-    return set((await connection.execute(found)).scalars())
-
-
-async def _hold_chats(connection: AsyncConnection, chat_ids: Collection[str]) -> set[str]:
-    """Keep these chats from being deleted, and from nothing else; those that are there and stay."""
-    found = select(chats.c.id).where(chats.c.id.in_(chat_ids)).order_by(chats.c.id)
-    return set((await connection.execute(found.with_for_update(read=True, key_share=True))).scalars())
-
-
-async def _lock_runs(
-    connection: AsyncConnection, run_ids: Collection[str], chat_ids: Collection[str]
-) -> dict[str, _KnownRun]:
-    """The runs that are there, in chats that stay. Locked before their steps are, as whoever ends them does."""
-    found = select(debug_runs.c.id, debug_runs.c.chat_id, debug_runs.c.ended_at).where(
-        debug_runs.c.id.in_(run_ids), debug_runs.c.chat_id.in_(chat_ids)
-    )
-    locked = found.order_by(debug_runs.c.id).with_for_update(key_share=True)
-    return {row.id: _KnownRun(row.chat_id, row.ended_at is not None) for row in await connection.execute(locked)}
-
-
-async def _find_steps(connection: AsyncConnection, run_ids: Collection[str]) -> set[tuple[str, int]]:
-    if not run_ids:
-        return set()
-    found = select(debug_steps.c.run_id, debug_steps.c.step).where(debug_steps.c.run_id.in_(run_ids))
-    return {(row.run_id, row.step) for row in await connection.execute(found)}
-
-
-async def _upsert_runs(connection: AsyncConnection, runs: Iterable[RunRecord]) -> None:
-    new = _begin_insert(connection, debug_runs)
-    later = {name: new.excluded[name] for name in ("status", "error", "ended_at")}
-    later["model"] = func.coalesce(new.excluded.model, debug_runs.c.model)
-    upsert = new.on_conflict_do_update(
-        index_elements=[debug_runs.c.id], set_=later, where=debug_runs.c.ended_at.is_(None)
-    )
-    await _execute_all(connection, upsert, [asdict(run) for run in runs])
-
-
-async def _upsert_steps(connection: AsyncConnection, steps: Iterable[StepRecord]) -> None:
-    new = _begin_insert(connection, debug_steps)
-    later = {name: new.excluded[name] for name in ("status", "error", "ended_at")}
-    key = [debug_steps.c.run_id, debug_steps.c.step]
-    upsert = new.on_conflict_do_update(index_elements=key, set_=later, where=debug_steps.c.ended_at.is_(None))
-    await _execute_all(connection, upsert, [asdict(step) for step in steps])
-
-
-async def _upsert_attempts(connection: AsyncConnection, attempts: Iterable[AttemptRecord]) -> None:
-    new = _begin_insert(connection, debug_attempts)
-    later = {name: new.excluded[name] for name in ("status", "ended_at")}
-    later["error"] = func.coalesce(new.excluded.error, debug_attempts.c.error)
-    key = [debug_attempts.c.run_id, debug_attempts.c.step, debug_attempts.c.number]
-    upsert = new.on_conflict_do_update(index_elements=key, set_=later, where=new.excluded.status == "failed")
-    await _execute_all(connection, upsert, [_write_attempt(attempt) for attempt in attempts])
-
-
-def _begin_insert(connection: AsyncConnection, table: Table) -> Any:
-    return (insert_sqlite if connection.dialect.name == "sqlite" else insert_postgres)(table)
-
-
-async def _execute_all(connection: AsyncConnection, statement: Any, rows: list[dict[str, Any]]) -> None:
-    if rows:
-        await connection.execute(statement, rows)
-
-
-async def _end_steps(connection: AsyncConnection, run_ids: Collection[str]) -> None:
-    """What is open in runs that have ended ends as they did."""
-    if not run_ids:
-        return
-    own = debug_runs.c.id == debug_steps.c.run_id
-    ends = {name: select(debug_runs.c[name]).where(own).scalar_subquery() for name in ("status", "error", "ended_at")}
-    still_open = (debug_steps.c.run_id.in_(run_ids), debug_steps.c.ended_at.is_(None))
-    await connection.execute(update(debug_steps).where(*still_open).values(ends))
+# --- ending ---------------------------------------------------------------------------------
 
 
 async def _close(connection: AsyncConnection, run_ids: Sequence[str], error: str, now: datetime) -> int:
     if run_ids:
         ended = {"status": "error", "error": error, "ended_at": now}
         await connection.execute(update(debug_runs).where(debug_runs.c.id.in_(run_ids)).values(ended))
-        await _end_steps(connection, run_ids)
+        await end_steps(connection, run_ids)
     return len(run_ids)
 
 
@@ -370,17 +240,6 @@ _SUMMARY: Final = (
 def _count(table: Table, name: str) -> Any:
     counted = select(func.count()).select_from(table).where(table.c.run_id == debug_runs.c.id)
     return counted.scalar_subquery().label(name)
-
-
-def _write_attempt(attempt: AttemptRecord) -> dict[str, Any]:
-    headers = attempt.response_headers
-    return {
-        **asdict(attempt),
-        "request_headers": encode(attempt.request_headers),
-        "request_body": clean_text(attempt.request_body).encode(),
-        "response_headers": None if headers is None else encode(headers),
-        "response_body": clean_text(attempt.response_body).encode(),
-    }
 
 
 def _read_attempt(row: Row[Any]) -> AttemptRecord:
