@@ -1,17 +1,19 @@
 """What recording costs: the CPU per token of whole replies, with the mode `all` beside `off`.
 
 Replies come from a provider in a process of its own (SimulatedProvider, real HTTP), at 100 tokens per second in every
-stream, and are read by another process through the adapter and the loop. What they answer is short, or 100 KB of source
-code, which is full of words that might name a secret. Everything that recording does is counted: keeping what passes,
-and in the end redacting it and writing it to a SQLite file. The modes take turns in the same
-process, which has done all of it once before, and a ratio is taken within each round, so that a machine that is busy
-for a while is busy for both. The median of the ratios is judged; their spread tells how much to believe it.
+stream. Another process hears them in two ways: *whole*, as a program does that has opened Indelible on a SQLite file
+(worker, journal, feed); and *loop*, through the adapter and the loop alone, beside which recording weighs most. What
+they answer is short, or 100 KB of source code, which is full of words that might name a secret. Everything that
+recording does is counted: keeping what passes, and in the end redacting it and writing it to a SQLite file.
+
+The modes take turns in the same process, which has done all of it once before, and a ratio is taken within each round,
+so that a machine that is busy for a while is busy for both. The median of the ratios is judged; their spread tells how
+much to believe it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import multiprocessing
 import statistics
 import tempfile
@@ -22,7 +24,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -38,14 +40,28 @@ from indelible.settings import load_settings
 from indelible.store.tables import DebugMode
 from indelible.testing import SimulatedProvider
 
-_STREAMS: Final = (1, 50)
-_PROMPTS: Final = {"short": 0, "100 KB of code": 100_000}
 _ROUNDS: Final = 5
 _TOKENS: Final = 400
 _TOKEN_INTERVAL_S: Final = 0.01
 _AIM: Final = 1.25
 _PATIENCE_S: Final = 120.0
 _WIRE: Final = "openai-chat"
+
+
+class Case(NamedTuple):
+    way: Literal["whole", "loop"]
+    prompt_chars: int
+    streams: int
+
+    def __str__(self) -> str:
+        prompt = f"{self.prompt_chars // 1000} KB of code" if self.prompt_chars else "a short prompt"
+        return f"{self.way}, {prompt}, {self.streams} at once"
+
+
+_CASES: Final = (
+    *(Case("whole", 100_000, 1), Case("whole", 100_000, 50)),
+    *(Case("loop", 0, 1), Case("loop", 0, 50), Case("loop", 100_000, 1), Case("loop", 100_000, 50)),
+)
 
 
 class Speaker:
@@ -69,7 +85,7 @@ class Speaker:
 async def measure() -> None:
     console = Console()
     table = Table(
-        *("prompt", "streams", "off", "all", "all ÷ off", "aim"),
+        *("replies", "off", "all", "all ÷ off", "aim"),
         title=f"Recording: CPU per token of replies of {_TOKENS} tokens, median of {_ROUNDS} rounds",
     )
     context = multiprocessing.get_context("spawn")
@@ -81,17 +97,18 @@ async def measure() -> None:
     ):
         measure_replies = partial(_measure_replies, address, directory)
         loop = asyncio.get_running_loop()
-        for (prompt, prompt_chars), streams in itertools.product(_PROMPTS.items(), _STREAMS):
+        for case in _CASES:
             costs_us: dict[DebugMode, list[float]] = {"off": [], "all": []}
             for number in range(_ROUNDS):
                 for mode, measured_us in costs_us.items():
-                    status.update(f"{prompt}, {streams} streams, round {number + 1} of {_ROUNDS}: {mode}")
-                    measured_us.append(await loop.run_in_executor(reader, measure_replies, prompt_chars, streams, mode))
+                    status.update(f"{case}, round {number + 1} of {_ROUNDS}: {mode}")
+                    measured_us.append(await loop.run_in_executor(reader, measure_replies, case, mode))
             ratios = [all_us / off_us for off_us, all_us in zip(*costs_us.values(), strict=True)]
             shown = [f"{statistics.median(measured_us):.0f} µs" for measured_us in costs_us.values()]
             ratio = statistics.median(ratios)
             spread = f"{ratio:.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-            table.add_row(prompt, f"{streams}", *shown, spread, f"≤ {_AIM}: {'reached' if ratio <= _AIM else 'MISSED'}")
+            judgement = f"≤ {_AIM}: {'reached' if ratio <= _AIM else 'MISSED'}"
+            table.add_row(str(case), *shown, spread, judgement)
     console.print(table)
 
 
@@ -125,9 +142,13 @@ def _provide(telling: Connection) -> None:
 # --- the reader ----------------------------------------------------------------------------
 
 
-def _measure_replies(address: str, directory: str, prompt_chars: int, streams: int, mode: DebugMode) -> float:
+def _measure_replies(address: str, directory: str, case: Case, mode: DebugMode) -> float:
     """Microseconds of CPU per token of so many replies at once."""
-    return asyncio.run(_read_replies(address, Path(directory) / "bench.db", prompt_chars, streams, mode))
+    read = _read_whole if case.way == "whole" else _read_loop
+    model = f"{_WIRE}:bench@{address}"
+    database = Path(directory) / f"{case.way}.db"
+    cpu_s = asyncio.run(read(model, database, _read_code(case.prompt_chars), case.streams, mode))
+    return cpu_s / (case.streams * _TOKENS) * 1e6
 
 
 def _read_code(size_chars: int) -> str:
@@ -136,21 +157,40 @@ def _read_code(size_chars: int) -> str:
     return "".join(file.read_text() for file in files)[:size_chars]
 
 
-async def _read_replies(address: str, database: Path, prompt_chars: int, streams: int, mode: DebugMode) -> float:
-    settings = load_settings(model=f"{_WIRE}:bench@{address}")
-    catalog = Catalog(settings)
-    model = catalog.find(settings.model)
-    code = _read_code(prompt_chars)
+def _write_prompt(tokens: int, code: str, number: int) -> str:
+    """No two are the same."""
+    return f"{tokens}\n{code[number:]}{code[:number]}"
+
+
+async def _read_whole(model: str, database: Path, code: str, streams: int, mode: DebugMode) -> float:
+    """The CPU time of replies in chats, from the sending to a database that is closed."""
+    settings = load_settings(model=model, debug=mode, titles=False, user_max_chats=streams + 1)
+    async with indelible.open(database, settings=settings) as app:
+        chats = [await app.create() for _ in range(streams)]
+        await chats[0].send(_write_prompt(1, code, 0))
+        started_s = time.process_time()
+        replies = [chat.send(_write_prompt(_TOKENS, code, number)) for number, chat in enumerate(chats)]
+        for reply in await asyncio.gather(*replies):
+            assert reply.text.endswith(f"word{_TOKENS - 1} "), "not every token was heard"
+    cpu_s = time.process_time() - started_s
+    async with indelible.open(database, work=False) as app:
+        await _check_records(app, [chat.id for chat in chats], exchanges=1 + streams if mode == "all" else 0)
+    return cpu_s
+
+
+async def _read_loop(model_name: str, database: Path, code: str, streams: int, mode: DebugMode) -> float:
+    catalog = Catalog(load_settings(model=model_name))
+    model = catalog.find(model_name)
     async with indelible.open(database, work=False) as app:
         chat_ids = [(await app.create()).id for _ in range(streams)]
         recorder = Recorder(app.store.records, mode=mode, kept_s=3600, dead_after_s=8, clock=SystemClock())
         writing = asyncio.create_task(recorder.run())
-        await _read_reply(model, recorder, chat_ids[0], tokens=1, code=code)
+        await _read_reply(model, recorder, chat_ids[0], _write_prompt(1, code, 0), tokens=1)
         await recorder.drain()
         started_s = time.process_time()
         replies = [
-            _read_reply(model, recorder, chat_id, tokens=_TOKENS, code=code[at:] + code[:at])  # no two are the same
-            for at, chat_id in enumerate(chat_ids)
+            _read_reply(model, recorder, chat_id, _write_prompt(_TOKENS, code, number), tokens=_TOKENS)
+            for number, chat_id in enumerate(chat_ids)
         ]
         await asyncio.gather(*replies)
         await recorder.drain(limit_s=_PATIENCE_S)
@@ -160,14 +200,14 @@ async def _read_replies(address: str, database: Path, prompt_chars: int, streams
         with suppress(asyncio.CancelledError):
             await writing
     await catalog.aclose()
-    return cpu_s / (streams * _TOKENS) * 1e6
+    return cpu_s
 
 
-async def _read_reply(model: Model, recorder: Recorder, chat_id: str, *, tokens: int, code: str) -> None:
+async def _read_reply(model: Model, recorder: Recorder, chat_id: str, prompt: str, *, tokens: int) -> None:
     heard: list[Part] = []
     with recorder.record(chat_id=chat_id, turn_id=None, kind="turn", model=None, worker_id="bench") as record:
         record.begin_step(1)
-        messages = [Message(role="user", blocks=[Text(f"{tokens}\n{code}")])]
+        messages = [Message(role="user", blocks=[Text(prompt)])]
         await run(model=model, messages=messages, persist_step=lambda step, scope: None, publish=heard.append)
         record.end("completed")
     assert sum(isinstance(part, TextDelta) for part in heard) == tokens, "not every token was heard"
