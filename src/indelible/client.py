@@ -30,6 +30,7 @@ from indelible.errors import IndelibleError, Invalid, NotAllowed, NotFound, Refu
 from indelible.models.sse import SseDecoder
 
 _PREFIX: Final = "/api/v1"
+_END_OF_RUN: Final = b"]}\n"
 _FIRST_BACK_OFF_S: Final = 0.05
 _LONGEST_BACK_OFF_S: Final = 2.0
 _FEED_SILENCE_S: Final = 45.0
@@ -338,11 +339,15 @@ async def _read_events(response: aiohttp.ClientResponse) -> AsyncIterator[Server
 
 async def _save(response: aiohttp.ClientResponse, path: Path) -> None:
     """Under another name until all of it is there."""
-    part = path.with_name(f"{path.name}.part")
+    part = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.part")
+    last = b""
     try:
         with part.open("wb") as file:
             async for piece in response.content.iter_any():
                 await asyncio.to_thread(file.write, piece)
+                last = (last + piece)[-len(_END_OF_RUN) :]
+        if last != _END_OF_RUN:
+            raise aiohttp.ClientPayloadError("The run was cut.")
         part.replace(path)
     except (aiohttp.ClientError, TimeoutError):
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import count
@@ -16,12 +17,12 @@ from tests.worker.workshop import Workshop
 from indelible.app import Chat
 from indelible.clock import SystemClock
 from indelible.debug.body import NOT_REDACTED, Kept, RecordedBody
-from indelible.debug.recorder import MAX_WAITING, MAX_WAITING_BYTES, MAX_WAITING_SMALL
-from indelible.debug.run import RecordedRun
+from indelible.debug.recorder import MAX_WAITING, MAX_WAITING_BYTES, MAX_WAITING_SMALL, Recorder
+from indelible.debug.run import MAX_HELD_BYTES, RecordedRun
 from indelible.debug.sink import Attempt
 from indelible.errors import StoreFailed
 from indelible.ids import new_id
-from indelible.models.exchange import HttpRequest
+from indelible.models.exchange import HttpRequest, recording
 from indelible.store.failures import DatabaseUnreachable, DatabaseUnusable
 from indelible.store.records import Record, RecordStore, RunRecord, StepRecord
 from indelible.testing import ManualClock
@@ -130,6 +131,38 @@ async def test_what_the_database_refuses_is_dropped_and_counted_and_the_next_run
     assert "canary" not in caplog.text
 
 
+class Unforgiving(Troubled):
+    """Ends nothing that others left."""
+
+    async def write(self, records: Sequence[Record]) -> int:
+        return await self._records.write(records)
+
+
+async def test_what_is_written_is_not_counted_as_dropped_because_others_could_not_be_ended(workshop: Workshop) -> None:
+    async with open_studio(workshop, [say("One.")]) as studio:
+        records = Unforgiving(studio.records, ValueError("no"))
+        await studio.hire(records=records)
+        chat = await studio.create()
+        (run,) = await studio.until_ended(chat)
+    assert tell(run) == WELL
+    assert records.asked.is_set()
+    assert count_drops(studio.metrics) == 0
+
+
+async def test_tools_that_keep_every_thread_busy_keep_no_record_from_being_written(workshop: Workshop) -> None:
+    loop = asyncio.get_running_loop()
+    is_over = threading.Event()
+    busy = [loop.run_in_executor(None, is_over.wait) for _ in range(64)]
+    try:
+        async with open_studio(workshop, [say("One.")]) as studio:
+            await studio.hire()
+            (run,) = await studio.until_ended(await studio.create())
+    finally:
+        is_over.set()
+        await asyncio.gather(*busy)
+    assert tell(run) == WELL
+
+
 # --- too much ---
 
 
@@ -212,7 +245,70 @@ async def test_with_errors_what_is_held_back_does_not_fill_the_queue(workshop: W
         assert count_drops(studio.metrics) == 0
 
 
+async def test_with_errors_what_is_held_back_is_bounded_over_all_runs(workshop: Workshop) -> None:
+    body = b'{"a": "' + b"x" * (MAX_HELD_BYTES // 4) + b'"}'
+    async with open_studio(workshop, []) as studio:
+        await studio.hire("errors")
+        ((_, recorder),) = studio.recorders.items()
+        chat = await studio.create(None)
+        with record(studio, chat) as one, record(studio, chat) as other:
+            one.begin_step(1)
+            other.begin_step(1)
+            for run in (one, other, one, other):
+                await read_all(begin_exchange(run, body, Answer(b"data: {}\n\n")))
+            assert 0 < recorder.held_bytes <= MAX_HELD_BYTES
+            assert count_drops(studio.metrics) >= 1
+            one.end("completed")
+            other.end("completed")
+        assert recorder.held_bytes == 0
+
+
 # --- the recorder itself ---
+
+
+async def test_a_run_that_is_off_hides_the_recorder_around_it(workshop: Workshop) -> None:
+    """A tool may open chats of its own."""
+    async with open_studio(workshop, []) as studio:
+        await studio.hire()
+        ((worker_id, recorder),) = studio.recorders.items()
+        chat = await studio.create(None)
+        with record(studio, chat) as run:
+            off = recorder.record(
+                chat_id=chat.id, turn_id=None, kind="turn", model=None, worker_id=worker_id, mode="off"
+            )
+            with off:
+                assert recording.get() is None
+            assert recording.get() is run
+
+
+async def test_a_run_may_be_left_in_another_context_than_it_was_entered_in(workshop: Workshop) -> None:
+    async with open_studio(workshop, []) as studio:
+        await studio.hire()
+        chat = await studio.create(None)
+        run = record(studio, chat)
+
+        async def enter() -> None:
+            run.__enter__()
+
+        await asyncio.create_task(enter())
+        run.__exit__(None, None, None)
+        (found,) = await studio.until_ended(chat)
+    assert found.status == "interrupted"
+
+
+def test_a_run_that_outlives_its_event_loop_raises_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def begin() -> RecordedRun:
+        nobody: Any = None
+        recorder = Recorder(nobody, mode="all", kept_s=1, dead_after_s=1, clock=SystemClock())
+        run = recorder.record(chat_id="c", turn_id=None, kind="turn", model=None, worker_id="w")
+        run.__enter__()
+        run.begin_step(1)
+        return run
+
+    run = asyncio.run(begin())
+    run.end_step("completed")
+    run.__exit__(None, None, None)
+    assert "recorded no further" in caplog.text
 
 
 class Breaking(SystemClock):

@@ -236,7 +236,7 @@ async def cut_answers(count: int) -> AsyncIterator[str]:
             assert request.transport is not None
             request.transport.close()
             return response
-        await response.write(b"]}")
+        await response.write(b"]}\n")
         return response
 
     application = web.Application()
@@ -254,7 +254,7 @@ async def test_an_answer_that_was_cut_is_asked_for_again(tmp_path: Path) -> None
     path = tmp_path / "run.json"
     async with cut_answers(2) as url, Client(url) as client:
         await client.save_run("c", "r", path)
-    assert path.read_text() == '{"steps":[]}'
+    assert path.read_text() == '{"steps":[]}\n'
     path.unlink()
     async with cut_answers(1000) as url, Client(url, patience_s=0) as client:
         with pytest.raises(ServerFailed):

@@ -124,13 +124,14 @@ def test_the_tree_tells_status_times_method_address_answer_error_and_sizes() -> 
     told = print_out(draw_runs("chat_1 Rain", [run])).splitlines()
     when = f"{NOON.astimezone():%Y-%m-%d %H:%M:%S}"
     where, answered = "POST https://host/v1/messages", "(answered after 0.25 s)"
+    kept = "kept: 14 B sent, 2.0 kB received"
     assert told == [
         "chat_1 Rain",
         f"└── run_1 turn · completed · anthropic:m · {when} · 2.50 s",
         "    └── step 1 · completed · 2.00 s",
-        f"        ├── attempt 1.1 · completed · HTTP 429 · {where} · 0.50 s {answered} · 14 B sent, 2 B received",
-        f"        ├── attempt 1.2 · failed · no answer · {where} · 1.50 s · 14 B sent, 0 B received · no route",
-        f"        └── attempt 1.3 · completed · HTTP 200 · {where} · 1.50 s {answered} · 14 B sent, 2.0 kB received",
+        f"        ├── attempt 1.1 · completed · HTTP 429 · {where} · 0.50 s {answered} · kept: 14 B sent, 2 B received",
+        f"        ├── attempt 1.2 · failed · no answer · {where} · 1.50 s · kept: 14 B sent, 0 B received · no route",
+        f"        └── attempt 1.3 · completed · HTTP 200 · {where} · 1.50 s {answered} · {kept}",
     ]
 
 
@@ -184,6 +185,16 @@ async def test_branches_that_are_printed_one_by_one_are_a_tree(open_chats: OpenA
     assert told[9].startswith("│   └── attempt 1.2")
     assert told[10:12] == ["│       sent", "│         a"]
     assert told[-1].startswith("└── step 2")
+
+
+async def test_a_pipe_gets_every_line_as_long_as_it_is(open_chats: OpenApp, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ["x" * 120_000, *(f"data: {number}" for number in range(200))]
+    async with open_chats(ScriptedModel(), work=False) as app:
+        run = await record(app, make_attempt(1, response_body="\n".join(lines)))
+        await show_run(app.store.records, run, full=True, as_json=False)
+    told = capsys.readouterr().out.splitlines()
+    assert [line.strip() for line in told[-len(lines) :]] == lines
+    assert all(line == line.rstrip() for line in told)
 
 
 async def test_json_is_laid_out_and_what_is_none_is_shown_as_it_is(open_chats: OpenApp) -> None:

@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Final, NamedTuple, Protocol
 
@@ -65,6 +66,7 @@ class Recorder:
         metrics: DebugMetrics | None = None,
     ) -> None:
         self.clock = clock
+        self.held_bytes = 0
         self._store = store
         self._mode: DebugMode = mode
         self._kept_s = kept_s
@@ -74,6 +76,7 @@ class Recorder:
         self._waiting_bytes = 0
         self._waiting_exchanges = 0
         self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="debug records")  # others are busy with tools
         self._stirred = asyncio.Event()
         self._due = asyncio.Event()
         self._idle = asyncio.Event()
@@ -151,13 +154,16 @@ class Recorder:
     # --- writing ---
 
     async def run(self) -> None:
-        while True:
-            await self._stirred.wait()
-            await self._linger()
-            self._stirred.clear()
-            while self._waiting:
-                await self._write(self._take_batch())
-            self._idle.set()
+        try:
+            while True:
+                await self._stirred.wait()
+                await self._linger()
+                self._stirred.clear()
+                while self._waiting:
+                    await self._write(self._take_batch())
+                self._idle.set()
+        finally:
+            self._thread.shutdown(wait=False)
 
     async def _linger(self) -> None:
         """More is about to come: a transaction costs as much as the tokens of half a reply."""
@@ -193,7 +199,7 @@ class Recorder:
 
     async def _write(self, batch: Sequence[Told]) -> None:
         try:
-            records = await asyncio.to_thread(_spell_out, batch)
+            records = await self._loop.run_in_executor(self._thread, _spell_out, batch)
             while not await self._try_to_write(records):
                 await self.clock.sleep(_PAUSE_S)
         except Exception as error:
@@ -205,15 +211,23 @@ class Recorder:
         """Whether the database was there. A run that takes over ends what the dead worker left open."""
         try:
             refused = await self._store.write(records)
-            runs = [record for record in records if isinstance(record, RunRecord)]
-            begun = {run.chat_id: run.id for run in runs if run.status == "in_progress"}
-            if begun:
-                await self._store.close_earlier(begun, dead_after_s=self._dead_after_s)
+            await self._close_earlier(records)
         except (DatabaseUnreachable, DatabaseUnusable):
             return False
         for _ in range(refused):
             self.count_dropped()
         return True
+
+    async def _close_earlier(self, records: Sequence[Record]) -> None:
+        runs = [record for record in records if isinstance(record, RunRecord)]
+        begun = {run.chat_id: run.id for run in runs if run.status == "in_progress"}
+        try:
+            if begun:
+                await self._store.close_earlier(begun, dead_after_s=self._dead_after_s)
+        except (DatabaseUnreachable, DatabaseUnusable):
+            raise
+        except Exception as error:
+            _log.warning("What dead workers left could not be ended yet: %s.", type(error).__name__)
 
 
 def _measure(record: Told) -> int:

@@ -6,7 +6,7 @@ told to the recorder (recorder.py) at once with the mode `all`.
 
 With the mode `errors` everything is held back until a step fails or is tried again. Only then are the run and what was
 held of this step told, and what follows in this step as it comes: a step that goes well costs no write and no
-redaction.
+redaction. All runs together hold 64 MiB at most; what is more is dropped and counted.
 
 Must stay true (tests/debug/test_recorder.py, test_recorder_in_trouble.py): a run that was begun has an end, whichever
 way it is left; a step that was completed stays so; whatever goes wrong here, the exchange goes on.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Token
 from datetime import UTC, datetime
 from functools import wraps
@@ -34,6 +35,7 @@ from indelible.store.tables import DebugMode, RunStatus
 
 P = ParamSpec("P")
 _log: Final = logging.getLogger(__name__)
+MAX_HELD_BYTES: Final = 64 * 1024 * 1024
 _GIVEN_UP: Final = "It was given up."
 
 Told = Record | tuple[StepRecord, Attempt]
@@ -41,9 +43,10 @@ Told = Record | tuple[StepRecord, Attempt]
 
 
 class Teller(Protocol):
-    """Where a run tells of itself."""
+    """Where a run tells of itself. `held_bytes` is what all runs together hold back."""
 
     clock: Clock
+    held_bytes: int
 
     def put(self, record: Told) -> None: ...
 
@@ -74,6 +77,7 @@ class _Step:
         self.record = record
         self.sink = Sink()
         self.held: list[Attempt] = []
+        self.held_bytes = 0
         self.is_asked = False
         self.is_told = False
 
@@ -95,15 +99,15 @@ class RecordedRun:
 
     def __enter__(self) -> Self:
         self._begin_run()
-        if self.is_recording:
-            self._token = recording.set(self)
+        self._token = recording.set(self if self.is_recording else None)  # who records around this one is not meant
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._token is not None:
-            recording.reset(self._token)
+            with suppress(ValueError):  # left in another context than it was entered in, which keeps its own
+                recording.reset(self._token)
         if isinstance(error, Exception):
             self.end("error", f"It was given up: {type(error).__name__}.")
         else:
@@ -113,10 +117,13 @@ class RecordedRun:
         """Record nothing more of this run. If it was told of, it has its end now."""
         self.is_recording = False
         _log.warning("A run is recorded no further: %s.", type(bug).__name__)
-        self._recorder.count_dropped()
-        if self._is_told and self._run.status == "in_progress":
-            ended_at = max(datetime.now(UTC), self._run.started_at)
-            self._recorder.put(replace(self._run, status="error", error=_GIVEN_UP, ended_at=ended_at))
+        try:
+            self._recorder.count_dropped()
+            if self._is_told and self._run.status == "in_progress":
+                ended_at = max(datetime.now(UTC), self._run.started_at)
+                self._recorder.put(replace(self._run, status="error", error=_GIVEN_UP, ended_at=ended_at))
+        except Exception as worse:
+            _log.warning("Nor could its end be told: %s.", type(worse).__name__)
 
     # --- what the worker tells ---
 
@@ -170,7 +177,13 @@ class RecordedRun:
     def begin(self, request: HttpRequest) -> Exchange | None:
         """An exchange that belongs to no step is the beginning of the next one."""
         self._open_next_step()
-        return SinkRecording(self._step.sink).begin(request) if self.is_recording and self._step else None
+        if not self.is_recording or self._step is None:
+            return None
+        try:
+            return SinkRecording(self._step.sink).begin(request)
+        except Exception as bug:
+            self.give_up(bug)
+            return None
 
     @_best_effort
     def _open_next_step(self) -> None:
@@ -182,7 +195,23 @@ class RecordedRun:
         if step.is_told:
             self._recorder.put((step.record, attempt))
         elif step is self._step:
-            step.held.append(attempt)
+            self._hold(step, attempt)
+
+    def _hold(self, step: _Step, attempt: Attempt) -> None:
+        """Whether it will be wanted is known when the step ends, which may be late: its tools may run for hours."""
+        size_bytes = attempt.request.size_bytes + attempt.response.size_bytes
+        if self._recorder.held_bytes + size_bytes > MAX_HELD_BYTES:
+            self._recorder.count_dropped()
+            return
+        step.held.append(attempt)
+        step.held_bytes += size_bytes
+        self._recorder.held_bytes += size_bytes
+
+    def _release(self, step: _Step) -> list[Attempt]:
+        """What was held back; nothing is any longer."""
+        self._recorder.held_bytes -= step.held_bytes
+        held, step.held, step.held_bytes = step.held, [], 0
+        return held
 
     # --- steps ---
 
@@ -209,6 +238,7 @@ class RecordedRun:
         if step.is_told:
             error = None if error is None else redact_line(error)
             self._recorder.put(replace(step.record, status=status, error=error, ended_at=self._recorder.clock.now()))
+        self._release(step)
         self._last_step = step.record.step
         self._step = None
 
@@ -226,8 +256,7 @@ class RecordedRun:
         self._tell_run()
         self._recorder.put(step.record)
         step.is_told = True
-        held, step.held = step.held, []
-        for attempt in held:
+        for attempt in self._release(step):
             self._recorder.put((step.record, attempt))
 
 

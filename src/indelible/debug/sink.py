@@ -143,12 +143,16 @@ class Sink:
             if self._is_telling:
                 return
             self._is_telling = True
-        while (news := self._next_news()) is not None:
-            number, tell = news
-            try:
-                tell()
-            except Exception as bug:
-                self.drop(number, bug)
+        try:
+            while (news := self._next_news()) is not None:
+                number, tell = news
+                try:
+                    tell()
+                except Exception as bug:
+                    self.drop(number, bug)
+        except BaseException:
+            self._is_telling = False
+            raise
 
     def _next_news(self) -> tuple[int, Callable[[], None]] | None:
         with self._lock:

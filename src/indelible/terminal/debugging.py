@@ -24,7 +24,6 @@ from typing import Final
 
 import msgspec
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.padding import Padding
 from rich.segment import Segment
 from rich.text import Text as StyledText
 from rich.tree import Tree
@@ -41,8 +40,9 @@ from indelible.terminal.markdown import disarm
 
 _COLOURS: Final = {"completed": "green", "error": "red", "failed": "red", "interrupted": "yellow"}
 _SHORT_BODY_CHARS: Final = 1200
-_INDENT: Final = (0, 0, 0, 2)
-_WIDTH_OF_A_PIPE: Final = 100_000
+_INDENT: Final = "  "
+_WIDTH_OF_A_PIPE: Final = 10_000_000
+"""More than a body has letters: no line is folded."""
 _NOT_PLAIN: Final = re.compile(r"[^\x20-\x7e\n]+")
 
 
@@ -188,6 +188,23 @@ class _Branch:
             yield Segment.line()
 
 
+class _Indented:
+    """Something a little to the right, its lines as long as they are.
+
+    Rich's own padding makes all lines equal, and one long line among thousands would then be thousands of long ones.
+    """
+
+    def __init__(self, shown: RenderableType) -> None:
+        self._shown = shown
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        narrower = options.update(width=options.max_width - len(_INDENT))
+        for line in console.render_lines(self._shown, narrower, pad=False):
+            yield Segment(_INDENT)
+            yield from line
+            yield Segment.line()
+
+
 def draw_runs(title: str, runs: Sequence[RunTree]) -> RenderableType:
     """Runs, steps and attempts, a line each."""
     branches = [
@@ -240,7 +257,7 @@ def _head_attempt(attempt: AttemptSummary) -> StyledText:
     lasted = _last(attempt.started_at, attempt.ended_at)
     if attempt.head_at is not None:
         lasted += f" (answered after {_last(attempt.started_at, attempt.head_at)})"
-    sizes = f"{_size(attempt.request_bytes)} sent, {_size(attempt.response_bytes)} received"
+    sizes = f"kept: {_size(attempt.request_bytes)} sent, {_size(attempt.response_bytes)} received"
     facts = (answer, f"{attempt.method} {attempt.url}", lasted, sizes)
     return _line(f"attempt {attempt.step}.{attempt.number}", attempt.status, *facts, error=attempt.error)
 
@@ -254,10 +271,11 @@ def _draw_message(title: str, headers: Mapping[str, str], body: str, *, full: bo
     if not headers and not body:
         return
     yield StyledText(title, style="bold")
-    lines = [f"{name}: {value}" for name, value in headers.items()]
-    yield Padding(StyledText("\n".join(map(_tidy, lines)), style="dim"), _INDENT, expand=False)
+    if headers:
+        lines = [_tidy(f"{name}: {value}") for name, value in headers.items()]
+        yield _Indented(StyledText("\n".join(lines), style="dim"))
     if body:
-        yield Padding(StyledText(disarm(body if full else _shorten(_lay_out(body)))), _INDENT, expand=False)
+        yield _Indented(StyledText(disarm(body if full else _shorten(_lay_out(body)))))
 
 
 def _line(name: str, status: str, *facts: str, error: str | None) -> StyledText:
