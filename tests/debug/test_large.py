@@ -105,6 +105,44 @@ def test_what_runs_into_a_blob_is_hidden_with_it() -> None:
     assert keep_document({"api_key": f"{blob}canary"}) == {"api_key": REDACTED}
 
 
+@pytest.mark.parametrize(
+    "ending",
+    [
+        *("=Bearer canary0canary", "/Basic Y2FuYXJ5canary==", ".password: canary0canary", '-api_key: "canary canary"'),
+        *(
+            "_password='canary canary'",
+            "-OPENAI_API_KEY = canary",
+            ".token is canary0canary",
+            "/api key: canary0canary",
+        ),
+        *("-----BEGIN PRIVATE KEY-----\ncanary", "/sk-canarycanary", "-Authorization: Digest a=canary, b=canary"),
+        *("/password=" + "x" * 100 + "!canary", "_x_https://me:canary@host/", "/?sig=canary", '.secrets: ["canary"]'),
+    ],
+)
+def test_a_name_or_a_scheme_that_ends_a_blob_still_hides_what_follows(ending: str) -> None:
+    for blob in ("A0b1" * 90_000, "A" * 300_001, "A" * 4096):
+        (kept, _) = keep_document([f"see {blob}{ending} and more", IMAGE])
+        assert kept.startswith(f"see {blob[:64]}[… ")
+        assert "letters are missing here …]" in kept
+        assert kept.endswith(" and more") or "BEGIN" in ending or "Digest" in ending
+
+
+def test_a_key_that_is_a_blob_may_end_in_a_sensitive_name() -> None:
+    blob = "A0b1" * 90_000
+    (key,) = document = keep_document({f"{blob}_password": "canary"})
+    assert key == f"{blob[:64]}[… {len(blob) + 9 - 64:,} letters are missing here …]"
+    assert document[key] == REDACTED
+
+
+def test_of_the_end_of_a_blob_no_letter_is_left_since_it_may_be_half_a_secret() -> None:
+    known = "canary+/CANARY" * 6 + "!canary"
+    for shift in range(50, 100):
+        (kept, _) = keep_document([f"{'A' * 5000}/sk-canarycanary/{'y' * shift}, and more", IMAGE])
+        assert kept.endswith("letters are missing here …], and more")
+        keep_document(["A" * 5000 + known + "y" * shift, "A" * 5000 + known, IMAGE], secrets=(known,))
+    keep_document(["A" * 5000 + "canary/CANARY0" + "y" * 55, IMAGE], secrets=("canary/CANARY0",))
+
+
 def test_a_known_secret_is_not_cut_either() -> None:
     known = "canaryCANARYcanary"
     for place in range(80):

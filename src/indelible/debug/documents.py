@@ -28,8 +28,12 @@ from indelible.debug.beginnings import Beginnings
 from indelible.debug.names import is_secret_name
 from indelible.debug.secrets import BEGINNINGS, REDACTED, redact_text
 
-SUSPICIOUS: Final = Beginnings({**BEGINNINGS.by_anchor, "\\": ("\\u",)})
-"""What a secret or a sensitive name begins with; and escapes, which may spell anything."""
+SUSPICIOUS: Final = Beginnings({
+    **BEGINNINGS.by_anchor,
+    "h": (*BEGINNINGS.by_anchor["h"], 'auth"', "auth\\"),
+    "\\": ("\\u",),
+})  # fmt: skip
+"""What a secret or a sensitive name begins with; the key `auth`; and escapes, which may spell anything."""
 
 MAX_DEPTH: Final = 100
 """Of everything together: a text in a document is one deeper than the document, and so is a document in the text."""
@@ -37,12 +41,20 @@ MAX_DEPTH: Final = 100
 TOO_DEEP: Final = f"{REDACTED}: nested too deeply"
 _SHORT_LETTERS: Final = 1024
 _NO_JSON: Final = re.compile(r"|\[(?:DONE|not [A-Za-z ]+, [0-9,]+ bytes|… [0-9,]+ bytes are missing here …)\]")
+_TO_BE_JSON: Final = re.compile(r"\s*+(?:\{\s*+(?:\"|\}\s*+[{\[])|(?:\[\s*+)++(?:\{\s*+[\"}]|\"))")
+"""Brackets as no text has them that is none: a text may begin with `[INFO]`, `[1]`, `[[a page]]`, `{name}` or `{{`."""
+
 _NAMING_KEYS: Final = frozenset({"name", "key", "header", "field"})
 _VALUE_KEYS: Final = frozenset({"value", "val", "content", "text"})
+_NAMES_OF_TEXTS: Final = frozenset({"auth", "pass", "tokens"})
+"""Under these a text is a secret, and so are those of a list; a number or an object is none."""
+
+_CREDENTIAL_TOKEN: Final = re.compile(r"(?:access|refresh|auth|api|session|bearer|csrf)[^a-z0-9]?token(?!s)")
 _LISTS_OF_NAMES: Final = frozenset({"required", "enum"})
 """In the description of a tool these list names, two as well as three."""
 
 _A_NAME: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}(?: [A-Za-z0-9_.\-]{1,64}){0,2}")
+_DOCUMENT: Final = re.compile(r"\s*+(?=[{\[])")
 _check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 
@@ -58,6 +70,9 @@ def parse_json(text: str) -> Any:
 def _keep_pairs(pairs: list[tuple[str, Any]]) -> Pairs:
     """A function, though the class would do: between its calls other threads have their turn."""
     return Pairs(pairs)
+
+
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_keep_pairs)
 
 
 def to_plain(value: Any) -> Any:
@@ -87,6 +102,28 @@ def redact_document(text: str, *, depth: int = 0) -> str | None:
         return json.dumps(TOO_DEEP)
 
 
+def redact_documents(text: str) -> str | None:
+    """Documents that follow each other, each redacted; None if anything else stands between them."""
+    values: list[Any] = []
+    written: list[str] = []
+    done = 0
+    try:
+        while (found := _DOCUMENT.match(text, done)) is not None:
+            value, end = _DECODER.raw_decode(text, found.end())
+            written += found[0], text[found.end() : end]
+            values.append(value)
+            done = end
+    except (ValueError, RecursionError):
+        return None
+    redacted = redact_json(values, depth=-1)
+    if text[done:].strip() or not isinstance(redacted, list):
+        return None
+    for number, (value, hidden) in enumerate(zip(values, redacted, strict=True)):
+        if hidden != value:
+            written[2 * number + 1] = json.dumps(to_plain(hidden), ensure_ascii=False)
+    return "".join((*written, text[done:]))
+
+
 def redact_data(text: str, *, is_suspicious: bool) -> str | None:
     """What should be a JSON document, redacted; None if it is none. `[DONE]`, a note and nothing may stand for one."""
     if _NO_JSON.fullmatch(text.strip()):
@@ -102,6 +139,11 @@ def is_json(text: str) -> bool:
     except msgspec.DecodeError:
         return False
     return True
+
+
+def was_to_be_json(text: str) -> bool:
+    """Whether nobody would begin a text like this that is no document, though it may have been cut."""
+    return _TO_BE_JSON.match(text) is not None
 
 
 def begins_like_json(text: str) -> bool:
@@ -151,6 +193,9 @@ class _Redaction:
         return self._keys.get(key, key)
 
     def _is_under_secret(self, key: str, item: Any) -> bool:
+        if key.lower() in _NAMES_OF_TEXTS:
+            texts = item if isinstance(item, list) else [item]
+            return all(isinstance(text, str) for text in texts) and not _says_nothing(key, item)
         return key in self._suspicious and is_secret_name(key) and not _says_nothing(self._redact_key(key), item)
 
     def _is_named(self, name: Any, item: Any) -> bool:
@@ -181,7 +226,8 @@ def _list_suspicious(document: Any) -> set[str]:
 
 
 def _says_nothing(name: str, item: Any) -> bool:
-    is_counter = isinstance(item, int | float) and "token" in name.lower()
+    lowered = name.lower()
+    is_counter = isinstance(item, int | float) and "token" in lowered and not _CREDENTIAL_TOKEN.search(lowered)
     return is_counter or item is None or isinstance(item, bool) or item in ("", [], {}, REDACTED)
 
 

@@ -8,8 +8,10 @@ half a secret is never left beside a note.
 Images are letters without a blank, megabytes of them in one text. Those are cut out of the bytes before anybody parses
 them, in steps that hold the interpreter for microseconds only, and all that follows has to do with what is left. Only
 the first few letters of such a *blob* are kept. Its alphabet has all the letters that tokens are made of, so a token
-that runs into one never goes on behind it; and what stands for the rest meanwhile is a word of two private letters and
-a number, so that a value that goes on behind a blob is still one value.
+that runs into one never goes on behind it; and what stands for the middle meanwhile is a word of two private letters
+and a number, so that a value that goes on behind a blob is still one value. The last letters of a blob stay until
+redaction is done: they may be a name or a scheme, and what it is that follows only they can tell. Then they go, and
+with them the rest of that word, which may be the second half of something that began in the middle.
 
 Must stay true (tests/debug/test_large.py): what comes out is JSON, fits, and holds no canary wherever one was cut.
 """
@@ -39,7 +41,7 @@ _BLOCK_BYTES: Final = 2048
 """A blob is as long as two of these at least, so that one of them lies within it wherever it begins."""
 
 _KEPT_BYTES: Final = 64
-_CUT: Final = re.compile("\ue000([0-9]{1,12})\ue001")
+_CUT: Final = re.compile("\ue000(?P<cut>[0-9]{1,12})\ue001(?P<end>[^\\s\"'`&,;)}\\]\\[]*)")
 
 
 def redact_large(body: bytes, max_bytes: int, secrets: Sequence[str] = ()) -> str | None:
@@ -67,14 +69,18 @@ def redact_large(body: bytes, max_bytes: int, secrets: Sequence[str] = ()) -> st
 
 
 def _cut_blobs(body: bytes, secrets: Sequence[str]) -> Iterator[bytes]:
-    """The body, each blob in it replaced by how it begins and how much of it is missing."""
+    """The body, each blob in it replaced by how it begins, how much of it is missing and how it ends.
+
+    No secret that is known goes on behind a blob without being whole: so much of the end is kept.
+    """
     margin = max((len(secret.encode()) for secret in secrets), default=0)
     done = 0
     for start, end in _find_blobs(body):
         beginning = hide_known(body[start : start + _KEPT_BYTES + margin].decode(), secrets)[:_KEPT_BYTES]
+        kept_from = max(start + _KEPT_BYTES, end - max(_KEPT_BYTES, margin))
         yield body[done:start]
-        yield f"{beginning}\ue000{end - start - len(beginning)}\ue001".encode()
-        done = end
+        yield f"{beginning}\ue000{kept_from - start - len(beginning)}\ue001".encode()
+        done = kept_from
     yield body[done:]
 
 
@@ -146,4 +152,4 @@ def _shorten_text(text: str, max_letters: int) -> str:
 
 
 def _note_cut(cut: re.Match[str]) -> str:
-    return note_missing(int(cut[1]), "letters")
+    return note_missing(int(cut["cut"]) + len(cut["end"]), "letters")

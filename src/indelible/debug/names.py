@@ -29,7 +29,7 @@ _SECRET_NAME: Final = re.compile(
     r"|token(?!s|i[sz]|[^a-z]?(?:count|limit|usage|budget|type|detail|estimate|expir|id|index))"
 )
 _SECRET_HEADER: Final = re.compile(
-    r"key|secret|password|credential|auth(?!or(?:$|[^i]|i[^sz]))|cookie|signature|session"
+    r"key|secret|password|credential|auth(?!or(?:$|[^i]|i[^sz]))|cookie|signature|session|[cx]srf"
 )
 _PARAMETER_WORDS: Final = frozenset({"key", "sig", "signature", "auth", "session", "sid", "pass", "pw"})
 
@@ -42,8 +42,10 @@ def is_secret_name(name: str) -> bool:
 def is_secret_header(name: str) -> bool:
     """Whether a header's value is nobody's business. The tokens that a rate limit counts are everybody's."""
     squashed = _shorten(name).lower().replace("-", "").replace("_", "")
+    if "ratelimit" in squashed:
+        squashed = squashed.replace("tokens", "")
     is_token = "token" in squashed and "ratelimit" not in squashed
-    return is_token or _SECRET_HEADER.search(squashed) is not None
+    return is_token or is_secret_name(squashed) or _SECRET_HEADER.search(squashed) is not None
 
 
 def is_secret_parameter(name: str) -> bool:

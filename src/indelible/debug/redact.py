@@ -1,9 +1,9 @@
 """Bodies and headers as they may be kept: readable, and without secrets (SPEC 7.2, 7.3).
 
 JSON is redacted by its structure (documents.py), an event stream event by event, anything else by its looks
-(secrets.py). What can not be parsed, because it is broken, because it is nested too deeply or because its middle is
-missing, is replaced by a note: it is never kept raw. A document that is there as a whole, but is too large, is
-shortened and stays one (large.py); of other bodies that are too large both ends are kept.
+(secrets.py). JSON is known by its type, or by how it begins. If it can not be parsed, because it is broken, nested too
+deeply or because its middle is missing, it is replaced by a note: it is never kept raw. A document that is there as a
+whole, but is too large, is shortened and stays one (large.py); of other bodies that are too large both ends are kept.
 
 A body in which nothing was hidden is kept as it came, letter by letter. So a line that holds none of the letters that a
 secret begins with need not be parsed at all: the outcome is the same, and a stream of plain text costs next to nothing.
@@ -23,7 +23,16 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from indelible.debug.documents import MAX_DEPTH, SUSPICIOUS, begins_like_json, is_json, redact_data, redact_json
+from indelible.debug.documents import (
+    MAX_DEPTH,
+    SUSPICIOUS,
+    begins_like_json,
+    is_json,
+    redact_data,
+    redact_documents,
+    redact_json,
+    was_to_be_json,
+)
 from indelible.debug.large import redact_large
 from indelible.debug.lines import split_lines
 from indelible.debug.names import is_secret_header, is_secret_name
@@ -53,7 +62,12 @@ GAP: Final = re.compile(r"^\[… [0-9,]+ bytes are missing here …\]$", re.MULT
 """The line that stands for the missing middle of a body; see `_mark`."""
 
 _SHORTEST_SECRET: Final = 8
+_LONGEST_WORD: Final = 20
 _COOKIE_ATTRIBUTES: Final = frozenset({"path", "domain", "expires", "max-age", "samesite", "priority"})
+_NEAR_LETTERS: Final = 4096
+_CUT_LETTERS: Final = 512
+"""Behind a gap in a line so long so much goes: a name, a sign and a value may stand there, and the name be cut."""
+
 _LINE_ENDS: Final = ("\n", "\r\n", "\r")
 _DATA: Final = re.compile(r"(?:\A|[\r\n])data:")
 _DATA_OF_JSON: Final = re.compile(r"(?:\A|[\r\n])data: ?[{\[]")
@@ -87,7 +101,15 @@ def redact_headers(headers: Mapping[str, str], secrets: Sequence[str] = ()) -> d
 def list_secrets(headers: Mapping[str, str]) -> list[str]:
     """What the sensitive headers of a request hold: a provider may repeat it, and no pattern need know its look."""
     words = (word for name, value in headers.items() if is_secret_header(name) for word in _list_words(name, value))
-    return [word for word in dict.fromkeys(words) if len(word) >= _SHORTEST_SECRET]
+    return [word for word in dict.fromkeys(words) if _looks_random(word)]
+
+
+def _looks_random(word: str) -> bool:
+    """Whether it is no ordinary word: people who need no key say `anything`, and that is hidden nowhere but there."""
+    if len(word) < _SHORTEST_SECRET or not any(map(str.isalpha, word)):
+        return False
+    is_mixed = any(map(str.islower, word)) and any(map(str.isupper, word[1:]))
+    return is_mixed or len(word) >= _LONGEST_WORD or any(map(str.isdigit, word))
 
 
 def _list_words(name: str, value: str) -> Iterator[str]:
@@ -138,13 +160,19 @@ def _redact_any(first: str, last: str, missing: int, media_type: str, size_bytes
         return f"[binary, {size_bytes:,} bytes]"
     if any(kind in media_type for kind in _LINES_OF_JSON):
         return _redact_lines(_redact_rows, first, last, missing)
+    is_called_json = "json" in media_type
+    was_json = is_called_json or was_to_be_json(first)
     data = _DATA if "event-stream" in media_type else _DATA_OF_JSON
-    if "json" not in media_type and (data.search(first) or data.search(last)):
+    if not was_json and (data.search(first) or data.search(last)):
         return _redact_lines(_redact_events, first, last, missing)
-    if "json" in media_type or first.lstrip()[:1] in ("{", "["):
+    if was_json or first.lstrip()[:1] in ("{", "["):
         redacted = None if missing else redact_data(first, is_suspicious=SUSPICIOUS.are_in(first))
-        if redacted is not None or "json" in media_type:
-            return f"[not a JSON document that could be read, {size_bytes:,} bytes]" if redacted is None else redacted
+        if redacted is None and not (missing or is_called_json):
+            redacted = redact_documents(first)
+        if redacted is not None:
+            return redacted
+    if was_json:
+        return f"[not a JSON document that could be read, {size_bytes:,} bytes]"
     if "form-urlencoded" in media_type:
         return _redact_form(first, last, missing)
     return _redact_plain(first, last, missing)
@@ -172,7 +200,9 @@ def _redact_plain(first: str, last: str, missing: int) -> str:
         return redact_text(first)
     before, after = _cut_lines(first, last)
     before = before or "".join(first.rsplit(maxsplit=1)[:-1])
-    after = after or "".join(last.split(maxsplit=1)[1:])
+    if not after or len(last) - len(after) > _NEAR_LETTERS:
+        after = "".join(last[_CUT_LETTERS:].split(maxsplit=1)[1:])
+        missing += len(last[: len(last) - len(after)].encode())
     ending = after.find("-----END ")
     if ending >= 0 and "-----BEGIN " not in after[:ending]:
         after = REDACTED + after[ending:].partition("\n")[2]

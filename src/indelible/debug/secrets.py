@@ -1,9 +1,9 @@
 """What is a secret by its looks, wherever it stands in a text.
 
 A text may hold something that looks like a key: `sk-…`, a bearer token, a JWT, a private key, the password in an
-address, a value that is given to a sensitive name (`OPENAI_API_KEY=…`). The percent signs of an address are looked
-through. When in doubt it is a secret. Every pattern looks at the text as it came, and what they find is hidden
-together: none can take another's beginning away.
+address, a value that is given to a sensitive name (`OPENAI_API_KEY=…`; a list or an object goes as a whole). The
+percent signs of an address are looked through. When in doubt it is a secret. Every pattern looks at the text as it
+came, and what they find is hidden together: none can take another's beginning away.
 
 Patterns are slow, and long texts of source code are sent again with every step. So no pattern is searched for: each has
 beginnings without which it can not match, those are looked for quickly (beginnings.py), and a pattern is only tried
@@ -169,9 +169,10 @@ def _find_in_url(url: str, traces: _Traces) -> Iterator[Place]:
 
 def _find_secrets(text: str, traces: _Traces) -> Iterator[Place]:
     yield from _find_private_keys(text, traces.private_keys)
-    yield from (found.span() for found in _try_at(_LOOK, text, traces.looks, len(text)))
+    yield from (found.span() for found in _try_at(_LOOK, text, traces.looks, len(text)) if not _is_in_blob(found))
     yield from (found.span(found.lastindex or 0) for found in _try_at(_SCHEME, text, traces.schemes, len(text)))
     yield from _find_values(text, traces.names)
+    yield from _find_options(text)
 
 
 # --- looks ---
@@ -182,7 +183,7 @@ _START: Final = rf"(?:(?<![A-Za-z0-9])|{_ESCAPED})"
 """Not within a word, whatever the word's alphabet; an escape sequence is no part of one."""
 
 _LOOK: Final = re.compile(
-    rf"{_START}(?<!{_LETTER}{{64}})(?:"  # in the midst of so many letters it is one of a blob's accidents
+    rf"{_START}(?:"
     + "|".join(
         (
             rf"(?:[srp]k-|whsec_|xox[a-z]-){_LETTER}{{8,}}",
@@ -195,7 +196,8 @@ _LOOK: Final = re.compile(
             rf"AIza{_LETTER}{{20,}}",
         )
     )
-    + rf")|(?:(?<!{_LETTER})|{_ESCAPED})eyJ{_LETTER}{{8,}}+(?:\.{_LETTER}*+){{0,3}}\.{_LETTER}{{4,}}"
+    + rf")|(?P<jwt>(?:(?:(?<!{_LETTER})|{_ESCAPED})eyJ{_LETTER}{{8,}}+|(?<=[_\-])eyJ{_LETTER}{{8,1024}}+)"
+    rf"(?:\.{_LETTER}*+){{0,3}}\.{_LETTER}{{4,}})"
 )
 _SCHEME: Final = re.compile(
     rf"{_START}(?:(?ai:bearer)\s++"
@@ -206,6 +208,18 @@ _SCHEME: Final = re.compile(
 )
 """What follows such a word is one if a digit is in it, its case goes up and down or it is padded; behind `bearer` also
 if it is longer than any word."""
+
+_BLOB_LETTERS: Final = 64
+_BLOB_SIGNS: Final = 16
+
+
+def _is_in_blob(look: re.Match[str]) -> bool:
+    """Whether it is an accident in the midst of many letters. Those of a blob are letters indeed, and few are signs."""
+    before = look.string[max(0, look.start() - _BLOB_LETTERS) : look.start()]
+    letters = before.replace("-", "").replace("_", "")
+    is_blob = len(before) == _BLOB_LETTERS and len(letters) >= _BLOB_LETTERS - _BLOB_SIGNS
+    return is_blob and look["jwt"] is None and letters.isascii() and letters.isalnum()
+
 
 _PRIVATE_KEY: Final = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_END: Final = re.compile(r"-----END [A-Z0-9 ]{0,40}-----")
@@ -232,7 +246,8 @@ def _find_all(text: str, part: str, start: int, end: int) -> Iterator[int]:
 
 _NAME_LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 _GIVEN: Final = (
-    r"\\{0,8}[\"'`]?\]?(?: provided| given)?(?:\s{0,4}(?P<sign>:=|=>|=(?!=)|:(?!:|//))\s{0,4}|\s(?:is|was)\s)"
+    r"\\{0,8}[\"'`]?\]?(?: provided| given)?(?:\s{0,4}(?P<sign>:=|=>|=(?!=)|:(?!:|//))\s{0,4}|\s(?:is|was)\s"
+    r"|(?P<tag>>)(?=[^<>\s]{4,256}</))"
 )
 _NAMED: Final = re.compile(
     rf"(?<![A-Za-z0-9_.\-])(?P<name>[A-Za-z0-9_.\-]++(?: (?ai:keys?|tokens)(?![A-Za-z0-9_.\-]))?){_GIVEN}"
@@ -248,8 +263,19 @@ _TOLD: Final = re.compile(rf"(?={_PIECE}{{0,32}}[0-9]|{_LETTER}{{20}})(?={_PIECE
 Without quotes a value ends at a blank or one of `& , ; ) } ]`."""
 
 _HEADER: Final = re.compile(
-    r"(?P<value>(?ai:bearer|basic|token|negotiate)\s+[^\s\"']+|(?ai:digest)\s[^\r\n]+|[^\s=;&\"']{1,80}=[^\r\n&\"']+)"
+    r"(?P<value>(?ai:bearer|basic|token|negotiate|api-?key)\s+[^\s\"']+|(?ai:digest)\s[^\r\n]+|[^\s=;&\"']{1,80}=[^\r\n&\"']+)"
 )
+_OPTION: Final = re.compile(
+    r" --(?P<name>[a-z][a-z\-]{2,40}) [\"']?(?P<value>(?!-)(?=[^\s\"'`]{0,64}[0-9]|[^\s\"'`]{20})[^\s\"'`]{6,})"
+)
+_NEAR_LETTERS: Final = 4096
+_BRACKET_OR_QUOTE: Final = re.compile(r"[{}\[\]]|\\{0,8}[\"']")
+_LINE_END: Final = re.compile(r"[\r\n]")
+_PLACEHOLDER: Final = re.compile(r"\{\s{0,4}\}|\[\s{0,4}\]|\{{1,2} ?[A-Za-z_][A-Za-z_.]{0,60} ?\}{1,2}")
+_CONSTANTS: Final = frozenset({"none", "null", "nil", "true", "false", "undefined"})
+_LOOKED_FOR: Final = re.compile(r"[\"'] (?:not )?in ")
+"""`is_token = "token" in name` gives nothing away."""
+
 _COUNT: Final = re.compile(r"[0-9][0-9.,_]*[km%]?")
 _CALL: Final = re.compile(r"[A-Za-z_][\w.]{2,60}[(\[][\w.]{0,60}[\"')\],]")
 
@@ -257,19 +283,24 @@ _CALL: Final = re.compile(r"[A-Za-z_][\w.]{2,60}[(\[][\w.]{0,60}[\"')\],]")
 def _find_values(text: str, places: Iterable[int]) -> Iterator[Place]:
     """The values of sensitive names: `password=…`, `"api_key": "…"`, `Cookie: …`."""
     named_to = hidden_to = 0
+    brackets = _Brackets(text)
     for place in places:
         if place < named_to or not (behind := _REST_OF_NAME.match(text, place)):
             continue
         named_to = behind.end("rest")
         if behind["given"] is None or behind.end() < hidden_to or not (found := _match_name(text, place)):
             continue
-        name = found["name"]
-        if not is_secret_name(name):
-            continue
-        value = _match_value(text, found)
-        if value is not None and not _is_harmless(name, value):
-            hidden_to = value.end("value")
-            yield value.span("value")
+        value = _find_value(found, brackets) if is_secret_name(found["name"]) else None
+        if value is not None:
+            hidden_to = value[1]
+            yield value
+
+
+def _find_options(text: str) -> Iterator[Place]:
+    """The values of sensitive options on the line of a command: `--api-key …`."""
+    for option in _try_at(_OPTION, text, _find_all(text, " --", 0, len(text)), len(text)):
+        if is_secret_name(option["name"]):
+            yield option.span("value")
 
 
 def _match_name(text: str, place: int) -> re.Match[str] | None:
@@ -292,26 +323,75 @@ def _find_name_start(text: str, place: int) -> int:
     return place
 
 
-def _match_value(text: str, found: re.Match[str]) -> re.Match[str] | None:
-    place = found.end()
+def _find_value(found: re.Match[str], brackets: _Brackets) -> Place | None:
+    """What is given to this name, unless it is harmless. A list or an object goes as a whole."""
+    text, place = found.string, found.end()
+    if found["tag"]:
+        end = text.index("<", place)
+        return None if _COUNT.fullmatch(text, place, end) else (place, end)
+    if found["sign"] and text[place : place + 1] in ("{", "[") and not text.startswith(REDACTED, place):
+        end = brackets.find_end(place)
+        return None if _PLACEHOLDER.fullmatch(text, place, end) else (place, end)
     is_header = found["name"].lower().endswith(("authorization", "cookie"))
     bare = _ASSIGNED if "=" in (found["sign"] or "") else _TOLD
-    return _QUOTED.match(text, place) or (is_header and _HEADER.match(text, place)) or bare.match(text, place)
+    value = _QUOTED.match(text, place) or (is_header and _HEADER.match(text, place)) or bare.match(text, place)
+    return None if not value or _is_harmless(found["name"], value) else value.span("value")
 
 
 def _is_harmless(name: str, value: re.Match[str]) -> bool:
-    """Whether it is no value but a counter, or code: a call, or a variable of the same name."""
+    """Whether it is no value but a counter, or code: a constant, a call, or a name."""
     said = value["value"]
     if "token" in name.lower() and _COUNT.fullmatch(said):
         return True
+    if value.re is _QUOTED:
+        return _LOOKED_FOR.match(value.string, value.end()) is not None and said.isidentifier() and is_secret_name(said)
     if value.re is not _ASSIGNED:
         return False
     is_variable = len(said) <= 100 and _get_last_part(said.lstrip("${<")) == _get_last_part(name)
-    return is_variable or _CALL.match(value.string, value.start("value")) is not None
+    is_code = is_variable or said.lower() in _CONSTANTS
+    return is_code or _CALL.match(value.string, value.start("value")) is not None
 
 
 def _get_last_part(path: str) -> str:
     return path.rpartition(".")[2].lower()
+
+
+class _Brackets:
+    """Which bracket ends what another begins. No part of a text is looked through twice, however many are asked for."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._ends: dict[int, int] = {}
+        self._known_to = 0
+
+    def find_end(self, start: int) -> int:
+        """Where it ends that begins at this bracket: if that is not near, at the end of the line."""
+        if start >= self._known_to:
+            self._look_through(start)
+        if start in self._ends:
+            return self._ends[start]
+        line_end = _LINE_END.search(self._text, start)
+        return line_end.start() if line_end else len(self._text)
+
+    def _look_through(self, start: int) -> None:
+        """Brackets in quotes are none. A quote that is escaped ends at one that is escaped alike."""
+        open_at: list[int] = []
+        quote = ""
+        self._known_to = start + _NEAR_LETTERS
+        for found in _BRACKET_OR_QUOTE.finditer(self._text, start, self._known_to):
+            sign = found[0]
+            if quote:
+                is_end = sign == quote or (sign[-1] == quote and len(sign) % 2 == 1)
+                quote = "" if is_end else quote
+            elif sign in ("{", "["):
+                open_at.append(found.start())
+            elif sign not in ("}", "]"):
+                quote = sign
+            else:
+                self._ends[open_at.pop()] = found.end()
+                if not open_at:
+                    self._known_to = found.end()
+                    break
 
 
 # --- addresses ---
@@ -335,7 +415,7 @@ def _find_in_address(text: str, start: int, end: int) -> Iterator[Place]:
     for found in _COMPONENTS.finditer(text, start, end):
         if "%" in found[0] or "+" in found[0]:
             plain = decode(found[0])
-            if any(plain[slice(*place)] != REDACTED for place in _find_plain(plain)):
+            if plain != found[0] and any(plain[slice(*place)] != REDACTED for place in _find_plain(plain)):
                 yield found.span()
 
 
