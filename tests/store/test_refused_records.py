@@ -12,25 +12,13 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import Connection, event
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.store.driver import Driver, settle_in
+from tests.store.driver import Driver
 from tests.store.recorded import LATER, count_rows, make_all, make_attempt, make_run, make_step
 
 from indelible.store.engine import begin_read, is_sqlite, open_engine
 from indelible.store.failures import DatabaseUnusable
 from indelible.store.records import Record, RecordStore
-from indelible.store.sql import SqlStore
 from indelible.store.sql_records import SqlRecords
-
-
-@pytest.fixture
-async def chat(engine: AsyncEngine) -> Driver:
-    await settle_in(engine)
-    return await Driver(SqlStore(engine), engine).create()
-
-
-@pytest.fixture
-def records(chat: Driver) -> SqlRecords:
-    return chat.store.records
 
 
 def spoil(chat: Driver) -> dict[str, tuple[Record, ...]]:

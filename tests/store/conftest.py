@@ -1,0 +1,21 @@
+"""A chat that has begun, and the debug records of its database."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.store.driver import Driver, settle_in
+
+from indelible.store.sql import SqlStore
+from indelible.store.sql_records import SqlRecords
+
+
+@pytest.fixture
+async def chat(engine: AsyncEngine) -> Driver:
+    await settle_in(engine)
+    return await Driver(SqlStore(engine), engine).create()
+
+
+@pytest.fixture
+def records(chat: Driver) -> SqlRecords:
+    return chat.store.records
