@@ -22,9 +22,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from indelible.content import Text, encode
 from indelible.ids import new_id
-from indelible.store.engine import begin_write
-from indelible.store.migrate import migrate
-from indelible.store.tables import attempts, chats, messages, turns, users
+from indelible.store.database.engine import begin_write
+from indelible.store.database.migrate import migrate
+from indelible.store.database.tables import attempts, chats, messages, turns, users
 
 OWNER_ID: Final = "user_bench"
 EPOCH: Final = 1
@@ -84,7 +84,7 @@ async def add_waiting_chat(engine: AsyncEngine, length: int) -> str:
         for id_, parent_id, role in zip(ids, [None, *ids], ["user", "assistant"] * length, strict=False)
     ]
     async with begin_write(engine) as connection:
-        await _insert(connection, chats, [_chat(chat_id, "waiting", now, epoch=0)])
+        await _insert(connection, chats, [_chat(chat_id, "idle", now, epoch=0)])
         await _insert(connection, messages, rows)
         await connection.execute(update(chats).where(chats.c.id == chat_id).values(head_id=ids[-1]))
     return chat_id

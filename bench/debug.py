@@ -32,12 +32,12 @@ from rich.table import Table
 import indelible
 from indelible.clock import SystemClock
 from indelible.content import Finish, Message, Part, Text, TextDelta, Usage
-from indelible.debug.recorder import Recorder
 from indelible.loop import run
 from indelible.models import Call, Model
 from indelible.models.catalog import Catalog
+from indelible.recording.recorder import DebugRecorder
 from indelible.settings import load_settings
-from indelible.store.tables import DebugMode
+from indelible.store.database.tables import DebugMode
 from indelible.testing import SimulatedProvider
 
 _ROUNDS: Final = 5
@@ -164,7 +164,7 @@ def _write_prompt(tokens: int, code: str, number: int) -> str:
 
 async def _read_whole(model: str, database: Path, code: str, streams: int, mode: DebugMode) -> float:
     """The CPU time of replies in chats, from the sending to a database that is closed."""
-    settings = load_settings(model=model, debug=mode, titles=False, user_max_chats=streams + 1)
+    settings = load_settings(model=model, debug=mode, auto_titles=False, user_max_chats=streams + 1)
     async with indelible.open(database, settings=settings) as app:
         chats = [await app.create() for _ in range(streams)]
         await chats[0].send(_write_prompt(1, code, 0))
@@ -173,7 +173,7 @@ async def _read_whole(model: str, database: Path, code: str, streams: int, mode:
         for reply in await asyncio.gather(*replies):
             assert reply.text.endswith(f"word{_TOKENS - 1} "), "not every token was heard"
     cpu_s = time.process_time() - started_s
-    async with indelible.open(database, work=False) as app:
+    async with indelible.open(database, worker=False) as app:
         await _check_records(app, [chat.id for chat in chats], exchanges=1 + streams if mode == "all" else 0)
     return cpu_s
 
@@ -181,9 +181,9 @@ async def _read_whole(model: str, database: Path, code: str, streams: int, mode:
 async def _read_loop(model_name: str, database: Path, code: str, streams: int, mode: DebugMode) -> float:
     catalog = Catalog(load_settings(model=model_name))
     model = catalog.find(model_name)
-    async with indelible.open(database, work=False) as app:
+    async with indelible.open(database, worker=False) as app:
         chat_ids = [(await app.create()).id for _ in range(streams)]
-        recorder = Recorder(app.store.records, mode=mode, kept_s=3600, dead_after_s=8, clock=SystemClock())
+        recorder = DebugRecorder(app.records, mode=mode, kept_s=3600, lease_timeout_s=8, clock=SystemClock())
         writing = asyncio.create_task(recorder.run())
         await _read_reply(model, recorder, chat_ids[0], _write_prompt(1, code, 0), tokens=1)
         await recorder.drain()
@@ -203,7 +203,7 @@ async def _read_loop(model_name: str, database: Path, code: str, streams: int, m
     return cpu_s
 
 
-async def _read_reply(model: Model, recorder: Recorder, chat_id: str, prompt: str, *, tokens: int) -> None:
+async def _read_reply(model: Model, recorder: DebugRecorder, chat_id: str, prompt: str, *, tokens: int) -> None:
     heard: list[Part] = []
     with recorder.record(chat_id=chat_id, turn_id=None, kind="turn", model=None, worker_id="bench") as record:
         record.begin_step(1)
@@ -214,5 +214,5 @@ async def _read_reply(model: Model, recorder: Recorder, chat_id: str, prompt: st
 
 
 async def _check_records(app: indelible.App, chat_ids: Sequence[str], *, exchanges: int) -> None:
-    runs = [run for chat_id in chat_ids for run in await app.store.records.list_runs(chat_id)]
+    runs = [run for chat_id in chat_ids for run in await app.records.list_runs(chat_id)]
     assert sum(run.attempt_count for run in runs) == exchanges, "what was to be recorded was not"

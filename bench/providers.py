@@ -40,10 +40,9 @@ from rich.table import Column, Table
 from indelible.content import Message, Part, Text, TextDelta, TextStart
 from indelible.loop import run
 from indelible.models import Call, Model, PromptMessage
-from indelible.models.catalog import Catalog
+from indelible.models.catalog import Catalog, make_wire_format
+from indelible.models.http.sse import SseDecoder
 from indelible.models.profile import Profile
-from indelible.models.sse import SseDecoder
-from indelible.models.wires import make_wire
 from indelible.settings import load_settings
 from indelible.testing import SimulatedProvider, write_reply
 from indelible.testing.provider import WireName
@@ -363,7 +362,7 @@ def _measure_alone(wire: WireName, table: Table) -> None:
     profile = Profile()
     cutting_us = min(_time_each(SseDecoder().feed, chunks) for _ in range(_ROUNDS))
     making_us = min(
-        _time_each(make_wire(wire, official=False).open_reader(Call(messages=[]), profile).read, events)
+        _time_each(make_wire_format(wire, official=False).open_reader(Call(messages=[]), profile).read, events)
         for _ in range(_ROUNDS)
     )
     loads_us = min(_time_each(json.loads, [event.data for event in events]) for _ in range(_ROUNDS))

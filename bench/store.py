@@ -40,12 +40,12 @@ from indelible.clock import SystemClock
 from indelible.content import Text, TextDelta, decode_parts, encode
 from indelible.ids import new_id
 from indelible.machine.commands import Interrupt, Send
-from indelible.store.append import JournalRow
-from indelible.store.engine import begin_write, open_engine
-from indelible.store.journal import Journal
-from indelible.store.port import Words
-from indelible.store.sql import SqlStore
-from indelible.store.types import format_time
+from indelible.store.database.engine import begin_write, open_engine
+from indelible.store.database.types import format_time
+from indelible.store.journal.append import JournalRow
+from indelible.store.journal.writer import Journal
+from indelible.store.protocol import Words
+from indelible.store.sql_store import SqlStore
 
 _CHATS: Final = (1, 50, 300)
 _ROUNDS: Final = 11

@@ -34,14 +34,14 @@ from sqlalchemy import func, select
 
 import indelible
 from bench.databases import start_databases
-from indelible.app import Chat
+from indelible.app.chat import Chat
+from indelible.concurrency.scope import CancelScope
 from indelible.content import Part, TextDelta
 from indelible.loop import run
 from indelible.models import Call
-from indelible.scope import Scope
 from indelible.settings import load_settings
-from indelible.store.engine import begin_read, open_engine
-from indelible.store.tables import attempts, journal
+from indelible.store.database.engine import begin_read, open_engine
+from indelible.store.database.tables import attempts, journal
 
 _CHATS: Final = (1, 20, 100)
 _TOKEN_INTERVAL_S: Final = 0.02
@@ -123,14 +123,14 @@ async def _measure_loop(count: int) -> float:
     """Microseconds per token of the loop alone."""
     heard = Heard(count)
 
-    async def speak(at: int, scope: Scope) -> None:
+    async def speak(at: int, scope: CancelScope) -> None:
         publish = partial(heard.add, at)
         try:
             await run(model=Speaker(), messages=[], persist_step=lambda step, scope: None, publish=publish, scope=scope)
         except indelible.Interrupted:
             return
 
-    with Scope() as scope:
+    with CancelScope() as scope:
         async with asyncio.TaskGroup() as group:
             for at in range(count):
                 group.create_task(speak(at, scope))
@@ -194,7 +194,7 @@ def _tell_stops(table: Table, name: str, taken_ms: list[float]) -> None:
 
 async def _measure_takeover(address: str, number: signal.Signals, *, alone: bool) -> list[float]:
     """Seconds from the signal to the first row of the next attempt, for each chat."""
-    async with indelible.open(address, work=False) as app:
+    async with indelible.open(address, worker=False) as app:
         processes = [await _start_worker(address)]
         try:
             chats = [await app.create("Speak.") for _ in range(_TAKEN_OVER)]

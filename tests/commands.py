@@ -5,7 +5,7 @@ a server that has done that (multiprocessing's `forkserver`, as the workers of t
 all the same, with arguments, a directory, an environment, standard streams and an exit status of its own.
 
 What only a new interpreter shows is tried with `python -m indelible`: a terminal, signals, a pipe whose reader leaves,
-and what is imported when (tests/test_cli.py, tests/server/test_leaving.py).
+and what is imported when (tests/test_cli.py, tests/server/test_shutdown.py).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pathlib import Path
 DEADLINE_S = 100.0
 _STREAMS = {"stdin": os.O_RDONLY, "stdout": os.O_WRONLY, "stderr": os.O_WRONLY}
 _IMPORTED = [
-    "indelible.cli",
-    "indelible.server.serve",
+    "indelible.cli.cli",
+    "indelible.server.process",
     "indelible.prove",
     "indelible.terminal.chat",
-    "indelible.store.migrate",
+    "indelible.store.database.migrate",
     "sqlalchemy.dialects.postgresql.asyncpg",
     "asyncpg",
     "aiosqlite",
@@ -67,6 +67,6 @@ def _run(
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = ["indelible", *arguments]
-    from indelible.cli import main  # noqa: PLC0415  (it is the command's, and not the test's)
+    from indelible.cli.cli import main  # noqa: PLC0415  (it is the command's, and not the test's)
 
     main()

@@ -35,8 +35,8 @@ import pytest
 from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from indelible.store.engine import open_engine
-from indelible.store.migrate import migrate
+from indelible.store.database.engine import open_engine
+from indelible.store.database.migrate import migrate
 
 BOTH = ("sqlite", "postgresql")
 # Roles whose names begin so have to give a password; everybody else is let in from this machine.

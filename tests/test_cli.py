@@ -27,7 +27,7 @@ from tests.commands import DEADLINE_S, run_indelible
 import indelible
 from indelible.content import Message, TextDelta
 from indelible.models import Call, PromptMessage
-from indelible.models.demo import DemoModel
+from indelible.models.providers.demo.model import DemoModel
 from indelible.settings import load_settings
 from indelible.testing import SimulatedProvider, faults, parts
 
@@ -53,7 +53,7 @@ def load_messages() -> list[Message]:
     """What is kept of the last changed chat."""
 
     async def load() -> list[Message]:
-        async with indelible.open("indelible.db", work=False) as app:
+        async with indelible.open("indelible.db", worker=False) as app:
             (last,) = await app.chats(limit=1)
             return await (await app.chat(last.id)).messages()
 
@@ -335,7 +335,7 @@ def record_chat() -> str:
         said = [parts.text_delta("1", "It is raining."), parts.finish()]
         async with SimulatedProvider([said], [faults.Status(429)]) as provider:
             settings = load_settings(
-                model=f"openai:m@{provider.base_url('openai')}", debug="all", titles=False, retry_base_s=0
+                model=f"openai:m@{provider.base_url('openai')}", debug="all", auto_titles=False, retry_base_s=0
             )
             async with indelible.open(settings=settings) as app:
                 await (await app.create(title="Rain")).send("Is it raining?")
@@ -483,8 +483,10 @@ def test_version_is_one_line() -> None:
 
 
 def test_help_does_not_load_what_it_does_not_need() -> None:
-    script = "import sys; sys.argv = ['indelible', '--help']; from indelible.cli import main\ntry: main()\nfinally: "
-    heavy = ["sqlalchemy", "alembic", "pydantic", "asyncio", "indelible.app"]
+    script = (
+        "import sys; sys.argv = ['indelible', '--help']; from indelible.cli.cli import main\ntry: main()\nfinally: "
+    )
+    heavy = ["sqlalchemy", "alembic", "pydantic", "asyncio", "indelible.app.app"]
     script += f"print('loaded:', [name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "loaded: []"

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from indelible import tool
 from indelible.content import Message, Text
 from indelible.errors import ModelFailed
-from indelible.loop import Scope, StepRecord, run
+from indelible.loop import CancelScope, FinishedStep, run
 from indelible.metrics import Metrics
 from indelible.models import Call
 from indelible.testing import ManualClock, ScriptedModel, parts
@@ -69,10 +69,10 @@ def counted() -> Counted:
     return Counted()
 
 
-async def play(counted: Counted, streams: list[Any], **more: Any) -> list[StepRecord]:
-    saved: list[StepRecord] = []
+async def play(counted: Counted, streams: list[Any], **more: Any) -> list[FinishedStep]:
+    saved: list[FinishedStep] = []
 
-    def save(step: StepRecord, scope: Scope) -> None:
+    def save(step: FinishedStep, scope: CancelScope) -> None:
         saved.append(step)
 
     given: dict[str, Any] = {"messages": HISTORY, "clock": ManualClock(skip_sleeps=True)}

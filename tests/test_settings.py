@@ -42,7 +42,7 @@ def test_without_anything_set_the_defaults_hold() -> None:
         "openai_base_url": "",
         "base_urls": {},
         "debug": "errors",
-        "debug_kept_s": 30 * 86400,
+        "debug_retention_s": 30 * 86400,
         "database": "indelible.db",
         "host": "127.0.0.1",
         "port": 8000,
@@ -60,15 +60,15 @@ def test_without_anything_set_the_defaults_hold() -> None:
         "retry_budget_s": 900,
         "queue_max": 20,
         "message_max_bytes": 262144,
-        "action_timeout_s": 600,
+        "client_tool_timeout_s": 600,
         "titles": True,
         "journal_interval_s": 0.02,
         "journal_flush_max_bytes": 65536,
-        "journal_wait_max_bytes": 4194304,
+        "journal_max_pending_bytes": 4194304,
         "pack_after_s": 3600,
-        "heartbeat_s": 2,
-        "dead_after_s": 8,
-        "poll_s": 0.5,
+        "heartbeat_interval_s": 2,
+        "lease_timeout_s": 8,
+        "poll_interval_s": 0.5,
         "worker_max_chats": 1000,
         "user_max_chats": 500,
     }
@@ -93,8 +93,8 @@ def test_none_as_an_argument_means_not_given(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_worker_may_miss_a_heartbeat_before_it_is_taken_for_dead() -> None:
-    assert load_settings(heartbeat_s=0.2, dead_after_s=0.8).dead_after_s == 0.8
-    assert "at least twice heartbeat_s (5)" in read_problem(heartbeat_s=5)
+    assert load_settings(heartbeat_interval_s=0.2, lease_timeout_s=0.8).lease_timeout_s == 0.8
+    assert "at least twice heartbeat_interval_s (5)" in read_problem(heartbeat_interval_s=5)
 
 
 def test_settings_cannot_be_changed_after_the_start() -> None:

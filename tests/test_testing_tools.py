@@ -31,7 +31,7 @@ from indelible.content import (
     Usage,
 )
 from indelible.errors import ModelFailed
-from indelible.models.port import Call
+from indelible.models.protocol import Call
 from indelible.testing import ManualClock, ScriptedModel, ScriptEnded, parts
 from indelible.testing.parts import Hang
 

@@ -20,20 +20,21 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from indelible.app import App, Chat, Stopped
-    from indelible.app import open_app as open  # noqa: A004  (as in `indelible.open`)
+    from indelible.app.app import App
+    from indelible.app.chat import Chat, InterruptResult
+    from indelible.app.compose import open_app as open  # noqa: A004  (as in `indelible.open`)
+    from indelible.app.reply import Reply
     from indelible.content import File, Message, Text, ToolCall, ToolResult, Usage
     from indelible.errors import IndelibleError, Interrupted, Invalid, ModelFailed, NotAllowed, NotFound, Refused
-    from indelible.reply import Reply
-    from indelible.tools.port import Tool, ToolContext, tool
+    from indelible.tools.tool import Tool, ToolContext, tool
 
 __version__ = "0.1.0"
 
 _HOMES: Final = {
-    "App": "app",
-    "Chat": "app",
-    "Stopped": "app",
-    "open": "app:open_app",
+    "App": "app.app",
+    "Chat": "app.chat",
+    "InterruptResult": "app.chat",
+    "open": "app.compose:open_app",
     "File": "content",
     "Message": "content",
     "Text": "content",
@@ -47,10 +48,10 @@ _HOMES: Final = {
     "NotAllowed": "errors",
     "NotFound": "errors",
     "Refused": "errors",
-    "Reply": "reply",
-    "Tool": "tools.port",
-    "ToolContext": "tools.port",
-    "tool": "tools.port",
+    "Reply": "app.reply",
+    "Tool": "tools.tool",
+    "ToolContext": "tools.tool",
+    "tool": "tools.tool",
 }
 """Where each name of the front door lives."""
 
@@ -59,6 +60,7 @@ __all__ = [
     "Chat",
     "File",
     "IndelibleError",
+    "InterruptResult",
     "Interrupted",
     "Invalid",
     "Message",
@@ -67,7 +69,6 @@ __all__ = [
     "NotFound",
     "Refused",
     "Reply",
-    "Stopped",
     "Text",
     "Tool",
     "ToolCall",

@@ -1,5 +1,5 @@
 """`python -m indelible` is `indelible`."""
 
-from indelible.cli import main
+from indelible.cli.cli import main
 
 main()

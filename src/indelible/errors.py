@@ -20,7 +20,7 @@ The class says what to do; the fields say what happened.
 of the other, and neither is an `asyncio.CancelledError`: asyncio's cancellation carries no
 cause, so the loop asks its scope for one (scope.py) and raises what the scope says.
 
-Foreign errors are read once, at the edge: for providers that is models/failures.py.
+Foreign errors are read once, at the edge: for providers that is models/failures/classify.py.
 
 Must stay true (tests/test_errors.py): the tree above is the tree in this module, and every
 failure kind has a row in `RETRYABLE`.

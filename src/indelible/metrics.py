@@ -1,8 +1,8 @@
 """Counting what happens, for Prometheus (SPEC §8).
 
 The loop, the worker, the journal and the feed tell what they did through small protocols (loop/metrics.py,
-worker/setup.py, feed/metrics.py) and know nothing of Prometheus; this is the one implementation of them that ships.
-The promises of DESIGN §1 are counters that stay at zero. Each `Metrics` may have its own registry, so that two
+worker/dependencies.py, feed/metrics.py) and know nothing of Prometheus; this is the one implementation of them that
+ships. The promises of DESIGN §1 are counters that stay at zero. Each `Metrics` may have its own registry, so that two
 apps in one process, or two tests, do not count into each other.
 
 Labels come from configuration, never from what a model wrote: a tool name that no tool has is

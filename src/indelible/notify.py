@@ -143,7 +143,7 @@ class LocalNotifier:
 class PostgresNotifier:
     """Between all processes on one PostgreSQL database. See `Notifier` for what it promises.
 
-    `url` is the engine's own (store/engine.py). A pooler between us and the server must pass LISTEN through.
+    `url` is the engine's own (store/database/engine.py). A pooler between us and the server must pass LISTEN through.
     """
 
     def __init__(self, url: URL, *, clock: Clock, send_interval_s: float = SEND_INTERVAL_S) -> None:

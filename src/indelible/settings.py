@@ -156,32 +156,34 @@ class Settings(BaseSettings):
 
     queue_max: Count = Field(20, description="Messages that may wait in one chat; further ones are refused.")
     message_max_bytes: Count = Field(256 * 1024, description="A larger message is refused.")
-    action_timeout_s: DurationOrNone = Field(
+    client_tool_timeout_s: DurationOrNone = Field(
         600, description="How long a client has to bring the results of its tools; 0 is for ever."
     )
-    titles: Switch = Field(default=True, description="Whether a chat without a title gets one after its first reply.")
+    auto_titles: Switch = Field(
+        default=True, description="Whether a chat without a title gets one after its first reply."
+    )
 
     journal_interval_s: DurationOrNone = Field(
         0.02, description="What running replies say is committed this often, all of them together."
     )
     journal_flush_max_bytes: Count = Field(64 * 1024, description="It is committed sooner when this much is waiting.")
-    journal_wait_max_bytes: Count = Field(
+    journal_max_pending_bytes: Count = Field(
         4 * 1024 * 1024, description="With this much waiting for a slow database, models are read no further."
     )
     debug: Debug = Field(
         "errors",
         description="Which exchanges with providers are recorded, redacted: none, those of a step that failed, or all.",
     )
-    debug_kept_s: Duration = Field(30 * 86400, description="How long such records are kept.")
+    debug_retention_s: Duration = Field(30 * 86400, description="How long such records are kept.")
     pack_after_s: Duration = Field(
         3600, description="The journal of a reply that ended this long ago is packed. Nothing of it is lost."
     )
 
-    heartbeat_s: Duration = Field(2, description="How often a worker says that it is alive.")
-    dead_after_s: Duration = Field(
+    heartbeat_interval_s: Duration = Field(2, description="How often a worker says that it is alive.")
+    lease_timeout_s: Duration = Field(
         8, description="A worker that has not said so for this long is taken for dead, and its chats are taken over."
     )
-    poll_s: Duration = Field(
+    poll_interval_s: Duration = Field(
         0.5, description="How often a worker looks for work and for stops, if nobody tells it. Telling is quicker."
     )
     worker_max_chats: Count = Field(1000, description="Chats that one worker answers at the same time.")
@@ -212,9 +214,9 @@ def load_settings(**given: Any) -> Settings:
         raise BadSettings("\n".join(problems)) from error
     except (TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise BadSettings(f"{Path(FILE).absolute()} cannot be read: {error}") from error
-    if settings.dead_after_s < 2 * settings.heartbeat_s:
-        problem = f"dead_after_s = {settings.dead_after_s:g} must be at least twice heartbeat_s"
-        raise BadSettings(f"{problem} ({settings.heartbeat_s:g}), or a live worker is taken for dead.")
+    if settings.lease_timeout_s < 2 * settings.heartbeat_interval_s:
+        problem = f"lease_timeout_s = {settings.lease_timeout_s:g} must be at least twice heartbeat_interval_s"
+        raise BadSettings(f"{problem} ({settings.heartbeat_interval_s:g}), or a live worker is taken for dead.")
     return settings
 
 

@@ -12,16 +12,16 @@ import pytest
 from tests.worker.workshop import PATIENCE_S, find_reply, quick, read_text, tell
 
 import indelible
-from indelible.app import open_app
+from indelible.app.compose import open_app
 from indelible.content import Part, TextDelta, ToolCall
 from indelible.errors import ModelFailed, NotFound, Shutdown
-from indelible.models.port import Call
-from indelible.store.failures import DatabaseUnusable
-from indelible.store.port import Description
+from indelible.models.protocol import Call
+from indelible.store.database.errors import DatabaseUnusable
+from indelible.store.protocol import ChatPatch
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 
-SETTINGS = quick(poll_s=0.1)
+SETTINGS = quick(poll_interval_s=0.1)
 
 
 def say(text: str) -> Script:
@@ -79,7 +79,7 @@ async def test_what_is_under_way_when_it_closes_goes_on_when_it_opens_again(data
         again = await app.chat(chat.id)
         async with asyncio.timeout(PATIENCE_S):
             async for event in again.events():
-                if event.kind in {"snapshot", "status"} and event.data["status"] == "waiting":
+                if event.kind in {"snapshot", "status"} and event.data["status"] == "idle":
                     break
         said = [text for role, text in tell(await again.messages()) if role == "assistant"]
     assert said == ["Well", " then"]
@@ -120,7 +120,7 @@ async def test_a_cancelled_body_hands_over_and_leaves_nothing(database: str) -> 
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
-    async with open_app(database, work=False, settings=SETTINGS) as app:
+    async with open_app(database, worker=False, settings=SETTINGS) as app:
         assert await (await app.chat(chat_id)).status() == "pending"
 
 
@@ -159,7 +159,7 @@ async def test_beside_a_working_program_one_can_send_and_read(database: str) -> 
     model = ScriptedModel([say("One"), HANG])
     async with (
         open_app(database, model=model, settings=SETTINGS),
-        open_app(database, work=False, settings=SETTINGS) as beside,
+        open_app(database, worker=False, settings=SETTINGS) as beside,
     ):
         chat = await beside.create()
         assert (await chat.send("1")).text == "One"
@@ -172,16 +172,16 @@ async def test_beside_a_working_program_one_can_send_and_read(database: str) -> 
 
 
 async def test_without_anybody_who_works_a_chat_is_pending(database: str) -> None:
-    async with open_app(database, work=False, settings=SETTINGS) as app:
+    async with open_app(database, worker=False, settings=SETTINGS) as app:
         chat = await app.create("Hello")
         assert await chat.status() == "pending"
-        assert (await chat.interrupt()).status == "waiting"
+        assert (await chat.interrupt()).status == "idle"
 
 
 async def test_the_list_of_chats_is_the_users_own(database: str) -> None:
     async with (
-        open_app(database, work=False, user="ada", settings=SETTINGS) as ada,
-        open_app(database, work=False, user="bob", settings=SETTINGS) as bob,
+        open_app(database, worker=False, user="ada", settings=SETTINGS) as ada,
+        open_app(database, worker=False, user="bob", settings=SETTINGS) as bob,
     ):
         first = await ada.create(title="First")
         second = await ada.create(title="Second")
@@ -192,7 +192,7 @@ async def test_the_list_of_chats_is_the_users_own(database: str) -> None:
         assert [chat.id for chat in await ada.chats()] == [second.id]
         assert [chat.id for chat in await ada.chats(archived=True)] == [first.id]
         await first.archive(archived=False)
-        await first.describe(Description(title="New", pinned=True))
+        await first.describe(ChatPatch(title="New", pinned=True))
         assert [chat.title for chat in await ada.chats(search="new")] == ["New"]
         with pytest.raises(NotFound):
             await ada.chat("chat_none")
@@ -238,7 +238,7 @@ async def test_client_tools_stop_a_reply_and_results_go_on_with_it(database: str
         calls = [part async for part in reply if isinstance(part, ToolCall)]
         assert (reply.outcome, [call.name for call in calls]) == ("requires_action", ["ask"])
         results = [indelible.ToolResult(call_id=call.id, name=call.name, output="yes") for call in calls]
-        assert (await chat.bring_results(results)).text == "Done"
+        assert (await chat.submit_tool_results(results)).text == "Done"
 
 
 async def test_many_replies_at_once_are_each_the_stored_one(database: str) -> None:

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.worker.workshop import Workshop, find_reply, quick, read_text, tell
 
-from indelible.app import Chat
+from indelible.app.chat import Chat
+from indelible.app.reply import Reply
 from indelible.content import Part, TextDelta, ToolResult
 from indelible.errors import Invalid, ModelFailed, NotAllowed, NotFound, TooMany
-from indelible.reply import Reply
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 
@@ -133,7 +133,7 @@ async def test_the_feed_takes_a_reply_up_again_from_its_cursor(workshop: Worksho
     async with workshop.feed.open(chat.id, after=cursor) as events:
         async for event in events:
             seen += "".join(part.text for part in event.parts)
-            if event.kind == "status" and event.data["status"] == "waiting":
+            if event.kind == "status" and event.data["status"] == "idle":
                 break
     assert seen == "One, two."
 
@@ -206,7 +206,7 @@ async def test_a_steer_that_was_stopped_before_it_joined_is_the_next_turn(worksh
     chat = await start(workshop, HANG, say("Steered"))
     await chat.post("a")
     await workshop.until_said(chat, "Well")
-    reading = asyncio.create_task(chat.send("b", when="steer")._read_all())
+    reading = asyncio.create_task(chat.send("b", if_busy="steer")._read_all())
     await workshop.until(chat, lambda view: len(view.queue) == 1)
     await chat.interrupt(wait=False)
     reply = await reading
@@ -220,7 +220,7 @@ async def test_interrupt_sends_are_answered_one_after_the_other(workshop: Worksh
     await workshop.store.beat("somebody")
     tasks = []
     for at, text in enumerate("bc"):
-        tasks.append(asyncio.create_task(chat.send(text, when="interrupt")._read_all()))
+        tasks.append(asyncio.create_task(chat.send(text, if_busy="interrupt")._read_all()))
         await workshop.until(chat, lambda view, at=at: len(view.queue) == at + 1)  # type: ignore[misc]
     await workshop.store.retire("somebody")
     await workshop.hire(ScriptedModel([say("B"), say("C")]))
@@ -240,7 +240,7 @@ async def test_a_deleted_chat_ends_its_readers(workshop: Workshop) -> None:
 
 async def test_a_chat_that_was_deleted_before_its_reply_was_read(workshop: Workshop) -> None:
     chat = await start(workshop)
-    reply = Reply(workshop.feed, chat.id, await chat.post("Hello", when="queue"))
+    reply = Reply(workshop.feed, chat.id, await chat.post("Hello", if_busy="queue"))
     await chat.delete()
     assert (await reply).outcome == "deleted"
 
@@ -266,9 +266,9 @@ async def test_what_is_refused_raises_and_changes_nothing(workshop: Workshop) ->
     with pytest.raises(NotAllowed):
         await chat.retry()
     with pytest.raises(NotAllowed):
-        await chat.go_on()
+        await chat.continue_()
     with pytest.raises(NotAllowed):
-        await chat.bring_results([ToolResult(call_id="c1", name="ask", output="")])
+        await chat.submit_tool_results([ToolResult(call_id="c1", name="ask", output="")])
     with pytest.raises(NotFound):
         await chat.edit("message_none", "x")
     user = (await chat.messages())[0].id
@@ -281,9 +281,9 @@ async def test_what_is_refused_raises_and_changes_nothing(workshop: Workshop) ->
     with pytest.raises(Invalid):
         chat.send([])
     with pytest.raises(Invalid):
-        chat.send("x", when="never")  # type: ignore[arg-type]
+        chat.send("x", if_busy="never")  # type: ignore[arg-type]
     with pytest.raises(Invalid):
-        await chat.post("x", when="never")  # type: ignore[arg-type]
+        await chat.post("x", if_busy="never")  # type: ignore[arg-type]
     assert (await workshop.store.view(chat.id)).seq == seq
 
 

@@ -15,7 +15,7 @@ from tests.server.forwarder import Forwarder
 from tests.server.hosting import choose_port, open_hosts
 from tests.server.serving import Here, say, say_half, serve_here, text_of
 
-from indelible.client import Client
+from indelible.client.client import Client
 from indelible.content import Part
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step
@@ -130,7 +130,7 @@ async def test_markup_from_anywhere_is_shown_as_text_and_nothing_of_it_runs(brow
     async with serve_here(database, ScriptedModel([call, say(MARKUP)])) as here, browse(browser, here.url) as window:
         await window.say(MARKUP)
         await expect(window.items).to_have_count(4)
-        await here.client.change_chat(window.chat_id, title=MARKUP)
+        await here.client.update_chat(window.chat_id, title=MARKUP)
         await expect(window.page.locator("#title")).to_have_text(MARKUP)
         await expect(window.chats).to_have_text(MARKUP)
         shown = await window.read_items()
@@ -143,7 +143,7 @@ async def test_markup_from_anywhere_is_shown_as_text_and_nothing_of_it_runs(brow
 async def test_the_policy_of_the_page_forbids_what_is_not_its_own(browser: Browser, database: str) -> None:
     inline = "document.head.append(Object.assign(document.createElement('script'), {textContent: 'window.broken = 1'}))"
     async with (
-        serve_here(database, work=False) as here,
+        serve_here(database, worker=False) as here,
         browse(browser, here.url, tolerates=("Content Security Policy",)) as window,
     ):
         await window.page.evaluate(inline)
@@ -229,7 +229,7 @@ async def test_a_reply_that_failed_says_why_and_can_be_tried_again(browser: Brow
 
 async def test_a_message_whose_answer_is_lost_is_sent_once(browser: Browser, database: str) -> None:
     async with (
-        serve_here(database, work=False) as here,
+        serve_here(database, worker=False) as here,
         Forwarder([here.url]).listening() as network,
         browse(browser, network.url, tolerates=("net::ERR_",)) as window,
     ):
@@ -241,7 +241,7 @@ async def test_a_message_whose_answer_is_lost_is_sent_once(browser: Browser, dat
 
 async def test_a_chat_that_is_not_there_is_told_and_not_asked_for_for_ever(browser: Browser, database: str) -> None:
     async with (
-        serve_here(database, work=False) as here,
+        serve_here(database, worker=False) as here,
         browse(browser, f"{here.url}/#chat_of_nobody", tolerates=("404",)) as window,
     ):
         await expect(window.problem).to_have_text("There is no such chat.")

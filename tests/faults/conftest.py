@@ -1,6 +1,6 @@
 """The databases of tests/databases.py, a fleet of worker processes on one of them, and the test's own way in.
 
-`app` answers nothing (`work=False`): it sends and reads, as a server would that has its workers elsewhere.
+`app` answers nothing (`worker=False`): it sends and reads, as a server would that has its workers elsewhere.
 """
 
 from __future__ import annotations
@@ -23,5 +23,5 @@ async def fleet(database: str, engine: AsyncEngine, tmp_path: Path) -> AsyncIter
 
 @pytest.fixture
 async def app(database: str) -> AsyncIterator[indelible.App]:
-    async with indelible.open(database, work=False) as opened:
+    async with indelible.open(database, worker=False) as opened:
         yield opened

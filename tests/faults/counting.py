@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from indelible.clock import SystemClock
 from indelible.content import Finish, Part, Text, TextDelta, TextEnd, TextStart, ToolCall, ToolResult
-from indelible.models.port import Call, PromptMessage
-from indelible.tools.port import Tool, ToolContext, tool
+from indelible.models.protocol import Call, PromptMessage
+from indelible.tools.tool import Tool, ToolContext, tool
 
 CALL_TOOLS: Final = "Call all your tools."
 TOOL_NAMES: Final = ("quick", "risky", "repeatable", "late")

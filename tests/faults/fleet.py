@@ -38,14 +38,14 @@ from tests.faults.counting import HurriedModel, ask_to_count, make_tools
 import indelible
 from indelible.clock import SystemClock
 from indelible.settings import load_settings
-from indelible.store.engine import begin_read
-from indelible.store.lease import retire
-from indelible.store.tables import chats, workers
+from indelible.store.database.engine import begin_read
+from indelible.store.database.tables import chats, workers
+from indelible.store.queries.leases import retire
 
 DEADLINE_S: Final = 100.0
-SHORT_LEASES: Final[Mapping[str, Any]] = {"heartbeat_s": 0.2, "dead_after_s": 1.5}
+SHORT_LEASES: Final[Mapping[str, Any]] = {"heartbeat_interval_s": 0.2, "lease_timeout_s": 1.5}
 DEFAULT_LEASES: Final[Mapping[str, Any]] = {}
-ENDLESS_LEASES: Final[Mapping[str, Any]] = {"dead_after_s": 3600}
+ENDLESS_LEASES: Final[Mapping[str, Any]] = {"lease_timeout_s": 3600}
 """Nobody is taken for dead: what goes on all the same was handed over."""
 
 SLOWLY: Final = ask_to_count(400, pace_ms=50)
@@ -55,7 +55,7 @@ _ROOT: Final = str(Path(__file__).parents[2])
 _LIFETIME_S: Final = 300
 _LOOK_EVERY_S: Final = 0.01
 _LOG, _NOTEBOOK, _HURRY = "workers.log", "notebook", "hurry"
-_IMPORTED: Final = ["indelible.app", "sqlalchemy.dialects.postgresql.asyncpg", "asyncpg", "aiosqlite", "pytest"]
+_IMPORTED: Final = ["indelible.app.app", "sqlalchemy.dialects.postgresql.asyncpg", "asyncpg", "aiosqlite", "pytest"]
 
 
 async def wait_until(is_so: Callable[[], bool | Awaitable[bool]], *, what: str = "") -> None:
@@ -109,14 +109,14 @@ class WorkerProcess:
     async def kill(self) -> None:
         """`kill -9`; returns when it is dead."""
         self.send(signal.SIGKILL)
-        await self.wait_for_end()
+        await self.wait()
 
     async def leave(self) -> None:
         """As a deploy does it. Fails if it does not end in good order."""
         self.send(signal.SIGTERM)
-        assert await self.wait_for_end() == 0
+        assert await self.wait() == 0
 
-    async def wait_for_end(self) -> int | None:
+    async def wait(self) -> int | None:
         await asyncio.to_thread(self._process.join, DEADLINE_S)
         return self._process.exitcode
 
@@ -199,6 +199,6 @@ async def open_fleet(database: str, engine: AsyncEngine, directory: Path) -> Asy
     finally:
         fleet.end()
         for process in fleet.processes:
-            await process.wait_for_end()
+            await process.wait()
         print(fleet.read_log())  # noqa: T201  (pytest shows it with a test that failed)
     assert fleet.read_errors() == []

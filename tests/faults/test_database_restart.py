@@ -20,8 +20,8 @@ from tests.store.test_broken_databases import crash
 
 import indelible
 from indelible.errors import StoreFailed
-from indelible.store.engine import open_engine
-from indelible.store.migrate import migrate
+from indelible.store.database.engine import open_engine
+from indelible.store.database.migrate import migrate
 
 CHATS = 3
 
@@ -39,7 +39,7 @@ async def test_chats_go_on_when_the_database_comes_back(
     own_server: Any, own_engine: AsyncEngine, tmp_path: Path
 ) -> None:
     address = f"postgresql://postgres@/postgres?host={own_server.pgdata}"
-    async with open_fleet(address, own_engine, tmp_path) as fleet, indelible.open(address, work=False) as app:
+    async with open_fleet(address, own_engine, tmp_path) as fleet, indelible.open(address, worker=False) as app:
         await fleet.start(**SHORT_LEASES)
         await fleet.start(**SHORT_LEASES)
         witnesses = [Witness(await app.create(SLOWLY)) for _ in range(CHATS)]

@@ -18,10 +18,10 @@ from tests.faults.counting import ask_to_count
 from tests.faults.fleet import ENDLESS_LEASES, Fleet, wait_until
 from tests.faults.witness import Witness, watching
 
-from indelible.app import App
+from indelible.app.app import App
 from indelible.clock import SystemClock
-from indelible.store.engine import begin_read
-from indelible.store.tables import attempts, chats, journal
+from indelible.store.database.engine import begin_read
+from indelible.store.database.tables import attempts, chats, journal
 
 SEED = 6
 ROUNDS = 10
@@ -55,7 +55,7 @@ async def test_whenever_workers_die_all_that_was_seen_is_kept_and_every_turn_end
     for witness in witnesses:
         stored = await witness.check(fleet.engine)
         assert len(stored.turns) == sent[witness.chat]
-        assert (stored.chat.status, list(stored.queue)) == ("waiting", [])
+        assert (stored.chat.status, list(stored.queue)) == ("idle", [])
         assert all(turn.outcome in ("complete", "interrupted") for turn in stored.turns)
 
 

@@ -11,7 +11,7 @@ from tests.faults.counting import ask_to_count
 from tests.faults.fleet import ENDLESS_LEASES, SLOWLY, Fleet
 from tests.faults.witness import Witness, wait_for_words, watching
 
-from indelible.app import App
+from indelible.app.app import App
 
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
 

@@ -18,10 +18,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from tests.faults.fleet import DEFAULT_LEASES, ENDLESS_LEASES, SHORT_LEASES, SLOWLY, Fleet, WorkerProcess, wait_until
 from tests.faults.witness import Witness, wait_for_words, watching
 
-from indelible.app import App
+from indelible.app.app import App
 from indelible.settings import load_settings
-from indelible.store.engine import begin_read
-from indelible.store.tables import attempts, journal, messages, turns, workers
+from indelible.store.database.engine import begin_read
+from indelible.store.database.tables import attempts, journal, messages, turns, workers
 
 pytestmark = pytest.mark.parametrize("migrated", ["postgresql"], indirect=True)
 
@@ -70,7 +70,7 @@ async def test_chats_of_a_killed_worker_go_on_at_the_other(
 ) -> None:
     """How long it really takes is measured by `python -m bench worker`; here it is what the settings allow for."""
     settings = load_settings(**leases)
-    assert settings.dead_after_s + settings.poll_s < within_s
+    assert settings.lease_timeout_s + settings.poll_interval_s < within_s
     await fleet.start(**leases)
     await fleet.start(**leases)
     witnesses = await ask_all(app, 3)

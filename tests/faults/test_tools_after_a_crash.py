@@ -13,11 +13,11 @@ from sqlalchemy import select
 from tests.faults.counting import CALL_TOOLS, TOOL_NAMES, read_notebook
 from tests.faults.fleet import SHORT_LEASES, Fleet, wait_until
 
-from indelible.app import App
-from indelible.fold import OUTCOME_UNKNOWN
-from indelible.store.engine import begin_read
-from indelible.store.tables import tool_runs
-from indelible.testing.wholeness import find_faults, load_chat
+from indelible.app.app import App
+from indelible.content.assemble import OUTCOME_UNKNOWN
+from indelible.store.database.engine import begin_read
+from indelible.store.database.tables import tool_runs
+from indelible.testing.invariants import find_faults, load_chat
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told to leave"])
@@ -28,13 +28,13 @@ async def test_no_tool_runs_twice_unless_it_may_and_the_model_is_told(
     chat = await app.create(CALL_TOOLS)
     await wait_until(lambda: has_begun(fleet), what="tools that have begun")
     first.send(how)
-    await first.wait_for_end()
+    await first.wait()
     assert [name for name, _ in read_notebook(fleet.notebook)].count("late") == 0
 
     await fleet.start(**SHORT_LEASES)
 
     async def has_ended() -> bool:
-        return await chat.status() == "waiting"
+        return await chat.status() == "idle"
 
     await wait_until(has_ended, what="the end of the turn")
     runs = read_notebook(fleet.notebook)

@@ -18,10 +18,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.faults.counting import read_reply_to
 from tests.faults.fleet import wait_until
 
-from indelible.app import Chat
+from indelible.app.chat import Chat
 from indelible.content import Text, TextDelta, decode_blocks
-from indelible.events import FeedEvent
-from indelible.testing.wholeness import StoredChat, find_faults, load_chat
+from indelible.machine.events import FeedEvent
+from indelible.testing.invariants import StoredChat, find_faults, load_chat
 
 _RESTLESS_AFTER: Final = 7
 

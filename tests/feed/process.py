@@ -17,16 +17,16 @@ from tests.store.driver import Driver
 from indelible.clock import Clock
 from indelible.content import Finish, Part, ReasoningDelta, TextDelta, ToolCall, ToolResult
 from indelible.errors import StoreFailed
-from indelible.events import FeedEvent, Position
 from indelible.feed import Feed, Reader, Tail
-from indelible.feed.weave import covers
+from indelible.feed.timeline import covers
 from indelible.machine import commands as c
+from indelible.machine.events import FeedEvent, Position
 from indelible.notify import LocalNotifier, Notifier
-from indelible.store.append import JournalRow
-from indelible.store.journal import Journal, JournalWriter
-from indelible.store.news import News
-from indelible.store.port import Description, Outcome
-from indelible.store.sql import SqlStore
+from indelible.store.journal.append import JournalRow
+from indelible.store.journal.writer import Journal, JournalWriter
+from indelible.store.protocol import ChatPatch, Outcome
+from indelible.store.queries.changes import Changes
+from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
 
 PATIENCE_S = 100
@@ -42,12 +42,12 @@ class CountingStore(SqlStore):
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def news(self, chat_id: str, after: Position) -> News:
+    async def changes(self, chat_id: str, after: Position) -> Changes:
         """While the gate is closed, what was read is held back."""
         self._note("news")
-        news = await super().news(chat_id, after)
+        changes = await super().changes(chat_id, after)
         await self.gate.wait()
-        return news
+        return changes
 
     async def positions(self, chat_ids: Sequence[str]) -> dict[str, Position]:
         self._note("positions")
@@ -242,7 +242,7 @@ async def say_everything(talk: Talk) -> None:
     await talk.close(c.CommitStep, TextDelta("1", "All of it in the last row."), Finish("tool_calls"))
     await talk.start()
     await talk.speak("Let me")
-    await talk.do(c.Describe(), description=Description(title="Rain"))
+    await talk.do(c.UpdateChat(), description=ChatPatch(title="Rain"))
     await talk.do(c.Interrupt())
     await talk.close(c.FinishInterruption, TextDelta("1", " thi"))
     await talk.start()

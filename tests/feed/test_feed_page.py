@@ -11,9 +11,9 @@ import pytest
 from tests.feed.process import Process, say_everything
 
 from indelible.content import encode
-from indelible.events import KINDS
 from indelible.feed.cursor import START
 from indelible.machine.commands import Send
+from indelible.machine.events import KINDS
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "feed.md").read_text()
 SECTIONS = dict(re.findall(r"^### `(\w+)`\n(.*?)(?=^###|\Z)", PAGE, re.MULTILINE | re.DOTALL))

@@ -10,11 +10,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.feed.process import PATIENCE_S, Process, Talk, poll, read_text, wait_until
 from tests.store.driver import settle_in
 
-from indelible.events import FeedEvent
 from indelible.feed import Reader
-from indelible.machine.commands import Describe, FinishTurn
-from indelible.store.port import Description, Words
-from indelible.store.sql import SqlStore
+from indelible.machine.commands import FinishTurn, UpdateChat
+from indelible.machine.events import FeedEvent
+from indelible.store.protocol import ChatPatch, Words
+from indelible.store.sql_store import SqlStore
 
 BUFFER_BYTES = 8 * 1024
 RESYNC_BYTES = 64 * 1024
@@ -166,7 +166,7 @@ async def test_a_reader_that_knows_more_than_its_watch_has_a_cursor_of_its_own(
     talk = await begin(process)
     async with process.read(talk) as before:
         await before.everything()
-        await SqlStore(engine).execute(talk.id, Describe(), Words(description=Description(title="Rain")))
+        await SqlStore(engine).execute(talk.id, UpdateChat(), Words(description=ChatPatch(title="Rain")))
         async with process.read(talk) as after:
             await after.everything()
             await talk.speak("Hello")
@@ -184,15 +184,15 @@ async def test_a_reader_that_knows_more_than_its_watch_has_a_cursor_of_its_own(
 async def test_what_is_at_hand_can_be_taken_without_waiting(process: Process) -> None:
     talk = await begin(process)
     async with process.feed.open(talk.id) as reader:
-        assert reader.take_at_hand() is None  # its snapshot has to be read first
+        assert reader.get_nowait() is None  # its snapshot has to be read first
         await go_live(reader, talk)
-        assert reader.take_at_hand() is None
+        assert reader.get_nowait() is None
         await talk.speak("a")
         await talk.speak("b")
-        told = [reader.take_at_hand(), reader.take_at_hand(), reader.take_at_hand()]
+        told = [reader.get_nowait(), reader.get_nowait(), reader.get_nowait()]
         process.feed.close()
-        end = reader.take_at_hand()
-        after_the_end = reader.take_at_hand()
+        end = reader.get_nowait()
+        after_the_end = reader.get_nowait()
 
     assert read_text([event for event in told if event is not None]) == "ab"
     assert told[2] is None

@@ -10,10 +10,10 @@ import pytest
 from tests.feed.process import Process, Talk, read_text, say_everything
 
 from indelible.content import Finish, Text, ToolResult, decode_blocks, encode
-from indelible.events import KINDS, FeedEvent, Position
+from indelible.content.assemble import assemble
 from indelible.feed.cursor import START, Cursors
-from indelible.fold import fold
 from indelible.machine.commands import FinishTurn
+from indelible.machine.events import KINDS, FeedEvent, Position
 from indelible.testing import ManualClock
 
 FAR_OFF = datetime(2099, 1, 1, tzinfo=UTC)
@@ -88,7 +88,7 @@ async def test_what_an_attempt_said_is_what_the_message_says_that_ends_it(proces
     ends = [event for event in whole if event.kind == "message" and event.data["attempt"]]
     assert len(ends) == 7
     for event in ends:
-        previewed = fold(part for row in told[event.data["attempt"]] for part in row.parts)
+        previewed = assemble(part for row in told[event.data["attempt"]] for part in row.parts)
         said = decode_blocks(encode(event.data["message"]["blocks"]))
         assert [block.text for block in said] == [
             block.text for block in previewed if not isinstance(block, ToolResult)

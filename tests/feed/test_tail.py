@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from indelible.feed import Tail
-from indelible.store.append import JournalRow
+from indelible.store.journal.append import JournalRow
 
 ONE = JournalRow("attempt_1", 1, 1, b"[]")
 TWO = JournalRow("attempt_2", 1, 1, b"[]")
@@ -13,8 +13,8 @@ def test_a_row_reaches_exactly_the_watch_of_its_chat() -> None:
     tail = Tail()
     first: list[JournalRow] = []
     second: list[JournalRow] = []
-    tail.watch("chat_1", first.append)
-    tail.watch("chat_2", second.append)
+    tail.channel("chat_1", first.append)
+    tail.channel("chat_2", second.append)
     tail.attach("attempt_1", "chat_1")
     tail.attach("attempt_2", "chat_2")
 
@@ -26,7 +26,7 @@ def test_a_row_reaches_exactly_the_watch_of_its_chat() -> None:
 def test_rows_of_chats_that_nobody_reads_go_nowhere() -> None:
     tail = Tail()
     seen: list[JournalRow] = []
-    tail.watch("chat_1", seen.append)
+    tail.channel("chat_1", seen.append)
     tail.attach("attempt_2", "chat_2")
 
     tail.committed([ONE, TWO])  # the one is attached to no chat, the other's chat has no reader
@@ -37,7 +37,7 @@ def test_rows_of_chats_that_nobody_reads_go_nowhere() -> None:
 def test_what_is_detached_or_unwatched_is_told_no_more() -> None:
     tail = Tail()
     seen: list[JournalRow] = []
-    tail.watch("chat_1", seen.append)
+    tail.channel("chat_1", seen.append)
     tail.attach("attempt_1", "chat_1")
     tail.committed([ONE])
 

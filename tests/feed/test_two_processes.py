@@ -13,8 +13,8 @@ from indelible.content import Finish
 from indelible.feed.cursor import START
 from indelible.machine.commands import FinishTurn, Interrupt
 from indelible.notify import SEND_INTERVAL_S, PostgresNotifier
-from indelible.store.engine import open_engine
-from indelible.store.migrate import migrate
+from indelible.store.database.engine import open_engine
+from indelible.store.database.migrate import migrate
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from indelible.content import Block, Message, Part, Reasoning, Text, ToolCall, ToolResult
+from indelible.content.assemble import assemble, finalize
 from indelible.errors import Interrupted
-from indelible.fold import fold, seal
-from indelible.loop import Cause, Scope, StepRecord, TurnResult, run
-from indelible.models.port import Model
+from indelible.loop import CancelScope, Cause, FinishedStep, TurnResult, run
+from indelible.models.protocol import Model
 from indelible.models.retry import RetryEvent
 from indelible.testing import ManualClock
 
@@ -43,13 +43,13 @@ class StageClock(ManualClock):
 
 class Stage:
     def __init__(self) -> None:
-        self.scope = Scope()
+        self.scope = CancelScope()
         self.sleeping = asyncio.Event()
         self.clock: ManualClock = StageClock(self.sleeping)
         self.published: list[Part] = []
-        self.saved: list[StepRecord] = []
+        self.saved: list[FinishedStep] = []
         self.answers: list[Answer] = []
-        self.scopes: list[tuple[Scope, Cause | None]] = []
+        self.scopes: list[tuple[CancelScope, Cause | None]] = []
         self.attempts: list[tuple[int, int]] = []
         self.retries: list[RetryEvent] = []
         self.save_errors: list[BaseException] = []
@@ -85,7 +85,7 @@ class Stage:
             if self.count(kind) >= times:
                 event.set()
 
-    async def save(self, step: StepRecord, scope: Scope) -> Sequence[Message] | None:
+    async def save(self, step: FinishedStep, scope: CancelScope) -> Sequence[Message] | None:
         self.saved.append(step)
         self.scopes.append((scope, scope.cause))
         number = len(self.saved)
@@ -111,7 +111,7 @@ class Stage:
             await event.wait()
 
     @property
-    def only(self) -> StepRecord:
+    def only(self) -> FinishedStep:
         """The one step that was saved, which saw a scope of its own that was live."""
         (step,) = self.saved
         ((scope, cause),) = self.scopes
@@ -119,9 +119,9 @@ class Stage:
         assert scope is not self.scope
         return step
 
-    def sealed(self, step: StepRecord) -> list[Block]:
+    def finalized(self, step: FinishedStep) -> list[Block]:
         """What the step has to hold, if all that was published belongs to it."""
-        return seal(fold(self.published), step.reason, step.ended_at)
+        return finalize(assemble(self.published), step.reason, step.ended_at)
 
 
 @pytest.fixture

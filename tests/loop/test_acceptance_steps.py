@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +18,7 @@ import pytest
 from indelible import tool
 from indelible.content import Block, Message, Part, Text, TextDelta, ToolCall, ToolResult, ToolSpec, ToolStarted, Usage
 from indelible.errors import Interrupted, LeaseLost, ModelFailed, Shutdown
-from indelible.loop import RetryPolicy, StepRecord, TurnResult, run
+from indelible.loop import Cause, FinishedStep, RetryPolicy, TurnResult, run
 from indelible.models import CallOptions
 from indelible.testing import ManualClock, ScriptedModel, parts
 
@@ -249,7 +250,7 @@ async def test_s18_holds_for_a_plain_save(stage: Stage) -> None:
 
 
 async def test_s20_a_save_during_a_shutdown_or_a_lost_lease_never_makes_the_run_interrupted(stage: Stage) -> None:
-    stage.answers = [stage.scope.lose_lease]
+    stage.answers = [partial(stage.scope.cancel, Cause.LEASE_LOST)]
     with pytest.raises(LeaseLost):
         await stage.start(ScriptedModel([ASK]), tools=[weather])
     assert len(stage.saved) == 1
@@ -535,7 +536,7 @@ async def test_the_callers_messages_are_not_changed(stage: Stage) -> None:
 
 
 async def test_publish_and_save_may_be_plain_functions(stage: Stage) -> None:
-    saved: list[StepRecord] = []
+    saved: list[FinishedStep] = []
     published: list[Part] = []
     await stage.start(
         ScriptedModel([ANSWER]), persist_step=lambda step, scope: saved.append(step), publish=published.append

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,7 +31,7 @@ from indelible.content import (
     ToolStarted,
 )
 from indelible.errors import Interrupted, LeaseLost, ModelFailed, Shutdown
-from indelible.loop import Scope
+from indelible.loop import CancelScope, Cause
 from indelible.metrics import Metrics
 from indelible.models import Call
 from indelible.testing import ManualClock, ScriptedModel, parts
@@ -77,7 +78,7 @@ def hang_after(*said: Part) -> ScriptedModel:
 
 async def test_s1_a_stop_that_the_provider_reports_as_a_cancellation_keeps_the_text(stage: Stage) -> None:
     await stage.interrupt_at(TextDelta, hang_after(*HELLO), times=2)
-    assert stage.only.blocks == [Text("Hello")] == stage.sealed(stage.only)
+    assert stage.only.blocks == [Text("Hello")] == stage.finalized(stage.only)
     assert stage.only.partial
     assert stage.only.reason == "interrupted"
 
@@ -133,7 +134,7 @@ async def test_a_part_that_follows_a_stop_from_inside_the_stream_is_published_wh
 
     with pytest.raises(Interrupted):
         await stage.start(ScriptedModel([stream]), publish=publish)
-    assert stage.only.blocks == stage.sealed(stage.only)
+    assert stage.only.blocks == stage.finalized(stage.only)
     assert stage.only.blocks[0] in (Text("Hel"), Text("Hello"))
 
 
@@ -190,7 +191,7 @@ async def test_s13_a_stop_in_tool_arguments_keeps_the_text_and_saves_on_a_live_s
     await stop_in_half_a_call(stage)
     assert Text("Reading") in stage.only.blocks
     assert stage.only.partial
-    assert stage.only.blocks == stage.sealed(stage.only)
+    assert stage.only.blocks == stage.finalized(stage.only)
 
 
 async def test_s14_a_stop_in_tool_arguments_keeps_the_call_with_its_raw_arguments(stage: Stage) -> None:
@@ -366,7 +367,7 @@ SEARCH: list[list[Part]] = [
     [parts.tool_input_start("s1", "web_search", provider_executed=True), parts.tool_input_delta("s1", '{"q": "rai')],
     [
         parts.tool_call("s1", "web_search", '{"q": "rain"}', provider_executed=True),
-        parts.reasoning_delta("r", "waiting"),
+        parts.reasoning_delta("r", "idle"),
     ],
 ]
 
@@ -434,7 +435,7 @@ async def test_stop_between_stream_and_tools_answers_every_call(stage: Stage, sp
 async def test_stop_while_tools_run_keeps_the_results_that_came(stage: Stage, spell: Spell) -> None:
     await stage.interrupt_at(ToolResult, ScriptedModel([ASK_BOTH]), tools=[blocked, quick])
     assert spell(stage.only.blocks)[2:] == [("error", "c1", "blocked"), ("result", "c2", "quick")]
-    assert stage.only.blocks == stage.sealed(stage.only)
+    assert stage.only.blocks == stage.finalized(stage.only)
     assert stage.only.blocks[-1] == ToolResult(call_id="c2", name="quick", output="quick result")
 
 
@@ -583,7 +584,7 @@ async def test_stop_waits_for_a_publish_that_has_begun(stage: Stage) -> None:
     may_go_on.set()
     with pytest.raises(Interrupted):
         await task
-    assert stage.only.blocks == [Text("Hello")] == stage.sealed(stage.only)
+    assert stage.only.blocks == [Text("Hello")] == stage.finalized(stage.only)
 
 
 async def test_stop_from_another_thread_comes_through(stage: Stage) -> None:
@@ -665,7 +666,7 @@ async def test_s24_the_second_save_answers_the_clients_calls(stage: Stage, spell
 class StopAtStepEnd(Metrics):
     """Metrics that press Stop in the one moment between the last check and the save."""
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: CancelScope) -> None:
         super().__init__()
         self._scope = scope
 
@@ -693,8 +694,8 @@ async def test_s25_a_stop_during_the_save_lets_it_finish_and_saves_no_second_tim
 
 
 async def test_s19_a_server_that_shuts_down_while_a_tool_is_blocked_is_no_interrupt(stage: Stage) -> None:
-    server = Scope()
-    task = stage.start(ScriptedModel([ASK]), tools=[blocked], scope=Scope(server))
+    server = CancelScope()
+    task = stage.start(ScriptedModel([ASK]), tools=[blocked], scope=CancelScope(server))
     await stage.heard(ToolStarted)
     server.shutdown()
     with pytest.raises(Shutdown):
@@ -870,12 +871,12 @@ async def test_a_shutdown_during_the_save_lets_it_finish_and_is_still_a_shutdown
     assert len(stage.saved) == 1
 
 
-@pytest.mark.parametrize(("stop", "error"), [("shutdown", Shutdown), ("lose_lease", LeaseLost)])
+@pytest.mark.parametrize(("stop", "error"), [(Cause.SHUTDOWN, Shutdown), (Cause.LEASE_LOST, LeaseLost)])
 async def test_a_save_that_answers_interrupted_does_not_outweigh_a_shutdown_or_a_lost_lease(
-    stage: Stage, stop: str, error: type[Exception]
+    stage: Stage, stop: Cause, error: type[Exception]
 ) -> None:
     def stop_and_answer_interrupted() -> Interrupted:
-        getattr(stage.scope, stop)()
+        stage.scope.cancel(stop)
         return Interrupted()
 
     stage.answers = [stop_and_answer_interrupted]
@@ -907,7 +908,7 @@ async def test_a_shutdown_that_follows_an_interrupt_lets_it_save(stage: Stage) -
 async def test_a_lost_lease_saves_nothing(stage: Stage) -> None:
     task = stage.start(hang_after(*HELLO))
     await stage.heard(TextDelta)
-    stage.scope.lose_lease()
+    stage.scope.cancel(Cause.LEASE_LOST)
     with pytest.raises(LeaseLost):
         await task
     assert stage.saved == []
@@ -930,7 +931,7 @@ async def test_a_lease_that_is_lost_while_a_stopped_tool_ends_saves_nothing(stag
     await begun.wait()
     stage.scope.interrupt()
     await stage.clock.advance(1)
-    stage.scope.lose_lease()
+    stage.scope.cancel(Cause.LEASE_LOST)
     let_go.set()
     with pytest.raises(LeaseLost):
         await task
@@ -952,7 +953,7 @@ async def test_a_lease_that_is_lost_after_the_stop_makes_nothing_be_saved(stage:
     await stage.heard(TextDelta)
     stage.scope.interrupt()
     await stage.clock.advance(0)
-    stage.scope.lose_lease()
+    stage.scope.cancel(Cause.LEASE_LOST)
     let_go.set()
     with pytest.raises(LeaseLost):
         await task
@@ -961,7 +962,7 @@ async def test_a_lease_that_is_lost_after_the_stop_makes_nothing_be_saved(stage:
 
 async def test_a_lease_that_is_lost_between_two_saves_makes_nothing_be_saved_again(stage: Stage) -> None:
     def lose_it() -> Interrupted:
-        stage.scope.lose_lease()
+        stage.scope.cancel(Cause.LEASE_LOST)
         return Interrupted()
 
     stage.answers = [lose_it]
@@ -974,7 +975,7 @@ async def test_a_lease_that_is_lost_between_two_saves_makes_nothing_be_saved_aga
 
 
 async def test_a_lease_that_is_lost_during_the_save_after_a_stop_ends_so(stage: Stage) -> None:
-    stage.answers = [stage.scope.lose_lease]
+    stage.answers = [partial(stage.scope.cancel, Cause.LEASE_LOST)]
     task = stage.start(hang_after(*HELLO))
     await stage.heard(TextDelta)
     stage.scope.interrupt()
@@ -1003,16 +1004,16 @@ async def test_nothing_is_published_after_the_lease_is_lost(stage: Stage) -> Non
 
     task = stage.start(ScriptedModel([stream]))
     await stage.heard(TextDelta)
-    stage.scope.lose_lease()
+    stage.scope.cancel(Cause.LEASE_LOST)
     with pytest.raises(LeaseLost):
         await task
     assert stage.published == [parts.text_delta("1", "Hello")]
 
 
-@pytest.mark.parametrize(("stop", "error"), [("shutdown", Shutdown), ("lose_lease", LeaseLost)])
+@pytest.mark.parametrize(("stop", "error"), [(Cause.SHUTDOWN, Shutdown), (Cause.LEASE_LOST, LeaseLost)])
 @pytest.mark.parametrize("hook", ["publish", "on_retry", "on_attempt"])
 async def test_a_hook_that_fails_because_of_a_shutdown_or_a_lost_lease_makes_nothing_be_saved(
-    stage: Stage, hook: str, stop: str, error: type[Exception]
+    stage: Stage, hook: str, stop: Cause, error: type[Exception]
 ) -> None:
     """The journal refuses the next part, or the store the next attempt: that is how a lost lease is often met."""
 
@@ -1020,7 +1021,7 @@ async def test_a_hook_that_fails_because_of_a_shutdown_or_a_lost_lease_makes_not
         if hook == "publish" and not isinstance(given[0], Finish):
             stage.publish(given[0])
         elif given != (1, 1):
-            getattr(stage.scope, stop)()
+            stage.scope.cancel(stop)
             raise OSError("refused")
 
     last: Any = parts.finish() if hook == "publish" else ConnectionResetError()
@@ -1080,4 +1081,4 @@ async def test_half_of_a_call_is_kept_as_it_was_published(stage: Stage) -> None:
         times=7,
     )
     assert stage.only.blocks[0] == ToolCall(id="c1", name="write", arguments='{"a": "')
-    assert stage.only.blocks == stage.sealed(stage.only)
+    assert stage.only.blocks == stage.finalized(stage.only)

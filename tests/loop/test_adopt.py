@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from indelible.content import Finish, Message, Part, Text, ToolCall, ToolResult, ToolStarted, Usage
+from indelible.content.assemble import OUTCOME_UNKNOWN
 from indelible.errors import Interrupted, ModelFailed
-from indelible.fold import OUTCOME_UNKNOWN
 from indelible.testing import ScriptedModel, parts
 from indelible.tools import tool
 

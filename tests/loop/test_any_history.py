@@ -1,8 +1,8 @@
-"""Promise P8 for arbitrary histories: whatever happened, the next request is legal.
+"""UncancellableFuture P8 for arbitrary histories: whatever happened, the next request is legal.
 
 Two kinds. *Hostile* histories are made of anything: ids that repeat, results before their calls,
 calls in the user's mouth, other providers' private blocks, halves of characters. *Honest* ones are
-what fold.py makes of a stream that was cut anywhere, for any reason. legality.py judges both.
+what assemble.py makes of a stream that was cut anywhere, for any reason. legality.py judges both.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from indelible.content import (
     ToolInputStart,
     ToolResult,
 )
-from indelible.fold import fold, seal, to_messages
-from indelible.loop.legality import check_legality
-from indelible.loop.prompt import build_prompt, from_newest_compaction, mark_cache
-from indelible.models.port import PromptMessage
+from indelible.content.assemble import assemble, finalize, to_messages
+from indelible.loop.prompt.build import build_prompt, from_newest_compaction, mark_cache
+from indelible.models.protocol import PromptMessage
+from indelible.testing.legality import check_legality
 
 EXAMPLES = settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "300")))
 
@@ -166,9 +166,9 @@ def attempts(draw: st.DrawFn) -> list[Message]:
     cut_at = draw(st.integers(0, len(parts)))
     reason = None if cut_at == len(parts) else draw(st.sampled_from(REASONS))
     provider, model = draw(PROVIDERS), draw(st.sampled_from(["m1", "m2"]))
-    sealed = seal(fold(parts[:cut_at]), reason, AT)
+    finalized = finalize(assemble(parts[:cut_at]), reason, AT)
     partial = reason is not None
-    return to_messages(sealed, partial=partial, reason=reason, provider=provider, model=model)
+    return to_messages(finalized, partial=partial, reason=reason, provider=provider, model=model)
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""Promise P8 through the loop: however a turn ended, the next request is legal, for whichever provider.
+"""UncancellableFuture P8 through the loop: however a turn ended, the next request is legal, for whichever provider.
 
 Hypothesis draws a conversation: what the models say, with which tools, where they fail, where somebody
 presses Stop. Each turn is a real `run`; a `Chat` keeps what it saves, the way a store does: the steps, the
@@ -21,15 +21,15 @@ from hypothesis import strategies as st
 
 from indelible import tool
 from indelible.content import Message, Part, StreamError, Text, ToolCall, ToolResult, ToolSpec
+from indelible.content.assemble import assemble, finalize, to_messages
 from indelible.errors import Interrupted, ModelFailed, Shutdown
-from indelible.fold import fold, seal, to_messages
-from indelible.loop import RetryPolicy, Scope, StepRecord, run
-from indelible.loop.compact import make_summary
-from indelible.loop.legality import check_legality
-from indelible.loop.prompt import build_prompt, mark_cache
+from indelible.loop import CancelScope, FinishedStep, RetryPolicy, run
+from indelible.loop.prompt.build import build_prompt, mark_cache
+from indelible.loop.prompt.compact import make_summary
 from indelible.models import Call
 from indelible.testing import ManualClock, ScriptedModel, parts
-from indelible.tools.box import AnyTool
+from indelible.testing.legality import check_legality
+from indelible.tools.toolset import AnyTool
 
 EXAMPLES = settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "300")))
 PROVIDERS = ("anthropic", "openai")
@@ -130,7 +130,7 @@ pieces: st.SearchStrategy[list[Part]] = st.one_of(
     st.builds(
         stream_call, st.sampled_from(IDS), st.sampled_from(CALLED), st.sampled_from(["{}", "{}", "", '{"a": ', "[]"])
     ),
-    st.builds(stream_search, st.sampled_from(["s1", "s2"]), st.sampled_from([None, "dry", {"sealed": [1]}])),
+    st.builds(stream_search, st.sampled_from(["s1", "s2"]), st.sampled_from([None, "dry", {"finalized": [1]}])),
 )
 ends = st.one_of(st.sampled_from(FINISHES).map(lambda finish: [finish]), st.sampled_from(FAILURES))
 scripts = st.builds(
@@ -172,7 +172,7 @@ class Chat:
         if turn.cut_before is not None:
             del self.messages[1 + turn.cut_before :]
         self.messages.append(say("user", "Rain?"))
-        self._turn, self._scope, self._happened = turn, Scope(), 0
+        self._turn, self._scope, self._happened = turn, CancelScope(), 0
         model = ScriptedModel(
             [*map(self._play, turn.scripts), *[self._play([*stream_text("Dry."), parts.finish()])] * 20],
             provider=turn.provider,
@@ -208,7 +208,7 @@ class Chat:
             return "interrupted"
         except Shutdown:
             self.messages += to_messages(
-                seal(fold(self._journal), "handed_over", None),
+                finalize(assemble(self._journal), "handed_over", None),
                 partial=True,
                 reason="handed_over",
                 provider=turn.provider,
@@ -249,7 +249,7 @@ class Chat:
         self._journal.append(part)
         self._happen()
 
-    def _save(self, step: StepRecord, scope: Scope) -> list[Message]:
+    def _save(self, step: FinishedStep, scope: CancelScope) -> list[Message]:
         returned = []
         if step.reason == "failed" and not step.last:
             returned.append(say("user", "Go on where you stopped.", visibility="model"))

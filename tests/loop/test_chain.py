@@ -17,12 +17,12 @@ from msgspec.structs import replace
 from indelible import tool
 from indelible.content import File, Message, Reasoning, StreamError, Text, TextDelta, ToolCall, ToolResult
 from indelible.errors import Interrupted, ModelFailed
-from indelible.loop import RetryPolicy, Scope, StepRecord
-from indelible.loop.chain import plan_chain
-from indelible.loop.compact import make_summary
+from indelible.loop import CancelScope, FinishedStep, RetryPolicy
+from indelible.loop.prompt.compact import make_summary
+from indelible.loop.prompt.response_chain import plan_chain
 from indelible.metrics import Metrics
 from indelible.models import Call, CallOptions
-from indelible.models.failures import classify, classify_response
+from indelible.models.failures.classify import classify, classify_response
 from indelible.testing import ManualClock, ScriptedModel, parts
 from indelible.testing.model import Script, Step
 
@@ -347,7 +347,7 @@ class Store:
     def send(self, text: str) -> None:
         self.messages.append(say("user", text))
 
-    def save(self, step: StepRecord, scope: Scope) -> None:
+    def save(self, step: FinishedStep, scope: CancelScope) -> None:
         self.messages += step.messages()
 
     def forget_ids(self) -> None:
@@ -523,7 +523,7 @@ async def test_a_stop_from_within_a_callback_asks_the_model_no_more(stage: Stage
 async def test_the_chain_is_left_before_the_second_step(stage: Stage, *, disable: bool, reload: bool) -> None:
     chat = Chat(WHOLE)
 
-    def save(step: StepRecord, scope: Scope) -> None:
+    def save(step: FinishedStep, scope: CancelScope) -> None:
         chat.messages = [*chat.messages, *step.messages()]
 
     model = ScriptedModel([ASK, ASK, ANSWER], provider="openai")

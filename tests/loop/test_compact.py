@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from indelible import tool
 from indelible.content import File, Message, Reasoning, Text, ToolCall, ToolResult, encode
 from indelible.errors import Interrupted, ModelFailed, Shutdown
-from indelible.loop import RetryPolicy, Scope
-from indelible.loop.compact import count_verbatim, make_summary, should_compact, summarise, to_transcript
-from indelible.loop.legality import assert_legal
-from indelible.loop.prompt import build_prompt, from_newest_compaction
+from indelible.loop import CancelScope, RetryPolicy
+from indelible.loop.prompt.build import build_prompt, from_newest_compaction
+from indelible.loop.prompt.compact import count_verbatim, make_summary, should_compact, summarise, to_transcript
 from indelible.models import Call, CallOptions, PromptMessage
 from indelible.testing import ManualClock, ScriptedModel, parts
+from indelible.testing.legality import assert_legal
 from indelible.testing.model import Script, Step
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def grow(chat: list[list[Piece]]) -> list[list[Message]]:
 
 def compact(history: list[Message]) -> tuple[Message | None, list[Call]]:
     model = ScriptedModel([SUMMARY])
-    return asyncio.run(summarise(model, history, scope=Scope(), clock=ManualClock())), model.calls
+    return asyncio.run(summarise(model, history, scope=CancelScope(), clock=ManualClock())), model.calls
 
 
 @EXAMPLES
@@ -276,7 +276,7 @@ def test_a_request_that_only_the_first_summary_holds_survives_the_second() -> No
 
 
 async def ask_for_summary(history: list[Message], model: ScriptedModel | None = None) -> Message | None:
-    return await summarise(model or ScriptedModel([SUMMARY]), history, scope=Scope(), clock=ManualClock())
+    return await summarise(model or ScriptedModel([SUMMARY]), history, scope=CancelScope(), clock=ManualClock())
 
 
 async def test_a_summary_is_a_message_that_only_the_model_sees() -> None:
@@ -318,7 +318,7 @@ async def test_what_no_model_sees_is_no_reason_for_a_summary() -> None:
 async def test_a_transcript_that_is_too_long_itself_is_cut_in_the_middle() -> None:
     model = ScriptedModel([SUMMARY])
     history = [say("user", "Begin. " + "x" * 200_000 + " End."), *RECENT]
-    await summarise(model, history, scope=Scope(), clock=ManualClock(), context_limit=8192)
+    await summarise(model, history, scope=CancelScope(), clock=ManualClock(), context_limit=8192)
     transcript = read(model.calls[0].messages)[1][1]
     assert len(transcript.encode()) <= 16 * 1024
     assert "Begin." in transcript

@@ -32,9 +32,9 @@ from indelible.content import (
 from indelible.errors import Interrupted, ModelFailed, Shutdown
 from indelible.loop import RetryPolicy
 from indelible.models import Call
-from indelible.models.failures import to_error_part
+from indelible.models.failures.classify import to_error_part
 from indelible.testing import ScriptedModel, parts
-from indelible.tools.port import ToolCallRecord
+from indelible.tools.tool import ToolCallRecord
 
 if TYPE_CHECKING:
     from tests.loop.conftest import Stage
@@ -543,7 +543,7 @@ async def test_the_one_answer_to_a_stop_is_taken_and_no_more(stage: Stage) -> No
             yield parts.text_delta("1", ", and more")
 
     await stage.interrupt_at(TextDelta, ScriptedModel([stream]))
-    assert stage.only.blocks == [Text("Hello, last words")] == stage.sealed(stage.only)
+    assert stage.only.blocks == [Text("Hello, last words")] == stage.finalized(stage.only)
 
 
 async def test_the_pending_read_is_cancelled_once_however_often_one_presses_stop(stage: Stage) -> None:
@@ -708,14 +708,14 @@ async def test_pairs_of_two_blocks_that_are_cut_at_once_are_not_mixed(stage: Sta
 @pytest.mark.parametrize("lone", [chr(0xD83D), chr(0xDE00), chr(0xDE00) + chr(0xD83D)])
 async def test_a_half_that_stays_alone_is_replaced(stage: Stage, lone: str) -> None:
     await stage.start(ScriptedModel([[parts.text_delta("1", f"a{lone}"), parts.finish()]]))
-    assert stage.only.blocks == [Text("a" + "\ufffd" * len(lone))] == stage.sealed(stage.only)
+    assert stage.only.blocks == [Text("a" + "\ufffd" * len(lone))] == stage.finalized(stage.only)
 
 
 async def test_half_a_pair_at_a_stop_is_published_before_it_is_saved(stage: Stage) -> None:
     await stage.interrupt_at(
         TextDelta, ScriptedModel([[HELLO, parts.text_delta("1", " \ud83d"), parts.hang()]]), times=2
     )
-    assert stage.only.blocks == [Text("Hello \ufffd")] == stage.sealed(stage.only)
+    assert stage.only.blocks == [Text("Hello \ufffd")] == stage.finalized(stage.only)
 
 
 # --- those who listen --------------------------------------------------------------------
@@ -729,7 +729,7 @@ async def test_an_error_of_publish_ends_the_run_with_it_and_keeps_what_was_publi
 
     with pytest.raises(OSError, match="journal is closed"):
         await stage.start(ScriptedModel([[HELLO, parts.text_delta("1", "!"), parts.finish()]]), publish=publish)
-    assert stage.only.blocks == [Text("Hello")] == stage.sealed(stage.only)
+    assert stage.only.blocks == [Text("Hello")] == stage.finalized(stage.only)
     assert stage.retries == [], "the model did nothing wrong"
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from indelible.content import Block, Message, Text, ToolCall
-from indelible.loop.prompt import CUT_REMARK, build_prompt
+from indelible.loop.prompt.build import CUT_REMARK, build_prompt
+from indelible.loop.prompt.clean import COMPACTION
 from indelible.loop.run import run
-from indelible.loop.sanitise import COMPACTION
-from indelible.models.port import CallOptions
+from indelible.models.protocol import CallOptions
 from indelible.testing import ScriptedModel, parts
 
 QUESTION = Message(role="user", blocks=[Text("Count.")])

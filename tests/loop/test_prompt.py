@@ -11,10 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from indelible.content import Block, File, Message, Reasoning, Role, Source, Text, ToolCall, ToolResult
-from indelible.loop.legality import assert_legal
-from indelible.loop.pairing import NO_RESULT
-from indelible.loop.prompt import CUT_REMARK, NEXT_REMARK, build_prompt, from_newest_compaction, mark_cache
-from indelible.models.port import PromptMessage
+from indelible.loop.prompt.build import CUT_REMARK, NEXT_REMARK, build_prompt, from_newest_compaction, mark_cache
+from indelible.loop.prompt.pair import NO_RESULT
+from indelible.models.protocol import PromptMessage
+from indelible.testing.legality import assert_legal
 
 PROVIDERS = ("anthropic", "openai")
 

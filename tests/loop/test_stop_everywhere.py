@@ -53,17 +53,17 @@ from indelible.content import (
     ToolResult,
     has_visible,
 )
+from indelible.content.assemble import assemble, finalize
 from indelible.errors import Interrupted, LeaseLost, ModelFailed, Shutdown
-from indelible.fold import fold, seal
-from indelible.loop import RetryPolicy, Scope, StepRecord, ToolLimits, TurnResult, run
-from indelible.loop.ingest import Ingest
+from indelible.loop import CancelScope, FinishedStep, RetryPolicy, ToolLimits, TurnResult, run
+from indelible.loop.normalize import Normalizer
 from indelible.models import CallOptions
-from indelible.models.port import Call
+from indelible.models.protocol import Call
 from indelible.models.retry import RetryEvent
 from indelible.testing import ManualClock, ScriptedModel
 from indelible.testing.clock import ManualTimer
 from indelible.tools import Tool, ToolContext
-from indelible.tools.port import ToolCallRecord
+from indelible.tools.tool import ToolCallRecord
 
 EXAMPLES: Final = int(os.environ.get("INDELIBLE_EXAMPLES", "400"))
 """How many pairs of a scenario and a stop are tried for each way to stop: 2,000 in all."""
@@ -368,7 +368,7 @@ COMPLAINTS: list[str] = []
 
 
 class Save(NamedTuple):
-    record: StepRecord
+    record: FinishedStep
     scope_was_live: bool
 
 
@@ -386,12 +386,12 @@ class World:
         self.started: list[ToolCallRecord] = []
         self.settled_calls: list[tuple[ToolCallRecord, ToolResult]] = []
         self.saves: list[Save] = []
-        self.saved: list[StepRecord] = []
+        self.saved: list[FinishedStep] = []
         self.acts_at_stop: int | None = None
         self.saves_at_stop = 0
         self.tasks_left_behind = 0
         self.parts_too_late = 0
-        self._scope = Scope()
+        self._scope = CancelScope()
         self._stop = stop
         self._cancel_in: int | None = None
         self._started = self._over = False
@@ -564,18 +564,18 @@ class World:
         self.publishing -= 1
         self.acts += 1
 
-    def _persist(self, record: StepRecord, scope: Scope) -> Any:
+    def _persist(self, record: FinishedStep, scope: CancelScope) -> Any:
         self.acts += 1
         self.saves.append(Save(record, scope_was_live=scope.cause is None and not scope.cancelled))
         self._visit("persist")
         return self._take_time_to_persist(record) if self.scenario.persist_waits else self._end_persist(record)
 
-    async def _take_time_to_persist(self, record: StepRecord) -> None:
+    async def _take_time_to_persist(self, record: FinishedStep) -> None:
         await self._suspend(next(self._persist_waits))
         self.acts += 1
         self._end_persist(record)
 
-    def _end_persist(self, record: StepRecord) -> None:
+    def _end_persist(self, record: FinishedStep) -> None:
         """Perhaps answer "interrupted", once, as a worker does whose chat is being interrupted (S24)."""
         if self.scenario.persist_answers_interrupted and self._scope.interrupted and not self._answered_interrupted:
             self._answered_interrupted = True
@@ -688,7 +688,7 @@ class OnScreen(NamedTuple):
 
 
 def read_parts(parts: Sequence[Part]) -> OnScreen:
-    """As a reader's page would, without `fold`: by block, in the order in which the blocks began."""
+    """As a reader's page would, without `assemble`: by block, in the order in which the blocks began."""
     blocks: dict[tuple[type, str, int], str] = {}
     ended: Counter[tuple[type, str]] = Counter()
     arguments: dict[str, str] = {}
@@ -739,7 +739,7 @@ def check_saves(world: World) -> None:
     for record, scope_was_live in world.saves:
         parts = world.attempts[record.index, record.attempt]
         assert scope_was_live
-        assert record.blocks == seal(fold(parts), record.reason, record.ended_at)
+        assert record.blocks == finalize(assemble(parts), record.reason, record.ended_at)
         assert read_blocks(record.blocks) == read_parts(parts)
         calls = [block for block in record.blocks if isinstance(block, ToolCall)]
         local = [call.id for call in calls if not call.provider_executed]
@@ -761,7 +761,7 @@ def check_nothing_is_missing(world: World) -> None:
     if not isinstance(world.outcome, TurnResult | ModelFailed | Interrupted):
         return
     kept = {(record.index, record.attempt) for record in world.saved}
-    said = {attempt: seal(fold(parts), "failed", None) for attempt, parts in world.attempts.items()}
+    said = {attempt: finalize(assemble(parts), "failed", None) for attempt, parts in world.attempts.items()}
     for (step, number), blocks in said.items():
         later = [others for (at, n), others in said.items() if at == step and n > number]
         replaced = any(later) if isinstance(world.outcome, ModelFailed) else bool(later)
@@ -793,9 +793,9 @@ def check_nothing_is_held_back(world: World) -> None:
     if world.scenario.keep_failed or isinstance(world.outcome, LeaseLost | asyncio.CancelledError):
         return
     for attempt, yielded in world.yielded.items():
-        ingest = Ingest(provider=world.scenario.provider, clock=ManualClock())
+        normalizer = Normalizer(provider=world.scenario.provider, clock=ManualClock())
         said = [part for part in yielded if not isinstance(part, KeepAlive | StreamError)]
-        expected = [*(out for part in said for out in ingest.feed(part)), *ingest.release()]
+        expected = [*(out for part in said for out in normalizer.feed(part)), *normalizer.release()]
         assert read_parts(world.attempts[attempt]) == read_parts(expected)
 
 

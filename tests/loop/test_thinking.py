@@ -16,9 +16,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from indelible.loop.thinking import Segment, SplitterState, ThinkingSplitter, split_thinking
-from indelible.loop.thinking_code import QUOTE_REACH_CHARS
-from indelible.loop.thinking_tags import MAX_MARK_CHARS, Section, find_target, may_become_mark, read_mark
+from indelible.loop.thinking.markdown import QUOTE_REACH_CHARS
+from indelible.loop.thinking.splitter import Segment, SplitterState, ThinkingSplitter, split_thinking
+from indelible.loop.thinking.tags import MAX_MARK_CHARS, Section, find_target, may_become_mark, read_mark
 
 many_examples = settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "500")))
 

@@ -14,11 +14,11 @@ import pytest
 
 from indelible import tool
 from indelible.content import Block, Message, Part, Reasoning, ReasoningDelta, Text, TextDelta, ToolCall
+from indelible.content.assemble import assemble, finalize
 from indelible.errors import Interrupted, ModelFailed
-from indelible.fold import fold, seal
-from indelible.loop import Scope, StepRecord, run
-from indelible.loop.prompt import CUT_REMARK, build_prompt
-from indelible.loop.thinking import split_thinking
+from indelible.loop import CancelScope, FinishedStep, run
+from indelible.loop.prompt.build import CUT_REMARK, build_prompt
+from indelible.loop.thinking.splitter import split_thinking
 from indelible.models import Call, CallOptions
 from indelible.testing import ManualClock, ScriptedModel, parts
 from indelible.testing.model import Script, Step
@@ -74,10 +74,10 @@ def join_reasoning(blocks: Sequence[Block]) -> str:
     return "".join(block.text for block in blocks if isinstance(block, Reasoning))
 
 
-async def stop_after(text: str, *, size: int = 1, provider: str = "openai") -> tuple[list[StepRecord], list[Part]]:
+async def stop_after(text: str, *, size: int = 1, provider: str = "openai") -> tuple[list[FinishedStep], list[Part]]:
     """A turn that is stopped when the model has said exactly this."""
-    scope = Scope()
-    saved: list[StepRecord] = []
+    scope = CancelScope()
+    saved: list[FinishedStep] = []
     published: list[Part] = []
 
     async def speak(call: Call) -> AsyncIterator[Part]:
@@ -114,7 +114,7 @@ async def test_s61_closed_thinking_is_moved_and_the_text_is_kept(stage: Stage, s
     assert strip_times(stage.only.blocks) == [Reasoning("They ask for a number."), Text("The answer is 42.")]
     assert not stage.only.partial
     assert result.messages[0].text == "The answer is 42."
-    assert stage.sealed(stage.only) == stage.only.blocks
+    assert stage.finalized(stage.only) == stage.only.blocks
 
 
 @pytest.mark.parametrize("said", FAMILIES.values(), ids=FAMILIES.keys())
@@ -147,7 +147,7 @@ async def test_s61_a_stop_at_any_character_keeps_what_was_said_until_then(said: 
         for step in saved:
             assert step.partial == bool(text.strip())
             assert step.reason == "interrupted"
-            assert step.blocks == seal(fold(published), "interrupted", step.ended_at)
+            assert step.blocks == finalize(assemble(published), "interrupted", step.ended_at)
 
 
 async def test_thinking_is_stamped_with_the_time_it_took(stage: Stage) -> None:

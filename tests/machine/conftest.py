@@ -1,7 +1,7 @@
 """A chat in memory, and ways into every state: what `decide` answers is carried out here.
 
-`Chat` is a reading of SPEC §3 and of the acts' docstrings, not of any store: a tree of messages, one queue,
-one open turn, one open attempt. It is strict. An act that makes no sense (a turn opened inside another, a
+`Chat` is a reading of SPEC §3 and of the effects' docstrings, not of any store: a tree of messages, one queue,
+one open turn, one open attempt. It is strict. An effect that makes no sense (a turn opened inside another, a
 user's message behind an unanswered call, an attempt closed that is not open) fails the test that led to it,
 so that a wrong decision shows itself even where its end state is a right one.
 
@@ -21,11 +21,11 @@ from functools import partial
 
 import pytest
 
-from indelible.machine import Decision, Snapshot, State, Status, acts, commands, decide
+from indelible.machine import Decision, Snapshot, State, Status, commands, decide, effects
 from indelible.machine.commands import Command
-from indelible.machine.states import OpenAttempt, OpenTurn, QueuedRow, Target, TurnKind, When
+from indelible.machine.states import IfBusy, OpenAttempt, OpenTurn, QueuedRow, Target, TurnKind
 
-PLACES: list[When] = ["promoted", "interrupt", "steer", "queue"]
+PLACES: list[IfBusy] = ["promoted", "interrupt", "steer", "queue"]
 """SPEC 3.0, in its own words: promoted rows first, then interrupt rows, then steers, then the rest."""
 
 CARRIES_WORDS = (commands.Send, commands.SendSteer, commands.SendInterrupt, commands.Edit, commands.EditQueued)
@@ -57,7 +57,7 @@ class Node:
 @dataclass
 class Row:
     id: str
-    when: When
+    if_busy: IfBusy
     words: str
 
 
@@ -68,9 +68,9 @@ class Turn:
     message_id: str | None
     outcomes: list[str] = field(default_factory=list)
     takeovers: int = 0
-    barren: int = 0
-    said: int = 0
-    said_before: int = 0
+    stalled: int = 0
+    journal_rows: int = 0
+    journal_rows_at_takeover: int = 0
 
 
 @dataclass
@@ -89,7 +89,7 @@ class Chat:
 
     def __init__(self) -> None:
         self.exists = False
-        self.status = Status.WAITING
+        self.status = Status.IDLE
         self.archived = False
         self.epoch = 0
         self.holder: str | None = None
@@ -176,15 +176,15 @@ class Chat:
             holder=self.holder,
             holder_alive=self.holder in self.alive,
             head_id=self.head_id,
-            queue=tuple(QueuedRow(id=row.id, when=row.when) for row in self.queue),
+            queue=tuple(QueuedRow(id=row.id, if_busy=row.if_busy) for row in self.queue),
             turn=OpenTurn(
                 id=turn.id,
                 kind=turn.kind,
                 message_id=turn.message_id,
                 takeovers=turn.takeovers,
-                barren_takeovers=turn.barren,
-                said=turn.said,
-                said_before=turn.said_before,
+                stalled_takeovers=turn.stalled,
+                journal_rows=turn.journal_rows,
+                journal_rows_at_takeover=turn.journal_rows_at_takeover,
             )
             if turn
             else None,
@@ -223,12 +223,12 @@ class Chat:
         if has_words:
             words = words or self._name("words")
             self.accepted.append(words)
-        for act in decision.acts:
-            self._carry_out(act, command, words if has_words else None)
+        for effect in decision.effects:
+            self._carry_out(effect, command, words if has_words else None)
 
     def say(self, *, text: bool = True, calls: int = 0, finish: bool = False) -> None:
         """The open attempt's journal grows."""
-        self.open_turn.said += 1
+        self.open_turn.journal_rows += 1
         self.open_attempt.has_text |= text
         self.open_attempt.calls += tuple(self._name("call") for _ in range(calls))
         self.open_attempt.is_finished |= finish
@@ -266,128 +266,134 @@ class Chat:
         attempt_id = self.attempt.id if self.attempt else None
         return self.do(commands.FinishInterruption(epoch=self.epoch, turn_id=turn_id, attempt_id=attempt_id))
 
-    # --- acts ---
+    # --- effects ---
 
-    def _carry_out(self, act: acts.Act, command: Command, words: str | None) -> None:
-        match act:
-            case acts.SetStatus():
-                self.status = act.status
+    def _carry_out(self, effect: effects.Effect, command: Command, words: str | None) -> None:
+        match effect:
+            case effects.SetStatus():
+                self.status = effect.status
                 self.exists = True
-            case acts.SetError():
+            case effects.SetError():
                 self.has_error = True
-            case acts.ClearError():
+            case effects.ClearError():
                 assert self.has_error
                 self.has_error = False
-            case acts.SetDeadline():
+            case effects.SetDeadline():
                 self.deadline_passed = False
-            case acts.ClearHolder():
+            case effects.ClearHolder():
                 self.holder = None
-            case acts.RaiseEpoch():
+            case effects.RaiseEpoch():
                 self.epoch += 1
-                self.holder = act.holder
+                self.holder = effect.holder
                 self.retry_told = False
-            case acts.SetArchived():
-                self.archived = act.archived
-            case acts.SetDescription():
+            case effects.SetArchived():
+                self.archived = effect.archived
+            case effects.UpdateMetadata():
                 self.titled = True
-            case acts.CountTakeover():
+            case effects.RecordTakeover():
                 turn = self.open_turn
-                assert (act.takeovers, act.said) == (turn.takeovers + 1, turn.said)
-                turn.takeovers, turn.barren, turn.said_before = act.takeovers, act.barren, act.said
-            case acts.TellRetry():
+                assert (effect.takeovers, effect.journal_rows) == (turn.takeovers + 1, turn.journal_rows)
+                turn.takeovers, turn.stalled, turn.journal_rows_at_takeover = (
+                    effect.takeovers,
+                    effect.stalled,
+                    effect.journal_rows,
+                )
+            case effects.ScheduleRetry():
                 assert self.turn is not None
                 self.retry_told = True
                 if self.attempt is not None:
                     self.attempt.outcomes.append("reset")
                     self.attempt = None
-            case acts.DropChat():
+            case effects.DeleteChat():
                 assert self.turn is None
                 assert self.attempt is None
                 self.exists = False
-            case acts.CloseAttempt():
-                self._close_attempt(act, is_left_open=isinstance(command, commands.AwaitAction) and act.reason is None)
+            case effects.CloseAttempt():
+                self._close_attempt(
+                    effect, is_left_open=isinstance(command, commands.AwaitAction) and effect.reason is None
+                )
             case _:
-                self._change_history(act, words)
+                self._change_history(effect, words)
 
-    def _change_history(self, act: acts.Act, words: str | None) -> None:
-        match act:
-            case acts.AdoptAttempt():
+    def _change_history(self, effect: effects.Effect, words: str | None) -> None:
+        match effect:
+            case effects.AdoptAttempt():
                 assert self.open_attempt.is_finished
                 self.open_attempt.epoch = self.epoch
-            case acts.LeaveAttempt():
+            case effects.LeaveAttempt():
                 assert self.open_attempt.is_finished
-            case acts.OpenAttempt():
+            case effects.BeginAttempt():
                 assert self.attempt is None
                 self.attempt = Attempt(self._name("attempt"), self.open_turn.id, self.epoch)
                 self.attempts.append(self.attempt)
                 self.retry_told = False
-            case acts.CloseTurn():
+            case effects.CloseTurn():
                 assert self.attempt is None
                 self.retry_told = False
-                self.open_turn.outcomes.append(act.outcome)
+                self.open_turn.outcomes.append(effect.outcome)
                 self.turn = None
-            case acts.StartTurn():
-                self._start_turn(act.kind, act.message_id)
-            case acts.PutMessage():
+            case effects.BeginTurn():
+                self._start_turn(effect.kind, effect.message_id)
+            case effects.AddMessage():
                 assert words is not None
                 self._put("user", words=words)
-            case acts.PutInstruction():
+            case effects.AddInstruction():
                 if self.last is not None and self.last.is_partial:
                     self._put("user", is_hidden=True)
-            case acts.PutSummary():
+            case effects.AddSummary():
                 self._put("user", is_hidden=True, why="summary")
-            case acts.PutResults():
+            case effects.AddToolResults():
                 assert self.awaiting
                 self._put("tool")
-            case acts.AnswerCalls():
+            case effects.AnswerOpenCalls():
                 assert self.awaiting
-                self._put("tool", why=act.reason)
-            case acts.PutNotice():
-                self._put("notice", why=act.kind)
-            case acts.MoveHead():
-                assert act.message_id is None or act.message_id in self.nodes
-                self.head_id = act.message_id
+                self._put("tool", why=effect.reason)
+            case effects.AddNotice():
+                self._put("notice", why=effect.kind)
+            case effects.MoveHead():
+                assert effect.message_id is None or effect.message_id in self.nodes
+                self.head_id = effect.message_id
             case _:
-                self._change_queue(act, words)
+                self._change_queue(effect, words)
 
-    def _change_queue(self, act: acts.Act, words: str | None) -> None:
-        match act:
-            case acts.Enqueue():
+    def _change_queue(self, effect: effects.Effect, words: str | None) -> None:
+        match effect:
+            case effects.Enqueue():
                 assert words is not None
-                behind = [index for index, row in enumerate(self.queue) if _rank(row.when) > _rank(act.when)]
-                self.queue.insert(min(behind, default=len(self.queue)), Row(self._name("row"), act.when, words))
-            case acts.TakeQueued():
-                row = self.queue.pop(0 if act.queued_id is None else self._find_row(act.queued_id))
+                behind = [index for index, row in enumerate(self.queue) if _rank(row.if_busy) > _rank(effect.if_busy)]
+                self.queue.insert(min(behind, default=len(self.queue)), Row(self._name("row"), effect.if_busy, words))
+            case effects.StartQueued():
+                row = self.queue.pop(0 if effect.queued_id is None else self._find_row(effect.queued_id))
                 self._start_turn("reply", self._put("user", words=row.words).id)
-            case acts.MoveSteersIn():
-                for row in [row for row in self.queue if row.when == "steer"]:
+            case effects.InsertSteers():
+                for row in [row for row in self.queue if row.if_busy == "steer"]:
                     self._put("user", words=row.words)
                     self.queue.remove(row)
-            case acts.RemoveQueued():
-                self.withdrawn.append(self.queue.pop(self._find_row(act.queued_id)).words)
-            case acts.RewriteQueued():
+            case effects.RemoveQueued():
+                self.withdrawn.append(self.queue.pop(self._find_row(effect.queued_id)).words)
+            case effects.EditQueuedMessage():
                 assert words is not None
-                row = self.queue[self._find_row(act.queued_id)]
+                row = self.queue[self._find_row(effect.queued_id)]
                 self.withdrawn.append(row.words)
                 row.words = words
-            case acts.ArrangeQueue():
-                assert sorted(act.queued_ids) == sorted(row.id for row in self.queue)
-                self.queue.sort(key=lambda row: act.queued_ids.index(row.id))
-                if act.promoted_id is not None:
-                    self.queue[self._find_row(act.promoted_id)].when = "promoted"
+            case effects.ReorderQueueRows():
+                assert sorted(effect.queued_ids) == sorted(row.id for row in self.queue)
+                self.queue.sort(key=lambda row: effect.queued_ids.index(row.id))
+                if effect.promoted_id is not None:
+                    self.queue[self._find_row(effect.promoted_id)].if_busy = "promoted"
             case _:
-                pytest.fail(f"No chat knows how to carry out {act}")
+                pytest.fail(f"No chat knows how to carry out {effect}")
 
-    def _close_attempt(self, act: acts.CloseAttempt, *, is_left_open: bool) -> None:
+    def _close_attempt(self, effect: effects.CloseAttempt, *, is_left_open: bool) -> None:
         attempt = self.open_attempt
-        attempt.outcomes.append(act.outcome)
+        attempt.outcomes.append(effect.outcome)
         self.attempt = None
-        if act.outcome == "reset" or not (attempt.has_text or attempt.calls):
+        if effect.outcome == "reset" or not (attempt.has_text or attempt.calls):
             return
-        is_partial = act.reason is not None and not attempt.is_finished and act.outcome != "complete"
-        self._put("assistant", calls=attempt.calls, is_partial=is_partial, why=act.reason if is_partial else None)
+        is_partial = effect.reason is not None and not attempt.is_finished and effect.outcome != "complete"
+        self._put("assistant", calls=attempt.calls, is_partial=is_partial, why=effect.reason if is_partial else None)
         if attempt.calls and not is_left_open:
-            self._put("tool", why=act.reason)
+            self._put("tool", why=effect.reason)
 
     def _start_turn(self, kind: TurnKind, message_id: str | None) -> None:
         assert self.turn is None
@@ -422,8 +428,8 @@ class Chat:
 Way = Callable[[], Chat]
 
 
-def _rank(when: When) -> int:
-    return PLACES.index(when)
+def _rank(if_busy: IfBusy) -> int:
+    return PLACES.index(if_busy)
 
 
 def _find_user(path: list[Node]) -> str | None:
@@ -518,13 +524,17 @@ def ways_into() -> dict[State, list[Way]]:
     """In the first way there is a live worker with an open attempt, wherever there can be one."""
     ways: dict[State, list[Way]] = {state: [] for state in State}
     ways[State.NONE] = [Chat]
-    ways[State.W] = [_wait]
+    ways[State.IDLE] = [_wait]
     for sends in QUEUES:
         for letter, way in _list_ways(sends):
             ways[State(letter + ("1" if sends else "0"))].append(way)
-    ways[State.R0].append(_work_between_attempts)
-    ways[State.I0].append(lambda: _interrupt(_work_between_attempts()))
-    for state, archived in ((State.W, State.WX), (State.E0, State.E0X), (State.E1, State.E1X)):
+    ways[State.RUNNING].append(_work_between_attempts)
+    ways[State.INTERRUPTING].append(lambda: _interrupt(_work_between_attempts()))
+    for state, archived in (
+        (State.IDLE, State.IDLE_ARCHIVED),
+        (State.ERROR, State.ERROR_ARCHIVED),
+        (State.ERROR_QUEUED, State.ERROR_QUEUED_ARCHIVED),
+    ):
         ways[archived] = [partial(lambda way: _archive(way()), way) for way in ways[state]]
     return ways
 

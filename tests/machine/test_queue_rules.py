@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from indelible.errors import Invalid, NotFound
-from indelible.machine import State, acts
+from indelible.machine import State, effects
 from indelible.machine.commands import (
     DeleteQueued,
     EditQueued,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def test_the_queue_is_ordered_by_rank_and_first_in_first_out_within(chat_in: ChatIn) -> None:
-    chat = chat_in(State.R0)
+    chat = chat_in(State.RUNNING)
     for round_ in "12":
         for kind, words in ((Send, "plain"), (SendSteer, "steer"), (Send, "promoted")):
             chat.do(kind(), words + round_)
@@ -40,7 +40,7 @@ def test_the_queue_is_ordered_by_rank_and_first_in_first_out_within(chat_in: Cha
 
 
 def test_reordering_is_free_and_stays(chat_in: ChatIn) -> None:
-    chat = chat_in(State.R0)
+    chat = chat_in(State.RUNNING)
     for kind, words in ((Send, "plain"), (SendSteer, "steer"), (SendInterrupt, "interrupt")):
         chat.do(kind(), words)
     chat.do(ReorderQueue(queued_ids=tuple(row.id for row in reversed(chat.queue))))
@@ -51,7 +51,7 @@ def test_reordering_is_free_and_stays(chat_in: ChatIn) -> None:
 
 
 def test_a_new_order_must_be_a_permutation(chat_in: ChatIn) -> None:
-    chat = chat_in(State.R1)
+    chat = chat_in(State.RUNNING_QUEUED)
     chat.do(Send())
     first, second = (row.id for row in chat.queue)
     for order in ((), (first,), (first, first), (first, "another"), (first, second, second)):
@@ -60,7 +60,9 @@ def test_a_new_order_must_be_a_permutation(chat_in: ChatIn) -> None:
 
 
 @pytest.mark.parametrize("kind", [DeleteQueued, EditQueued, PromoteQueued])
-@pytest.mark.parametrize("state", [State.R1, State.I1, State.A1, State.E1])
+@pytest.mark.parametrize(
+    "state", [State.RUNNING_QUEUED, State.INTERRUPTING_QUEUED, State.REQUIRES_ACTION_QUEUED, State.ERROR_QUEUED]
+)
 def test_a_queued_message_that_is_not_there_is_not_found(
     kind: type[DeleteQueued | EditQueued | PromoteQueued], state: State, chat_in: ChatIn
 ) -> None:
@@ -69,7 +71,7 @@ def test_a_queued_message_that_is_not_there_is_not_found(
 
 
 def test_a_queued_message_can_be_rewritten_and_taken_out(chat_in: ChatIn) -> None:
-    chat = chat_in(State.R1)
+    chat = chat_in(State.RUNNING_QUEUED)
     chat.do(Send(), "second")
     chat.do(EditQueued(queued_id=chat.queue[0].id), "first, anew")
     assert chat.queued == ["first, anew", "second"]
@@ -77,26 +79,26 @@ def test_a_queued_message_can_be_rewritten_and_taken_out(chat_in: ChatIn) -> Non
     assert chat.queued == ["second"]
 
 
-@pytest.mark.parametrize("state", [State.E1, State.A1])
+@pytest.mark.parametrize("state", [State.ERROR_QUEUED, State.REQUIRES_ACTION_QUEUED])
 def test_a_promoted_message_is_answered_at_once_where_nothing_runs(state: State, chat_in: ChatIn) -> None:
     chat = chat_in(state)
-    chat.do(Send() if state is State.A1 else EditQueued(queued_id=chat.queue[0].id), "first")
+    chat.do(Send() if state is State.REQUIRES_ACTION_QUEUED else EditQueued(queued_id=chat.queue[0].id), "first")
     (row, *others), open_turn = chat.queue[::-1], chat.turn
     chat.do(PromoteQueued(queued_id=row.id))
     assert (chat.words[-1], chat.queue, chat.has_error) == (row.words, others[::-1], False)
     assert open_turn is None or (open_turn.outcomes, chat.find_last("tool").why) == (["interrupted"], "cancelled")
 
 
-@pytest.mark.parametrize("state", [State.R1, State.I1])
+@pytest.mark.parametrize("state", [State.RUNNING_QUEUED, State.INTERRUPTING_QUEUED])
 def test_a_promoted_message_goes_to_the_front_and_stops_the_turn(state: State, chat_in: ChatIn) -> None:
     chat = chat_in(state)
     chat.do(SendInterrupt(), "urgent")
     chat.do(PromoteQueued(queued_id=chat.queue[-1].id))
-    assert (chat.queued[-1], chat.queue[0].when, chat.state) == ("urgent", "promoted", State.I1)
+    assert (chat.queued[-1], chat.queue[0].if_busy, chat.state) == ("urgent", "promoted", State.INTERRUPTING_QUEUED)
 
 
 def test_promoting_twice_never_moves_a_message_back(chat_in: ChatIn) -> None:
-    chat = chat_in(State.R1)
+    chat = chat_in(State.RUNNING_QUEUED)
     chat.do(Send())
     first, second = (row.id for row in chat.queue)
     for promoted in (first, second, first, second):
@@ -105,7 +107,7 @@ def test_promoting_twice_never_moves_a_message_back(chat_in: ChatIn) -> None:
 
 
 def test_steers_move_into_the_running_turn_with_its_next_step(chat_in: ChatIn) -> None:
-    chat = chat_in(State.R1)
+    chat = chat_in(State.RUNNING_QUEUED)
     turn, (plain,) = chat.open_turn, chat.queued
     chat.do(SendSteer(), "left")
     chat.do(SendSteer(), "now right")
@@ -114,10 +116,10 @@ def test_steers_move_into_the_running_turn_with_its_next_step(chat_in: ChatIn) -
 
 
 def test_the_last_step_moves_no_steer_in_and_the_first_one_is_the_next_turn(chat_in: ChatIn) -> None:
-    chat = chat_in(State.R0)
+    chat = chat_in(State.RUNNING)
     chat.do(SendSteer(), "left")
     chat.do(SendSteer(), "right")
-    assert acts.MoveSteersIn() not in chat.finish().acts
+    assert effects.InsertSteers() not in chat.finish().effects
     assert (chat.words[-1], chat.queued) == ("left", ["right"])
     chat.start_attempt()
     chat.commit()
@@ -128,7 +130,7 @@ def test_the_last_step_moves_no_steer_in_and_the_first_one_is_the_next_turn(chat
 def test_sending_to_a_failed_chat_answers_the_front_of_its_queue(
     kind: type[Send | SendSteer | SendInterrupt], chat_in: ChatIn
 ) -> None:
-    chat = chat_in(State.R1)
+    chat = chat_in(State.RUNNING_QUEUED)
     chat.do(Send(), "behind")
     front = chat.queued[0]
     chat.fail()
@@ -136,8 +138,8 @@ def test_sending_to_a_failed_chat_answers_the_front_of_its_queue(
     assert (chat.words[-1], chat.queued, chat.has_error) == (front, ["behind", "new"], False)
 
 
-@pytest.mark.parametrize("state", [State.I1, State.A1])
+@pytest.mark.parametrize("state", [State.INTERRUPTING_QUEUED, State.REQUIRES_ACTION_QUEUED])
 def test_a_steer_with_nothing_to_steer_is_a_plain_message(state: State, chat_in: ChatIn) -> None:
     chat = chat_in(state)
     chat.do(SendSteer(), "steer")
-    assert (chat.queued[-1], chat.queue[-1].when, chat.state) == ("steer", "queue", state)
+    assert (chat.queued[-1], chat.queue[-1].if_busy, chat.state) == ("steer", "queue", state)

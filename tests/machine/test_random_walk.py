@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from indelible.errors import Interrupted, LeaseLost, Refused
 from indelible.machine import TABLE, CommandName, State, Status, commands
 from indelible.machine.commands import Command
-from indelible.machine.decide import MAX_BARREN_TAKEOVERS, MAX_TAKEOVERS
+from indelible.machine.decide import MAX_STALLED_TAKEOVERS, MAX_TAKEOVERS
 
 if TYPE_CHECKING:
     from tests.machine.conftest import Chat, Way
@@ -156,8 +156,8 @@ def check_chat(chat: Chat) -> None:
         assert chat.status in HELD  # as the schema has it
         assert chat.attempt is None
     if chat.turn is not None:
-        assert 0 <= chat.turn.barren <= chat.turn.takeovers < MAX_TAKEOVERS
-        assert chat.turn.barren < MAX_BARREN_TAKEOVERS
+        assert 0 <= chat.turn.stalled <= chat.turn.takeovers < MAX_TAKEOVERS
+        assert chat.turn.stalled < MAX_STALLED_TAKEOVERS
     if chat.status is Status.REQUIRES_ACTION:
         assert chat.awaiting
     if chat.status in HELD:
@@ -177,7 +177,7 @@ def bring_to_rest(chat: Chat) -> None:
     chat.alive = {"the last one"}
     if chat.archived:
         chat.do(commands.Unarchive())
-    while chat.state not in {State.W, State.E0}:
+    while chat.state not in {State.IDLE, State.ERROR}:
         if chat.status in HELD and chat.holder not in chat.alive:
             chat.do(commands.Acquire(worker_id="the last one"))  # which may have been one time too often
         elif chat.status is Status.RUNNING:

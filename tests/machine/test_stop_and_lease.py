@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from indelible.errors import IndelibleError, Interrupted, LeaseLost, NotAllowed, NotFound
-from indelible.machine import Decision, State, Status, acts
-from indelible.machine.acts import AnswerCalls, CloseAttempt
+from indelible.machine import Decision, State, Status, effects
 from indelible.machine.commands import (
     Acquire,
     AnnounceRetry,
@@ -36,8 +35,9 @@ from indelible.machine.commands import (
     SendInterrupt,
     SendSteer,
     StartAttempt,
-    SwitchHead,
+    SwitchBranch,
 )
+from indelible.machine.effects import AnswerOpenCalls, CloseAttempt
 
 if TYPE_CHECKING:
     from tests.machine.conftest import Chat
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 Beginning = type[StartAttempt | AnnounceRetry | KeepSummary]
 
 BEGINNINGS = (StartAttempt, AnnounceRetry, KeepSummary)
-BUSY = [State.R0, State.R1, State.I0, State.I1]
+BUSY = [State.RUNNING, State.RUNNING_QUEUED, State.INTERRUPTING, State.INTERRUPTING_QUEUED]
 ANY = [state for state in State if state is not State.NONE]
 
 
@@ -77,7 +77,7 @@ def test_the_turn_of_a_dead_worker_is_ended_by_the_stop_itself_under_the_same_ep
     assert chat.do(late) == Decision(effective=False)
 
 
-@pytest.mark.parametrize("state", [*BUSY, State.A0, State.A1])
+@pytest.mark.parametrize("state", [*BUSY, State.REQUIRES_ACTION, State.REQUIRES_ACTION_QUEUED])
 def test_a_late_click_does_not_stop_the_next_turn(state: State, chat_in: ChatIn) -> None:
     chat = chat_in(state)
     before = chat.snapshot()
@@ -85,28 +85,38 @@ def test_a_late_click_does_not_stop_the_next_turn(state: State, chat_in: ChatIn)
     assert chat.snapshot() == before
 
 
-@pytest.mark.parametrize("state", [State.W, State.E0, State.E1, State.WX, State.E0X, State.E1X])
+@pytest.mark.parametrize(
+    "state",
+    [
+        State.IDLE,
+        State.ERROR,
+        State.ERROR_QUEUED,
+        State.IDLE_ARCHIVED,
+        State.ERROR_ARCHIVED,
+        State.ERROR_QUEUED_ARCHIVED,
+    ],
+)
 def test_stopping_an_idle_chat_does_nothing_and_says_so(state: State, chat_in: ChatIn) -> None:
     assert chat_in(state).do(Interrupt()) == Decision(effective=False)
 
 
-@pytest.mark.parametrize("state", [State.A0, State.A1])
+@pytest.mark.parametrize("state", [State.REQUIRES_ACTION, State.REQUIRES_ACTION_QUEUED])
 def test_stopping_a_chat_that_waits_for_results_answers_the_calls(state: State, chat_in: ChatIn) -> None:
     chat = chat_in(state)
     turn = chat.open_turn
     decision = chat.do(Interrupt())
-    assert decision.acts[0] == AnswerCalls(reason="cancelled")
+    assert decision.effects[0] == AnswerOpenCalls(reason="cancelled")
     assert (turn.outcomes, "tool" in chat.roles) == (["interrupted"], True)
 
 
 @pytest.mark.parametrize("ending", ["commit", "finish", "fail"])
-@pytest.mark.parametrize("state", [State.I0, State.I1])
+@pytest.mark.parametrize("state", [State.INTERRUPTING, State.INTERRUPTING_QUEUED])
 def test_what_arrives_while_interrupting_is_kept_as_it_is(ending: str, state: State, chat_in: ChatIn) -> None:
     chat = chat_in(state)
     failed = ending == "fail"
     turn, epoch, queued = chat.open_turn, chat.epoch, chat.queued
     chat.say(calls=1, finish=not failed)
-    closed = getattr(chat, ending)().acts[0]
+    closed = getattr(chat, ending)().effects[0]
     assert isinstance(closed, CloseAttempt)
     assert (closed.outcome, closed.reason) == (("failed", "failed") if failed else ("complete", "interrupted"))
     assert (turn.outcomes, chat.find_last("assistant").is_partial) == (["interrupted"], failed)
@@ -116,22 +126,22 @@ def test_what_arrives_while_interrupting_is_kept_as_it_is(ending: str, state: St
 
 
 def test_a_failed_step_that_arrives_while_interrupting_ends_the_turn_as_stopped(chat_in: ChatIn) -> None:
-    chat = chat_in(State.I0)
+    chat = chat_in(State.INTERRUPTING)
     turn = chat.open_turn
     chat.commit(failed=True)
-    assert (turn.outcomes, chat.state, chat.find_last("assistant").is_partial) == (["interrupted"], State.W, True)
+    assert (turn.outcomes, chat.state, chat.find_last("assistant").is_partial) == (["interrupted"], State.IDLE, True)
 
 
 def test_calls_that_arrive_while_interrupting_are_not_waited_for(chat_in: ChatIn) -> None:
-    chat = chat_in(State.I0)
+    chat = chat_in(State.INTERRUPTING)
     attempt = chat.open_attempt
     chat.say(calls=1, finish=True)
     chat.await_action()
-    assert (chat.state, chat.awaiting, attempt.outcomes) == (State.W, (), ["complete"])
+    assert (chat.state, chat.awaiting, attempt.outcomes) == (State.IDLE, (), ["complete"])
     assert [(node.role, node.why) for node in chat.path[-2:]] == [("tool", "interrupted"), ("notice", "stopped")]
 
 
-@pytest.mark.parametrize("state", [State.I0, State.I1])
+@pytest.mark.parametrize("state", [State.INTERRUPTING, State.INTERRUPTING_QUEUED])
 def test_a_stopped_turn_keeps_what_was_said_and_says_that_it_was_stopped(state: State, chat_in: ChatIn) -> None:
     chat = chat_in(state)
     turn, attempt, queued = chat.open_turn, chat.open_attempt, chat.queued
@@ -142,11 +152,11 @@ def test_a_stopped_turn_keeps_what_was_said_and_says_that_it_was_stopped(state: 
 
 
 def test_an_interrupt_send_waits_behind_earlier_ones_and_stops_the_turn(chat_in: ChatIn) -> None:
-    chat = chat_in(State.R1)
+    chat = chat_in(State.RUNNING_QUEUED)
     (plain,) = chat.queued
     chat.do(SendInterrupt(), "now")
-    assert chat.do(SendInterrupt(), "and this").acts == (acts.Enqueue(when="interrupt"),)
-    assert (chat.state, chat.queued) == (State.I1, ["now", "and this", plain])
+    assert chat.do(SendInterrupt(), "and this").effects == (effects.Enqueue(if_busy="interrupt"),)
+    assert (chat.state, chat.queued) == (State.INTERRUPTING_QUEUED, ["now", "and this", plain])
     chat.finish_interruption()
     assert (chat.words[-1], chat.queued, chat.holder) == ("now", ["and this", plain], "worker")
 
@@ -182,7 +192,7 @@ def test_a_wrong_epoch_is_a_lost_lease_before_anything_else(state: State, distan
 
 
 def test_every_command_to_a_chat_that_is_gone_says_so(chat_in: ChatIn) -> None:
-    chat = chat_in(State.R0)
+    chat = chat_in(State.RUNNING)
     orders = make_worker_commands(chat, epoch=chat.epoch)
     chat.do(Delete())
     for command in orders:
@@ -206,7 +216,7 @@ def test_repeating_an_ending_whose_answer_was_lost_is_a_success(state: State, ch
 
 
 def test_an_attempt_that_was_dropped_can_not_be_committed(chat_in: ChatIn) -> None:
-    chat = chat_in(State.R0)
+    chat = chat_in(State.RUNNING)
     old = CommitStep(epoch=chat.epoch, turn_id=chat.open_turn.id, attempt_id=chat.open_attempt.id)
     chat.start_attempt()
     assert chat.do(old) == Decision(effective=False)
@@ -214,17 +224,17 @@ def test_an_attempt_that_was_dropped_can_not_be_committed(chat_in: ChatIn) -> No
 
 
 def test_s4_a_late_persist_is_accepted_after_the_stop_cleared_the_holder(chat_in: ChatIn) -> None:
-    chat = chat_in(State.I0)
+    chat = chat_in(State.INTERRUPTING)
     chat.holder = None
     assert chat.commit().effective
-    assert (chat.state, chat.roles[-2:]) == (State.W, ["assistant", "notice"])
+    assert (chat.state, chat.roles[-2:]) == (State.IDLE, ["assistant", "notice"])
 
 
 @pytest.mark.parametrize("fork", [Edit, Regenerate])
 def test_s5_a_late_persist_is_refused_after_an_edit_moved_the_head(
     fork: type[Edit | Regenerate], chat_in: ChatIn
 ) -> None:
-    chat = chat_in(State.R0)
+    chat = chat_in(State.RUNNING)
     late = make_worker_commands(chat, epoch=chat.epoch)
     role = "user" if fork is Edit else "assistant"
     chat.do(fork(message_id=chat.find_last(role).id))
@@ -255,7 +265,7 @@ def test_a_worker_can_not_begin_in_a_chat_that_it_does_not_hold(state: State, ch
 
 
 @pytest.mark.parametrize("kind", BEGINNINGS)
-@pytest.mark.parametrize("state", [State.I0, State.I1])
+@pytest.mark.parametrize("state", [State.INTERRUPTING, State.INTERRUPTING_QUEUED])
 def test_nothing_can_begin_while_the_chat_is_being_stopped(state: State, kind: Beginning, chat_in: ChatIn) -> None:
     chat = chat_in(state)
     before = chat.snapshot()
@@ -266,7 +276,7 @@ def test_nothing_can_begin_while_the_chat_is_being_stopped(state: State, kind: B
 
 @pytest.mark.parametrize("kind", BEGINNINGS)
 def test_nothing_can_begin_in_a_turn_that_a_stop_has_ended(kind: Beginning, chat_in: ChatIn) -> None:
-    chat = chat_in(State.I1)
+    chat = chat_in(State.INTERRUPTING_QUEUED)
     stopped = chat.open_turn.id
     chat.commit()
     with pytest.raises(Interrupted):
@@ -288,12 +298,12 @@ def test_acquiring_raises_the_epoch_and_closes_what_the_dead_worker_left_open(st
     chat.alive.clear()
     chat.do(Acquire(worker_id="another"))
     assert (chat.epoch, chat.holder, chat.state) == (epoch + 1, "another", state)
-    why = "interrupted" if state in {State.I0, State.I1} else "crashed"
+    why = "interrupted" if state in {State.INTERRUPTING, State.INTERRUPTING_QUEUED} else "crashed"
     assert (chat.turn, chat.attempt, attempt.outcomes) == (turn, None, [why])
     assert chat.find_last("assistant").why == why
 
 
-@pytest.mark.parametrize("state", [State.R0, State.R1])
+@pytest.mark.parametrize("state", [State.RUNNING, State.RUNNING_QUEUED])
 def test_acquiring_adopts_an_attempt_whose_stream_was_complete(state: State, chat_in: ChatIn) -> None:
     chat = chat_in(state)
     attempt = chat.open_attempt
@@ -334,12 +344,12 @@ def test_a_chat_can_be_deleted_from_any_state(state: State, chat_in: ChatIn) -> 
     assert chat.state is State.NONE
 
 
-@pytest.mark.parametrize("state", [State.WX, State.E0X, State.E1X])
+@pytest.mark.parametrize("state", [State.IDLE_ARCHIVED, State.ERROR_ARCHIVED, State.ERROR_QUEUED_ARCHIVED])
 def test_an_archived_chat_refuses_every_way_to_begin_something(state: State, chat_in: ChatIn) -> None:
     chat = chat_in(state)
     user, reply = chat.find_last("user").id, chat.find_last("assistant").id
     orders = [Send(), SendSteer(), SendInterrupt(), Edit(message_id=user), Regenerate(message_id=reply), Retry()]
-    for command in [*orders, Continue(), Compact(), SwitchHead(message_id=user), Acquire(worker_id="worker")]:
+    for command in [*orders, Continue(), Compact(), SwitchBranch(message_id=user), Acquire(worker_id="worker")]:
         before = chat.snapshot()
         with pytest.raises(IndelibleError) as refusal:
             chat.do(command)

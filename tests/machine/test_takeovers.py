@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from indelible.errors import LeaseLost
-from indelible.machine import Decision, State, acts
+from indelible.machine import Decision, State, effects
 from indelible.machine.commands import (
     Acquire,
     CommitStep,
@@ -24,15 +24,15 @@ from indelible.machine.commands import (
     Send,
     StartAttempt,
 )
-from indelible.machine.decide import MAX_BARREN_TAKEOVERS, MAX_TAKEOVERS
+from indelible.machine.decide import MAX_STALLED_TAKEOVERS, MAX_TAKEOVERS
 
 if TYPE_CHECKING:
     from tests.machine.conftest import Chat
 
     ChatIn = Callable[[State], Chat]
 
-RUNNING = [State.R0, State.R1]
-INTERRUPTING = [State.I0, State.I1]
+RUNNING = [State.RUNNING, State.RUNNING_QUEUED]
+INTERRUPTING = [State.INTERRUPTING, State.INTERRUPTING_QUEUED]
 
 
 def take_over(chat: Chat) -> Decision:
@@ -42,7 +42,7 @@ def take_over(chat: Chat) -> Decision:
 
 
 def count(chat: Chat) -> tuple[int, int]:
-    return chat.open_turn.takeovers, chat.open_turn.barren
+    return chat.open_turn.takeovers, chat.open_turn.stalled
 
 
 def begin_silently(chat: Chat) -> None:
@@ -55,11 +55,11 @@ def begin_silently(chat: Chat) -> None:
 
 
 def test_the_budgets_are_the_ones_of_the_design() -> None:
-    assert (MAX_BARREN_TAKEOVERS, MAX_TAKEOVERS) == (3, 10)
+    assert (MAX_STALLED_TAKEOVERS, MAX_TAKEOVERS) == (3, 10)
 
 
 def test_a_takeover_that_finds_something_new_is_counted_and_not_barren(chat_in: ChatIn) -> None:
-    chat = chat_in(State.R0)
+    chat = chat_in(State.RUNNING)
     take_over(chat)
     assert count(chat) == (1, 0)
     take_over(chat)
@@ -67,14 +67,14 @@ def test_a_takeover_that_finds_something_new_is_counted_and_not_barren(chat_in: 
 
 
 def test_the_first_takeover_of_a_turn_that_said_nothing_is_barren_already(chat_in: ChatIn) -> None:
-    chat = chat_in(State.W)
+    chat = chat_in(State.IDLE)
     begin_silently(chat)
     take_over(chat)
     assert count(chat) == (1, 1)
 
 
 def test_something_said_begins_the_row_of_barren_takeovers_anew(chat_in: ChatIn) -> None:
-    chat = chat_in(State.R0)
+    chat = chat_in(State.RUNNING)
     for _ in range(3):
         take_over(chat)
     assert count(chat) == (3, 2)
@@ -84,7 +84,7 @@ def test_something_said_begins_the_row_of_barren_takeovers_anew(chat_in: ChatIn)
 
 
 def test_thinking_alone_is_something_new(chat_in: ChatIn) -> None:
-    chat = chat_in(State.W)
+    chat = chat_in(State.IDLE)
     begin_silently(chat)
     chat.do(StartAttempt(epoch=chat.epoch, turn_id=chat.open_turn.id))
     chat.say(text=False)
@@ -111,34 +111,38 @@ def test_a_turn_that_is_being_stopped_is_not_counted_and_never_given_up(state: S
 
 
 def test_the_next_turn_has_a_budget_of_its_own(chat_in: ChatIn) -> None:
-    chat = chat_in(State.R1)
+    chat = chat_in(State.RUNNING_QUEUED)
     for _ in range(3):
         take_over(chat)
     chat.start_attempt()
     chat.finish()
     assert count(chat) == (0, 0)
     take_over(chat)
-    assert (chat.state, count(chat)) == (State.R0, (1, 1))
+    assert (chat.state, count(chat)) == (State.RUNNING, (1, 1))
 
 
 def test_a_takeover_of_an_adopted_attempt_whose_tools_do_not_settle_is_barren(chat_in: ChatIn) -> None:
-    chat = chat_in(State.R0)
+    chat = chat_in(State.RUNNING)
     attempt = chat.open_attempt
     chat.say(calls=1, finish=True)
     for expected in ((1, 0), (2, 1), (3, 2)):
         take_over(chat)
         assert (chat.attempt, count(chat)) == (attempt, expected)
     take_over(chat)
-    assert (chat.state, attempt.outcomes, chat.roles[-3:]) == (State.E0, ["crashed"], ["assistant", "tool", "notice"])
+    assert (chat.state, attempt.outcomes, chat.roles[-3:]) == (
+        State.ERROR,
+        ["crashed"],
+        ["assistant", "tool", "notice"],
+    )
 
 
 def test_a_settled_tool_of_an_adopted_attempt_is_something_new(chat_in: ChatIn) -> None:
-    chat = chat_in(State.R0)
+    chat = chat_in(State.RUNNING)
     chat.say(calls=2, finish=True)
-    for _ in range(MAX_BARREN_TAKEOVERS + 1):
+    for _ in range(MAX_STALLED_TAKEOVERS + 1):
         take_over(chat)
         chat.say(text=False)
-    assert count(chat) == (MAX_BARREN_TAKEOVERS + 1, 0)
+    assert count(chat) == (MAX_STALLED_TAKEOVERS + 1, 0)
 
 
 # --- giving up ---
@@ -149,7 +153,7 @@ def expect_given_up(chat: Chat, decision: Decision) -> None:
     assert (chat.has_error, chat.holder, chat.turn, chat.attempt) == (True, None, None, None)
     assert chat.turns[-1].outcomes == ["failed"]
     assert (chat.path[-1].role, chat.path[-1].why) == ("notice", "crashed")
-    assert acts.SetError(kind="crashed") in decision.acts
+    assert effects.SetError(kind="crashed") in decision.effects
 
 
 @pytest.mark.parametrize("state", RUNNING)
@@ -158,11 +162,11 @@ def test_the_third_barren_takeover_in_a_row_fails_the_turn_and_keeps_what_was_sa
 ) -> None:
     chat = chat_in(state)
     queued = chat.queued
-    for _ in range(MAX_BARREN_TAKEOVERS):
+    for _ in range(MAX_STALLED_TAKEOVERS):
         take_over(chat)
         assert chat.state is state
     expect_given_up(chat, take_over(chat))
-    assert (chat.state, chat.queued) == (State.E1 if queued else State.E0, queued)
+    assert (chat.state, chat.queued) == (State.ERROR_QUEUED if queued else State.ERROR, queued)
     assert chat.find_last("assistant").why == "crashed"
 
 
@@ -179,27 +183,27 @@ def test_the_tenth_takeover_fails_the_turn_however_much_was_said(state: State, c
 
 
 def test_giving_up_raises_the_epoch_so_that_the_last_holder_can_write_no_more(chat_in: ChatIn) -> None:
-    chat = chat_in(State.R0)
-    for _ in range(MAX_BARREN_TAKEOVERS):
+    chat = chat_in(State.RUNNING)
+    for _ in range(MAX_STALLED_TAKEOVERS):
         take_over(chat)
     chat.start_attempt()
     late = CommitStep(epoch=chat.epoch, turn_id=chat.open_turn.id, attempt_id=chat.open_attempt.id)
     chat.open_turn.takeovers = MAX_TAKEOVERS - 1
     take_over(chat)
-    assert chat.state is State.E0
+    assert chat.state is State.ERROR
     with pytest.raises(LeaseLost):
         chat.do(late)
 
 
 def test_a_turn_that_was_given_up_can_be_tried_again_with_a_new_budget(chat_in: ChatIn) -> None:
-    chat = chat_in(State.R0)
+    chat = chat_in(State.RUNNING)
     message_id = chat.open_turn.message_id
-    for _ in range(MAX_BARREN_TAKEOVERS + 1):
+    for _ in range(MAX_STALLED_TAKEOVERS + 1):
         take_over(chat)
     chat.do(Retry())
     assert (chat.open_turn.message_id, count(chat), chat.has_error) == (message_id, (0, 0), False)
     chat.acquire()
-    assert (chat.state, chat.holder, count(chat)) == (State.R0, "worker", (0, 0))
+    assert (chat.state, chat.holder, count(chat)) == (State.RUNNING, "worker", (0, 0))
 
 
 # --- what is closed, adopted, and asked to go on ---
@@ -211,7 +215,7 @@ def hidden(chat: Chat) -> list[str]:
 
 
 def test_a_partial_that_was_cut_by_a_crash_is_followed_by_one_instruction_to_go_on(chat_in: ChatIn) -> None:
-    chat = chat_in(State.R0)
+    chat = chat_in(State.RUNNING)
     take_over(chat)
     take_over(chat)
     assert [(node.role, node.is_partial, node.is_hidden) for node in chat.path[-2:]] == [
@@ -222,7 +226,7 @@ def test_a_partial_that_was_cut_by_a_crash_is_followed_by_one_instruction_to_go_
 
 
 def test_a_partial_that_was_handed_over_is_followed_by_one_instruction_when_somebody_takes_it(chat_in: ChatIn) -> None:
-    chat = chat_in(State.R0)
+    chat = chat_in(State.RUNNING)
     chat.do(Release(epoch=chat.epoch))
     assert (chat.find_last("assistant").why, hidden(chat)) == ("handed_over", [])
     take_over(chat)
@@ -232,14 +236,14 @@ def test_a_partial_that_was_handed_over_is_followed_by_one_instruction_when_some
 
 
 def test_answered_calls_need_no_instruction_to_go_on(chat_in: ChatIn) -> None:
-    chat = chat_in(State.R0)
+    chat = chat_in(State.RUNNING)
     chat.say(calls=1)
     take_over(chat)
     assert (chat.roles[-2:], hidden(chat)) == (["assistant", "tool"], [])
 
 
 def test_an_attempt_that_showed_nothing_needs_no_instruction_either(chat_in: ChatIn) -> None:
-    chat = chat_in(State.R0)
+    chat = chat_in(State.RUNNING)
     chat.open_attempt.has_text = False
     take_over(chat)
     assert (chat.roles[-1], hidden(chat)) == ("user", [])
@@ -269,7 +273,7 @@ def test_a_whole_reply_stays_open_when_its_worker_leaves_and_is_adopted(state: S
     chat = chat_in(state)
     attempt, turn, epoch = chat.open_attempt, chat.open_turn, chat.epoch
     chat.say(calls=1, finish=True)
-    assert chat.do(Release(epoch=epoch)).acts == (acts.LeaveAttempt(), acts.ClearHolder())
+    assert chat.do(Release(epoch=epoch)).effects == (effects.LeaveAttempt(), effects.ClearHolder())
     assert (chat.holder, chat.attempt, attempt.outcomes) == (None, attempt, [])
     take_over(chat)
     assert (chat.attempt, attempt.epoch, chat.turn, count(chat)) == (attempt, epoch + 1, turn, (0, 0))
@@ -285,17 +289,17 @@ def test_a_whole_reply_of_a_chat_that_is_being_stopped_is_handed_over_closed(sta
 
 
 def test_a_whole_reply_that_nobody_holds_can_be_stopped(chat_in: ChatIn) -> None:
-    chat = chat_in(State.R0)
+    chat = chat_in(State.RUNNING)
     attempt = chat.open_attempt
     chat.say(calls=1, finish=True)
     chat.do(Release(epoch=chat.epoch))
     chat.do(Interrupt())
-    assert (chat.state, attempt.outcomes) == (State.W, ["interrupted"])
+    assert (chat.state, attempt.outcomes) == (State.IDLE, ["interrupted"])
     assert chat.roles[-3:] == ["assistant", "tool", "notice"]
 
 
 def test_whoever_left_a_whole_reply_open_may_still_keep_it_until_somebody_takes_the_chat(chat_in: ChatIn) -> None:
-    chat = chat_in(State.R0)
+    chat = chat_in(State.RUNNING)
     chat.say(finish=True)
     late = CommitStep(epoch=chat.epoch, turn_id=chat.open_turn.id, attempt_id=chat.open_attempt.id)
     chat.do(Release(epoch=chat.epoch))

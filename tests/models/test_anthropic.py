@@ -39,13 +39,13 @@ from indelible.content import (
     decode_part,
     encode,
 )
+from indelible.content.assemble import PartAssembler, assemble
 from indelible.errors import ModelFailed
-from indelible.fold import Collector, fold
-from indelible.models.anthropic import MAX_TAKE_UPS, AnthropicReader, AnthropicWire
-from indelible.models.anthropic_request import PausedCall, write_call
-from indelible.models.port import Call, CallOptions, PromptMessage
+from indelible.models.http.sse import SseDecoder, SseEvent
 from indelible.models.profile import Profile
-from indelible.models.sse import SseDecoder, SseEvent
+from indelible.models.protocol import Call, CallOptions, PromptMessage
+from indelible.models.providers.anthropic.request import PausedCall, write_call
+from indelible.models.providers.anthropic.response import MAX_TAKE_UPS, AnthropicReader, AnthropicWire
 
 EXAMPLES = settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "250")))
 
@@ -148,7 +148,7 @@ def read(
 
 
 def read_blocks(*events: SseEvent) -> Sequence[object]:
-    return fold(read([start(), *events, *end()])[1])
+    return assemble(read([start(), *events, *end()])[1])
 
 
 # --- text --------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def test_blocks_that_were_not_closed_are_closed_by_the_end() -> None:
 
 def test_block_that_is_opened_in_the_place_of_another_closes_it() -> None:
     _, parts = read([start(), open_block(0, "text", text="a"), *text_block(0, "b"), *end()])
-    assert fold(parts) == [Text("a"), Text("b")]
+    assert assemble(parts) == [Text("a"), Text("b")]
     assert parts.count(TextEnd("0")) == 1
 
 
@@ -356,7 +356,7 @@ def test_call_without_an_id_gets_one_of_its_own() -> None:
 def test_the_providers_own_call_and_result_come_in_order() -> None:
     _, parts = read([start(), *SEARCH_BLOCKS, *text_block(2, "Sunny."), *end()])
     assert parts[0] == ToolInputStart("srvtoolu_1", "web_search", provider_executed=True)
-    assert fold(parts) == [
+    assert assemble(parts) == [
         ToolCall(
             id="srvtoolu_1",
             name="web_search",
@@ -510,7 +510,7 @@ def test_citations_that_the_block_is_opened_with_are_kept() -> None:
 def test_what_is_not_known_is_a_sign_of_life(unknown: SseEvent) -> None:
     reader = AnthropicReader(CALL)
     assert list(reader.read(unknown)) == [KeepAlive()]
-    assert fold(read([*text_block(1, "x"), *end()], reader=reader)[1]) == [Text("x")]
+    assert assemble(read([*text_block(1, "x"), *end()], reader=reader)[1]) == [Text("x")]
 
 
 def test_what_comes_in_a_block_that_is_not_known_is_a_sign_of_life() -> None:
@@ -557,7 +557,7 @@ def test_event_that_is_nested_without_end_is_a_failure() -> None:
 def test_what_follows_the_end_is_not_read() -> None:
     reader, parts = read([start(), *text_block(0, "x"), *end(), SseEvent("message", b"[DONE]", None), event("error")])
     assert reader.complete
-    assert fold(parts) == [Text("x")]
+    assert assemble(parts) == [Text("x")]
 
 
 # --- the end -----------------------------------------------------------------------------
@@ -633,7 +633,7 @@ def test_paused_reply_is_taken_up_with_what_it_said_and_goes_on() -> None:
     asked = reader.take_up()
     assert isinstance(asked, PausedCall)
     assert (asked.tools, asked.options, asked.container) == (SEARCHING.tools, SEARCHING.options, "container_1")
-    assert asked.messages == [*SEARCHING.messages, PromptMessage(role="assistant", blocks=fold(first))]
+    assert asked.messages == [*SEARCHING.messages, PromptMessage(role="assistant", blocks=assemble(first))]
 
     assert not reader.complete
     going_on, second = read([start(), *text_block(0, "Sunny."), *end(usage={"output_tokens": 4})], reader=reader)
@@ -642,7 +642,7 @@ def test_paused_reply_is_taken_up_with_what_it_said_and_goes_on() -> None:
     usage = Usage(input_tokens=19, output_tokens=13, cache_read_tokens=5)
     assert going_on.finish() == Finish(reason="stop", usage=usage, metadata={"container": {"id": "container_1"}})
     assert [part.id for part in (*first, *second) if isinstance(part, TextStart)] == ["0", "2"]
-    assert fold([*first, *second]) == [*fold(first), Text("Sunny.")]
+    assert assemble([*first, *second]) == [*assemble(first), Text("Sunny.")]
 
 
 def test_each_pause_adds_to_one_message() -> None:
@@ -653,7 +653,7 @@ def test_each_pause_adds_to_one_message() -> None:
     assert isinstance(asked, PausedCall)
     assert asked.container == "c1"
     assert [message.role for message in asked.messages] == ["user", "assistant"]
-    assert asked.messages[-1].blocks == fold([*first, *second]) == [Text("a"), Text("b")]
+    assert asked.messages[-1].blocks == assemble([*first, *second]) == [Text("a"), Text("b")]
 
 
 def test_reply_that_never_stops_pausing_is_ended() -> None:
@@ -731,7 +731,7 @@ _EXPECTED = (ModelFailed, msgspec.MsgspecError, UnicodeDecodeError)
 def read_whatever(events: Iterable[SseEvent]) -> None:
     """Read these as a stream. Everything that comes out is sound, and can go back."""
     reader = AnthropicReader(SEARCHING)
-    collector = Collector()
+    assembler = PartAssembler()
     used: set[str] = set()
     for each in events:
         try:
@@ -741,7 +741,7 @@ def read_whatever(events: Iterable[SseEvent]) -> None:
         assert parts or reader.complete
         for part in parts:
             assert type(decode_part(encode(part))) is type(part)
-            collector.add(part)
+            assembler.add(part)
             if isinstance(part, TextStart | ReasoningStart | Source):
                 assert part.id not in used
                 used.add(part.id)

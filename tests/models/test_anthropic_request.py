@@ -38,15 +38,15 @@ from indelible.content import (
     decode_blocks,
     encode,
 )
+from indelible.content.assemble import assemble, finalize, to_messages
 from indelible.errors import ModelFailed
-from indelible.fold import fold, seal, to_messages
-from indelible.loop.prompt import build_prompt, mark_cache
-from indelible.models.anthropic import AnthropicReader
-from indelible.models.anthropic_request import PausedCall, write_call
-from indelible.models.port import Call, CallOptions, PromptMessage
+from indelible.loop.prompt.build import build_prompt, mark_cache
+from indelible.models.http.http_model import WireRequest
+from indelible.models.http.sse import SseEvent
 from indelible.models.profile import Effort, Profile
-from indelible.models.sse import SseEvent
-from indelible.models.wire import WrittenCall
+from indelible.models.protocol import Call, CallOptions, PromptMessage
+from indelible.models.providers.anthropic.request import PausedCall, write_call
+from indelible.models.providers.anthropic.response import AnthropicReader
 
 EXAMPLES = settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "300")))
 
@@ -98,7 +98,7 @@ def judge(body: Json) -> None:
 
 def write(
     *messages: PromptMessage, profile: Profile = BUDGET, tools: list[ToolSpec] | None = None, **parameters: Any
-) -> WrittenCall:
+) -> WireRequest:
     call = Call(messages=list(messages), tools=tools or [], options=CallOptions(parameters=parameters))
     written = write_call(call, "claude-test", profile)
     judge(written.body)
@@ -764,7 +764,7 @@ def make_stream() -> list[Json]:
 
 def read_stream(reader: AnthropicReader, stream: list[Json]) -> list[Block]:
     parts = [part for each in stream for part in reader.read(SseEvent(each["type"], msgspec.json.encode(each), None))]
-    return fold(parts)
+    return assemble(parts)
 
 
 def accumulate(stream: list[Json]) -> list[Json]:
@@ -781,7 +781,7 @@ def accumulate(stream: list[Json]) -> list[Json]:
 def test_reply_goes_back_as_the_sdk_itself_would_send_it() -> None:
     stream = make_stream()
     reader = AnthropicReader(Call(messages=[]))
-    blocks = decode_blocks(encode(seal(read_stream(reader, stream), None, None)))
+    blocks = decode_blocks(encode(finalize(read_stream(reader, stream), None, None)))
     replies = to_messages(blocks, provider="anthropic", model="claude-test")
     history = [
         Message(role="user", blocks=[Text("Weather?")]),

@@ -10,17 +10,17 @@ import pytest
 from indelible.content import Usage
 from indelible.errors import ModelFailed
 from indelible.models.catalog import PROVIDERS, Catalog, check_address
-from indelible.models.demo import DemoModel
-from indelible.models.wire import WireModel
+from indelible.models.http.http_model import HttpModel
+from indelible.models.providers.demo.model import DemoModel
 from indelible.settings import load_settings
 
 KEYS = {provider.key: f"key-of-{name}" for name, provider in PROVIDERS.items() if provider.key is not None}
 LOCAL = "http://localhost:8000/v1"
 
 
-def find(name: str, environment: Mapping[str, str] = KEYS, **settings: Any) -> WireModel:
+def find(name: str, environment: Mapping[str, str] = KEYS, **settings: Any) -> HttpModel:
     model = Catalog(load_settings(**settings), environment=environment).find(name)
-    assert isinstance(model, WireModel)
+    assert isinstance(model, HttpModel)
     return model
 
 
@@ -30,7 +30,7 @@ def refuse(name: str, environment: Mapping[str, str] = KEYS, **settings: Any) ->
     return caught.value
 
 
-def read_key(model: WireModel) -> str | None:
+def read_key(model: HttpModel) -> str | None:
     """What would be sent as a key."""
     headers = model.headers
     return headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ") or None

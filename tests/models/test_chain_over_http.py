@@ -17,12 +17,12 @@ from tests.worker.workshop import Workshop, quick
 from indelible import tool
 from indelible.content import Message, Text
 from indelible.errors import ModelFailed
-from indelible.loop import RetryPolicy, Scope, StepRecord, run
+from indelible.loop import CancelScope, FinishedStep, RetryPolicy, run
 from indelible.metrics import Metrics
 from indelible.models.catalog import Catalog
-from indelible.models.port import CallOptions
+from indelible.models.http.http_model import HttpModel
+from indelible.models.protocol import CallOptions
 from indelible.models.retry import RetryEvent
-from indelible.models.wire import WireModel
 from indelible.settings import load_settings
 from indelible.testing import ManualClock, SimulatedProvider, parts
 from indelible.testing.model import Script, Step
@@ -55,7 +55,7 @@ class Caller:
 
     def __init__(self, messages: Sequence[Message] = WHOLE) -> None:
         self.told: list[str] = []
-        self.steps: list[StepRecord] = []
+        self.steps: list[FinishedStep] = []
         self.retries: list[RetryEvent] = []
         self.metrics = Metrics()
         self.reload_error: Exception | None = None
@@ -74,10 +74,10 @@ class Caller:
         self.told.append("prepare")
         return [*messages, REMINDER]
 
-    def save(self, step: StepRecord, scope: Scope) -> None:
+    def save(self, step: FinishedStep, scope: CancelScope) -> None:
         self.steps.append(step)
 
-    async def ask(self, model: WireModel, messages: Sequence[Message] = NEWS, **more: Any) -> None:
+    async def ask(self, model: HttpModel, messages: Sequence[Message] = NEWS, **more: Any) -> None:
         given: dict[str, Any] = {
             "options": FORGOTTEN,
             "disable_chain_mode": self.disable,
@@ -97,13 +97,13 @@ class Caller:
 @asynccontextmanager
 async def serve(
     scripts: Sequence[Script], faults: Sequence[Fault | None] = (), *, wire: Any = "openai"
-) -> AsyncIterator[tuple[SimulatedProvider, WireModel]]:
+) -> AsyncIterator[tuple[SimulatedProvider, HttpModel]]:
     async with SimulatedProvider(scripts, faults) as provider:
         name = f"{wire}:gpt@{provider.base_url(wire)}"
         catalog = Catalog(load_settings(model=name), environment={})
         try:
             model = catalog.find(name)
-            assert isinstance(model, WireModel)
+            assert isinstance(model, HttpModel)
             yield provider, model
         finally:
             await catalog.aclose()

@@ -61,12 +61,12 @@ from indelible.content import (
     has_visible,
 )
 from indelible.errors import Interrupted
-from indelible.loop import Scope, StepRecord
-from indelible.models.http import Http
-from indelible.models.port import Call, CallOptions, PromptMessage
+from indelible.loop import CancelScope, FinishedStep
+from indelible.models.catalog import make_wire_format
+from indelible.models.http.client import Http
+from indelible.models.http.http_model import HttpModel
 from indelible.models.profile import find_profile
-from indelible.models.wire import WireModel
-from indelible.models.wires import make_wire
+from indelible.models.protocol import Call, CallOptions, PromptMessage
 from indelible.testing import ScriptedModel, SimulatedProvider, faults, parts
 from indelible.testing.provider import WireName
 from indelible.testing.provider.faults import Fault
@@ -144,8 +144,8 @@ def strip_private(blocks: list[Block]) -> Iterator[Block]:
                 if block.text:
                     yield replace(block, metadata=None)
             case Reasoning():
-                sealed = (block.metadata or {}).get("encrypted_content")
-                yield replace(block, signature=block.signature or sealed, metadata=None)
+                finalized = (block.metadata or {}).get("encrypted_content")
+                yield replace(block, signature=block.signature or finalized, metadata=None)
             case Source():
                 yield replace(block, id="", metadata=None)
             case ToolCall(name="image_generation"):
@@ -154,12 +154,12 @@ def strip_private(blocks: list[Block]) -> Iterator[Block]:
                 yield replace(block, metadata=None)
 
 
-async def tell_directly(script: list[Part], model: WireModel) -> Turn:
+async def tell_directly(script: list[Part], model: HttpModel) -> Turn:
     """The turn as it is without a wire."""
     return await take_turn(ScriptedModel([script], provider=model.provider))
 
 
-async def assert_same(script: list[Part], model: WireModel, wire: WireName) -> Turn:
+async def assert_same(script: list[Part], model: HttpModel, wire: WireName) -> Turn:
     """The script has to give over the wire what it gives without one, but for what the wire can not express."""
     expected, told = await tell_directly(script, model), await take_turn(model)
     blocks = expected.blocks
@@ -172,7 +172,7 @@ async def assert_same(script: list[Part], model: WireModel, wire: WireName) -> T
     return told
 
 
-def describe_end(step: StepRecord) -> tuple[Any, ...]:
+def describe_end(step: FinishedStep) -> tuple[Any, ...]:
     return step.finish_reason, step.usage, step.partial, step.reason, step.awaiting and len(step.awaiting)
 
 
@@ -267,7 +267,7 @@ UPLOADED: Final = File(media_type="application/octet-stream", file_id="file_1")
 """What a file is on the Anthropic wire: a name in the provider's container."""
 
 
-async def listen(model: WireModel, asked: Call) -> list[Part]:
+async def listen(model: HttpModel, asked: Call) -> list[Part]:
     """What the adapter yields, before the loop sees it."""
     async with aclosing(model.stream(asked)) as stream:  # type: ignore[type-var]
         return [part async for part in stream]
@@ -351,8 +351,8 @@ async def test_usage_and_cost_are_right_for_cached_and_reasoning_tokens(wire: Wi
     usage = USAGE if wire == "anthropic" else replace(USAGE, cache_write_tokens=0)
     script = [*say("t", ["Hello."]), parts.finish("stop", usage=usage)]
     async with SimulatedProvider([script]) as provider, Http() as http:
-        model = WireModel(
-            make_wire(wire, official=True),
+        model = HttpModel(
+            make_wire_format(wire, official=True),
             provider=wire,
             name=name,
             base_url=provider.base_url(wire),
@@ -413,7 +413,7 @@ async def test_a_paused_reply_is_taken_up_and_is_one_reply() -> None:
 async def test_a_stop_reaches_the_provider(wire: WireName, where: str) -> None:
     script = [*say("t", ["Hello "])[:2], parts.hang()]
     stops: dict[str, Fault] = {"in the middle of an event": faults.Stall(at_byte=30), "before the head": faults.Hang()}
-    scope = Scope()
+    scope = CancelScope()
     begun = asyncio.Event()
 
     def hear(part: Part) -> None:

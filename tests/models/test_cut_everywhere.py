@@ -1,10 +1,10 @@
 """A stream that is cut at any byte is complete or truncated, never a silent success (SPEC 1.2).
 
-Every byte is tried on the pure half of an adapter (decoder and reader, driven as models/wire.py drives them): what was
-told before the cut is the beginning of the whole, and a reply calls itself complete only when all of its content is
-there. The same walk feeds the rest after the cut, so it also shows that no cut into two chunks changes anything. A
-sample of the bytes is tried over real HTTP and through the loop, with a body that ends as if it were whole and with a
-connection that is closed: the loop calls it `timeout`, tries again, and runs no half-received call.
+Every byte is tried on the pure half of an adapter (decoder and reader, driven as models/http/http_model.py drives
+them): what was told before the cut is the beginning of the whole, and a reply calls itself complete only when all of
+its content is there. The same walk feeds the rest after the cut, so it also shows that no cut into two chunks changes
+anything. A sample of the bytes is tried over real HTTP and through the loop, with a body that ends as if it were whole
+and with a connection that is closed: the loop calls it `timeout`, tries again, and runs no half-received call.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 from tests.models.wires_under_test import EVERYTHING, USAGE, WIRES, Listener, call, find_model_at, say, take_turn
 
 from indelible.content import Block, Finish, Part, ToolSpec, encode
-from indelible.fold import fold
+from indelible.content.assemble import assemble
 from indelible.testing import SimulatedProvider, faults, parts, write_reply
 from indelible.testing.provider import WireName
 
@@ -37,7 +37,7 @@ def hear_whole(wire: WireName, body: bytes) -> tuple[list[Part], list[Block], Fi
     listener = Listener(wire)
     listener.hear(body)
     assert listener.reader.complete
-    return listener.told, fold(listener.told), listener.reader.finish()
+    return listener.told, assemble(listener.told), listener.reader.finish()
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -51,7 +51,7 @@ def test_cut_at_every_byte_a_reply_is_whole_or_not_complete_and_the_rest_may_fol
         assert listener.told == told[: len(listener.told)], f"cut at byte {cut_at}"
         if listener.reader.complete:
             completed += 1
-            assert fold(listener.told) == blocks, f"complete without all of it, cut at byte {cut_at}"
+            assert assemble(listener.told) == blocks, f"complete without all of it, cut at byte {cut_at}"
             ended = listener.reader.finish()
             assert ended.reason == finish.reason
             assert ended.usage == finish.usage or (wire in TELLS_USAGE_LAST and ended.usage is None)

@@ -28,11 +28,11 @@ from indelible.content import (
     ToolResult,
     ToolSpec,
 )
+from indelible.content.assemble import assemble
 from indelible.errors import Interrupted
-from indelible.fold import fold
-from indelible.loop import Scope, StepRecord, run
+from indelible.loop import CancelScope, FinishedStep, run
 from indelible.models import Call, PromptMessage
-from indelible.models.demo import DemoModel
+from indelible.models.providers.demo.model import DemoModel
 from indelible.testing import ManualClock
 from indelible.tools import tool
 
@@ -70,7 +70,7 @@ def calls_of(parts: Sequence[Part]) -> list[ToolCall]:
 @pytest.mark.parametrize("question", QUESTIONS)
 async def test_every_reply_is_thinking_then_text_then_a_finish_with_usage(question: str) -> None:
     parts = await ask(user(question))
-    blocks = fold(parts)
+    blocks = assemble(parts)
     assert [type(block) for block in blocks] == [Reasoning, Text]
     assert all(isinstance(block, Reasoning | Text) and block.text.strip() for block in blocks)
     finish = parts[-1]
@@ -313,9 +313,9 @@ def roll_die(sides: int = 6) -> str:
 
 
 async def test_the_loop_runs_its_tool_and_it_answers_with_the_result() -> None:
-    steps: list[StepRecord] = []
+    steps: list[FinishedStep] = []
 
-    def keep(step: StepRecord, scope: Scope) -> None:
+    def keep(step: FinishedStep, scope: CancelScope) -> None:
         steps.append(step)
 
     history = [Message(role="user", blocks=[Text(text="roll a die")])]
@@ -330,9 +330,9 @@ async def test_the_loop_runs_its_tool_and_it_answers_with_the_result() -> None:
 async def test_a_reply_stopped_in_the_loop_and_continued_is_the_whole_reply() -> None:
     history = [Message(role="user", blocks=[Text(text="tell me a long story")])]
     published: list[Part] = []
-    scope = Scope()
+    scope = CancelScope()
 
-    def keep(step: StepRecord, scope: Scope) -> None:
+    def keep(step: FinishedStep, scope: CancelScope) -> None:
         history.extend(step.messages())
 
     def publish(part: Part) -> None:

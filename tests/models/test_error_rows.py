@@ -37,7 +37,7 @@ from tests.models.wires_under_test import (
 
 from indelible.content import Text, TextDelta
 from indelible.errors import RETRYABLE, FailureKind, ModelFailed
-from indelible.models.sse import MAX_EVENT_BYTES
+from indelible.models.http.sse import MAX_EVENT_BYTES
 from indelible.testing import ManualClock, SimulatedProvider, faults, parts, write_reply
 from indelible.testing.provider import WireName
 from indelible.testing.provider.faults import Fault, Status

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indelible.errors import RETRYABLE, FailureKind
-from indelible.models.failures import classify_response
+from indelible.models.failures.classify import classify_response
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 ROWS: list[dict[str, Any]] = [

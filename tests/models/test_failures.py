@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from indelible.content import StreamError
 from indelible.errors import RETRYABLE, FailureKind, Interrupted, ModelFailed
-from indelible.models.failures import (
+from indelible.models.failures.classify import (
     MESSAGES,
     classify,
     classify_response,

@@ -36,13 +36,13 @@ from indelible.content import (
     decode_part,
     encode,
 )
+from indelible.content.assemble import PartAssembler
 from indelible.errors import ModelFailed
-from indelible.fold import Collector
-from indelible.models.openai_chat import ChatReader, ChatWire
-from indelible.models.port import Call, PromptMessage
+from indelible.models.http.http_model import ResponseReader, WireFormat
+from indelible.models.http.sse import SseDecoder
 from indelible.models.profile import Profile
-from indelible.models.sse import SseDecoder
-from indelible.models.wire import Wire, WireReader
+from indelible.models.protocol import Call, PromptMessage
+from indelible.models.providers.openai_chat.response import ChatReader, ChatWire
 
 WEATHER = ToolSpec(name="get_weather", input_schema={"type": "object", "properties": {"city": {"type": "string"}}})
 CALL = Call(messages=[PromptMessage(role="user", blocks=[Text("Hello")])], tools=[WEATHER])
@@ -88,7 +88,7 @@ def call_piece(index: int | None = None, id: str | None = None, name: str | None
     return {"tool_calls": [{key: value for key, value in piece.items() if value is not None}]}
 
 
-def read_all(reader: WireReader, stream: bytes) -> list[Part]:
+def read_all(reader: ResponseReader, stream: bytes) -> list[Part]:
     return [part for event in SseDecoder().feed(stream) for part in reader.read(event)]
 
 
@@ -100,10 +100,10 @@ def read(*events: Json | str, returns_reasoning: bool = False) -> list[Part]:
 
 
 def collect(*events: Json | str, returns_reasoning: bool = False) -> tuple[list[Block], Finish | None]:
-    collector = Collector()
+    assembler = PartAssembler()
     for part in read(*events, returns_reasoning=returns_reasoning):
-        collector.add(part)
-    return collector.blocks(), collector.finish
+        assembler.add(part)
+    return assembler.blocks(), assembler.finish
 
 
 def read_calls(*deltas: Json) -> list[ToolCall]:
@@ -847,7 +847,7 @@ def test_done_without_a_finish_reason_is_no_end(finish_reason: str | None) -> No
 
 
 def test_after_the_end_only_usage_counts() -> None:
-    reader: WireReader = open_reader()
+    reader: ResponseReader = open_reader()
     read_all(reader, to_sse(say({"content": "Hi"}, "stop")))
     usage = {"prompt_tokens": 1, "completion_tokens": 2}
     rest = to_sse(
@@ -1040,7 +1040,7 @@ CHUNKS = JSON | st.fixed_dictionaries(
 @given(st.lists(CHUNKS, max_size=8), st.booleans())
 def test_hostile_chunks_give_parts_that_have_a_json_form_or_a_failure(chunks: list[Any], returned: bool) -> None:
     reader = open_reader(returns_reasoning=returned)
-    collector = Collector()
+    assembler = PartAssembler()
     for chunk in chunks:
         was_complete = reader.complete
         try:
@@ -1051,10 +1051,10 @@ def test_hostile_chunks_give_parts_that_have_a_json_form_or_a_failure(chunks: li
         assert not (was_complete and parts)
         for part in parts:
             assert decode_part(encode(part)) == part or _holds_surrogates(part)
-            collector.add(part)
-    collector.blocks()
+            assembler.add(part)
+    assembler.blocks()
     if reader.complete:
-        collector.add(reader.finish())
+        assembler.add(reader.finish())
 
 
 def _holds_surrogates(part: Part) -> bool:
@@ -1091,7 +1091,7 @@ def test_deeply_nested_arguments_give_a_call_or_a_decoding_error(depth: int) -> 
 
 
 def test_the_key_is_a_bearer_token_and_the_path_that_of_chat_completions() -> None:
-    wire: Wire = ChatWire(official=True)
+    wire: WireFormat = ChatWire(official=True)
     assert wire.name == "openai-chat"
     assert wire.authorise("sk-1") == {"authorization": "Bearer sk-1"}
     written = wire.write(CALL, "gpt-4.1", Profile())

@@ -31,14 +31,14 @@ from indelible.content import (
     ToolResult,
     ToolSpec,
 )
+from indelible.content.assemble import PartAssembler, finalize, to_messages
 from indelible.errors import ModelFailed
-from indelible.fold import Collector, seal, to_messages
-from indelible.loop.prompt import build_prompt
-from indelible.models.openai_chat import ChatWire
-from indelible.models.port import Call, CallOptions, PromptMessage
+from indelible.loop.prompt.build import build_prompt
+from indelible.models.http.http_model import WireRequest
+from indelible.models.http.sse import SseEvent
 from indelible.models.profile import Profile
-from indelible.models.sse import SseEvent
-from indelible.models.wire import WrittenCall
+from indelible.models.protocol import Call, CallOptions, PromptMessage
+from indelible.models.providers.openai_chat.response import ChatWire
 
 Json = dict[str, Any]
 WEATHER = ToolSpec(name="get_weather", description="The weather.", input_schema={"type": "object", "properties": {}})
@@ -102,7 +102,7 @@ def write(
     tools: list[ToolSpec] | None = None,
     returns_reasoning: bool = False,
     **parameters: Any,
-) -> WrittenCall:
+) -> WireRequest:
     """The call as written, after the judge has seen it."""
     call = Call(messages=list(messages), tools=tools or [], options=CallOptions(parameters=parameters))
     written = ChatWire(official=official).write(call, "gpt-4.1", Profile(returns_reasoning=returns_reasoning))
@@ -492,14 +492,14 @@ def test_an_unknown_parameter_is_told_and_a_wrong_one_refused() -> None:
 def hear(wire: ChatWire, profile: Profile, *chunks: Json) -> list[Message]:
     """The messages that a reply becomes, its calls answered."""
     reader = wire.open_reader(Call(messages=[], tools=[WEATHER]), profile)
-    collector = Collector()
+    assembler = PartAssembler()
     events = [SseEvent("message", json.dumps({"choices": [chunk]}).encode(), None) for chunk in chunks]
     parts: list[Part] = [part for event in events for part in reader.read(event)]
     for part in [*parts, reader.finish()]:
-        collector.add(part)
-    for call in collector.local_calls():
-        collector.add(ToolResult(call_id=call.id, name=call.name, output="Rain"))
-    return to_messages(seal(collector.blocks(), None, None), provider="openai-chat", model="m")
+        assembler.add(part)
+    for call in assembler.local_calls():
+        assembler.add(ToolResult(call_id=call.id, name=call.name, output="Rain"))
+    return to_messages(finalize(assembler.blocks(), None, None), provider="openai-chat", model="m")
 
 
 def write_back(wire: ChatWire, profile: Profile, messages: list[Message]) -> list[Json]:
@@ -538,7 +538,7 @@ def test_a_reply_with_calls_goes_back_as_it_came(returns_reasoning: bool) -> Non
 def test_the_details_of_openrouter_go_back_as_they_came() -> None:
     wire, profile = ChatWire(official=False), Profile()
     signed = {"type": "reasoning.text", "index": 0, "signature": "ErUB", "text": "Hmm."}
-    sealed = {"type": "reasoning.encrypted", "index": 1, "data": "CiQB"}
+    finalized = {"type": "reasoning.encrypted", "index": 1, "data": "CiQB"}
     heard = hear(
         wire,
         profile,
@@ -547,10 +547,10 @@ def test_the_details_of_openrouter_go_back_as_they_came() -> None:
         {"delta": {"reasoning_details": [{"type": "reasoning.text", "text": None, "signature": "ErUB", "index": 0}]}},
         {"delta": {"reasoning_details": [{"type": "reasoning.text", "text": "", "signature": None, "index": 0}]}},
         {"delta": {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "get_weather", "arguments": "{}"}}]}},
-        {"delta": {"reasoning_details": [sealed]}, "finish_reason": "tool_calls"},
+        {"delta": {"reasoning_details": [finalized]}, "finish_reason": "tool_calls"},
     )
     [reply, _] = write_back(wire, profile, heard)
-    assert reply["reasoning_details"] == [signed, sealed]
+    assert reply["reasoning_details"] == [signed, finalized]
 
 
 def test_a_reply_of_another_model_takes_nothing_private_along() -> None:

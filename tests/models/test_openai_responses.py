@@ -40,14 +40,14 @@ from indelible.content import (
     ToolResult,
     Usage,
 )
+from indelible.content.assemble import assemble, finalize
 from indelible.errors import FailureKind, ModelFailed
-from indelible.fold import fold, seal
-from indelible.loop.ingest import Ingest
-from indelible.models.openai_responses import ResponsesReader, ResponsesWire
-from indelible.models.port import Call
+from indelible.loop.normalize import Normalizer
+from indelible.models.http.http_model import WireFormat
+from indelible.models.http.sse import SseDecoder, SseEvent
 from indelible.models.profile import Profile
-from indelible.models.sse import SseDecoder, SseEvent
-from indelible.models.wire import Wire
+from indelible.models.protocol import Call
+from indelible.models.providers.openai_responses.response import ResponsesReader, ResponsesWire
 
 Event = dict[str, Any]
 
@@ -430,17 +430,17 @@ def test_a_summary_is_one_reasoning_block_with_a_blank_line_between_its_parts() 
 
 
 def test_reasoning_without_a_word_is_kept_for_what_it_holds() -> None:
-    blocks = seal(fold(read(STREAMS["silent reasoning"])), None, None)
+    blocks = finalize(assemble(read(STREAMS["silent reasoning"])), None, None)
     assert blocks[0] == Reasoning(metadata={"id": REASONING_ID, "encrypted_content": "gAAAAABo"})
 
 
 def test_reasoning_that_is_not_encrypted_has_nothing_to_send_back() -> None:
-    reasoning = fold(read(STREAMS["reasoning that is not encrypted"]))[0]
+    reasoning = assemble(read(STREAMS["reasoning that is not encrypted"]))[0]
     assert reasoning == Reasoning("Hm.")
 
 
 def test_reasoning_in_its_own_words_is_reasoning() -> None:
-    assert fold(read(STREAMS["reasoning in its own words"]))[0] == Reasoning("We need")
+    assert assemble(read(STREAMS["reasoning in its own words"]))[0] == Reasoning("We need")
 
 
 def test_arguments_come_as_deltas_and_whole() -> None:
@@ -460,7 +460,7 @@ def test_arguments_come_as_deltas_and_whole() -> None:
 
 
 def test_a_call_without_arguments_has_an_empty_object() -> None:
-    call = fold(read(make_stream(stream_call())))[0]
+    call = assemble(read(make_stream(stream_call())))[0]
     assert call == ToolCall("call_1", "weather", "{}", metadata={"id": "fc_1"})
 
 
@@ -472,7 +472,7 @@ def test_a_custom_tool_gets_its_text_as_an_argument() -> None:
 
 
 def test_a_web_search_is_a_call_of_the_providers_own_and_its_citations_are_sources() -> None:
-    blocks = fold(read(STREAMS["a web search"]))
+    blocks = assemble(read(STREAMS["a web search"]))
     search, text, *sources = blocks[1:]
     assert isinstance(search, ToolCall)
     assert search == ToolCall(
@@ -508,18 +508,18 @@ def test_a_web_search_is_a_call_of_the_providers_own_and_its_citations_are_sourc
 
 
 def test_what_the_providers_own_tools_found_is_their_result() -> None:
-    found = fold(read(STREAMS["a file search"]))
+    found = assemble(read(STREAMS["a file search"]))
     assert isinstance(found[0], ToolCall)
     assert (found[0].name, found[0].arguments) == ("file_search", '{"queries":["deep research"]}')
     assert isinstance(found[1], ToolResult)
     assert found[1].output[0]["text"] == "A page."
 
-    ran = fold(read(STREAMS["code"]))
+    ran = assemble(read(STREAMS["code"]))
     assert isinstance(ran[0], ToolCall)
     assert ran[0].arguments == '{"code":"print(\\"é\\n\\")"}'
     assert ran[1] == ToolResult("ci_1", "code_interpreter", [{"type": "logs", "logs": "é"}], provider_executed=True)
 
-    shell = fold(read(STREAMS["a shell of the provider's"]))
+    shell = assemble(read(STREAMS["a shell of the provider's"]))
     assert isinstance(shell[0], ToolCall)
     assert shell[0].arguments == '{"commands":["ls"]}'
     assert isinstance(shell[1], ToolResult)
@@ -527,7 +527,7 @@ def test_what_the_providers_own_tools_found_is_their_result() -> None:
 
 
 def test_an_mcp_tool_goes_by_its_own_name() -> None:
-    listed, called, answer, _ = fold(read(STREAMS["mcp"]))
+    listed, called, answer, _ = assemble(read(STREAMS["mcp"]))
     assert isinstance(listed, ToolCall)
     assert (listed.name, listed.arguments) == ("mcp_list_tools", '{"server_label":"wiki"}')
     assert isinstance(called, ToolCall)
@@ -537,20 +537,20 @@ def test_an_mcp_tool_goes_by_its_own_name() -> None:
 
 def test_an_mcp_tool_with_an_impossible_name_goes_by_its_kind() -> None:
     item = {**stream_mcp_call("{}")[-1]["item"], "name": "a tool.of theirs"}
-    call = fold(read(make_stream(stream_item(item, item))))[0]
+    call = assemble(read(make_stream(stream_item(item, item))))[0]
     assert isinstance(call, ToolCall)
     assert call.name == "mcp"
 
 
 def test_a_failure_of_the_providers_own_tool_is_an_error_result() -> None:
-    result = fold(read(STREAMS["mcp that failed"]))[1]
+    result = assemble(read(STREAMS["mcp that failed"]))[1]
     assert isinstance(result, ToolResult)
     assert result.is_error
     assert result.output["message"] == "down"
 
 
 def test_an_image_is_a_file() -> None:
-    call, file = fold(read(STREAMS["an image"]))
+    call, file = assemble(read(STREAMS["an image"]))
     assert isinstance(call, ToolCall)
     assert (call.name, call.arguments) == ("image_generation", '{"revised_prompt":"A cat"}')
     assert file == File("image/png", name="image.png", data=PIXEL)
@@ -561,19 +561,19 @@ def test_an_image_is_a_file() -> None:
 )
 def test_an_image_says_what_it_is(output_format: str | None, media_type: str) -> None:
     item = {**stream_image()[-1]["item"], "output_format": output_format}
-    file = fold(read(make_stream(stream_item(item, item))))[1]
+    file = assemble(read(make_stream(stream_item(item, item))))[1]
     assert isinstance(file, File)
     assert file.media_type == media_type
 
 
 def test_an_image_that_can_not_be_decoded_is_no_file() -> None:
     item = {**stream_image()[-1]["item"], "result": "no base64!"}
-    assert [type(block) for block in fold(read(make_stream(stream_item(item, item))))] == [ToolCall]
+    assert [type(block) for block in assemble(read(make_stream(stream_item(item, item))))] == [ToolCall]
 
 
 def test_a_refusal_is_text_and_ends_as_content_filter() -> None:
     parts = read(STREAMS["a refusal"])
-    assert fold(parts) == [Text("I can not.", {"id": MESSAGE_ID})]
+    assert assemble(parts) == [Text("I can not.", {"id": MESSAGE_ID})]
     assert finish(STREAMS["a refusal"]).reason == "content_filter"
 
 
@@ -582,7 +582,7 @@ def test_a_refusal_is_one_whichever_event_tells_it(told_by: str) -> None:
     left_out = {"response.refusal.delta", "response.refusal.done", "response.output_item.done"} - {told_by}
     events = [event for event in STREAMS["a refusal"] if event["type"] not in left_out]
     events[-1] = {**events[-1], "response": {**events[-1]["response"], "output": []}}
-    assert [block.text for block in fold(read(events))] == ["I can not."]
+    assert [block.text for block in assemble(read(events))] == ["I can not."]
     assert finish(events).reason == "content_filter"
 
 
@@ -645,10 +645,10 @@ def test_a_call_that_broke_off_for_something_else_is_never_told_as_whole() -> No
 
 
 def test_what_was_cut_has_no_id_to_send_back() -> None:
-    assert fold(read(STREAMS["a reply that was cut"])) == [Text("It rai")]
+    assert assemble(read(STREAMS["a reply that was cut"])) == [Text("It rai")]
     events = make_stream(stream_reasoning(["Hm."]), end="incomplete", incomplete_details={"reason": "?"})
     events[-2]["item"]["status"] = "incomplete"
-    assert fold(read(events)) == [Reasoning("Hm.")]
+    assert assemble(read(events)) == [Reasoning("Hm.")]
 
 
 @pytest.mark.parametrize(
@@ -715,7 +715,7 @@ def test_what_deltas_did_not_bring_is_taken_from_the_whole(events: list[Event]) 
     deltas = [at for at, event in enumerate(events) if event["type"].endswith(".delta")]
     for first_missing in deltas:
         kept = [event for at, event in enumerate(events) if at < first_missing or at not in deltas]
-        assert drop_halves(fold(read(kept))) == drop_halves(fold(read(events)))
+        assert drop_halves(assemble(read(kept))) == drop_halves(assemble(read(events)))
 
 
 def drop_halves(blocks: Sequence[Block]) -> list[Block]:
@@ -728,8 +728,8 @@ def test_deltas_alone_bring_everything_that_can_be_seen(events: list[Event]) -> 
     """A host that leaves out all that is whole: no `….done`, and nothing in the last response."""
     kept = [event for event in events if not event["type"].endswith(".done")]
     last = {**kept[-1], "response": {**kept[-1]["response"], "output": []}}
-    told = fold(read([*kept[:-1], last]))
-    for block in fold(read(events)):
+    told = assemble(read([*kept[:-1], last]))
+    for block in assemble(read(events)):
         if isinstance(block, Text):
             assert block.text in [other.text for other in told]
         if isinstance(block, ToolCall) and not block.provider_executed:
@@ -738,8 +738,8 @@ def test_deltas_alone_bring_everything_that_can_be_seen(events: list[Event]) -> 
 
 @every_stream
 def test_a_response_that_comes_in_one_piece_is_read_from_its_end(events: list[Event]) -> None:
-    at_once = drop_halves(fold(read([events[0], events[-1]])))
-    assert at_once == drop_halves(fold(read(events)))
+    at_once = drop_halves(assemble(read([events[0], events[-1]])))
+    assert at_once == drop_halves(assemble(read(events)))
 
 
 def test_an_item_that_is_done_is_not_told_again() -> None:
@@ -751,7 +751,7 @@ def test_an_item_that_is_done_is_not_told_again() -> None:
 def test_what_is_not_the_beginning_of_the_whole_is_left_as_it_was_told() -> None:
     events = STREAMS["text"]
     middle = next(at for at, event in enumerate(events) if event.get("delta") == "rains")
-    assert fold(read([*events[:middle], *events[middle + 1 :]])) == [Text("It .", {"id": MESSAGE_ID})]
+    assert assemble(read([*events[:middle], *events[middle + 1 :]])) == [Text("It .", {"id": MESSAGE_ID})]
 
 
 def test_item_ids_may_be_another_in_every_event() -> None:
@@ -768,7 +768,7 @@ def test_places_may_be_left_out_where_there_is_one_item_at_a_time(given: Event) 
     events = [
         {**{name: value for name, value in event.items() if name not in places}, **given} for event in STREAMS["calls"]
     ]
-    assert fold(read(events)) == fold(read(STREAMS["calls"]))
+    assert assemble(read(events)) == assemble(read(STREAMS["calls"]))
 
 
 def test_a_message_may_hold_several_pieces() -> None:
@@ -778,14 +778,14 @@ def test_a_message_may_hold_several_pieces() -> None:
         {"type": "refusal", "refusal": "No more."},
     ]
     item = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": content}
-    blocks = fold(read(make_stream(stream_item({**item, "content": []}, item))))
+    blocks = assemble(read(make_stream(stream_item({**item, "content": []}, item))))
     assert [block.text for block in blocks] == ["One.", "Two.", "", "No more."]
     assert isinstance(blocks[2], Source)
 
 
 def test_arguments_that_are_an_object_and_no_text_are_taken() -> None:
     item = {**stream_call()[-1]["item"], "arguments": {"city": "Oslo"}}
-    call = fold(read(make_stream(stream_item({**item, "arguments": ""}, item))))[0]
+    call = assemble(read(make_stream(stream_item({**item, "arguments": ""}, item))))[0]
     assert isinstance(call, ToolCall)
     assert call.arguments == '{"city":"Oslo"}'
 
@@ -793,7 +793,7 @@ def test_arguments_that_are_an_object_and_no_text_are_taken() -> None:
 def test_a_call_without_any_id_gets_one() -> None:
     item = {"type": "function_call", "name": "weather", "arguments": "{}"}
     events = [{"type": "response.output_item.done", "item": item}]
-    assert fold(read(make_stream(events)))[0] == ToolCall("call-1", "weather", "{}")
+    assert assemble(read(make_stream(events)))[0] == ToolCall("call-1", "weather", "{}")
 
 
 @pytest.mark.parametrize("usage", [None, 7, {}, {"input_tokens": None, "input_tokens_details": None}])
@@ -836,7 +836,7 @@ def test_whatever_comes_nothing_but_a_failure_or_a_decoding_error_comes_out(
     events: list[tuple[str, Any, bool]],
 ) -> None:
     reader = ResponsesReader()
-    ingest = Ingest(provider="openai", clock=SystemClock(), inline_thinking=False)
+    normalizer = Normalizer(provider="openai", clock=SystemClock(), inline_thinking=False)
     seen: list[Part] = []
     for kind, value, named in events:
         data = msgspec.json.encode({"type": kind, **value} if isinstance(value, dict) and not named else value)
@@ -844,18 +844,18 @@ def test_whatever_comes_nothing_but_a_failure_or_a_decoding_error_comes_out(
             parts = reader.read(SseEvent(kind if named else "message", data, None))
         except (ModelFailed, msgspec.MsgspecError):
             continue
-        seen += [fit for part in parts for fit in ingest.feed(part)]
+        seen += [fit for part in parts for fit in normalizer.feed(part)]
     if reader.complete:
-        seen += ingest.feed(reader.finish())
+        seen += normalizer.feed(reader.finish())
     assert reader.complete or not any(isinstance(part, Finish) for part in seen)
-    seal(fold(seen), None, None)
+    finalize(assemble(seen), None, None)
 
 
 # --- the wire ----------------------------------------------------------------------------
 
 
 def test_the_wire_is_one() -> None:
-    wire: Wire = ResponsesWire()
+    wire: WireFormat = ResponsesWire()
     assert wire.name == "openai"
     assert wire.authorise("sk-1") == {"authorization": "Bearer sk-1"}
     written = wire.write(Call(messages=[]), "gpt-5", Profile())
@@ -876,7 +876,7 @@ def test_what_only_the_end_tells_is_told_then() -> None:
     message = {"type": "message", "id": "msg_1", "content": [{"type": "output_text", "text": "The answer."}]}
     started = {"type": "response.output_item.added", "output_index": 0, "item": {**call, "arguments": ""}}
     done = {"type": "response.completed", "response": {"id": "r", "status": "completed", "output": [call, message]}}
-    blocks = fold(read([started, done]))
+    blocks = assemble(read([started, done]))
     assert [block.arguments for block in blocks if isinstance(block, ToolCall)] == ['{"path":"x"}']
     assert [block.text for block in blocks if isinstance(block, Text)] == ["The answer."]
 

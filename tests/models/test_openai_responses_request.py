@@ -36,14 +36,14 @@ from tests.models.test_openai_responses import (
 from typing_extensions import TypedDict, get_type_hints, is_typeddict
 
 from indelible.content import Block, File, Message, Reasoning, Source, Text, ToolCall, ToolResult, ToolSpec
+from indelible.content.assemble import assemble, finalize, to_messages
 from indelible.errors import ModelFailed
-from indelible.fold import fold, seal, to_messages
-from indelible.loop.legality import assert_legal
-from indelible.loop.prompt import CUT_REMARK, build_prompt
-from indelible.models.openai_responses_request import write_call
+from indelible.loop.prompt.build import CUT_REMARK, build_prompt
+from indelible.models.http.http_model import WireRequest
 from indelible.models.parameters import EFFORTS
-from indelible.models.port import Call, CallOptions, PromptMessage
-from indelible.models.wire import WrittenCall
+from indelible.models.protocol import Call, CallOptions, PromptMessage
+from indelible.models.providers.openai_responses.request import write_call
+from indelible.testing.legality import assert_legal
 
 Item = dict[str, Any]
 
@@ -115,7 +115,7 @@ def write(
     store: bool = False,
     previous: str | None = None,
     **parameters: Any,
-) -> WrittenCall:
+) -> WireRequest:
     options = CallOptions(store=store, previous_response_id=previous, parameters=parameters)
     written = write_call(Call(messages=list(messages), tools=list(tools), options=options), model)
     assert_accepted(written.body)
@@ -521,7 +521,7 @@ def test_custom_calls_go_back_as_such() -> None:
 
 def replay(events: list[Event], *, partial: bool = False) -> list[PromptMessage]:
     """What the next prompt holds of the reply that this stream made."""
-    blocks = seal(fold(read(events)), "length" if partial else None, None)
+    blocks = finalize(assemble(read(events)), "length" if partial else None, None)
     messages = [Message(role="user", blocks=[Text("?")]), *to_messages(blocks, provider="openai", partial=partial)]
     prompt = build_prompt(messages, provider="openai")
     assert_legal(prompt, provider="openai")
@@ -564,9 +564,9 @@ def test_reasoning_and_the_providers_own_items_come_back_unchanged_and_in_order(
 
 
 def test_calls_come_back_with_their_answers() -> None:
-    blocks = fold(read(STREAMS["calls"]))
+    blocks = assemble(read(STREAMS["calls"]))
     blocks += [ToolResult("call_2", "weather", "Sun."), ToolResult("call_1", "weather", "Rain.")]
-    messages = [Message(role="user", blocks=[Text("?")]), *to_messages(seal(blocks, None, None))]
+    messages = [Message(role="user", blocks=[Text("?")]), *to_messages(finalize(blocks, None, None))]
     items = write_body(*build_prompt(messages, provider="openai"))["input"]
     assert [item.get("id") or item.get("call_id") for item in items[1:]] == [
         REASONING_ID,

@@ -45,15 +45,15 @@ from indelible.content import (
     ToolResult,
     ToolSpec,
 )
-from indelible.fold import fold, seal, to_messages
-from indelible.loop.ingest import Ingest
-from indelible.loop.legality import assert_legal
-from indelible.loop.prompt import build_prompt, mark_cache
+from indelible.content.assemble import assemble, finalize, to_messages
+from indelible.loop.normalize import Normalizer
+from indelible.loop.prompt.build import build_prompt, mark_cache
+from indelible.models.catalog import make_wire_format
 from indelible.models.parameters import EFFORTS
-from indelible.models.port import Call, CallOptions, PromptMessage
 from indelible.models.profile import Profile
-from indelible.models.wires import make_wire
+from indelible.models.protocol import Call, CallOptions, PromptMessage
 from indelible.testing import ManualClock, parts, write_reply
+from indelible.testing.legality import assert_legal
 from indelible.testing.provider import WireName
 from indelible.testing.provider.reply import DIALECTS
 
@@ -160,7 +160,7 @@ def test_the_judges_look_at_everything(wire: WireName, wrong: Json) -> None:
 
 # --- what is written ---------------------------------------------------------------------
 
-PAGES: Final = [{"type": "web_search_result", "url": "https://c.test", "title": "C", "encrypted_content": "sealed"}]
+PAGES: Final = [{"type": "web_search_result", "url": "https://c.test", "title": "C", "encrypted_content": "finalized"}]
 SEARCH: Final = OwnTool("web_search", ['{"query":', '"rain"}'], st.just(PAGES))
 
 OWN_TOOLS: Final[dict[WireName, list[ToolSpec]]] = {
@@ -203,21 +203,21 @@ rules = st.builds(Message, role=st.just("system"), blocks=st.just([Text("Be brie
 thoughts: st.SearchStrategy[list[Part]] = st.sampled_from(
     [
         [],
-        think("r", ["hm", "."], "sealed"),
-        think("r", [], "sealed"),
-        [parts.reasoning_start("r", metadata={"redacted_thinking": "sealed"}), parts.reasoning_end("r")],
+        think("r", ["hm", "."], "finalized"),
+        think("r", [], "finalized"),
+        [parts.reasoning_start("r", metadata={"redacted_thinking": "finalized"}), parts.reasoning_end("r")],
     ]
 )
 PRIVATE: Final[dict[type, list[Metadata]]] = {
     Text: [{"id": "msg_1", "phase": "final_answer"}, {"id": 7, "citations": "?"}],
     Reasoning: [
         {"field": "reasoning_content"},
-        {"redacted_thinking": "sealed"},
+        {"redacted_thinking": "finalized"},
         {"id": "rs_1", "encrypted_content": "x"},
     ],
     ToolCall: [
-        {"extra_content": {"google": {"thought_signature": "sealed"}}},
-        {"reasoning_details": [{"type": "reasoning.text", "text": "hm", "signature": "sealed"}]},
+        {"extra_content": {"google": {"thought_signature": "finalized"}}},
+        {"reasoning_details": [{"type": "reasoning.text", "text": "hm", "signature": "finalized"}]},
         {"type": "server_tool_use"},
         {"id": "fc_1", "custom": True},
         {
@@ -242,17 +242,17 @@ def replies(draw: st.DrawFn, wire: WireName) -> list[Message]:
     body = b"".join(write_reply(wire, [*draw(thoughts), *draw(scripts(SEARCH))], model="m"))
     listener = Listener(wire, Profile(returns_reasoning=True))
     listener.hear(body[: draw(st.sampled_from([len(body), len(body)]) | st.integers(0, len(body)))])
-    ingest = Ingest(provider=wire, clock=ManualClock())
-    blocks = fold([each for part in listener.told for each in ingest.feed(part)] + ingest.release())
+    normalizer = Normalizer(provider=wire, clock=ManualClock())
+    blocks = assemble([each for part in listener.told for each in normalizer.feed(part)] + normalizer.release())
     reason = None if listener.reader.complete else draw(st.sampled_from(REASONS))
     calls = [block for block in blocks if isinstance(block, ToolCall) and not block.provider_executed]
     outputs = [draw(st.sampled_from(["wet", ""])) for _ in calls if reason is None]
     answers = [ToolResult(call.id, call.name, output) for call, output in zip(calls, outputs, strict=False)]
-    sealed = seal([*blocks, *answers], reason, AT)
+    finalized = finalize([*blocks, *answers], reason, AT)
     if draw(st.integers(0, 2)) == 0:
-        sealed = [replace(block, metadata=draw(st.sampled_from(PRIVATE[type(block)]))) for block in sealed]
+        finalized = [replace(block, metadata=draw(st.sampled_from(PRIVATE[type(block)]))) for block in finalized]
     writer = draw(st.sampled_from([wire, wire, wire, None]))
-    return to_messages(sealed, partial=reason is not None, reason=reason, provider=writer, model="m")
+    return to_messages(finalized, partial=reason is not None, reason=reason, provider=writer, model="m")
 
 
 @st.composite
@@ -424,10 +424,10 @@ def test_every_request_is_one_that_the_sdk_allows_and_the_provider_takes(wire: W
     @given(draw_calls(wire), profiles, st.booleans(), st.sampled_from(["m", "gpt-5.1"]))
     def try_call(call: Call, profile: Profile, official: bool, model: str) -> None:
         assert_legal(call.messages, provider=wire)
-        written = make_wire(wire, official=official).write(call, model, profile)
+        written = make_wire_format(wire, official=official).write(call, model, profile)
         judge(wire, written.body, official=official)
         CHECKS[wire](written.body)
-        again = make_wire(wire, official=official).write(call, model, profile)
+        again = make_wire_format(wire, official=official).write(call, model, profile)
         sent = msgspec.json.encode(written.body)
         assert msgspec.json.encode(again.body) == sent, "the same call gives the same bytes"
         for text in list_texts(call.messages):
@@ -495,7 +495,7 @@ def test_s12_s44_markers_stand_on_the_last_of_the_leading_system_messages_and_on
     places = {
         block.id: at for at, message in enumerate(prompt) for block in message.blocks if isinstance(block, ToolCall)
     }
-    body = make_wire("anthropic", official=True).write(replace(call, messages=prompt), "m", Profile()).body
+    body = make_wire_format("anthropic", official=True).write(replace(call, messages=prompt), "m", Profile()).body
     last_of = {}
     marked = []
     for block in list_anthropic_blocks(body):
@@ -516,7 +516,7 @@ def test_s12_s44_markers_stand_on_the_last_of_the_leading_system_messages_and_on
 @pytest.mark.parametrize("official", [True, False])
 def test_other_wires_get_no_markers(wire: WireName, official: bool) -> None:
     messages = [PromptMessage(role="user", blocks=[Text("Hello")], cache=True)]
-    written = make_wire(wire, official=official).write(Call(messages=messages), "m", Profile())
+    written = make_wire_format(wire, official=official).write(Call(messages=messages), "m", Profile())
     assert b"cache" not in msgspec.json.encode(written.body)
 
 
@@ -611,7 +611,7 @@ def test_files_go_out_as_what_they_are_or_are_told_in_words(wire: WireName) -> N
     for file, written in FILES:
         if wire in written:
             messages = [PromptMessage(role="user", blocks=[Text("See:"), file, anchor])]
-            body = make_wire(wire, official=True).write(Call(messages=messages), "m", Profile()).body
+            body = make_wire_format(wire, official=True).write(Call(messages=messages), "m", Profile()).body
             judge(wire, body, official=True)
             [message] = body["input"] if wire == "openai" else body["messages"]
             assert message["content"][1] == written[wire], file

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indelible.models.sse import EventTooLarge, SseDecoder, SseEvent
+from indelible.models.http.sse import EventTooLarge, SseDecoder, SseEvent
 
 STREAM = (
     "\ufeff: a comment\n\n"

@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 
 from indelible.content import Block, File, Message, Part, Text, ToolInputDelta, ToolSpec, Usage
 from indelible.errors import ModelFailed
-from indelible.loop import RetryPolicy, StepRecord, TurnResult, run
-from indelible.models.catalog import Catalog
-from indelible.models.port import Call, Model
+from indelible.loop import FinishedStep, RetryPolicy, TurnResult, run
+from indelible.models.catalog import Catalog, make_wire_format
+from indelible.models.http.http_model import HttpModel, ResponseReader
+from indelible.models.http.sse import SseDecoder
 from indelible.models.profile import Profile
+from indelible.models.protocol import Call, Model
 from indelible.models.retry import RetryEvent
-from indelible.models.sse import SseDecoder
-from indelible.models.wire import WireModel, WireReader
-from indelible.models.wires import make_wire
 from indelible.settings import load_settings
 from indelible.testing import ManualClock, SimulatedProvider, parts
 from indelible.testing.provider import WireName
@@ -39,12 +38,12 @@ PNG: Final = b"\x89PNG\r\n\x1a\n"
 
 
 @asynccontextmanager
-async def find_model(wire: WireName, address: str) -> AsyncIterator[WireModel]:
+async def find_model(wire: WireName, address: str) -> AsyncIterator[HttpModel]:
     """The model `m` at this address, as the catalog makes it, with a key of its own."""
     settings = load_settings(model=f"{wire}:m@{address}", base_urls={address: "KEY_OF_THE_TEST"})
     catalog = Catalog(settings, clock=ManualClock(), environment={"KEY_OF_THE_TEST": KEY})
     model = catalog.find(settings.model)
-    assert isinstance(model, WireModel)
+    assert isinstance(model, HttpModel)
     try:
         yield model
     finally:
@@ -52,7 +51,7 @@ async def find_model(wire: WireName, address: str) -> AsyncIterator[WireModel]:
 
 
 @asynccontextmanager
-async def find_model_at(wire: WireName, provider: SimulatedProvider) -> AsyncIterator[WireModel]:
+async def find_model_at(wire: WireName, provider: SimulatedProvider) -> AsyncIterator[HttpModel]:
     async with find_model(wire, provider.base_url(wire)) as model:
         yield model
 
@@ -61,7 +60,7 @@ class Turn(msgspec.Struct, kw_only=True):
     """What one turn left behind. It has a result, or it failed."""
 
     published: list[Part] = []
-    steps: list[StepRecord] = []
+    steps: list[FinishedStep] = []
     retries: list[RetryEvent] = []
     slept_s: list[float] = []
     result: TurnResult | None = None
@@ -117,7 +116,7 @@ class Recital:
 class Stage:
     """A provider that tells one script again and again, and the model that hears it: cheap to ask many times."""
 
-    def __init__(self, provider: SimulatedProvider, model: WireModel, recital: Recital) -> None:
+    def __init__(self, provider: SimulatedProvider, model: HttpModel, recital: Recital) -> None:
         self.provider = provider
         self.model = model
         self.recital = recital
@@ -136,11 +135,11 @@ async def open_stage(wire: WireName, script: Sequence[Part] = ()) -> AsyncIterat
 
 
 class Listener:
-    """The pure half of an adapter, driven as models/wire.py drives it: chunk by chunk, and beyond the reply's end."""
+    """The pure half of an adapter, driven as http_model.py drives it: chunk by chunk, and beyond the reply's end."""
 
     def __init__(self, wire: WireName, profile: Profile | None = None) -> None:
         asked = Call(messages=[], tools=[ToolSpec(name=name) for name in LOCAL_TOOLS])
-        self.reader: WireReader = make_wire(wire, official=False).open_reader(asked, profile or Profile())
+        self.reader: ResponseReader = make_wire_format(wire, official=False).open_reader(asked, profile or Profile())
         self.told: list[Part] = []
         self._decoder = SseDecoder()
 
@@ -178,7 +177,7 @@ def call(id: str, name: str, pieces: Sequence[str], *, executed: bool = False, r
 
 
 EVERYTHING: Final[list[Part]] = [
-    *think("r", ["Let me ", "", "think: 𝄞."], "sealed"),
+    *think("r", ["Let me ", "", "think: 𝄞."], "finalized"),
     parts.keep_alive(),
     *say(
         "t", ["It ", "", "räins;\n\n", "😀 "], parts.source("s", url="https://rain.test/", title="Rain", quote="räins")
@@ -225,7 +224,7 @@ def segments(draw: st.DrawFn, number: int, own_tool: OwnTool) -> list[Part]:
         case "text":
             return say(f"t{number}", draw(_deltas), *draw(st.lists(_sources, max_size=2)))
         case "reasoning":
-            return think(f"r{number}", draw(_deltas), draw(st.sampled_from([None, f"sealed {number}"])))
+            return think(f"r{number}", draw(_deltas), draw(st.sampled_from([None, f"finalized {number}"])))
         case "call":
             return call(f"call_{number}", draw(st.sampled_from(LOCAL_TOOLS)), draw(_arguments))
         case "own call":

@@ -16,10 +16,10 @@ from typing import Any, Final
 import msgspec
 from hypothesis import strategies as st
 
-from indelible.client import ServerEvent
+from indelible.client.client import ServerEvent
 from indelible.prove.checker import Evidence
 from indelible.prove.script import Wish
-from indelible.prove.story import Story
+from indelible.prove.transcript import ReaderTranscript
 
 Events = list[ServerEvent]
 
@@ -45,7 +45,7 @@ class Author:
     def write(self, turns: int) -> History:
         for _ in range(turns):
             self._write_turn()
-        self._tell("status", status="waiting", turn=None, ended=self._ended)
+        self._tell("status", status="idle", turn=None, ended=self._ended)
         return self.history
 
     def _write_turn(self) -> None:
@@ -112,8 +112,8 @@ def histories(draw: st.DrawFn) -> History:
     return Author(draw(st.integers(0, 2**32))).write(draw(st.integers(1, 5)))
 
 
-def read(events: Sequence[ServerEvent]) -> Story:
-    story = Story()
+def read(events: Sequence[ServerEvent]) -> ReaderTranscript:
+    story = ReaderTranscript()
     for event in events:
         story.add(event)
     return story
@@ -129,7 +129,7 @@ def make_evidence(history: History, *live: Sequence[ServerEvent]) -> Evidence:
         live=[read(events) for events in live or [history.events]],
         stored=read(history.events),
         messages=history.messages,
-        snapshot={"status": "waiting", "turn": None, "live": None, "queue": [], "error": None, "cursor": cursor},
+        snapshot={"status": "idle", "turn": None, "live": None, "queue": [], "error": None, "cursor": cursor},
         seqs=range(1, 10),
     )
 

@@ -13,7 +13,7 @@ import shutil
 
 import pytest
 
-from indelible.prove.killer import Way
+from indelible.prove.fault_injector import Way
 from indelible.prove.report import Report, describe_verdict
 from indelible.prove.run import Plan, prove
 from indelible.prove.sabotage import Sabotage
@@ -30,7 +30,7 @@ async def prove_broken(database: str, sabotage: Sabotage, way: Way, *, kills: in
         kills=kills,
         chats=3,
         short_leases=True,
-        patience_s=3.0,
+        retry_for_s=3.0,
         ways=(way,),
         sabotage=sabotage,
     )

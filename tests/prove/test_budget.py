@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from indelible.client import Client
+from indelible.client.client import Client
 from indelible.prove.budget import Budget
 from indelible.prove.process import Orders
 from indelible.prove.script import Wish
 from indelible.prove.servers import run_servers
-from indelible.store.engine import open_engine
+from indelible.store.database.engine import open_engine
 
 SLOW_WISH = Wish(number=1, words=400, pace_ms=20)
 
@@ -19,7 +19,7 @@ async def test_a_turn_bears_two_more_deaths_and_one_less_while_it_is_owed_a_take
         assert not await budget.can_bear(1), "nothing runs"
 
         chat_id = (await client.create_chat(SLOW_WISH.to_text()))["id"]
-        async for event in client.read_feed(chat_id, after="start"):
+        async for event in client.stream_events(chat_id, after="start"):
             if event.kind == "part":
                 break
         assert [await budget.can_bear(deaths) for deaths in (1, 2, 3)] == [True, True, False]

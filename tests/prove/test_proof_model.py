@@ -11,17 +11,17 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from indelible.content import Block, Finish, Message, Part, Text, ToolCall, ToolResult
+from indelible.content.assemble import assemble
 from indelible.errors import ModelFailed
-from indelible.fold import fold
-from indelible.loop.prompt import build_prompt
+from indelible.loop.prompt.build import build_prompt
 from indelible.models.catalog import Catalog
-from indelible.models.port import Call, Model
+from indelible.models.protocol import Call, Model
 from indelible.prove.process import Orders
 from indelible.prove.provider import WIRES, ProofProvider
 from indelible.prove.script import Wish
 from indelible.prove.tools import AGAIN, ONCE
 from indelible.settings import load_settings
-from indelible.store.carry_out import CONTINUE
+from indelible.store.commands.apply import CONTINUE
 
 EARLIER = Wish(number=1, words=3, pace_ms=0)
 WISH = Wish(number=2, words=6, pace_ms=0)
@@ -57,7 +57,7 @@ async def listen(model: Model, *history: Message) -> list[Part]:
 
 
 def read_text(parts: Sequence[Part]) -> str:
-    return "".join(block.text for block in fold(parts) if isinstance(block, Text))
+    return "".join(block.text for block in assemble(parts) if isinstance(block, Text))
 
 
 async def test_the_newest_wish_is_fulfilled_whatever_stands_before_it(model: Model) -> None:
@@ -85,7 +85,7 @@ async def test_tools_are_called_once_in_the_middle_of_a_reply(model: Model) -> N
     words = WISH_WITH_TOOLS.list_words()
 
     first = await listen(model, ask(WISH_WITH_TOOLS))
-    calls = [block for block in fold(first) if isinstance(block, ToolCall)]
+    calls = [block for block in assemble(first) if isinstance(block, ToolCall)]
     assert read_text(first) == "".join(words[:3])
     assert [call.name for call in calls] == [ONCE, AGAIN]
 

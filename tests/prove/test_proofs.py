@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from indelible.client import Client
+from indelible.client.client import Client
 from indelible.prove.process import Orders
 from indelible.prove.provider import WIRES
 from indelible.prove.report import describe_verdict
@@ -23,7 +23,7 @@ SEEDS = {"sqlite": 3, "postgresql": 0}
 async def test_eight_kills_on_each_database_lose_nothing(database: str) -> None:
     seed = SEEDS["postgresql" if database.startswith("postgresql") else "sqlite"]
 
-    report = await prove(Plan(seed=seed, database=database, kills=8, chats=4, short_leases=True, patience_s=60))
+    report = await prove(Plan(seed=seed, database=database, kills=8, chats=4, short_leases=True, retry_for_s=60))
 
     assert report.is_proof, describe_verdict(report)
     assert sum(report.kills.values()) == 8

@@ -6,7 +6,7 @@ from typing import Any
 
 import aiohttp
 
-from indelible.server.problems import MEDIA_TYPE, TITLES
+from indelible.server.problem_details import MEDIA_TYPE, TITLES
 
 
 async def read_problem(response: aiohttp.ClientResponse) -> dict[str, Any]:
@@ -14,7 +14,7 @@ async def read_problem(response: aiohttp.ClientResponse) -> dict[str, Any]:
     assert response.status >= 400
     assert response.content_type == MEDIA_TYPE, await response.text()
     problem: dict[str, Any] = await response.json()
-    assert problem["type"] == f"about:blank#{problem['kind']}"
+    assert problem["type"] == f"urn:indelible:problem:{problem['kind']}"
     assert problem["status"] == response.status
     assert problem["title"] == TITLES[problem["kind"]]
     assert problem["detail"]

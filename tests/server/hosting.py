@@ -32,16 +32,16 @@ from tests.faults.fleet import DEADLINE_S, WorkerProcess
 from indelible.clock import SystemClock
 from indelible.content import Part, TextEnd
 from indelible.errors import IndelibleError
-from indelible.models.port import Call
-from indelible.server.application import Server
-from indelible.server.serve import serve
+from indelible.models.protocol import Call
+from indelible.server.app import Server
+from indelible.server.process import serve
 from indelible.settings import load_settings
 
 _LIFETIME_S = 300
 _PATIENT_PACE_S = 0.2
 _QUIET_PORTS = range(20_000, 30_000)
 _LOG, _HURRY = "servers.log", "hurry"
-_IMPORTED = ["indelible.server.serve", "sqlalchemy.dialects.postgresql.asyncpg", "asyncpg", "aiosqlite", "pytest"]
+_IMPORTED = ["indelible.server.process", "sqlalchemy.dialects.postgresql.asyncpg", "asyncpg", "aiosqlite", "pytest"]
 
 
 class PatientModel(CountingModel):
@@ -121,7 +121,7 @@ class Hosts:
         for server in self._servers:
             if server.is_alive():
                 server.send(signal.SIGKILL)
-            await server.wait_for_end()
+            await server.wait()
 
     def hurry(self) -> None:
         """Let all replies come to their end."""

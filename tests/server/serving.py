@@ -15,19 +15,19 @@ from typing import Any
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from indelible.client import Client, ServerEvent
-from indelible.models.port import Model
-from indelible.server.application import Server
-from indelible.server.serve import Process
-from indelible.server.stream import DEFAULT_PACE, Pace
+from indelible.client.client import Client, ServerEvent
+from indelible.models.protocol import Model
+from indelible.server.app import Server
+from indelible.server.process import Process
+from indelible.server.sse import DEFAULT_PACE, Pace
 from indelible.settings import load_settings
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step
-from indelible.tools.box import AnyTool
+from indelible.tools.toolset import AnyTool
 
 PATIENCE_S = 100.0
 API = "/api/v1"
-QUICK: Mapping[str, Any] = {"titles": False, "retry_base_s": 0, "tool_grace_s": 0.05, "dead_after_s": 3600}
+QUICK: Mapping[str, Any] = {"auto_titles": False, "retry_base_s": 0, "tool_grace_s": 0.05, "lease_timeout_s": 3600}
 """Nobody is taken for dead because the machine stalled."""
 
 
@@ -81,7 +81,7 @@ async def serve_here(
     """Serve until the end of the block; then leave in good order."""
     chosen = load_settings(**{**QUICK, "model": "scripted", "database": database, "port": 0, **settings})
     models = {"scripted": model or ScriptedModel()}
-    server = Server(chosen, models=models, tools=tools, client_tools=client_tools, work=work, pace=pace)
+    server = Server(chosen, models=models, tools=tools, client_tools=client_tools, worker=work, pace=pace)
     async with run_server(server) as (url, process), Client(url, token=client_token) as client:
         yield Here(url, client, server, process)
 
@@ -127,7 +127,7 @@ async def read_until(
 ) -> list[ServerEvent]:
     """What the feed tells until it is enough."""
     events: list[ServerEvent] = []
-    async with asyncio.timeout(PATIENCE_S), aclosing(client.read_feed(chat_id, after=after)) as feed:
+    async with asyncio.timeout(PATIENCE_S), aclosing(client.stream_events(chat_id, after=after)) as feed:
         async for event in feed:
             events.append(event)
             if is_enough(events):

@@ -23,7 +23,7 @@ from tests.server.serving import (
     wait_until_idle,
 )
 
-from indelible.client import Client, ServerEvent, ServerFailed
+from indelible.client.client import Client, ServerEvent, ServerFailed
 from indelible.content import Part, ToolSpec
 from indelible.errors import Invalid, NotAllowed, NotFound, TooLarge, TooMany
 from indelible.testing import ScriptedModel, parts
@@ -53,7 +53,7 @@ async def test_a_conversation_with_branches_is_held_over_http(serve: Serve) -> N
     await wait_until_idle(client, chat["id"])
     assert [text_of(message) for message in await client.read_all_messages(chat["id"])] == ["Second", "Three."]
 
-    await client.switch_head(chat["id"], one["id"])
+    await client.switch_branch(chat["id"], one["id"])
     assert [text_of(message) for message in await client.read_all_messages(chat["id"])] == ["First", "One."]
 
     copy = await client.fork_chat(chat["id"], first["id"])
@@ -61,7 +61,7 @@ async def test_a_conversation_with_branches_is_held_over_http(serve: Serve) -> N
 
 
 async def test_a_chat_is_listed_found_changed_put_away_and_deleted(serve: Serve) -> None:
-    client = (await serve(work=False)).client
+    client = (await serve(worker=False)).client
     titles = ["Rain in Oslo", "Rain in Bergen", "Sun"]
     ids = [(await client.create_chat(title=title))["id"] for title in titles]
 
@@ -71,13 +71,13 @@ async def test_a_chat_is_listed_found_changed_put_away_and_deleted(serve: Serve)
     assert rest["next"] is None
     assert {chat["title"] for chat in (await client.list_chats(search="rain"))["items"]} == set(titles[:2])
 
-    changed = await client.change_chat(ids[2], title=None, archived=True)
+    changed = await client.update_chat(ids[2], title=None, archived=True)
     assert (changed["title"], changed["archived"]) == (None, True)
     assert [chat["id"] for chat in (await client.list_chats(archived=True))["items"]] == [ids[2]]
 
     await client.delete_chat(ids[0])
     with pytest.raises(NotFound):
-        await client.read_chat(ids[0])
+        await client.get_chat(ids[0])
     assert [chat["id"] for chat in (await client.list_chats())["items"]] == [ids[1]]
     assert await client.list_models() == [{"id": "scripted", "default": True}, {"id": "demo", "default": False}]
 
@@ -96,7 +96,7 @@ async def test_the_queue_is_read_changed_and_brought_forward(serve: Serve) -> No
     assert [(queued["id"], text_of(queued)) for queued in queue] == [(three, "Three"), (two, "Two, please")]
 
     await client.promote_queued(chat_id, three)
-    await read_until(client, chat_id, lambda events: events[-1].data.get("status") == "waiting", after="start")
+    await read_until(client, chat_id, lambda events: events[-1].data.get("status") == "idle", after="start")
     said = [text_of(message) for message in await client.read_all_messages(chat_id) if message["role"] != "notice"]
     assert said == ["One", "Hello", "Three", "Three!", "Two, please", "Two!"]
 
@@ -107,9 +107,9 @@ async def test_a_steer_joins_and_an_interrupting_message_comes_instead(serve: Se
     chat_id = (await client.create_chat("One"))["id"]
     await read_until(client, chat_id, has_said("Hello"))
 
-    steered = await client.send(chat_id, "By the way", when="steer")
+    steered = await client.send(chat_id, "By the way", if_busy="steer")
     await client.delete_queued(chat_id, steered["queued"])
-    sent = await client.send(chat_id, [{"type": "text", "text": "Two"}], when="interrupt")
+    sent = await client.send(chat_id, [{"type": "text", "text": "Two"}], if_busy="interrupt")
 
     await read_until(client, chat_id, has_said("Now."), after=sent["cursor"])
     messages = await client.read_all_messages(chat_id)
@@ -131,12 +131,12 @@ async def test_a_reply_that_was_cut_or_failed_goes_on(serve: Serve) -> None:
 
     await client.send(chat_id, "Two")
     await wait_until_idle(client, chat_id)
-    failed = await client.read_chat(chat_id)
+    failed = await client.get_chat(chat_id)
     assert (failed["status"], failed["error"]["kind"]) == ("error", "unknown")
 
     await client.retry(chat_id, model="scripted")
     await wait_until_idle(client, chat_id)
-    assert (await client.read_chat(chat_id))["error"] is None
+    assert (await client.get_chat(chat_id))["error"] is None
     assert text_of((await client.read_all_messages(chat_id))[-1]) == "a reply."
 
 
@@ -172,8 +172,8 @@ async def test_results_of_the_clients_own_tools_are_brought(serve: Serve) -> Non
     assert [call["id"] for call in events[-1].data["calls"]] == ["call_1"]
 
     with pytest.raises(Invalid):
-        await client.bring_results(chat_id, [{"tool_call_id": "call_2", "output": "?"}])
-    await client.bring_results(chat_id, [{"tool_call_id": "call_1", "output": {"answer": 42}}])
+        await client.submit_tool_results(chat_id, [{"tool_call_id": "call_2", "output": "?"}])
+    await client.submit_tool_results(chat_id, [{"tool_call_id": "call_1", "output": {"answer": 42}}])
 
     await wait_until_idle(client, chat_id)
     [tool] = [message for message in await client.read_all_messages(chat_id) if message["role"] == "tool"]
@@ -188,13 +188,13 @@ async def test_a_long_conversation_is_read_page_by_page(serve: Serve) -> None:
         await client.send(chat["id"], str(number))
     await wait_until_idle(client, chat["id"])
 
-    page = await client.read_messages(chat["id"], limit=3)
-    above = await client.read_messages(chat["id"], before=page["next"], limit=5)
+    page = await client.list_messages(chat["id"], limit=3)
+    above = await client.list_messages(chat["id"], before=page["next"], limit=5)
 
     said = [text_of(message) for message in above["items"] + page["items"]]
     assert said == ["0", "0!", "1", "1!", "2", "2!", "3", "3!"]
     assert above["next"] is None
-    assert page["cursor"] == (await client.read_chat(chat["id"]))["cursor"]
+    assert page["cursor"] == (await client.get_chat(chat["id"]))["cursor"]
 
 
 # --- errors are the library's own ---
@@ -202,7 +202,7 @@ async def test_a_long_conversation_is_read_page_by_page(serve: Serve) -> None:
 
 @on_sqlite
 async def test_a_refusal_is_the_error_that_the_library_would_raise(serve: Serve) -> None:
-    client = (await serve(work=False, queue_max=1)).client
+    client = (await serve(worker=False, queue_max=1)).client
     chat_id = (await client.create_chat("One"))["id"]
     await client.send(chat_id, "Two")
     with pytest.raises(NotAllowed) as refused:
@@ -215,7 +215,7 @@ async def test_a_refusal_is_the_error_that_the_library_would_raise(serve: Serve)
     with pytest.raises(Invalid, match="There is nothing in this message"):
         await client.send(chat_id, " ")
     with pytest.raises(NotFound):
-        async for _ in client.read_feed("nobody"):
+        async for _ in client.stream_events("nobody"):
             pass
 
 
@@ -225,7 +225,7 @@ async def test_a_refusal_is_the_error_that_the_library_would_raise(serve: Serve)
 @on_sqlite
 async def test_a_write_whose_answer_was_lost_happens_once(database: str) -> None:
     async with (
-        serve_here(database, work=False) as here,
+        serve_here(database, worker=False) as here,
         Forwarder([here.url]).listening() as network,
         Client(network.url) as client,
     ):
@@ -267,7 +267,7 @@ async def test_a_feed_that_is_cut_again_and_again_tells_everything_once(serve: S
     async with (
         Forwarder([here.url]).listening() as network,
         Client(network.url) as client,
-        aclosing(client.read_feed(chat["id"], after="start", on_reconnect=note)) as feed,
+        aclosing(client.stream_events(chat["id"], after="start", on_reconnect=note)) as feed,
     ):
         async for event in feed:
             events.append(event)
@@ -283,10 +283,10 @@ async def test_a_feed_that_is_cut_again_and_again_tells_everything_once(serve: S
 
 
 async def test_a_feed_ends_when_its_chat_is_deleted(serve: Serve) -> None:
-    client = (await serve(work=False)).client
+    client = (await serve(worker=False)).client
     chat_id = (await client.create_chat())["id"]
     kinds: list[str] = []
-    async for event in client.read_feed(chat_id):
+    async for event in client.stream_events(chat_id):
         kinds.append(event.kind)
         await client.delete_chat(chat_id)
     assert kinds == ["snapshot"]
@@ -294,13 +294,13 @@ async def test_a_feed_ends_when_its_chat_is_deleted(serve: Serve) -> None:
 
 @on_sqlite
 async def test_a_server_that_cannot_be_reached_is_given_up_after_a_while(database: str) -> None:
-    async with serve_here(database, work=False) as here:
+    async with serve_here(database, worker=False) as here:
         url = here.url
-    async with Client(url, patience_s=0.05) as client:
+    async with Client(url, retry_for_s=0.05) as client:
         with pytest.raises(ServerFailed, match="The server cannot be reached"):
             await client.list_chats()
         with pytest.raises(ServerFailed, match="The server cannot be reached"):
-            async for _ in client.read_feed("chat_1"):
+            async for _ in client.stream_events("chat_1"):
                 pass
 
 
@@ -351,7 +351,7 @@ async def test_a_feed_that_is_closed_at_once_every_time_is_not_asked_for_in_a_hu
     async with answer_with(empty, empty, empty, last) as (url, asked), Client(url) as client:
         began_s = asyncio.get_running_loop().time()
         with pytest.raises(Exception, match="The server answered 404"):
-            async for _ in client.read_feed("chat_1"):
+            async for _ in client.stream_events("chat_1"):
                 pass
         assert asyncio.get_running_loop().time() - began_s > 3 * 0.025
     assert len(asked) == 4

@@ -16,12 +16,12 @@ from tests.server.conftest import Serve
 from tests.server.serving import QUICK, Here, run_server, say, say_half, wait_until, wait_until_idle
 from tests.server.test_http_page import list_examples
 
-from indelible.client import Client, ServerFailed
+from indelible.client.client import Client, ServerFailed
 from indelible.errors import Invalid, NotFound
 from indelible.ids import new_id
-from indelible.server.application import Server
+from indelible.recording.storage.protocol import AttemptRecord, RunRecord, StepRecord
+from indelible.server.app import Server
 from indelible.settings import load_settings
-from indelible.store.records import AttemptRecord, RunRecord, StepRecord
 from indelible.testing import SimulatedProvider
 from indelible.testing.model import Script
 from indelible.testing.provider.faults import Fault, Status
@@ -57,14 +57,14 @@ async def read_runs(here: Here, chat_id: str, count: int) -> list[dict[str, Any]
 
 async def record_run(here: Here, chat_id: str, *, exchanges: int = 1, body: str = "{}") -> str:
     """A run with one step and so many exchanges, as a worker would have recorded it."""
-    assert here.server.office is not None
-    app = here.server.office.app
+    assert here.server.server_state is not None
+    app = here.server.server_state.app
     known: dict[str, Any] = {"status": "completed", "started_at": app.clock.now(), "ended_at": app.clock.now()}
     run = RunRecord(id=new_id("run"), chat_id=chat_id, turn_id=None, kind="turn", worker_id="w", **known)
     said = {**known, "method": "POST", "url": "https://provider.test", "request_body": body, "response_body": body}
     numbers = range(1, exchanges + 1)
     attempts = [AttemptRecord(run_id=run.id, step=1, number=number, **said) for number in numbers]
-    assert await app.store.records.write([run, StepRecord(run_id=run.id, step=1, **known), *attempts]) == 0
+    assert await app.records.write([run, StepRecord(run_id=run.id, step=1, **known), *attempts]) == 0
     return run.id
 
 
@@ -139,16 +139,16 @@ async def test_a_chat_may_have_its_own_mode(database: str) -> None:
     async with serve_recorded(database, [say("One."), say("Two.")], debug="off") as (here, _):
         chat = await here.client.create_chat("1")
         await wait_until_idle(here.client, chat["id"])
-        assert (await here.client.change_chat(chat["id"], debug="all"))["debug"] == "all"
-        assert (await here.client.read_chat(chat["id"]))["debug"] == "all"
+        assert (await here.client.update_chat(chat["id"], debug="all"))["debug"] == "all"
+        assert (await here.client.get_chat(chat["id"]))["debug"] == "all"
         assert (await here.client.list_chats())["items"][0]["debug"] == "all"
         await here.client.send(chat["id"], "2")
         (run,) = await read_runs(here, chat["id"], 1)
         assert run["status"] == "completed"
-        await here.client.change_chat(chat["id"], debug=None)
+        await here.client.update_chat(chat["id"], debug=None)
         assert (await here.client.list_chats())["items"][0]["debug"] is None
         with pytest.raises(Invalid):
-            await here.client.change_chat(chat["id"], debug="some")
+            await here.client.update_chat(chat["id"], debug="some")
 
 
 async def test_records_of_a_run_that_still_runs_can_be_read(database: str) -> None:
@@ -174,7 +174,7 @@ async def test_records_of_a_run_that_still_runs_can_be_read(database: str) -> No
 
 
 async def test_without_bodies_a_run_is_a_tree_with_sizes(serve: Serve) -> None:
-    here = await serve(work=False)
+    here = await serve(worker=False)
     chat = await here.client.create_chat()
     run_id = await record_run(here, chat["id"], exchanges=2, body="é" * 50)
     whole = await here.client.read_run(chat["id"], run_id)
@@ -190,7 +190,7 @@ async def test_without_bodies_a_run_is_a_tree_with_sizes(serve: Serve) -> None:
 
 async def test_a_run_that_is_deleted_while_it_is_sent_is_cut_and_never_taken_for_a_whole_one(serve: Serve) -> None:
     """The run is larger than whatever can be under way, so the server stands in the middle of it until it is read."""
-    here = await serve(work=False)
+    here = await serve(worker=False)
     chat = await here.client.create_chat()
     run_id = await record_run(here, chat["id"], exchanges=60, body="x" * 256 * 1024)
     async with here.ask("GET", f"/chats/{chat['id']}/debug/runs/{run_id}") as response:
@@ -204,7 +204,7 @@ async def test_a_run_that_is_deleted_while_it_is_sent_is_cut_and_never_taken_for
 
 
 async def test_a_run_is_saved_piece_by_piece_and_whole(serve: Serve, tmp_path: Path) -> None:
-    here = await serve(work=False)
+    here = await serve(worker=False)
     chat = await here.client.create_chat()
     run_id = await record_run(here, chat["id"], exchanges=5, body="x" * 100_000)
     path = tmp_path / "run.json"
@@ -256,7 +256,7 @@ async def test_an_answer_that_was_cut_is_asked_for_again(tmp_path: Path) -> None
         await client.save_run("c", "r", path)
     assert path.read_text() == '{"steps":[]}\n'
     path.unlink()
-    async with cut_answers(1000) as url, Client(url, patience_s=0) as client:
+    async with cut_answers(1000) as url, Client(url, retry_for_s=0) as client:
         with pytest.raises(ServerFailed):
             await client.save_run("c", "r", path)
     assert read_files(tmp_path) == {}
@@ -266,7 +266,7 @@ async def test_an_answer_that_was_cut_is_asked_for_again(tmp_path: Path) -> None
 
 
 async def test_a_run_that_is_not_there_is_a_problem(serve: Serve) -> None:
-    here = await serve(work=False)
+    here = await serve(worker=False)
     chat, other = await here.client.create_chat(), await here.client.create_chat()
     run_id = await record_run(here, chat["id"])
     names = ("run_nope", "%00", "%F0%9F%98%80", "%27", "x" * 5000, "%2E%2E")
@@ -283,7 +283,7 @@ async def test_a_run_that_is_not_there_is_a_problem(serve: Serve) -> None:
 
 @pytest.mark.parametrize("path", ["attempts", "debug/runs"])
 async def test_a_page_that_can_not_be_is_a_problem_that_says_why(serve: Serve, path: str) -> None:
-    here = await serve(work=False)
+    here = await serve(worker=False)
     chat = await here.client.create_chat()
     wrong = {
         "0": "greater than or equal to 1",
@@ -305,7 +305,7 @@ async def test_a_page_that_can_not_be_is_a_problem_that_says_why(serve: Serve, p
 
 
 async def test_a_page_from_below_a_run_of_another_chat_shows_runs_of_this_one_only(serve: Serve) -> None:
-    here = await serve(work=False)
+    here = await serve(worker=False)
     chat, other = await here.client.create_chat(), await here.client.create_chat()
     first, between, last = [await record_run(here, each["id"]) for each in (chat, other, chat)]
     for before, shown in ((between, [first]), (first, []), ("zzz", [last, first]), ("~", [last, first]), ("0", [])):

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from tests.server.conftest import Serve
 from tests.server.serving import Here, has_said, read_until, say_half, wait_until
 
-from indelible.client import ServerEvent
+from indelible.client.client import ServerEvent
 from indelible.content import ToolSpec
 from indelible.server.routes import chats, debug, feed, messages, queue, turns
 from indelible.testing import ScriptedModel, parts
@@ -27,7 +27,7 @@ SECTIONS: dict[str, str] = dict(re.findall(r"^### `([A-Z]+ \S+)`\n(.*?)(?=^##|\Z
 PROMISED = {
     "POST /chats", "GET /chats", "GET /chats/{}", "PATCH /chats/{}", "DELETE /chats/{}", "POST /chats/{}/fork",
     "GET /chats/{}/messages", "POST /chats/{}/messages", "POST /chats/{}/messages/{}/edit",
-    "POST /chats/{}/messages/{}/regenerate", "POST /chats/{}/head", "GET /chats/{}/queue", "PATCH /chats/{}/queue",
+    "POST /chats/{}/messages/{}/regenerate", "POST /chats/{}/branch", "GET /chats/{}/queue", "PATCH /chats/{}/queue",
     "PATCH /chats/{}/queue/{}", "DELETE /chats/{}/queue/{}", "POST /chats/{}/queue/{}/promote",
     "POST /chats/{}/interrupt", "POST /chats/{}/tool-results", "POST /chats/{}/retry", "POST /chats/{}/compact",
     "POST /chats/{}/continue", "GET /chats/{}/events", "GET /models", "GET /chats/{}/attempts",
@@ -53,7 +53,7 @@ def list_bodies() -> Iterator[tuple[str, type[BaseModel]]]:
 
 
 async def test_openapi_and_the_page_have_every_route_there_is(serve: Serve) -> None:
-    here: Here = await serve(work=False)
+    here: Here = await serve(worker=False)
     async with here.ask("GET", "//openapi.json") as response:
         paths = (await response.json())["paths"]
     served = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
@@ -66,7 +66,7 @@ async def test_openapi_and_the_page_have_every_route_there_is(serve: Serve) -> N
 
 
 async def test_openapi_says_what_a_problem_looks_like(serve: Serve) -> None:
-    here: Here = await serve(work=False)
+    here: Here = await serve(worker=False)
     async with here.ask("GET", "//openapi.json") as response:
         paths = (await response.json())["paths"]
     for path, methods in paths.items():
@@ -179,7 +179,7 @@ async def test_what_is_answered_has_the_fields_that_the_page_shows(serve: Serve)
     await walk_turns(walk)
     await walk.ask(f"GET {ONE}/messages")
     await walk_records(walk)
-    await walk.ask(f"POST {ONE}/head", {"message_id": chat["message"]})
+    await walk.ask(f"POST {ONE}/branch", {"message_id": chat["message"]})
     await walk.ask(f"PATCH {ONE}", {"title": "Rain", "debug": "all"})
     copy = await walk.ask(f"POST {ONE}/fork", {"message_id": chat["message"]})
     for route in ("GET /api/v1/chats", "GET /api/v1/models", "GET /healthz", "GET /readyz"):

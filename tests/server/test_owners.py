@@ -11,8 +11,8 @@ from tests.server.serving import API, Here
 
 import indelible
 from indelible.ids import new_id
+from indelible.recording.storage.protocol import RunRecord
 from indelible.server.routes import chats, debug, feed, messages, queue, turns
-from indelible.store.records import RunRecord
 
 # A body that each route would take from the owner.
 BODIES: dict[tuple[str, str], Any] = {
@@ -20,7 +20,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/chats/{chat_id}/fork"): {"message_id": "{message_id}"},
     ("POST", "/chats/{chat_id}/messages"): {"text": "Hi"},
     ("POST", "/chats/{chat_id}/messages/{message_id}/edit"): {"text": "Hi"},
-    ("POST", "/chats/{chat_id}/head"): {"message_id": "{message_id}"},
+    ("POST", "/chats/{chat_id}/branch"): {"message_id": "{message_id}"},
     ("PATCH", "/chats/{chat_id}/queue"): {"ids": []},
     ("PATCH", "/chats/{chat_id}/queue/{queued_id}"): {"text": "Hi"},
     ("POST", "/chats/{chat_id}/tool-results"): {"results": []},
@@ -37,13 +37,13 @@ def list_routes() -> list[tuple[str, str]]:
 async def record_run(app: indelible.App, chat_id: str) -> str:
     fields: dict[str, Any] = {"turn_id": None, "kind": "turn", "status": "in_progress", "worker_id": "w"}
     run = RunRecord(id=new_id("run"), chat_id=chat_id, started_at=app.clock.now(), **fields)
-    await app.store.records.write([run])
+    await app.records.write([run])
     return run.id
 
 
 async def test_no_route_knows_of_a_chat_of_somebody_else(serve: Serve, database: str) -> None:
-    here: Here = await serve(work=False)
-    async with indelible.open(database, user="ada", work=False) as app:
+    here: Here = await serve(worker=False)
+    async with indelible.open(database, user="ada", worker=False) as app:
         hers = await app.create("Hello")
         queued = await hers.post("And Bergen?")
         before = await app.store.view(hers.id)
@@ -65,7 +65,7 @@ async def test_no_route_knows_of_a_chat_of_somebody_else(serve: Serve, database:
 
 
 async def test_the_routes_that_are_walked_are_all_that_the_server_has(serve: Serve) -> None:
-    here: Here = await serve(work=False)
+    here: Here = await serve(worker=False)
     async with here.ask("GET", "//openapi.json") as response:
         paths = (await response.json())["paths"]
     with_chat = {(method.upper(), path) for path, methods in paths.items() for method in methods if "{chat_id}" in path}

@@ -16,7 +16,7 @@ from tests.server.hosting import Hosts, choose_port, open_hosts
 from tests.server.serving import PATIENCE_S, read_text
 
 import indelible
-from indelible.client import Client, ServerEvent
+from indelible.client.client import Client, ServerEvent
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ class Listener:
         self._events: list[ServerEvent] = []
 
     async def listen(self, turns: int) -> None:
-        reading = self._client.read_feed(self.chat_id, after="start", on_reconnect=self._note_reconnect)
+        reading = self._client.stream_events(self.chat_id, after="start", on_reconnect=self._note_reconnect)
         async with asyncio.timeout(PATIENCE_S), aclosing(reading) as feed:
             async for event in feed:
                 self._events.append(event)
@@ -63,7 +63,7 @@ async def many_clients(url: str, count_: int) -> AsyncIterator[list[Client]]:
 
 async def load_stored_texts(database: str, ids: list[str]) -> set[str]:
     """What the replies of each chat say in the database, read past every server."""
-    async with indelible.open(database, work=False) as app:
+    async with indelible.open(database, worker=False) as app:
         histories = [await (await app.chat(chat_id)).messages() for chat_id in ids]
     return {"".join(message.text for message in messages if message.role == "assistant") for messages in histories}
 

@@ -48,7 +48,7 @@ async def test_what_a_server_did_can_be_read_from_its_metrics(serve: Serve) -> N
     assert await read("tool_errors_total", tool="unknown") == 1
     assert await read("journal_flush_seconds_count") > 0
     assert await read("journal_parts_total") >= await read("journal_flush_seconds_count")
-    assert await read("chats", state="waiting") == 1
+    assert await read("chats", state="idle") == 1
     assert await read("stuck_chats") == 0
     assert await read("interrupt_seconds_count") == 1
     assert await read("feed_readers") == 0
@@ -58,7 +58,7 @@ async def test_what_a_server_did_can_be_read_from_its_metrics(serve: Serve) -> N
 
 @pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
 async def test_every_metric_that_is_counted_is_there_from_the_start(serve: Serve) -> None:
-    here: Here = await serve(work=False)
+    here: Here = await serve(worker=False)
     async with here.ask("GET", "//metrics") as response:
         assert response.headers["Content-Type"].startswith("text/plain")
         page = await response.text()

@@ -37,8 +37,8 @@ async def test_s6_after_a_stop_the_text_is_in_the_answer_in_the_snapshot_and_in_
 
     chat_id, answer = await stop_when_said(here)
 
-    assert (answer["stopped"], answer["status"], answer["turn"]) == (True, "waiting", None)
-    snapshot = await here.client.read_chat(chat_id)
+    assert (answer["stopped"], answer["status"], answer["turn"]) == (True, "idle", None)
+    snapshot = await here.client.get_chat(chat_id)
     stored = await here.client.read_all_messages(chat_id)
     assert snapshot["messages"] == stored
     assert [(message["role"], text_of(message)) for message in stored[1:]] == [
@@ -67,9 +67,9 @@ async def test_s21_an_interrupt_leaves_a_chat_waiting_and_a_shutdown_leaves_it_p
         running_id = (await here.client.create_chat("Hi"))["id"]
         await read_until(here.client, running_id, has_said("Hello"))
 
-    async with serve_here(database, work=False) as here:
-        handed_over = await here.client.read_chat(running_id)
-        assert answer["status"] == (await here.client.read_chat(stopped_id))["status"] == "waiting"
+    async with serve_here(database, worker=False) as here:
+        handed_over = await here.client.get_chat(running_id)
+        assert answer["status"] == (await here.client.get_chat(stopped_id))["status"] == "idle"
     assert handed_over["status"] == "pending"
     assert [text_of(message) for message in handed_over["messages"]] == ["Hi", "Hello"]
 
@@ -79,10 +79,10 @@ async def test_s58_s59_the_reloaded_chat_has_the_partial_reply_and_then_the_noti
 
     chat_id, _ = await stop_when_said(here)
 
-    [_, partial, notice] = (await here.client.read_chat(chat_id))["messages"]
+    [_, partial, notice] = (await here.client.get_chat(chat_id))["messages"]
     assert (partial["role"], partial["partial"], partial["reason"]) == ("assistant", True, "interrupted")
     assert (notice["role"], text_of(notice)) == ("notice", STOPPED)
-    assert (await here.client.read_chat(chat_id))["error"] is None
+    assert (await here.client.get_chat(chat_id))["error"] is None
 
 
 async def test_s60_a_stop_before_any_token_leaves_only_the_notice_even_after_an_older_cut_reply(serve: Serve) -> None:
@@ -129,12 +129,12 @@ async def test_s65_tokens_go_to_their_own_stream_only(serve: Serve) -> None:
 
 
 async def test_s65_a_stop_works_before_any_worker_has_taken_the_chat(serve: Serve) -> None:
-    here = await serve(work=False)
+    here = await serve(worker=False)
     chat = await here.client.create_chat("Hi")
 
     answer = await here.client.interrupt(chat["id"], wait_s=60)
 
-    assert (answer["stopped"], answer["status"], answer["message_id"]) == (True, "waiting", None)
+    assert (answer["stopped"], answer["status"], answer["message_id"]) == (True, "idle", None)
     messages = await here.client.read_all_messages(chat["id"])
     assert [message["role"] for message in messages] == ["user", "notice"]
 

@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, settle_in
 
-from indelible.store.sql import SqlStore
-from indelible.store.sql_records import SqlRecords
+from indelible.recording.storage.sql_records import SqlRecords
+from indelible.store.sql_store import SqlStore
 
 
 @pytest.fixture
@@ -18,4 +18,4 @@ async def chat(engine: AsyncEngine) -> Driver:
 
 @pytest.fixture
 def records(chat: Driver) -> SqlRecords:
-    return chat.store.records
+    return SqlRecords(chat.store.engine)

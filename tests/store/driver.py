@@ -23,10 +23,21 @@ from indelible.content import Block, Message, Part, Text, TextDelta, ToolResult,
 from indelible.ids import new_id
 from indelible.machine import State, Status, state_of
 from indelible.machine import commands as c
-from indelible.store.engine import begin_read, begin_write, is_sqlite, run_on_sqlite
-from indelible.store.port import Outcome, Words
-from indelible.store.sql import SqlStore
-from indelible.store.tables import attempts, chats, events, journal, messages, metadata, queue, turns, users, workers
+from indelible.store.database.engine import begin_read, begin_write, is_sqlite, run_on_sqlite
+from indelible.store.database.tables import (
+    attempts,
+    chats,
+    events,
+    journal,
+    messages,
+    metadata,
+    queue,
+    turns,
+    users,
+    workers,
+)
+from indelible.store.protocol import Outcome, Words
+from indelible.store.sql_store import SqlStore
 
 OWNER = "user_ada"
 SAID_AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -257,7 +268,7 @@ def _check_chat(chat: Row[Any], rows: dict[Table, Sequence[Row[Any]]]) -> None:
         assert (attempt.turn_id, attempt.epoch) == (open_turns[0].id, chat.epoch)
     assert chat.holder is None or chat.status in {"running", "interrupting"}
     assert (chat.error is not None) == (chat.status == "error")
-    assert not (rows[queue] and chat.status == "waiting")
+    assert not (rows[queue] and chat.status == "idle")
     assert sorted(turn.number for turn in rows[turns]) == list(range(1, len(rows[turns]) + 1))
     parents = {message.id: message.parent_id for message in rows[messages]}
     assert chat.head_id is None or chat.head_id in parents

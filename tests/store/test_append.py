@@ -22,14 +22,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from indelible.content import Text, TextDelta, encode
 from indelible.errors import StoreFailed
 from indelible.machine.commands import Acquire, Create, Fail, StartAttempt
-from indelible.store.append import Appended, BadRows, JournalRow, append_group
-from indelible.store.engine import begin_read, begin_write, open_engine, run_on_sqlite
-from indelible.store.ledger import RunKey, RunStarted, load_runs
-from indelible.store.migrate import migrate
-from indelible.store.port import Words
-from indelible.store.read import AttemptName
-from indelible.store.sql import SqlStore
-from indelible.store.tables import attempts, journal, users, workers
+from indelible.store.database.engine import begin_read, begin_write, open_engine, run_on_sqlite
+from indelible.store.database.migrate import migrate
+from indelible.store.database.tables import attempts, journal, users, workers
+from indelible.store.journal.append import Appended, BadRows, JournalRow, append_group
+from indelible.store.journal.tool_ledger import RunKey, RunStarted, load_runs
+from indelible.store.protocol import Words
+from indelible.store.queries.chat_view import AttemptName
+from indelible.store.sql_store import SqlStore
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 DEADLINE_S = 100

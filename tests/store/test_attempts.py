@@ -12,9 +12,9 @@ from tests.store.driver import Driver, settle_in
 
 from indelible.content import Finish, TextDelta, Usage
 from indelible.machine import commands as c
-from indelible.store.engine import begin_write
-from indelible.store.sql import SqlStore
-from indelible.store.tables import attempts
+from indelible.store.database.engine import begin_write
+from indelible.store.database.tables import attempts
+from indelible.store.sql_store import SqlStore
 
 AT = datetime(2026, 1, 15, 12, tzinfo=UTC)
 

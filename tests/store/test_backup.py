@@ -16,11 +16,11 @@ import pytest
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from indelible.store.backup import back_up
-from indelible.store.engine import begin_write, open_engine
-from indelible.store.failures import DatabaseUnusable
-from indelible.store.migrate import check_schema
-from indelible.store.tables import journal
+from indelible.store.database.backup import back_up
+from indelible.store.database.engine import begin_write, open_engine
+from indelible.store.database.errors import DatabaseUnusable
+from indelible.store.database.migrate import check_schema
+from indelible.store.database.tables import journal
 
 DEADLINE_S = 100.0
 NOW = datetime(2026, 11, 15, tzinfo=UTC)

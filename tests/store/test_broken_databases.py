@@ -28,15 +28,15 @@ from indelible.clock import Clock, SystemClock
 from indelible.content import Text, TextDelta, decode_parts, encode
 from indelible.errors import StoreFailed
 from indelible.machine.commands import Acquire, Create, Interrupt, StartAttempt
-from indelible.store.append import BadRows, JournalRow
-from indelible.store.engine import begin_read, begin_write, open_engine
-from indelible.store.failures import DatabaseUnreachable, DatabaseUnusable
-from indelible.store.journal import Journal
-from indelible.store.migrate import migrate
-from indelible.store.port import Words
-from indelible.store.read import AttemptName
-from indelible.store.sql import SqlStore
-from indelible.store.tables import attempts, journal, users, workers
+from indelible.store.database.engine import begin_read, begin_write, open_engine
+from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
+from indelible.store.database.migrate import migrate
+from indelible.store.database.tables import attempts, journal, users, workers
+from indelible.store.journal.append import BadRows, JournalRow
+from indelible.store.journal.writer import Journal
+from indelible.store.protocol import Words
+from indelible.store.queries.chat_view import AttemptName
+from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)

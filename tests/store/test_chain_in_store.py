@@ -9,7 +9,7 @@ from tests.store.driver import Driver, dump, settle_in
 from indelible.content import Finish, TextDelta
 from indelible.errors import LeaseLost
 from indelible.machine import commands as c
-from indelible.store.sql import SqlStore
+from indelible.store.sql_store import SqlStore
 
 
 async def make_chained(engine: AsyncEngine) -> Driver:

@@ -26,10 +26,10 @@ from indelible.content import Finish, Message, Text, TextDelta, ToolCall, ToolRe
 from indelible.errors import IndelibleError, Interrupted, LeaseLost, NotAllowed, NotFound
 from indelible.machine import TABLE, CommandName, State, is_legal
 from indelible.machine import commands as c
-from indelible.store.idempotency import Answer, Request
-from indelible.store.port import Description
-from indelible.store.sql import SqlStore
-from indelible.store.tables import attempts
+from indelible.store.commands.idempotency import Request, StoredResponse
+from indelible.store.database.tables import attempts
+from indelible.store.protocol import ChatPatch
+from indelible.store.sql_store import SqlStore
 
 Way = Callable[[Driver], Awaitable[Driver]]
 Case = tuple[c.Command, dict[str, Any]]
@@ -121,8 +121,8 @@ async def leave(chat: Driver) -> Driver:
 def list_ways() -> Iterator[tuple[State, Way]]:
     """In the first way into a state a live worker holds the chat and speaks, wherever that is possible."""
     yield State.NONE, leave
-    yield State.W, wait
-    yield State.WX, partial(archive, way=wait)
+    yield State.IDLE, wait
+    yield State.IDLE_ARCHIVED, partial(archive, way=wait)
     for queued in (False, True):
         mark = str(int(queued))
         yield State("R" + mark), partial(work, queued=queued)
@@ -146,7 +146,7 @@ for _state, _way in list_ways():
 async def make_case(name: CommandName, chat: Driver, state: State) -> Case:
     """A command that only the state can be against, and the words that come with it."""
     words: dict[str, Any] = {"text": str(name), "error": ERROR, "results": [answer(id_) for id_ in CALLS]}
-    words |= {"retry": {"delay_ms": 1000}, "summary": SUMMARY, "description": Description(title="Rain")}
+    words |= {"retry": {"delay_ms": 1000}, "summary": SUMMARY, "description": ChatPatch(title="Rain")}
     if state is State.NONE:
         return name_nothing(name), words
     rows = await chat.queued_ids()
@@ -318,7 +318,7 @@ async def test_a_late_stop_names_a_turn_that_is_over_and_does_not_stop_the_next(
     await chat.say(Finish())
     await chat.end(c.FinishTurn)
     await expect_refusal(chat, engine, clicked, {}, None)
-    assert await chat.state() is State.R1
+    assert await chat.state() is State.RUNNING_QUEUED
 
 
 async def test_a_name_that_is_not_in_this_chat_is_not_found_and_changes_nothing(
@@ -389,11 +389,11 @@ async def test_a_request_that_is_repeated_is_told_of_once(store: SqlStore, engin
     loud = SqlStore(engine, on_committed=listener.hear)
     request = Request(user_id=OWNER, key="k1", route="POST /messages", body_hash=b"1")
     for _ in range(2):
-        await loud.execute_once(request, chat.id, c.Send(), answer=lambda outcome: Answer(202, b"{}"))
+        await loud.execute_once(request, chat.id, c.Send(), answer=lambda outcome: StoredResponse(202, b"{}"))
     assert listener.take() == [chat.id]
     late = Request(user_id=OWNER, key="k2", route="POST /interrupt", body_hash=b"1")
     stop = c.Interrupt(turn_id="turn of yesterday")
-    await loud.execute_once(late, chat.id, stop, answer=lambda outcome: Answer(200, b"{}"))
+    await loud.execute_once(late, chat.id, stop, answer=lambda outcome: StoredResponse(200, b"{}"))
     assert listener.take() == []
 
 
@@ -406,9 +406,9 @@ async def test_a_chat_that_is_taken_or_given_up_is_told_of(store: SqlStore, engi
         await chat.bury()
         await loud.acquire("live", limit=1)
         assert listener.take() == [chat.id]
-        if await chat.state() is State.E0:
+        if await chat.state() is State.ERROR:
             break
-    assert await chat.state() is State.E0
+    assert await chat.state() is State.ERROR
 
 
 async def test_what_is_told_is_committed_by_then(store: SqlStore, engine: AsyncEngine) -> None:

@@ -33,8 +33,8 @@ from indelible.content import (
     ToolStarted,
     decode_blocks,
 )
+from indelible.content.assemble import OUTCOME_UNKNOWN
 from indelible.errors import LeaseLost, Shutdown
-from indelible.fold import OUTCOME_UNKNOWN
 from indelible.ids import new_id
 from indelible.machine.commands import (
     Acquire,
@@ -59,15 +59,15 @@ from indelible.machine.commands import (
     ToolResults,
     WorkerCommand,
 )
-from indelible.store.engine import begin_read
-from indelible.store.journal import Journal, JournalWriter
-from indelible.store.ledger import RunKey, RunSettled, RunStarted
-from indelible.store.port import Outcome, Words
-from indelible.store.read import AttemptName
-from indelible.store.sql import SqlStore
-from indelible.store.tables import attempts, events, journal, messages, queue, tool_runs, turns
+from indelible.store.database.engine import begin_read
+from indelible.store.database.tables import attempts, events, journal, messages, queue, tool_runs, turns
+from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
+from indelible.store.journal.writer import Journal, JournalWriter
+from indelible.store.protocol import Outcome, Words
+from indelible.store.queries.chat_view import AttemptName
+from indelible.store.sql_store import SqlStore
+from indelible.testing.invariants import StoredChat, find_faults, load_chat
 from indelible.testing.store import LAST_WORDS, Crashed, CrashingStore, take_over
-from indelible.testing.wholeness import StoredChat, find_faults, load_chat
 
 Side = Literal["before", "after"]
 NEVER_S = 3600.0
@@ -368,7 +368,7 @@ SCENARIOS: list[Scenario] = [
 
 
 @pytest.mark.parametrize(
-    ("migrated", "when"), [("sqlite", "before"), ("sqlite", "after"), ("postgresql", "after")], indirect=["migrated"]
+    ("migrated", "if_busy"), [("sqlite", "before"), ("sqlite", "after"), ("postgresql", "after")], indirect=["migrated"]
 )
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 async def test_whoever_dies_at_whatever_call_loses_nothing(scenario: Scenario, when: Side, engine: AsyncEngine) -> None:
@@ -457,7 +457,7 @@ async def run(
     when: Side = "after",
     kind: str | None = None,
 ) -> Process:
-    lasting = SqlStore(engine, dead_after_s=NEVER_S)
+    lasting = SqlStore(engine, lease_timeout_s=NEVER_S)
     process = Process(engine, CrashingStore(lasting, at=at, when=when, kind=kind), user_id)
     try:
         async with asyncio.TaskGroup() as group:
@@ -478,7 +478,7 @@ async def describe(process: Process) -> list[Any]:
         [(row.number, row.kind, row.outcome, row.takeovers) for row in stored.turns],
         [(row.step, row.number, row.epoch, row.outcome, row.last_n) for row in stored.attempts],
         [(row.role, row.blocks, row.partial, row.reason) for row in stored.messages],
-        [(row.when, row.content) for row in stored.queue],
+        [(row.if_busy, row.content) for row in stored.queue],
         [row.kind for row in stored.events],
         [(row.n, row.parts) for row in stored.journal],
     ]
@@ -511,7 +511,7 @@ async def bring_to_rest(process: Process, *, typed: list[str], said: list[str]) 
         await store.execute(process.chat_id, Retry())
         rested = await take_over(store, engine, process.chat_id, second_id)
     assert rested is not None
-    assert (rested.chat.status, rested.queue) == ("waiting", [])
+    assert (rested.chat.status, rested.queue) == ("idle", [])
     assert find_faults(rested) == []
     assert Counter(rested.typed) == Counter(typed)
     replies = [decode_blocks(row.blocks) for row in rested.messages if row.role == "assistant"]

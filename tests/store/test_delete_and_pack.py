@@ -23,9 +23,9 @@ from indelible.clock import SystemClock
 from indelible.content import Finish, TextDelta
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.engine import begin_read, open_engine
-from indelible.store.sql import SqlStore
-from indelible.store.tables import events, journal
+from indelible.store.database.engine import begin_read, open_engine
+from indelible.store.database.tables import events, journal
+from indelible.store.sql_store import SqlStore
 
 DEADLINE_S = 100
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0"

@@ -20,9 +20,9 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from indelible.errors import StoreFailed
-from indelible.store.address import describe, parse_address
-from indelible.store.engine import begin_read, begin_write, open_engine, read_durability, run_on_sqlite
-from indelible.store.failures import DatabaseUnreachable, DatabaseUnusable
+from indelible.store.database.address import describe, parse_address
+from indelible.store.database.engine import begin_read, begin_write, open_engine, read_durability, run_on_sqlite
+from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
 
 SECRET = "correct-horse"  # noqa: S105  (what must not be told)
 DURABLE = {
@@ -420,8 +420,8 @@ def test_without_the_driver_for_postgres_its_name_is_told() -> None:
 import asyncio, importlib.machinery, sys
 find = importlib.machinery.PathFinder.find_spec
 importlib.machinery.PathFinder.find_spec = lambda name, *rest: None if name == "asyncpg" else find(name, *rest)
-from indelible.store.engine import open_engine
-from indelible.store.failures import DatabaseUnusable
+from indelible.store.database.engine import open_engine
+from indelible.store.database.errors import DatabaseUnusable
 try:
     asyncio.run(open_engine("postgresql://db/chats"))
 except DatabaseUnusable as error:

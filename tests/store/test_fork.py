@@ -14,11 +14,11 @@ from indelible.errors import Invalid, NotFound
 from indelible.ids import new_id
 from indelible.machine import State, Status
 from indelible.machine import commands as c
-from indelible.store.carry_out import CONTINUE
-from indelible.store.engine import begin_read
-from indelible.store.port import Description
-from indelible.store.sql import SqlStore
-from indelible.store.tables import attempts, chats, drafts, events, messages, queue, turns
+from indelible.store.commands.apply import CONTINUE
+from indelible.store.database.engine import begin_read
+from indelible.store.database.tables import attempts, chats, drafts, events, messages, queue, turns
+from indelible.store.protocol import ChatPatch
+from indelible.store.sql_store import SqlStore
 
 USED = Usage(input_tokens=7, output_tokens=5)
 LOOK, ASK = ToolCall(id="c1", name="look", arguments="{}"), ToolCall(id="c2", name="ask", arguments="{}")
@@ -53,7 +53,7 @@ async def fork(chat: Driver, engine: AsyncEngine, message_id: str, **fields: Any
     outcome = await chat.store.fork(chat.id, message_id, **{"new_chat_id": copy.id, "owner_id": OWNER, **fields})
     assert set(before) < set(await dump(engine))
     row = await copy.row()
-    assert (outcome.chat_id, outcome.effective, outcome.status) == (copy.id, True, Status.WAITING)
+    assert (outcome.chat_id, outcome.effective, outcome.status) == (copy.id, True, Status.IDLE)
     assert (outcome.seq, outcome.epoch, outcome.turn_id) == (row.seq, row.epoch, None)
     await copy.check()
     return copy
@@ -79,7 +79,7 @@ async def test_the_copy_is_the_path_to_the_message_word_by_word(chat: Driver, en
     assert [message.text for message in await copy.path()] == ["first", "It ", CONTINUE, "is."]
     assert [row.created_at for row in new] == [row.created_at for row in old]
     assert new[-1].cost_nanousd == 12
-    assert await copy.state() is State.W
+    assert await copy.state() is State.IDLE
 
 
 async def test_nothing_in_the_copy_points_to_the_old_chat(chat: Driver, engine: AsyncEngine) -> None:
@@ -109,9 +109,9 @@ async def test_what_was_not_conversation_stays_behind(chat: Driver, engine: Asyn
 
 
 async def test_what_stands_beside_the_conversation_comes_along(chat: Driver, engine: AsyncEngine) -> None:
-    beside = Description(title="Rain", labels=["a"], pinned=True, model="big", system_prompt="Hm", parameters={"k": 1})
-    await chat.do(c.Describe(), description=beside)
-    await chat.do(c.Describe(), description=Description(debug="off"))
+    beside = ChatPatch(title="Rain", labels=["a"], pinned=True, model="big", system_prompt="Hm", parameters={"k": 1})
+    await chat.do(c.UpdateChat(), description=beside)
+    await chat.do(c.UpdateChat(), description=ChatPatch(debug="off"))
     copy = await fork(chat, engine, await find(chat, "first"))
     old, new = await chat.row(), await copy.row()
     names = ("title", "labels", "model", "system_prompt", "parameters", "debug")
@@ -175,7 +175,9 @@ async def test_calls_that_are_open_at_the_end_of_the_copy_are_answered(chat: Dri
         ("c1", "look", True),
         ("c2", "ask", True),
     ]
-    assert (await chat.state(), (await chat.path())[-1].role) == (State.A0, "assistant"), "the old chat still waits"
+    assert (await chat.state(), (await chat.path())[-1].role) == (State.REQUIRES_ACTION, "assistant"), (
+        "the old chat still waits"
+    )
     await copy.do(c.Send(), "Never mind")
     assert [role for role, _ in await copy.said()][-3:] == ["assistant", "tool", "user"], "answered once"
 

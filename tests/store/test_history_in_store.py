@@ -17,12 +17,13 @@ from indelible.content import Finish, Message, Text, TextDelta, encode
 from indelible.errors import Invalid, NotFound
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.carry_out import NOTICES
-from indelible.store.engine import begin_write
-from indelible.store.port import Description
-from indelible.store.records import RunRecord, StepRecord
-from indelible.store.sql import SqlStore
-from indelible.store.tables import chats, drafts, events, files, messages, tool_runs, turns
+from indelible.recording.storage.protocol import RunRecord, StepRecord
+from indelible.recording.storage.sql_records import SqlRecords
+from indelible.store.commands.apply import NOTICES
+from indelible.store.database.engine import begin_write
+from indelible.store.database.tables import chats, drafts, events, files, messages, tool_runs, turns
+from indelible.store.protocol import ChatPatch
+from indelible.store.sql_store import SqlStore
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 
@@ -62,7 +63,7 @@ async def test_an_edit_forks_and_the_old_branch_can_be_gone_back_to(chat: Driver
     assert await chat.said() == [
         ("user", "first"), ("assistant", "one"), ("user", "second, better"), ("assistant", "two, better"),
     ]  # fmt: skip
-    await chat.do(c.SwitchHead(message_id=head))
+    await chat.do(c.SwitchBranch(message_id=head))
     await chat.check()
     assert await chat.said() == old
     assert (await chat.told())[-1][:2] == ("head", head)
@@ -81,7 +82,7 @@ async def test_a_regenerated_reply_stands_beside_the_old_one(chat: Driver) -> No
     assert await chat.said() == [*old[:3], ("assistant", "two again")]
     parents = {row.id: row.parent_id for row in await chat.rows(messages)}
     assert parents[old_id] == parents[await find(chat, "two again")]
-    await chat.do(c.SwitchHead(message_id=old_id))
+    await chat.do(c.SwitchBranch(message_id=old_id))
     assert await chat.said() == old
 
 
@@ -94,7 +95,7 @@ async def test_running_work_is_kept_on_the_branch_that_it_was_on(chat: Driver) -
     (kept,) = [row for row in await chat.rows(messages) if row.attempt_id == chat.attempt_id]
     assert (kept.partial, kept.reason, kept.blocks) == (True, "edited", encode([Text("thr")]))
     await reply(chat, "two, better")
-    await chat.do(c.SwitchHead(message_id=kept.id))
+    await chat.do(c.SwitchBranch(message_id=kept.id))
     assert (await chat.said())[-2:] == [("user", "third"), ("assistant", "thr")]
 
 
@@ -140,7 +141,7 @@ async def test_deleting_a_chat_removes_every_row_of_it_and_nothing_else(
         await connection.execute(insert(drafts).values(user_id=OWNER, chat_id=doomed.id, content=b"[]", updated_at=NOW))
     begun: dict[str, Any] = {"status": "in_progress", "started_at": NOW}
     run = RunRecord(id="run_1", chat_id=doomed.id, turn_id=None, kind="turn", worker_id="live", **begun)
-    await store.records.write([run, StepRecord(run_id=run.id, step=1, **begun)])
+    await SqlRecords(store.engine).write([run, StepRecord(run_id=run.id, step=1, **begun)])
     assert (await doomed.do(c.Delete())).status is None
     assert await dump(engine) == before
     assert await doomed.state() is State.NONE
@@ -196,7 +197,7 @@ async def test_a_compaction_leaves_a_summary_for_the_model_and_a_notice_for_peop
     assert await chat.said() == [*said, ("user", "They spoke of numbers."), ("notice", NOTICES["compacted"])]
     assert [message.visibility for message in (await chat.path())[-2:]] == ["model", "people"]
     assert [kind for kind, _, _ in (await chat.told())[seq:]] == ["message", "message", "status"]
-    assert await chat.state() is State.W
+    assert await chat.state() is State.IDLE
 
 
 async def test_a_compaction_that_found_nothing_to_sum_up_leaves_the_notice_alone(chat: Driver) -> None:
@@ -230,7 +231,7 @@ async def test_a_summary_on_the_way_is_kept_once_and_the_turn_goes_on(chat: Driv
     assert [message.text for message in first.messages] == ["They spoke of numbers."]
     path = await chat.path()
     assert [(message.role, message.visibility) for message in path[-2:]] == [("user", "both"), ("user", "model")]
-    assert (chat.turn_id, await chat.state()) == (turn_id, State.R0)
+    assert (chat.turn_id, await chat.state()) == (turn_id, State.RUNNING)
     await chat.do(chat.name(c.KeepSummary), summary=summarise("And of rain."))
     await chat.start()
     await chat.end(c.FinishTurn, rest=[TextDelta("1", "three"), Finish()])
@@ -272,17 +273,17 @@ async def test_a_branch_that_forks_off_before_the_summary_knows_nothing_of_it(ch
 
 
 async def test_a_description_changes_what_it_names_and_leaves_the_rest(chat: Driver) -> None:
-    whole = Description(
+    whole = ChatPatch(
         title="Rain", labels=["a"], pinned=True, model="big", system_prompt="Be kind.", parameters={"k": 1}
     )
-    await chat.do(c.Describe(), description=whole)
-    await chat.do(c.Describe(), description=Description(title="Snow"))
+    await chat.do(c.UpdateChat(), description=whole)
+    await chat.do(c.UpdateChat(), description=ChatPatch(title="Snow"))
     await chat.check()
     row = await chat.row()
     assert (row.title, row.pinned, row.model) == ("Snow", True, "big")
     assert (row.labels, row.system_prompt, row.parameters) == (b'["a"]', b'"Be kind."', b'{"k":1}')
-    gone = Description(title=None, labels=None, model=None, system_prompt=None, parameters=None)
-    await chat.do(c.Describe(), description=gone)
+    gone = ChatPatch(title=None, labels=None, model=None, system_prompt=None, parameters=None)
+    await chat.do(c.UpdateChat(), description=gone)
     row = await chat.row()
     assert (row.title, row.labels, row.model, row.system_prompt, row.parameters) == (None,) * 5
     assert row.pinned is True
@@ -290,18 +291,18 @@ async def test_a_description_changes_what_it_names_and_leaves_the_rest(chat: Dri
 
 async def test_a_description_is_told_but_for_what_is_between_the_chat_and_its_model(chat: Driver) -> None:
     seq = (await chat.row()).seq
-    told = Description(title="Rain", pinned=False, system_prompt="Secret.", parameters={"k": 1})
-    await chat.do(c.Describe(), description=told)
+    told = ChatPatch(title="Rain", pinned=False, system_prompt="Secret.", parameters={"k": 1})
+    await chat.do(c.UpdateChat(), description=told)
     assert (await chat.told())[seq:] == [("chat", None, {"title": "Rain", "pinned": False})]
     assert not any(b"Secret" in (row.payload or b"") for row in await chat.rows(events))
 
 
 @pytest.mark.parametrize("mode", ["off", "errors", "all", None])
 async def test_what_is_recorded_of_a_chat_is_chosen_and_told_like_its_title(chat: Driver, mode: Any) -> None:
-    await chat.do(c.Describe(), description=Description(debug="all"))
+    await chat.do(c.UpdateChat(), description=ChatPatch(debug="all"))
     seq = (await chat.row()).seq
-    await chat.do(c.Describe(), description=Description(debug=mode))
-    await chat.do(c.Describe(), description=Description(title="Rain"))
+    await chat.do(c.UpdateChat(), description=ChatPatch(debug=mode))
+    await chat.do(c.UpdateChat(), description=ChatPatch(title="Rain"))
     assert (await chat.told())[seq:] == [("chat", None, {"debug": mode}), ("chat", None, {"title": "Rain"})]
     assert (await chat.row()).debug == mode
     assert (await chat.store.view(chat.id)).debug == mode
@@ -315,23 +316,23 @@ async def test_another_word_for_what_is_recorded_is_refused_and_changes_nothing(
 ) -> None:
     before = await dump(engine)
     with pytest.raises(Invalid, match="one of off, errors, all"):
-        await chat.do(c.Describe(), description=Description(title="Rain", debug=mode))
+        await chat.do(c.UpdateChat(), description=ChatPatch(title="Rain", debug=mode))
     assert await dump(engine) == before
 
 
 async def test_a_title_that_a_worker_thought_of_replaces_none(chat: Driver, engine: AsyncEngine) -> None:
-    thought = c.Describe(only_untitled=True)
-    assert (await chat.do(thought, description=Description(title="Numbers"))).effective
+    thought = c.UpdateChat(only_untitled=True)
+    assert (await chat.do(thought, description=ChatPatch(title="Numbers"))).effective
     before = await dump(engine)
-    assert not (await chat.do(thought, description=Description(title="Something else"))).effective
+    assert not (await chat.do(thought, description=ChatPatch(title="Something else"))).effective
     assert await dump(engine) == before
-    await chat.do(c.Describe(), description=Description(title=None))
-    await chat.do(thought, description=Description(title="Numbers again"))
+    await chat.do(c.UpdateChat(), description=ChatPatch(title=None))
+    await chat.do(thought, description=ChatPatch(title="Numbers again"))
     assert (await chat.row()).title == "Numbers again"
 
 
 @pytest.mark.parametrize("title", ["nul \0", "half \ud83d", "😀" * 1000])
 async def test_no_title_is_refused_by_a_database(chat: Driver, title: str) -> None:
-    await chat.do(c.Describe(), description=Description(title=title, labels=[title]))
+    await chat.do(c.UpdateChat(), description=ChatPatch(title=title, labels=[title]))
     await chat.check()
     assert ((await chat.row()).title or "")[:3] == title[:3]

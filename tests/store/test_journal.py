@@ -28,17 +28,17 @@ from indelible.content import (
     decode_parts,
     encode,
 )
+from indelible.content.assemble import assemble
 from indelible.errors import LeaseLost, Shutdown, StoreFailed
-from indelible.fold import fold
 from indelible.machine.commands import Acquire, Create, FinishTurn, StartAttempt
-from indelible.store.append import Appended, BadRows, JournalRow
-from indelible.store.engine import begin_read, begin_write
-from indelible.store.journal import Journal, JournalWriter, merge_deltas
-from indelible.store.ledger import RunKey, RunStarted, load_runs
-from indelible.store.port import Words
-from indelible.store.read import AttemptName
-from indelible.store.sql import SqlStore
-from indelible.store.tables import attempts, journal, users, workers
+from indelible.store.database.engine import begin_read, begin_write
+from indelible.store.database.tables import attempts, journal, users, workers
+from indelible.store.journal.append import Appended, BadRows, JournalRow
+from indelible.store.journal.tool_ledger import RunKey, RunStarted, load_runs
+from indelible.store.journal.writer import Journal, JournalWriter, merge_deltas
+from indelible.store.protocol import Words
+from indelible.store.queries.chat_view import AttemptName
+from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
@@ -121,7 +121,7 @@ async def test_what_readers_are_told_is_committed(store: WatchedStore, engine: A
     assert [row.n for row in flushing.told] == [1, 2, 3]
     stored = await read_parts(engine, attempt.id)
     assert [(row.n, decode_parts(row.parts)) for row in flushing.told] == stored
-    assert fold(part for _, parts in stored for part in parts) == [Text("one two three")]
+    assert assemble(part for _, parts in stored for part in parts) == [Text("one two three")]
 
 
 async def test_all_chats_share_one_transaction_and_neighbouring_deltas_one_part(
@@ -555,7 +555,7 @@ deltas = st.sampled_from("ab").flatmap(
 @given(st.lists(deltas, max_size=20))
 def test_merging_deltas_changes_nothing_of_what_was_said(parts: list[Part]) -> None:
     merged = merge_deltas(parts)
-    assert fold(merged) == fold(parts)
+    assert assemble(merged) == assemble(parts)
     assert len(merged) <= len(parts)
     assert merge_deltas(merged) == merged
 

@@ -9,8 +9,8 @@ from tests.store.driver import Driver, dump, settle_in
 
 from indelible.content import Usage
 from indelible.machine import commands as c
-from indelible.store.port import Timings
-from indelible.store.sql import SqlStore
+from indelible.store.protocol import Timings
+from indelible.store.sql_store import SqlStore
 
 
 async def test_a_later_holder_says_nothing_of_an_attempt_that_it_never_held(engine: AsyncEngine) -> None:

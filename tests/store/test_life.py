@@ -3,9 +3,9 @@
 Hypothesis chooses what happens: mostly commands that the machine accepts here and now, else any, with names of
 what is there and of what was there once, from workers that hold the chat and from workers that lost it; models
 speak, workers die and come back, deadlines pass. One command alone is compared with `decide`: what it refuses must
-be refused and change nothing, and what it accepts must leave the chat as its acts say. Two or three at once may
+be refused and change nothing, and what it accepts must leave the chat as its effects say. Two or three at once may
 come in any order; then the rules that hold for every order are checked. After every step the chat must be whole
-(testing/wholeness.py), and at the end a fresh worker must be able to bring it to rest.
+(testing/invariants.py), and at the end a fresh worker must be able to bring it to rest.
 
 Every command has to be accepted at least once on each database. What chance has left out is looked for afterwards,
 in lives that take it wherever they can.
@@ -35,18 +35,18 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from indelible.content import Finish, Part, ReasoningDelta, Text, TextDelta, ToolCall, ToolResult, encode
 from indelible.errors import Interrupted, LeaseLost, Refused
 from indelible.ids import new_id
-from indelible.loop.compact import make_summary
-from indelible.machine import TABLE, CommandName, State, Status, acts, commands, decide
+from indelible.loop.prompt.compact import make_summary
+from indelible.machine import TABLE, CommandName, State, Status, commands, decide, effects
 from indelible.machine.commands import Command
 from indelible.machine.states import OpenAttempt, OpenTurn, QueuedRow, Snapshot, Target, place_in_queue, state_of
-from indelible.store.append import JournalRow
-from indelible.store.engine import begin_read, begin_write, open_engine
-from indelible.store.port import Description, Outcome, Words
-from indelible.store.snapshot import load_snapshot
-from indelible.store.sql import SqlStore
-from indelible.store.tables import attempts, chats, events, journal, messages, queue, turns, users, workers
+from indelible.store.commands.facts import load_snapshot
+from indelible.store.database.engine import begin_read, begin_write, open_engine
+from indelible.store.database.tables import attempts, chats, events, journal, messages, queue, turns, users, workers
+from indelible.store.journal.append import JournalRow
+from indelible.store.protocol import ChatPatch, Outcome, Words
+from indelible.store.sql_store import SqlStore
+from indelible.testing.invariants import StoredChat, find_faults, load_chat
 from indelible.testing.store import finish_parts, take_over
-from indelible.testing.wholeness import StoredChat, find_faults, load_chat
 
 T = TypeVar("T")
 EXAMPLES = {"sqlite": 20, "postgresql": 15}
@@ -57,7 +57,7 @@ STEPS = st.lists(st.binary(min_size=CHOICES, max_size=CHOICES), min_size=5, max_
 LIVES_TO_LOOK_FOR_THE_REST = 20
 WORKERS = 3
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
-DEAD_AFTER_S = 3600.0
+LEASE_TIMEOUT_S = 3600.0
 SOON_S = 1e-6
 WRITING = {CommandName.SEND, CommandName.SEND_STEER, CommandName.SEND_INTERRUPT, CommandName.EDIT}
 REARRANGING = {CommandName.REORDER_QUEUE, CommandName.PROMOTE_QUEUED}
@@ -131,7 +131,7 @@ async def live_once(
     [
         ("DELETE FROM events WHERE seq = 2", "numbered"),
         ("UPDATE chats SET seq = seq + 1", "numbered"),
-        ("UPDATE chats SET status = 'waiting', holder = NULL", "turns are open"),
+        ("UPDATE chats SET status = 'idle', holder = NULL", "turns are open"),
         ("UPDATE turns SET outcome = 'complete', ended_at = started_at", "turns are open"),
         ("UPDATE chats SET epoch = epoch + 1", "under epoch"),
         ("UPDATE journal SET n = n + 1", "the journal of"),
@@ -178,7 +178,7 @@ class Life:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
-        self.store = SqlStore(engine, dead_after_s=DEAD_AFTER_S)
+        self.store = SqlStore(engine, lease_timeout_s=LEASE_TIMEOUT_S)
         self.choices = iter(b"")
         self.chat_id = new_id("chat")
         self.user_id = new_id("user")
@@ -268,13 +268,13 @@ class Life:
             return
         assert isinstance(result, Outcome), (move, result)
         assert result.effective == decided.effective
-        if decided.acts:
+        if decided.effects:
             assert self.state in TABLE[move.command.name][snapshot.state], (move, snapshot.state, self.state)
         else:
             assert self.stored == before, move
         chat = self.stored.chat
         found = (chat.status, chat.archived, chat.epoch, chat.holder, read_queue(self.stored))
-        assert found == interpret(snapshot, decided.acts, result.queued_id), move
+        assert found == interpret(snapshot, decided.effects, result.queued_id), move
 
     async def do_together(self, moves: list[Move]) -> None:
         before = read_queue(self.stored)
@@ -331,7 +331,7 @@ class Life:
 
     async def load_snapshot(self, command: Command) -> Snapshot:
         async with begin_write(self.engine) as connection:
-            loaded = await load_snapshot(connection, self.chat_id, command, dead_after_s=DEAD_AFTER_S)
+            loaded = await load_snapshot(connection, self.chat_id, command, lease_timeout_s=LEASE_TIMEOUT_S)
         assert loaded is not None
         return loaded.snapshot
 
@@ -386,7 +386,7 @@ class Life:
         choices, self.choices = self.choices, iter(b"")
         command, self.choices = self.draw_command(kind, "sober"), choices
         try:
-            return bool(decide(msgspec.structs.replace(snapshot, target=self.find_target(command)), command).acts)
+            return bool(decide(msgspec.structs.replace(snapshot, target=self.find_target(command)), command).effects)
         except REFUSALS:
             return False
 
@@ -449,8 +449,8 @@ class Life:
                 return Words(summary=make_summary(self.name("summary"), keep_last=1))
             case commands.AnnounceRetry():
                 return Words(retry={"attempt": 1, "kind": "overloaded"}, rest=[ReasoningDelta("2", self.name("Hm "))])
-            case commands.Describe():
-                return Words(description=Description(title=self.name("title")))
+            case commands.UpdateChat():
+                return Words(description=ChatPatch(title=self.name("title")))
             case _:
                 return Words()
 
@@ -537,8 +537,8 @@ class Life:
         await self.look()
         self.check()
         assert rests is not None
-        assert Status(rests.chat.status) in {Status.WAITING, Status.ERROR}
-        if rests.chat.status == Status.WAITING:
+        assert Status(rests.chat.status) in {Status.IDLE, Status.ERROR}
+        if rests.chat.status == Status.IDLE:
             assert rests.queue == []
         attempt_ids = [row.id for row in rests.attempts]
         await self.store.execute(self.chat_id, commands.Delete())
@@ -567,36 +567,38 @@ def drop_rivals(moves: list[Move]) -> list[Move]:
 
 
 def read_queue(stored: StoredChat) -> list[QueuedRow]:
-    return [QueuedRow(id=row.id, when=row.when) for row in stored.queue]
+    return [QueuedRow(id=row.id, if_busy=row.if_busy) for row in stored.queue]
 
 
 def interpret(
-    snapshot: Snapshot, decided: tuple[acts.Act, ...], queued_id: str | None
+    snapshot: Snapshot, decided: tuple[effects.Effect, ...], queued_id: str | None
 ) -> tuple[str, bool, int, str | None, list[QueuedRow]]:
-    """Status, archived, epoch, holder and queue after these acts."""
+    """Status, archived, epoch, holder and queue after these effects."""
     status, archived, epoch, holder = snapshot.status.value, snapshot.archived, snapshot.epoch, snapshot.holder
     rows = list(snapshot.queue)
-    for act in decided:
-        match act:
-            case acts.SetStatus():
-                status = act.status.value
-            case acts.SetArchived():
-                archived = act.archived
-            case acts.RaiseEpoch():
-                epoch, holder = epoch + 1, act.holder
-            case acts.ClearHolder():
+    for effect in decided:
+        match effect:
+            case effects.SetStatus():
+                status = effect.status.value
+            case effects.SetArchived():
+                archived = effect.archived
+            case effects.RaiseEpoch():
+                epoch, holder = epoch + 1, effect.holder
+            case effects.ClearHolder():
                 holder = None
-            case acts.Enqueue():
+            case effects.Enqueue():
                 assert queued_id is not None
-                rows.insert(place_in_queue(rows, act.when), QueuedRow(id=queued_id, when=act.when))
-            case acts.TakeQueued():
-                taken = act.queued_id or rows[0].id
+                rows.insert(place_in_queue(rows, effect.if_busy), QueuedRow(id=queued_id, if_busy=effect.if_busy))
+            case effects.StartQueued():
+                taken = effect.queued_id or rows[0].id
                 rows = [row for row in rows if row.id != taken]
-            case acts.MoveSteersIn():
-                rows = [row for row in rows if row.when != "steer"]
-            case acts.RemoveQueued():
-                rows = [row for row in rows if row.id != act.queued_id]
-            case acts.ArrangeQueue():
-                rows.sort(key=lambda row: act.queued_ids.index(row.id))
-                rows = [QueuedRow(id=row.id, when="promoted") if row.id == act.promoted_id else row for row in rows]
+            case effects.InsertSteers():
+                rows = [row for row in rows if row.if_busy != "steer"]
+            case effects.RemoveQueued():
+                rows = [row for row in rows if row.id != effect.queued_id]
+            case effects.ReorderQueueRows():
+                rows.sort(key=lambda row: effect.queued_ids.index(row.id))
+                rows = [
+                    QueuedRow(id=row.id, if_busy="promoted") if row.id == effect.promoted_id else row for row in rows
+                ]
     return status, archived, epoch, holder, rows

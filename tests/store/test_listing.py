@@ -11,11 +11,11 @@ from tests.store.driver import OWNER, Driver, dump, settle_in
 
 from indelible.content import Finish
 from indelible.machine import commands as c
-from indelible.store.engine import begin_write
-from indelible.store.listing import ChatSummary, Place
-from indelible.store.port import Description, Words
-from indelible.store.sql import SqlStore
-from indelible.store.tables import chats
+from indelible.store.database.engine import begin_write
+from indelible.store.database.tables import chats
+from indelible.store.protocol import ChatPatch, Words
+from indelible.store.queries.listing import ChatSummary, ListCursor
+from indelible.store.sql_store import SqlStore
 
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
 
@@ -23,7 +23,7 @@ NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
 @pytest.fixture
 async def store(engine: AsyncEngine) -> SqlStore:
     await settle_in(engine)
-    return SqlStore(engine, dead_after_s=3600)
+    return SqlStore(engine, lease_timeout_s=3600)
 
 
 async def make(store: SqlStore, *ids: str, owner_id: str = OWNER, title: str | None = None) -> None:
@@ -43,10 +43,10 @@ def name(page: list[ChatSummary]) -> list[str]:
 async def walk(store: SqlStore, *, limit: int, search: str | None = None) -> list[list[str]]:
     """All pages, each from where the last one ended."""
     pages: list[list[str]] = []
-    after: Place | None = None
+    after: ListCursor | None = None
     while page := await store.list_chats(OWNER, after=after, limit=limit, search=search):
         pages.append(name(page))
-        after = Place(page[-1].updated_at, page[-1].id)
+        after = ListCursor(page[-1].updated_at, page[-1].id)
         assert len(pages) < 100, "the list never ends"
     return pages
 
@@ -58,7 +58,7 @@ async def test_a_user_sees_the_own_chats_only_and_the_last_changed_first(store: 
     grace = await store.ensure_user("grace")
     await make(store, "chat_1", "chat_2", "chat_3")
     await make(store, "chat_of_grace", owner_id=grace)
-    await store.execute("chat_2", c.Describe(), Words(description=Description(title="Rain")))
+    await store.execute("chat_2", c.UpdateChat(), Words(description=ChatPatch(title="Rain")))
     assert name(await store.list_chats(OWNER)) == ["chat_2", "chat_3", "chat_1"]
     assert name(await store.list_chats(grace)) == ["chat_of_grace"]
     assert await store.list_chats("user_nobody") == []
@@ -92,7 +92,7 @@ async def test_a_place_may_be_told_in_any_time_zone(store: SqlStore, engine: Asy
     await touch(engine, "chat_2", NOON)
     away = datetime.fromisoformat("2026-01-15T21:00:00+09:00")
     assert away == NOON
-    assert name(await store.list_chats(OWNER, after=Place(away, "chat_2"))) == ["chat_1"]
+    assert name(await store.list_chats(OWNER, after=ListCursor(away, "chat_2"))) == ["chat_1"]
 
 
 async def test_a_chat_that_moves_up_meanwhile_is_not_shown_twice_and_hides_no_other(
@@ -103,9 +103,9 @@ async def test_a_chat_that_moves_up_meanwhile_is_not_shown_twice_and_hides_no_ot
     for number, id_ in enumerate(ids):
         await touch(engine, id_, NOON + timedelta(seconds=number))
     first = await store.list_chats(OWNER, limit=2)
-    await store.execute("chat_3", c.Describe(), Words(description=Description(title="up")))
+    await store.execute("chat_3", c.UpdateChat(), Words(description=ChatPatch(title="up")))
     await make(store, "chat_new")
-    rest = await store.list_chats(OWNER, after=Place(first[-1].updated_at, first[-1].id))
+    rest = await store.list_chats(OWNER, after=ListCursor(first[-1].updated_at, first[-1].id))
     assert name(rest) == ["chat_1", "chat_0"]
 
 
@@ -113,7 +113,7 @@ async def test_a_page_can_go_on_after_a_chat_that_was_deleted(store: SqlStore, e
     await make(store, "chat_1", "chat_2", "chat_3")
     last = (await store.list_chats(OWNER, limit=1))[0]
     await store.execute(last.id, c.Delete())
-    assert name(await store.list_chats(OWNER, after=Place(last.updated_at, last.id))) == ["chat_2", "chat_1"]
+    assert name(await store.list_chats(OWNER, after=ListCursor(last.updated_at, last.id))) == ["chat_2", "chat_1"]
 
 
 # --- archived, and found ---
@@ -168,11 +168,11 @@ async def test_pages_of_what_was_found_go_on_as_others_do(store: SqlStore) -> No
 
 async def test_a_line_tells_what_stands_beside_the_conversation(store: SqlStore) -> None:
     await make(store, "chat_1")
-    told = Description(title="Rain", labels=["a", "b"], pinned=True, model="big")
-    outcome = await store.execute("chat_1", c.Describe(), Words(description=told))
+    told = ChatPatch(title="Rain", labels=["a", "b"], pinned=True, model="big")
+    outcome = await store.execute("chat_1", c.UpdateChat(), Words(description=told))
     (line,) = await store.list_chats(OWNER)
     assert (line.title, line.labels, line.pinned, line.model) == ("Rain", ["a", "b"], True, "big")
-    assert (line.status, line.archived, line.version) == ("waiting", False, outcome.seq)
+    assert (line.status, line.archived, line.version) == ("idle", False, outcome.seq)
     assert line.created_at < line.updated_at
     assert line.updated_at.tzinfo is not None
 
@@ -210,7 +210,7 @@ async def test_a_list_says_of_every_chat_what_its_view_says(store: SqlStore, eng
     lines = {line.id: line.status for line in await store.list_chats(OWNER)}
     for chat in (running, failed, waiting):
         assert lines[chat.id] == (await store.view(chat.id)).status
-    assert sorted(lines.values()) == ["error", "running", "waiting"]
+    assert sorted(lines.values()) == ["error", "running", "idle"]
 
 
 async def test_reading_a_list_changes_nothing(store: SqlStore, engine: AsyncEngine) -> None:
@@ -233,5 +233,5 @@ async def test_chats_are_counted_by_state_and_those_that_nobody_answers_are_told
 
     counted = await store.count_chats()
 
-    assert counted.by_state == {"waiting": 2, "running": 3, "pending": 2}
+    assert counted.by_state == {"idle": 2, "running": 3, "pending": 2}
     assert counted.stuck == 1

@@ -15,10 +15,10 @@ from tests.store.driver import SAID_AT, Driver, settle_in
 
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.engine import begin_read, begin_write, open_engine
-from indelible.store.migrate import migrate
-from indelible.store.sql import SqlStore
-from indelible.store.tables import chats, messages
+from indelible.store.database.engine import begin_read, begin_write, open_engine
+from indelible.store.database.migrate import migrate
+from indelible.store.database.tables import chats, messages
+from indelible.store.sql_store import SqlStore
 
 LENGTH = 600
 MOST_READ = 100
@@ -65,5 +65,5 @@ async def test_a_send_into_a_long_chat_reads_its_end_only_though_the_server_has_
     await lengthen(unknown, chat)
     before = await count_read(unknown)
     await chat.do(c.Send(), "And now?")
-    assert await chat.state() == State.R0
+    assert await chat.state() == State.RUNNING
     assert 0 < await count_read(unknown) - before < MOST_READ

@@ -17,10 +17,12 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from indelible.machine.commands import Delete, Describe
-from indelible.store.engine import begin_read, begin_write, open_engine
-from indelible.store.failures import DatabaseUnusable, SchemaTooNew
-from indelible.store.migrate import (
+from indelible.machine.commands import Delete, UpdateChat
+from indelible.recording.storage.protocol import RunRecord
+from indelible.recording.storage.sql_records import SqlRecords
+from indelible.store.database.engine import begin_read, begin_write, open_engine
+from indelible.store.database.errors import DatabaseUnusable, SchemaTooNew
+from indelible.store.database.migrate import (
     VERSION_TABLE,
     Migrated,
     check_schema,
@@ -29,10 +31,9 @@ from indelible.store.migrate import (
     load_revision,
     migrate,
 )
-from indelible.store.port import Description, Words
-from indelible.store.records import RunRecord
-from indelible.store.sql import SqlStore
-from indelible.store.tables import idempotency_keys, metadata, turns
+from indelible.store.database.tables import idempotency_keys, metadata, turns
+from indelible.store.protocol import ChatPatch, Words
+from indelible.store.sql_store import SqlStore
 
 HEAD = find_revision("head")
 
@@ -181,7 +182,7 @@ async def test_the_upgrade_to_0003_keeps_turns_and_keys_and_begins_to_count(new_
     async with begin_read(engine) as connection:
         turn = (await connection.execute(select(turns))).one()
         key = (await connection.execute(select(idempotency_keys))).one()
-    assert (turn.id, turn.takeovers, turn.barren_takeovers) == ("t", 2, 1)
+    assert (turn.id, turn.takeovers, turn.stalled_takeovers) == ("t", 2, 1)
     assert (turn.model, turn.said) == (None, 0)
     assert (key.key, key.body, key.chat_id) == ("k", b"1", None)
     await store.beat("w2")
@@ -189,7 +190,7 @@ async def test_the_upgrade_to_0003_keeps_turns_and_keys_and_begins_to_count(new_
     assert taken.turn_id == "t"
     async with begin_read(engine) as connection:
         turn = (await connection.execute(select(turns))).one()
-    assert (turn.takeovers, turn.barren_takeovers, turn.said) == (3, 0, 1), "what was said before counts as new once"
+    assert (turn.takeovers, turn.stalled_takeovers, turn.said) == (3, 0, 1), "what was said before counts as new once"
     await store.execute("c", Delete())
     async with begin_read(engine) as connection:
         assert (await connection.execute(select(idempotency_keys.c.key))).scalars().all() == ["k"]
@@ -207,14 +208,14 @@ async def test_the_upgrade_to_0004_lets_chats_of_before_be_recorded(new_database
     engine = await open_engine(new_database)
     store = SqlStore(engine)
     assert (await store.view("c")).debug is None
-    await store.execute("c", Describe(), Words(description=Description(debug="all")))
+    await store.execute("c", UpdateChat(), Words(description=ChatPatch(debug="all")))
     assert (await store.view("c")).debug == "all"
     at = datetime(2026, 11, 15, tzinfo=UTC)
     run = RunRecord(id="r", chat_id="c", turn_id=None, kind="title", status="in_progress", worker_id="w", started_at=at)
-    await store.records.write([run])
-    assert [found.id for found in await store.records.list_runs("c")] == ["r"]
+    await SqlRecords(store.engine).write([run])
+    assert [found.id for found in await SqlRecords(store.engine).list_runs("c")] == ["r"]
     await store.execute("c", Delete())
-    assert await store.records.list_runs("c") == []
+    assert await SqlRecords(store.engine).list_runs("c") == []
     await engine.dispose()
 
 
@@ -268,7 +269,8 @@ async def test_migrating_again_changes_nothing(database: str) -> None:
 
 async def test_processes_that_start_together_migrate_once(new_database: str) -> None:
     program = (
-        f"import asyncio; from indelible.store.migrate import migrate; print(asyncio.run(migrate({new_database!r})))"
+        "import asyncio; from indelible.store.database.migrate import migrate; "
+        f"print(asyncio.run(migrate({new_database!r})))"
     )
     processes = [
         await asyncio.create_subprocess_exec(
@@ -355,7 +357,7 @@ async def test_a_file_whose_rows_hang_in_the_air_is_not_migrated(tmp_path: Path)
 
 
 def test_every_revision_is_a_module_that_is_named_after_it() -> None:
-    folder = Path(sys.modules["indelible.store.migrate"].__file__ or "").parent / "migrations" / "versions"
+    folder = Path(sys.modules["indelible.store.database.migrate"].__file__ or "").parent / "migrations" / "versions"
     modules = sorted(path.stem for path in folder.glob("v*.py"))
 
     assert [name[1:5] for name in modules] == list_revisions()

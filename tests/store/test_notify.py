@@ -29,7 +29,7 @@ from indelible.notify import (
     PostgresNotifier,
     Subscription,
 )
-from indelible.store.address import parse_address
+from indelible.store.database.address import parse_address
 from indelible.testing import ManualClock
 
 DEADLINE_S = 100.0

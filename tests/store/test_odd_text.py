@@ -32,16 +32,16 @@ from indelible.content import (
     encode,
 )
 from indelible.errors import Invalid, NotFound
-from indelible.events import BEGINNING
 from indelible.ids import new_id
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.append import JournalRow
-from indelible.store.idempotency import MAX_KEY_LENGTH, Answer, Request
-from indelible.store.ledger import RunChange, RunKey, RunSettled, RunStarted
-from indelible.store.port import Description, Words
-from indelible.store.sql import SqlStore
-from indelible.store.tables import messages
+from indelible.machine.events import BEGINNING
+from indelible.store.commands.idempotency import MAX_KEY_LENGTH, Request, StoredResponse
+from indelible.store.database.tables import messages
+from indelible.store.journal.append import JournalRow
+from indelible.store.journal.tool_ledger import RunChange, RunKey, RunSettled, RunStarted
+from indelible.store.protocol import ChatPatch, Words
+from indelible.store.sql_store import SqlStore
 
 ODD = "half \ud83d, nothing \0, whole \ud83d\ude00 \u00e9"
 KEPT = "half \ufffd, nothing \0, whole \U0001f600 \u00e9"
@@ -122,7 +122,7 @@ async def test_results_from_outside_are_kept_and_belong_to_their_call(chat: Driv
     assert call == ToolCall(KEPT, KEPT, arguments=KEPT)
     await chat.do(c.ToolResults(call_ids=(call.id,)), results=[ToolResult(call.id, "", output=ODD)])
     assert (await chat.said())[-1] == ("tool", KEPT)
-    assert await chat.state() == State.R0
+    assert await chat.state() == State.RUNNING
 
 
 async def test_a_summary_is_kept_once(store: SqlStore, engine: AsyncEngine) -> None:
@@ -165,8 +165,8 @@ async def test_what_describes_a_new_chat_is_kept_or_mended(store: SqlStore, engi
 
 
 async def test_what_describes_a_chat_anew_is_kept_or_mended(chat: Driver) -> None:
-    described = Description(title=ODD, labels=[ODD], model=ODD, system_prompt=ODD, parameters={ODD: [ODD]})
-    await chat.do(c.Describe(), description=described)
+    described = ChatPatch(title=ODD, labels=[ODD], model=ODD, system_prompt=ODD, parameters={ODD: [ODD]})
+    await chat.do(c.UpdateChat(), description=described)
     row = await chat.row()
     assert (row.title, row.model) == (SHOWN, SHOWN)
     assert msgspec.json.decode(row.labels) == [KEPT]
@@ -197,7 +197,7 @@ async def test_a_user_may_be_called_anything(store: SqlStore) -> None:
 
 
 async def test_the_same_odd_request_again_gets_the_same_answer(chat: Driver) -> None:
-    given = Answer(202, ODD.encode("utf-8", "surrogatepass"))
+    given = StoredResponse(202, ODD.encode("utf-8", "surrogatepass"))
     request = Request(OWNER, ODD, f"POST /{ODD}", ODD.encode("utf-8", "surrogatepass"))
     for _ in range(2):
         answer = await chat.store.execute_once(
@@ -215,7 +215,7 @@ async def test_a_key_that_is_none_or_too_long_is_refused(chat: Driver, key: str)
     """PostgreSQL could not keep a very long one in its index; SQLite could."""
     with pytest.raises(Invalid, match="characters"):
         await chat.store.execute_once(
-            Request(OWNER, key, "POST /", b""), chat.id, c.Send(), answer=lambda outcome: Answer(202, b"")
+            Request(OWNER, key, "POST /", b""), chat.id, c.Send(), answer=lambda outcome: StoredResponse(202, b"")
         )
 
 
@@ -223,7 +223,7 @@ async def test_a_key_that_is_none_or_too_long_is_refused(chat: Driver, key: str)
 
 
 async def load_entries(store: SqlStore, chat_id: str) -> object:
-    return (await store.news(chat_id, BEGINNING)).entries
+    return (await store.changes(chat_id, BEGINNING)).entries
 
 
 NAMING: dict[str, Callable[[SqlStore, str, str], Awaitable[Any]]] = {

@@ -12,9 +12,9 @@ from indelible.content import Finish, Text, TextDelta, ToolCall, ToolResult
 from indelible.errors import Invalid, NotAllowed, NotFound, TooLarge, TooMany
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.port import Outcome
-from indelible.store.sql import SqlStore
-from indelible.store.tables import queue
+from indelible.store.database.tables import queue
+from indelible.store.protocol import Outcome
+from indelible.store.sql_store import SqlStore
 
 REPLY = [TextDelta("1", "Done."), Finish()]
 CALLS = ("c1", "c2")
@@ -77,12 +77,12 @@ async def test_a_queued_message_can_be_rewritten_and_withdrawn(chat: Driver) -> 
 
 async def test_each_row_becomes_a_turn_of_its_own_with_the_same_holder(chat: Driver) -> None:
     await send(chat, "q1", "q2")
-    for expected in (State.R1, State.R0, State.W):
+    for expected in (State.RUNNING_QUEUED, State.RUNNING, State.IDLE):
         epoch, turn_id = chat.epoch, chat.turn_id
         await chat.end(c.FinishTurn, rest=REPLY)
         await chat.check()
         assert await chat.state() is expected
-        if expected is not State.W:
+        if expected is not State.IDLE:
             assert chat.epoch == epoch
             assert chat.turn_id != turn_id
             assert (await chat.row()).holder == "live"
@@ -212,7 +212,7 @@ async def test_results_stand_in_the_order_of_their_calls_and_continue_the_turn(c
     assert (await chat.path())[-1].blocks == [
         ToolResult(call_id=id_, name="ask", output=f"answer to {id_}") for id_ in CALLS
     ]
-    assert (chat.turn_id, await chat.state()) == (turn_id, State.R0)
+    assert (chat.turn_id, await chat.state()) == (turn_id, State.RUNNING)
 
 
 async def test_of_ten_that_answer_at_once_exactly_one_is_heard(chat: Driver) -> None:
@@ -236,7 +236,7 @@ async def test_expired_calls_are_answered_with_errors_and_the_turn_goes_on(chat:
     await chat.check()
     results = [block for block in (await chat.path())[-1].blocks if isinstance(block, ToolResult)]
     assert [(result.call_id, result.is_error) for result in results] == [(id_, True) for id_ in CALLS]
-    assert await chat.state() is State.R0
+    assert await chat.state() is State.RUNNING
 
 
 @pytest.mark.parametrize("command", [c.SendInterrupt(), c.Interrupt()])

@@ -1,6 +1,6 @@
 """A retry that is announced, on both databases: told to readers, kept for the wait, and not longer (SPEC 2.3).
 
-The rules alone are tests/machine/test_told_on_the_way.py.
+The rules alone are tests/machine/test_retry_and_summary.py.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from indelible.content import Finish, ReasoningDelta, TextDelta, ToolCall, Usage
 from indelible.errors import Interrupted, LeaseLost
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.sql import SqlStore
-from indelible.store.tables import attempts
+from indelible.store.database.tables import attempts
+from indelible.store.sql_store import SqlStore
 
 RETRY = {"delay_ms": 2000, "kind": "overloaded", "provider": "demo", "status": 529, "message": "Too busy."}
 REPLY = [TextDelta("1", "It is raining."), Finish()]
@@ -159,16 +159,16 @@ async def ask(chat: Driver) -> None:
 @pytest.mark.parametrize(
     ("way", "state"),
     [
-        (stop, State.W),
-        (stop_the_dead, State.W),
-        (commit_into_a_stop, State.W),
-        (fail, State.E0),
-        (finish, State.W),
-        (give_up, State.E0),
-        (ask, State.A0),
-        (take_over, State.R0),
-        (hand_over, State.R0),
-        (edit, State.R0),
+        (stop, State.IDLE),
+        (stop_the_dead, State.IDLE),
+        (commit_into_a_stop, State.IDLE),
+        (fail, State.ERROR),
+        (finish, State.IDLE),
+        (give_up, State.ERROR),
+        (ask, State.REQUIRES_ACTION),
+        (take_over, State.RUNNING),
+        (hand_over, State.RUNNING),
+        (edit, State.RUNNING),
     ],
 )
 async def test_a_retry_never_outlives_its_turn_or_its_holder(chat: Driver, way: Any, state: State) -> None:
@@ -183,7 +183,7 @@ async def test_a_stopped_wait_with_a_queue_goes_on_with_the_next_message_at_once
     await chat.do(c.SendInterrupt(), "Never mind")
     await chat.end(c.FinishInterruption, attempt_id=None)
     await chat.check()
-    assert (await chat.state(), (await chat.row()).retry) == (State.R0, None)
+    assert (await chat.state(), (await chat.row()).retry) == (State.RUNNING, None)
     assert (await chat.said())[-1] == ("user", "Never mind")
 
 

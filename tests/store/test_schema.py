@@ -30,9 +30,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from tests.databases import BOTH, create_postgres
 
 from indelible.machine.states import Status, state_of
-from indelible.store.engine import begin_read, begin_write, open_engine
-from indelible.store.migrate import migrate
-from indelible.store.tables import (
+from indelible.store.database.engine import begin_read, begin_write, open_engine
+from indelible.store.database.migrate import migrate
+from indelible.store.database.tables import (
     attempts,
     chats,
     debug_attempts,
@@ -82,7 +82,7 @@ ROWS: dict[Table, Row] = {
         "id": "q",
         "chat_id": "c",
         "position": 1,
-        "when": "queue",
+        "if_busy": "queue",
         "content": b"[]",
         "author_id": "u",
         "created_at": AT,
@@ -136,11 +136,11 @@ ROWS: dict[Table, Row] = {
 REFUSED: list[tuple[str, Table, Row]] = [
     ("chats_status_check", chats, {"status": "pending"}),
     ("chats_archived_is_idle_check", chats, {"archived": True, "status": "requires_action"}),
-    ("chats_holder_is_busy_check", chats, {"holder": "w", "status": "waiting"}),
+    ("chats_holder_is_busy_check", chats, {"holder": "w", "status": "idle"}),
     ("chats_holder_is_busy_check", chats, {"holder": "w", "status": "requires_action"}),
     ("chats_error_is_told_check", chats, {"status": "error"}),
     ("chats_error_is_told_check", chats, {"status": "running", "error": b"{}"}),
-    ("chats_retry_is_busy_check", chats, {"status": "waiting", "retry": b"{}"}),
+    ("chats_retry_is_busy_check", chats, {"status": "idle", "retry": b"{}"}),
     ("chats_epoch_check", chats, {"epoch": -1}),
     ("chats_seq_check", chats, {"seq": -1}),
     ("chats_seq_check", chats, {"last_read_seq": -1}),
@@ -151,8 +151,8 @@ REFUSED: list[tuple[str, Table, Row]] = [
     ("turns_one_end_check", turns, {"outcome": "complete"}),
     ("turns_one_end_check", turns, {"ended_at": AT}),
     ("turns_number_check", turns, {"number": 0}),
-    ("turns_takeovers_check", turns, {"takeovers": 1, "barren_takeovers": 2}),
-    ("turns_takeovers_check", turns, {"barren_takeovers": -1}),
+    ("turns_takeovers_check", turns, {"takeovers": 1, "stalled_takeovers": 2}),
+    ("turns_takeovers_check", turns, {"stalled_takeovers": -1}),
     ("messages_role_check", messages, {"role": "developer"}),
     ("messages_visibility_check", messages, {"visibility": "nobody"}),
     ("messages_reason_check", messages, {"role": "assistant", "reason": "bored"}),
@@ -167,7 +167,7 @@ REFUSED: list[tuple[str, Table, Row]] = [
     ("messages_only_replies_are_stored_check", messages, {"role": "user", "response_id": "resp_1"}),
     ("messages_notice_is_for_people_check", messages, {"role": "notice", "visibility": "model"}),
     ("messages_cost_nanousd_check", messages, {"cost_nanousd": -1}),
-    ("queue_when_check", queue, {"when": "later"}),
+    ("queue_when_check", queue, {"if_busy": "later"}),
     ("events_seq_check", events, {"seq": 0}),
     ("attempts_outcome_check", attempts, {"outcome": "done", "ended_at": AT, "last_n": 0}),
     ("attempts_one_end_check", attempts, {"outcome": "complete", "last_n": 0}),
@@ -225,7 +225,7 @@ LEGAL_SECOND_ROWS: list[tuple[Table, Row]] = [
     (messages, {"id": "m2", "parent_id": "m", "role": "assistant", "partial": True, "reason": "crashed"}),
     (messages, {"id": "m2", "parent_id": "m", "role": "notice", "visibility": "people"}),
     (tool_runs, {"call_index": 1, "idempotency_key": "x", "state": "settled", "result": b"{}", "settled_at": AT}),
-    (queue, {"id": "q2", "position": 2, "when": "promoted"}),
+    (queue, {"id": "q2", "position": 2, "if_busy": "promoted"}),
     (journal, {"n": 0}),
     (debug_runs, {"id": "r2", "kind": "title", "status": "interrupted", "ended_at": AT, "turn_id": "nowhere"}),
     (debug_steps, {"step": 2, "status": "error", "ended_at": AT}),

@@ -15,13 +15,13 @@ from tests.store.driver import Driver, dump, settle_in
 
 from indelible.content import Finish, Part, Text, TextDelta, ToolCall, ToolResult, Usage, encode
 from indelible.errors import Interrupted, LeaseLost, NotAllowed
-from indelible.loop.prompt import build_prompt
+from indelible.loop.prompt.build import build_prompt
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.engine import begin_write
-from indelible.store.port import Timings
-from indelible.store.sql import SqlStore
-from indelible.store.tables import chats, messages
+from indelible.store.database.engine import begin_write
+from indelible.store.database.tables import chats, messages
+from indelible.store.protocol import Timings
+from indelible.store.sql_store import SqlStore
 
 NOTICE = "Stopped by you."
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
@@ -49,7 +49,7 @@ async def test_s4_a_late_persist_is_accepted_though_the_stop_cleared_the_holder(
     assert (await chat.end(c.CommitStep, rest=[TextDelta("1", " raining."), Finish()])).effective
     await chat.check()
     assert await chat.said() == [("user", "Is it raining?"), ("assistant", "It is raining."), ("notice", NOTICE)]
-    assert await chat.state() is State.W
+    assert await chat.state() is State.IDLE
 
 
 async def test_s4_a_persist_after_the_stop_ended_the_attempt_adds_only_what_is_missing(chat: Driver) -> None:
@@ -95,7 +95,7 @@ async def test_a_reply_that_was_stopped_in_the_middle_of_its_tools_can_be_contin
     assert [role for role, _ in await chat.said()] == ["user", "assistant", "tool", "notice"]
     await chat.do(c.Continue())
     await chat.check()
-    assert await chat.state() is State.R0
+    assert await chat.state() is State.RUNNING
     assert [role for role, _ in await chat.said()][-1] == "notice", "the answers are instruction enough"
     await chat.work("live", TextDelta("1", "Then not."), Finish())
     await chat.end(c.FinishTurn)
@@ -167,7 +167,7 @@ async def test_s21_a_stop_leaves_the_chat_waiting(chat: Driver) -> None:
     await chat.end(c.FinishInterruption)
     await chat.check()
     row = await chat.row()
-    assert (row.status, row.holder, row.error) == ("waiting", None, None)
+    assert (row.status, row.holder, row.error) == ("idle", None, None)
 
 
 @pytest.mark.parametrize("alive", [True, False])
@@ -176,7 +176,7 @@ async def test_s58_s59_a_stop_keeps_the_partial_reply_and_a_notice_below_it(chat
     _, partial, notice = await chat.path()
     assert (partial.text, partial.partial, partial.reason) == ("It is", True, "interrupted")
     assert (notice.role, notice.visibility, notice.text) == ("notice", "people", NOTICE)
-    assert await chat.state() is State.W
+    assert await chat.state() is State.IDLE
 
 
 @pytest.mark.parametrize("alive", [True, False])
@@ -204,7 +204,7 @@ async def test_a_failure_that_arrives_in_a_stop_is_told_as_the_stop_that_it_is(c
     await chat.end(c.Fail, error={"kind": "timeout", "message": "Gone."}, notice="The provider is gone.")
     await chat.check()
     assert (await chat.said())[-1] == ("notice", NOTICE)
-    assert await chat.state() is State.W
+    assert await chat.state() is State.IDLE
 
 
 async def test_s63_the_next_prompt_has_the_user_and_the_partial_but_not_the_notice(chat: Driver) -> None:

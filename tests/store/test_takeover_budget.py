@@ -17,11 +17,11 @@ from indelible.content import Finish, Part, ReasoningDelta, TextDelta, ToolCall,
 from indelible.errors import LeaseLost, NotAllowed
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.machine.decide import MAX_BARREN_TAKEOVERS, MAX_TAKEOVERS
-from indelible.store.append import JournalRow
-from indelible.store.carry_out import CONTINUE, NOTICES
-from indelible.store.sql import SqlStore
-from indelible.store.tables import attempts, turns
+from indelible.machine.decide import MAX_STALLED_TAKEOVERS, MAX_TAKEOVERS
+from indelible.store.commands.apply import CONTINUE, NOTICES
+from indelible.store.database.tables import attempts, turns
+from indelible.store.journal.append import JournalRow
+from indelible.store.sql_store import SqlStore
 
 GIVEN_UP = NOTICES["crashed"]
 LOOK, ASK = ToolCall(id="c1", name="look", arguments="{}"), ToolCall(id="c2", name="ask", arguments="{}")
@@ -51,13 +51,13 @@ async def take_over(chat: Driver, *said: Part) -> None:
 
 async def count(chat: Driver) -> tuple[int, int, int]:
     (turn,) = [row for row in await chat.rows(turns) if row.id == chat.turn_id]
-    return turn.takeovers, turn.barren_takeovers, turn.said
+    return turn.takeovers, turn.stalled_takeovers, turn.journal_rows_at_takeover
 
 
 async def expect_given_up(chat: Driver, queued: list[str]) -> None:
     await chat.check()
     row = await chat.row()
-    assert await chat.state() is (State.E1 if queued else State.E0)
+    assert await chat.state() is (State.ERROR_QUEUED if queued else State.ERROR)
     assert (row.holder, msgspec.json.decode(row.error)) == (None, {"kind": "crashed", "message": GIVEN_UP})
     assert (await chat.said())[-1] == ("notice", GIVEN_UP)
     assert await chat.queued() == queued
@@ -92,7 +92,7 @@ async def test_a_hand_over_does_not_count_however_often_it_happens(chat: Driver)
         await chat.end(c.Release)
         await chat.do(c.Acquire(worker_id="live"))
     await chat.check()
-    assert (await chat.state(), await count(chat)) == (State.R0, (0, 0, 0))
+    assert (await chat.state(), await count(chat)) == (State.RUNNING, (0, 0, 0))
 
 
 async def test_a_worker_that_was_retired_without_letting_go_counts(store: SqlStore, engine: AsyncEngine) -> None:
@@ -108,22 +108,22 @@ async def test_a_chat_that_is_being_stopped_is_taken_over_for_ever(chat: Driver)
     await chat.do(c.Interrupt())
     for _ in range(MAX_TAKEOVERS + 1):
         await take_over(chat)
-    assert (await chat.state(), await count(chat)) == (State.I0, (0, 0, 0))
+    assert (await chat.state(), await count(chat)) == (State.INTERRUPTING, (0, 0, 0))
     assert (await chat.path())[-1].reason == "interrupted"
     await chat.end(c.FinishInterruption, attempt_id=None)
     await chat.check()
-    assert await chat.state() is State.W
+    assert await chat.state() is State.IDLE
 
 
 async def test_the_next_turn_begins_with_a_whole_budget(chat: Driver) -> None:
     await chat.do(c.Send(), "And now?")
-    for _ in range(MAX_BARREN_TAKEOVERS):
+    for _ in range(MAX_STALLED_TAKEOVERS):
         await take_over(chat)
     await chat.start()
     await chat.end(c.FinishTurn, rest=[TextDelta("1", " raining."), Finish()])
     assert await count(chat) == (0, 0, 0)
     await take_over(chat)
-    assert (await chat.state(), await count(chat)) == (State.R0, (1, 1, 0))
+    assert (await chat.state(), await count(chat)) == (State.RUNNING, (1, 1, 0))
 
 
 # --- adopted attempts ---
@@ -186,7 +186,7 @@ async def test_of_an_adopted_attempt_only_the_new_holder_writes_on(chat: Driver,
 async def test_the_third_barren_takeover_in_a_row_fails_the_turn(chat: Driver, queued: list[str]) -> None:
     for text in queued:
         await chat.do(c.Send(), text)
-    for _ in range(MAX_BARREN_TAKEOVERS):
+    for _ in range(MAX_STALLED_TAKEOVERS):
         await take_over(chat)
     epoch = chat.epoch
     await take_over(chat)
@@ -207,7 +207,7 @@ async def test_the_tenth_takeover_fails_a_turn_that_always_said_something(chat: 
 
 
 async def test_giving_up_tells_readers_what_became_of_the_attempt_and_why(chat: Driver) -> None:
-    for _ in range(MAX_BARREN_TAKEOVERS):
+    for _ in range(MAX_STALLED_TAKEOVERS):
         await take_over(chat)
     await chat.start()
     seq = (await chat.row()).seq
@@ -222,20 +222,20 @@ async def test_giving_up_tells_readers_what_became_of_the_attempt_and_why(chat: 
 async def test_a_turn_that_is_given_up_is_not_in_the_answer_and_is_no_candidate_any_more(
     chat: Driver, store: SqlStore, engine: AsyncEngine
 ) -> None:
-    for _ in range(MAX_BARREN_TAKEOVERS):
+    for _ in range(MAX_STALLED_TAKEOVERS):
         await take_over(chat)
     await chat.bury()
     fine = await Driver(store, engine).create()
     taken = await store.acquire("live", limit=1)
     assert [outcome.chat_id for outcome in taken] == [fine.id], "giving up takes no place"
-    assert await chat.state() is State.E0
+    assert await chat.state() is State.ERROR
     assert await store.acquire("live", limit=9) == []
 
 
 async def test_the_last_holder_of_a_turn_that_was_given_up_can_write_no_more(
     chat: Driver, store: SqlStore, engine: AsyncEngine
 ) -> None:
-    for _ in range(MAX_BARREN_TAKEOVERS):
+    for _ in range(MAX_STALLED_TAKEOVERS):
         await take_over(chat)
     await chat.start()
     late = [chat.name(kind) for kind in (c.CommitStep, c.FinishTurn, c.Fail, c.AnnounceRetry, c.KeepSummary, c.Release)]
@@ -250,7 +250,7 @@ async def test_the_last_holder_of_a_turn_that_was_given_up_can_write_no_more(
 
 
 async def test_a_turn_that_was_given_up_can_be_retried_with_a_new_budget(chat: Driver) -> None:
-    for _ in range(MAX_BARREN_TAKEOVERS + 1):
+    for _ in range(MAX_STALLED_TAKEOVERS + 1):
         await take_over(chat)
     await chat.do(c.Retry())
     await chat.do(c.Acquire(worker_id="live"))
@@ -258,7 +258,7 @@ async def test_a_turn_that_was_given_up_can_be_retried_with_a_new_budget(chat: D
     assert (await count(chat), (await chat.row()).error) == ((0, 0, 0), None)
     await chat.start()
     await chat.end(c.FinishTurn, rest=[TextDelta("1", " raining."), Finish()])
-    assert await chat.state() is State.W
+    assert await chat.state() is State.IDLE
 
 
 # --- the instruction to go on ---
@@ -317,7 +317,7 @@ async def test_of_many_that_take_over_at_once_one_counts(chat: Driver, store: Sq
 
 
 async def test_of_many_that_find_a_worn_out_turn_at_once_one_gives_it_up(chat: Driver) -> None:
-    for _ in range(MAX_BARREN_TAKEOVERS):
+    for _ in range(MAX_STALLED_TAKEOVERS):
         await take_over(chat)
     await chat.bury()
     epoch = chat.epoch

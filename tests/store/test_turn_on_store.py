@@ -18,8 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from indelible import tool
 from indelible.content import Message, Part, Text, TextDelta, ToolResult
 from indelible.errors import Interrupted, LeaseLost, Shutdown
-from indelible.loop import Scope, StepRecord, run
-from indelible.loop.prompt import build_prompt
+from indelible.loop import CancelScope, FinishedStep, run
+from indelible.loop.prompt.build import build_prompt
 from indelible.machine.commands import (
     Acquire,
     CommitStep,
@@ -33,13 +33,13 @@ from indelible.machine.commands import (
 )
 from indelible.machine.states import Status
 from indelible.models import Call
-from indelible.store.engine import begin_write
-from indelible.store.journal import Journal, JournalWriter
-from indelible.store.lease import beat
-from indelible.store.port import Outcome, Words
-from indelible.store.read import ChatView, load_view
-from indelible.store.sql import SqlStore
-from indelible.store.tables import users
+from indelible.store.database.engine import begin_write
+from indelible.store.database.tables import users
+from indelible.store.journal.writer import Journal, JournalWriter
+from indelible.store.protocol import Outcome, Words
+from indelible.store.queries.chat_view import ChatView, load_view
+from indelible.store.queries.leases import beat
+from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock, ScriptedModel, parts
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
@@ -56,8 +56,8 @@ class Desk:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
-        self.store = SqlStore(engine, dead_after_s=3600)
-        self.scope = Scope()
+        self.store = SqlStore(engine, lease_timeout_s=3600)
+        self.scope = CancelScope()
         self.saves = 0
         self.before_save: Callable[[int], Any] = lambda number: None
         self.spoken = asyncio.Event()
@@ -102,7 +102,7 @@ class Desk:
         assert self.writer is not None
         return self.writer.publish(part)
 
-    async def save(self, step: StepRecord, scope: Scope) -> list[Message]:
+    async def save(self, step: FinishedStep, scope: CancelScope) -> list[Message]:
         self.saves += 1
         answer = self.before_save(self.saves)
         if asyncio.iscoroutine(answer):
@@ -127,7 +127,7 @@ class Desk:
         return outcome
 
     async def view(self) -> ChatView:
-        return await load_view(self.engine, "chat_1", dead_after_s=3600)
+        return await load_view(self.engine, "chat_1", lease_timeout_s=3600)
 
     async def read(self) -> list[tuple[str, str]]:
         return [(message.role, message.text) for message in await self.store.path("chat_1")]
@@ -146,7 +146,7 @@ async def test_a_turn_with_a_tool_is_in_history_and_the_chat_waits(desk: Desk) -
     view = await desk.view()
     assert [message.role for message in view.messages] == ["user", "assistant", "tool", "assistant"]
     assert view.messages[2].blocks == [ToolResult(call_id="c1", name="weather", output="rain in Oslo")]
-    assert (view.status, view.live, view.turn) == ("waiting", None, None)
+    assert (view.status, view.live, view.turn) == ("idle", None, None)
 
 
 async def stop_when_spoken(desk: Desk) -> None:
@@ -166,7 +166,7 @@ async def test_s58_s59_a_stop_keeps_the_partial_and_then_the_notice(desk: Desk) 
         ("notice", False),
     ]
     assert view.messages[1].text == "Hello"
-    assert (view.status, view.error) == ("waiting", None)
+    assert (view.status, view.error) == ("idle", None)
 
 
 async def test_s63_the_next_prompt_has_the_partial_and_not_the_notice(desk: Desk) -> None:
@@ -193,7 +193,7 @@ async def test_s60_a_stop_before_any_token_leaves_only_the_notice(desk: Desk) ->
     command = FinishInterruption(epoch=desk.epoch, turn_id=desk.turn_id)
     await desk.store.execute("chat_1", command)
     assert await desk.read() == [("user", "Is it raining?"), ("notice", "Stopped by you.")]
-    assert (await desk.view()).status == "waiting"
+    assert (await desk.view()).status == "idle"
 
 
 async def test_s24_a_save_that_answers_interrupted_is_followed_by_one_that_holds_everything(desk: Desk) -> None:
@@ -227,7 +227,7 @@ async def test_s4_a_late_save_after_a_stop_that_ended_the_turn_is_a_success_and_
     async def stop_without_holder(number: int) -> None:
         assert desk.writer is not None
         await desk.journal.drain(desk.writer)
-        impatient = SqlStore(desk.engine, dead_after_s=-1)
+        impatient = SqlStore(desk.engine, lease_timeout_s=-1)
         await impatient.execute("chat_1", Interrupt())
         desk.scope.interrupt()
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from indelible.app import App, open_app
-from indelible.models.port import Model
+from indelible.app.app import App
+from indelible.app.compose import open_app
+from indelible.models.protocol import Model
 from indelible.settings import load_settings
 
 OpenApp = Callable[..., AbstractAsyncContextManager[App]]
@@ -21,7 +22,7 @@ def open_chats(tmp_path: Path) -> OpenApp:
     """Open the test's database, any number of times one after the other."""
 
     def open_chats(model: Model, **options: Any) -> AbstractAsyncContextManager[App]:
-        settings = load_settings(database=str(tmp_path / "chats.db"), retry_base_s=0, titles=False)
+        settings = load_settings(database=str(tmp_path / "chats.db"), retry_base_s=0, auto_titles=False)
         return open_app(model=model, settings=settings, **options)
 
     return open_chats

@@ -12,13 +12,13 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 from rich.console import Console
 
-from indelible.app import App
+from indelible.app.app import App
 from indelible.content import Message, Part
 from indelible.errors import ModelFailed
 from indelible.models import Call
-from indelible.models.port import Model
-from indelible.terminal.backstage import Backstage
+from indelible.models.protocol import Model
 from indelible.terminal.chat import COMMANDS, TerminalChat
+from indelible.terminal.loop_thread import LoopThread
 from indelible.testing import ManualClock, ScriptedModel, parts
 
 OpenApp = Callable[[Model], AbstractAsyncContextManager[App]]
@@ -74,18 +74,18 @@ def talk(
     `left` is set when the user has left, and the app is still open.
     """
     screen = io.StringIO()
-    with Backstage(opened) as backstage:
-        app = backstage.value
+    with LoopThread(opened) as loop_thread:
+        app = loop_thread.value
 
         async def find_chat_id() -> str:
             return (await app.chats())[resume - 1].id
 
-        chat = backstage.run(app.chat(backstage.run(find_chat_id()))) if resume else None
+        chat = loop_thread.run(app.chat(loop_thread.run(find_chat_id()))) if resume else None
         console = Console(file=screen, width=80, height=24)
-        session = TerminalChat(backstage, console=console, clock=clock or ManualClock(), read_line=keyboard.read_line)
+        session = TerminalChat(loop_thread, console=console, clock=clock or ManualClock(), read_line=keyboard.read_line)
         session.run(chat)
         if left is not None:
-            backstage.loop.call_soon_threadsafe(left.set)
+            loop_thread.loop.call_soon_threadsafe(left.set)
     return screen.getvalue()
 
 
@@ -95,8 +95,8 @@ def load_messages(opened: AbstractAsyncContextManager[App], number: int = 1) -> 
     async def load(app: App) -> list[Message]:
         return await (await app.chat((await app.chats())[number - 1].id)).messages()
 
-    with Backstage(opened) as backstage:
-        return backstage.run(load(backstage.value))
+    with LoopThread(opened) as loop_thread:
+        return loop_thread.run(load(loop_thread.value))
 
 
 def texts(messages: list[Message]) -> list[tuple[str, str]]:

@@ -17,13 +17,13 @@ import pytest
 from msgspec.structs import asdict
 from rich.console import Console, Group, RenderableType
 
-from indelible.app import App
+from indelible.app.app import App
 from indelible.content import Block, Reasoning, Source, Text, ToolCall, ToolResult, Usage
-from indelible.debug.replay import Recording, Replayed
 from indelible.errors import NotFound
 from indelible.ids import new_id
-from indelible.store.record_json import write_run
-from indelible.store.records import (
+from indelible.recording.replay import Recording, Replayed
+from indelible.recording.storage.export import write_run
+from indelible.recording.storage.protocol import (
     AttemptRecord,
     AttemptSummary,
     Exchanged,
@@ -87,12 +87,12 @@ async def record(app: App, *attempts: AttemptRecord, **fields: Any) -> RunTree:
     told = {name: getattr(tree, name) for name in RunRecord.__struct_fields__}
     step = StepRecord(run_id=tree.id, step=1, status="completed", started_at=NOON, ended_at=at(2))
     here = [AttemptRecord(**{**asdict(attempt), "run_id": tree.id}) for attempt in attempts]
-    assert await app.store.records.write([RunRecord(**told), step, *here]) == 0
+    assert await app.records.write([RunRecord(**told), step, *here]) == 0
     return await find_run(app, tree.id)
 
 
 async def draw_whole(app: App, run: RunTree, *, full: bool) -> RenderableType:
-    return Group(*[branch async for branch in draw_run(app.store.records, run, full=full)])
+    return Group(*[branch async for branch in draw_run(app.records, run, full=full)])
 
 
 def print_out(shown: RenderableType, *, width: int = 500, colours: bool = False) -> str:
@@ -152,7 +152,7 @@ def test_on_a_narrow_terminal_lines_are_folded_and_nothing_is_lost() -> None:
 
 
 async def test_one_run_shows_headers_and_bodies_shortened_unless_all_is_wanted(open_chats: OpenApp) -> None:
-    async with open_chats(ScriptedModel(), work=False) as app:
+    async with open_chats(ScriptedModel(), worker=False) as app:
         run = await record(app, make_attempt(1), make_attempt(2))
         short, full = [print_out(await draw_whole(app, run, full=full)) for full in (False, True)]
     for told in (short, full):
@@ -165,11 +165,11 @@ async def test_one_run_shows_headers_and_bodies_shortened_unless_all_is_wanted(o
 
 
 async def test_branches_that_are_printed_one_by_one_are_a_tree(open_chats: OpenApp) -> None:
-    async with open_chats(ScriptedModel(), work=False) as app:
+    async with open_chats(ScriptedModel(), worker=False) as app:
         body = {"request_headers": {}, "request_body": "a\nb", "response_headers": {"c": "d"}, "response_body": "e"}
         run = await record(app, make_attempt(1, **body), make_attempt(2, **body))
         again = StepRecord(run_id=run.id, step=2, status="in_progress", started_at=NOON)
-        await app.store.records.write([again])
+        await app.records.write([again])
         told = print_out(await draw_whole(app, await find_run(app, run.id), full=True)).splitlines()
     assert told[0].startswith(run.id)
     assert told[1].startswith("├── step 1")
@@ -189,16 +189,16 @@ async def test_branches_that_are_printed_one_by_one_are_a_tree(open_chats: OpenA
 
 async def test_a_pipe_gets_every_line_as_long_as_it_is(open_chats: OpenApp, capsys: pytest.CaptureFixture[str]) -> None:
     lines = ["x" * 120_000, *(f"data: {number}" for number in range(200))]
-    async with open_chats(ScriptedModel(), work=False) as app:
+    async with open_chats(ScriptedModel(), worker=False) as app:
         run = await record(app, make_attempt(1, response_body="\n".join(lines)))
-        await show_run(app.store.records, run, full=True, as_json=False)
+        await show_run(app.records, run, full=True, as_json=False)
     told = capsys.readouterr().out.splitlines()
     assert [line.strip() for line in told[-len(lines) :]] == lines
     assert all(line == line.rstrip() for line in told)
 
 
 async def test_json_is_laid_out_and_what_is_none_is_shown_as_it_is(open_chats: OpenApp) -> None:
-    async with open_chats(ScriptedModel(), work=False) as app:
+    async with open_chats(ScriptedModel(), worker=False) as app:
         run = await record(app, make_attempt(1, request_body='{"a": {"é": 1}}', response_body="not JSON {"))
         told = print_out(await draw_whole(app, run, full=False))
     lines = [line.strip(" │└─├") for line in told.splitlines()]
@@ -207,7 +207,7 @@ async def test_json_is_laid_out_and_what_is_none_is_shown_as_it_is(open_chats: O
 
 
 async def test_an_exchange_without_an_answer_shows_what_was_sent_only(open_chats: OpenApp) -> None:
-    async with open_chats(ScriptedModel(), work=False) as app:
+    async with open_chats(ScriptedModel(), worker=False) as app:
         run = await record(app, make_attempt(1, status_code=None, response_headers=None, response_body=""))
         told = print_out(await draw_whole(app, run, full=False))
     lines = [line.strip(" │└─├") for line in told.splitlines()]
@@ -220,12 +220,12 @@ async def test_a_long_run_is_printed_in_little_memory(
     open_chats: OpenApp, capfd: pytest.CaptureFixture[str], full: bool, as_json: bool
 ) -> None:
     body = f"data: {'x' * 2000}\n\n" * 100
-    async with open_chats(ScriptedModel(), work=False) as app:
+    async with open_chats(ScriptedModel(), worker=False) as app:
         run = await record(app, *(make_attempt(number, response_body=body) for number in range(1, 61)))
         gc.collect()
         tracemalloc.start()
         try:
-            await show_run(app.store.records, run, full=full, as_json=as_json)
+            await show_run(app.records, run, full=full, as_json=as_json)
             _, peak_bytes = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -242,16 +242,16 @@ async def test_json_for_other_programs_is_plain_ascii_and_letter_by_letter_what_
     open_chats: OpenApp,
 ) -> None:
     odd = HOSTILE + "\x7f é € 😀 \u2028"
-    async with open_chats(ScriptedModel(), work=False) as app:
-        records = app.store.records
+    async with open_chats(ScriptedModel(), worker=False) as app:
+        records = app.records
         runs = [await record(app, make_attempt(1, response_body=odd), error=odd, status="error") for _ in range(2)]
         for chosen in ([], runs[:1], runs):
-            written = b"".join([piece async for piece in write_runs(records, chosen)]).decode()
+            written = b"".join([widget async for widget in write_runs(records, chosen)]).decode()
             told = spell_plainly(written)
             assert re.fullmatch(r"[\x20-\x7e\n]*", told)
             assert json.loads(told) == json.loads(written)
             assert [run["error"] for run in json.loads(told)] == [odd] * len(chosen)
-        whole = spell_plainly(b"".join([piece async for piece in write_run(records, runs[0])]).decode())
+        whole = spell_plainly(b"".join([widget async for widget in write_run(records, runs[0])]).decode())
         assert msgspec.json.decode(whole, type=WholeRun) == await records.load_run(runs[0].chat_id, runs[0].id)
 
 
@@ -271,7 +271,7 @@ async def test_nothing_in_a_record_is_a_command_to_the_terminal_or_markup(open_c
         response_headers={HOSTILE: HOSTILE},
         response_body=HOSTILE,
     )
-    async with open_chats(ScriptedModel(), work=False) as app:
+    async with open_chats(ScriptedModel(), worker=False) as app:
         run = await record(app, attempt, error=HOSTILE, model=HOSTILE, status="error")
         drawn = [draw_runs(HOSTILE, [run]), await draw_whole(app, run, full=full)]
     for shown in drawn:
@@ -342,13 +342,13 @@ def test_a_run_without_an_exchange_has_nothing_to_replay() -> None:
 
 
 async def test_runs_of_a_chat_are_found_by_its_number_and_one_by_its_own_id(open_chats: OpenApp) -> None:
-    async with open_chats(ScriptedModel(), work=False) as app:
+    async with open_chats(ScriptedModel(), worker=False) as app:
         chat, other = await app.create(title="Rain"), await app.create()
         known: dict[str, Any] = {"chat_id": chat.id, "turn_id": None, "kind": "turn", "worker_id": "w"}
         known |= {"status": "completed", "started_at": NOON, "ended_at": at(1)}
         runs = [RunRecord(id=f"run_{number}", **known) for number in range(3)]
         step = StepRecord(run_id=runs[0].id, step=1, status="completed", started_at=NOON, ended_at=NOON)
-        await app.store.records.write([*runs, step])
+        await app.records.write([*runs, step])
         title, found = await load_runs(app, chat.id, limit=10)
         assert title == f"{chat.id} Rain"
         assert [run.id for run in found] == [run.id for run in runs]

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from indelible.app import App
+from indelible.app.app import App
 from indelible.errors import NotFound
 from indelible.terminal.listing import find_chat, list_chats
 from indelible.testing import ScriptedModel

@@ -6,12 +6,13 @@ import io
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 
-from indelible.app import App, Chat
+from indelible.app.app import App
+from indelible.app.chat import Chat
 from indelible.errors import ModelFailed
-from indelible.models.demo import DemoModel
-from indelible.models.port import Model
-from indelible.terminal.backstage import Backstage
+from indelible.models.protocol import Model
+from indelible.models.providers.demo.model import DemoModel
 from indelible.terminal.demo_tools import make_demo_tools
+from indelible.terminal.loop_thread import LoopThread
 from indelible.terminal.plain import PlainChat
 from indelible.testing import ManualClock, ScriptedModel, parts
 
@@ -23,14 +24,14 @@ def filter_lines(
 ) -> tuple[str, str, bool]:
     """What comes out, what is said beside it, and whether a reply failed."""
     out, errors = io.StringIO(), io.StringIO()
-    with Backstage(opened) as backstage:
-        app = backstage.value
+    with LoopThread(opened) as loop_thread:
+        app = loop_thread.value
 
         async def find_last() -> Chat:
             return await app.chat((await app.chats(limit=1))[0].id)
 
-        chat = PlainChat(backstage, out=out, errors=errors)
-        chat.run(backstage.run(find_last()) if resume else None, lines)
+        chat = PlainChat(loop_thread, out=out, errors=errors)
+        chat.run(loop_thread.run(find_last()) if resume else None, lines)
     return out.getvalue(), errors.getvalue(), chat.failed
 
 
@@ -60,8 +61,8 @@ def test_a_resumed_chat_writes_the_whole_of_a_reply_that_was_left(open_chats: Op
             if part.text:
                 return
 
-    with Backstage(open_chats(ScriptedModel([[parts.text_delta("1", "Half"), parts.hang()]]))) as backstage:
-        backstage.run(leave_in_the_middle(backstage.value))
+    with LoopThread(open_chats(ScriptedModel([[parts.text_delta("1", "Half"), parts.hang()]]))) as loop_thread:
+        loop_thread.run(leave_in_the_middle(loop_thread.value))
     model = ScriptedModel([[parts.text_delta("1", " and half."), parts.finish()]])
     assert filter_lines(open_chats(model), [], resume=True) == ("Half and half.\n\n", "", False)
 

@@ -14,7 +14,7 @@ from rich.markdown import Markdown
 
 from indelible.content import Part, ReasoningDelta, Text, TextDelta, ToolProgress, ToolStarted
 from indelible.models import Call, PromptMessage
-from indelible.models.demo import DemoModel
+from indelible.models.providers.demo.model import DemoModel
 from indelible.terminal.screen import Screen
 from indelible.testing import ManualClock, parts
 

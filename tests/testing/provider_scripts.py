@@ -13,7 +13,7 @@ WIRES: Final[tuple[WireName, ...]] = ("anthropic", "openai", "openai-chat")
 USAGE: Final = Usage(
     input_tokens=100, output_tokens=50, reasoning_tokens=20, cache_read_tokens=60, cache_write_tokens=10
 )
-PAGES: Final = [{"type": "web_search_result", "url": "https://c.test", "title": "C", "encrypted_content": "sealed"}]
+PAGES: Final = [{"type": "web_search_result", "url": "https://c.test", "title": "C", "encrypted_content": "finalized"}]
 
 HELLO: Final[list[Part]] = [
     parts.text_start("t"),
@@ -27,7 +27,7 @@ RICH: Final[list[Part]] = [
     parts.reasoning_start("r"),
     parts.reasoning_delta("r", "Let me "),
     parts.reasoning_delta("r", "think."),
-    parts.reasoning_end("r", signature="sealed thought"),
+    parts.reasoning_end("r", signature="finalized thought"),
     parts.keep_alive(),
     parts.text_start("t"),
     parts.text_delta("t", "It is "),

@@ -12,8 +12,8 @@ from tests.testing.provider_scripts import WIRES
 
 from indelible.content import Part
 from indelible.errors import FailureKind, ModelFailed
-from indelible.models.failures import classify_response
-from indelible.models.sse import SseDecoder
+from indelible.models.failures.classify import classify_response
+from indelible.models.http.sse import SseDecoder
 from indelible.testing import SimulatedProvider, parts, write_reply
 from indelible.testing.model import Script
 from indelible.testing.provider import WireName

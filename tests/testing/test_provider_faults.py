@@ -17,7 +17,7 @@ import pytest
 from tests.testing.provider_scripts import HELLO, WIRES
 
 from indelible.content import Part
-from indelible.models.sse import SseDecoder
+from indelible.models.http.sse import SseDecoder
 from indelible.testing import ScriptedModel, ScriptEnded, SimulatedProvider, faults, parts, write_reply
 from indelible.testing.provider import WireName
 from indelible.testing.provider.faults import Fault

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from tests.testing.provider_scripts import RICH, USAGE, WIRES
 
 from indelible.content import Block, File, Finish, Part, Reasoning, Text, ToolCall, ToolInputStart, ToolResult
-from indelible.fold import fold, seal
-from indelible.models.port import Call
+from indelible.content.assemble import assemble, finalize
+from indelible.models.catalog import make_wire_format
+from indelible.models.http.sse import SseDecoder
 from indelible.models.profile import Profile
-from indelible.models.sse import SseDecoder
-from indelible.models.wires import make_wire
+from indelible.models.protocol import Call
 from indelible.testing import parts, write_reply
 from indelible.testing.provider import WireName
 from indelible.testing.provider.order import PartOrder
@@ -28,12 +28,12 @@ from indelible.testing.provider.order import PartOrder
 
 def hear(wire: WireName, said: Sequence[Part]) -> tuple[list[Block], Finish]:
     """The blocks that the product's own adapter reads from the reply."""
-    reader = make_wire(wire, official=True).open_reader(Call(messages=[]), Profile())
+    reader = make_wire_format(wire, official=True).open_reader(Call(messages=[]), Profile())
     decoder = SseDecoder()
     heard = [part for event in write_reply(wire, said) for each in decoder.feed(event) for part in reader.read(each)]
     assert reader.complete
     assert reader.over
-    return seal(fold(heard), None, None), reader.finish()
+    return finalize(assemble(heard), None, None), reader.finish()
 
 
 def show(blocks: Sequence[Block]) -> list[tuple[str, ...]]:
@@ -57,7 +57,7 @@ def show(blocks: Sequence[Block]) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize("wire", WIRES)
 def test_the_adapters_hear_what_the_model_said(wire: WireName) -> None:
     blocks, finish = hear(wire, RICH)
-    assert show(blocks) == show(fold(RICH))
+    assert show(blocks) == show(assemble(RICH))
     assert (finish.reason, finish.usage) == ("tool_calls", USAGE)
     own = [block for block in blocks if isinstance(block, ToolCall | ToolResult) and block.provider_executed]
     assert len(own) == {"anthropic": 2, "openai": 1, "openai-chat": 0}[wire]
@@ -96,7 +96,7 @@ def test_a_loose_script_is_written_in_strict_order(wire: WireName, case: str) ->
     if wire == "openai-chat" and case == "the same id twice":  # texts that follow each other are one text there
         assert shown == [("text", "OneTwo")]
     else:
-        assert shown == show(fold(said))
+        assert shown == show(assemble(said))
 
 
 @pytest.mark.parametrize(("wire", "begin", "end"), BEGINNINGS_AND_ENDS)
@@ -158,7 +158,7 @@ PART: Final = st.one_of(
     st.builds(parts.text_start, st.sampled_from("ab")),
     st.builds(parts.text_end, st.sampled_from("ab")),
     st.builds(parts.reasoning_delta, st.sampled_from("ab"), st.text(min_size=1)),
-    st.builds(parts.reasoning_end, st.sampled_from("ab"), st.none() | st.just("sealed")),
+    st.builds(parts.reasoning_end, st.sampled_from("ab"), st.none() | st.just("finalized")),
     st.builds(parts.tool_input_start, st.sampled_from("ab"), st.just("f"), st.booleans()),
     st.builds(parts.tool_input_delta, st.sampled_from("ab"), st.text(max_size=3)),
     st.builds(parts.tool_input_end, st.sampled_from("ab")),

@@ -13,9 +13,9 @@ import pytest
 from tests.testing.provider_scripts import HELLO, WIRES
 
 from indelible.content import File, Reasoning, Text, ToolCall, ToolResult, ToolSpec
-from indelible.models.port import Call, CallOptions, PromptMessage
+from indelible.models.catalog import make_wire_format
 from indelible.models.profile import Profile
-from indelible.models.wires import make_wire
+from indelible.models.protocol import Call, CallOptions, PromptMessage
 from indelible.testing import ScriptedModel, SimulatedProvider, parts
 from indelible.testing.provider import WireName
 from indelible.testing.provider.reply import DIALECTS
@@ -65,7 +65,7 @@ TOOL: Final = ToolSpec(
 @pytest.mark.parametrize("wire", WIRES)
 async def test_what_an_adapter_writes_is_read_back_as_the_same_call(wire: WireName) -> None:
     call = Call(messages=HISTORY, tools=[TOOL], options=CallOptions(parameters={"max_tokens": 99}))
-    written = make_wire(wire, official=False).write(call, "m", Profile())
+    written = make_wire_format(wire, official=False).write(call, "m", Profile())
     async with SimulatedProvider([HELLO]) as provider:
         status, _ = await post(provider, wire, {**written.body, "stream": False})
         (seen,) = provider.requests
@@ -90,7 +90,7 @@ async def test_reasoning_and_cache_markers_of_anthropic_are_read_back() -> None:
         say("user", Text("Hello.")),
         say(
             "assistant",
-            Reasoning(text="Hm.", signature="sealed"),
+            Reasoning(text="Hm.", signature="finalized"),
             Reasoning(metadata={"redacted_thinking": "dark"}),
             ToolCall(
                 "own_1",
@@ -105,7 +105,7 @@ async def test_reasoning_and_cache_markers_of_anthropic_are_read_back() -> None:
         ),
         say("user", Text("And?"), cache=True),
     ]
-    written = make_wire("anthropic", official=False).write(Call(messages=messages), "m", Profile())
+    written = make_wire_format("anthropic", official=False).write(Call(messages=messages), "m", Profile())
     async with SimulatedProvider([HELLO]) as provider:
         await post(provider, "anthropic", {**written.body, "stream": False})
         (seen,) = provider.requests

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from tests.testing.provider_scripts import HELLO, PAGES, RICH, WIRES
 
 from indelible.content import FinishReason
-from indelible.models.sse import SseDecoder
+from indelible.models.http.sse import SseDecoder
 from indelible.testing import ScriptedModel, SimulatedProvider, faults, parts, write_reply
 from indelible.testing.model import Script
 from indelible.testing.provider import WireName
@@ -45,7 +45,7 @@ def check_anthropic(message: anthropic.types.Message) -> None:
     whole = anthropic.types.Message.model_validate(message.to_dict()).to_dict()
     cited = {"type": "web_search_result_location", "url": "https://rain.test/", "title": "Rain"}
     assert whole["content"] == [
-        {"type": "thinking", "thinking": "Let me think.", "signature": "sealed thought"},
+        {"type": "thinking", "thinking": "Let me think.", "signature": "finalized thought"},
         {
             "type": "text",
             "text": "It is raining.",
@@ -95,18 +95,18 @@ async def test_anthropic_sdk_gets_the_whole_reply_at_once(provider: SimulatedPro
 async def test_anthropic_sdk_gets_redacted_thinking_and_a_pause() -> None:
     script: list[Script] = [
         [
-            parts.reasoning_start("r", metadata={"redacted_thinking": "sealed"}),
+            parts.reasoning_start("r", metadata={"redacted_thinking": "finalized"}),
             parts.reasoning_end("r"),
             parts.reasoning_start("s"),
-            parts.reasoning_end("s", metadata={"redacted_thinking": "sealed too"}),
+            parts.reasoning_end("s", metadata={"redacted_thinking": "finalized too"}),
             parts.finish(metadata={"stop_reason": "pause_turn"}),
         ]
     ]
     async with SimulatedProvider(script) as provider, open_anthropic(provider) as client:
         message = await client.messages.create(model="claude-x", max_tokens=100, messages=ASK)
     assert [(block.type, getattr(block, "data", None)) for block in message.content] == [
-        ("redacted_thinking", "sealed"),
-        ("redacted_thinking", "sealed too"),
+        ("redacted_thinking", "finalized"),
+        ("redacted_thinking", "finalized too"),
     ]
     assert message.stop_reason == "pause_turn"
 
@@ -118,7 +118,7 @@ def check_response(response: Response) -> None:
     whole: dict[str, Any] = Response.model_validate(response.to_dict()).to_dict()
     reasoning, message, search, weather, clock = whole["output"]
     assert reasoning["summary"] == [{"type": "summary_text", "text": "Let me think."}]
-    assert reasoning["encrypted_content"] == "sealed thought"
+    assert reasoning["encrypted_content"] == "finalized thought"
     (said,) = message["content"]
     assert said["text"] == response.output_text == "It is raining."
     cited = {"type": "url_citation", "url": "https://rain.test/", "title": "Rain"}

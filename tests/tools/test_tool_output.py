@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, field_serializer
 
-from indelible.surrogates import clean_text
+from indelible.content.unicode import clean_text
 from indelible.tools import cut_text, limit_for, render_output
 
 

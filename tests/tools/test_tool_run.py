@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from indelible.concurrency.scope import CancelScope, Cause
 from indelible.content import Part, ToolCall, ToolProgress, ToolResult, ToolStarted
 from indelible.errors import LeaseLost, StoreFailed
-from indelible.scope import Scope
 from indelible.testing import ManualClock
 from indelible.tools import Tool, ToolCallRecord, ToolContext, tool
-from indelible.tools.box import RunHere
-from indelible.tools.run import ToolLimits, ToolRun
+from indelible.tools.run import ToolLimits, ToolRunner
+from indelible.tools.toolset import RunHere
 
 
 class Journal:
@@ -51,9 +51,9 @@ class Bench:
 
     def __init__(self, *, limits: ToolLimits | None = None, limit_bytes: int = 65536) -> None:
         self.clock = ManualClock()
-        self.scope = Scope()
+        self.scope = CancelScope()
         self.journal = Journal()
-        self.runner = ToolRun(
+        self.runner = ToolRunner(
             turn_id="turn_1",
             step=2,
             scope=self.scope,
@@ -609,7 +609,7 @@ async def test_a_result_that_comes_after_the_lease_was_lost_is_neither_settled_n
         return "never"
 
     running = await run_until_started(bench, make(tidy))
-    bench.scope.lose_lease()
+    bench.scope.cancel(Cause.LEASE_LOST)
     assert await running == {}
     assert ("settled", "c0") not in bench.journal.entries
 

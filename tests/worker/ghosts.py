@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from tests.worker.workshop import Workshop
 
-from indelible.app import Chat
+from indelible.app.chat import Chat
 from indelible.content import Part, ToolResult, ToolStarted, encode
 from indelible.ids import new_id
 from indelible.machine.commands import StartAttempt
-from indelible.store.append import JournalRow
-from indelible.store.ledger import RunChange, RunKey, RunSettled, RunStarted
-from indelible.store.port import Outcome, Words
+from indelible.store.journal.append import JournalRow
+from indelible.store.journal.tool_ledger import RunChange, RunKey, RunSettled, RunStarted
+from indelible.store.protocol import Outcome, Words
 
 
 class Ghost:

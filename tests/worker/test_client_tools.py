@@ -9,11 +9,11 @@ import pytest
 from sqlalchemy import update
 from tests.worker.workshop import Workshop, quick, read_text, tell
 
-from indelible.app import Chat
+from indelible.app.chat import Chat
 from indelible.content import ToolResult
 from indelible.errors import Invalid, NotAllowed
-from indelible.store.engine import begin_write
-from indelible.store.tables import chats
+from indelible.store.database.engine import begin_write
+from indelible.store.database.tables import chats
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 
@@ -46,7 +46,7 @@ async def ask_the_client(workshop: Workshop, *script: Script, **settings: int) -
         model,
         tools=[roll],
         client_tools=[ask],
-        settings=quick(poll_s=0.1, heartbeat_s=0.1, action_timeout_s=TIMEOUT_S, **settings),
+        settings=quick(poll_interval_s=0.1, heartbeat_interval_s=0.1, client_tool_timeout_s=TIMEOUT_S, **settings),
     )
     chat = await workshop.app.create()
     reply = await chat.send("Ask me")
@@ -57,7 +57,7 @@ async def ask_the_client(workshop: Workshop, *script: Script, **settings: int) -
 
 async def test_results_in_time_go_on_with_the_same_turn(workshop: Workshop) -> None:
     chat = await ask_the_client(workshop, say("Thanks"))
-    reply = await chat.bring_results([answer()])
+    reply = await chat.submit_tool_results([answer()])
     assert (reply.text, reply.outcome) == ("Thanks", "complete")
     assert tell(await chat.messages()) == [
         ("user", "Ask me"),
@@ -76,7 +76,7 @@ async def test_local_calls_beside_the_clients_are_run_first(workshop: Workshop) 
     chat = await workshop.app.create()
     assert (await chat.send("Both")).outcome == "requires_action"
     assert [role for role, _ in tell(await chat.messages())] == ["user", "assistant", "tool"]
-    await chat.bring_results([answer()])
+    await chat.submit_tool_results([answer()])
     assert [role for role, _ in tell(await chat.messages())] == ["user", "assistant", "tool", "tool", "assistant"]
     given = [block for message in model.calls[1].messages for block in message.blocks if isinstance(block, ToolResult)]
     assert {result.call_id: result.output for result in given} == {"c1": "yes", "c2": "4"}
@@ -87,16 +87,16 @@ async def test_results_that_do_not_match_change_nothing(workshop: Workshop) -> N
     before = (await workshop.store.view(chat.id)).seq
     for wrong in ([], [answer("c9")], [answer(), answer("c2")], [answer(), answer()]):
         with pytest.raises(Invalid):
-            await chat.bring_results(wrong)
+            await chat.submit_tool_results(wrong)
     assert (await workshop.store.view(chat.id)).seq == before
-    assert (await chat.bring_results([answer()])).text == "Thanks"
+    assert (await chat.submit_tool_results([answer()])).text == "Thanks"
     with pytest.raises(NotAllowed):
-        await chat.bring_results([answer()])
+        await chat.submit_tool_results([answer()])
 
 
 async def test_exactly_one_of_many_submits_wins(workshop: Workshop) -> None:
     chat = await ask_the_client(workshop, say("Thanks"))
-    submits = [chat.bring_results([answer(output=str(number))])._read_all() for number in range(8)]
+    submits = [chat.submit_tool_results([answer(output=str(number))])._read_all() for number in range(8)]
     replies = await asyncio.gather(*submits, return_exceptions=True)
     won = [reply for reply in replies if not isinstance(reply, BaseException)]
     assert (len(won), {type(reply) for reply in replies if reply not in won}) == (1, {NotAllowed})
@@ -115,13 +115,13 @@ async def test_a_deadline_that_passed_answers_the_calls_and_goes_on(workshop: Wo
     (result,) = [block for message in view.messages for block in message.blocks if isinstance(block, ToolResult)]
     assert (result.is_error, result.output.startswith("Expired")) == (True, True)
     with pytest.raises(NotAllowed):
-        await chat.bring_results([answer()])
+        await chat.submit_tool_results([answer()])
 
 
 async def test_a_stop_answers_the_calls_and_ends_the_turn(workshop: Workshop) -> None:
     chat = await ask_the_client(workshop, say("Hi"))
     stopped = await chat.interrupt()
-    assert (stopped.stopped, stopped.status) == (True, "waiting")
+    assert (stopped.stopped, stopped.status) == (True, "idle")
     assert [role for role, _ in tell(await chat.messages())] == ["user", "assistant", "tool", "notice"]
     assert (await chat.send("Hello")).text == "Hi"
 
@@ -129,14 +129,14 @@ async def test_a_stop_answers_the_calls_and_ends_the_turn(workshop: Workshop) ->
 async def test_a_message_waits_for_the_results_and_an_interrupt_does_not(workshop: Workshop) -> None:
     chat = await ask_the_client(workshop, say("Now"), say("Later"))
     await chat.post("Later?")
-    assert (await chat.send("Now!", when="interrupt")).text == "Now"
+    assert (await chat.send("Now!", if_busy="interrupt")).text == "Now"
     await workshop.until_rest(chat)
     assert [text for role, text in tell(await chat.messages()) if role == "user"] == ["Ask me", "Now!", "Later?"]
 
 
 async def test_a_stop_after_the_results_keeps_them(workshop: Workshop) -> None:
     chat = await ask_the_client(workshop, [parts.text_delta("1", "So"), parts.hang()])
-    reading = asyncio.create_task(chat.bring_results([answer()])._read_all())
+    reading = asyncio.create_task(chat.submit_tool_results([answer()])._read_all())
     await workshop.until_said(chat, "So")
     await chat.interrupt()
     assert (await reading).outcome == "interrupted"
@@ -146,7 +146,7 @@ async def test_a_stop_after_the_results_keeps_them(workshop: Workshop) -> None:
 async def test_max_steps_counts_the_steps_before_the_results(workshop: Workshop) -> None:
     again: Script = [parts.tool_call("c2", "roll", "{}"), parts.finish("tool_calls")]
     chat = await ask_the_client(workshop, again, max_steps=2)
-    reply = await chat.bring_results([answer()])
+    reply = await chat.submit_tool_results([answer()])
     assert reply.outcome == "complete"
     assert [role for role, _ in tell(await chat.messages())] == ["user", "assistant", "tool", "assistant", "tool"]
 
@@ -158,5 +158,5 @@ async def test_waiting_for_the_client_holds_no_worker(workshop: Workshop) -> Non
     assert await chat.status() == "requires_action"
     model = ScriptedModel([say("Thanks")])
     await workshop.hire(model, client_tools=[ask])
-    assert (await chat.bring_results([answer()])).text == "Thanks"
+    assert (await chat.submit_tool_results([answer()])).text == "Thanks"
     assert read_text(model.calls[0].messages[0].blocks) == "Ask me"

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.worker.workshop import LongSleeps, Workshop, find_notices, quick, read_text, tell
 
-from indelible.app import Chat
+from indelible.app.chat import Chat
 from indelible.content import Message, Part, TextDelta, Usage
 from indelible.errors import ModelFailed
-from indelible.loop.compact import INSTRUCTION
-from indelible.models.port import Call
+from indelible.loop.prompt.compact import INSTRUCTION
+from indelible.models.protocol import Call
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 
@@ -89,7 +89,7 @@ async def test_readers_are_told_that_a_compaction_waits_to_be_tried_again(worksh
     await clock.waiting.wait()
     snapshot = await workshop.feed.snapshot(chat.id)
     assert (snapshot.retry["kind"], snapshot.retry["delay_ms"]) == ("overloaded", 30000)
-    clock.go_on.set()
+    clock.continue_.set()
     assert (await compacting).outcome == "complete"
     assert (await workshop.store.view(chat.id)).retry is None
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.worker.workshop import DeafNotifier, WatchedStore, Workshop, find_notices, quick, tell
 
-from indelible.app import Chat
+from indelible.app.chat import Chat
 from indelible.content import Message, ToolResult
 from indelible.errors import ModelFailed
 from indelible.machine.commands import (
@@ -30,7 +30,7 @@ from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 
 HI: Script = [parts.text_delta("1", "Hi"), parts.finish()]
-FAR_AWAY = quick(poll_s=600, heartbeat_s=4)
+FAR_AWAY = quick(poll_interval_s=600, heartbeat_interval_s=4)
 
 
 async def roll() -> str:
@@ -67,7 +67,7 @@ async def stop_before(workshop: Workshop, kind: type[Command], script: list[Scri
     await workshop.hire(ScriptedModel(script), store=watched, notifier=DeafNotifier(), **hiring)
     view = await workshop.until_rest(stop.chat)
     assert stop.came.is_set()
-    assert (view.status, view.error, view.turn, view.live) == ("waiting", None, None, None)
+    assert (view.status, view.error, view.turn, view.live) == ("idle", None, None, None)
     (turn,) = (await workshop.load(stop.chat)).turns
     assert turn.outcome == "interrupted"
     messages = await stop.chat.messages()

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from tests.worker.workshop import PATIENCE_S, LongSleeps, Workshop, find_notices, find_reply, quick, read_text, tell
 
-from indelible.app import App
+from indelible.app.app import App
 from indelible.content import Part, Reasoning, Text, TextDelta, ToolCall, ToolResult
 from indelible.errors import ModelFailed
-from indelible.models.port import Call
+from indelible.models.protocol import Call
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
-from indelible.tools.port import ToolContext, tool
+from indelible.tools.tool import ToolContext, tool
 
 STOPPED = ["Stopped by you."]
 HI: Script = [parts.text_delta("1", "Hi"), parts.finish()]
@@ -79,7 +79,7 @@ async def test_s59_the_partial_is_no_error_and_the_notice_never_reaches_the_mode
     await workshop.until_said(chat, "Half an")
     await chat.interrupt()
     view = await workshop.store.view(chat.id)
-    assert (view.status, view.error) == ("waiting", None)
+    assert (view.status, view.error) == ("idle", None)
     reply, notice = view.messages[-2:]
     assert (reply.role, reply.partial, reply.reason, notice.role) == ("assistant", True, "interrupted", "notice")
     await chat.send("Go on")
@@ -181,7 +181,7 @@ async def test_s65_a_stop_works_before_the_model_is_ready(workshop: Workshop) ->
     await workshop.hire(Unready([[]]))
     chat = await workshop.app.create("Answer")
     await workshop.until(chat, lambda view: view.live is not None)
-    assert (await chat.interrupt()).status == "waiting"
+    assert (await chat.interrupt()).status == "idle"
     assert tell(await chat.messages()) == [("user", "Answer"), ("notice", *STOPPED)]
 
 
@@ -291,7 +291,7 @@ async def test_stop_abandons_a_tool_that_ignores_cancellation(workshop: Workshop
     await workshop.hire(ScriptedModel([said, HI]), tools=[stubborn])
     chat = await workshop.app.create("Try")
     await began.wait()
-    assert (await chat.interrupt()).status == "waiting"
+    assert (await chat.interrupt()).status == "idle"
     assert "abandoned" in list_results(await chat.messages())["c1"].output
     let_go.set()
     await ended.wait()
@@ -330,10 +330,10 @@ async def test_stop_in_a_retry_wait_keeps_what_was_shown(workshop: Workshop, sho
     await workshop.hire(ScriptedModel([said]), clock=clock)
     chat = await workshop.app.create("Answer")
     await clock.waiting.wait()
-    assert (await chat.interrupt()).status == "waiting"
+    assert (await chat.interrupt()).status == "idle"
     messages = await chat.messages()
-    said_before = [("assistant", shown)] if shown else []
-    assert tell(messages) == [("user", "Answer"), *said_before, ("notice", *STOPPED)]
+    journal_rows_at_takeover = [("assistant", shown)] if shown else []
+    assert tell(messages) == [("user", "Answer"), *journal_rows_at_takeover, ("notice", *STOPPED)]
     assert (await workshop.store.view(chat.id)).retry is None
 
 
@@ -351,9 +351,9 @@ async def test_stop_of_a_compaction_leaves_the_conversation_as_it_is(workshop: W
     await chat.send("first")
     await chat.send("second")
     async with asyncio.TaskGroup() as group:
-        compacting = group.create_task(chat.compact().wait_for_end())
+        compacting = group.create_task(chat.compact().wait())
         await asked.wait()
-        assert (await chat.interrupt()).status == "waiting"
+        assert (await chat.interrupt()).status == "idle"
     assert compacting.done()
     assert (await chat.send("third")).text == "Hi"
     assert [message.role for message in model.calls[-1].messages] == ["user", "assistant", "user", "assistant", "user"]
@@ -367,10 +367,10 @@ async def test_a_second_stop_and_one_after_the_end_find_nothing_to_do(workshop: 
     chat = await workshop.app.create("Answer")
     await workshop.until_said(chat, "A")
     stops = await asyncio.gather(chat.interrupt(), chat.interrupt(), chat.interrupt())
-    assert {stop.status for stop in stops} == {"waiting"}
+    assert {stop.status for stop in stops} == {"idle"}
     assert any(stop.stopped for stop in stops)
     late = await chat.interrupt()
-    assert (late.stopped, late.status, late.turn) == (False, "waiting", None)
+    assert (late.stopped, late.status, late.turn) == (False, "idle", None)
     assert find_notices(await chat.messages()) == STOPPED
 
 
@@ -390,7 +390,7 @@ async def test_a_stop_that_names_an_old_turn_does_not_stop_the_next(workshop: Wo
 async def test_a_stop_before_any_worker_began_ends_the_turn_by_itself(workshop: Workshop) -> None:
     chat = await workshop.app.create("Answer")
     stopped = await chat.interrupt()
-    assert (stopped.stopped, stopped.status) == (True, "waiting")
+    assert (stopped.stopped, stopped.status) == (True, "idle")
     await workshop.hire(ScriptedModel([HI]))
     assert (await chat.send("And now?")).text == "Hi"
     assert tell(await chat.messages())[:2] == [("user", "Answer"), ("notice", *STOPPED)]
@@ -402,7 +402,7 @@ async def test_a_stop_with_a_dead_holder_ends_the_turn_from_the_journal(workshop
     await workshop.until_said(chat, "Last words")
     await workshop.kill(dying)
     await workshop.bury(dying)
-    assert (await chat.interrupt()).status == "waiting"
+    assert (await chat.interrupt()).status == "idle"
     assert tell(await chat.messages()) == [("user", "Answer"), ("assistant", "Last words"), ("notice", *STOPPED)]
 
 
@@ -414,7 +414,7 @@ async def test_a_stop_that_a_dying_worker_never_saw_is_carried_out_by_the_next(w
     await workshop.kill(dying)
     assert (await chat.interrupt(wait=False)).status == "interrupting"
     await workshop.hire(
-        ScriptedModel([HI]), store=workshop.open_store(dead_after_s=1.0), settings=quick(heartbeat_s=0.1)
+        ScriptedModel([HI]), store=workshop.open_store(lease_timeout_s=1.0), settings=quick(heartbeat_interval_s=0.1)
     )
     await workshop.until_rest(chat)
     assert tell(await chat.messages()) == [("user", "Answer"), ("assistant", "Last words"), ("notice", *STOPPED)]
@@ -430,11 +430,13 @@ async def test_a_stop_of_a_worker_that_is_only_taken_for_dead_silences_it(worksh
         yield TextDelta("1", " two")
         yield parts.finish()
 
-    hired = await workshop.hire(ScriptedModel([lambda call: say(), HI]), settings=quick(poll_s=600, heartbeat_s=4))
+    hired = await workshop.hire(
+        ScriptedModel([lambda call: say(), HI]), settings=quick(poll_interval_s=600, heartbeat_interval_s=4)
+    )
     chat = await workshop.app.create("Count")
     await workshop.until_said(chat, "One")
     await workshop.bury(hired)
-    assert (await chat.interrupt()).status == "waiting"
+    assert (await chat.interrupt()).status == "idle"
     more.set()
     await workshop.store.beat(hired.worker.id)
     assert (await chat.send("Hello?")).text == "Hi"
@@ -470,9 +472,9 @@ async def test_stop_then_send_at_once_two_hundred_times(workshop: Workshop) -> N
 
     async def hurry(chat: Any, seed: int) -> None:
         for round_ in range(20):
-            await chat.post(f"message {round_}", when=("queue", "interrupt", "steer")[(seed + round_) % 3])
+            await chat.post(f"message {round_}", if_busy=("queue", "interrupt", "steer")[(seed + round_) % 3])
             await chat.interrupt(wait=(seed + round_) % 4 != 0)
-        while (await workshop.store.view(chat.id)).status != "waiting":
+        while (await workshop.store.view(chat.id)).status != "idle":
             await chat.interrupt()
 
     async with asyncio.timeout(PATIENCE_S):

@@ -14,9 +14,9 @@ from tests.worker.workshop import LongSleeps, WatchedStore, Workshop, find_notic
 from indelible.content import Part, TextDelta
 from indelible.errors import ModelFailed, NotAllowed
 from indelible.machine.commands import Command
-from indelible.models.port import Call
-from indelible.store.carry_out import CONTINUE
-from indelible.store.failures import DatabaseUnreachable
+from indelible.models.protocol import Call
+from indelible.store.commands.apply import CONTINUE
+from indelible.store.database.errors import DatabaseUnreachable
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 
@@ -106,9 +106,9 @@ async def test_failure_before_text_is_told_with_its_wait_and_then_succeeds(works
     assert told == [1, 30000, "rate_limit", "scripted", 429, "Too fast."]
     assert "retrying_at" in snapshot.retry
     assert (snapshot.live, snapshot.status) == (None, "running")
-    clock.go_on.set()
+    clock.continue_.set()
     view = await workshop.until_rest(chat)
-    assert (view.status, view.retry, tell(view.messages)) == ("waiting", None, [("user", "Hello"), ("assistant", "Hi")])
+    assert (view.status, view.retry, tell(view.messages)) == ("idle", None, [("user", "Hello"), ("assistant", "Hi")])
     kinds = [event.kind for event in await workshop.read_all(chat)]
     assert kinds.index("retry") < kinds.index("status", kinds.index("retry"))
     attempts = (await workshop.load(chat)).attempts
@@ -141,7 +141,7 @@ async def test_a_reply_cut_at_its_length_is_marked_and_can_be_continued(workshop
     await chat.send("Count")
     cut = find_reply(await chat.messages())
     assert (cut.partial, cut.reason) == (True, "length")
-    assert (await chat.go_on()).text == " two"
+    assert (await chat.continue_()).text == " two"
     assert find_reply(await chat.messages()).continues == cut.id
 
 
@@ -226,7 +226,7 @@ async def test_interrupt_send_stops_the_reply_and_is_next(workshop: Workshop) ->
     chat = await workshop.app.create("Talk")
     await workshop.until_said(chat, "A long")
     await chat.post("Afterwards")
-    reply = await chat.send("Shorter!", when="interrupt")
+    reply = await chat.send("Shorter!", if_busy="interrupt")
     assert (reply.text, reply.outcome) == ("Short", "complete")
     await workshop.until_rest(chat)
     assert tell(await chat.messages()) == [
@@ -247,7 +247,7 @@ async def test_a_steer_joins_the_running_turn_at_its_next_step(workshop: Worksho
     await workshop.hire(model, tools=[wait_for_it])
     chat = await workshop.app.create("Work")
     await workshop.until(chat, lambda view: view.live is not None and bool(view.live.blocks))
-    steering = asyncio.create_task(chat.send("In French", when="steer")._read_all())
+    steering = asyncio.create_task(chat.send("In French", if_busy="steer")._read_all())
     await workshop.until(chat, lambda view: len(view.queue) == 1)
     gate.set()
     reply = await steering
@@ -262,7 +262,7 @@ async def test_a_steer_that_comes_too_late_is_the_next_turn(workshop: Workshop) 
     await workshop.hire(ScriptedModel([gated(gate, "Done"), say("Fait")]))
     chat = await workshop.app.create("Work")
     await workshop.until_said(chat, "Done")
-    steering = asyncio.create_task(chat.send("In French", when="steer")._read_all())
+    steering = asyncio.create_task(chat.send("In French", if_busy="steer")._read_all())
     await workshop.until(chat, lambda view: len(view.queue) == 1)
     gate.set()
     reply = await steering
@@ -340,11 +340,11 @@ async def test_continue_after_a_stop_goes_on_with_the_partial(workshop: Workshop
     chat = await workshop.app.create("Count")
     await workshop.until_said(chat, "One")
     await chat.interrupt()
-    reply = await chat.go_on()
+    reply = await chat.continue_()
     assert (reply.text, reply.outcome) == (" two", "complete")
     assert read_prompt(model.calls[1]) == [("user", "Count"), ("assistant", "One"), ("user", CONTINUE)]
     with pytest.raises(NotAllowed):
-        await chat.go_on()
+        await chat.continue_()
 
 
 async def test_a_fork_is_a_chat_of_its_own(workshop: Workshop) -> None:

@@ -10,16 +10,16 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.worker.workshop import PATIENCE_S, DeafNotifier, WatchedStore, Workshop, quick, read_text, tell
 
-from indelible.app import App
+from indelible.app.app import App
 from indelible.clock import SystemClock, Timer
 from indelible.content import Part, TextDelta, ToolResult
 from indelible.errors import ModelFailed
 from indelible.machine.commands import Acquire, Command, FinishTurn
 from indelible.metrics import Metrics
-from indelible.models.port import Call
-from indelible.store.append import BadRows
-from indelible.store.failures import DatabaseUnreachable
-from indelible.store.work import Held
+from indelible.models.protocol import Call
+from indelible.store.database.errors import DatabaseUnreachable
+from indelible.store.journal.append import BadRows
+from indelible.store.queries.open_turn import Held
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.clock import Settling
 from indelible.testing.model import Script
@@ -70,7 +70,7 @@ async def test_with_every_hint_lost_everything_happens_at_the_next_poll(engine: 
 
     call: Script = [parts.tool_call("c1", "ask", "{}"), parts.finish("tool_calls")]
     async with Workshop(engine, notifier=DeafNotifier()).opened() as workshop:
-        settings = quick(poll_s=0.05)
+        settings = quick(poll_interval_s=0.05)
         await workshop.hire(ScriptedModel([say("One"), HANG, call, say("Four")]), settings=settings, client_tools=[ask])
         chat = await workshop.app.create()
         assert (await chat.send("1")).text == "One"
@@ -79,7 +79,7 @@ async def test_with_every_hint_lost_everything_happens_at_the_next_poll(engine: 
         await chat.post("3")
         assert (await chat.interrupt()).stopped
         await workshop.until(chat, lambda view: view.status == "requires_action")
-        reply = await chat.bring_results([ToolResult(call_id="c1", name="ask", output="yes")])
+        reply = await chat.submit_tool_results([ToolResult(call_id="c1", name="ask", output="yes")])
         assert (reply.text, reply.outcome) == ("Four", "complete")
         assert [role for role, _ in tell(await chat.messages())] == [
             "user", "assistant", "user", "assistant", "notice", "user", "assistant", "tool", "assistant"
@@ -128,7 +128,9 @@ async def test_two_workers_answer_every_chat_once(workshop: Workshop) -> None:
 
 
 async def test_a_chat_that_it_holds_without_working_on_it_is_let_go(workshop: Workshop) -> None:
-    hired = await workshop.hire(Echo(), settings=quick(worker_max_chats=1, heartbeat_s=0.1, poll_s=0.05))
+    hired = await workshop.hire(
+        Echo(), settings=quick(worker_max_chats=1, heartbeat_interval_s=0.1, poll_interval_s=0.05)
+    )
     busy = await workshop.app.create("hang")
     await workshop.until_said(busy, "hang")
     orphan = await workshop.app.create("hello")
@@ -187,7 +189,7 @@ async def test_a_database_that_is_away_for_a_while_delays_and_loses_nothing(work
 
     store = Noting(workshop.store)
     await workshop.hire(
-        ScriptedModel([lambda call: stream(), say("Hi")]), store=store, settings=quick(heartbeat_s=0.05)
+        ScriptedModel([lambda call: stream(), say("Hi")]), store=store, settings=quick(heartbeat_interval_s=0.05)
     )
     chat = await workshop.app.create()
     reading = asyncio.create_task(chat.send("Count")._read_all())
@@ -235,18 +237,18 @@ async def test_a_worker_comes_to_its_end_though_the_database_is_away(workshop: W
 
 async def test_a_worker_that_is_cancelled_while_a_flush_is_under_way_comes_to_its_end(workshop: Workshop) -> None:
     """The turn waits for that flush to save what was said, and the flusher is gone."""
-    go_on, flushing, flush = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    continue_, flushing, flush = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     class Slow(WatchedStore):
         async def append(self, rows: Any) -> Any:
-            if go_on.is_set():
+            if continue_.is_set():
                 flushing.set()
                 await flush.wait()
             return await self._store.append(rows)
 
     async def stream() -> AsyncIterator[Part]:
         yield TextDelta("1", "One, ")
-        await go_on.wait()
+        await continue_.wait()
         yield TextDelta("1", "two.")
         await flushing.wait()
         yield parts.finish()
@@ -254,7 +256,7 @@ async def test_a_worker_that_is_cancelled_while_a_flush_is_under_way_comes_to_it
     hired = await workshop.hire(ScriptedModel([lambda call: stream()]), store=Slow(workshop.store))
     chat = await workshop.app.create("Count")
     await workshop.until_said(chat, "One, ")
-    go_on.set()
+    continue_.set()
     await flushing.wait()
     await Settling()
     hired.task.cancel()
@@ -361,7 +363,7 @@ async def test_a_chat_that_cannot_even_be_read_fails_and_does_not_hang(workshop:
         async def work(self, chat_id: str) -> Any:
             raise ValueError("an unknown kind of block")
 
-    await workshop.hire(ScriptedModel([]), store=Garbled(workshop.store), settings=quick(heartbeat_s=0.2))
+    await workshop.hire(ScriptedModel([]), store=Garbled(workshop.store), settings=quick(heartbeat_interval_s=0.2))
     chat = await workshop.app.create()
     with pytest.raises(ModelFailed, match="Something went wrong"):
         await chat.send("Hello")

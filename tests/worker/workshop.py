@@ -8,7 +8,7 @@ Whoever is to find the dead by their silence gets a store that thinks so sooner 
 
 Nobody sleeps here. `until` reads a chat's feed and looks at the chat after every event.
 
-When the workshop closes, every chat in it has to be whole (indelible.testing.wholeness), and no task is left over.
+When the workshop closes, every chat in it has to be whole (indelible.testing.invariants), and no task is left over.
 """
 
 from __future__ import annotations
@@ -21,25 +21,27 @@ from typing import Any, cast
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from indelible.app import App, Chat, make_worker
+from indelible.app.app import App
+from indelible.app.chat import Chat
+from indelible.app.compose import make_worker
 from indelible.clock import Clock, SystemClock
 from indelible.content import Message, Text, ToolResult
-from indelible.debug.recorder import Recorder
 from indelible.errors import ModelFailed
-from indelible.events import FeedEvent
 from indelible.feed import Feed, Tail
 from indelible.machine.commands import Command
+from indelible.machine.events import FeedEvent
 from indelible.metrics import Metrics
-from indelible.models.port import Model
+from indelible.models.protocol import Model
 from indelible.notify import LocalNotifier
+from indelible.recording.recorder import DebugRecorder
 from indelible.settings import Settings, load_settings
-from indelible.store.engine import begin_read
-from indelible.store.port import NO_WORDS, Outcome, Words
-from indelible.store.read import ChatView
-from indelible.store.sql import SqlStore
-from indelible.store.tables import chats
-from indelible.testing.wholeness import StoredChat, find_faults, load_chat
-from indelible.tools.box import AnyTool
+from indelible.store.database.engine import begin_read
+from indelible.store.database.tables import chats
+from indelible.store.protocol import NO_WORDS, Outcome, Words
+from indelible.store.queries.chat_view import ChatView
+from indelible.store.sql_store import SqlStore
+from indelible.testing.invariants import StoredChat, find_faults, load_chat
+from indelible.tools.toolset import AnyTool
 from indelible.worker import Worker
 
 PATIENCE_S = 100.0
@@ -47,12 +49,12 @@ NEVER_S = 3600.0
 """Longer than any test."""
 
 QUICK: dict[str, Any] = {
-    "heartbeat_s": 1,
-    "dead_after_s": NEVER_S,
-    "poll_s": 0.5,
+    "heartbeat_interval_s": 1,
+    "lease_timeout_s": NEVER_S,
+    "poll_interval_s": 0.5,
     "retry_base_s": 0,
     "tool_grace_s": 0.05,
-    "titles": False,
+    "auto_titles": False,
 }
 
 
@@ -99,14 +101,14 @@ class LongSleeps(SystemClock):
 
     def __init__(self) -> None:
         self.waiting = asyncio.Event()
-        self.go_on = asyncio.Event()
+        self.continue_ = asyncio.Event()
 
     async def sleep(self, delay_s: float) -> None:
         if delay_s != 30.0:
             await super().sleep(delay_s)
             return
         self.waiting.set()
-        await self.go_on.wait()
+        await self.continue_.wait()
 
 
 class Hired:
@@ -128,9 +130,9 @@ class Workshop:
         self.hired: list[Hired] = []
         self.app: App
 
-    def open_store(self, *, dead_after_s: float = NEVER_S) -> SqlStore:
+    def open_store(self, *, lease_timeout_s: float = NEVER_S) -> SqlStore:
         return SqlStore(
-            self.engine, dead_after_s=dead_after_s, on_committed=lambda chat_id: self.notifier.notify([chat_id])
+            self.engine, lease_timeout_s=lease_timeout_s, on_committed=lambda chat_id: self.notifier.notify([chat_id])
         )
 
     @asynccontextmanager
@@ -167,7 +169,7 @@ class Workshop:
         notifier: LocalNotifier | None = None,
         clock: Clock | None = None,
         metrics: Metrics | None = None,
-        recorder: Recorder | None = None,
+        recorder: DebugRecorder | None = None,
     ) -> Hired:
         """A worker that answers with this model, from now on."""
 
@@ -243,7 +245,7 @@ class Workshop:
         return await self.until(chat, lambda view: view.live is not None and text in read_text(view.live.blocks))
 
     async def until_rest(self, chat: Chat) -> ChatView:
-        return await self.until(chat, lambda view: view.status in {"waiting", "error"} and not view.queue)
+        return await self.until(chat, lambda view: view.status in {"idle", "error"} and not view.queue)
 
     async def read_all(self, chat: Chat) -> list[FeedEvent]:
         """The whole feed of a chat that rests, from its beginning."""

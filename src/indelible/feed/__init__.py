@@ -9,14 +9,14 @@ sees is on disk. The way of a piece of text to a reader of the same process is: 
 chat, the buffer of each `Reader`; one object for all readers, and no query. Where that way has a hole (another process
 wrote it, or it is long ago), the watch or the reader reads the store. Positions in the stream say what connects.
 
-hub.py puts it together; docs/feed.md describes every event.
+feed.py puts it together; docs/feed.md describes every event.
 """
 
-from indelible.events import FeedEvent, Position
 from indelible.feed.cursor import Cursors
-from indelible.feed.hub import Feed
+from indelible.feed.feed import Feed
 from indelible.feed.metrics import FeedMetrics
 from indelible.feed.reader import Reader
 from indelible.feed.tail import Tail
+from indelible.machine.events import FeedEvent, Position
 
 __all__ = ["Cursors", "Feed", "FeedEvent", "FeedMetrics", "Position", "Reader", "Tail"]

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from indelible.events import BEGINNING, Position
+from indelible.machine.events import BEGINNING, Position
 
 START: Final = "start"
 """As a cursor: everything from the beginning."""

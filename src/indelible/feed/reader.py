@@ -26,10 +26,10 @@ import msgspec
 
 from indelible.content import encode
 from indelible.errors import NotFound
-from indelible.events import Body, EndReason, EventKind, FeedEvent, Position
+from indelible.feed.channel import Channel
 from indelible.feed.metrics import FeedMetrics
-from indelible.feed.watch import Watch
-from indelible.feed.weave import Step, covers, follow
+from indelible.feed.timeline import TimelineStep, covers, follow
+from indelible.machine.events import EndReason, EventBody, EventKind, FeedEvent, Position
 
 BUFFER_BYTES: Final = 1024 * 1024
 RESYNC_BYTES: Final = 8 * 1024 * 1024
@@ -40,18 +40,18 @@ class Reader:
 
     def __init__(
         self,
-        watch: Watch,
+        channel: Channel,
         *,
         buffer_bytes: int = BUFFER_BYTES,
         resync_bytes: int = RESYNC_BYTES,
         metrics: FeedMetrics | None = None,
     ) -> None:
         self.position: Position | None = None
-        self._watch = watch
+        self._watch = channel
         self._buffer_bytes = buffer_bytes
         self._resync_bytes = resync_bytes
         self._metrics = metrics
-        self._steps: deque[Step] = deque()
+        self._steps: deque[TimelineStep] = deque()
         self._held_bytes = 0
         self._missed_bytes: int | None = None  # since it was last live, if it was
         self._is_live = False
@@ -78,7 +78,7 @@ class Reader:
             self._is_taking = False
             self._has_taken = True
 
-    def take_at_hand(self) -> FeedEvent | None:
+    def get_nowait(self) -> FeedEvent | None:
         """The next event if there is one without waiting, for whoever sends several at once."""
         self._has_taken = True
         return None if self._is_over else self._take()
@@ -90,7 +90,7 @@ class Reader:
 
     # --- what the watch and the hub tell ---
 
-    def push(self, step: Step) -> None:
+    def push(self, step: TimelineStep) -> None:
         size_bytes = step.size_bytes
         if self._is_live and self._steps and self._held_bytes + size_bytes > self._buffer_bytes:
             self._missed_bytes = self._held_bytes
@@ -159,7 +159,7 @@ class Reader:
         return None
 
     def _tell(self, kind: EventKind, data: dict[str, Any]) -> FeedEvent:
-        return FeedEvent(kind, self._write_cursor(), Body(encode(data)))
+        return FeedEvent(kind, self._write_cursor(), EventBody(encode(data)))
 
     def _write_cursor(self) -> str | None:
         return None if self.position is None else self._watch.source.cursors.write(self.position)
@@ -184,14 +184,14 @@ class Reader:
         edge = self._watch.position
         return edge is not None and covers(position, edge)
 
-    async def _load_snapshot(self) -> list[Step]:
+    async def _load_snapshot(self) -> list[TimelineStep]:
         try:
             snapshot, position = await self._watch.source.load_snapshot()
         except NotFound:
             self.end("deleted")
             return []
-        return [Step(position, FeedEvent("snapshot", snapshot.cursor, Body(encode(snapshot))))]
+        return [TimelineStep(position, FeedEvent("snapshot", snapshot.cursor, EventBody(encode(snapshot))))]
 
-    def _put_at_hand(self, steps: list[Step]) -> None:
+    def _put_at_hand(self, steps: list[TimelineStep]) -> None:
         self._steps.extend(steps)
         self._held_bytes += sum(step.size_bytes for step in steps)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from indelible.store.append import JournalRow
+from indelible.store.journal.append import JournalRow
 
 
 class Tail:
@@ -42,7 +42,7 @@ class Tail:
 
     # --- for whoever reads ---
 
-    def watch(self, chat_id: str, take: Callable[[JournalRow], None]) -> None:
+    def channel(self, chat_id: str, take: Callable[[JournalRow], None]) -> None:
         """Hand over every row of this chat from now on. One watch per chat."""
         self._watches[chat_id] = take
 

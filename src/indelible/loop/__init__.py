@@ -1,10 +1,20 @@
 """The loop: one turn of a chat, with no database. Start at run.py."""
 
-from indelible.fold import fold, seal
-from indelible.loop.record import StepRecord, TurnResult
+from indelible.concurrency.scope import CancelScope, Cause
+from indelible.content.assemble import assemble, finalize
+from indelible.loop.result import FinishedStep, TurnResult
 from indelible.loop.run import run
 from indelible.models.retry import RetryPolicy
-from indelible.scope import Cause, Scope
 from indelible.tools.run import ToolLimits
 
-__all__ = ["Cause", "RetryPolicy", "Scope", "StepRecord", "ToolLimits", "TurnResult", "fold", "run", "seal"]
+__all__ = [
+    "CancelScope",
+    "Cause",
+    "FinishedStep",
+    "RetryPolicy",
+    "ToolLimits",
+    "TurnResult",
+    "assemble",
+    "finalize",
+    "run",
+]

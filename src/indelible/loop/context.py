@@ -1,9 +1,9 @@
 """What the model is told: the history of a turn as it grows, and the call that is made of it.
 
-Preparing runs once per step, not per plain retry: history, hook, the provider's rules (prompt.py), cache
+Preparing runs once per step, not per plain retry: history, hook, the provider's rules (loop/prompt/build.py), cache
 markers. It runs anew when the history itself changed under the step: a broken chain reloads all of it
-(chain.py), and an overflow puts a summary in the place of what came first (compact.py), once in a turn. Where the
-last reply took nearly all there is, the summary comes before the overflow.
+(loop/prompt/response_chain.py), and an overflow puts a summary in the place of what came first (compact.py), once in a
+turn. Where the last reply took nearly all there is, the summary comes before the overflow.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from indelible.concurrency.scope import CancelScope
 from indelible.content import Message, encode
 from indelible.errors import ModelFailed
-from indelible.loop.callouts import Callouts
-from indelible.loop.chain import Chain
-from indelible.loop.compact import should_compact, summarise
-from indelible.loop.prompt import build_prompt, mark_cache
+from indelible.loop.hooks import Hooks
+from indelible.loop.prompt.build import build_prompt, mark_cache
+from indelible.loop.prompt.compact import should_compact, summarise
+from indelible.loop.prompt.response_chain import Chain
 from indelible.loop.setup import TurnSetup
-from indelible.models.port import Call, CallOptions, PromptMessage
-from indelible.scope import Scope
+from indelible.models.protocol import Call, CallOptions, PromptMessage
 
 _log: Final = logging.getLogger(__name__)
 
@@ -30,16 +30,14 @@ _log: Final = logging.getLogger(__name__)
 class Context:
     """The conversation so far, and `added`, what this turn has put into it."""
 
-    def __init__(self, setup: TurnSetup, scope: Scope, callouts: Callouts) -> None:
+    def __init__(self, setup: TurnSetup, scope: CancelScope, hooks: Hooks) -> None:
         self.added: list[Message] = []
         self.used_tokens = setup.used_tokens
         self._setup = setup
         self._scope = scope
-        self._callouts = callouts
+        self._hooks = hooks
         self._history = list(setup.messages)
-        self._chain = Chain(
-            setup.options, disable=setup.disable_chain_mode, reload=setup.reload_messages, callouts=callouts
-        )
+        self._chain = Chain(setup.options, disable=setup.disable_chain_mode, reload=setup.reload_messages, hooks=hooks)
         self._overflowed = False
 
     def add(self, messages: Iterable[Message]) -> None:
@@ -56,9 +54,9 @@ class Context:
             self.used_tokens = 0
         if self._chain.linked and self.added:
             await self._leave_chain()
-        tools = self._setup.box.advertised
+        tools = self._setup.toolset.advertised
         if self._setup.prepare_tools is not None:
-            tools = list(_given("prepare_tools", await self._callouts.ask(self._setup.prepare_tools, tools)))
+            tools = list(_given("prepare_tools", await self._hooks.call_cancellable(self._setup.prepare_tools, tools)))
         return Call(messages=await self._prepare_prompt(), tools=tools, options=self._choose_options())
 
     async def mend_call(self, call: Call, failure: ModelFailed) -> Call | None:
@@ -81,7 +79,7 @@ class Context:
         setup, model = self._setup, self._setup.model
         messages: Sequence[Message] = list(self._history)
         if setup.prepare_messages is not None:
-            messages = _given("prepare_messages", await self._callouts.ask(setup.prepare_messages, messages))
+            messages = _given("prepare_messages", await self._hooks.call_cancellable(setup.prepare_messages, messages))
         prompt = build_prompt(messages, provider=model.provider, model=model.name, prefix=self._may_prefix())
         prompt = mark_cache(prompt, provider=model.provider)
         if setup.metrics is not None:
@@ -114,7 +112,7 @@ class Context:
             await self._leave_chain()
         result = "failed"
         try:
-            summary = await self._callouts.ask(self._setup.compact or self._summarise, list(self._history))
+            summary = await self._hooks.call_cancellable(self._setup.compact or self._summarise, list(self._history))
             result = "nothing_to_do" if summary is None else "done"
         except ModelFailed as failure:
             _log.warning("the conversation could not be summarised: %s", failure)
@@ -125,7 +123,7 @@ class Context:
         if summary is None:
             return False
         if self._setup.on_compacted is not None:
-            await self._callouts.tell(self._setup.on_compacted, summary)
+            await self._hooks.call_shielded(self._setup.on_compacted, summary)
         self.add([summary])
         return True
 

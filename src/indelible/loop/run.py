@@ -5,7 +5,7 @@ through `persist_step`, so it can be used alone:
 
     result = await run(model=model, messages=history, persist_step=save, tools=[weather])
 
-`persist_step(step, scope)` is called once per step with a `StepRecord`. The scope it gets is fresh:
+`persist_step(step, scope)` is called once per step with a `FinishedStep`. The scope it gets is fresh:
 saving after a stop must not find itself cancelled. It may return messages to put before the next
 prompt. This module only checks and names the arguments; the work is turn.py.
 """
@@ -17,19 +17,19 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from indelible.clock import Clock, SystemClock
+from indelible.concurrency.scope import CancelScope
 from indelible.content import Message, Part, ToolSpec
 from indelible.ids import new_id
+from indelible.loop.attempt import publish_to_nobody
 from indelible.loop.metrics import LoopMetrics
-from indelible.loop.record import StepRecord, TurnResult
+from indelible.loop.result import FinishedStep, TurnResult
 from indelible.loop.setup import TurnSetup
-from indelible.loop.stream import publish_to_nobody
 from indelible.loop.turn import Turn
-from indelible.models.port import CallOptions, Model
+from indelible.models.protocol import CallOptions, Model
 from indelible.models.retry import RetryEvent, RetryPolicy
-from indelible.scope import Scope
-from indelible.tools.box import AnyTool, ToolBox, name_of
-from indelible.tools.port import Ledger
 from indelible.tools.run import ToolLimits
+from indelible.tools.tool import Ledger
+from indelible.tools.toolset import AnyTool, Toolset, name_of
 
 Messages = Sequence[Message]
 
@@ -38,14 +38,14 @@ async def run(
     *,
     model: Model,
     messages: Messages,
-    persist_step: Callable[[StepRecord, Scope], Messages | Awaitable[Messages | None] | None],
+    persist_step: Callable[[FinishedStep, CancelScope], Messages | Awaitable[Messages | None] | None],
     tools: Iterable[AnyTool] = (),
     active_tools: Iterable[str | AnyTool] = (),
     client_tools: Iterable[str | AnyTool] = (),
     stop_after: Iterable[str | AnyTool] = (),
     exclusive: Iterable[str | AnyTool] = (),
     max_steps: int = 200,
-    scope: Scope | None = None,
+    scope: CancelScope | None = None,
     publish: Callable[[Part], Any] | None = None,
     ledger: Ledger | None = None,
     options: CallOptions | None = None,
@@ -108,7 +108,7 @@ async def run(
         if given is None:
             raise TypeError(f"run() needs {name}")
     _check_types(
-        {"options": (options, CallOptions), "retry": (retry, RetryPolicy), "scope": (scope, Scope)}
+        {"options": (options, CallOptions), "retry": (retry, RetryPolicy), "scope": (scope, CancelScope)}
         | {"tool_limits": (tool_limits, ToolLimits)}
     )
     lists = {"tools": tools, "active_tools": active_tools, "client_tools": client_tools}
@@ -124,7 +124,7 @@ async def run(
         model=model,
         messages=history,
         persist_step=persist_step,
-        box=ToolBox(tools, active=active_tools, client=client_tools, exclusive=exclusive),
+        toolset=Toolset(tools, active=active_tools, client=client_tools, exclusive=exclusive),
         stop_after=frozenset(map(name_of, stop_after)),
         max_steps=max(1, max_steps),
         publish=publish or publish_to_nobody,
@@ -153,7 +153,7 @@ async def run(
         compact_at=compact_at,
         used_tokens=used_tokens,
     )
-    with Scope(scope) as turn_scope:
+    with CancelScope(scope) as turn_scope:
         return await Turn(setup, turn_scope).drive()
 
 

@@ -15,14 +15,14 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+from indelible.concurrency.scope import CancelScope, Cause
 from indelible.content import Message
 from indelible.errors import Interrupted
-from indelible.loop.callouts import Callouts
 from indelible.loop.context import Context
-from indelible.loop.record import StepRecord
+from indelible.loop.hooks import Hooks
+from indelible.loop.result import FinishedStep
 from indelible.loop.setup import TurnSetup
 from indelible.loop.step import Step
-from indelible.scope import Cause, Scope
 
 _log: Final = logging.getLogger(__name__)
 
@@ -30,14 +30,14 @@ _log: Final = logging.getLogger(__name__)
 class Saver:
     """Saves steps, and adds what was saved to the context."""
 
-    def __init__(self, setup: TurnSetup, scope: Scope, callouts: Callouts, context: Context) -> None:
-        self.steps: list[StepRecord] = []
+    def __init__(self, setup: TurnSetup, scope: CancelScope, hooks: Hooks, context: Context) -> None:
+        self.steps: list[FinishedStep] = []
         self._setup = setup
         self._scope = scope
-        self._callouts = callouts
+        self._hooks = hooks
         self._context = context
 
-    async def save(self, step: Step, record: StepRecord) -> None:
+    async def save(self, step: Step, record: FinishedStep) -> None:
         """Save a step. Raises what `persist_step` raised; `Interrupted` if that was its answer."""
         returned: Sequence[Message] = ()
         step.closed = True
@@ -80,7 +80,7 @@ class Saver:
         if not step.closed and record.blocks:
             await self.save(step, record)
 
-    async def _save_again(self, record: StepRecord) -> None:
+    async def _save_again(self, record: FinishedStep) -> None:
         try:
             await self._persist(record)
         except (Exception, asyncio.CancelledError) as error:
@@ -88,9 +88,9 @@ class Saver:
         else:
             self._note(record)
 
-    async def _persist(self, record: StepRecord) -> Sequence[Message]:
+    async def _persist(self, record: FinishedStep) -> Sequence[Message]:
         self._check_lease()
-        returned = await self._callouts.tell(self._setup.persist_step, record, Scope())
+        returned = await self._hooks.call_shielded(self._setup.persist_step, record, CancelScope())
         if returned is None:
             return ()
         if not isinstance(returned, Sequence) or not all(isinstance(message, Message) for message in returned):
@@ -102,7 +102,7 @@ class Saver:
         if self._scope.cause is Cause.LEASE_LOST:
             raise self._scope.error()
 
-    def _note(self, record: StepRecord, returned: Sequence[Message] = ()) -> None:
+    def _note(self, record: FinishedStep, returned: Sequence[Message] = ()) -> None:
         self.steps.append(record)
         self._context.add([*record.messages(), *returned])
 
@@ -114,6 +114,6 @@ class Saver:
         _log.error("what was said before the stop could not be saved: %r", error)
         if self._setup.on_persist_error is not None:
             try:
-                await self._callouts.tell(self._setup.on_persist_error, error)
+                await self._hooks.call_shielded(self._setup.on_persist_error, error)
             except Exception:
                 _log.exception("on_persist_error failed")

@@ -9,16 +9,16 @@ import msgspec
 
 from indelible.clock import Clock
 from indelible.content import Message, Part
+from indelible.loop.attempt import Publish
 from indelible.loop.metrics import LoopMetrics
-from indelible.loop.stream import Publish
-from indelible.models.port import CallOptions, Model
+from indelible.models.protocol import CallOptions, Model
 from indelible.models.retry import RetryPolicy
-from indelible.tools.box import ToolBox
-from indelible.tools.port import Ledger
 from indelible.tools.run import ToolLimits
+from indelible.tools.tool import Ledger
+from indelible.tools.toolset import Toolset
 
 Hook = Callable[..., Any]
-"""A callback, plain or async (callouts.py)."""
+"""A callback, plain or async (hooks.py)."""
 
 
 class TurnSetup(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +27,7 @@ class TurnSetup(msgspec.Struct, frozen=True, kw_only=True):
     model: Model
     messages: list[Message]
     persist_step: Hook
-    box: ToolBox
+    toolset: Toolset
     stop_after: frozenset[str]
     max_steps: int
     publish: Publish

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from datetime import datetime
 
 from indelible.content import PartialReason, ToolCall, has_visible
-from indelible.fold import Collector, seal
-from indelible.loop.record import StepRecord, TurnReason
+from indelible.content.assemble import PartAssembler, finalize
+from indelible.loop.attempt import AdoptedAttempt, Attempt
+from indelible.loop.result import FinishedStep, TurnReason
 from indelible.loop.setup import TurnSetup
-from indelible.loop.stream import AdoptedAttempt, Attempt
-from indelible.loop.thinking import SplitterState
-from indelible.models.port import Call
+from indelible.loop.thinking.splitter import SplitterState
+from indelible.models.protocol import Call
 
 
 class Step:
@@ -25,43 +25,43 @@ class Step:
         self.number = 0
         self.tools_cut = False
         self.awaiting: list[ToolCall] = []
-        self.latest_failed: StepRecord | None = None
+        self.latest_failed: FinishedStep | None = None
         self.closed = False
         self._setup = setup
         self._tell_time = tell_time
 
     @property
-    def collector(self) -> Collector:
+    def assembler(self) -> PartAssembler:
         assert self.attempt is not None
-        return self.attempt.collector
+        return self.attempt.assembler
 
     @property
     def finish_reason(self) -> str | None:
-        finish = self.collector.finish
+        finish = self.assembler.finish
         return finish.reason if finish is not None else None
 
     @property
     def thinking_state(self) -> SplitterState | None:
         return self.attempt.thinking_state if self.attempt is not None else None
 
-    def record(self, reason: PartialReason | None) -> StepRecord:
+    def record(self, reason: PartialReason | None) -> FinishedStep:
         """The step as it stands now. Only what was really cut short is partial."""
         setup = self._setup
         ended_at = self._tell_time()
         if self.attempt is None:
-            return StepRecord(index=self.index, blocks=[], reason=reason, ended_at=ended_at)
-        finish = self.collector.finish
-        unanswered = any(not self.collector.has_result(call) for call in self.collector.local_calls())
+            return FinishedStep(index=self.index, blocks=[], reason=reason, ended_at=ended_at)
+        finish = self.assembler.finish
+        unanswered = any(not self.assembler.has_result(call) for call in self.assembler.local_calls())
         cut = finish is None or self.tools_cut or reason == "length" or (reason is not None and unanswered)
-        blocks = seal(self.collector.blocks(), reason, ended_at)
-        return StepRecord(
+        blocks = finalize(self.assembler.blocks(), reason, ended_at)
+        return FinishedStep(
             index=self.index,
             blocks=blocks,
             last=True,
             partial=cut and has_visible(blocks),
             reason=reason,
             finish_reason=finish.reason if finish is not None else None,
-            usage=self.collector.usage,
+            usage=self.assembler.usage,
             context_limit=setup.context_limit,
             provider=setup.model.provider,
             model=setup.model.name,
@@ -81,8 +81,8 @@ class Step:
 
     def decide_end(self, *, last_allowed: bool) -> TurnReason | None:
         """Why the turn ends with this complete step, or None if it goes on."""
-        calls = self.collector.local_calls()
-        results = [self.collector.result_of(call) for call in calls]
+        calls = self.assembler.local_calls()
+        results = [self.assembler.result_of(call) for call in calls]
         if self.finish_reason == "length":
             return "length"
         if self.finish_reason == "content_filter":

@@ -3,7 +3,7 @@
 The turn is a straight line; what makes it hard is that it may be ended at every await, for one of
 several reasons, and that everything that was published until then must be saved exactly once. So:
 
-  * what may be cut short (reading, hooks, tools, the wait before a retry) runs on a leash (leash.py);
+  * what may be cut short (reading, hooks, tools, the wait before a retry) runs on a task (leash.py);
   * what may not (saving, the ledger, the callbacks that tell the worker something) is outlasted;
   * everything that goes wrong in a step is an exception that reaches `_take_step`, the only place that
     decides what is kept of it;
@@ -12,7 +12,7 @@ several reasons, and that everything that was published until then must be saved
 With a shutdown or a lost lease nothing is saved: the journal has it, and its next holder.
 
 Must stay true (tests/loop/test_stop_everywhere.py): the run ends with the scope's cause; one save holds
-all that was published. Reading one attempt is stream.py, saving save.py, what the model is told context.py.
+all that was published. Reading one attempt is attempt.py, saving save.py, what the model is told context.py.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
+from indelible.concurrency.scope import CancelScope
+from indelible.concurrency.tasks import let_cancellation_through
 from indelible.content import Part, ToolCall, ToolResult, Usage, has_visible
+from indelible.content.assemble import OUTCOME_UNKNOWN
 from indelible.errors import Interrupted, Lost, ModelFailed, Shutdown
-from indelible.fold import OUTCOME_UNKNOWN
-from indelible.leash import let_cancellation_through
-from indelible.loop.callouts import Callouts
+from indelible.loop.attempt import AdoptedAttempt, Attempt
 from indelible.loop.context import Context
-from indelible.loop.ingest import Ingest
-from indelible.loop.record import TurnReason, TurnResult
+from indelible.loop.hooks import Hooks
+from indelible.loop.normalize import Normalizer
+from indelible.loop.result import TurnReason, TurnResult
 from indelible.loop.save import Saver
 from indelible.loop.setup import TurnSetup
 from indelible.loop.step import Step
-from indelible.loop.stream import AdoptedAttempt, Attempt
-from indelible.loop.thinking import SplitterState
-from indelible.models.failures import filtered
-from indelible.models.port import Call
+from indelible.loop.thinking.splitter import SplitterState
+from indelible.models.failures.classify import filtered
+from indelible.models.protocol import Call
 from indelible.models.retry import announce_retry
-from indelible.scope import Scope
-from indelible.tools.box import Answer, AskClient, RunHere, Verdict
 from indelible.tools.output import limit_for
-from indelible.tools.run import ToolRun
+from indelible.tools.run import ToolRunner
+from indelible.tools.toolset import DeferToClient, RejectCall, RunHere, ToolPlan
 
 
 class Turn:
-    def __init__(self, setup: TurnSetup, scope: Scope) -> None:
+    def __init__(self, setup: TurnSetup, scope: CancelScope) -> None:
         self._setup = setup
         self._scope = scope
-        self._callouts = Callouts(scope, clock=setup.clock, grace_s=setup.tool_limits.grace_s)
-        self._context = Context(setup, scope, self._callouts)
-        self._saver = Saver(setup, scope, self._callouts, self._context)
+        self._hooks = Hooks(scope, clock=setup.clock, grace_s=setup.tool_limits.grace_s)
+        self._context = Context(setup, scope, self._hooks)
+        self._saver = Saver(setup, scope, self._hooks, self._context)
         self._index = setup.first_step - 1
         self._completed = 0
         self._failures = 0
@@ -125,7 +125,7 @@ class Turn:
         self._check_filter(step)
 
     def _check_filter(self, step: Step) -> None:
-        if step.finish_reason == "content_filter" and not has_visible(step.collector.blocks()):
+        if step.finish_reason == "content_filter" and not has_visible(step.assembler.blocks()):
             raise filtered(self._setup.model.provider)
 
     async def _stream(self, step: Step) -> bool:
@@ -133,7 +133,7 @@ class Turn:
         while not step.closed:
             step.attempts += 1
             if self._setup.on_attempt is not None:
-                await self._callouts.tell(self._setup.on_attempt, step.index, step.attempts)
+                await self._hooks.call_shielded(self._setup.on_attempt, step.index, step.attempts)
                 self._scope.check()
             try:
                 await self._try(step)
@@ -154,7 +154,7 @@ class Turn:
             model,
             step.call,
             scope=self._scope,
-            ingest=Ingest.of(model, clock=setup.clock, thinking_state=self._thinking_state),
+            normalizer=Normalizer.of(model, clock=setup.clock, thinking_state=self._thinking_state),
             publish=setup.publish,
             silence_timeout_s=setup.silence_timeout_s,
             grace_s=setup.tool_limits.grace_s,
@@ -194,26 +194,26 @@ class Turn:
             )
         if setup.on_retry is not None:
             event = announce_retry(failure, attempt=self._failures, delay_s=delay_s, now=setup.clock.now())
-            await self._callouts.tell(setup.on_retry, event)
+            await self._hooks.call_shielded(setup.on_retry, event)
         self._scope.check()
         if delay_s > 0:
-            await self._callouts.ask(setup.clock.sleep, delay_s)
+            await self._hooks.call_cancellable(setup.clock.sleep, delay_s)
 
     # --- tools ---
 
     async def _run_tools(self, step: Step) -> None:
-        setup, collector = self._setup, step.collector
-        calls = collector.local_calls()
-        if all(collector.has_result(call) for call in calls) or step.finish_reason == "length":
+        setup, assembler = self._setup, step.assembler
+        calls = assembler.local_calls()
+        if all(assembler.has_result(call) for call in calls) or step.finish_reason == "length":
             return
         self._scope.check()
         verdicts = self._judge(step, calls)
-        waiting = [(at, verdict) for at, verdict in enumerate(verdicts) if not collector.has_result(verdict.call)]
+        waiting = [(at, verdict) for at, verdict in enumerate(verdicts) if not assembler.has_result(verdict.call)]
         for _, verdict in waiting:
-            if isinstance(verdict, Answer):
+            if isinstance(verdict, RejectCall):
                 await self._answer(step, verdict)
-        step.awaiting = [verdict.call for _, verdict in waiting if isinstance(verdict, AskClient)]
-        run = ToolRun(
+        step.awaiting = [verdict.call for _, verdict in waiting if isinstance(verdict, DeferToClient)]
+        run = ToolRunner(
             turn_id=setup.turn_id,
             step=step.index,
             scope=self._scope,
@@ -229,27 +229,27 @@ class Turn:
         finally:
             step.tools_cut = run.cut
 
-    def _judge(self, step: Step, calls: list[ToolCall]) -> list[Verdict]:
+    def _judge(self, step: Step, calls: list[ToolCall]) -> list[ToolPlan]:
         """A verdict for each call. Of those that had begun elsewhere only the idempotent ones are run again (P5)."""
         if step.finish_reason == "content_filter":
-            return [Answer(call, "Not run: the provider's content filter ended the reply.") for call in calls]
-        verdicts = self._setup.box.judge(calls, step.collector.is_whole)
+            return [RejectCall(call, "Not run: the provider's content filter ended the reply.") for call in calls]
+        verdicts = self._setup.toolset.plan(calls, step.assembler.is_whole)
         return [
-            Answer(verdict.call, OUTCOME_UNKNOWN)
+            RejectCall(verdict.call, OUTCOME_UNKNOWN)
             if isinstance(verdict, RunHere) and verdict.call.started and not verdict.tool.idempotent
             else verdict
             for verdict in verdicts
         ]
 
-    async def _answer(self, step: Step, answer: Answer) -> None:
+    async def _answer(self, step: Step, answer: RejectCall) -> None:
         call = answer.call
         if self._setup.metrics is not None:
-            name = self._setup.box.label(call.name)
+            name = self._setup.toolset.label(call.name)
             size_bytes = len(answer.text.encode())
             self._setup.metrics.tool_ran(name, seconds=0.0, size_bytes=size_bytes, truncated=False, is_error=True)
         await self._publish(step, ToolResult(call_id=call.id, name=call.name, output=answer.text, is_error=True))
 
     async def _publish(self, step: Step, part: Part) -> None:
         """Published first, collected after: what is saved never holds more than what was published."""
-        await self._callouts.tell(self._setup.publish, part)
-        step.collector.add(part)
+        await self._hooks.call_shielded(self._setup.publish, part)
+        step.assembler.add(part)

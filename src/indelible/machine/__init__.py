@@ -1,7 +1,7 @@
-"""The machine: what a chat may do, as data (table.py) and as a pure function (decide.py)."""
+"""The machine: what a chat may do, as data (transitions.py) and as a pure function (decide.py)."""
 
 from indelible.machine.decide import Decision, decide
 from indelible.machine.states import Snapshot, State, Status, state_of
-from indelible.machine.table import TABLE, CommandName, is_legal
+from indelible.machine.transitions import TABLE, CommandName, is_legal
 
 __all__ = ["TABLE", "CommandName", "Decision", "Snapshot", "State", "Status", "decide", "is_legal", "state_of"]

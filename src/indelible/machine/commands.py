@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
-from indelible.machine.table import CommandName
+from indelible.machine.transitions import CommandName
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,8 +44,8 @@ class Regenerate(Command, frozen=True):
     message_id: str
 
 
-class SwitchHead(Command, frozen=True):
-    name = CommandName.SWITCH_HEAD
+class SwitchBranch(Command, frozen=True):
+    name = CommandName.SWITCH_BRANCH
     message_id: str
 
 
@@ -105,13 +105,13 @@ class Unarchive(Command, frozen=True):
     name = CommandName.UNARCHIVE
 
 
-class Describe(Command, frozen=True):
+class UpdateChat(Command, frozen=True):
     """Change what stands beside the conversation: title, labels, model and the like.
 
     A title that a worker thought of is no reason to change one that is there: `only_untitled`.
     """
 
-    name = CommandName.DESCRIBE
+    name = CommandName.UPDATE_CHAT
     only_untitled: bool = False
 
 

@@ -1,6 +1,6 @@
 """What a command does to a chat: `decide(snapshot, command)`, a pure function.
 
-It answers with the acts to carry out, or raises: `NotAllowed` where the table has no entry, `NotFound`
+It answers with the effects to carry out, or raises: `NotAllowed` where the table has no entry, `NotFound`
 for a name that is not in this chat, `Invalid` for a command that makes no sense, `LeaseLost` for a worker
 whose epoch is over, `Interrupted` for a worker that wants to begin something in a chat that is being
 stopped. A refused command has changed nothing, because nothing was written yet.
@@ -12,8 +12,8 @@ attempt is no ending: it needs a turn that runs and a worker that holds the chat
 a model that is asked without an attempt would speak to nobody. A worker that let go of a chat keeps its
 epoch until somebody takes it; only what was said in an attempt that is still open may come from it then.
 
-Must stay true (tests/machine/test_table.py, tests/machine/test_random_walk.py): every pair of state and
-command has a case; the state after the acts is one that the table names; whatever the history, every
+Must stay true (tests/machine/test_transitions.py, tests/machine/test_random_walk.py): every pair of state and
+command has a case; the state after the effects is one that the table names; whatever the history, every
 message and every turn is accounted for exactly once.
 """
 
@@ -24,42 +24,6 @@ from typing import Any, Final, NamedTuple
 
 from indelible.content import PartialReason
 from indelible.errors import Interrupted, Invalid, LeaseLost, NotAllowed, NotFound
-from indelible.machine.acts import (
-    Act,
-    AdoptAttempt,
-    AnswerCalls,
-    AnswerReason,
-    ArrangeQueue,
-    AttemptOutcome,
-    ClearError,
-    ClearHolder,
-    CloseAttempt,
-    CloseTurn,
-    CountTakeover,
-    DropChat,
-    Enqueue,
-    LeaveAttempt,
-    MoveHead,
-    MoveSteersIn,
-    OpenAttempt,
-    PutInstruction,
-    PutMessage,
-    PutNotice,
-    PutResults,
-    PutSummary,
-    RaiseEpoch,
-    RemoveQueued,
-    RewriteQueued,
-    SetArchived,
-    SetDeadline,
-    SetDescription,
-    SetError,
-    SetStatus,
-    StartTurn,
-    TakeQueued,
-    TellRetry,
-    TurnOutcome,
-)
 from indelible.machine.commands import (
     Acquire,
     ActionExpired,
@@ -73,7 +37,6 @@ from indelible.machine.commands import (
     Create,
     Delete,
     DeleteQueued,
-    Describe,
     Edit,
     EditQueued,
     Fail,
@@ -90,28 +53,65 @@ from indelible.machine.commands import (
     SendInterrupt,
     SendSteer,
     StartAttempt,
-    SwitchHead,
+    SwitchBranch,
     ToolResults,
     Unarchive,
+    UpdateChat,
     WorkerCommand,
 )
+from indelible.machine.effects import (
+    AddInstruction,
+    AddMessage,
+    AddNotice,
+    AddSummary,
+    AddToolResults,
+    AdoptAttempt,
+    AnswerOpenCalls,
+    AnswerReason,
+    AttemptOutcome,
+    BeginAttempt,
+    BeginTurn,
+    ClearError,
+    ClearHolder,
+    CloseAttempt,
+    CloseTurn,
+    DeleteChat,
+    EditQueuedMessage,
+    Effect,
+    Enqueue,
+    InsertSteers,
+    LeaveAttempt,
+    MoveHead,
+    RaiseEpoch,
+    RecordTakeover,
+    RemoveQueued,
+    ReorderQueueRows,
+    ScheduleRetry,
+    SetArchived,
+    SetDeadline,
+    SetError,
+    SetStatus,
+    StartQueued,
+    TurnOutcome,
+    UpdateMetadata,
+)
 from indelible.machine.states import OpenTurn, Snapshot, Status, Target, place_in_queue
-from indelible.machine.table import TABLE
+from indelible.machine.transitions import TABLE
 
-_IDLE: Final = (Status.WAITING, Status.ERROR)
+_IDLE: Final = (Status.IDLE, Status.ERROR)
 _BUSY: Final = (Status.RUNNING, Status.INTERRUPTING)
 
 MAX_TAKEOVERS: Final = 10
 """A turn that outlived this many crashes fails: whatever kills its workers may well be the turn itself."""
 
-MAX_BARREN_TAKEOVERS: Final = 3
+MAX_STALLED_TAKEOVERS: Final = 3
 """It fails sooner if none of this many in a row brought a part of an answer."""
 
 
 class Decision(NamedTuple):
-    """The acts to carry out. `effective` is False for a command that found nothing to do."""
+    """The effects to carry out. `effective` is False for a command that found nothing to do."""
 
-    acts: tuple[Act, ...] = ()
+    effects: tuple[Effect, ...] = ()
     effective: bool = True
 
 
@@ -181,47 +181,47 @@ def _is_turn(snapshot: Snapshot, turn_id: str) -> bool:
 # --- pieces ---
 
 
-def _close_attempt(snapshot: Snapshot, outcome: AttemptOutcome, reason: PartialReason | None = None) -> list[Act]:
+def _close_attempt(snapshot: Snapshot, outcome: AttemptOutcome, reason: PartialReason | None = None) -> list[Effect]:
     return [CloseAttempt(outcome=outcome, reason=reason)] if snapshot.attempt is not None else []
 
 
-def _close_turn(snapshot: Snapshot, outcome: TurnOutcome) -> list[Act]:
+def _close_turn(snapshot: Snapshot, outcome: TurnOutcome) -> list[Effect]:
     return [CloseTurn(outcome=outcome)] if snapshot.turn is not None else []
 
 
-def _answer_calls(snapshot: Snapshot, reason: AnswerReason) -> list[Act]:
-    return [AnswerCalls(reason=reason)] if snapshot.awaiting else []
+def _answer_calls(snapshot: Snapshot, reason: AnswerReason) -> list[Effect]:
+    return [AnswerOpenCalls(reason=reason)] if snapshot.awaiting else []
 
 
-def _clear_error(snapshot: Snapshot) -> list[Act]:
+def _clear_error(snapshot: Snapshot) -> list[Effect]:
     return [ClearError()] if snapshot.status is Status.ERROR else []
 
 
-def _begin_stop(snapshot: Snapshot) -> list[Act]:
+def _begin_stop(snapshot: Snapshot) -> list[Effect]:
     return [] if snapshot.status is Status.INTERRUPTING else [SetStatus(status=Status.INTERRUPTING)]
 
 
-def _run_message(snapshot: Snapshot) -> list[Act]:
+def _run_message(snapshot: Snapshot) -> list[Effect]:
     """The command's message enters history and is answered."""
     return [
         *_answer_calls(snapshot, "cancelled"),
         *_clear_error(snapshot),
-        PutMessage(),
-        StartTurn(),
+        AddMessage(),
+        BeginTurn(),
         SetStatus(status=Status.RUNNING),
     ]
 
 
-def _go_on(snapshot: Snapshot) -> list[Act]:
+def _go_on(snapshot: Snapshot) -> list[Effect]:
     """After a turn: the front of the queue is next, with the same holder, or nothing is."""
     if snapshot.queue:
-        return [TakeQueued(), SetStatus(status=Status.RUNNING)]
-    return [ClearHolder(), SetStatus(status=Status.WAITING)]
+        return [StartQueued(), SetStatus(status=Status.RUNNING)]
+    return [ClearHolder(), SetStatus(status=Status.IDLE)]
 
 
-def _end_stopped(snapshot: Snapshot, *closing: Act) -> Decision:
+def _end_stopped(snapshot: Snapshot, *closing: Effect) -> Decision:
     """The end of a turn that the user stopped, whoever ends it."""
-    return Decision((*closing, CloseTurn(outcome="interrupted"), PutNotice(kind="stopped"), *_go_on(snapshot)))
+    return Decision((*closing, CloseTurn(outcome="interrupted"), AddNotice(kind="stopped"), *_go_on(snapshot)))
 
 
 def _require_target(snapshot: Snapshot, message_id: str) -> Target:
@@ -240,37 +240,37 @@ def _require_queued(snapshot: Snapshot, queued_id: str) -> None:
 
 def _create(command: Create) -> Decision:
     if not command.with_message:
-        return Decision((SetStatus(status=Status.WAITING),))
-    return Decision((PutMessage(), StartTurn(), SetStatus(status=Status.RUNNING)))
+        return Decision((SetStatus(status=Status.IDLE),))
+    return Decision((AddMessage(), BeginTurn(), SetStatus(status=Status.RUNNING)))
 
 
 def _send(snapshot: Snapshot, command: Send | SendSteer | SendInterrupt) -> Decision:
     if snapshot.status not in _IDLE:
-        return Decision((Enqueue(when="queue"),))
+        return Decision((Enqueue(if_busy="queue"),))
     if not snapshot.queue:
         return Decision(tuple(_run_message(snapshot)))
     answers = _answer_calls(snapshot, "cancelled")
-    run = (*answers, *_clear_error(snapshot), Enqueue(when="queue"), TakeQueued(), SetStatus(status=Status.RUNNING))
+    run = (*answers, *_clear_error(snapshot), Enqueue(if_busy="queue"), StartQueued(), SetStatus(status=Status.RUNNING))
     return Decision(run)
 
 
 def _send_steer(snapshot: Snapshot, command: SendSteer) -> Decision:
     """There is something to steer only while a turn runs; elsewhere it is a plain message."""
     if snapshot.status is Status.RUNNING:
-        return Decision((Enqueue(when="steer"),))
+        return Decision((Enqueue(if_busy="steer"),))
     return _send(snapshot, command)
 
 
 def _send_interrupt(snapshot: Snapshot, command: SendInterrupt) -> Decision:
     if snapshot.status in _BUSY:
-        return Decision((Enqueue(when="interrupt"), *_begin_stop(snapshot)))
+        return Decision((Enqueue(if_busy="interrupt"), *_begin_stop(snapshot)))
     if snapshot.status is Status.REQUIRES_ACTION:
         closing = (*_answer_calls(snapshot, "cancelled"), *_close_turn(snapshot, "interrupted"))
-        return Decision((*closing, PutMessage(), StartTurn(), SetStatus(status=Status.RUNNING)))
+        return Decision((*closing, AddMessage(), BeginTurn(), SetStatus(status=Status.RUNNING)))
     return _send(snapshot, command)
 
 
-def _fork(snapshot: Snapshot) -> list[Act]:
+def _fork(snapshot: Snapshot) -> list[Effect]:
     """Running work ends on the branch it was on, and nobody who did it can write any more."""
     return [
         *_close_attempt(snapshot, "edited", "edited"),
@@ -285,8 +285,8 @@ def _edit(snapshot: Snapshot, command: Edit) -> Decision:
     target = _require_target(snapshot, command.message_id)
     if target.role != "user":
         raise Invalid("Only a message of the user can be edited.")
-    acts = (MoveHead(message_id=target.parent_id), PutMessage(), StartTurn(), SetStatus(status=Status.RUNNING))
-    return Decision((*_fork(snapshot), *acts))
+    effects = (MoveHead(message_id=target.parent_id), AddMessage(), BeginTurn(), SetStatus(status=Status.RUNNING))
+    return Decision((*_fork(snapshot), *effects))
 
 
 def _regenerate(snapshot: Snapshot, command: Regenerate) -> Decision:
@@ -294,11 +294,11 @@ def _regenerate(snapshot: Snapshot, command: Regenerate) -> Decision:
     if target.role != "assistant" or target.user_above_id is None:
         raise Invalid("Only a reply to a message of the user can be written anew.")
     above = target.user_above_id
-    acts = (MoveHead(message_id=above), StartTurn(message_id=above), SetStatus(status=Status.RUNNING))
-    return Decision((*_fork(snapshot), *acts))
+    effects = (MoveHead(message_id=above), BeginTurn(message_id=above), SetStatus(status=Status.RUNNING))
+    return Decision((*_fork(snapshot), *effects))
 
 
-def _switch_head(snapshot: Snapshot, command: SwitchHead) -> Decision:
+def _switch_head(snapshot: Snapshot, command: SwitchBranch) -> Decision:
     return Decision((MoveHead(message_id=_require_target(snapshot, command.message_id).id),))
 
 
@@ -318,20 +318,20 @@ def _retry(snapshot: Snapshot, command: Retry) -> Decision:
 
 def _answer_again(snapshot: Snapshot) -> Decision:
     """A new turn for the same message: it continues a visible partial, else it asks anew."""
-    turn = StartTurn(message_id=snapshot.last_user_id)
-    acts = (*_answer_calls(snapshot, "cancelled"), *_clear_error(snapshot), PutInstruction(), turn)
-    return Decision((*acts, SetStatus(status=Status.RUNNING)))
+    turn = BeginTurn(message_id=snapshot.last_user_id)
+    effects = (*_answer_calls(snapshot, "cancelled"), *_clear_error(snapshot), AddInstruction(), turn)
+    return Decision((*effects, SetStatus(status=Status.RUNNING)))
 
 
 def _compact(snapshot: Snapshot, command: Compact | Retry) -> Decision:
-    turn = StartTurn(kind="compaction", message_id=snapshot.last_user_id)
-    acts = (*_answer_calls(snapshot, "cancelled"), *_clear_error(snapshot), turn)
-    return Decision((*acts, SetStatus(status=Status.RUNNING)))
+    turn = BeginTurn(kind="compaction", message_id=snapshot.last_user_id)
+    effects = (*_answer_calls(snapshot, "cancelled"), *_clear_error(snapshot), turn)
+    return Decision((*effects, SetStatus(status=Status.RUNNING)))
 
 
 def _delete(snapshot: Snapshot, command: Delete) -> Decision:
     closing = (*_close_attempt(snapshot, "edited", "edited"), *_close_turn(snapshot, "edited"))
-    return Decision((RaiseEpoch(), *closing, DropChat()))
+    return Decision((RaiseEpoch(), *closing, DeleteChat()))
 
 
 def _delete_queued(snapshot: Snapshot, command: DeleteQueued) -> Decision:
@@ -342,21 +342,21 @@ def _delete_queued(snapshot: Snapshot, command: DeleteQueued) -> Decision:
 def _reorder_queue(snapshot: Snapshot, command: ReorderQueue) -> Decision:
     if sorted(command.queued_ids) != sorted(row.id for row in snapshot.queue):
         raise Invalid("A new order must name every message of the queue exactly once.")
-    return Decision((ArrangeQueue(queued_ids=command.queued_ids),))
+    return Decision((ReorderQueueRows(queued_ids=command.queued_ids),))
 
 
 def _edit_queued(snapshot: Snapshot, command: EditQueued) -> Decision:
     _require_queued(snapshot, command.queued_id)
-    return Decision((RewriteQueued(queued_id=command.queued_id),))
+    return Decision((EditQueuedMessage(queued_id=command.queued_id),))
 
 
 def _promote_queued(snapshot: Snapshot, command: PromoteQueued) -> Decision:
     _require_queued(snapshot, command.queued_id)
     if snapshot.status in _BUSY:
-        order = ArrangeQueue(queued_ids=_bring_forward(snapshot, command.queued_id), promoted_id=command.queued_id)
+        order = ReorderQueueRows(queued_ids=_bring_forward(snapshot, command.queued_id), promoted_id=command.queued_id)
         return Decision((order, *_begin_stop(snapshot)))
     closing = (*_answer_calls(snapshot, "cancelled"), *_close_turn(snapshot, "interrupted"), *_clear_error(snapshot))
-    return Decision((*closing, TakeQueued(queued_id=command.queued_id), SetStatus(status=Status.RUNNING)))
+    return Decision((*closing, StartQueued(queued_id=command.queued_id), SetStatus(status=Status.RUNNING)))
 
 
 def _bring_forward(snapshot: Snapshot, queued_id: str) -> tuple[str, ...]:
@@ -382,17 +382,17 @@ def _interrupt(snapshot: Snapshot, command: Interrupt) -> Decision:
 def _tool_results(snapshot: Snapshot, command: ToolResults) -> Decision:
     if sorted(command.call_ids) != sorted(snapshot.awaiting):
         raise Invalid("The results must answer every open call exactly once, and nothing else.")
-    return Decision((PutResults(), SetStatus(status=Status.RUNNING)))
+    return Decision((AddToolResults(), SetStatus(status=Status.RUNNING)))
 
 
 def _archive(snapshot: Snapshot, command: Archive | Unarchive) -> Decision:
     return Decision((SetArchived(archived=isinstance(command, Archive)),))
 
 
-def _describe(snapshot: Snapshot, command: Describe) -> Decision:
+def _describe(snapshot: Snapshot, command: UpdateChat) -> Decision:
     if command.only_untitled and snapshot.titled:
         return _NOTHING
-    return Decision((SetDescription(),))
+    return Decision((UpdateMetadata(),))
 
 
 # --- of workers ---
@@ -406,25 +406,25 @@ def _acquire(snapshot: Snapshot, command: Acquire) -> Decision:
     if snapshot.status is Status.INTERRUPTING:
         return Decision((taken, *_close_attempt(snapshot, "interrupted", "interrupted")))
     count = _count_takeover(snapshot)
-    if count is not None and (count.takeovers >= MAX_TAKEOVERS or count.barren >= MAX_BARREN_TAKEOVERS):
+    if count is not None and (count.takeovers >= MAX_TAKEOVERS or count.stalled >= MAX_STALLED_TAKEOVERS):
         closing = (RaiseEpoch(), count, *_close_attempt(snapshot, "crashed", "crashed"), CloseTurn(outcome="failed"))
-        told = (PutNotice(kind="crashed"), SetError(kind="crashed"), SetStatus(status=Status.ERROR))
+        told = (AddNotice(kind="crashed"), SetError(kind="crashed"), SetStatus(status=Status.ERROR))
         return Decision((*closing, *told))
     counted = [] if count is None else [count]
     if snapshot.attempt is not None and snapshot.attempt.finished:
         return Decision((taken, *counted, AdoptAttempt()))
     is_reply = snapshot.turn is not None and snapshot.turn.kind == "reply"
-    instruction = [PutInstruction()] if is_reply else []
+    instruction = [AddInstruction()] if is_reply else []
     return Decision((taken, *counted, *_close_attempt(snapshot, "crashed", "crashed"), *instruction))
 
 
-def _count_takeover(snapshot: Snapshot) -> CountTakeover | None:
+def _count_takeover(snapshot: Snapshot) -> RecordTakeover | None:
     """Taking a chat from a dead worker counts; taking one that was handed over, or that nobody had, does not."""
     turn: OpenTurn | None = snapshot.turn
     if turn is None or snapshot.holder is None:
         return None
-    barren = turn.barren_takeovers + 1 if turn.said == turn.said_before else 0
-    return CountTakeover(takeovers=turn.takeovers + 1, barren=barren, said=turn.said)
+    stalled = turn.stalled_takeovers + 1 if turn.journal_rows == turn.journal_rows_at_takeover else 0
+    return RecordTakeover(takeovers=turn.takeovers + 1, stalled=stalled, journal_rows=turn.journal_rows)
 
 
 def _release(snapshot: Snapshot, command: Release) -> Decision:
@@ -435,15 +435,15 @@ def _release(snapshot: Snapshot, command: Release) -> Decision:
 
 
 def _announce_retry(snapshot: Snapshot, command: AnnounceRetry) -> Decision:
-    return Decision((TellRetry(),))
+    return Decision((ScheduleRetry(),))
 
 
 def _keep_summary(snapshot: Snapshot, command: KeepSummary) -> Decision:
-    return Decision((PutSummary(),))
+    return Decision((AddSummary(),))
 
 
 def _start_attempt(snapshot: Snapshot, command: StartAttempt) -> Decision:
-    return Decision((*_close_attempt(snapshot, "reset"), OpenAttempt()))
+    return Decision((*_close_attempt(snapshot, "reset"), BeginAttempt()))
 
 
 def _commit_step(snapshot: Snapshot, command: CommitStep) -> Decision:
@@ -454,8 +454,8 @@ def _commit_step(snapshot: Snapshot, command: CommitStep) -> Decision:
         closed = CloseAttempt(outcome="complete", reason="interrupted" if stopped else None)
     if stopped:
         return _end_stopped(snapshot, closed)
-    instruction = [PutInstruction()] if command.failed else []
-    steers = [MoveSteersIn()] if any(row.when == "steer" for row in snapshot.queue) else []
+    instruction = [AddInstruction()] if command.failed else []
+    steers = [InsertSteers()] if any(row.if_busy == "steer" for row in snapshot.queue) else []
     return Decision((closed, *instruction, *steers))
 
 
@@ -463,10 +463,10 @@ def _finish_turn(snapshot: Snapshot, command: FinishTurn) -> Decision:
     if snapshot.status is Status.INTERRUPTING:
         return _end_stopped(snapshot, *_close_attempt(snapshot, "complete", "interrupted"))
     said_nothing = command.attempt_id is None and snapshot.attempt is not None
-    notice = [PutNotice(kind="empty")] if said_nothing else []
-    summary: list[Act] = []
+    notice = [AddNotice(kind="empty")] if said_nothing else []
+    summary: list[Effect] = []
     if snapshot.turn is not None and snapshot.turn.kind == "compaction":
-        summary, notice = [PutSummary()], [PutNotice(kind="compacted")]
+        summary, notice = [AddSummary()], [AddNotice(kind="compacted")]
     closing = (*_close_attempt(snapshot, "complete"), *summary, CloseTurn(outcome="complete"), *notice)
     return Decision((*closing, *_go_on(snapshot)))
 
@@ -488,7 +488,7 @@ def _fail(snapshot: Snapshot, command: Fail) -> Decision:
     closing = _close_attempt(snapshot, "failed", "failed")
     if snapshot.status is Status.INTERRUPTING:
         return _end_stopped(snapshot, *closing)
-    ending = (CloseTurn(outcome="failed"), PutNotice(kind="failed"), SetError(), ClearHolder())
+    ending = (CloseTurn(outcome="failed"), AddNotice(kind="failed"), SetError(), ClearHolder())
     return Decision((*closing, *ending, SetStatus(status=Status.ERROR)))
 
 
@@ -502,7 +502,7 @@ _DECIDE: Final[dict[type[Command], Callable[[Snapshot, Any], Decision]]] = {
     SendInterrupt: _send_interrupt,
     Edit: _edit,
     Regenerate: _regenerate,
-    SwitchHead: _switch_head,
+    SwitchBranch: _switch_head,
     Continue: _continue,
     Delete: _delete,
     DeleteQueued: _delete_queued,
@@ -515,7 +515,7 @@ _DECIDE: Final[dict[type[Command], Callable[[Snapshot, Any], Decision]]] = {
     Compact: _compact,
     Archive: _archive,
     Unarchive: _archive,
-    Describe: _describe,
+    UpdateChat: _describe,
     Acquire: _acquire,
     Release: _release,
     StartAttempt: _start_attempt,

@@ -1,7 +1,7 @@
 """What a chat is doing, as the rules see it.
 
 The stored status has five values; with the queue empty or not, and archived or not, that makes the
-states that the table (table.py) is written in. `pending`, which clients see for a running chat that no
+states that the table (transitions.py) is written in. `pending`, which clients see for a running chat that no
 live worker holds, is none of them: it is computed for an answer and never stored.
 
 A `Snapshot` is everything that `decide` may look at, loaded by the store under the chat's row lock. It
@@ -16,15 +16,15 @@ from typing import Final, Literal
 
 import msgspec
 
-When = Literal["queue", "steer", "interrupt", "promoted"]
+IfBusy = Literal["queue", "steer", "interrupt", "promoted"]
 TurnKind = Literal["reply", "compaction"]
 
-RANK: Final[dict[When, int]] = {"promoted": 0, "interrupt": 1, "steer": 2, "queue": 3}
+RANK: Final[dict[IfBusy, int]] = {"promoted": 0, "interrupt": 1, "steer": 2, "queue": 3}
 """Which rows go into the queue before which. It says nothing of rows that are in: users may reorder them."""
 
 
 class Status(StrEnum):
-    WAITING = "waiting"
+    IDLE = "idle"
     RUNNING = "running"
     INTERRUPTING = "interrupting"
     REQUIRES_ACTION = "requires_action"
@@ -32,63 +32,54 @@ class Status(StrEnum):
 
 
 class State(StrEnum):
-    """Status, then 0 or 1 for the queue, then X for archived. `NONE`: there is no such chat."""
+    """Status, whether messages are queued, whether the chat is archived. `NONE`: there is no such chat."""
 
     NONE = "none"
-    W = "W"
-    R0 = "R0"
-    R1 = "R1"
-    I0 = "I0"
-    I1 = "I1"
-    A0 = "A0"
-    A1 = "A1"
-    E0 = "E0"
-    E1 = "E1"
-    WX = "WX"
-    E0X = "E0X"
-    E1X = "E1X"
-
-
-_LETTERS: Final = {
-    Status.WAITING: "W",
-    Status.RUNNING: "R",
-    Status.INTERRUPTING: "I",
-    Status.REQUIRES_ACTION: "A",
-    Status.ERROR: "E",
-}
+    IDLE = "idle"
+    RUNNING = "running"
+    RUNNING_QUEUED = "running, queued"
+    INTERRUPTING = "interrupting"
+    INTERRUPTING_QUEUED = "interrupting, queued"
+    REQUIRES_ACTION = "requires_action"
+    REQUIRES_ACTION_QUEUED = "requires_action, queued"
+    ERROR = "error"
+    ERROR_QUEUED = "error, queued"
+    IDLE_ARCHIVED = "idle, archived"
+    ERROR_ARCHIVED = "error, archived"
+    ERROR_QUEUED_ARCHIVED = "error, queued, archived"
 
 
 def state_of(status: Status, *, queued: int, archived: bool) -> State:
-    """The state of a chat with this status. A waiting chat has no queue: raises ValueError if it has."""
-    letter = _LETTERS[status]
-    queue = "" if status is Status.WAITING and not queued else str(min(queued, 1))
-    return State(letter + queue + ("X" if archived else ""))
+    """The state of a chat with this status. An idle chat has no queue: raises ValueError if it has."""
+    flags = [status.value, *(["queued"] if queued else []), *(["archived"] if archived else [])]
+    return State(", ".join(flags))
 
 
 class QueuedRow(msgspec.Struct, frozen=True, kw_only=True):
     id: str
-    when: When
+    if_busy: IfBusy
 
 
-def place_in_queue(queue: Sequence[QueuedRow], when: When) -> int:
+def place_in_queue(queue: Sequence[QueuedRow], if_busy: IfBusy) -> int:
     """The index at which a new row goes in: before the first one of a higher rank, hence behind its equals."""
-    higher = (index for index, row in enumerate(queue) if RANK[row.when] > RANK[when])
+    higher = (index for index, row in enumerate(queue) if RANK[row.if_busy] > RANK[if_busy])
     return next(higher, len(queue))
 
 
 class OpenTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """`said` counts the journal rows of all its attempts; `said_before` those that the last takeover found.
+    """The turn that is being answered.
 
-    Only taking the chat over asks for `said`.
+    `journal_rows` counts the rows of all its attempts, and is loaded only to take the chat over;
+    `journal_rows_at_takeover` is what the last takeover counted.
     """
 
     id: str
     kind: TurnKind = "reply"
     message_id: str | None = None
     takeovers: int = 0
-    barren_takeovers: int = 0
-    said: int = 0
-    said_before: int = 0
+    stalled_takeovers: int = 0
+    journal_rows: int = 0
+    journal_rows_at_takeover: int = 0
 
 
 class OpenAttempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +111,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     chat_id: str
-    status: Status = Status.WAITING
+    status: Status = Status.IDLE
     archived: bool = False
     epoch: int = 0
     holder: str | None = None

@@ -1,5 +1,5 @@
-"""Models: the port that the loop calls (port.py) and what stands behind it."""
+"""Models: the port that the loop calls (protocol.py) and what stands behind it."""
 
-from indelible.models.port import Call, CallOptions, Model, PromptMessage
+from indelible.models.protocol import Call, CallOptions, Model, PromptMessage
 
 __all__ = ["Call", "CallOptions", "Model", "PromptMessage"]

@@ -33,13 +33,17 @@ from msgspec.structs import replace
 
 from indelible.clock import Clock, SystemClock
 from indelible.errors import ModelFailed
-from indelible.models.demo import DemoModel
-from indelible.models.failures import get_display_name
-from indelible.models.port import Model
+from indelible.models.failures.classify import get_display_name
+from indelible.models.protocol import Model
+from indelible.models.providers.demo.model import DemoModel
 from indelible.settings import Settings
 
 if TYPE_CHECKING:
-    from indelible.models.http import Http
+    from indelible.models.http.client import Http
+    from indelible.models.http.http_model import WireFormat
+    from indelible.models.providers.anthropic.response import AnthropicWire
+    from indelible.models.providers.openai_chat.response import ChatWire
+    from indelible.models.providers.openai_responses.response import ResponsesWire
 
 DEMO: Final = "demo"
 
@@ -97,8 +101,8 @@ class Catalog:
         """Load what a provider's model needs: half a second that nobody should wait for later. A thread may do it."""
         from genai_prices import data_snapshot  # noqa: PLC0415
 
-        from indelible.models import wires  # noqa: F401, PLC0415
-        from indelible.models.http import Http  # noqa: PLC0415
+        _load_wire_formats()
+        from indelible.models.http.client import Http  # noqa: PLC0415
 
         data_snapshot.get_snapshot()
         self._http = self._http or Http()
@@ -127,18 +131,17 @@ class Catalog:
 
     def _make(self, name: str, provider_name: str, provider: Provider, model: str, place: _Place) -> Model:
         """Only now are aiohttp and the price data loaded: the demo needs neither."""
-        from indelible.models.http import Http  # noqa: PLC0415
+        from indelible.models.http.client import Http  # noqa: PLC0415
+        from indelible.models.http.http_model import HttpModel  # noqa: PLC0415
         from indelible.models.profile import find_profile  # noqa: PLC0415
-        from indelible.models.wire import WireModel  # noqa: PLC0415
-        from indelible.models.wires import make_wire  # noqa: PLC0415
 
         self._http = self._http or Http()
         host = _read_host(place.address)
         speaker = provider_name if place.official or provider.wire != "openai-chat" else host
         is_openai = place.official and provider.wire == provider_name
-        wire = make_wire(provider.wire, official=is_openai, provider=speaker)
+        wire = make_wire_format(provider.wire, official=is_openai, provider=speaker)
         profile = find_profile(provider.wire, model, provider_id=provider.prices if place.official else None)
-        return WireModel(
+        return HttpModel(
             wire,
             provider=speaker,
             name=model if place.official or speaker == host else f"{model}@{host}",
@@ -262,3 +265,24 @@ def _fail_without_key(provider_name: str, variable: str) -> NoReturn:
         kind="missing_key",
         provider=provider_name,
     )
+
+
+def make_wire_format(name: str, *, official: bool, provider: str | None = None) -> WireFormat:
+    """`official`: OpenAI itself is at the other end, and not `provider`, which speaks the same format."""
+    anthropic, responses, chat = _load_wire_formats()
+    match name:
+        case "anthropic":
+            return anthropic()
+        case "openai":
+            return responses()
+        case _:
+            return chat(official=official, provider=provider or name)
+
+
+def _load_wire_formats() -> tuple[type[AnthropicWire], type[ResponsesWire], type[ChatWire]]:
+    """They are imported when a provider is first asked: the demo model needs none of them."""
+    from indelible.models.providers.anthropic.response import AnthropicWire  # noqa: PLC0415
+    from indelible.models.providers.openai_chat.response import ChatWire  # noqa: PLC0415
+    from indelible.models.providers.openai_responses.response import ResponsesWire  # noqa: PLC0415
+
+    return AnthropicWire, ResponsesWire, ChatWire

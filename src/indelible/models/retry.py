@@ -14,7 +14,7 @@ a stream that is running.
 
 Must stay true (tests/models/test_retry.py): the bounds above, for all chances and all failures.
 
-What may be retried at all is decided in failures.py; compacting after an overflow is the loop's.
+What may be retried at all is decided in models/failures/classify.py; compacting after an overflow is the loop's.
 """
 
 from __future__ import annotations

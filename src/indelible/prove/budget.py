@@ -14,10 +14,10 @@ from typing import Any
 from sqlalchemy import Row, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from indelible.machine.decide import MAX_BARREN_TAKEOVERS, MAX_TAKEOVERS
-from indelible.store.engine import begin_read
-from indelible.store.snapshot import load_now
-from indelible.store.tables import attempts, chats, journal, turns, workers
+from indelible.machine.decide import MAX_STALLED_TAKEOVERS, MAX_TAKEOVERS
+from indelible.store.commands.facts import load_now
+from indelible.store.database.engine import begin_read
+from indelible.store.database.tables import attempts, chats, journal, turns, workers
 
 
 class Budget:
@@ -40,7 +40,13 @@ class Budget:
         if self._last_death_at is not None:
             heard_of = heard_of.where(workers.c.heartbeat_at > self._last_death_at)
         is_owed = chats.c.holder.is_not(None) & chats.c.holder.not_in(heard_of)
-        columns = (turns.c.takeovers, turns.c.barren_takeovers, turns.c.said, rows.label("rows"), is_owed.label("owed"))
+        columns = (
+            turns.c.takeovers,
+            turns.c.stalled_takeovers,
+            turns.c.said,
+            rows.label("rows"),
+            is_owed.label("owed"),
+        )
         found = select(*columns).join_from(turns, chats, chats.c.id == turns.c.chat_id)
         async with begin_read(self._engine) as connection:
             running = (await connection.execute(found.where(turns.c.ended_at.is_(None)))).all()
@@ -48,5 +54,5 @@ class Budget:
 
 
 def _is_bearable(turn: Row[Any], deaths: int) -> bool:
-    barren = turn.barren_takeovers if turn.rows == turn.said else 0
-    return bool(turn.takeovers + deaths < MAX_TAKEOVERS and barren + deaths < MAX_BARREN_TAKEOVERS)
+    barren = turn.stalled_takeovers if turn.rows == turn.said else 0
+    return bool(turn.takeovers + deaths < MAX_TAKEOVERS and barren + deaths < MAX_STALLED_TAKEOVERS)

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import msgspec
 
-from indelible.prove.story import Story, describe_message
+from indelible.prove.transcript import ReaderTranscript, describe_message
 
 _CONTEXT: Final = 30
 _SETTLED: Final = ("complete", "interrupted")
@@ -40,8 +40,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     chat_id: str
     sent: Sequence[str]
     stops: int
-    live: Sequence[Story]
-    stored: Story
+    live: Sequence[ReaderTranscript]
+    stored: ReaderTranscript
     messages: Sequence[dict[str, Any]]
     snapshot: dict[str, Any]
     seqs: Sequence[int] | None = None
@@ -101,7 +101,7 @@ def _check_stories(evidence: Evidence) -> Iterator[str]:
                 yield f"{who}: {turn_id} ends {len(turn.outcomes)} times"
 
 
-def _name_stories(evidence: Evidence) -> list[tuple[str, Story]]:
+def _name_stories(evidence: Evidence) -> list[tuple[str, ReaderTranscript]]:
     live = [(f"reader {number}", story) for number, story in enumerate(evidence.live, 1)]
     return [*live, ("a newcomer", evidence.stored)]
 
@@ -166,7 +166,7 @@ def _check_conversation(evidence: Evidence) -> Iterator[str]:
 
 def _check_rest(evidence: Evidence) -> Iterator[str]:
     snapshot = evidence.snapshot
-    wanted: dict[str, Any] = {"status": "waiting", "turn": None, "live": None, "queue": [], "error": None}
+    wanted: dict[str, Any] = {"status": "idle", "turn": None, "live": None, "queue": [], "error": None}
     for name, value in wanted.items():
         if snapshot[name] != value:
             yield f"the chat is not at rest: its {name} is {snapshot[name]!r}"

@@ -32,7 +32,7 @@ from indelible.content import (
     ToolInputStart,
 )
 from indelible.errors import ModelFailed
-from indelible.models.port import Call, PromptMessage
+from indelible.models.protocol import Call, PromptMessage
 from indelible.prove.script import Wish
 from indelible.prove.tools import AGAIN, ONCE
 

@@ -4,8 +4,8 @@ It is forked from a process that has imported everything (multiprocessing's `for
 times as long as everything else that a restart does. Apart from that it is what `indelible serve` is: the same
 application, the same loop, the same signals; and its model is elsewhere, behind HTTP (provider.py).
 
-Its line to whoever started it carries one word back, that it is ready or why not, and then the points at which it
-shall die (points.py). It never outlives whoever started it: when the line breaks, it dies.
+Its line to whoever started it carries one word back, that it is ready or why not, and then the crash_points at which it
+shall die (crash_points.py). It never outlives whoever started it: when the line breaks, it dies.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from indelible.errors import IndelibleError
-from indelible.prove.points import Point, Points, install
+from indelible.prove.crash_points import CrashPoint, CrashPoints, install
 from indelible.prove.sabotage import Sabotage, commit
 from indelible.prove.tools import make_tools
-from indelible.server.application import Server
-from indelible.server.serve import serve
+from indelible.server.app import Server
+from indelible.server.process import serve
 from indelible.settings import ENV_PREFIX, load_settings
 
 _PROXY_SUFFIX: Final = "_PROXY"
@@ -36,7 +36,7 @@ _PROXY_SUFFIX: Final = "_PROXY"
 class Arming(msgspec.Struct, frozen=True):
     """Die when this point is passed for the `count`-th time."""
 
-    point: Point
+    point: CrashPoint
     count: int
 
 
@@ -75,18 +75,18 @@ def run_server(orders: Orders, line: Connection) -> None:
     signal.signal(signal.SIGTERM, _leave)
     _forget_surroundings(orders.directory)
     logging.basicConfig(filename=orders.log, force=True, format="%(asctime)s %(process)d %(levelname)s %(message)s")
-    points = Points()
-    install(points)
+    crash_points = CrashPoints()
+    install(crash_points)
     if orders.sabotage is not None:
         commit(orders.sabotage)
     if orders.arming is not None:
-        points.arm(orders.arming.point, orders.arming.count)
-    threading.Thread(target=_follow, args=(line, points), daemon=True).start()
+        crash_points.arm(orders.arming.point, orders.arming.count)
+    threading.Thread(target=_follow, args=(line, crash_points), daemon=True).start()
     try:
         settings = load_settings(
-            database=orders.database, host="127.0.0.1", port=orders.port, titles=False, **orders.settings
+            database=orders.database, host="127.0.0.1", port=orders.port, auto_titles=False, **orders.settings
         )
-        server = Server(settings, tools=make_tools(orders.notebook, points))
+        server = Server(settings, tools=make_tools(orders.notebook, crash_points))
         serve(server, on_ready=lambda _url: line.send(Ready()))
     except (IndelibleError, ValueError) as error:
         line.send(Unable(str(error)))
@@ -105,10 +105,10 @@ def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
     sys.exit(0)
 
 
-def _follow(line: Connection, points: Points) -> None:
+def _follow(line: Connection, crash_points: CrashPoints) -> None:
     try:
         while True:
             arming: Arming = line.recv()
-            points.arm(arming.point, arming.count)
+            crash_points.arm(arming.point, arming.count)
     except (EOFError, OSError):
         os.kill(os.getpid(), signal.SIGKILL)

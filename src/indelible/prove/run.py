@@ -26,12 +26,12 @@ from msgspec.structs import replace
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from indelible.client import Client
+from indelible.client.client import Client
 from indelible.errors import IndelibleError
 from indelible.prove.budget import Budget
 from indelible.prove.checker import Evidence, Fault, check_chat, check_effects
-from indelible.prove.crowd import Crowd, gather_crowd
-from indelible.prove.killer import WAYS, Killer, Way
+from indelible.prove.fault_injector import WAYS, FaultInjector, Way
+from indelible.prove.population import Population, gather_population
 from indelible.prove.process import Orders
 from indelible.prove.provider import ProofProvider
 from indelible.prove.report import Report, count_replies
@@ -40,12 +40,12 @@ from indelible.prove.script import find_reply
 from indelible.prove.servers import run_servers
 from indelible.prove.tools import SAFE_TOOLS, read_notebook
 from indelible.settings import Settings
-from indelible.store.address import describe, get_sqlite_path, parse_address
-from indelible.store.engine import begin_read, is_sqlite, open_engine
-from indelible.store.migrate import migrate
-from indelible.store.tables import chats, events
+from indelible.store.database.address import describe, get_sqlite_path, parse_address
+from indelible.store.database.engine import begin_read, is_sqlite, open_engine
+from indelible.store.database.migrate import migrate
+from indelible.store.database.tables import chats, events
 
-SHORT_LEASES: Final = {"heartbeat_s": 0.2, "dead_after_s": 0.8}
+SHORT_LEASES: Final = {"heartbeat_interval_s": 0.2, "lease_timeout_s": 0.8}
 _PHRASES: Final = ("Tell me something.", "And then?", "Say it with other words.", "Roll a die.")
 _PATIENCE_S: Final = 60.0
 
@@ -53,7 +53,7 @@ _PATIENCE_S: Final = 60.0
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What to do. Without a database there is a new SQLite file. `seconds` ends the killing sooner.
 
-    `patience_s`: how long after the last kill, and after the leases that it left, a reply may take.
+    `retry_for_s`: how long after the last kill, and after the leases that it left, a reply may take.
     """
 
     seed: int
@@ -64,16 +64,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     short_leases: bool = False
     ways: tuple[Way, ...] = WAYS
     sabotage: Sabotage | None = None
-    patience_s: float = 20.0
+    retry_for_s: float = 20.0
 
     @property
     def settings(self) -> dict[str, Any]:
         return dict(SHORT_LEASES) if self.short_leases else {}
 
     @property
-    def dead_after_s(self) -> float:
-        default = Settings.model_fields["dead_after_s"].default
-        return float(self.settings.get("dead_after_s", default))
+    def lease_timeout_s(self) -> float:
+        default = Settings.model_fields["lease_timeout_s"].default
+        return float(self.settings.get("lease_timeout_s", default))
 
 
 class DatabaseInUse(IndelibleError):
@@ -110,62 +110,64 @@ async def _carry_out(plan: Plan, orders: Orders, on_kill: Callable[[int], None])
         _open(orders.database) as engine,
         ProofProvider() as provider,
         run_servers(provider.instruct(orders), count=1 if alone else 2) as servers,
-        gather_crowd(
+        gather_population(
             [server.url for server in servers], chats=plan.chats, seed=plan.seed, models=provider.models
-        ) as crowd,
+        ) as population,
     ):
         began_s = time.monotonic()
-        killer = Killer(
+        injector = FaultInjector(
             servers,
             Budget(engine),
             seed=plan.seed,
             ways=plan.ways,
-            dead_after_s=plan.dead_after_s,
-            provoke=crowd.stop_a_reply,
+            lease_timeout_s=plan.lease_timeout_s,
+            provoke=population.stop_a_reply,
             on_kill=on_kill,
         )
-        await killer.kill(plan.kills, is_enough=_end_after(plan.seconds, crowd))
-        await crowd.come_to_rest(at_most_s=plan.patience_s + 2 * plan.dead_after_s)
-        evidence, faults = await crowd.testify()
+        await injector.kill(plan.kills, is_enough=_end_after(plan.seconds, population))
+        await population.come_to_rest(at_most_s=plan.retry_for_s + 2 * plan.lease_timeout_s)
+        evidence, faults = await population.testify()
         evidence = [replace(one, seqs=await _load_seqs(engine, one.chat_id)) for one in evidence]
         runs = read_notebook(orders.notebook)
-        faults += [*check_effects(runs, evidence, safe=SAFE_TOOLS), *map(Fault, killer.faults)]
-        counts = {"kills": dict(killer.kills), "tool_runs": len(runs), "seconds": time.monotonic() - began_s}
+        faults += [*check_effects(runs, evidence, safe=SAFE_TOOLS), *map(Fault, injector.faults)]
+        counts = {"kills": dict(injector.kills), "tool_runs": len(runs), "seconds": time.monotonic() - began_s}
         asked = {"model_calls": provider.calls, "cut_calls": provider.drops}
-        report = _judge(plan.seed, crowd, evidence, faults, knew_replies=True, **counts, **asked)
+        report = _judge(plan.seed, population, evidence, faults, knew_replies=True, **counts, **asked)
         if report.is_proof:
-            await crowd.delete_chats()
+            await population.delete_chats()
     return report
 
 
 async def prove_server(url: str, *, seed: int, chats: int, seconds: float, token: str | None = None) -> Report:
     """Use a server that somebody else runs, and see whether everything was kept."""
-    async with Client(url, token=token, patience_s=0) as client:
+    async with Client(url, token=token, retry_for_s=0) as client:
         await client.list_models()  # whoever is not there is told of at once
-    async with gather_crowd([url], chats=chats, seed=seed, phrases=_PHRASES, token=token) as crowd:
+    async with gather_population([url], chats=chats, seed=seed, phrases=_PHRASES, token=token) as population:
         began_s = time.monotonic()
         await asyncio.sleep(seconds)
-        await crowd.come_to_rest(at_most_s=_PATIENCE_S)
-        evidence, faults = await crowd.testify()
+        await population.come_to_rest(at_most_s=_PATIENCE_S)
+        evidence, faults = await population.testify()
         length_s = time.monotonic() - began_s
-        report = _judge(seed, crowd, evidence, faults, knew_replies=False, seconds=length_s)
+        report = _judge(seed, population, evidence, faults, knew_replies=False, seconds=length_s)
         if report.is_proof:
-            await crowd.delete_chats()
+            await population.delete_chats()
     return report
 
 
-def _end_after(seconds: float | None, crowd: Crowd) -> Callable[[], bool]:
+def _end_after(seconds: float | None, population: Population) -> Callable[[], bool]:
     ends_s = None if seconds is None else time.monotonic() + seconds
-    return lambda: crowd.is_disappointed or (ends_s is not None and time.monotonic() > ends_s)
+    return lambda: population.is_disappointed or (ends_s is not None and time.monotonic() > ends_s)
 
 
-def _judge(seed: int, crowd: Crowd, evidence: Sequence[Evidence], faults: Sequence[Fault], **counts: Any) -> Report:
-    witnesses = [witness for member in crowd.members for witness in member.witnesses]
+def _judge(
+    seed: int, population: Population, evidence: Sequence[Evidence], faults: Sequence[Fault], **counts: Any
+) -> Report:
+    witnesses = [reader for member in population.members for reader in member.witnesses]
     return Report(
         seed=seed,
-        chats=len(crowd.members),
+        chats=len(population.members),
         readers=len(witnesses),
-        reconnects=sum(witness.reconnects for witness in witnesses),
+        reconnects=sum(reader.reconnects for reader in witnesses),
         replies=count_replies(evidence),
         words=sum(len(one.stored.text.split()) for one in evidence),
         faults=[*(fault for one in evidence for fault in check_chat(one, find_reply)), *faults],

@@ -18,13 +18,13 @@ from typing import Any, Final, Literal
 
 from indelible.content import ToolStarted
 from indelible.machine.decide import decide
-from indelible.store import append
-from indelible.store.append import Appended, JournalRow
-from indelible.store.journal import Journal, RowStore
-from indelible.store.work import Held
-from indelible.tools.port import ToolCallRecord
+from indelible.store.journal import append
+from indelible.store.journal.append import Appended, JournalRow
+from indelible.store.journal.writer import Journal, RowStore
+from indelible.store.queries.open_turn import Held
+from indelible.tools.tool import ToolCallRecord
+from indelible.worker.chat_runner import ChatRunner
 from indelible.worker.ledger import JournalLedger
-from indelible.worker.runner import Runner
 
 Sabotage = Literal["tell_first", "no_fencing", "no_ledger"]
 
@@ -56,13 +56,13 @@ def _tell_first() -> None:
 
 
 def _no_fencing() -> None:
-    notice = Runner.notice
+    notice = ChatRunner.notice
 
-    def notice_only_stops(self: Runner, held: Held | None) -> None:
+    def notice_only_stops(self: ChatRunner, held: Held | None) -> None:
         if held is not None:
             notice(self, held)
 
-    _put(Runner, "notice", notice_only_stops)
+    _put(ChatRunner, "notice", notice_only_stops)
     _put(sys.modules[decide.__module__], "_check_worker", lambda _snapshot, _command: None)
     _put(append, "_INSERT_POSTGRES", append._INSERT_POSTGRES.replace("WHERE is_open", ""))
 

@@ -24,7 +24,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from indelible.errors import IndelibleError
-from indelible.prove.points import Point
+from indelible.prove.crash_points import CrashPoint
 from indelible.prove.process import Arming, Orders, Ready, Unable, run_server
 
 _START_S: Final = 60.0
@@ -32,8 +32,8 @@ _END_S: Final = 30.0
 _PORTS: Final = range(15_000, 25_000)
 _IMPORTED: Final = [
     "indelible.prove.process",
-    "indelible.models.wires",
-    "indelible.models.wire",
+    "indelible.models.catalog",
+    "indelible.models.http.http_model",
     "indelible.models.profile",
     "sqlalchemy.dialects.postgresql.asyncpg",
     "asyncpg",
@@ -69,7 +69,7 @@ class ServerProcess:
         except (EOFError, OSError):
             return None
 
-    def arm(self, point: Point, count: int) -> None:
+    def arm(self, point: CrashPoint, count: int) -> None:
         self._line.send(Arming(point, count))
 
     def send(self, number: signal.Signals) -> None:
@@ -88,7 +88,7 @@ class ServerProcess:
         self._line.close()
 
 
-class Server:
+class ServerUnderTest:
     """An address, and the process that is there now."""
 
     def __init__(self, orders: Orders) -> None:
@@ -110,7 +110,7 @@ class Server:
         log = self._orders.log
         return "".join(log.read_text().splitlines()[-1:]) if log.exists() else ""
 
-    async def start_doomed(self, point: Point, count: int, *, within_s: float) -> bool:
+    async def start_doomed(self, point: CrashPoint, count: int, *, within_s: float) -> bool:
         """Start it so that it dies at this point. Gives whether it did; either way it is dead then."""
         self._process = ServerProcess(replace(self._orders, arming=Arming(point, count)))
         code = await self._process.wait_for_end(within_s=within_s)
@@ -123,8 +123,8 @@ class Server:
 
 
 @asynccontextmanager
-async def run_servers(orders: Orders, *, count: int) -> AsyncIterator[list[Server]]:
-    servers = [Server(replace(orders, port=port)) for port in find_free_ports(count)]
+async def run_servers(orders: Orders, *, count: int) -> AsyncIterator[list[ServerUnderTest]]:
+    servers = [ServerUnderTest(replace(orders, port=port)) for port in find_free_ports(count)]
     try:
         for server in servers:
             await server.start()

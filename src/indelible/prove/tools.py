@@ -12,8 +12,8 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-from indelible.prove.points import Points
-from indelible.tools.port import Tool, ToolContext, tool
+from indelible.prove.crash_points import CrashPoints
+from indelible.tools.tool import Tool, ToolContext, tool
 
 ONCE: Final = "jot_once"
 AGAIN: Final = "jot_again"
@@ -21,16 +21,16 @@ SAFE_TOOLS: Final = frozenset({AGAIN})
 _TOOL_S: Final = 0.05
 
 
-def make_tools(notebook: Path, points: Points) -> list[Tool[Any, Any]]:
+def make_tools(notebook: Path, crash_points: CrashPoints) -> list[Tool[Any, Any]]:
     async def jot(context: ToolContext) -> str:
-        await points.pass_by("before_effect")
+        await crash_points.pass_by("before_effect")
         line = f"{context.name} {context.idempotency_key}\n"
         handle = os.open(notebook, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(handle, line.encode())
         finally:
             os.close(handle)
-        await points.pass_by("after_effect")
+        await crash_points.pass_by("after_effect")
         await asyncio.sleep(_TOOL_S)
         return f"noted {context.idempotency_key}"
 

@@ -1,6 +1,6 @@
 """Chats over HTTP: the routes of SPEC §6, the feed as server-sent events, a web page, health and metrics.
 
-application.py puts it together, serve.py runs it as a process with signals. Each route reads its request, carries out
+app.py puts it together, process.py runs it as a process with signals. Each route reads its request, carries out
 one command of the machine or one reading of the store, and answers; errors.py of the package says what can go wrong,
-problems.py how it is told.
+problem_details.py how it is told.
 """

@@ -12,15 +12,15 @@ import sys
 from rich.console import Console
 from rich.text import Text as StyledText
 
-from indelible.app import open_app
+from indelible.app.compose import open_app
 from indelible.clock import Clock
-from indelible.models.demo import DemoModel
+from indelible.models.providers.demo.model import DemoModel
 from indelible.settings import Settings
-from indelible.store.address import describe, parse_address
-from indelible.terminal.backstage import Backstage
+from indelible.store.database.address import describe, parse_address
 from indelible.terminal.chat import TerminalChat
 from indelible.terminal.demo_tools import make_demo_tools
 from indelible.terminal.listing import find_chat, list_chats
+from indelible.terminal.loop_thread import LoopThread
 from indelible.terminal.plain import PlainChat
 
 __all__ = ["open_chat", "print_chats"]
@@ -48,21 +48,21 @@ def open_chat(
         tools=make_demo_tools(clock, pace_s=demo_pace_s) if settings.model == demo.name else (),
         clock=clock,
     )
-    with Backstage(opened) as backstage:
-        chat = backstage.run(find_chat(backstage.value, chat_name)) if resume else None
+    with LoopThread(opened) as loop_thread:
+        chat = loop_thread.run(find_chat(loop_thread.value, chat_name)) if resume else None
         if plain or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            filtered = PlainChat(backstage, out=sys.stdout, errors=sys.stderr)
+            filtered = PlainChat(loop_thread, out=sys.stdout, errors=sys.stderr)
             filtered.run(chat, sys.stdin)
             return int(filtered.failed)
         console = Console(highlight=False)
         where = f" · {settings.model} model · {describe(parse_address(settings.database))}"
         console.print(StyledText.assemble(("Indelible", "bold"), (where, "dim")))
-        TerminalChat(backstage, console=console, clock=clock).run(chat)
+        TerminalChat(loop_thread, console=console, clock=clock).run(chat)
     return 0
 
 
 def print_chats(settings: Settings, *, limit: int) -> None:
     """List the user's chats on standard output."""
-    with Backstage(open_app(settings=settings, work=False)) as backstage:
-        lines = backstage.run(list_chats(backstage.value, limit=limit))
+    with LoopThread(open_app(settings=settings, worker=False)) as loop_thread:
+        lines = loop_thread.run(list_chats(loop_thread.value, limit=limit))
     sys.stdout.write("".join(f"{line}\n" for line in lines))

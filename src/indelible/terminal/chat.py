@@ -1,6 +1,6 @@
 """The chat in a terminal: the prompt, its commands, and what Ctrl-C means.
 
-The prompt blocks, with line editing; everything else happens backstage (backstage.py). During a reply Ctrl-C is a
+The prompt blocks, with line editing; everything else happens backstage (loop_thread.py). During a reply Ctrl-C is a
 stop: it is written down like any other command, the worker keeps what was said, and the chat goes on. A second one
 while that happens leaves, and so does Ctrl-C at the prompt. One that comes just after a reply has ended by itself
 was meant for that reply, so it does not leave.
@@ -11,7 +11,7 @@ Must stay true (tests/test_cli.py, a real process on a real pseudo-terminal): af
 and the next message is answered; after `kill -9` a resumed chat goes on. (tests/terminal/test_chat.py): which Ctrl-C
 leaves; what each command does.
 
-How a reply looks is screen.py; what is shown of it is follow.py; without a terminal, plain.py.
+How a reply looks is screen.py; what is shown of it is feed_view.py; without a terminal, plain.py.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from typing import Final, Protocol
 from rich.console import Console
 from rich.text import Text as StyledText
 
-from indelible.app import App, Chat
+from indelible.app.app import App
+from indelible.app.chat import Chat
 from indelible.clock import Clock
 from indelible.content import Message, Role
 from indelible.errors import NotFound, Refused, StoreFailed
-from indelible.store.port import Description, Outcome
-from indelible.terminal.backstage import Backstage
-from indelible.terminal.follow import Follower, begin_chat, describe_blocks
+from indelible.store.protocol import ChatPatch, Outcome
+from indelible.terminal.feed_view import FeedView, begin_chat, describe_blocks
 from indelible.terminal.keyboard import catch_ctrl_c, hush_echo, read_line
 from indelible.terminal.listing import list_chats
-from indelible.terminal.pieces import PROMPT
+from indelible.terminal.loop_thread import LoopThread
 from indelible.terminal.screen import Screen
+from indelible.terminal.widgets import PROMPT
 
 _LATE_STOP_S: Final = 1.0
 _LOOKED_BACK: Final = 50
@@ -62,15 +63,15 @@ class TerminalChat:
     """One session, from the greeting to the farewell."""
 
     def __init__(
-        self, backstage: Backstage[App], *, console: Console, clock: Clock, read_line: ReadLine = read_line
+        self, loop_thread: LoopThread[App], *, console: Console, clock: Clock, read_line: ReadLine = read_line
     ) -> None:
-        self._backstage = backstage
-        self._app = backstage.value
+        self._backstage = loop_thread
+        self._app = loop_thread.value
         self._console = console
         self._clock = clock
         self._read_line = read_line
         self._prompt = _COLOURED_PROMPT if console.color_system else PROMPT
-        self._follower: Follower | None = None
+        self._follower: FeedView | None = None
         self._replied_at_s = -math.inf
         self._is_leaving = False
 
@@ -78,7 +79,7 @@ class TerminalChat:
         """Talk until the user leaves: in this chat, whose end is shown first, or in a new one."""
         self._remark("Say something: “help”, for example. Ctrl-C stops a reply, Ctrl-D leaves, /help lists more.\n")
         if chat is not None:
-            self._follower = Follower(chat, clock=self._clock)
+            self._follower = FeedView(chat, clock=self._clock)
             self._watch()
         while not self._is_leaving:
             line = self._listen()
@@ -133,10 +134,10 @@ class TerminalChat:
 
     async def _follow(self, begin: Callable[[], Awaitable[Outcome]] | None, presses: Presses) -> None:
         sent = None if begin is None else await begin()
-        follower = self._require_chat()
+        feed_view = self._require_chat()
         with Screen(self._console, self._clock) as screen:
-            following = asyncio.create_task(follower.follow(screen, sent))
-            stopping = asyncio.create_task(self._stop(follower.chat, presses))
+            following = asyncio.create_task(feed_view.follow(screen, sent))
+            stopping = asyncio.create_task(self._stop(feed_view.chat, presses))
             try:
                 await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -178,7 +179,7 @@ class TerminalChat:
         if not title:
             self._remark("A title is missing: /title The keeper of Farrow Head\n")
             return
-        self._backstage.run(self._require_chat().chat.describe(Description(title=title)))
+        self._backstage.run(self._require_chat().chat.describe(ChatPatch(title=title)))
         self._remark(f"This chat is “{title}” now.\n")
 
     def _retry(self, _rest: str) -> None:
@@ -192,7 +193,7 @@ class TerminalChat:
         self._watch(begin)
 
     def _continue(self, _rest: str) -> None:
-        self._watch(self._require_chat().chat.go_on().begin)
+        self._watch(self._require_chat().chat.continue_().begin)
 
     def _edit(self, _rest: str) -> None:
         message = self._backstage.run(self._find_last("user"))
@@ -217,7 +218,7 @@ class TerminalChat:
             raise NotFound("There is nothing to do that with.")
         return found
 
-    def _require_chat(self) -> Follower:
+    def _require_chat(self) -> FeedView:
         if self._follower is None:
             raise NotFound("Nothing has been said in this chat yet.")
         return self._follower

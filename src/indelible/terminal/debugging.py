@@ -28,13 +28,14 @@ from rich.segment import Segment
 from rich.text import Text as StyledText
 from rich.tree import Tree
 
-from indelible.app import App, open_app
+from indelible.app.app import App
+from indelible.app.compose import open_app
 from indelible.content import Block, Reasoning, Text, ToolCall, ToolResult
-from indelible.debug.replay import Recording, Replayed, make_recording, replay
 from indelible.errors import Invalid, NotFound
+from indelible.recording.replay import Recording, Replayed, make_recording, replay
+from indelible.recording.storage.export import load_exchange, write_run
+from indelible.recording.storage.protocol import AttemptRecord, AttemptSummary, RecordStore, RunTree, StepTree
 from indelible.settings import Settings
-from indelible.store.record_json import load_exchange, write_run
-from indelible.store.records import AttemptRecord, AttemptSummary, RecordStore, RunTree, StepTree
 from indelible.terminal.listing import find_chat
 from indelible.terminal.markdown import disarm
 
@@ -42,7 +43,7 @@ _COLOURS: Final = {"completed": "green", "error": "red", "failed": "red", "inter
 _SHORT_BODY_CHARS: Final = 1200
 _INDENT: Final = "  "
 _WIDTH_OF_A_PIPE: Final = 10_000_000
-"""More than a body has letters: no line is folded."""
+"""More than a body has letters: no line is assembled."""
 _NOT_PLAIN: Final = re.compile(r"[^\x20-\x7e\n]+")
 
 
@@ -55,13 +56,13 @@ def print_records(
     """Print what was recorded of a chat, or one run of it."""
 
     async def show() -> None:
-        async with open_app(settings=settings, work=False) as app:  # beside whoever works on the database
+        async with open_app(settings=settings, worker=False) as app:  # beside whoever works on the database
             if run_id is not None:
-                await show_run(app.store.records, await find_run(app, run_id), full=full, as_json=as_json)
+                await show_run(app.records, await find_run(app, run_id), full=full, as_json=as_json)
                 return
             title, runs = await load_runs(app, chat_name, limit=limit)
             if as_json:
-                await _print_json(write_runs(app.store.records, runs))
+                await _print_json(write_runs(app.records, runs))
             elif runs:
                 _print(draw_runs(title, runs))
             else:
@@ -96,27 +97,27 @@ def print_replay(settings: Settings, target: str, *, place: str | None, save_to:
 
 async def _find_recording(settings: Settings, run_id: str, place: str | None) -> tuple[str, Recording]:
     """An exchange of a run as it can be replayed, and what it is called."""
-    async with open_app(settings=settings, work=False) as app:
+    async with open_app(settings=settings, worker=False) as app:
         run = await find_run(app, run_id)
         line = choose_attempt(run, place)
-        recording = make_recording(await load_exchange(app.store.records, line), model=run.model)
+        recording = make_recording(await load_exchange(app.records, line), model=run.model)
     if recording is None:
-        raise NotFound(f"Attempt {line.step}.{line.number} has no answer that could be replayed.")
+        raise NotFound(f"ExchangeRecord {line.step}.{line.number} has no answer that could be replayed.")
     return f"{run.id}, attempt {line.step}.{line.number}", recording
 
 
 def _print(shown: RenderableType) -> None:
-    """On a terminal lines are folded; a pipe gets them whole."""
+    """On a terminal lines are assembled; a pipe gets them whole."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _WIDTH_OF_A_PIPE
     console.print(shown)
 
 
-async def _print_json(pieces: AsyncIterable[bytes]) -> None:
+async def _print_json(widgets: AsyncIterable[bytes]) -> None:
     console = Console()
-    async for piece in pieces:
-        console.out(spell_plainly(piece.decode()), end="", highlight=False)
+    async for widget in widgets:
+        console.out(spell_plainly(widget.decode()), end="", highlight=False)
 
 
 def spell_plainly(text: str) -> str:
@@ -130,8 +131,8 @@ async def write_runs(records: RecordStore, runs: Sequence[RunTree]) -> AsyncIter
     for run in runs:
         if run is not runs[0]:
             yield b","
-        async for piece in write_run(records, run):
-            yield piece
+        async for widget in write_run(records, run):
+            yield widget
     yield b"]\n"
 
 
@@ -141,14 +142,14 @@ async def write_runs(records: RecordStore, runs: Sequence[RunTree]) -> AsyncIter
 async def load_runs(app: App, chat_name: str | None, *, limit: int) -> tuple[str, list[RunTree]]:
     """What a chat is called, and its last runs, the oldest first."""
     chat = await find_chat(app, chat_name)
-    records = app.store.records
+    records = app.records
     found = [await records.load_tree(chat.id, run.id) for run in await records.list_runs(chat.id, limit=limit)]
     title = (await app.store.view(chat.id, limit=1)).title
     return f"{chat.id} {title or ''}".rstrip(), [run for run in reversed(found) if run is not None]
 
 
 async def find_run(app: App, run_id: str) -> RunTree:
-    run = await app.store.records.find_tree(app.owner_id, run_id)
+    run = await app.records.find_tree(app.owner_id, run_id)
     if run is None:
         raise NotFound(f"There is no run '{run_id}'. 'indelible debug' lists those of a chat.")
     return run

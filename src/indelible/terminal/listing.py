@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from indelible.app import App, Chat
+from indelible.app.app import App
+from indelible.app.chat import Chat
 from indelible.errors import NotFound
-from indelible.store.listing import ChatSummary
+from indelible.store.queries.listing import ChatSummary
 from indelible.terminal.markdown import disarm
 
 LISTED: Final = 20

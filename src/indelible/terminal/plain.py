@@ -16,24 +16,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TextIO
 
-from indelible.app import App, Chat
+from indelible.app.app import App
+from indelible.app.chat import Chat
 from indelible.content import Part, TextDelta, ToolResult
-from indelible.store.port import Outcome
-from indelible.terminal.backstage import Backstage
-from indelible.terminal.follow import BUSY, Follower, begin_chat
+from indelible.store.protocol import Outcome
+from indelible.terminal.feed_view import BUSY, FeedView, begin_chat
+from indelible.terminal.loop_thread import LoopThread
 from indelible.terminal.markdown import disarm
 
 
 class PlainChat:
     """One session. `failed` says whether any reply of it did."""
 
-    def __init__(self, backstage: Backstage[App], *, out: TextIO, errors: TextIO) -> None:
+    def __init__(self, loop_thread: LoopThread[App], *, out: TextIO, errors: TextIO) -> None:
         self.failed = False
-        self._backstage = backstage
-        self._app = backstage.value
+        self._backstage = loop_thread
+        self._app = loop_thread.value
         self._out = out
         self._errors = errors
-        self._follower: Follower | None = None
+        self._follower: FeedView | None = None
 
     def run(self, chat: Chat | None, lines: Iterable[str]) -> None:
         """Answer each line that is not blank."""
@@ -45,7 +46,7 @@ class PlainChat:
     async def _resume(self, chat: Chat) -> None:
         now = await self._app.feed.snapshot(chat.id)
         is_running = now.status in BUSY
-        self._follower = Follower(chat, clock=self._app.clock, after=None if is_running else now.cursor, shown_turns=1)
+        self._follower = FeedView(chat, clock=self._app.clock, after=None if is_running else now.cursor, shown_turns=1)
         if is_running:
             await self._write(self._follower)
 
@@ -54,15 +55,15 @@ class PlainChat:
             self._follower = await begin_chat(self._app)
         await self._write(self._follower, await self._follower.chat.post(words))
 
-    async def _write(self, follower: Follower, sent: Outcome | None = None) -> None:
+    async def _write(self, feed_view: FeedView, sent: Outcome | None = None) -> None:
         writer = _ReplyWriter(self._out, self._errors)
-        await follower.follow(writer, sent)
+        await feed_view.follow(writer, sent)
         writer.end()
-        self.failed |= follower.status == "error"
+        self.failed |= feed_view.status == "error"
 
 
 class _ReplyWriter:
-    """A stage (follow.py) that is written: one reply, with a blank line after it."""
+    """A stage (feed_view.py) that is written: one reply, with a blank line after it."""
 
     def __init__(self, out: TextIO, errors: TextIO) -> None:
         self._out = out

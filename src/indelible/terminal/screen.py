@@ -1,6 +1,6 @@
 """A reply as it appears in a terminal.
 
-What is shown becomes pieces (assembly.py). Whatever is finished at the top is printed for good; what is still growing
+What is shown becomes pieces (transcript.py). Whatever is finished at the top is printed for good; what is still growing
 is drawn below it, in place, at most twelve times a second and never taller than the window. So the scrollback holds
 the reply exactly once, however long it is and wherever it is stopped. What is announced is drawn at the bottom
 until the reply goes on, and leaves no trace.
@@ -8,7 +8,7 @@ until the reply goes on, and leaves no trace.
 Must stay true (tests/terminal/test_screen.py): at the end every word of the reply is on the screen
 once; a burst of parts costs one frame.
 
-What is shown, and when, is follow.py. A reply that goes into a pipe is plain.py.
+What is shown, and when, is feed_view.py. A reply that goes into a pipe is plain.py.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from rich.style import Style
 
 from indelible.clock import Clock, Timer
 from indelible.content import Part
-from indelible.terminal.assembly import Assembly
 from indelible.terminal.markdown import Line
-from indelible.terminal.pieces import NotePiece, QuotePiece
+from indelible.terminal.transcript import Transcript
+from indelible.terminal.widgets import NoteWidget, QuoteWidget
 
 _FRAME_S: Final = 1 / 12
 _WAITING: Final[Line] = [Segment("…", Style(dim=True))]
 
 
 class Screen:
-    """A stage (follow.py) that is drawn: enter, show, leave."""
+    """A stage (feed_view.py) that is drawn: enter, show, leave."""
 
     def __init__(self, console: Console, clock: Clock) -> None:
         self._console = console
@@ -40,8 +40,8 @@ class Screen:
         self._live = Live(
             console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
         )
-        self._assembly = Assembly()
-        self._announced: NotePiece | None = None
+        self._assembly = Transcript()
+        self._announced: NoteWidget | None = None
         self._next_frame: Timer | None = None
         self._drawn_at_s = clock.monotonic()
 
@@ -82,15 +82,15 @@ class Screen:
         self._draw_soon()
 
     def quote(self, text: str) -> None:
-        self._assembly.add(QuotePiece(text))
+        self._assembly.add(QuoteWidget(text))
         self._draw_soon()
 
     def note(self, text: str) -> None:
-        self._assembly.add(NotePiece(text))
+        self._assembly.add(NoteWidget(text))
         self._draw_soon()
 
     def announce(self, text: str) -> None:
-        self._announced = NotePiece(text)
+        self._announced = NoteWidget(text)
         self._draw_soon()
 
     # --- frames ---
@@ -108,16 +108,16 @@ class Screen:
     def _print_finished(self) -> None:
         """Print what is finished, with a blank line after each piece, and draw the rest below it."""
         finished: list[Line] = []
-        pieces = self._assembly.pieces
-        while pieces:
-            lines = pieces[0].take_finished(self._console)
+        widgets = self._assembly.widgets
+        while widgets:
+            lines = widgets[0].take_finished(self._console)
             if lines:
                 finished += [*lines, []]
-            if not pieces[0].finished:
+            if not widgets[0].finished:
                 break
-            del pieces[0]
+            del widgets[0]
         below = [] if self._announced is None else [self._announced]
-        rendered = [piece.render(self._console) for piece in (*pieces, *below)]
+        rendered = [widget.render(self._console) for widget in (*widgets, *below)]
         growing = [line for lines in rendered if lines for line in (*lines, [])]
         room = max(1, self._console.height - 2)
         with self._console:  # one write, so that nobody sees the screen in between

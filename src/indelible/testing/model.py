@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import cast
 
 from indelible.content import Part, Value
-from indelible.models.port import Call
+from indelible.models.protocol import Call
 from indelible.testing.parts import Hang
 
 Step = Value | Hang | BaseException

@@ -31,7 +31,7 @@ from indelible.content import (
     ToolResult,
     Usage,
 )
-from indelible.models.failures import classify, to_error_part
+from indelible.models.failures.classify import classify, to_error_part
 
 
 class Hang:

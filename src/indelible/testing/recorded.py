@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from indelible.clock import Clock
-from indelible.debug.replay import Recording, ReplayedModel
+from indelible.recording.replay import Recording, ReplayedModel
 
 
 class RecordedModel(ReplayedModel):

@@ -9,7 +9,7 @@ open, and brings the chat to rest; it knows nothing but the database. A call tha
 again by it: its outcome is unknown (P5).
 
 This module needs SQLAlchemy, so `indelible.testing` does not import it by itself. What a chat must look like
-afterwards is wholeness.py.
+afterwards is invariants.py.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from indelible.content import Finish, Message, Part, TextDelta, ToolCall, ToolResult
-from indelible.fold import OUTCOME_UNKNOWN, Collector
+from indelible.content.assemble import OUTCOME_UNKNOWN, PartAssembler
 from indelible.machine.commands import Acquire, Command, FinishInterruption, FinishTurn, Interrupt, StartAttempt
 from indelible.machine.states import Status
-from indelible.store.append import Appended, JournalRow
-from indelible.store.engine import begin_read
-from indelible.store.port import NO_WORDS, Outcome, Words
-from indelible.store.sql import SqlStore
-from indelible.store.tables import attempts, chats, turns
-from indelible.testing.wholeness import StoredChat, load_chat
+from indelible.store.database.engine import begin_read
+from indelible.store.database.tables import attempts, chats, turns
+from indelible.store.journal.append import Appended, JournalRow
+from indelible.store.protocol import NO_WORDS, Outcome, Words
+from indelible.store.sql_store import SqlStore
+from indelible.testing.invariants import StoredChat, load_chat
 
 T = TypeVar("T")
 LAST_WORDS = "(brought to rest)"
-_AT_REST: Final = (Status.WAITING, Status.ERROR)
+_AT_REST: Final = (Status.IDLE, Status.ERROR)
 _OPEN_WORK: Final = (
     select(
         chats.c.status, chats.c.holder, chats.c.epoch, turns.c.id.label("turn_id"), attempts.c.id.label("attempt_id")
@@ -94,12 +94,12 @@ class CrashingStore:
 
 def finish_parts(said: Sequence[Part]) -> list[Part]:
     """What is missing to make an attempt that said this a complete step: answers to its calls, and its end."""
-    collector = Collector()
+    assembler = PartAssembler()
     for part in said:
-        collector.add(part)
-    missing = [call for call in collector.local_calls() if not collector.has_result(call)]
+        assembler.add(part)
+    missing = [call for call in assembler.local_calls() if not assembler.has_result(call)]
     answers: list[Part] = [_answer(call) for call in missing]
-    return answers if collector.finish is not None else [*answers, Finish()]
+    return answers if assembler.finish is not None else [*answers, Finish()]
 
 
 def _answer(call: ToolCall) -> ToolResult:

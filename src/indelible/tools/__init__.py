@@ -1,8 +1,8 @@
-"""Tools: what one is (port.py), its arguments (arguments.py) and its result as text (output.py)."""
+"""Tools: what one is (tool.py), its arguments (schema.py) and its result as text (output.py)."""
 
-from indelible.tools.arguments import BadArguments
 from indelible.tools.output import CutText, cut_text, limit_for, render_output
-from indelible.tools.port import Ledger, Tool, ToolCallRecord, ToolContext, tool
+from indelible.tools.schema import BadArguments
+from indelible.tools.tool import Ledger, Tool, ToolCallRecord, ToolContext, tool
 
 __all__ = [
     "BadArguments",

@@ -5,7 +5,7 @@ every entry in it names a parameter. Then the entries go to the schema, next to 
 they describe, and leave the description. Anything else stays text: a docstring that was read
 half right would tell the model something its author did not write.
 
-Must stay true (tests/tools/test_tool_port.py): a docstring without a clean `Args:` section
+Must stay true (tests/tools/test_tool.py): a docstring without a clean `Args:` section
 comes back word for word, and no entry is both in the description and in the schema.
 """
 

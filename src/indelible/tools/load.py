@@ -15,7 +15,7 @@ from typing import Any
 
 from indelible.content import ToolSpec
 from indelible.errors import Invalid
-from indelible.tools.port import Tool, tool
+from indelible.tools.tool import Tool, tool
 
 
 def load_tools(names: Iterable[str]) -> list[Tool | ToolSpec]:

@@ -14,7 +14,7 @@ UTF-8 and follows the model's window (`limit_for`); a cut never splits a charact
 Must stay true (tests/tools/test_tool_output.py, for arbitrary values): `render_output` returns
 text that encodes; a cut text is a head and a tail of the original, within the limit.
 
-What may be called is port.py; running it, and deciding what is an error, is run.py.
+What may be called is tool.py; running it, and deciding what is an error, is run.py.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from pydantic import BaseModel
 
-from indelible.surrogates import clean_text
+from indelible.content.unicode import clean_text
 
 _TEXTS: Final = (str, bytes, bytearray, memoryview)
 _NUMBERS: Final = (int, float)

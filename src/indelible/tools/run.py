@@ -1,13 +1,13 @@
 """Running the tools that a step asked for.
 
-Each call has a supervisor, and the tool itself runs on a leash (leash.py). A stop or a time limit
+Each call has a supervisor, and the tool itself runs on a task (leash.py). A stop or a time limit
 cuts the tool, never its supervisor: what a tool did is recorded in the ledger and published whatever
 happens around it, in this order:
 
     ledger.starting → `tool_started` → the tool → ledger.settled → `tool_result`
 
 so that after a crash one can tell what never began, what may have happened, and what did. A call that
-was not begun when the stop came is left unanswered here; `seal` answers it. A shutdown or a lost lease
+was not begun when the stop came is left unanswered here; `finalize` answers it. A shutdown or a lost lease
 that cuts a tool leaves the call unsettled, because its outcome is not known: the next worker decides.
 
 All calls run at once, up to a cap; tools that are declared serial take turns among themselves, in call
@@ -31,13 +31,13 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 
 from indelible.clock import Clock
+from indelible.concurrency.scope import CancelScope, Cause
+from indelible.concurrency.tasks import GracefulTask, wait_uncancelled
 from indelible.content import Part, ToolCall, ToolProgress, ToolResult, ToolStarted
 from indelible.errors import StoreFailed
-from indelible.leash import Leash, outlast
-from indelible.scope import Cause, Scope
-from indelible.tools.box import RunHere
 from indelible.tools.output import cut_text, render_output
-from indelible.tools.port import BadArguments, Ledger, Tool, ToolCallRecord, ToolContext
+from indelible.tools.tool import BadArguments, Ledger, Tool, ToolCallRecord, ToolContext
+from indelible.tools.toolset import RunHere
 
 _ENDED_BY_USER: Final = "Interrupted: the user stopped the reply while this tool was running."
 _NOT_BEGUN: Final = "Interrupted: the user stopped the reply before this tool began."
@@ -59,14 +59,14 @@ class ToolMetrics(Protocol):
     def tool_ran(self, name: str, *, seconds: float, size_bytes: int, truncated: bool, is_error: bool) -> None: ...
 
 
-class Outcome(NamedTuple):
+class ToolOutcome(NamedTuple):
     """What a tool's function did: gave a value, or raised. Never an exception in flight."""
 
     value: Any = None
     error: BaseException | None = None
 
 
-class ToolRun:
+class ToolRunner:
     """One step's tools. `publish` also collects; it is never called twice at once."""
 
     def __init__(
@@ -74,7 +74,7 @@ class ToolRun:
         *,
         turn_id: str,
         step: int,
-        scope: Scope,
+        scope: CancelScope,
         publish: Callable[[Part], Awaitable[None]],
         ledger: Ledger | None,
         limits: ToolLimits,
@@ -96,7 +96,7 @@ class ToolRun:
         self._turns = asyncio.Lock()
         self._publishing = asyncio.Lock()
         self._failure: BaseException | None = None
-        self._leashes: set[Leash[Outcome]] = set()
+        self._leashes: set[GracefulTask[ToolOutcome]] = set()
         self._sayings: set[asyncio.Task[None]] = set()
 
     async def run(self, calls: Sequence[tuple[int, RunHere]]) -> None:
@@ -106,10 +106,10 @@ class ToolRun:
             for index, planned in calls
         ]
         try:
-            await outlast(asyncio.gather(*supervisors), self._scope)
+            await wait_uncancelled(asyncio.gather(*supervisors), self._scope)
         finally:
             while self._sayings:
-                await outlast(asyncio.gather(*self._sayings, return_exceptions=True), self._scope)
+                await wait_uncancelled(asyncio.gather(*self._sayings, return_exceptions=True), self._scope)
         if self._failure is not None:
             raise self._failure
 
@@ -138,8 +138,8 @@ class ToolRun:
         """The ledger or the journal failed: no result can be recorded any more, so stop the tools."""
         if self._failure is None:
             self._failure = error
-        for leash in self._leashes:
-            leash.cut()
+        for task in self._leashes:
+            task.cancel()
 
     async def _carry_out(self, index: int, call: ToolCall, tool: Tool) -> None:
         record = ToolCallRecord(
@@ -207,26 +207,26 @@ class ToolRun:
 
         def time_out() -> None:
             nonlocal timed_out
-            timed_out = not leash.was_cut
-            leash.cut()
+            timed_out = not task.was_cancelled
+            task.cancel()
 
         start = _run_async if tool.is_async else _run_in_thread
-        leash = Leash(start(work), name=f"tool {record.name}", grace_s=self._limits.grace_s, clock=self._clock)
-        self._leashes.add(leash)
+        task = GracefulTask(start(work), name=f"tool {record.name}", grace_s=self._limits.grace_s, clock=self._clock)
+        self._leashes.add(task)
         timer = self._clock.call_later(timeout_s, time_out)
-        forget = self._scope.on_cancel(leash.cut)
+        forget = self._scope.on_cancel(task.cancel)
         try:
-            await leash.wait(self._scope)
+            await task.wait(self._scope)
         finally:
             forget()
             timer.cancel()
             context.close()
-            self._leashes.discard(leash)
-        outcome = None if leash.abandoned or leash.task.cancelled() else leash.task.result()
+            self._leashes.discard(task)
+        outcome = None if task.abandoned or task.task.cancelled() else task.task.result()
         if outcome is not None and outcome.error is None:
             return ToolResult(call_id=record.id, name=record.name, output=render_output(outcome.value))
         left = f" It did not stop within {self._limits.grace_s:g} s and was abandoned; it may still be running."
-        left = left if leash.abandoned else ""
+        left = left if task.abandoned else ""
         if timed_out:
             return _error(record, f"Timed out after {timeout_s:g} s.{left}")
         if self._stopped:
@@ -262,30 +262,30 @@ def _describe(error: BaseException | None) -> str:
     return f"{kind}: {text}" if text else kind
 
 
-async def _run_async(work: Callable[[], Coroutine[Any, Any, Any]]) -> Outcome:
+async def _run_async(work: Callable[[], Coroutine[Any, Any, Any]]) -> ToolOutcome:
     try:
-        return Outcome(value=await work())
+        return ToolOutcome(value=await work())
     except (asyncio.CancelledError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        return Outcome(error=error)
+        return ToolOutcome(error=error)
 
 
-async def _run_in_thread(work: Callable[[], Any]) -> Outcome:
+async def _run_in_thread(work: Callable[[], Any]) -> ToolOutcome:
     """Run a plain function in a daemon thread; what it leaves to be awaited is awaited here."""
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[Outcome] = loop.create_future()
+    done: asyncio.Future[ToolOutcome] = loop.create_future()
     context = contextvars.copy_context()
 
-    def deliver(outcome: Outcome) -> None:
+    def deliver(outcome: ToolOutcome) -> None:
         if not done.done():
             done.set_result(outcome)
 
     def target() -> None:
         try:
-            outcome = Outcome(value=context.run(work))
+            outcome = ToolOutcome(value=context.run(work))
         except BaseException as error:  # a thread has nobody else to tell
-            outcome = Outcome(error=error)
+            outcome = ToolOutcome(error=error)
         with contextlib.suppress(RuntimeError):  # the event loop is gone, and so is everybody who waited
             loop.call_soon_threadsafe(deliver, outcome)
 
@@ -293,7 +293,7 @@ async def _run_in_thread(work: Callable[[], Any]) -> Outcome:
     try:
         outcome = await asyncio.shield(done)
     except asyncio.CancelledError:
-        # A thread can not be cancelled. It may look at its scope and return; the leash waits for that.
+        # A thread can not be cancelled. It may look at its scope and return; the task waits for that.
         outcome = await done
     if inspect.isawaitable(outcome.value):
         return await _run_async(lambda: _await(outcome.value))

@@ -8,32 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from indelible.concurrency.scope import CancelScope
 from indelible.content import Message
 from indelible.errors import ModelFailed
-from indelible.loop.callouts import Callouts
-from indelible.loop.compact import summarise
-from indelible.models.port import Model
+from indelible.loop.hooks import Hooks
+from indelible.loop.prompt.compact import summarise
+from indelible.models.protocol import Model
 from indelible.models.retry import RetryPolicy, announce_retry
-from indelible.scope import Scope
-from indelible.worker.scribe import Scribe
-from indelible.worker.setup import WorkerSetup
+from indelible.worker.dependencies import WorkerDependencies
+from indelible.worker.turn_writer import TurnWriter
 
 
 class Compaction:
     """One summary, however many tries it takes."""
 
-    def __init__(self, setup: WorkerSetup, model: Model, scribe: Scribe, scope: Scope, policy: RetryPolicy) -> None:
-        self._setup = setup
+    def __init__(
+        self, deps: WorkerDependencies, model: Model, writer_: TurnWriter, scope: CancelScope, policy: RetryPolicy
+    ) -> None:
+        self._deps = deps
         self._model = model
-        self._scribe = scribe
+        self._scribe = writer_
         self._scope = scope
         self._policy = policy
-        self._started_s = setup.clock.monotonic()
+        self._started_s = deps.clock.monotonic()
         self._failures = 0
 
     async def make(self, messages: Sequence[Message]) -> Message | None:
         """The summary, or None if nothing can be left out. Raises `ModelFailed` when there is no more trying."""
-        settings, clock = self._setup.settings, self._setup.clock
+        settings, clock = self._deps.settings, self._deps.clock
         while True:
             self._scribe.record.begin_step(1)
             try:
@@ -50,16 +52,16 @@ class Compaction:
                 await self._wait_for_retry(failure)
 
     async def _wait_for_retry(self, failure: ModelFailed) -> None:
-        clock = self._setup.clock
+        clock = self._deps.clock
         self._failures += 1
         delay_s = self._policy.decide_retry(
             failed_attempts=self._failures,
             elapsed_s=clock.monotonic() - self._started_s,
             failure=failure,
-            chance=self._setup.chance(),
+            chance=self._deps.chance(),
         )
         if delay_s is None:
             raise failure
         event = announce_retry(failure, attempt=self._failures, delay_s=delay_s, now=clock.now())
         await self._scribe.announce_retry(event)
-        await Callouts(self._scope, clock=clock, grace_s=0.0).ask(clock.sleep, delay_s)
+        await Hooks(self._scope, clock=clock, grace_s=0.0).call_cancellable(clock.sleep, delay_s)

@@ -1,8 +1,8 @@
 """The worker's side of the ledger: a tool call is on disk before the tool runs, and its result before anybody sees it.
 
 Both go through the journal's flusher, each together with the part that tells of it, in one transaction under the
-condition that the attempt is open and ours (store/ledger.py). The loop publishes those parts as well; as they are
-in the journal already, they are not written twice.
+condition that the attempt is open and ours (store/journal/tool_ledger.py). The loop publishes those parts as well; as
+they are in the journal already, they are not written twice.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from indelible.content import Part, ToolResult, ToolStarted
-from indelible.store.journal import JournalWriter
-from indelible.store.ledger import RunKey, RunSettled, RunStarted
-from indelible.tools.port import ToolCallRecord
-from indelible.worker.setup import WorkerMetrics
+from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
+from indelible.store.journal.writer import JournalWriter
+from indelible.tools.tool import ToolCallRecord
+from indelible.worker.dependencies import WorkerMetrics
 
 
 class JournalLedger:

@@ -22,16 +22,16 @@ from datetime import timedelta
 from functools import partial
 from typing import Final, TypeVar
 
+from indelible.concurrency.scope import CancelScope
 from indelible.errors import Lost, NotFound, Refused, Shutdown, StoreFailed
 from indelible.ids import new_id
-from indelible.machine.commands import ActionExpired, Command, Describe, Fail, Release
+from indelible.machine.commands import ActionExpired, Command, Fail, Release, UpdateChat
 from indelible.notify import Notifier, Subscription
-from indelible.scope import Scope
-from indelible.store.port import NO_WORDS, Description, Words
-from indelible.store.work import Held, OpenWork
-from indelible.worker.runner import BROKEN, Runner
-from indelible.worker.setup import WorkerSetup
-from indelible.worker.title import make_title
+from indelible.store.protocol import NO_WORDS, ChatPatch, Words
+from indelible.store.queries.open_turn import Held, OpenWork
+from indelible.worker.chat_runner import BROKEN, ChatRunner
+from indelible.worker.dependencies import WorkerDependencies
+from indelible.worker.titles import make_title
 
 T = TypeVar("T")
 _log: Final = logging.getLogger(__name__)
@@ -48,13 +48,13 @@ _EXPIRED_AT_A_TIME: Final = 100
 class Worker:
     """See the module header. `run` works until `stop` is called; `ready` is set when it has begun."""
 
-    def __init__(self, setup: WorkerSetup, notifier: Notifier) -> None:
+    def __init__(self, deps: WorkerDependencies, notifier: Notifier) -> None:
         self.id: Final = new_id("worker")
         self.ready = asyncio.Event()
-        self._setup = setup
+        self._deps = deps
         self._notifier = notifier
-        self._scope = Scope()
-        self._runners: dict[tuple[str, int], Runner] = {}
+        self._scope = CancelScope()
+        self._runners: dict[tuple[str, int], ChatRunner] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._titling: set[asyncio.Task[None]] = set()
         self._broken: set[tuple[str, int]] = set()
@@ -69,14 +69,14 @@ class Worker:
         self._stirred.set()
 
     async def run(self) -> None:
-        await self._setup.store.beat(self.id)
+        await self._deps.store.beat(self.id)
         with self._notifier.subscribe() as changes:
             async with asyncio.TaskGroup() as group:
                 services = [
                     group.create_task(self._beat(), name="heartbeat"),
                     group.create_task(self._listen(changes), name="listening for changes"),
                     group.create_task(self._clean_up(), name="cleaning up"),
-                    group.create_task(self._setup.journal.run(), name="writing the journal"),
+                    group.create_task(self._deps.journal.run(), name="writing the journal"),
                 ]
                 self.ready.set()
                 await self._watch(group)
@@ -89,11 +89,11 @@ class Worker:
 
     async def _watch(self, group: asyncio.TaskGroup) -> None:
         """Look until the worker is stopped."""
-        settings, clock = self._setup.settings, self._setup.clock
+        settings, clock = self._deps.settings, self._deps.clock
         beaten_s = clock.monotonic()
         while not self._stopping:
             self._stirred.clear()
-            is_beat = clock.monotonic() - beaten_s >= settings.heartbeat_s
+            is_beat = clock.monotonic() - beaten_s >= settings.heartbeat_interval_s
             beaten_s = clock.monotonic() if is_beat else beaten_s
             more = await self._survive(partial(self._look, group), what="looking for work")
             if is_beat:
@@ -102,7 +102,7 @@ class Worker:
             if more:
                 continue
             await clock.sleep(_LOOK_AT_MOST_EVERY_S)
-            timer = clock.call_later(settings.poll_s, self._stirred.set)
+            timer = clock.call_later(settings.poll_interval_s, self._stirred.set)
             try:
                 await self._stirred.wait()
             finally:
@@ -110,7 +110,7 @@ class Worker:
 
     async def _look(self, group: asyncio.TaskGroup) -> bool:
         """One look; whether there may be more to take at once."""
-        store, settings = self._setup.store, self._setup.settings
+        store, settings = self._deps.store, self._deps.settings
         known = dict(self._runners)
         if known:
             held = {(chat.chat_id, chat.epoch): chat for chat in await store.held(self.id)}
@@ -121,20 +121,20 @@ class Worker:
             return False
         taken = await store.acquire(self.id, limit=limit, per_user=settings.user_max_chats)
         for outcome in taken:
-            if outcome.vacant_s is not None and self._setup.metrics is not None:
-                self._setup.metrics.chat_taken(after_s=outcome.vacant_s)
+            if outcome.vacant_s is not None and self._deps.metrics is not None:
+                self._deps.metrics.chat_taken(after_s=outcome.vacant_s)
             self._start(group, outcome.chat_id, outcome.epoch)
         return len(taken) == limit
 
     def _start(self, group: asyncio.TaskGroup, chat_id: str, epoch: int) -> None:
-        runner = Runner(self._setup, self.id, chat_id, epoch, self._scope)
+        runner = ChatRunner(self._deps, self.id, chat_id, epoch, self._scope)
         self._runners[chat_id, epoch] = runner
         self._idle.clear()
         task = group.create_task(self._answer(runner, group), name=f"answering {chat_id}")
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def _answer(self, runner: Runner, group: asyncio.TaskGroup) -> None:
+    async def _answer(self, runner: ChatRunner, group: asyncio.TaskGroup) -> None:
         """The boundary: nothing that goes wrong with one chat is another's trouble."""
         try:
             await runner.run()
@@ -152,7 +152,7 @@ class Worker:
             if not self._runners:
                 self._idle.set()
         for work in runner.finished:
-            if not work.titled and self._setup.settings.titles and not self._stopping:
+            if not work.titled and self._deps.settings.auto_titles and not self._stopping:
                 titling = group.create_task(self._title(work), name=f"a title for {work.chat_id}")
                 self._titling.add(titling)
                 titling.add_done_callback(self._titling.discard)
@@ -160,14 +160,14 @@ class Worker:
 
     async def _end_waits(self) -> None:
         """Chats that have waited in vain for results from outside; whoever comes first ends the wait."""
-        store = self._setup.store
+        store = self._deps.store
         for expired in await store.expired(limit=_EXPIRED_AT_A_TIME):
             end = partial(store.execute, expired.chat_id, ActionExpired(turn_id=expired.turn_id))
             await self._survive(end, what="ending a wait for results")
 
     async def _let_orphans_go(self) -> None:
         """Chats that we hold and do not work on, because something went wrong in between."""
-        for held in await self._setup.store.held(self.id):
+        for held in await self._deps.store.held(self.id):
             if (held.chat_id, held.epoch) not in self._runners:
                 await self._survive(partial(self._let_go, held), what="letting go of a chat")
 
@@ -180,15 +180,15 @@ class Worker:
             command = Fail(epoch=held.epoch, turn_id=held.turn_id)
             words = Words(error=BROKEN, notice=BROKEN["message"])
         with contextlib.suppress(Lost, Refused):
-            await self._setup.store.execute(held.chat_id, command, words)
+            await self._deps.store.execute(held.chat_id, command, words)
         self._broken.discard(lease)
 
     # --- beside ---
 
     async def _beat(self) -> None:
         while True:
-            await self._survive(partial(self._setup.store.beat, self.id), what="the heartbeat")
-            await self._setup.clock.sleep(self._setup.settings.heartbeat_s)
+            await self._survive(partial(self._deps.store.beat, self.id), what="the heartbeat")
+            await self._deps.clock.sleep(self._deps.settings.heartbeat_interval_s)
 
     async def _listen(self, changes: Subscription) -> None:
         while True:
@@ -198,28 +198,28 @@ class Worker:
 
     async def _clean_up(self) -> None:
         """Pack journals, and forget what is too old."""
-        store, clock, settings = self._setup.store, self._setup.clock, self._setup.settings
+        store, clock, settings = self._deps.store, self._deps.clock, self._deps.settings
         while True:
             ended_before = clock.now() - timedelta(seconds=settings.pack_after_s)
             await self._survive(partial(store.pack, ended_before=ended_before, clock=clock), what="packing")
             await self._survive(partial(store.clean_up, dead_for_s=_FORGET_DEAD_AFTER_S), what="cleaning up")
-            if self._setup.recorder is not None:
-                await self._survive(self._setup.recorder.clean_up, what="cleaning up debug records")
+            if self._deps.recorder is not None:
+                await self._survive(self._deps.recorder.clean_up, what="cleaning up debug records")
             await clock.sleep(_CLEAN_UP_EVERY_S)
 
     async def _title(self, work: OpenWork) -> None:
         """Never anybody's trouble: a chat without a title is a chat."""
-        setup = self._setup
+        deps = self._deps
         try:
-            now = await setup.store.work(work.chat_id)
-            messages = await setup.store.path(work.chat_id)
-            with Scope(self._scope) as scope, setup.record(now, kind="title", worker_id=self.id) as record:
-                model = setup.find_model(now.model)
-                title = await make_title(model, messages, scope=scope, clock=setup.clock, record=record)
+            now = await deps.store.work(work.chat_id)
+            messages = await deps.store.path(work.chat_id)
+            with CancelScope(self._scope) as scope, deps.record(now, kind="title", worker_id=self.id) as record:
+                model = deps.find_model(now.model)
+                title = await make_title(model, messages, scope=scope, clock=deps.clock, record=record)
                 record.end("completed")
             if title is not None:
-                words = Words(description=Description(title=title))
-                await setup.store.execute(work.chat_id, Describe(only_untitled=True), words)
+                words = Words(description=ChatPatch(title=title))
+                await deps.store.execute(work.chat_id, UpdateChat(only_untitled=True), words)
         except Exception as error:
             _log.info("%s gets no title: %r", work.chat_id, error)
 
@@ -242,7 +242,7 @@ class Worker:
         self._scope.shutdown()
         for titling in self._titling:
             titling.cancel()
-        deadline = self._setup.clock.call_later(_HAND_OVER_S, self._idle.set)
+        deadline = self._deps.clock.call_later(_HAND_OVER_S, self._idle.set)
         try:
             await self._idle.wait()
         finally:
@@ -252,6 +252,6 @@ class Worker:
 
     async def _leave(self) -> None:
         await self._survive(self._let_orphans_go, what="letting go of chats")
-        if self._setup.recorder is not None:
-            await self._setup.recorder.drain()  # of a worker that is gone others judge: its own last words come first
-        await self._survive(partial(self._setup.store.retire, self.id), what="retiring")
+        if self._deps.recorder is not None:
+            await self._deps.recorder.drain()  # of a worker that is gone others judge: its own last words come first
+        await self._survive(partial(self._deps.store.retire, self.id), what="retiring")

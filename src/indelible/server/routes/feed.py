@@ -7,9 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Header
 from starlette.responses import Response
 
-from indelible.server.office import Asking, OwnChat
-from indelible.server.problems import NotReady
-from indelible.server.stream import FeedResponse
+from indelible.server.dependencies import Context, OwnedChatId
+from indelible.server.problem_details import NotReady
+from indelible.server.sse import FeedResponse
 
 router = APIRouter(tags=["feed"])
 
@@ -19,13 +19,13 @@ router = APIRouter(tags=["feed"])
     response_class=Response,
     responses={200: {"content": {"text/event-stream": {}}, "description": "Events; see docs/feed.md."}},
 )
-async def read_feed(
-    chat_id: OwnChat,
-    caller: Asking,
+async def stream_events(
+    chat_id: OwnedChatId,
+    context: Context,
     after: str | None = None,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> FeedResponse:
     """Server-sent events. Without a cursor: a snapshot, and then what happens. `after=start`: everything there was."""
-    if not caller.office.is_ready:
+    if not context.server_state.is_ready:
         raise NotReady
-    return FeedResponse(caller.feed, chat_id, last_event_id or after, pace=caller.office.pace)
+    return FeedResponse(context.feed, chat_id, last_event_id or after, pace=context.server_state.pace)

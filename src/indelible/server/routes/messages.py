@@ -8,13 +8,13 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from indelible.events import BEGINNING
 from indelible.feed import Cursors
 from indelible.machine import commands
 from indelible.machine.commands import Command
-from indelible.server.bodies import Head, NewMessage, SaidAnew, Turn
-from indelible.server.office import Asking, OwnChat, answer_json, check_name, describe_outcome
-from indelible.store.port import Outcome, Words
+from indelible.machine.events import BEGINNING
+from indelible.server.dependencies import Context, OwnedChatId, answer_json, check_name, describe_outcome
+from indelible.server.schemas import BranchTarget, EditedMessage, ModelChoice, NewMessage
+from indelible.store.protocol import Outcome, Words
 
 router = APIRouter(tags=["messages"])
 
@@ -26,44 +26,46 @@ _SENDS: Final[dict[str, Callable[[], Command]]] = {
 
 
 @router.get("/chats/{chat_id}/messages")
-async def read_messages(
-    chat_id: OwnChat, caller: Asking, before: str | None = None, limit: Annotated[int, Query(ge=1, le=200)] = 50
+async def list_messages(
+    chat_id: OwnedChatId, context: Context, before: str | None = None, limit: Annotated[int, Query(ge=1, le=200)] = 50
 ) -> Response:
     """The active path, oldest first; `next`, given as `before`, leads to what stands above."""
-    positions = await caller.store.positions([chat_id])  # first, so that reading on from there misses nothing
-    page = await caller.store.page(chat_id, before=None if before is None else check_name(before), limit=limit)
+    positions = await context.store.positions([chat_id])  # first, so that reading on from there misses nothing
+    page = await context.store.page(chat_id, before=None if before is None else check_name(before), limit=limit)
     told = {"cursor": Cursors(chat_id).write(positions.get(chat_id, BEGINNING)), "items": page.items}
     return answer_json({**told, "next": page.items[0].id if page.has_more else None})
 
 
 @router.post("/chats/{chat_id}/messages", status_code=202)
-async def send_message(chat_id: OwnChat, body: NewMessage, caller: Asking) -> Response:
+async def send_message(chat_id: OwnedChatId, body: NewMessage, context: Context) -> Response:
     """Say something. When this has answered, the message is safe: in the conversation, or in the queue."""
     words = Words(blocks=body.to_blocks(), model=body.model)
-    return await caller.carry_out(chat_id, _SENDS[body.when](), words, answer=_describe_sent, status=202)
+    return await context.execute(chat_id, _SENDS[body.if_busy](), words, answer=_describe_sent, status=202)
 
 
 @router.post("/chats/{chat_id}/messages/{message_id}/edit", status_code=202)
-async def edit_message(chat_id: OwnChat, message_id: str, body: SaidAnew, caller: Asking) -> Response:
+async def edit_message(chat_id: OwnedChatId, message_id: str, body: EditedMessage, context: Context) -> Response:
     """Say something else instead. What was said before stays, on a branch of its own."""
     words = Words(blocks=body.to_blocks(), model=body.model)
     command = commands.Edit(message_id=message_id)
-    return await caller.carry_out(chat_id, command, words, answer=_describe_sent, status=202)
+    return await context.execute(chat_id, command, words, answer=_describe_sent, status=202)
 
 
 @router.post("/chats/{chat_id}/messages/{message_id}/regenerate", status_code=202)
-async def regenerate_message(chat_id: OwnChat, message_id: str, caller: Asking, body: Turn | None = None) -> Response:
+async def regenerate_message(
+    chat_id: OwnedChatId, message_id: str, context: Context, body: ModelChoice | None = None
+) -> Response:
     """Have a reply written anew, beside the old one."""
     words = Words(model=body.model if body is not None else None)
     command = commands.Regenerate(message_id=message_id)
-    return await caller.carry_out(chat_id, command, words, answer=describe_outcome, status=202)
+    return await context.execute(chat_id, command, words, answer=describe_outcome, status=202)
 
 
-@router.post("/chats/{chat_id}/head")
-async def switch_head(chat_id: OwnChat, body: Head, caller: Asking) -> Response:
+@router.post("/chats/{chat_id}/branch")
+async def switch_branch(chat_id: OwnedChatId, body: BranchTarget, context: Context) -> Response:
     """Go to the branch that ends with this message."""
-    command = commands.SwitchHead(message_id=body.message_id)
-    return await caller.carry_out(chat_id, command, answer=describe_outcome)
+    command = commands.SwitchBranch(message_id=body.message_id)
+    return await context.execute(chat_id, command, answer=describe_outcome)
 
 
 def _describe_sent(outcome: Outcome) -> dict[str, Any]:

@@ -8,7 +8,7 @@ export class Chat {
   constructor(id) {
     this.id = id;
     this.title = null;
-    this.status = "waiting";
+    this.status = "idle";
     this.turn = null;
     this.error = null;
     this.retry = null;

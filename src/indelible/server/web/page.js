@@ -178,7 +178,7 @@ function drawState() {
   $("stop").hidden = !chat?.busy;
   $("stop").disabled = chat?.status === "interrupting";
   $("retry").hidden = chat?.status !== "error";
-  $("go-on").hidden = !(chat?.status === "waiting" && said?.role === "assistant" && said.partial);
+  $("go-on").hidden = !(chat?.status === "idle" && said?.role === "assistant" && said.partial);
   $("problem").hidden = !trouble;
   $("problem").textContent = trouble;
   drawQueue(chat?.queue ?? []);

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from indelible.content import Block, File, Reasoning, Role, Text, ToolCall, ToolResult, ToolSpec
 from indelible.errors import ModelFailed
-from indelible.models.port import Call, CallOptions, PromptMessage
+from indelible.models.protocol import Call, CallOptions, PromptMessage
 from indelible.testing.provider.anthropic_reply import AnthropicReply
 from indelible.testing.provider.dialect import CREATED_AT, Asked, ReplyWriter
 from indelible.testing.provider.events import encode_json

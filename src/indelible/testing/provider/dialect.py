@@ -1,9 +1,9 @@
 """A wire from the provider's side: how requests are understood and replies are written.
 
-The client's side of the same three wires is models/wire.py, and the two share no code: a mistake there must not be
-answered by the same mistake here. A `Dialect` is pure. It turns the JSON of a request into an `Asked`, judges whether
-the real provider would take such a history, and opens a `ReplyWriter` that turns parts into events, one by one. The
-writer remembers what it wrote, so the same object also gives the whole reply for a request that does not stream.
+The client's side of the same three wires is models/http/http_model.py, and the two share no code: a mistake there must
+not be answered by the same mistake here. A `Dialect` is pure. It turns the JSON of a request into an `Asked`, judges
+whether the real provider would take such a history, and opens a `ReplyWriter` that turns parts into events, one by one.
+The writer remembers what it wrote, so the same object also gives the whole reply for a request that does not stream.
 
 What has no place on a wire (a model's warnings, a provider's own tools in Chat Completions) is left out.
 
@@ -19,7 +19,7 @@ import msgspec
 
 from indelible.content import Part, ToolSpec
 from indelible.errors import ModelFailed
-from indelible.models.port import Call, CallOptions, PromptMessage
+from indelible.models.protocol import Call, CallOptions, PromptMessage
 from indelible.testing.provider.refusals import Refusal
 
 CREATED_AT: Final = 1_767_225_600

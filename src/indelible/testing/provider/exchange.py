@@ -21,10 +21,10 @@ import msgspec
 from aiohttp import web
 
 from indelible.content import Finish, Part, StreamError
+from indelible.content.assemble import assemble
 from indelible.errors import ModelFailed
-from indelible.fold import fold
-from indelible.models.failures import classify
-from indelible.models.port import Call, Model, PromptMessage
+from indelible.models.failures.classify import classify
+from indelible.models.protocol import Call, Model, PromptMessage
 from indelible.testing.provider.bend import Body, Severed, bend
 from indelible.testing.provider.dialect import Asked, ReplyWriter
 from indelible.testing.provider.events import encode_json
@@ -63,7 +63,7 @@ class Backstage:
         self.stored: dict[str, list[PromptMessage]] = {}
 
 
-class Exchange:
+class ProviderExchange:
     """`response` is the answer, once its head was sent."""
 
     def __init__(self, stage: Backstage, request: web.Request) -> None:
@@ -208,7 +208,7 @@ class Exchange:
         """Keep the response if it is complete: all that was said but the instructions, which hold only once."""
         finish = said[-1]
         if isinstance(finish, Finish):
-            reply = PromptMessage(role="assistant", blocks=fold(said))
+            reply = PromptMessage(role="assistant", blocks=assemble(said))
             history = [*call.messages[len(asked.instructions) :], reply]
             self._stage.stored[finish.response_id or reply_id] = history
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from indelible.content import Block, File, Reasoning, Text, ToolCall, ToolResult, ToolSpec
-from indelible.models.port import Call, CallOptions
+from indelible.models.protocol import Call, CallOptions
 from indelible.testing.provider.dialect import Asked, ReplyWriter
 from indelible.testing.provider.openai import OpenAI, refuse_missing
 from indelible.testing.provider.openai_chat_reply import ChatReply

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from indelible.content import Block, File, Reasoning, Text, ToolCall, ToolResult, ToolSpec
-from indelible.models.port import Call, CallOptions, PromptMessage
+from indelible.models.protocol import Call, CallOptions, PromptMessage
 from indelible.testing.provider.dialect import Asked, ReplyWriter
 from indelible.testing.provider.events import encode_json
 from indelible.testing.provider.openai import OpenAI, refuse_missing

@@ -217,8 +217,8 @@ class ResponsesReply:
             event = b"response.reasoning_summary_text.delta"
             self._reasonings[part.id] = _Item(index, body, event, {"summary_index": 0})
         item = self._reasonings[part.id]
-        if sealed := (part.metadata or {}).get("encrypted_content") or part.signature:
-            item.body["encrypted_content"] = sealed
+        if finalized := (part.metadata or {}).get("encrypted_content") or part.signature:
+            item.body["encrypted_content"] = finalized
         if isinstance(part, ReasoningDelta) and part.delta:
             if not item.pieces:
                 place = {"part": {"type": "summary_text", "text": ""}, **item.place}

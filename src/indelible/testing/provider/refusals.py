@@ -2,8 +2,8 @@
 
 A `Refusal` is the same for all; each wire writes it in its own form. It has two sources: a request that is wrong, and a
 model that failed. A failure's kind becomes the status, type and code that the real provider would use for it, so that
-whoever reads it (models/failures.py) finds the same kind again. Anthropic tells some kinds by words alone; those words
-are put before the failure's own.
+whoever reads it (models/failures/classify.py) finds the same kind again. Anthropic tells some kinds by words alone;
+those words are put before the failure's own.
 
 Must stay true (tests/testing/test_provider_failures.py): on every wire, before the stream and inside it, a failure is
 read back as the kind that it was, as far as its provider has a word for it.

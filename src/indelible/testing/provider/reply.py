@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final, Literal
 
 from indelible.content import Finish, Part, StreamError
-from indelible.models.failures import classify
+from indelible.models.failures.classify import classify
 from indelible.testing.provider.anthropic import AnthropicDialect
 from indelible.testing.provider.dialect import Asked, Dialect
 from indelible.testing.provider.openai_chat import ChatDialect

@@ -24,10 +24,10 @@ from typing import Any, Final, Self
 
 from aiohttp import web
 
-from indelible.models.port import Model
+from indelible.models.protocol import Model
 from indelible.testing.model import Script, ScriptedModel, ScriptEnded
 from indelible.testing.provider.events import encode_json
-from indelible.testing.provider.exchange import Backstage, Exchange, SeenRequest
+from indelible.testing.provider.exchange import Backstage, ProviderExchange, SeenRequest
 from indelible.testing.provider.faults import Fault
 from indelible.testing.provider.refusals import Refusal
 from indelible.testing.provider.reply import DIALECTS, WireName
@@ -130,7 +130,7 @@ class SimulatedProvider:
         task = asyncio.current_task()
         assert task is not None
         self._answering.add(task)
-        exchange = Exchange(self._stage, request)
+        exchange = ProviderExchange(self._stage, request)
         try:
             return await exchange.answer()
         except ScriptEnded as error:

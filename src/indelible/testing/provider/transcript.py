@@ -18,7 +18,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from indelible.content import Block, File, Role, Text, ToolCall, ToolResult
-from indelible.models.port import PromptMessage
+from indelible.models.protocol import PromptMessage
 from indelible.testing.provider.refusals import Refusal
 
 _ONE_MESSAGE: Final = frozenset({"assistant", "tool"})

@@ -1,0 +1,1 @@
+"""The library: `indelible.open`, and what it gives."""

@@ -1,0 +1,222 @@
+"""The composition root of the library: every part is put together here, and started and ended in order.
+
+`worker` and `recording` do not know each other, nor do `worker` and `feed`; this is the one place that joins them.
+With SQLite one program works on a file at a time; `worker=False` opens it beside one, to read and to send.
+
+Must stay true (tests/app/test_app.py): what `open` started has ended when it returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from indelible.app.app import App
+from indelible.clock import Clock, SystemClock
+from indelible.feed import Feed, FeedMetrics, Tail
+from indelible.models.catalog import DEMO, Catalog
+from indelible.models.protocol import Model
+from indelible.notify import LocalNotifier, Notifier, PostgresNotifier
+from indelible.recording.recorder import DebugMetrics, DebugRecorder
+from indelible.recording.storage.sql_records import SqlRecords
+from indelible.settings import Settings, load_settings
+from indelible.store.database.file_lock import exclusive_file_lock
+from indelible.store.journal.append import JournalRow
+from indelible.store.journal.writer import Journal, JournalMetrics
+from indelible.store.sql_store import SqlStore, StoreLimits
+from indelible.tools.toolset import AnyTool, Toolset
+from indelible.worker import Worker, WorkerDependencies
+from indelible.worker.dependencies import WorkerMetrics
+
+
+class AppMetrics(WorkerMetrics, FeedMetrics, JournalMetrics, DebugMetrics, Protocol):
+    """Everything that is counted; metrics.py has the one that ships."""
+
+
+@asynccontextmanager
+async def open_app(
+    database: str | Path | None = None,
+    *,
+    model: str | Model | None = None,
+    models: Mapping[str, Model] | None = None,
+    tools: Sequence[AnyTool] = (),
+    client_tools: Sequence[AnyTool] = (),
+    user: str = "local",
+    settings: Settings | None = None,
+    worker: bool = True,
+    clock: Clock | None = None,
+    metrics: AppMetrics | None = None,
+) -> AsyncIterator[App]:
+    """Open a database, new or not, and answer the chats in it until the end of the block.
+
+    database: a file, or a URL such as `postgresql://user:password@host/name`. Otherwise the setting.
+    model: who answers: a name, or a model of your own. Otherwise the setting. models: further ones of your own, by the
+        name under which a message or a retry may ask for them.
+    tools: typed functions or tools that the model may call. client_tools: those that you run yourself; a reply
+        stops for them, and `chat.submit_tool_results` goes on with it.
+    user: the name under which the chats of this program are kept.
+    worker: whether to answer. Without it the database is only read and written to, and somebody else answers.
+    """
+    clock = clock or SystemClock()
+    settings = settings or load_settings()
+    if isinstance(model, str):
+        settings = settings.model_copy(update={"model": model})
+    where = database if database is not None else settings.database
+    body_error: Exception | None = None
+    try:
+        async with AsyncExitStack() as stack:
+            catalog = Catalog(settings, clock=clock)
+            stack.push_async_callback(catalog.aclose)
+            if worker and any(name != DEMO for name in (settings.model, *settings.models)):
+                await asyncio.to_thread(catalog.load)
+            find = partial(_find, own=model, models=models or {}, settings=settings, catalog=catalog)
+            parts = await _put_together(
+                stack,
+                where,
+                find=find,
+                tools=tools,
+                client_tools=client_tools,
+                settings=settings,
+                worker=worker,
+                clock=clock,
+                metrics=metrics,
+            )
+            try:
+                names = list(dict.fromkeys([*(models or ()), *catalog.list_names()]))
+                yield App(*parts, clock=clock, owner_id=await parts[0].ensure_user(user), models=names)
+            except Exception as error:
+                body_error = error
+                raise
+    except BaseExceptionGroup as group:
+        if group.exceptions != (body_error,):
+            raise
+    if body_error is not None:
+        raise body_error  # as it was raised, not as one of a group
+
+
+async def _put_together(
+    stack: AsyncExitStack,
+    where: str | Path,
+    *,
+    find: Callable[[str | None], Model],
+    tools: Sequence[AnyTool],
+    client_tools: Sequence[AnyTool],
+    settings: Settings,
+    worker: bool,
+    clock: Clock,
+    metrics: AppMetrics | None,
+) -> tuple[SqlStore, Feed]:
+    """Start everything; the stack ends it in the reverse order: readers, worker, services, database, lock."""
+    if worker:
+        Toolset(tools, client=client_tools)  # whatever is wrong with them is told now, and not by the first reply
+        stack.enter_context(exclusive_file_lock(where))
+    notifier: Notifier = LocalNotifier()
+    store = await stack.enter_async_context(
+        SqlStore.open(
+            where,
+            lease_timeout_s=settings.lease_timeout_s,
+            limits=StoreLimits(queued=settings.queue_max, message_bytes=settings.message_max_bytes),
+            on_committed=lambda chat_id: notifier.notify([chat_id]),
+        )
+    )
+    records = SqlRecords(store.engine)
+    store.before_delete = partial(records.forget_chat, clock=clock)
+    alone = store.url.get_backend_name() == "sqlite"
+    if not alone:
+        notifier = PostgresNotifier(store.url, clock=clock)
+    tail = Tail()
+    feed = Feed(store, notifier, tail, clock=clock, metrics=metrics)
+    services = await stack.enter_async_context(asyncio.TaskGroup())
+    running = [services.create_task(notifier.run(), name="hints"), services.create_task(feed.run(), name="feed")]
+    stack.callback(lambda: [task.cancel() for task in running])
+    if worker:
+        if alone:
+            await store.retire_all()
+        recorder = DebugRecorder(
+            records,
+            mode=settings.debug,
+            kept_s=settings.debug_retention_s,
+            lease_timeout_s=settings.lease_timeout_s,
+            clock=clock,
+            metrics=metrics,
+        )
+        running.append(services.create_task(recorder.run(), name="debug records"))
+        stack.push_async_callback(recorder.drain)
+        made = make_worker(
+            store,
+            notifier,
+            tail,
+            settings=settings,
+            clock=clock,
+            find=find,
+            tools=tools,
+            client_tools=client_tools,
+            metrics=metrics,
+            recorder=recorder,
+        )
+        working = services.create_task(made.run(), name="worker")
+        stack.push_async_callback(_wait_for, working)
+        stack.callback(made.stop)
+        await made.ready.wait()
+    stack.callback(feed.close)
+    return store, feed
+
+
+def _find(
+    name: str | None, *, own: str | Model | None, models: Mapping[str, Model], settings: Settings, catalog: Catalog
+) -> Model:
+    if name is None and own is not None and not isinstance(own, str):
+        return own
+    wanted = name or settings.model
+    return models[wanted] if wanted in models else catalog.find(wanted)
+
+
+async def _wait_for(task: asyncio.Task[None]) -> None:
+    await asyncio.wait([task])
+
+
+def make_worker(
+    store: SqlStore,
+    notifier: Notifier,
+    tail: Tail,
+    *,
+    settings: Settings,
+    clock: Clock,
+    find: Callable[[str | None], Model],
+    tools: Sequence[AnyTool] = (),
+    client_tools: Sequence[AnyTool] = (),
+    metrics: AppMetrics | None = None,
+    recorder: DebugRecorder | None = None,
+) -> Worker:
+    """A worker and its journal. Readers are told of what was committed: here by the tail, elsewhere by a hint."""
+
+    def tell_readers(rows: Sequence[JournalRow]) -> None:
+        tail.committed(rows)
+        notifier.notify_saying(tail.name_chats(rows))
+
+    journal = Journal(
+        store,
+        clock=clock,
+        on_committed=tell_readers,
+        interval_s=settings.journal_interval_s,
+        flush_bytes=settings.journal_flush_max_bytes,
+        limit_bytes=settings.journal_max_pending_bytes,
+        metrics=metrics,
+    )
+    setup = WorkerDependencies(
+        store=store,
+        journal=journal,
+        tail=tail,
+        clock=clock,
+        settings=settings,
+        find_model=find,
+        tools=tools,
+        client_tools=client_tools,
+        metrics=metrics,
+        recorder=recorder,
+    )
+    return Worker(setup, notifier)

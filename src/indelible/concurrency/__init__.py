@@ -1,0 +1,1 @@
+"""Cancelling work with a cause, and waiting for work that must end."""

@@ -1,0 +1,177 @@
+"""Work that can be cut short, and is let go if it will not end.
+
+A model that is being read and a tool that is running are foreign code. They are asked to stop by
+cancelling their task, and get a grace time to do so; whoever ignores that is *abandoned*: it may
+run on to no effect, but nobody waits for it any longer. Python can not end a task or a thread by
+force, so this is the most that can be promised: a stop always comes through.
+
+`wait_uncancelled` is how the loop waits for anything: to its very end, however often the waiting task is
+cancelled. asyncio's cancellation has no cause; on a live scope it is a shutdown, so that is what the
+scope is told, and the `CancelledError` goes on its way once the work has ended. If the scope was
+interrupted already, the cancellation is part of that interrupt and the scope speaks for it.
+
+Must stay true (tests/concurrency/test_tasks.py): `wait` always returns after the grace time; work is never
+left running without either an owner or a place in the list of the abandoned.
+
+Two more tools are for work that must not stop half-way. A task that is cancelled in the middle of a transaction
+leaves the driver in the middle of a statement; on SQLite a cursor that is still referenced keeps the transaction
+alive, and with it the one write lock, until it is collected (measured). So each call of the store runs in a task of
+its own (`run_to_completion`), and a cancelled caller waits for its end first. What a thread does in one go needs no
+task, only a future that refuses to be cancelled: `UncancellableFuture` (tests/store/test_run_to_completion.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Generic, ParamSpec, TypeVar
+
+from indelible.clock import Clock, Timer
+from indelible.concurrency.scope import CancelScope
+
+_log: Final = logging.getLogger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_abandoned: Final[set[asyncio.Task[Any]]] = set()
+
+
+class GracefulTask(Generic[T]):
+    """Runs `work` in a task of its own."""
+
+    def __init__(self, work: Coroutine[Any, Any, T], *, name: str, grace_s: float, clock: Clock) -> None:
+        self.abandoned = False
+        self._cancelled = False
+        self._grace_s = grace_s
+        self._clock = clock
+        self._grace: Timer | None = None
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.task = asyncio.create_task(work, name=name)
+        self.task.add_done_callback(self._end)
+
+    def cancel(self) -> None:
+        """Ask the work to stop, once, and give it the grace time.
+
+        Work that asks for its own end is asked only when it waits next: what it does until then counts.
+        """
+        if self._cancelled or self.task.done():
+            return
+        self._cancelled = True
+        self.start_deadline()
+        if asyncio.current_task() is self.task:
+            asyncio.get_running_loop().call_soon(self.task.cancel)
+        else:
+            self.task.cancel()
+
+    @property
+    def was_cancelled(self) -> bool:
+        return self._cancelled
+
+    def start_deadline(self) -> None:
+        """From now on the work has only the grace time left."""
+        if self._grace is None and not self.task.done():
+            self._grace = self._clock.call_later(self._grace_s, self._abandon)
+
+    def stop_deadline(self) -> None:
+        """The work does something now that has to be waited for."""
+        if self._grace is not None:
+            self._grace.cancel()
+            self._grace = None
+
+    async def wait(self, scope: CancelScope) -> None:
+        """Wait until the work has ended or was abandoned."""
+        await wait_uncancelled(self._ended, scope)
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        _mark_seen(task)
+        self.stop_deadline()
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def _abandon(self) -> None:
+        if self.task.done():
+            return
+        self.abandoned = True
+        _abandoned.add(self.task)
+        self.task.add_done_callback(_forget)
+        _log.warning("%s did not stop within %g s and was abandoned", self.task.get_name(), self._grace_s)
+        self._ended.set_result(None)
+
+
+async def wait_uncancelled(work: asyncio.Future[Any], scope: CancelScope) -> None:
+    """Wait until `work` is done, whoever cancels us meanwhile. The result is the caller's to take."""
+    task = asyncio.current_task()
+    assert task is not None
+    cancelling = task.cancelling()
+    cancellation: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            cancellation = error
+            scope.shutdown()
+    if cancellation is not None:
+        if not scope.interrupted:
+            _mark_seen(work)
+            raise cancellation
+        while task.cancelling() > cancelling:
+            task.uncancel()
+
+
+async def let_cancellation_through(scope: CancelScope) -> None:
+    """A cancellation that was asked for while we were running comes now, rather than at the next await."""
+    task = asyncio.current_task()
+    assert task is not None
+    if task.cancelling():
+        pause: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(pause.set_result, None)
+        await wait_uncancelled(pause, scope)
+
+
+def _mark_seen(work: asyncio.Future[Any]) -> None:
+    """asyncio complains about an exception that nobody took; here the scope may speak for it."""
+    if not work.cancelled():
+        work.exception()
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    _abandoned.discard(task)
+    if not task.cancelled() and task.exception() is not None:
+        _log.warning("abandoned %s failed: %r", task.get_name(), task.exception())
+
+
+# --- work that must not stop half-way ---
+
+
+class UncancellableFuture(asyncio.Future[T]):
+    """What a thread will bring in any case. Whoever is cancelled while waiting for it is told so when it has come."""
+
+    def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002  (asyncio's)
+        return False
+
+
+def run_to_completion(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Let a cancelled caller wait until the work has ended. What it came to is then told to nobody."""
+
+    @functools.wraps(method)
+    async def run(*arguments: P.args, **named: P.kwargs) -> T:
+        task = asyncio.create_task(method(*arguments, **named))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await _wait_for_end(task)
+            raise
+
+    return run
+
+
+async def _wait_for_end(task: asyncio.Task[Any]) -> None:
+    """Wait for the end, however often we are cancelled. The caller raises its cancellation."""
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            continue
+    _mark_seen(task)

@@ -1,0 +1,360 @@
+"""From the parts of a stream to the blocks of a message.
+
+`assemble` is raw: it says what had come, no more. `finalize` turns that into something that may stand
+in a history for ever: it ends open reasoning, drops what is empty, and answers every open call.
+A step that is saved is always
+
+    step.blocks == finalize(assemble(parts), reason, at)
+
+whoever saves it: the live loop, or somebody who finds the parts in the journal after a crash.
+Both call these two pure functions, so a reply can not come out differently for having crashed.
+That is also why they live here, below the store, and not in the loop that uses them most.
+
+Blocks stand in stream order. Results of local tools come after them, in the order of their calls,
+whenever they settled; results of provider-executed tools stay where they came. `tool_started` only
+marks its call, so that `finalize` does not tell the model that a call was not run when it was (P5).
+`tool_progress`, `warning`, `error` and `keep_alive` leave no trace. Neighbouring deltas of one block
+may be merged without changing the outcome: the journal does.
+
+Must stay true (tests/content/test_assemble.py, tests/loop/test_stop_everywhere.py): the equation above at
+every prefix of every stream; every local call has exactly one result after `finalize` with a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from indelible.content import (
+    Block,
+    File,
+    Finish,
+    KeepAlive,
+    Message,
+    Metadata,
+    Part,
+    PartialReason,
+    Reasoning,
+    ReasoningDelta,
+    ReasoningEnd,
+    ReasoningStart,
+    Source,
+    StreamError,
+    StreamWarning,
+    Text,
+    TextDelta,
+    TextEnd,
+    TextStart,
+    ToolCall,
+    ToolInputDelta,
+    ToolInputEnd,
+    ToolInputStart,
+    ToolProgress,
+    ToolResult,
+    ToolStarted,
+    Usage,
+)
+
+UNANSWERED: Final[dict[PartialReason, str]] = {
+    "interrupted": "Interrupted: the user stopped the reply before this call was run.",
+    "crashed": "Not run: the server stopped before this call was run.",
+    "handed_over": "Not run: the server was restarted before this call was run.",
+    "failed": "Not run: the reply broke off before this call was run.",
+    "edited": "Not run: the conversation was edited before this call was run.",
+    "length": "Not run: the reply reached its length limit before it was complete.",
+}
+"""What the model reads as the result of a call that was never started."""
+
+OUTCOME_UNKNOWN: Final = (
+    "Outcome unknown: this call was started, but its result was lost. It may or may not have taken effect."
+)
+"""What the model reads as the result of a call that was started and never settled."""
+
+
+class _OpenText:
+    __slots__ = ("chunks", "metadata")
+
+    def __init__(self) -> None:
+        self.chunks: list[str] = []
+        self.metadata: Metadata | None = None
+
+    def build(self) -> Text:
+        return Text(text="".join(self.chunks), metadata=self.metadata)
+
+
+class _OpenReasoning:
+    __slots__ = ("chunks", "ended_at", "metadata", "signature", "started_at")
+
+    def __init__(self) -> None:
+        self.chunks: list[str] = []
+        self.signature: str | None = None
+        self.metadata: Metadata | None = None
+        self.started_at: datetime | None = None
+        self.ended_at: datetime | None = None
+
+    def note(self, part: ReasoningStart | ReasoningDelta | ReasoningEnd) -> None:
+        """Provider metadata is replaced only by non-empty metadata."""
+        self.signature = part.signature or self.signature
+        self.metadata = part.metadata or self.metadata
+
+    def build(self) -> Reasoning:
+        return Reasoning(
+            text="".join(self.chunks),
+            signature=self.signature,
+            started_at=self.started_at,
+            ended_at=self.ended_at,
+            metadata=self.metadata,
+        )
+
+
+class _OpenCall:
+    __slots__ = ("chunks", "closed", "complete", "start", "started")
+
+    def __init__(self, start: ToolInputStart) -> None:
+        self.start = start
+        self.chunks: list[str] = []
+        self.closed = False
+        self.started = False
+        self.complete: ToolCall | None = None
+
+    def build(self) -> ToolCall:
+        call = self.complete or ToolCall(
+            id=self.start.id,
+            name=self.start.name,
+            arguments="".join(self.chunks),
+            provider_executed=self.start.provider_executed,
+            standalone=self.start.standalone,
+        )
+        return replace(call, started=True) if self.started else call
+
+
+class _Whole:
+    """A block that came in one piece."""
+
+    __slots__ = ("block",)
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+
+    def build(self) -> Block:
+        return self.block
+
+
+class PartAssembler:
+    """Folds parts one by one, while they come."""
+
+    def __init__(self) -> None:
+        self.finish: Finish | None = None
+        self._order: list[_OpenText | _OpenReasoning | _OpenCall | _Whole] = []
+        self._texts: dict[str, _OpenText] = {}
+        self._reasonings: dict[str, _OpenReasoning] = {}
+        self._calls: dict[str, _OpenCall] = {}
+        self._results: dict[str, ToolResult] = {}
+
+    def add(self, part: Part) -> None:
+        _ADD[type(part)](self, part)
+
+    # --- what came ---
+
+    @property
+    def usage(self) -> Usage:
+        return (self.finish and self.finish.usage) or Usage()
+
+    def blocks(self) -> list[Block]:
+        """What had come so far, raw."""
+        streamed = [piece.build() for piece in self._order]
+        calls = [block.id for block in streamed if isinstance(block, ToolCall)]
+        answered = [self._results[call_id] for call_id in calls if call_id in self._results]
+        orphans = [result for call_id, result in self._results.items() if call_id not in calls]
+        return [*streamed, *answered, *orphans]
+
+    def local_calls(self) -> list[ToolCall]:
+        """The calls that are ours to answer, in order."""
+        calls = [call.build() for call in self._calls.values()]
+        return [call for call in calls if not call.provider_executed]
+
+    def is_whole(self, call: ToolCall) -> bool:
+        """Whether the call's arguments came to their end. Half of them is never executed."""
+        return self._calls[call.id].closed
+
+    def has_result(self, call: ToolCall) -> bool:
+        return call.id in self._results
+
+    def result_of(self, call: ToolCall) -> ToolResult | None:
+        return self._results.get(call.id)
+
+    # --- one method per kind of part ---
+
+    def _text_start(self, part: TextStart) -> None:
+        self._open_text(part.id)
+
+    def _text_delta(self, part: TextDelta) -> None:
+        text = self._texts.get(part.id)
+        if text is None:
+            text = self._open_text(part.id)
+        text.chunks.append(part.delta)
+
+    def _text_end(self, part: TextEnd) -> None:
+        text = self._open_text(part.id)
+        text.metadata = part.metadata or text.metadata
+        del self._texts[part.id]
+
+    def _open_text(self, id_: str) -> _OpenText:
+        text = self._texts.get(id_)
+        if text is None:
+            text = self._texts[id_] = _OpenText()
+            self._order.append(text)
+        return text
+
+    def _reasoning_start(self, part: ReasoningStart) -> None:
+        reasoning = self._open_reasoning(part.id)
+        reasoning.started_at = reasoning.started_at or part.at
+        reasoning.note(part)
+
+    def _reasoning_delta(self, part: ReasoningDelta) -> None:
+        reasoning = self._open_reasoning(part.id)
+        reasoning.chunks.append(part.delta)
+        reasoning.note(part)
+
+    def _reasoning_end(self, part: ReasoningEnd) -> None:
+        reasoning = self._open_reasoning(part.id)
+        reasoning.ended_at = part.at
+        reasoning.note(part)
+        del self._reasonings[part.id]
+
+    def _open_reasoning(self, id_: str) -> _OpenReasoning:
+        reasoning = self._reasonings.get(id_)
+        if reasoning is None:
+            reasoning = self._reasonings[id_] = _OpenReasoning()
+            self._order.append(reasoning)
+        return reasoning
+
+    def _tool_input_start(self, part: ToolInputStart) -> None:
+        call = self._open_call(part.id)
+        if not call.start.name:
+            call.start = part
+
+    def _tool_input_delta(self, part: ToolInputDelta) -> None:
+        self._open_call(part.id).chunks.append(part.delta)
+
+    def _tool_input_end(self, part: ToolInputEnd) -> None:
+        self._open_call(part.id).closed = True
+
+    def _tool_call(self, part: ToolCall) -> None:
+        call = self._open_call(part.id)
+        call.complete = part
+        call.closed = True
+
+    def _open_call(self, id_: str) -> _OpenCall:
+        call = self._calls.get(id_)
+        if call is None:
+            call = self._calls[id_] = _OpenCall(ToolInputStart(id=id_, name=""))
+            self._order.append(call)
+        return call
+
+    def _tool_started(self, part: ToolStarted) -> None:
+        if part.call_id in self._calls:
+            self._calls[part.call_id].started = True
+
+    def _tool_result(self, part: ToolResult) -> None:
+        if part.provider_executed:
+            self._order.append(_Whole(part))
+        else:
+            self._results.setdefault(part.call_id, part)
+
+    def _whole(self, part: Source | File) -> None:
+        self._order.append(_Whole(part))
+
+    def _finish(self, part: Finish) -> None:
+        self.finish = part
+
+    def _leave_no_trace(self, part: Part) -> None:
+        pass
+
+
+_ADD: Final[dict[type, Callable[[PartAssembler, Any], None]]] = {
+    TextStart: PartAssembler._text_start,
+    TextDelta: PartAssembler._text_delta,
+    TextEnd: PartAssembler._text_end,
+    ReasoningStart: PartAssembler._reasoning_start,
+    ReasoningDelta: PartAssembler._reasoning_delta,
+    ReasoningEnd: PartAssembler._reasoning_end,
+    ToolInputStart: PartAssembler._tool_input_start,
+    ToolInputDelta: PartAssembler._tool_input_delta,
+    ToolInputEnd: PartAssembler._tool_input_end,
+    ToolCall: PartAssembler._tool_call,
+    ToolResult: PartAssembler._tool_result,
+    Source: PartAssembler._whole,
+    File: PartAssembler._whole,
+    Finish: PartAssembler._finish,
+    ToolStarted: PartAssembler._tool_started,
+    ToolProgress: PartAssembler._leave_no_trace,
+    StreamWarning: PartAssembler._leave_no_trace,
+    StreamError: PartAssembler._leave_no_trace,
+    KeepAlive: PartAssembler._leave_no_trace,
+}
+
+
+def assemble(parts: Iterable[Part]) -> list[Block]:
+    """The blocks that these parts make, raw: open ends stay open."""
+    assembler = PartAssembler()
+    for part in parts:
+        assembler.add(part)
+    return assembler.blocks()
+
+
+def finalize(blocks: Sequence[Block], reason: PartialReason | None, at: datetime | None) -> list[Block]:
+    """The blocks as they may be saved: `reason` says why they were cut (None: they were not), `at` when.
+
+    A complete step may leave calls open, for the client to answer; a cut one may not. A
+    provider's own call without its result is kept only where that provider takes one so.
+    """
+    cut = reason is not None
+    answers = {block.call_id: block for block in blocks if isinstance(block, ToolResult)}
+    streamed: list[Block] = []
+    started: set[str] = set()
+    for block in blocks:
+        match block:
+            case Text(text="", metadata=None):
+                continue
+            case Reasoning(text="") if not block.signed:
+                continue
+            case Reasoning(ended_at=None):
+                streamed.append(replace(block, ended_at=at))
+            case ToolCall(provider_executed=True) if cut and not block.standalone and block.id not in answers:
+                continue
+            case ToolResult(provider_executed=False):
+                continue
+            case ToolCall(started=True):
+                started.add(block.id)
+                streamed.append(replace(block, started=False))
+            case _:
+                streamed.append(block)
+    if reason is not None:
+        for call in streamed:
+            if isinstance(call, ToolCall) and not call.provider_executed and call.id not in answers:
+                output = OUTCOME_UNKNOWN if call.id in started else UNANSWERED[reason]
+                answers[call.id] = ToolResult(call_id=call.id, name=call.name, output=output, is_error=True)
+    calls = [block.id for block in streamed if isinstance(block, ToolCall)]
+    local = {call_id: answer for call_id, answer in answers.items() if not answer.provider_executed}
+    in_order = [local.pop(call_id) for call_id in calls if call_id in local]
+    return [*streamed, *in_order, *local.values()]
+
+
+def to_messages(blocks: Sequence[Block], **fields: Any) -> list[Message]:
+    """Finalized blocks as history holds them: the assistant's message, then the tools' if there is one."""
+    spoken = [block for block in blocks if not _is_local_result(block)]
+    results = [block for block in blocks if _is_local_result(block)]
+    messages = []
+    if spoken:
+        messages.append(Message(role="assistant", blocks=spoken, **fields))
+    if results:
+        messages.append(Message(role="tool", blocks=results))
+    return messages
+
+
+def _is_local_result(block: Block) -> bool:
+    return isinstance(block, ToolResult) and not block.provider_executed

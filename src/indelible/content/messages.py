@@ -1,0 +1,77 @@
+"""Messages: the committed rows of a chat, and the JSON of everything in this package.
+
+How parts become the blocks of a message is assemble.py. What of it a model gets is loop/prompt/build.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from indelible.content.blocks import Block, text_of
+from indelible.content.parts import Part
+from indelible.content.unicode import clean_value
+
+Role = Literal["system", "user", "assistant", "tool", "notice"]
+Visibility = Literal["both", "people", "model"]
+PartialReason = Literal["interrupted", "crashed", "handed_over", "failed", "edited", "length"]
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One committed row of a chat.
+
+    `provider` and `model` say who wrote it (None: the same as now). `response_id` is set only
+    for a complete reply that the provider stored. `reason` says why a reply was cut; `partial`
+    says that there is a visible piece of it.
+    """
+
+    role: Role
+    blocks: list[Block] = []
+    id: str | None = None
+    partial: bool = False
+    reason: PartialReason | None = None
+    visibility: Visibility = "both"
+    provider: str | None = None
+    model: str | None = None
+    response_id: str | None = None
+    continues: str | None = None
+
+    @property
+    def text(self) -> str:
+        """All visible text, in order."""
+        return text_of(self.blocks)
+
+
+class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model is told about a tool.
+
+    A `provider_executed` tool is run by the provider; `options` is then its own description
+    of it, passed through to the wire.
+    """
+
+    name: str
+    description: str = ""
+    input_schema: dict[str, Any] = {}
+    provider_executed: bool = False
+    options: dict[str, Any] = {}
+
+
+# --- JSON --------------------------------------------------------------------------------
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def encode(value: Any) -> bytes:
+    """The JSON form. Halves of characters, which have none, are mended on the way (content/unicode.py)."""
+    try:
+        return _encode(value)
+    except UnicodeEncodeError:
+        return _encode(clean_value(msgspec.to_builtins(value)))
+
+
+decode_part: Final = msgspec.json.Decoder(Part).decode
+decode_parts: Final = msgspec.json.Decoder(list[Part]).decode
+decode_blocks: Final = msgspec.json.Decoder(list[Block]).decode
+decode_message: Final = msgspec.json.Decoder(Message).decode
+decode_messages: Final = msgspec.json.Decoder(list[Message]).decode

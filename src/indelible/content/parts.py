@@ -1,0 +1,168 @@
+"""Parts: the pieces of a running stream, from the first token to `finish`.
+
+A complete tool call, tool result, source or file is a block (blocks.py) that arrives in one piece. How parts become
+blocks is assemble.py.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from indelible.content.blocks import File, Metadata, Source, ToolCall, ToolResult, Value
+
+FinishReason = Literal["stop", "tool_calls", "length", "content_filter"]
+
+
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Tokens of one call, or of several added up.
+
+    `input_tokens` counts all input; the cache counters are shares of it. `output_tokens`
+    counts all output; `reasoning_tokens` is a share of it.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
+            cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
+            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
+        )
+
+
+class TextStart(Value, tag="text_start", frozen=True, gc=False):
+    id: str
+
+
+class TextDelta(Value, tag="text_delta", frozen=True, gc=False):
+    id: str
+    delta: str
+
+    @property
+    def text(self) -> str:
+        return self.delta
+
+
+class TextEnd(Value, tag="text_end", frozen=True):
+    id: str
+    metadata: Metadata | None = None
+
+
+class ReasoningStart(Value, tag="reasoning_start", frozen=True):
+    """`at` is stamped by the loop when the part is published."""
+
+    id: str
+    signature: str | None = None
+    at: datetime | None = None
+    metadata: Metadata | None = None
+
+
+class ReasoningDelta(Value, tag="reasoning_delta", frozen=True):
+    id: str
+    delta: str = ""
+    signature: str | None = None
+    metadata: Metadata | None = None
+
+
+class ReasoningEnd(Value, tag="reasoning_end", frozen=True):
+    id: str
+    signature: str | None = None
+    at: datetime | None = None
+    metadata: Metadata | None = None
+
+
+class ToolInputStart(Value, tag="tool_input_start", frozen=True):
+    id: str
+    name: str
+    provider_executed: bool = False
+    standalone: bool = False
+
+
+class ToolInputDelta(Value, tag="tool_input_delta", frozen=True, gc=False):
+    id: str
+    delta: str
+
+
+class ToolInputEnd(Value, tag="tool_input_end", frozen=True, gc=False):
+    id: str
+
+
+class ToolStarted(Value, tag="tool_started", frozen=True, gc=False):
+    """A local tool began to run."""
+
+    call_id: str
+    name: str
+
+
+class ToolProgress(Value, tag="tool_progress", frozen=True, gc=False):
+    """Something a running tool wants people to see. Never part of its result."""
+
+    call_id: str
+    message: str
+
+
+class Finish(Value, tag="finish", frozen=True):
+    """The provider's own word that the stream is complete. Without it a stream is truncated."""
+
+    reason: FinishReason = "stop"
+    usage: Usage | None = None
+    response_id: str | None = None
+    metadata: Metadata | None = None
+
+
+class StreamError(Value, tag="error", frozen=True):
+    """The stream failed: the same as raising `ModelFailed` with these fields."""
+
+    message: str
+    kind: str = "unknown"
+    retryable: bool | None = None
+    status: int | None = None
+    provider: str | None = None
+    detail: str | None = None
+    retry_after_s: float | None = None
+
+
+class StreamWarning(Value, tag="warning", frozen=True, gc=False):
+    """Something people should know: a parameter that was dropped, a deprecated model."""
+
+    message: str
+
+
+class KeepAlive(Value, tag="keep_alive", frozen=True, gc=False):
+    """The provider is alive but has nothing to say. Neither published nor assembled."""
+
+
+Part = (
+    TextStart
+    | TextDelta
+    | TextEnd
+    | ReasoningStart
+    | ReasoningDelta
+    | ReasoningEnd
+    | ToolInputStart
+    | ToolInputDelta
+    | ToolInputEnd
+    | ToolCall
+    | ToolStarted
+    | ToolProgress
+    | ToolResult
+    | Source
+    | File
+    | Finish
+    | StreamError
+    | StreamWarning
+    | KeepAlive
+)

@@ -1,0 +1,186 @@
+"""The feed of a process: who reads which chat, and who is woken when.
+
+`run` has to be running, in a task of its owner. It hears hints (notify.py) and polls once a second, in both cases
+with one small query for all chats concerned: how far has each of them come? Those that have come further than their
+watch are read. So hints only make it sooner (R10), and a thousand readers of idle chats cost one query a second.
+
+A chat is watched while somebody reads it. Joining is: watch, then ask where the chat stands, then let the reader read
+(R9). A cursor that names no place of this chat that a reader can have come to means a snapshot.
+
+`close` tells every reader `end`: the process is going away, and whoever reads comes back elsewhere with its cursor.
+
+Must stay true (tests/feed/test_feed.py): with every hint lost, readers are a poll late and miss nothing; a database
+that fails for a while delays readers and ends none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from indelible.clock import Clock
+from indelible.errors import NotFound
+from indelible.feed.channel import Channel
+from indelible.feed.loader import Loader
+from indelible.feed.metrics import FeedMetrics
+from indelible.feed.reader import BUFFER_BYTES, RESYNC_BYTES, Reader
+from indelible.feed.tail import Tail
+from indelible.machine.events import ChatSnapshot, Position
+from indelible.notify import Changed, Notifier
+from indelible.store.protocol import ChatStore
+
+POLL_INTERVAL_S: Final = 1.0
+IDLE_LIMIT_S: Final = 30.0
+SNAPSHOT_MESSAGES: Final = 50
+_log: Final = logging.getLogger(__name__)
+
+
+class Feed:
+    """See the module header."""
+
+    def __init__(
+        self,
+        store: ChatStore,
+        notifier: Notifier,
+        tail: Tail,
+        *,
+        clock: Clock,
+        metrics: FeedMetrics | None = None,
+        poll_interval_s: float = POLL_INTERVAL_S,
+        buffer_bytes: int = BUFFER_BYTES,
+        resync_bytes: int = RESYNC_BYTES,
+        idle_limit_s: float = IDLE_LIMIT_S,
+        snapshot_messages: int = SNAPSHOT_MESSAGES,
+    ) -> None:
+        self._store = store
+        self._notifier = notifier
+        self._tail = tail
+        self._clock = clock
+        self._metrics = metrics
+        self._poll_interval_s = poll_interval_s
+        self._buffer_bytes = buffer_bytes
+        self._resync_bytes = resync_bytes
+        self._idle_limit_s = idle_limit_s
+        self._snapshot_messages = snapshot_messages
+        self._watches: dict[str, Channel] = {}
+        self._readers: set[Reader] = set()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._is_closed = False
+
+    @asynccontextmanager
+    async def open(self, chat_id: str, after: str | None = None) -> AsyncIterator[Reader]:
+        """Read a chat: a snapshot and what comes then, or what comes after a cursor (`start`: everything).
+
+        Raises `NotFound` if there is no such chat.
+        """
+        channel = self._watches.get(chat_id) or self._begin_to_watch(chat_id)
+        reader = Reader(
+            channel, buffer_bytes=self._buffer_bytes, resync_bytes=self._resync_bytes, metrics=self._metrics
+        )
+        channel.listeners.add(reader)
+        self._readers.add(reader)
+        if self._metrics is not None:
+            self._metrics.reader_joined()
+        try:
+            channel.start(await self._find_place(chat_id))
+            reader.position = await self._read_cursor(channel.source, after)
+            if self._is_closed:
+                reader.end("shutdown")
+            yield reader
+        finally:
+            channel.listeners.discard(reader)
+            self._readers.discard(reader)
+            if not channel.listeners:
+                self._stop_watching(chat_id, channel)
+            if self._metrics is not None:
+                self._metrics.reader_left()
+
+    async def snapshot(self, chat_id: str) -> ChatSnapshot:
+        """The chat as it is now, with the cursor to read on from."""
+        return (await self._make_source(chat_id).load_snapshot())[0]
+
+    async def run(self) -> None:
+        """Wake readers, until cancelled."""
+        with self._notifier.subscribe() as hints:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                try:
+                    tasks.create_task(self._poll())
+                    while True:
+                        await self._look(self._choose(await hints.wait()))
+                finally:
+                    self._tasks = None
+
+    def close(self) -> None:
+        """Tell every reader, and whoever still comes, that this process is going away."""
+        self._is_closed = True
+        for reader in self._readers:
+            reader.end("shutdown")
+
+    # --- joining ---
+
+    def _begin_to_watch(self, chat_id: str) -> Channel:
+        channel = self._watches[chat_id] = Channel(self._make_source(chat_id), spawn=self._spawn)
+        self._tail.channel(chat_id, channel.take)
+        return channel
+
+    def _stop_watching(self, chat_id: str, channel: Channel) -> None:
+        if self._watches.get(chat_id) is channel:
+            del self._watches[chat_id]
+            self._tail.unwatch(chat_id)
+
+    def _make_source(self, chat_id: str) -> Loader:
+        return Loader(chat_id, self._store, metrics=self._metrics, snapshot_messages=self._snapshot_messages)
+
+    async def _find_place(self, chat_id: str) -> Position:
+        place = (await self._store.positions([chat_id])).get(chat_id)
+        if place is None:
+            raise NotFound("There is no such chat.")
+        return place
+
+    async def _read_cursor(self, source: Loader, after: str | None) -> Position | None:
+        position = None if after is None else source.cursors.read(after)
+        if position is None or not await self._store.reached(source.chat_id, position):
+            return None
+        return position
+
+    # --- waking ---
+
+    def _choose(self, changed: Changed) -> list[str]:
+        if changed.everything:
+            return list(self._watches)
+        return [chat_id for chat_id in changed.chat_ids | changed.saying if chat_id in self._watches]
+
+    async def _poll(self) -> None:
+        while True:
+            await self._look(list(self._watches))
+            await self._clock.sleep(self._poll_interval_s)
+            now_s = self._clock.monotonic()
+            for reader in self._readers:
+                reader.check_pace(now_s, idle_limit_s=self._idle_limit_s)
+
+    async def _look(self, chat_ids: Sequence[str]) -> None:
+        """See how far these chats have come, and let their watches know."""
+        if not chat_ids:
+            return
+        try:
+            positions = await self._store.positions(chat_ids)
+        except Exception as error:
+            _log.warning("it cannot be seen what is new, readers have to wait: %r", error)
+            return
+        for chat_id in chat_ids:
+            channel = self._watches.get(chat_id)
+            position = positions.get(chat_id)
+            if channel is not None and position is not None:
+                channel.note(position)
+            elif channel is not None and channel.position is not None:
+                channel.end("deleted")
+
+    def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        if self._tasks is None:
+            return False
+        self._tasks.create_task(work())
+        return True

@@ -1,0 +1,78 @@
+"""One chat as the store has it, in steps.
+
+A snapshot is the state of the chat and its position of one moment (`ChatStore.view`, R9). The messages are read after
+that: a path does not change above its end, so it is the same path.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import msgspec
+
+from indelible.content import encode
+from indelible.feed.cursor import Cursors
+from indelible.feed.metrics import FeedMetrics
+from indelible.feed.timeline import TimelineStep, build_timeline
+from indelible.machine.events import ChatSnapshot, LiveReply, Position, ShownQueued
+from indelible.store.protocol import ChatStore
+from indelible.store.queries.chat_view import ChatView
+from indelible.store.queries.history import Page
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Loader:
+    def __init__(self, chat_id: str, store: ChatStore, *, metrics: FeedMetrics | None, snapshot_messages: int) -> None:
+        self.chat_id = chat_id
+        self.cursors = Cursors(chat_id)
+        self._store = store
+        self._metrics = metrics
+        self._snapshot_messages = snapshot_messages
+
+    async def read_after(self, position: Position) -> tuple[list[TimelineStep], bool]:
+        """What comes after this position, or a first piece of it, and whether it is all."""
+        changes = await self._store.changes(self.chat_id, position)
+        if changes.missing:
+            _log.error("the logs of %s lack %d entries after %s", self.chat_id, changes.missing, position)
+            if self._metrics is not None:
+                self._metrics.gaps_found(changes.missing)
+        return build_timeline(self.cursors, position, changes), changes.complete
+
+    async def load_snapshot(self) -> tuple[ChatSnapshot, Position]:
+        """The chat as it is, and where a reader who has seen that stands."""
+        view = await self._store.view(self.chat_id, limit=1)
+        page = Page(items=[], has_more=False)
+        if view.messages:
+            page = await self._store.page(self.chat_id, upto=view.messages[-1].id, limit=self._snapshot_messages)
+        position = Position(view.seq) if view.live is None else Position(view.seq, view.live.attempt, view.live.n)
+        return _make_snapshot(view, page, self.cursors.write(position)), position
+
+
+def _make_snapshot(view: ChatView, page: Page, cursor: str) -> ChatSnapshot:
+    return ChatSnapshot(
+        id=view.id,
+        status=view.status,
+        cursor=cursor,
+        title=view.title,
+        model=view.model,
+        debug=view.debug,
+        archived=view.archived,
+        turn=view.turn,
+        error=view.error,
+        retry=view.retry,
+        queue=[
+            ShownQueued(
+                id=row.id,
+                if_busy=row.if_busy,
+                blocks=msgspec.Raw(encode(row.blocks)),
+                model=row.model,
+                created_at=row.created_at,
+            )
+            for row in view.queue
+        ],
+        live=None if view.live is None else LiveReply(attempt=view.live.attempt, blocks=view.live.blocks),
+        messages=page.items,
+        has_more=page.has_more,
+    )

@@ -1,0 +1,139 @@
+"""From what the store holds to what a reader is told. Pure.
+
+A `Step` is one step of a chat's stream: the event, if people may see it, and the position after it. Steps are the same
+for everybody who reads the chat, and so are their JSON and their cursor, which are made here, once.
+
+Rows and events advance a position independently, so two readers may meet a row and an event in different order, and
+one may be ahead in the one and behind in the other. `follow` says what a step is for somebody at a position: new, or
+seen already; `covers` says whether somebody has seen at least all that somebody else has.
+
+Must stay true (tests/feed/test_timeline.py): whoever covers a watch and follows its steps from there meets each
+event and each row exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from indelible.content import encode
+from indelible.feed.cursor import Cursors
+from indelible.machine.events import EventBody, EventKind, FeedEvent, MessageAdded, Position
+from indelible.store.queries.changes import Changes, LoadedRow
+from indelible.store.queries.chat_view import Event
+
+_OVERHEAD_BYTES: Final = 512
+
+
+class TimelineStep(msgspec.Struct, frozen=True):
+    """`after` is where whoever made it stands then. A step without an event only moves the position."""
+
+    after: Position
+    event: FeedEvent | None = None
+    is_row: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        return _OVERHEAD_BYTES + (0 if self.event is None else len(self.event.json))
+
+
+def build_timeline(cursors: Cursors, position: Position, changes: Changes) -> list[TimelineStep]:
+    """The steps from this position through what comes after it."""
+    steps: list[TimelineStep] = []
+    for entry in changes.entries:
+        if isinstance(entry, LoadedRow):
+            step = make_row_step(cursors, position, entry.attempt, entry.n, entry.parts)
+        else:
+            step = _make_event_step(cursors, position, entry, changes)
+        position = step.after
+        steps.append(step)
+    return steps
+
+
+def make_row_step(cursors: Cursors, position: Position, attempt_id: str, n: int, parts: bytes) -> TimelineStep:
+    """A row, told as it stands in the journal."""
+    after = Position(position.seq, attempt_id, n)
+    body = EventBody(b'{"attempt":%b,"n":%d,"parts":%b}' % (encode(attempt_id), n, parts))
+    return TimelineStep(after, FeedEvent("part", cursors.write(after), body), is_row=True)
+
+
+def follow(position: Position | None, step: TimelineStep) -> Position | None:
+    """Where somebody at this position is after the step; the same position if the step is nothing new."""
+    after = step.after
+    if position is None:
+        return after
+    if not step.is_row:
+        if after.seq <= position.seq:
+            return position
+        is_ahead = after.attempt == position.attempt and after.n < position.n
+        return Position(after.seq, position.attempt, position.n) if is_ahead else after
+    if after.attempt != position.attempt or after.n <= position.n:
+        return position
+    return after if after.seq >= position.seq else Position(position.seq, after.attempt, after.n)
+
+
+def covers(position: Position, other: Position) -> bool:
+    """Whether everything that leads to the other position leads to this one as well."""
+    return position.seq >= other.seq and (position.attempt != other.attempt or position.n >= other.n)
+
+
+def _make_event_step(cursors: Cursors, position: Position, told: Event, changes: Changes) -> TimelineStep:
+    payload: dict[str, Any] = told.payload or {}
+    after = Position(told.seq, position.attempt, position.n)
+    if "last_n" in payload:
+        after = Position(told.seq)
+    if told.kind == "attempt":
+        after = Position(told.seq, told.ref)
+    make = _SHAPES.get(told.kind)  # type: ignore[call-overload]
+    shape = None if make is None else make(told, payload, changes)
+    if shape is None:
+        return TimelineStep(after)
+    kind: EventKind = told.kind  # type: ignore[assignment]
+    return TimelineStep(after, FeedEvent(kind, cursors.write(after), EventBody(encode(shape))))
+
+
+def _shape_message(told: Event, payload: dict[str, Any], changes: Changes) -> MessageAdded | None:
+    """None for what only a model sees."""
+    message = changes.messages.get(told.ref or "")
+    if message is None:
+        return None
+    ended = {name: payload.get(name) for name in ("attempt", "last_n")}
+    return MessageAdded(message=message, queued=payload.get("queued"), **ended)
+
+
+def _shape_head(told: Event, _payload: dict[str, Any], changes: Changes) -> dict[str, Any]:
+    return {"head": None if told.ref is None else changes.visible[told.ref]}
+
+
+def _shape_attempt(told: Event, payload: dict[str, Any], _news: Changes) -> dict[str, Any]:
+    return {"attempt": told.ref, **payload}
+
+
+def _shape_queue(_told: Event, payload: dict[str, Any], changes: Changes) -> dict[str, Any]:
+    """The order as it was then, and those of its messages that are still waiting."""
+    waiting = {queued.id: queued for queued in changes.queue}
+    return {**payload, "queue": [waiting[id_] for id_ in payload["ids"] if id_ in waiting]}
+
+
+def _shape_of_turn(told: Event, payload: dict[str, Any], _news: Changes) -> dict[str, Any]:
+    return {**payload, "turn": told.ref}
+
+
+def _shape_plainly(_told: Event, payload: dict[str, Any], _news: Changes) -> dict[str, Any]:
+    return payload
+
+
+_SHAPES: Final[dict[EventKind, Callable[[Event, dict[str, Any], Changes], Any]]] = {
+    "message": _shape_message,
+    "head": _shape_head,
+    "attempt": _shape_attempt,
+    "reset": _shape_plainly,
+    "status": _shape_of_turn,
+    "queue": _shape_queue,
+    "retry": _shape_of_turn,
+    "action": _shape_of_turn,
+    "error": _shape_plainly,
+    "chat": _shape_plainly,
+}

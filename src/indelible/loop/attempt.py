@@ -1,0 +1,251 @@
+"""One attempt: reading a model, and handing on what it says.
+
+The reader runs in a task of its own, on a task. Only its reads may be cut; a publish that has begun
+is waited for, because a part that is half published is neither kept nor lost. A stop cancels the
+pending read once, takes its one answer, whatever that is, and closes the iterator. What the answer
+meant is not read off the answer: the scope says it.
+
+A part is published first and collected after, so that what is saved can never hold more than what
+was published. The silence guard costs one clock reading per part: a timer that finds the stream to
+have spoken meanwhile arms itself again for the rest.
+
+Must stay true (tests/loop/test_stop_everywhere.py): collected parts == published parts, at every
+await at which a stop may come. What becomes of a failed attempt is turn.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from indelible.clock import Clock, Timer
+from indelible.concurrency.scope import CancelScope, Cause
+from indelible.concurrency.tasks import GracefulTask, wait_uncancelled
+from indelible.content import KeepAlive, Part, StreamError
+from indelible.content.assemble import PartAssembler
+from indelible.errors import ModelFailed
+from indelible.loop.normalize import Normalizer
+from indelible.loop.thinking.splitter import SplitterState
+from indelible.models.failures.classify import classify, silence, truncated
+from indelible.models.protocol import Call, Model
+
+_log: Final = logging.getLogger(__name__)
+
+_PARTS_PER_SAMPLE: Final = 16
+_PARTS_BETWEEN_PAUSES: Final = 64
+"""A model that never waits must not keep the others, or a stop, from their turn."""
+
+Publish = Callable[[Part], Awaitable[None] | None]
+
+
+def publish_to_nobody(part: Part) -> None:
+    """For whoever wants no part of it."""
+
+
+class AdoptedAttempt:
+    """One model call that somebody else read to its finish: what it said is all there is to know of it."""
+
+    started_at: datetime | None = None
+    first_part_s: float | None = None
+    thinking_state: SplitterState | None = None
+
+    def __init__(self, parts: Iterable[Part]) -> None:
+        self.assembler = PartAssembler()
+        for part in parts:
+            self.assembler.add(part)
+
+
+class Attempt:
+    """One model call. `assembler` holds what was published of it, however it ends."""
+
+    def __init__(
+        self,
+        model: Model,
+        call: Call,
+        *,
+        scope: CancelScope,
+        normalizer: Normalizer,
+        publish: Publish,
+        silence_timeout_s: float,
+        grace_s: float,
+        clock: Clock,
+    ) -> None:
+        self.assembler = PartAssembler()
+        self.started_at: Final[datetime] = clock.now()
+        self.first_part_s: float | None = None
+        self.waits_s: list[float] = []
+        self._model = model
+        self._call = call
+        self._turn_scope = scope
+        self._ingest = normalizer
+        self._publish = publish
+        self._silence_timeout_s = silence_timeout_s
+        self._grace_s = grace_s
+        self._clock = clock
+        self._reading = False
+        self._stopping = False
+        self._opened_s = self._read_since_s = clock.monotonic()
+        self._silence: Timer | None = None
+        self._answer: BaseException | StreamError | None = None
+
+    @property
+    def thinking_state(self) -> SplitterState | None:
+        """Whether the text broke off inside thinking: an attempt that continues it starts there."""
+        return self._ingest.thinking_state
+
+    async def run(self) -> None:
+        """Read to the finish. Raises `ModelFailed`, what the turn's scope says, or what `publish` raised."""
+        with CancelScope(self._turn_scope) as self._scope:
+            self._task = GracefulTask(
+                self._read(),
+                name=f"reading {self._model.provider}:{self._model.name}",
+                grace_s=self._grace_s,
+                clock=self._clock,
+            )
+            forget = self._scope.on_cancel(self._stop)
+            self._silence = self._clock.call_later(self._silence_timeout_s, self._check_silence)
+            try:
+                await self._task.wait(self._turn_scope)
+            except asyncio.CancelledError:
+                await self._hand_on_rest()
+                raise
+            finally:
+                self._silence.cancel()
+                forget()
+            if not self._task.abandoned:
+                self._task.task.result()
+            cause = self._scope.cause
+            await self._hand_on_rest()
+            self._turn_scope.check()
+            if self.assembler.finish is None:
+                raise self._read_failure(cause)
+
+    async def _hand_on_rest(self) -> None:
+        """Publish what was held back, unless another worker has the chat."""
+        held_back = () if self._scope.cause is Cause.LEASE_LOST else self._ingest.release()
+        if held_back:
+            handing_on = asyncio.ensure_future(self._hand_on_each(held_back))
+            await wait_uncancelled(handing_on, self._turn_scope)
+            handing_on.result()
+
+    def _read_failure(self, cause: Cause | None) -> ModelFailed:
+        provider = self._model.provider
+        if cause is Cause.SILENT:
+            return silence(provider, self._silence_timeout_s)
+        if self._answer is None:
+            return truncated(provider)
+        failure = classify(self._answer, provider=provider, now=self._clock.now())
+        if isinstance(self._answer, BaseException) and failure is not self._answer:
+            failure.__cause__ = self._answer
+        return failure
+
+    # --- in the reader's task ---
+
+    async def _read(self) -> None:
+        stream: AsyncIterator[Part] | None = None
+        try:
+            stream = None if self._stopping else await self._open()
+            if stream is not None:
+                await self._hand_on_all(stream)
+        finally:
+            self._task.start_deadline()
+            await self._close(stream)
+
+    async def _open(self) -> AsyncIterator[Part] | None:
+        self._read_since_s = self._clock.monotonic()
+        self._reading = True
+        try:
+            opened: Any = self._model.stream(self._call)
+            if inspect.isawaitable(opened):
+                opened = await opened
+            stream: AsyncIterator[Part] = aiter(opened)
+        except (Exception, asyncio.CancelledError) as error:
+            self._answer = error
+            return None
+        finally:
+            self._reading = False
+        return stream
+
+    async def _hand_on_all(self, stream: AsyncIterator[Part]) -> None:
+        """The hot path: once around per part."""
+        read = stream.__anext__
+        feed = self._ingest.feed
+        monotonic = self._clock.monotonic
+        assembler = self.assembler
+        handed_on = 0
+        while assembler.finish is None and not self._stopping:
+            self._read_since_s = monotonic()
+            self._reading = True
+            try:
+                part = await read()
+                self._reading = False
+                if not self._may_hand_on():
+                    return
+                ready = () if type(part) is KeepAlive else feed(part)
+            except StopAsyncIteration:
+                return
+            except (Exception, asyncio.CancelledError) as error:
+                self._answer = error
+                return
+            finally:
+                self._reading = False
+            if self.first_part_s is None and ready:
+                self.first_part_s = monotonic() - self._opened_s
+            elif handed_on % _PARTS_PER_SAMPLE == 1:
+                self.waits_s.append(monotonic() - self._read_since_s)
+            if type(part) is StreamError:
+                self._answer = part
+                return
+            await self._hand_on_each(ready)
+            handed_on += 1
+            if not handed_on % _PARTS_BETWEEN_PAUSES:
+                await asyncio.sleep(0)
+
+    async def _hand_on_each(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            published = self._publish(part)
+            if published is not None and inspect.isawaitable(published):
+                await published
+            self.assembler.add(part)
+
+    async def _close(self, stream: Any) -> None:
+        close = getattr(stream, "aclose", None)
+        if close is None:
+            return
+        try:
+            await close()
+        except (Exception, asyncio.CancelledError) as error:
+            _log.debug("closing %s failed: %r", self._model.provider, error)
+
+    # --- being told to stop ---
+
+    def _stop(self) -> None:
+        self._stopping = True
+        if asyncio.current_task() is self._task.task:
+            asyncio.get_running_loop().call_soon(self._cut_read)
+        else:
+            self._cut_read()
+
+    def _cut_read(self) -> None:
+        if self._reading:
+            self._task.cancel()
+
+    def _may_hand_on(self) -> bool:
+        """Whether what was read may be published. The answer to a stopped read may, and takes its time."""
+        if self._stopping:
+            self._task.stop_deadline()
+            return not self._task.abandoned and self._scope.cause is not Cause.LEASE_LOST
+        return True
+
+    def _check_silence(self) -> None:
+        rest_s = self._silence_timeout_s
+        if self._reading:
+            rest_s -= self._clock.monotonic() - self._read_since_s
+        if rest_s <= 0:
+            self._scope.cancel(Cause.SILENT)
+        else:
+            self._silence = self._clock.call_later(rest_s, self._check_silence)

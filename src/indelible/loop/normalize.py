@@ -1,0 +1,312 @@
+"""What a model yields, made fit to be seen.
+
+Between the model and everybody else (journal, readers, the message) stands this one place that
+puts a stream in order, so that nobody behind it has to:
+
+  * thinking that is written into the text is moved to reasoning (loop/thinking/splitter.py);
+  * halves of a surrogate pair that were cut apart are joined, and a half that stays alone is
+    replaced: neither JSON nor a database takes it;
+  * a second complete call under an id that was used already gets an id of its own, so that every
+    call can have exactly one result;
+  * reasoning is stamped with the time it began and ended, and a provider's own call with whether
+    that provider takes it unanswered, so that `finalize` needs nothing but the parts.
+
+An ordinary part passes through as the same object. What is held back (the beginning of what may be
+a tag, the first half of a pair) comes out with the next part or with `release`, which the loop calls
+before it saves: what is stored is what was published.
+
+Must stay true (tests/loop/test_normalize.py): no character is lost; the outcome does not depend on
+where deltas were cut.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar, cast, get_args
+
+from msgspec.structs import replace
+
+from indelible.clock import Clock
+from indelible.content import (
+    Finish,
+    Part,
+    ReasoningDelta,
+    ReasoningEnd,
+    ReasoningStart,
+    TextDelta,
+    TextEnd,
+    TextStart,
+    ToolCall,
+    ToolInputDelta,
+    ToolInputEnd,
+    ToolInputStart,
+    ToolResult,
+    decode_part,
+    encode,
+)
+from indelible.content.unicode import clean_text
+from indelible.errors import ModelFailed
+from indelible.loop.thinking.splitter import Segment, SplitterState, ThinkingSplitter
+from indelible.models.protocol import Model
+
+P = TypeVar("P", bound=Part)
+
+PART_TYPES: Final[frozenset[type]] = frozenset(get_args(Part))
+TAKES_CALLS_UNANSWERED: Final = frozenset({"openai"})
+"""Providers whose own calls (web search and the like) may stand in a history without a result."""
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+class Normalizer:
+    """The state of one attempt's stream."""
+
+    def __init__(
+        self,
+        *,
+        provider: str,
+        clock: Clock,
+        inline_thinking: bool = True,
+        thinks_first: bool = False,
+        thinking_state: SplitterState | None = None,
+    ) -> None:
+        self._clock = clock
+        self._standalone = provider in TAKES_CALLS_UNANSWERED
+        self._inline_thinking = inline_thinking
+        self._thinks_first = thinks_first
+        self._thinking_state = thinking_state
+        self._texts: dict[str, _TextBlock] = {}
+        self._last_text: _TextBlock | None = None
+        self._halves: dict[tuple[type, str], str] = {}
+        self._calls = _CallIds()
+
+    @classmethod
+    def of(cls, model: Model, *, clock: Clock, thinking_state: SplitterState | None = None) -> Normalizer:
+        """For this model's streams: what it says about its thinking counts, if it says anything."""
+        return cls(
+            provider=model.provider,
+            clock=clock,
+            inline_thinking=getattr(model, "inline_thinking", True),
+            thinks_first=getattr(model, "thinks_first", False),
+            thinking_state=thinking_state,
+        )
+
+    @property
+    def thinking_state(self) -> SplitterState | None:
+        """Where the last text block stands: a continuing attempt starts there."""
+        return self._thinking_state if self._last_text is None else self._last_text.splitter.state
+
+    def feed(self, part: Part) -> Sequence[Part]:
+        """What to publish for this part."""
+        kind = type(part)
+        if kind is TextDelta:
+            return self._feed_text(cast(TextDelta, part))
+        if kind not in PART_TYPES:
+            raise _reject(part, "it is not a part (see indelible.content)")
+        match part:
+            case ReasoningDelta() | ToolInputDelta():
+                return self._feed_delta(part)
+            case TextStart():
+                return self._start_text(part)
+            case TextEnd():
+                return self._end_text(part)
+            case ReasoningStart(at=None):
+                return (replace(_clean(part), at=self._clock.now()),)
+            case ReasoningEnd():
+                stamped = replace(_clean(part), at=part.at or self._clock.now())
+                return (*self._release_half(ReasoningDelta, part.id), stamped)
+            case ToolInputStart() | ToolCall() | ToolInputEnd():
+                return self._feed_call(part)
+            case ToolResult(provider_executed=True):
+                call_id = self._calls.current(part.call_id)
+                return (_clean(part if call_id == part.call_id else replace(part, call_id=call_id)),)
+            case Finish():
+                return (*self.release(), _clean(part))
+            case _:
+                return (_clean(part),)
+
+    def release(self) -> list[Part]:
+        """Everything that was held back, because nothing more will come."""
+        released: list[Part] = []
+        for kind, id_ in list(self._halves):
+            released += self._release_half(kind, id_)
+        for text in self._texts.values():
+            released += text.release()
+        return released
+
+    # --- text ---
+
+    def _feed_text(self, part: TextDelta) -> Sequence[Part]:
+        delta = part.delta
+        if type(delta) is not str or type(part.id) is not str:
+            raise _reject(part, "its id and its delta have to be text")
+        if not delta.isascii() or self._halves:
+            delta = self._join(TextDelta, part.id, delta)
+        if not self._inline_thinking:
+            return (part,) if delta is part.delta else (TextDelta(part.id, delta),) if delta else ()
+        text = self._texts.get(part.id)
+        if text is None:
+            text = self._open_text(part.id)
+        return text.feed(part, delta)
+
+    def _open_text(self, id_: str) -> _TextBlock:
+        if self._last_text is None:
+            splitter = ThinkingSplitter(thinks_first=self._thinks_first, state=self._thinking_state)
+        else:
+            splitter = ThinkingSplitter()
+        text = self._last_text = self._texts[id_] = _TextBlock(id_, splitter, self._clock)
+        return text
+
+    def _start_text(self, part: TextStart) -> Sequence[Part]:
+        part = _clean(part)
+        if self._inline_thinking and part.id not in self._texts:
+            self._open_text(part.id)
+        return (part,)
+
+    def _end_text(self, part: TextEnd) -> Sequence[Part]:
+        released: list[Part] = list(self._release_half(TextDelta, part.id))
+        text = self._texts.pop(part.id, None)
+        if text is None:
+            return (*released, _clean(part))
+        return (*released, *text.release(), *text.end(_clean(part)))
+
+    # --- surrogates ---
+
+    def _feed_delta(self, part: ReasoningDelta | ToolInputDelta) -> Sequence[Part]:
+        if type(part.delta) is not str or type(part.id) is not str:
+            raise _reject(part, "its id and its delta have to be text")
+        if isinstance(part, ToolInputDelta):
+            part = self._calls.rename(part)
+        elif part.delta:
+            self._thinks_first = False  # the provider itself tells thinking and text apart
+        if part.delta.isascii() and not self._halves:
+            return (part,)
+        delta = self._join(type(part), part.id, part.delta)
+        if delta is part.delta:
+            return (part,)
+        return (replace(part, delta=delta),)
+
+    def _join(self, kind: type, id_: str, delta: str) -> str:
+        """`delta` with pairs joined and lone halves replaced; a half at its end is held back."""
+        held = self._halves.pop((kind, id_), "")
+        if not held and not _SURROGATE.search(delta):
+            return delta
+        delta = held + delta
+        if delta and "\ud800" <= delta[-1] <= "\udbff":
+            self._halves[kind, id_] = delta[-1]
+            delta = delta[:-1]
+        return clean_text(delta)
+
+    def _release_half(self, kind: type, id_: str) -> Sequence[Part]:
+        if self._halves.pop((kind, id_), None) is None:
+            return ()
+        if kind is TextDelta and id_ in self._texts:
+            return self._texts[id_].feed(None, "\ufffd")
+        return (kind(id=id_, delta="\ufffd"),)
+
+    # --- calls ---
+
+    def _feed_call(self, part: ToolInputStart | ToolCall | ToolInputEnd) -> Sequence[Part]:
+        released = self._release_half(ToolInputDelta, self._calls.current(part.id))
+        part = self._calls.rename(_clean(part))
+        if self._standalone and not isinstance(part, ToolInputEnd) and part.provider_executed:
+            part = replace(part, standalone=True)
+        return (*released, part)
+
+
+class _CallIds:
+    """Gives a call that begins under the id of a finished one an id of its own."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        self._used: set[str] = set()
+        self._closed: set[str] = set()
+        self._complete: set[str] = set()
+
+    def current(self, id_: str) -> str:
+        return self._names.get(id_, id_)
+
+    def rename(self, part: Any) -> Any:
+        given: str = part.id
+        id_ = self.current(given)
+        finished = self._closed if isinstance(part, ToolInputStart) else self._complete
+        if isinstance(part, ToolInputStart | ToolCall) and id_ in finished:
+            number = 2
+            while f"{given}~{number}" in self._used:
+                number += 1
+            id_ = self._names[given] = f"{given}~{number}"
+        self._used.add(id_)
+        if isinstance(part, ToolCall):
+            self._complete.add(id_)
+        if isinstance(part, ToolCall | ToolInputEnd):
+            self._closed.add(id_)
+        return part if id_ == given else replace(part, id=id_)
+
+
+class _TextBlock:
+    """One text block of the model's, which thinking inside it may split into several blocks.
+
+    The first piece keeps the id; what follows thinking is `id.2`, `id.3`…, and thinking is
+    `id.thinking.1`, `id.thinking.2`…
+    """
+
+    def __init__(self, id_: str, splitter: ThinkingSplitter, clock: Clock) -> None:
+        self.splitter = splitter
+        self._id = id_
+        self._clock = clock
+        self._texts = 1
+        self._thinkings = 0
+        self._thinking = False
+        self._open = id_
+
+    def feed(self, part: TextDelta | None, delta: str) -> Sequence[Part]:
+        segments = self.splitter.feed(delta)
+        if len(segments) == 1:
+            only = segments[0]
+            if not only.thinking and not self._thinking:
+                if part is not None and only.text is part.delta and self._open is self._id:
+                    return (part,)
+                return (TextDelta(self._open, only.text),)
+        return self._emit(segments)
+
+    def release(self) -> list[Part]:
+        return self._emit(self.splitter.finish())
+
+    def end(self, part: TextEnd) -> Sequence[Part]:
+        if self._thinking:
+            return (ReasoningEnd(id=self._open, at=self._clock.now()),)
+        return (replace(part, id=self._open),)
+
+    def _emit(self, segments: Sequence[Segment]) -> list[Part]:
+        emitted: list[Part] = []
+        for segment in segments:
+            if segment.thinking != self._thinking:
+                emitted += self._switch()
+            kind = ReasoningDelta if segment.thinking else TextDelta
+            emitted.append(kind(self._open, segment.text))
+        return emitted
+
+    def _switch(self) -> list[Part]:
+        closed = self._open
+        self._thinking = not self._thinking
+        if self._thinking:
+            self._thinkings += 1
+            self._open = f"{self._id}.thinking.{self._thinkings}"
+            return [TextEnd(closed), ReasoningStart(id=self._open, at=self._clock.now())]
+        self._texts += 1
+        self._open = f"{self._id}.{self._texts}"
+        return [ReasoningEnd(id=closed, at=self._clock.now()), TextStart(self._open)]
+
+
+def _clean(part: P) -> P:
+    """The part, checked, with text that can be encoded."""
+    try:
+        decoded = decode_part(encode(part))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _reject(part, str(error)) from error
+    return part if decoded == part else cast(P, decoded)
+
+
+def _reject(part: object, why: str) -> ModelFailed:
+    return ModelFailed(f"The model's adapter yielded a {type(part).__name__} that can not be used: {why}.")

@@ -1,0 +1,1 @@
+"""What the model gets: from the history to a legal prompt."""

@@ -1,0 +1,148 @@
+"""From a history to a prompt: what the model gets (SPEC §5).
+
+The store keeps what was said; a provider accepts only what its rules allow. The difference is
+made up here, anew for every call, and never written back: switching the provider, or mending a
+rule, needs no migration. All of it is pure.
+
+Three steps: choose the messages that a model may see, from the newest summary on (compact.py); clean
+each one (clean.py); answer every call right after its message (pair.py). A clean history comes
+out as it went in, one entry per message in the given order. Merging neighbours and hoisting system
+text is the adapter's work.
+
+One thing is added. When the last thing said is a reply that was cut off, a short remark says so, in
+the user's place, lest the model take it for a reply it should lengthen by a word or two. Claude
+models from 4.6 on refuse any conversation that ends with the assistant, so for Anthropic a remark
+follows a complete reply as well.
+
+One thing may be left out. A model that `continues_prefix` goes on with a reply that stands last, letter by letter; so
+when such a reply is all that there is to continue, the stored instruction to do so is not needed (DESIGN §7).
+
+Must stay true (tests/loop/test_any_history.py): legality.py finds nothing to
+object; no text of a message that the model may see is lost; building again changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from indelible.content import Message, Reasoning, Text
+from indelible.loop.prompt.call_ids import CallIds
+from indelible.loop.prompt.clean import COMPACTION, clean_message
+from indelible.loop.prompt.pair import Entry, pair_calls
+from indelible.models.protocol import PromptMessage
+
+CUT_REMARK: Final = "(Your last message was cut off at this point.)"
+NEXT_REMARK: Final = "(Your last message was complete. Please go on.)"
+
+_NEVER_LAST: Final = frozenset({"anthropic"})
+"""Providers that refuse a conversation in which the assistant has the last word."""
+
+
+def build_prompt(
+    messages: Sequence[Message], *, provider: str, model: str | None = None, prefix: bool = False
+) -> list[PromptMessage]:
+    """What a model of this provider gets of these messages.
+
+    With `model` given, replies of other models count as foreign, even if they are the provider's own. With `prefix`,
+    a cut reply that is to be continued stands last.
+    """
+    counting = from_newest_compaction(messages)
+    is_prefixed = prefix and _ends_to_be_continued(counting)
+    if is_prefixed:
+        counting = counting[:-1]
+    ids = CallIds(provider=provider)
+    entries = [
+        Entry(
+            role=message.role,
+            blocks=clean_message(message, provider=provider, model=model, ids=ids),
+            partial=message.partial,
+        )
+        for message in counting
+    ]
+    paired = pair_calls(entries, ids=ids)
+    prompt = [PromptMessage(role=entry.role, blocks=entry.blocks) for entry in paired]
+    remark = None if is_prefixed else _choose_remark(paired, provider=provider)
+    if remark is not None:
+        prompt.append(PromptMessage(role="user", blocks=[Text(remark)]))
+    return prompt
+
+
+def _ends_to_be_continued(messages: Sequence[Message]) -> bool:
+    """Whether the last two are a reply that was cut in its text, and the instruction to go on with it.
+
+    A text that ends with a space is refused as a prefix, and without the space the words would run together.
+    """
+    if len(messages) < 2:
+        return False
+    reply, instruction = messages[-2:]
+    asks = instruction.role == "user" and instruction.visibility == "model" and not is_summary(instruction)
+    is_cut = reply.role == "assistant" and reply.partial and bool(reply.blocks)
+    last = reply.blocks[-1] if is_cut else None
+    return asks and isinstance(last, Text) and bool(last.text) and not last.text[-1].isspace()
+
+
+def _choose_remark(entries: Sequence[Entry], *, provider: str) -> str | None:
+    """What to add behind the last thing said. System messages are hoisted, so they do not count."""
+    last = next((entry for entry in reversed(entries) if entry.role != "system"), None)
+    if last is None or last.role != "assistant":
+        return None
+    if last.partial:
+        return CUT_REMARK
+    return NEXT_REMARK if provider in _NEVER_LAST else None
+
+
+def mark_cache(messages: Sequence[PromptMessage], *, provider: str) -> list[PromptMessage]:
+    """A copy with Anthropic's cache markers (SPEC 5.5); for other providers, an unmarked copy.
+
+    Marked are the last message of the leading run of system messages and the last two messages. A
+    message that is nothing but reasoning can not carry a marker.
+    """
+    marked: set[int] = set()
+    if provider == "anthropic":
+        leading = next((at for at, message in enumerate(messages) if message.role != "system"), len(messages))
+        marked = {leading - 1, len(messages) - 2, len(messages) - 1}
+    return [
+        replace(message, cache=at in marked and not all(isinstance(block, Reasoning) for block in message.blocks))
+        for at, message in enumerate(messages)
+    ]
+
+
+def from_newest_compaction(messages: Sequence[Message]) -> list[Message]:
+    """What counts for a model since the newest summary: system messages, summary, and what is verbatim.
+
+    A summary (`is_summary`) says how many of the messages that counted until then stay verbatim. They come
+    after it, for it tells of what was before them: so a second summary counts them in that order too.
+    Notices and what only people see never count.
+    """
+    counting: list[Message] = []
+    for message in messages:
+        if message.role == "notice" or message.visibility == "people":
+            continue
+        keep_last = _read_keep_last(message)
+        if keep_last is None:
+            counting.append(message)
+            continue
+        leading = next((at for at, earlier in enumerate(counting) if earlier.role != "system"), len(counting))
+        kept = counting[max(leading, len(counting) - keep_last) :]
+        counting = [*counting[:leading], message, *kept]
+    return counting
+
+
+def is_summary(message: Message) -> bool:
+    """Whether this message stands for everything before it: only the model sees it, and it is marked so."""
+    return _read_keep_last(message) is not None
+
+
+def _read_keep_last(message: Message) -> int | None:
+    """How many messages before this summary stay verbatim; None if it is no summary."""
+    if message.visibility != "model":
+        return None
+    for block in message.blocks:
+        if isinstance(block, Text) and block.text.strip() and block.metadata and COMPACTION in block.metadata:
+            mark = block.metadata[COMPACTION]
+            keep_last = mark.get("keep_last") if isinstance(mark, dict) else None
+            return keep_last if isinstance(keep_last, int) and keep_last > 0 else 0
+    return None

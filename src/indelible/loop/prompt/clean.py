@@ -1,0 +1,234 @@
+"""One message of a history, as the blocks that a provider will take.
+
+This module looks at one message at a time. What it can not decide alone, which result answers
+which local call, is pair.py's; whether the message is shown at all is build.py's.
+
+A message is *our own* if the model that we now ask wrote it (unknown counts as yes). Only then do
+private things go back: signed reasoning, metadata, calls that the provider executed itself. The
+model counts and not only the provider, because signatures are bound to it: Anthropic answers
+"Invalid signature in thinking block" after a switch between two of its own models, and OpenAI ties
+its items to the reasoning before them. To everybody else such calls become a short note in the
+text. So do blocks that have no place in their role: files are taken from users only, and sources are
+known as a reply's only. A system message keeps nothing but text: nothing that a tool said may gain
+its authority.
+
+Signed reasoning goes unchanged or not at all. Lone surrogates, which no JSON takes, are replaced
+in text; a private block that holds one does not travel.
+
+Must stay true (tests/loop/test_any_history.py): no text that is not blank gets lost; a clean message
+comes out as it went in; cleaning twice is cleaning once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from indelible.content import Block, File, Message, Metadata, Reasoning, Source, Text, ToolCall, ToolResult, encode
+from indelible.content.unicode import clean_text
+from indelible.loop.prompt.call_ids import CallIds, make_legal_name
+
+COMPACTION: Final = "compaction"
+"""The metadata key that marks a summary (build.py). It is ours, so no provider gets it."""
+
+MAX_NOTE_CHARS: Final = 2000
+
+
+def clean_message(message: Message, *, provider: str, model: str | None, ids: CallIds) -> list[Block]:
+    """What of this message may go to `model` at `provider`; nothing if there is nothing to say."""
+    own = _is_own(message, provider=provider, model=model)
+    match message.role:
+        case "assistant":
+            return _clean_reply(message.blocks, own=own, provider=provider, ids=ids)
+        case "system":
+            texts = [block for block in message.blocks if isinstance(block, Text)]
+            return list(_clean_given(texts, own=own))
+        case _:
+            return list(_clean_given(message.blocks, own=own))
+
+
+def describe_orphan(result: ToolResult) -> Text:
+    """A result that answers no call, as text."""
+    kind = "error" if result.is_error else "result"
+    return Text(f"[An earlier {kind} of the tool {_show_name(result.name)}]\n{_show_output(result)}")
+
+
+def drop_idle_reasoning(blocks: Sequence[Block]) -> list[Block]:
+    """The blocks without the reasoning at their end: Anthropic and OpenAI refuse reasoning that led to nothing."""
+    said = next((at for at in reversed(range(len(blocks))) if not isinstance(blocks[at], Reasoning | Source)), -1)
+    return [block for at, block in enumerate(blocks) if at <= said or not isinstance(block, Reasoning)]
+
+
+# --- what users and tools say ------------------------------------------------------------
+
+
+def _clean_given(blocks: Sequence[Block], *, own: bool) -> Iterator[Block]:
+    for block in blocks:
+        match block:
+            case Text():
+                yield from _clean_text(block, own=own)
+            case File():
+                yield _clean_file(block, own=own)
+            case Source():
+                yield from _clean_text(Text(_show_source(block)), own=own)
+            case ToolResult(provider_executed=True):
+                yield describe_orphan(block)
+            case ToolResult():
+                yield _clean_local_result(block, own=own)
+            case ToolCall():
+                yield _describe_call(block)
+            case Reasoning():
+                continue
+
+
+def _clean_text(block: Text, *, own: bool) -> Iterator[Text]:
+    if block.text.strip():
+        yield Text(clean_text(block.text), metadata=_clean_metadata(block.metadata, own=own))
+
+
+def _clean_file(block: File, *, own: bool) -> Block:
+    sendable = block.file_id or block.url or block.data
+    cleaned = replace(block, metadata=_clean_metadata(block.metadata, own=own))
+    if sendable and _is_encodable(cleaned):
+        return cleaned
+    return Text(f"[A file that can not be sent: {_show_file(block)}]")
+
+
+def _clean_local_result(block: ToolResult, *, own: bool) -> ToolResult:
+    return replace(block, output=_show_output(block), metadata=_clean_metadata(block.metadata, own=own))
+
+
+# --- what a model said -------------------------------------------------------------------
+
+
+def _clean_reply(blocks: Sequence[Block], *, own: bool, provider: str, ids: CallIds) -> list[Block]:
+    travelling = _find_travelling(blocks, provider=provider, ids=ids) if own else frozenset[int]()
+    cleaned: list[Block] = []
+    for at, block in enumerate(blocks):
+        match block:
+            case Text():
+                cleaned += _clean_text(block, own=own)
+            case Reasoning():
+                cleaned += [block] if own and block.signed and _is_encodable(block) else []
+            case Source():
+                source = replace(block, metadata=_clean_metadata(block.metadata, own=own))
+                cleaned += [source] if _is_encodable(source) else []
+            case ToolCall(provider_executed=False):
+                cleaned.append(_clean_local_call(block, own=own, provider=provider))
+            case ToolResult(provider_executed=False):
+                cleaned.append(_clean_local_result(block, own=own))
+            case ToolCall() if at in travelling:
+                cleaned.append(replace(block, arguments=_clean_arguments(block.arguments)))
+            case ToolResult() if at in travelling:
+                cleaned.append(block)
+            case ToolCall() | ToolResult() | File():
+                cleaned = [*drop_idle_reasoning(cleaned), _describe_private(block)]
+    return cleaned
+
+
+def _find_travelling(blocks: Sequence[Block], *, provider: str, ids: CallIds) -> frozenset[int]:
+    """Where the calls and results of the provider's own tools stand that may go back as they are.
+
+    Their ids mean something to the provider, so they are never changed.
+    """
+    found: set[int] = set()
+    for at, call in enumerate(blocks):
+        if not (isinstance(call, ToolCall) and call.provider_executed):
+            continue
+        answers = [later for later in range(at + 1, len(blocks)) if _is_private_answer(blocks[later], call.id)][:1]
+        complete = bool(answers) or call.standalone
+        intact = all(_is_encodable(blocks[i]) for i in (at, *answers))
+        if complete and intact and call.name == make_legal_name(call.name, provider=provider) and ids.claim(call.id):
+            found.update((at, *answers))
+    return frozenset(found)
+
+
+def _is_private_answer(block: Block, call_id: str) -> bool:
+    return isinstance(block, ToolResult) and block.provider_executed and block.call_id == call_id
+
+
+def _clean_local_call(call: ToolCall, *, own: bool, provider: str) -> ToolCall:
+    return replace(
+        call,
+        name=make_legal_name(call.name, provider=provider),
+        arguments=_clean_arguments(call.arguments),
+        metadata=_clean_metadata(call.metadata, own=own),
+    )
+
+
+def _clean_arguments(arguments: str) -> str:
+    """The arguments if they are a JSON object, else an empty one: half of them is no object."""
+    try:
+        legal = isinstance(msgspec.json.decode(arguments), dict)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        legal = False
+    return arguments if legal else "{}"
+
+
+# --- what goes as text instead -----------------------------------------------------------
+
+
+def _describe_call(call: ToolCall) -> Text:
+    return Text(f"[Used the tool {_show_name(call.name)}: {_shorten(clean_text(call.arguments))}]")
+
+
+def _describe_private(block: ToolCall | ToolResult | File) -> Text:
+    """What only its provider could read. Its results are often finalized, so only plain text is shown."""
+    match block:
+        case ToolCall():
+            return _describe_call(block)
+        case ToolResult(output=str()):
+            return Text(f"[The tool {_show_name(block.name)} returned: {_shorten(_show_output(block))}]")
+        case ToolResult():
+            return Text(f"[The tool {_show_name(block.name)} returned something that only its provider can read.]")
+        case File():
+            return Text(f"[Made a file: {_show_file(block)}]")
+
+
+def _show_name(name: str) -> str:
+    return clean_text(name).strip() or "without a name"
+
+
+def _show_output(result: ToolResult) -> str:
+    """A result's output as text."""
+    if isinstance(result.output, str):
+        return clean_text(result.output)
+    return encode(result.output).decode() if _is_encodable(result.output) else clean_text(str(result.output))
+
+
+def _show_source(source: Source) -> str:
+    return "\n".join(line for line in (source.title, source.url, source.quote) if line and line.strip())
+
+
+def _show_file(file: File) -> str:
+    return clean_text(f"{file.name or 'without a name'} ({file.media_type})")
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_NOTE_CHARS else f"{text[:MAX_NOTE_CHARS]}… (shortened)"
+
+
+# --- questions ---------------------------------------------------------------------------
+
+
+def _is_own(message: Message, *, provider: str, model: str | None) -> bool:
+    same_provider = message.provider is None or message.provider == provider
+    same_model = message.model is None or model is None or message.model == model
+    return same_provider and same_model
+
+
+def _clean_metadata(metadata: Metadata | None, *, own: bool) -> Metadata | None:
+    if metadata is None or not own or COMPACTION in metadata or not _is_encodable(metadata):
+        return None
+    return metadata
+
+
+def _is_encodable(value: Any) -> bool:
+    try:
+        msgspec.json.encode(value)
+    except (UnicodeEncodeError, TypeError, RecursionError, msgspec.MsgspecError):
+        return False
+    return True

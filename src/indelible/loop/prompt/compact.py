@@ -1,0 +1,172 @@
+"""When a conversation has outgrown the model's window, and how it is made shorter.
+
+A compaction adds one message and takes none away: a summary that only the model sees. It says how
+many of the messages right before it stay verbatim; `from_newest_compaction` (build.py) reads that
+and leaves out what the summary stands for. Older rows stay where they are, for people, and a branch
+that forks off before the summary knows nothing of it.
+
+The last few turns stay verbatim, as far as they fit in half of what there is; a single long turn keeps
+its last steps. The model reads the rest as a transcript in one user message, not as a conversation: so
+it needs no tool pairing and no provider's rules, and a transcript that is too long itself can be cut in
+the middle, where it matters least.
+
+Must stay true (tests/loop/test_compact.py): what stays verbatim begins at a user's message or at a reply,
+never at an answer to a call; the user's last request is in the prompt word by word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import to_builtins
+
+from indelible.clock import Clock
+from indelible.concurrency.scope import CancelScope
+from indelible.content import Block, File, Message, Source, Text, ToolCall, ToolResult, encode
+from indelible.content.unicode import clean_text, clean_value
+from indelible.errors import ModelFailed
+from indelible.loop.attempt import Attempt, publish_to_nobody
+from indelible.loop.normalize import Normalizer
+from indelible.loop.prompt.build import from_newest_compaction, is_summary
+from indelible.loop.prompt.clean import COMPACTION
+from indelible.models.protocol import Call, Model, PromptMessage
+from indelible.tools.output import cut_text
+
+INSTRUCTION: Final = """\
+You are given the first part of a conversation between a user and an assistant. The rest of it goes on \
+after you. Write what the assistant has to know to go on as if it had read everything:
+
+- what the user wants, with every wish, limit and correction that still holds;
+- what was decided and found out, with exact names, numbers, paths, identifiers and quotations;
+- what was done with tools, and what came of it; what was left undone, and what the next step is.
+
+Write plainly and completely, in the language of the conversation. Do not answer the user, do not \
+address anybody, and add nothing that was not said."""
+
+COMPACT_AT: Final = 0.8
+KEEP_TURNS: Final = 3
+_MIN_TRANSCRIPT_BYTES: Final = 16 * 1024
+_UNKNOWN_WINDOW_TOKENS: Final = 32 * 1024
+_TRANSCRIPT_BYTES_PER_TOKEN: Final = 2
+_RESULT_BYTES: Final = 2 * 1024
+_FILE_BYTES: Final = 1024
+
+
+def should_compact(used_tokens: int, context_limit: int | None, *, share: float = COMPACT_AT) -> bool:
+    """Whether a conversation that took this many tokens is due."""
+    return context_limit is not None and used_tokens >= share * context_limit
+
+
+def count_verbatim(messages: Sequence[Message], *, keep_turns: int = KEEP_TURNS) -> int | None:
+    """How many messages at the end stay as they are; None if there is nothing to summarise.
+
+    As many turns as fit in half of what there is, else as many steps, else nothing; but the user's
+    own words at the very end always stay.
+    """
+    first = next((at for at, message in enumerate(messages) if message.role != "system"), len(messages))
+    turns = [at for at in range(first, len(messages)) if messages[at].role == "user"]
+    steps = [at for at in range(first, len(messages)) if messages[at].role == "assistant"]
+    ends = [len(messages)] if steps and (not turns or steps[-1] > turns[-1]) else []
+    weights = [_weigh(message) for message in messages]
+    half = sum(weights[first:]) / 2
+    cuts = (*turns[-keep_turns:], *steps[-2:], *ends)
+    fitting = [
+        at for at in cuts if at > first and (sum(weights[at:]) <= half or turns[-1:] == [at] == [len(messages) - 1])
+    ]
+    return len(messages) - fitting[0] if fitting else None
+
+
+def _weigh(message: Message) -> int:
+    """How much room a message takes, in bytes. What a file costs the model is not told by its bytes."""
+    spoken = [clean_value(to_builtins(block)) for block in message.blocks if not isinstance(block, File)]
+    files = len(message.blocks) - len(spoken)
+    return len(encode(spoken)) + files * _FILE_BYTES
+
+
+async def summarise(
+    model: Model,
+    messages: Sequence[Message],
+    *,
+    scope: CancelScope,
+    clock: Clock,
+    keep_turns: int = KEEP_TURNS,
+    context_limit: int | None = None,
+    silence_timeout_s: float = 120.0,
+    grace_s: float = 5.0,
+) -> Message | None:
+    """Ask the model for a summary, as the message to put after these; None if nothing can be left out.
+
+    Raises `ModelFailed` if the model gives none, and what the scope says if it was cancelled.
+    """
+    counting = from_newest_compaction(messages)
+    keep_last = count_verbatim(counting, keep_turns=keep_turns)
+    older = counting[: len(counting) - (keep_last or 0)]
+    transcript = to_transcript(older)
+    if keep_last is None or not transcript:
+        return None
+    limit_bytes = max(_MIN_TRANSCRIPT_BYTES, (context_limit or _UNKNOWN_WINDOW_TOKENS) * _TRANSCRIPT_BYTES_PER_TOKEN)
+    prompt = [
+        PromptMessage(role="system", blocks=[Text(INSTRUCTION)]),
+        PromptMessage(role="user", blocks=[Text(cut_text(transcript, limit_bytes).text)]),
+    ]
+    attempt = Attempt(
+        model,
+        Call(messages=prompt),
+        scope=scope,
+        normalizer=Normalizer.of(model, clock=clock),
+        publish=publish_to_nobody,
+        silence_timeout_s=silence_timeout_s,
+        grace_s=grace_s,
+        clock=clock,
+    )
+    await attempt.run()
+    said = "".join(block.text for block in attempt.assembler.blocks() if isinstance(block, Text)).strip()
+    if not said:
+        raise ModelFailed(f"{model.provider} gave no summary of the conversation.", provider=model.provider)
+    return make_summary(said, keep_last=keep_last, request=_find_request(counting, older))
+
+
+def make_summary(text: str, *, keep_last: int, request: Sequence[Block] = ()) -> Message:
+    """The message that stands for everything before the last `keep_last` messages.
+
+    `request` is what the user asked for last, if that is among what is left out.
+    """
+    said = f"Summary of the conversation so far:\n\n{text}"
+    if request:
+        said += "\n\nThe user's last request, word by word:\n\n"
+    summary = Text(said, metadata={COMPACTION: {"keep_last": keep_last}})
+    return Message(role="user", blocks=[summary, *request], visibility="model")
+
+
+def to_transcript(messages: Sequence[Message]) -> str:
+    """The conversation as text, with long tool results cut."""
+    told = (message for message in from_newest_compaction(messages) if message.role != "system")
+    return clean_text("\n\n".join(f"[{message.role}]\n{body}" for message in told if (body := _to_body(message))))
+
+
+def _to_body(message: Message) -> str:
+    lines = []
+    for block in message.blocks:
+        match block:
+            case Text() if block.text.strip():
+                lines.append(block.text.strip())
+            case ToolCall():
+                lines.append(f"(calls {block.name} with {block.arguments or '{}'})")
+            case ToolResult():
+                output = block.output if isinstance(block.output, str) else encode(clean_value(block.output)).decode()
+                label = "failed" if block.is_error else "gave"
+                lines.append(f"({block.name} {label}: {cut_text(output, _RESULT_BYTES).text})")
+            case Source():
+                lines.append(f"(source: {block.title or ''} {block.url or ''})")
+            case File():
+                lines.append(f"(file: {block.name or block.media_type})")
+    return "\n".join(lines)
+
+
+def _find_request(counting: Sequence[Message], older: Sequence[Message]) -> Sequence[Block]:
+    """What the user asked for last, if it is among `older`, be it only in an earlier summary."""
+    asked = [message for message in counting if message.role == "user" and message.visibility == "both"]
+    if not asked:
+        return next((message.blocks[1:] for message in older if is_summary(message)), ())
+    return asked[-1].blocks if any(message is asked[-1] for message in older) else ()

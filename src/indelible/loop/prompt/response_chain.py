@@ -1,0 +1,105 @@
+"""Chain mode: letting the provider remember the conversation (SPEC §4).
+
+With `previous_response_id` a prompt holds only what is new. That is cheap and brittle: the id may be
+unknown to the provider for any reason, at any time. So a chain is only ever a shortcut. It is planned
+anew for each turn from what is stored; it is left before the second step; and when it breaks, the id
+is cleared in the run and in the pending call, the store is told to forget it, and the whole history is
+sent instead. A new, complete answer that the provider stored is the next anchor.
+
+`plan_chain` is the pure rule; `Chain` is a run's way out. Who prepares prompts is context.py.
+
+Must stay true (tests/loop/test_chain.py): no call after a broken chain carries an id; other failures
+leave the id alone; every callback may be absent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from indelible.content import Block, Message, Text, ToolCall
+from indelible.loop.hooks import Hooks
+from indelible.loop.prompt.build import is_summary
+from indelible.loop.setup import Hook
+from indelible.models.protocol import CallOptions, Model
+
+_log: Final = logging.getLogger(__name__)
+
+
+class ChainPlan(NamedTuple):
+    """What to send: everything, or an id and what is new."""
+
+    messages: list[Message]
+    options: CallOptions
+
+
+def plan_chain(messages: Sequence[Message], *, model: Model, options: CallOptions) -> ChainPlan:
+    """Chain to the newest reply if that can work, else send all of it.
+
+    It can if the provider is to store this response too, and stored that reply whole, from this very
+    model; if the user has said something since, and nothing was summarised; and if the reply made no
+    local calls: their results would be news to the provider, and a chained prompt holds nothing but the
+    user's words.
+    """
+    everything = ChainPlan(list(messages), replace(options, previous_response_id=None))
+    heard = [message for message in messages if message.role != "notice" and message.visibility != "people"]
+    at = next((at for at in reversed(range(len(heard))) if heard[at].role == "assistant"), None)
+    if at is None or not options.store or not _can_anchor(heard[at], model):
+        return everything
+    since = heard[at + 1 :]
+    news = [message for message in since if message.role == "user" and any(map(_says_something, message.blocks))]
+    if not news or any(map(is_summary, since)):
+        return everything
+    system = [message for message in heard if message.role == "system"]
+    return ChainPlan([*system, *news], replace(options, previous_response_id=heard[at].response_id))
+
+
+def _says_something(block: Block) -> bool:
+    return not isinstance(block, Text) or bool(block.text.strip())
+
+
+def _can_anchor(reply: Message, model: Model) -> bool:
+    whole = reply.response_id is not None and not reply.partial and reply.reason is None
+    same_model = reply.provider in (None, model.provider) and reply.model in (None, model.name)
+    has_local_calls = any(isinstance(block, ToolCall) and not block.provider_executed for block in reply.blocks)
+    return whole and same_model and not has_local_calls
+
+
+class Chain:
+    """The options of a run, and how to leave the chain they may name."""
+
+    def __init__(self, options: CallOptions, *, disable: Hook | None, reload: Hook | None, hooks: Hooks) -> None:
+        self.options = options
+        self._disable = disable
+        self._reload = reload
+        self._hooks = hooks
+
+    @property
+    def linked(self) -> bool:
+        return self.options.previous_response_id is not None
+
+    async def leave(self) -> list[Message] | None:
+        """Clear the id, have it forgotten, and fetch the whole history; None if that can not be had."""
+        self.options = replace(self.options, previous_response_id=None)
+        if self._disable is not None:
+            try:
+                await self._hooks.call_shielded(self._disable)
+            except Exception as error:
+                self._note_failure("chain mode could not be switched off", error)
+        if self._reload is None:
+            return None
+        try:
+            return list(await self._hooks.call_cancellable(self._reload))
+        except (Exception, asyncio.CancelledError) as error:
+            self._note_failure("the history could not be reloaded", error)
+            return None
+
+    def _note_failure(self, what: str, error: BaseException) -> None:
+        """A callback that fails does not end the run, unless it failed because the run is being ended."""
+        if self._hooks.cancelled:
+            raise error
+        _log.warning("%s: %r", what, error)

@@ -1,0 +1,1 @@
+"""Models that think in their text: moving the thinking to a reasoning block."""

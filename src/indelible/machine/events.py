@@ -1,0 +1,173 @@
+"""What a reader may see: the events of a feed, and the JSON of each.
+
+A feed is what happened in a chat, in order: first perhaps a `snapshot`, then one event per fact and one `part`
+event per piece of a running reply. docs/feed.md shows the JSON of every kind. Each event has a cursor; whoever
+comes back with it gets what comes after.
+
+An event is the same for every reader of a chat, so its JSON is made once and shared, and what is stored as JSON
+(blocks, parts, usage) is put into it as it stands, without being decoded. Whoever reads in Python and not over HTTP
+asks for `data` or `parts`, which are decoded when somebody asks for the first time.
+
+People never see what only a model may (`visibility = model`): summaries, and the instruction to go on with a reply
+that was cut. For them its place in the tree is taken by what stands above it.
+
+Must stay true (tests/feed/test_feed_page.py): docs/feed.md has every kind, and every kind is sent as it says.
+
+How a position becomes a cursor is feed/cursor.py; how events come about is feed/timeline.py.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final, Literal, get_args
+
+import msgspec
+
+from indelible.content import Block, Part
+
+EventKind = Literal[
+    "snapshot",
+    "message",
+    "head",
+    "attempt",
+    "part",
+    "reset",
+    "status",
+    "queue",
+    "retry",
+    "action",
+    "error",
+    "chat",
+    "resync",
+    "end",
+]
+EndReason = Literal["shutdown", "deleted", "slow"]
+KINDS: Final[tuple[EventKind, ...]] = get_args(EventKind)
+
+
+class Position(msgspec.Struct, frozen=True):
+    """How far a reader has come: event `seq`, and row `n` of the attempt that runs then, if one does."""
+
+    seq: int = 0
+    attempt: str | None = None
+    n: int = 0
+
+
+BEGINNING: Final = Position()
+
+
+class ShownMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message as people get it. `siblings` are the branches here, itself included; events go without them."""
+
+    id: str
+    parent_id: str | None
+    role: str
+    blocks: msgspec.Raw
+    partial: bool
+    reason: str | None
+    continues: str | None
+    model: str | None
+    usage: msgspec.Raw
+    created_at: datetime
+    siblings: list[str] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ShownQueued(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that waits in the queue."""
+
+    id: str
+    if_busy: str
+    blocks: msgspec.Raw
+    model: str | None
+    created_at: datetime
+
+
+class LiveReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The running reply as far as it has come."""
+
+    attempt: str
+    blocks: list[Block]
+
+
+class ChatSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """One chat at one moment; reading on from its `cursor` misses nothing and repeats nothing."""
+
+    id: str
+    status: str
+    cursor: str
+    title: str | None
+    model: str | None
+    debug: str | None
+    archived: bool
+    turn: str | None
+    error: Any
+    retry: Any
+    queue: list[ShownQueued]
+    live: LiveReply | None
+    messages: list[ShownMessage]
+    has_more: bool
+
+
+class MessageAdded(msgspec.Struct, frozen=True, kw_only=True):
+    """A message entered history. If it ended an attempt, `attempt` names that, and it takes the preview's place."""
+
+    message: ShownMessage
+    attempt: str | None = None
+    last_n: int | None = None
+    queued: str | None = None
+
+
+class PartsAppended(msgspec.Struct, frozen=True, kw_only=True):
+    """What a running attempt said in one flush: row `n` of its journal."""
+
+    attempt: str
+    n: int
+    parts: list[Part]
+
+
+class EventBody:
+    """The JSON of an event, shared by all who read it, and decoded at most once."""
+
+    __slots__ = ("_data", "_parts", "json")
+
+    def __init__(self, json: bytes) -> None:
+        self.json = json
+        self._data: dict[str, Any] | None = None
+        self._parts: list[Part] | None = None
+
+    @property
+    def data(self) -> dict[str, Any]:
+        if self._data is None:
+            self._data = msgspec.json.decode(self.json, type=dict[str, Any])
+        return self._data
+
+    @property
+    def parts(self) -> list[Part]:
+        if self._parts is None:
+            self._parts = _decode_parts_appended(self.json).parts
+        return self._parts
+
+
+class FeedEvent(msgspec.Struct, frozen=True):
+    """One event as a reader gets it. Only an end that comes before everything else has no cursor."""
+
+    kind: EventKind
+    cursor: str | None
+    body: EventBody
+
+    @property
+    def json(self) -> bytes:
+        return self.body.json
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The JSON, decoded. It is shared: leave it as it is."""
+        return self.body.data
+
+    @property
+    def parts(self) -> list[Part]:
+        """What a `part` event brings; nothing for every other kind."""
+        return self.body.parts if self.kind == "part" else []
+
+
+_decode_parts_appended: Final = msgspec.json.Decoder(PartsAppended).decode

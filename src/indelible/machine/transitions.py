@@ -1,0 +1,221 @@
+"""Who may do what, and where it leads: the table of SPEC §3 as data.
+
+`TABLE[command][state]` is the set of states in which the chat may be afterwards. A state that is not
+named is one in which the command is refused; an empty set means that it is allowed and changes nothing
+(stopping what does not run). More than one target means that the queue decides, or whether a live worker
+holds the chat, or how often it was taken over.
+
+A command may still be refused for what it names, or find nothing to do; that is decide.py.
+
+Must stay true (tests/machine/test_transitions.py): what `decide` answers leads to a state that is named here,
+and every state that is named can be reached; docs/states.md shows exactly this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+from indelible.machine.states import State
+
+Targets = frozenset[State]
+
+
+class CommandName(StrEnum):
+    # of users
+    CREATE = "create"
+    SEND = "send"
+    SEND_INTERRUPT = "send_interrupt"
+    SEND_STEER = "send_steer"
+    EDIT = "edit"
+    REGENERATE = "regenerate"
+    SWITCH_BRANCH = "switch_branch"
+    CONTINUE = "continue"
+    DELETE = "delete"
+    DELETE_QUEUED = "delete_queued"
+    REORDER_QUEUE = "reorder_queue"
+    EDIT_QUEUED = "edit_queued"
+    PROMOTE_QUEUED = "promote_queued"
+    INTERRUPT = "interrupt"
+    TOOL_RESULTS = "tool_results"
+    RETRY = "retry"
+    COMPACT = "compact"
+    ARCHIVE = "archive"
+    UNARCHIVE = "unarchive"
+    UPDATE_CHAT = "describe"
+    # of workers
+    ACQUIRE = "acquire"
+    RELEASE = "release"
+    START_ATTEMPT = "start_attempt"
+    ANNOUNCE_RETRY = "announce_retry"
+    KEEP_SUMMARY = "keep_summary"
+    COMMIT_STEP = "commit_step"
+    FINISH_TURN = "finish_turn"
+    AWAIT_ACTION = "await_action"
+    ACTION_EXPIRED = "action_expired"
+    FAIL = "fail"
+    FINISH_INTERRUPTION = "finish_interruption"
+
+
+def _to(*targets: State) -> Targets:
+    return frozenset(targets)
+
+
+_NOTHING: Final = _to()
+_NEXT: Final = _to(State.RUNNING, State.RUNNING_QUEUED)
+"""The front of the queue has become the running turn; there may be more behind it."""
+
+_ENDED_WHILE_INTERRUPTING: Final = {State.INTERRUPTING: _to(State.IDLE), State.INTERRUPTING_QUEUED: _NEXT}
+_FORK: Final = {
+    State.IDLE: _to(State.RUNNING),
+    State.RUNNING: _to(State.RUNNING),
+    State.RUNNING_QUEUED: _to(State.RUNNING_QUEUED),
+    State.INTERRUPTING: _to(State.RUNNING),
+    State.INTERRUPTING_QUEUED: _to(State.RUNNING_QUEUED),
+    State.REQUIRES_ACTION: _to(State.RUNNING),
+    State.REQUIRES_ACTION_QUEUED: _to(State.RUNNING_QUEUED),
+    State.ERROR: _to(State.RUNNING),
+    State.ERROR_QUEUED: _to(State.RUNNING_QUEUED),
+}
+_SEND: Final = {
+    State.IDLE: _to(State.RUNNING),
+    State.RUNNING: _to(State.RUNNING_QUEUED),
+    State.RUNNING_QUEUED: _to(State.RUNNING_QUEUED),
+    State.INTERRUPTING: _to(State.INTERRUPTING_QUEUED),
+    State.INTERRUPTING_QUEUED: _to(State.INTERRUPTING_QUEUED),
+    State.REQUIRES_ACTION: _to(State.REQUIRES_ACTION_QUEUED),
+    State.REQUIRES_ACTION_QUEUED: _to(State.REQUIRES_ACTION_QUEUED),
+    State.ERROR: _to(State.RUNNING),
+    State.ERROR_QUEUED: _to(State.RUNNING_QUEUED),
+}
+_QUEUE_STAYS: Final = {
+    State.RUNNING_QUEUED: _to(State.RUNNING_QUEUED),
+    State.INTERRUPTING_QUEUED: _to(State.INTERRUPTING_QUEUED),
+    State.REQUIRES_ACTION_QUEUED: _to(State.REQUIRES_ACTION_QUEUED),
+    State.ERROR_QUEUED: _to(State.ERROR_QUEUED),
+    State.ERROR_QUEUED_ARCHIVED: _to(State.ERROR_QUEUED_ARCHIVED),
+}
+_RUNS_ON: Final = {State.RUNNING: _to(State.RUNNING), State.RUNNING_QUEUED: _to(State.RUNNING_QUEUED)}
+_HELD: Final = {
+    State.RUNNING: _to(State.RUNNING),
+    State.RUNNING_QUEUED: _to(State.RUNNING_QUEUED),
+    State.INTERRUPTING: _to(State.INTERRUPTING),
+    State.INTERRUPTING_QUEUED: _to(State.INTERRUPTING_QUEUED),
+}
+
+TABLE: Final[Mapping[CommandName, Mapping[State, Targets]]] = {
+    CommandName.CREATE: {State.NONE: _to(State.IDLE, State.RUNNING)},
+    CommandName.SEND: _SEND,
+    CommandName.SEND_STEER: _SEND,
+    CommandName.SEND_INTERRUPT: {
+        **_SEND,
+        State.RUNNING: _to(State.INTERRUPTING_QUEUED),
+        State.RUNNING_QUEUED: _to(State.INTERRUPTING_QUEUED),
+        State.REQUIRES_ACTION: _to(State.RUNNING),
+        State.REQUIRES_ACTION_QUEUED: _to(State.RUNNING_QUEUED),
+    },
+    CommandName.EDIT: _FORK,
+    CommandName.REGENERATE: _FORK,
+    CommandName.SWITCH_BRANCH: {
+        State.IDLE: _to(State.IDLE),
+        State.ERROR: _to(State.ERROR),
+        State.ERROR_QUEUED: _to(State.ERROR_QUEUED),
+    },
+    CommandName.CONTINUE: {
+        State.IDLE: _to(State.RUNNING),
+        State.ERROR: _to(State.RUNNING),
+        State.ERROR_QUEUED: _to(State.RUNNING_QUEUED),
+    },
+    CommandName.DELETE: {state: _to(State.NONE) for state in State if state is not State.NONE},
+    CommandName.DELETE_QUEUED: {
+        State.RUNNING_QUEUED: _to(State.RUNNING, State.RUNNING_QUEUED),
+        State.INTERRUPTING_QUEUED: _to(State.INTERRUPTING, State.INTERRUPTING_QUEUED),
+        State.REQUIRES_ACTION_QUEUED: _to(State.REQUIRES_ACTION, State.REQUIRES_ACTION_QUEUED),
+        State.ERROR_QUEUED: _to(State.ERROR, State.ERROR_QUEUED),
+        State.ERROR_QUEUED_ARCHIVED: _to(State.ERROR_ARCHIVED, State.ERROR_QUEUED_ARCHIVED),
+    },
+    CommandName.REORDER_QUEUE: _QUEUE_STAYS,
+    CommandName.EDIT_QUEUED: _QUEUE_STAYS,
+    CommandName.PROMOTE_QUEUED: {
+        State.ERROR_QUEUED: _NEXT,
+        State.REQUIRES_ACTION_QUEUED: _NEXT,
+        State.RUNNING_QUEUED: _to(State.INTERRUPTING_QUEUED),
+        State.INTERRUPTING_QUEUED: _to(State.INTERRUPTING_QUEUED),
+    },
+    CommandName.INTERRUPT: {
+        State.RUNNING: _to(State.INTERRUPTING, State.IDLE),
+        State.RUNNING_QUEUED: _to(State.INTERRUPTING_QUEUED, State.RUNNING, State.RUNNING_QUEUED),
+        State.INTERRUPTING: _to(State.INTERRUPTING, State.IDLE),
+        State.INTERRUPTING_QUEUED: _to(State.INTERRUPTING_QUEUED, State.RUNNING, State.RUNNING_QUEUED),
+        State.REQUIRES_ACTION: _to(State.IDLE),
+        State.REQUIRES_ACTION_QUEUED: _NEXT,
+        State.IDLE: _NOTHING,
+        State.ERROR: _NOTHING,
+        State.ERROR_QUEUED: _NOTHING,
+        State.IDLE_ARCHIVED: _NOTHING,
+        State.ERROR_ARCHIVED: _NOTHING,
+        State.ERROR_QUEUED_ARCHIVED: _NOTHING,
+    },
+    CommandName.TOOL_RESULTS: {
+        State.REQUIRES_ACTION: _to(State.RUNNING),
+        State.REQUIRES_ACTION_QUEUED: _to(State.RUNNING_QUEUED),
+    },
+    CommandName.RETRY: {State.ERROR: _to(State.RUNNING), State.ERROR_QUEUED: _to(State.RUNNING_QUEUED)},
+    CommandName.COMPACT: {
+        State.IDLE: _to(State.RUNNING),
+        State.ERROR: _to(State.RUNNING),
+        State.ERROR_QUEUED: _to(State.RUNNING_QUEUED),
+    },
+    CommandName.ARCHIVE: {
+        State.IDLE: _to(State.IDLE_ARCHIVED),
+        State.ERROR: _to(State.ERROR_ARCHIVED),
+        State.ERROR_QUEUED: _to(State.ERROR_QUEUED_ARCHIVED),
+        State.IDLE_ARCHIVED: _NOTHING,
+        State.ERROR_ARCHIVED: _NOTHING,
+        State.ERROR_QUEUED_ARCHIVED: _NOTHING,
+    },
+    CommandName.UNARCHIVE: {
+        State.IDLE_ARCHIVED: _to(State.IDLE),
+        State.ERROR_ARCHIVED: _to(State.ERROR),
+        State.ERROR_QUEUED_ARCHIVED: _to(State.ERROR_QUEUED),
+        State.IDLE: _NOTHING,
+        State.ERROR: _NOTHING,
+        State.ERROR_QUEUED: _NOTHING,
+    },
+    CommandName.UPDATE_CHAT: {state: _to(state) for state in State if state is not State.NONE},
+    CommandName.ACQUIRE: {
+        **_HELD,
+        State.RUNNING: _to(State.RUNNING, State.ERROR),
+        State.RUNNING_QUEUED: _to(State.RUNNING_QUEUED, State.ERROR_QUEUED),
+    },
+    CommandName.RELEASE: _HELD,
+    CommandName.START_ATTEMPT: _RUNS_ON,
+    CommandName.ANNOUNCE_RETRY: _RUNS_ON,
+    CommandName.KEEP_SUMMARY: _RUNS_ON,
+    CommandName.COMMIT_STEP: {
+        State.RUNNING: _to(State.RUNNING),
+        State.RUNNING_QUEUED: _to(State.RUNNING, State.RUNNING_QUEUED),
+        **_ENDED_WHILE_INTERRUPTING,
+    },
+    CommandName.FINISH_TURN: {State.RUNNING: _to(State.IDLE), State.RUNNING_QUEUED: _NEXT, **_ENDED_WHILE_INTERRUPTING},
+    CommandName.AWAIT_ACTION: {
+        State.RUNNING: _to(State.REQUIRES_ACTION),
+        State.RUNNING_QUEUED: _to(State.REQUIRES_ACTION_QUEUED),
+        **_ENDED_WHILE_INTERRUPTING,
+    },
+    CommandName.ACTION_EXPIRED: {
+        State.REQUIRES_ACTION: _to(State.RUNNING),
+        State.REQUIRES_ACTION_QUEUED: _to(State.RUNNING_QUEUED),
+    },
+    CommandName.FAIL: {
+        State.RUNNING: _to(State.ERROR),
+        State.RUNNING_QUEUED: _to(State.ERROR_QUEUED),
+        **_ENDED_WHILE_INTERRUPTING,
+    },
+    CommandName.FINISH_INTERRUPTION: _ENDED_WHILE_INTERRUPTING,
+}
+
+
+def is_legal(command: CommandName, state: State) -> bool:
+    return state in TABLE[command]

@@ -1,0 +1,246 @@
+"""What a failed call says about itself, collected before anybody judges it.
+
+Facts come from an HTTP answer, from an error event inside a stream, or from any exception: SDKs
+and HTTP clients differ in their classes, but all carry some of `status_code`, `status`, `code`,
+`type`, `body` and `response`. They are read by name, so no client is imported here; an attribute
+that raises or holds something else is no fact.
+
+Bodies are read in the shapes that are met in the wild: `{"error": {…}}` (OpenAI, Anthropic,
+vLLM, Groq), flat events and `response.failed` (Responses), `innererror` (Azure), `metadata.raw`
+(OpenRouter), JSON inside a message (Gemini), `{"error": "…"}` (Ollama), `{"detail": …}`
+(FastAPI). Only these keys are followed, a few levels deep.
+
+Must stay true (tests/models/test_failures.py): reading facts never raises; an exception's causes
+and group members are heard too, after itself; a status that nobody sent is no fact.
+
+What the facts mean is table.py.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+import msgspec
+
+from indelible.errors import FailureKind
+from indelible.models.failures.table import get_class_kind, is_unreadable_answer, to_code
+from indelible.models.failures.text import cut_text
+
+Body = bytes | str | Mapping[str, Any] | None
+
+_MAX_JSON_BYTES: Final = 256 * 1024
+_MAX_DEPTH: Final = 6
+_MAX_ITEMS: Final = 8
+_MAX_LINEAGE: Final = 8
+_STATUSES: Final = range(300, 600)  # of answers that are no success
+_ERROR_STATUSES: Final = range(400, 600)
+_THREE_DIGITS: Final = re.compile(r"[0-9]{3}")
+_CODE_KEYS: Final = ("code", "type", "status", "reason", "error_type")
+_MESSAGE_KEYS: Final = ("message", "msg", "detail", "error", "raw")
+_INNER_KEYS: Final = ("error", "response", "message", "innererror", "metadata", "raw", "detail", "details")
+_EMPTY_PHRASES: Final = frozenset({"provider returned error", "error"})
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """`codes` in the spelling of `to_code`, most telling place first; `headers` with lower-case names.
+
+    `implied` is the kind that an exception's class (or a phrase, of mere words) suggests. `message` is
+    the provider's own sentence; `text` is everything that was said, for reading only.
+    """
+
+    status: int | None = None
+    codes: tuple[str, ...] = ()
+    implied: FailureKind | None = None
+    message: str | None = None
+    text: str = ""
+    headers: dict[str, str] = {}
+
+
+# --- answers and events ------------------------------------------------------------------
+
+
+def read_response(status: int | None, headers: Mapping[str, str], body: Body) -> Facts:
+    """The facts of an error answer, or (without a status) of an error event inside a stream."""
+    facts = read_body(body)
+    return msgspec.structs.replace(facts, status=_as_status(status) or facts.status, headers=_lower_names(headers))
+
+
+def read_body(body: object) -> Facts:
+    """The facts of a body: JSON of any known shape, or plain words."""
+    root = _parse(body)
+    if isinstance(root, str):
+        return Facts(message=root or None, text=cut_text(root))
+    statuses: list[int] = []
+    codes: list[str] = []
+    messages: list[str] = []
+    for node in _walk(root):
+        for key in _CODE_KEYS:
+            value = node.get(key)
+            status = _as_status(value)
+            if status is not None and status in _ERROR_STATUSES:
+                statuses.append(status)
+            elif isinstance(value, str):
+                codes.append(to_code(value))
+        if "flagged_input" in node:
+            codes.append("flagged_input")
+        messages += [node[key] for key in _MESSAGE_KEYS if _is_sentence(node.get(key))]
+    telling = [message for message in messages if message.strip().rstrip(".").lower() not in _EMPTY_PHRASES]
+    return Facts(
+        status=statuses[0] if statuses else None,
+        codes=tuple(codes),
+        message=next(iter(telling or messages), None),
+        text=cut_text(" ".join(cut_text(message) for message in messages)),
+    )
+
+
+def _parse(body: object) -> object:
+    """JSON objects, lists and strings as values, anything else that can be read as text."""
+    if not isinstance(body, (bytes, str)):
+        return body or ""
+    if len(body) <= _MAX_JSON_BYTES:
+        with suppress(msgspec.DecodeError, UnicodeError, RecursionError):
+            value = msgspec.json.decode(body)
+            if isinstance(value, (dict, list, str)):
+                return value
+    return body if isinstance(body, str) else body[:_MAX_JSON_BYTES].decode("utf-8", "replace")
+
+
+def _walk(value: object, depth: int = 0) -> Iterator[Mapping[str, Any]]:
+    """Every object of a body that may speak of the error, outer before inner."""
+    if depth > _MAX_DEPTH:
+        return
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        value = _parse(value)
+    if isinstance(value, Mapping):
+        yield value
+        for key in _INNER_KEYS:
+            if key in value:
+                yield from _walk(value[key], depth + 1)
+    elif isinstance(value, list):
+        for item in value[:_MAX_ITEMS]:
+            yield from _walk(item, depth + 1)
+
+
+def _is_sentence(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip()) and value.lstrip()[0] not in "{["
+
+
+def _as_status(value: object) -> int | None:
+    """A number, or three digits, if that is the status of an answer that is no success."""
+    if isinstance(value, str) and _THREE_DIGITS.fullmatch(value):
+        value = int(value)
+    return int(value) if isinstance(value, int) and value in _STATUSES else None
+
+
+def _lower_names(headers: object) -> dict[str, str]:
+    if not isinstance(headers, Mapping):
+        return {}
+    return {str(name).lower(): str(value) for name, value in headers.items()}
+
+
+# --- exceptions --------------------------------------------------------------------------
+
+
+def trace_lineage(error: BaseException) -> list[BaseException]:
+    """An error, what it was raised from, and the members of groups: nearest first, and not without end."""
+    lineage: list[BaseException] = []
+    waiting = [error]
+    while waiting and len(lineage) < _MAX_LINEAGE:
+        current = waiting.pop(0)
+        lineage.append(current)
+        if isinstance(current, BaseExceptionGroup):
+            waiting += current.exceptions
+        if current.__cause__ is not None:
+            waiting.append(current.__cause__)
+    return lineage
+
+
+def read_exception(error: BaseException) -> list[Facts]:
+    """The facts of an exception and of each that led to it, nearest first."""
+    lineage = trace_lineage(error)
+    witnesses = [_read_one(each) for each in lineage]
+    if any(map(is_unreadable_answer, lineage)):
+        return [msgspec.structs.replace(facts, status=None) for facts in witnesses]
+    return witnesses
+
+
+def _read_one(error: BaseException) -> Facts:
+    response = _get(error, "response")
+    body = read_body(_get(error, "body"))
+    own = [_get(error, name) for name in ("status_code", "status", "code", "type")]
+    numbers = [*own, _get(response, "status_code"), _get(response, "status")]
+    said = _say(error)
+    message = _get(error, "message")
+    return Facts(
+        status=_first_status(numbers) or body.status,
+        codes=(*(to_code(value) for value in own if isinstance(value, str)), *body.codes),
+        implied=get_class_kind(error),
+        message=body.message or (message if isinstance(message, str) and message else said),
+        text=cut_text(f"{cut_text(said)} {body.text}"),
+        headers=_lower_names(_get(response, "headers") or _get(error, "headers")),
+    )
+
+
+def _first_status(values: Sequence[object]) -> int | None:
+    return next((status for status in map(_as_status, values) if status is not None), None)
+
+
+def _say(error: BaseException) -> str:
+    """An error's own words, else its name."""
+    with suppress(Exception):
+        if words := str(error):
+            return words
+    return type(error).__name__
+
+
+def _get(owner: object, name: str) -> object:
+    """An attribute of a foreign object, or None: a property there may raise anything."""
+    with suppress(Exception):
+        return getattr(owner, name, None)
+    return None
+
+
+# --- the provider's wishes ---------------------------------------------------------------
+
+
+def read_retry_after_s(headers: Mapping[str, str], now: datetime | None) -> float | None:
+    """How long the provider asks us to wait. A date counts from the answer's own date, else from `now`."""
+    wait_ms = _as_wait(headers.get("retry-after-ms"))
+    if wait_ms is not None:
+        return wait_ms / 1000
+    wished = headers.get("retry-after")
+    wait_s = _as_wait(wished)
+    if wait_s is not None:
+        return wait_s
+    until = _as_date(wished)
+    since = _as_date(headers.get("date")) or now
+    if until is None or since is None or until < since:
+        return None
+    return (until - since).total_seconds()
+
+
+def read_should_retry(headers: Mapping[str, str]) -> bool | None:
+    """The provider's own word on whether to try again, if it gave one."""
+    return {"true": True, "false": False}.get(headers.get("x-should-retry", "").strip().lower())
+
+
+def _as_wait(value: str | None) -> float | None:
+    try:
+        wait = float(value or "")
+    except ValueError:
+        return None
+    return wait if math.isfinite(wait) and wait >= 0 else None
+
+
+def _as_date(value: str | None) -> datetime | None:
+    try:
+        date = parsedate_to_datetime(value or "")
+    except (ValueError, OverflowError):
+        return None
+    return date if date.tzinfo else date.replace(tzinfo=UTC)

@@ -1,0 +1,134 @@
+"""Asking a provider over HTTP: a streaming POST, and the body as it comes.
+
+One pool of connections per process. Proxies come from the environment (HTTPS_PROXY, NO_PROXY…) and so do
+certificates (SSL_CERT_FILE, SSL_CERT_DIR). Connecting has a limit; a reply has none, for it may take as long as it
+likes: whether it is still alive is the loop's question (its silence guard), not the socket's. Redirects are not
+followed: a key is for the host it was given for.
+
+A body is always closed, however its reader was left. If it was read to its end, the connection goes back to the pool;
+if not, it is cut, which is how a stop reaches the provider.
+
+Whoever wants to see what is exchanged attaches at one seam (recording_hook.py).
+
+Must stay true (tests/models/test_http_client.py): no body stays open; nothing of a request is ever sent to another
+host.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final, Self
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+from yarl import URL
+
+from indelible.errors import ModelFailed
+from indelible.models.http.recording_hook import Answer, HttpRequest, recording
+
+CONNECT_TIMEOUT_S: Final = 15.0
+_MAX_HEADER_BYTES: Final = 64 * 1024
+
+
+class Http:
+    """The pool. Close it when nobody asks any more."""
+
+    def __init__(self, *, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+        self._connect_timeout_s = connect_timeout_s
+        self._certificates = ssl.create_default_context()
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    @asynccontextmanager
+    async def send(self, request: HttpRequest) -> AsyncIterator[Answer]:
+        """Send it; the answer's head is there when the block begins, and its body is closed when it ends."""
+        recorder = recording.get()
+        exchange = recorder.begin(request) if recorder is not None else None
+        try:
+            response: Answer = await self._open(request)
+        except BaseException as error:
+            if exchange is not None:
+                exchange.failed(error)
+            raise
+        try:
+            if exchange is not None:
+                response = exchange.wrap(response)
+            yield response
+        finally:
+            await response.aclose()
+
+    async def _open(self, request: HttpRequest) -> Answer:
+        if self._session is None:
+            self._session = self._make_session()
+        url = URL(request.url, encoded=True)
+        answer = await self._session.request(
+            request.method,
+            url,
+            headers={"accept-encoding": "identity", **request.headers},
+            data=request.body,
+            allow_redirects=False,
+            proxy=find_proxy(url),
+        )
+        return _Response(answer)
+
+    def _make_session(self) -> aiohttp.ClientSession:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s)
+        connector = aiohttp.TCPConnector(limit=0, ssl=self._certificates)
+        return aiohttp.ClientSession(
+            connector=connector,
+            timeout=timeout,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            max_field_size=_MAX_HEADER_BYTES,
+            max_line_size=_MAX_HEADER_BYTES,
+        )
+
+
+def find_proxy(url: URL) -> str | None:
+    """The proxy that the environment names for this address.
+
+    aiohttp would look itself (`trust_env`), but would read ~/.netrc too, and then refuse a request that has a key.
+    """
+    proxies = getproxies()
+    if not url.host or not proxies or proxy_bypass(f"{url.host}:{url.port}" if url.port else url.host):
+        return None
+    kind = url.scheme if proxies.get(url.scheme) else "all"
+    proxy = proxies.get(kind)
+    if not proxy:
+        return None
+    proxy = proxy if "://" in proxy else f"http://{proxy}"
+    if not proxy.lower().startswith(("http://", "https://")):
+        raise ModelFailed(
+            f"The proxy that the environment variable {kind.upper()}_PROXY names is none that speaks HTTP.",
+            kind="config",
+        )
+    return proxy
+
+
+class _Response:
+    """aiohttp's answer."""
+
+    def __init__(self, answer: aiohttp.ClientResponse) -> None:
+        self.status = answer.status
+        self.headers: Mapping[str, str] = answer.headers
+        self.method = answer.method
+        self.read = answer.content.readany
+        self._answer = answer
+
+    def settle(self) -> None:
+        """Nobody watches."""
+
+    async def aclose(self) -> None:
+        """A body that was read to its end has given its connection back by itself."""
+        self._answer.close()

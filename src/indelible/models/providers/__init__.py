@@ -1,0 +1,1 @@
+"""The providers: one package per wire format, and the demo model."""

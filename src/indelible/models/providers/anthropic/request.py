@@ -1,0 +1,403 @@
+"""The Anthropic Messages wire: a call, written as the body of a request. Reading the answer is response.py.
+
+A prompt comes here legal and in order, one entry per message (SPEC 5.3); this wire wants it differently. System texts
+stand apart, wherever they were said. Users and tools speak with one voice, neighbours of a role are one message, and a
+message that answers calls begins with the answers. A cache marker belongs to an entry, so it is put on a block of that
+entry before anything is merged: on the last one that can carry it (SPEC 5.5).
+
+What a provider's block needs beyond our fields comes back from `metadata`, where response.py has put it. Metadata of
+another shape is somebody else's: reasoning is then left out, a provider's own call or result becomes a short note.
+
+*Thinking* follows the profile: newer models are told a level and decide how much they think, older ones get a budget
+out of the tokens of the reply. A model that thinks takes neither a forced tool nor most sampling parameters; and newer
+models take no sampling parameters at all. What can not be sent is left out with a warning, never in silence.
+
+The same call always gives the same body, byte by byte, because caches live on that.
+
+Must stay true (tests/models/test_anthropic_request.py): for any prompt the body is one that the official SDK's types
+allow; markers stand where SPEC 5.5 says; calls, signatures and citations go back unchanged.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from indelible.content import Block, File, Metadata, Reasoning, Source, Text, ToolCall, ToolResult, ToolSpec
+from indelible.models.http.http_model import WireRequest
+from indelible.models.parameters import Parameters
+from indelible.models.profile import Profile
+from indelible.models.protocol import Call, PromptMessage
+
+Json = dict[str, Any]
+
+_PATH: Final = "/v1/messages"
+_BINDING: Final = "thinking-binding-controls-2026-08-01"
+_VERSION: Final = "2023-06-01"
+_EPHEMERAL: Final = {"type": "ephemeral"}
+
+_LEVELS: Final = {"minimal": "low"}
+"""Efforts that Anthropic has another name for."""
+
+_BUDGETS: Final = {"low": 2048, "medium": 8192, "high": 16_384, "xhigh": 32_768, "max": 32_768}
+_MIN_BUDGET: Final = 1024
+_MIN_TOP_P_THINKING: Final = 0.95
+
+_IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+_TEXTUAL: Final = frozenset({"application/json", "application/xml", "application/yaml", "application/toml"})
+_MAX_TITLE_CHARS: Final = 200
+
+
+class PausedCall(Call, frozen=True, kw_only=True):
+    """A call that takes up a reply that was paused. `container` is where the provider's tools have worked so far."""
+
+    container: str | None = None
+
+
+def write_call(call: Call, model: str, profile: Profile) -> WireRequest:
+    """The body for this call, and what could not be put into it."""
+    parameters = Parameters(call.parameters)
+    warnings: list[str] = []
+    body: Json = {
+        "model": model,
+        "max_tokens": parameters.take("max_tokens", int) or profile.max_output_tokens,
+        "stream": True,
+    }
+    system = [block for message in call.messages if message.role == "system" for block in _write_content(message)]
+    if system:
+        body["system"] = system
+    body["messages"] = _write_messages(call.messages)
+    if call.tools:
+        body["tools"] = [_write_tool(tool) for tool in call.tools]
+    _add_thinking(body, parameters.take_effort(), profile, warnings)
+    _add_sampling(body, parameters, profile, warnings)
+    _add_tool_choice(body, parameters, profile, warnings)
+    _add_stop(body, parameters.take_texts("stop"), warnings)
+    if user := parameters.take("user", str):
+        body["metadata"] = {"user_id": user}
+    if tier := parameters.take("service_tier", str):
+        body["service_tier"] = tier
+    if isinstance(call, PausedCall) and call.container:
+        body["container"] = call.container
+    return WireRequest(
+        path=_PATH,
+        body=body,
+        headers=_bind_thinking(body, profile),
+        warnings=[*warnings, *parameters.warn("Anthropic")],
+    )
+
+
+# --- messages ----------------------------------------------------------------------------
+
+
+def _write_messages(prompt: Sequence[PromptMessage]) -> list[Json]:
+    merged: list[Json] = []
+    for message in prompt:
+        content = _write_content(message) if message.role != "system" else []
+        if not content:
+            continue
+        role = "assistant" if message.role == "assistant" else "user"
+        if merged and merged[-1]["role"] == role:
+            merged[-1]["content"] += content
+        else:
+            merged.append({"role": role, "content": content})
+    for turn in merged:
+        if turn["role"] == "user":
+            turn["content"].sort(key=lambda block: block["type"] != "tool_result")
+    if merged and merged[-1]["role"] == "assistant":
+        _trim_end(merged[-1]["content"][-1])
+    return merged
+
+
+def _trim_end(block: Json) -> None:
+    """A reply that is to be continued may not end with a space."""
+    if block["type"] == "text":
+        block["text"] = block["text"].rstrip()
+
+
+def _write_content(message: PromptMessage) -> list[Json]:
+    content = list(_write_blocks(message.blocks, by_assistant=message.role == "assistant"))
+    if message.cache:
+        carriers = [block for block in content if block["type"] not in {"thinking", "redacted_thinking"}]
+        for block in carriers[-1:]:
+            block["cache_control"] = _EPHEMERAL
+    return content
+
+
+def _write_blocks(blocks: Sequence[Block], *, by_assistant: bool) -> Iterator[Json]:
+    """Anthropic's own blocks go back only where the assistant said them: a user may not name its files."""
+    travelling = _find_travelling(blocks) if by_assistant else frozenset[str]()
+    for block in blocks:
+        match block:
+            case Text() if block.text.strip():
+                yield _write_text(block)
+            case Reasoning():
+                yield from _write_reasoning(block)
+            case ToolCall(provider_executed=False):
+                yield _write_call(block)
+            case ToolResult(provider_executed=False):
+                yield _write_result(block)
+            case ToolCall():
+                yield _write_own_call(block) if block.id in travelling else _note(f"[Used the tool {block.name}.]")
+            case ToolResult():
+                yield _write_own_result(block) if block.call_id in travelling else _describe_own_result(block)
+            case File() if by_assistant and _has_kind(block.metadata, "container_upload"):
+                yield {**(block.metadata or {})}
+            case File():
+                yield _write_file(block)
+            case Text() | Source():
+                continue
+
+
+def _write_text(block: Text) -> Json:
+    written: Json = {"type": "text", "text": block.text}
+    citations = (block.metadata or {}).get("citations")
+    if isinstance(citations, list) and citations and all(map(_is_typed, citations)):
+        written["citations"] = [_write_citation(citation) for citation in citations]
+    return written
+
+
+def _write_citation(citation: Json) -> Json:
+    """As it came, but for the one field that Anthropic says and does not take."""
+    return {name: value for name, value in citation.items() if name != "file_id"}
+
+
+def _write_reasoning(block: Reasoning) -> Iterator[Json]:
+    redacted = (block.metadata or {}).get("redacted_thinking")
+    if isinstance(redacted, str):
+        yield {"type": "redacted_thinking", "data": redacted}
+    elif block.signature:
+        yield {"type": "thinking", "thinking": block.text, "signature": block.signature}
+
+
+def _note(text: str) -> Json:
+    return {"type": "text", "text": text}
+
+
+# --- calls and results -------------------------------------------------------------------
+
+
+def _write_call(call: ToolCall) -> Json:
+    written: Json = {"type": "tool_use", "id": call.id, "name": call.name, "input": _read_input(call)}
+    metadata = call.metadata or {}
+    if _is_typed(metadata.get("caller")):
+        written["caller"] = metadata["caller"]
+    if isinstance(metadata.get("toolset_name"), str):
+        written["toolset_name"] = metadata["toolset_name"]
+    return written
+
+
+def _write_result(result: ToolResult) -> Json:
+    """An empty error is refused, so it is given a word."""
+    written: Json = {"type": "tool_result", "tool_use_id": result.call_id}
+    output = result.output if isinstance(result.output, str) else msgspec.json.encode(result.output).decode()
+    if output.strip():
+        written["content"] = output
+    elif result.is_error:
+        written["content"] = "It failed, and did not say why."
+    if result.is_error:
+        written["is_error"] = True
+    return written
+
+
+def _find_travelling(blocks: Sequence[Block]) -> frozenset[str]:
+    """The ids of the provider's own calls that go back as they came, with their result if there is one."""
+    calls = {
+        block.id
+        for block in blocks
+        if isinstance(block, ToolCall) and block.provider_executed and _has_kind(block.metadata, "_tool_use")
+    }
+    spoilt = {
+        block.call_id
+        for block in blocks
+        if isinstance(block, ToolResult) and not _has_kind(block.metadata, "_tool_result")
+    }
+    return frozenset(calls - spoilt)
+
+
+def _write_own_call(call: ToolCall) -> Json:
+    return {**(call.metadata or {}), "id": call.id, "name": call.name, "input": _read_input(call)}
+
+
+def _write_own_result(result: ToolResult) -> Json:
+    return {**(result.metadata or {}), "tool_use_id": result.call_id, "content": result.output}
+
+
+def _describe_own_result(result: ToolResult) -> Json:
+    if isinstance(result.output, str) and result.output.strip():
+        return _note(f"[The tool {result.name} returned: {result.output}]")
+    return _note(f"[The tool {result.name} returned something that can not be shown.]")
+
+
+def _read_input(call: ToolCall) -> Json:
+    try:
+        value = msgspec.json.decode(call.arguments)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _is_typed(value: object) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("type"), str)
+
+
+def _has_kind(metadata: Metadata | None, ending: str) -> bool:
+    kind = (metadata or {}).get("type")
+    return isinstance(kind, str) and kind.endswith(ending)
+
+
+# --- files -------------------------------------------------------------------------------
+
+
+def _write_file(file: File) -> Json:
+    kind = file.media_type.partition(";")[0].strip().lower().replace("image/jpg", "image/jpeg")
+    remote = file.url if file.url and file.url.startswith(("https://", "http://")) else None
+    if kind in _IMAGES and file.data:
+        return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": _to_base64(file.data)}}
+    if kind.startswith("image/") and remote:
+        return {"type": "image", "source": {"type": "url", "url": remote}}
+    if kind == "application/pdf" and file.data:
+        return _write_document({"type": "base64", "media_type": kind, "data": _to_base64(file.data)}, file)
+    if kind == "application/pdf" and remote:
+        return _write_document({"type": "url", "url": remote}, file)
+    if (kind.startswith("text/") or kind in _TEXTUAL) and file.data and file.data.strip():
+        text = file.data.decode("utf-8", "replace")
+        return _write_document({"type": "text", "media_type": "text/plain", "data": text}, file)
+    place = f" at {remote}" if remote else ""
+    return _note(f"[A file that can not be sent: {file.name or 'without a name'} ({file.media_type}){place}]")
+
+
+def _write_document(source: Json, file: File) -> Json:
+    document: Json = {"type": "document", "source": source}
+    if file.name and file.name.strip():
+        document["title"] = file.name[:_MAX_TITLE_CHARS]
+    return document
+
+
+def _to_base64(data: bytes) -> str:
+    return b64encode(data).decode("ascii")
+
+
+# --- tools and parameters ----------------------------------------------------------------
+
+
+def _write_tool(tool: ToolSpec) -> Json:
+    if tool.provider_executed:
+        return tool.options
+    written: Json = {"name": tool.name}
+    if tool.description:
+        written["description"] = tool.description
+    written["input_schema"] = {"type": "object", "properties": {}, **tool.input_schema}
+    return written
+
+
+def _add_thinking(body: Json, effort: str | None, profile: Profile, warnings: list[str]) -> None:
+    if effort is None:
+        return
+    if profile.effort == "level":
+        if effort == "none" and not profile.always_thinks:
+            body["thinking"] = {"type": "disabled"}
+            return
+        if effort == "none":
+            effort = "low"
+            warnings.append("The parameter effort was sent as low: this model always thinks.")
+        body["thinking"] = {"type": "adaptive", "display": "summarized"}
+        body["output_config"] = {"effort": _LEVELS.get(effort, effort)}
+    elif profile.effort == "budget":
+        if effort in _BUDGETS and _may_begin_to_think(body["messages"]):
+            budget, body["max_tokens"] = _fit_budget(_BUDGETS[effort], body["max_tokens"])
+            body["thinking"] = {"type": "enabled", "budget_tokens": budget}
+        elif effort in _BUDGETS:
+            warnings.append(_say_unsent("effort", "this reply began without thinking"))
+    elif effort != "none":
+        warnings.append(_say_unsent("effort", "this model does not think before it answers"))
+
+
+def _bind_thinking(body: Json, profile: Profile) -> dict[str, str]:
+    """The headers. What was thought before a remark went, or before a summary came, is dropped rather than refused."""
+    headers = {"anthropic-version": _VERSION}
+    blocks = (block for message in body["messages"] for block in message["content"])
+    if not profile.binds_thinking or body.get("thinking", {}).get("type") == "disabled":
+        return headers
+    if not any(block["type"] in {"thinking", "redacted_thinking"} for block in blocks):
+        return headers
+    body.setdefault("thinking", {"type": "adaptive"})["block_binding"] = {"prefix_mismatch_behavior": "drop_block"}
+    return {**headers, "anthropic-beta": _BINDING}
+
+
+def _fit_budget(wanted: int, max_tokens: int) -> tuple[int, int]:
+    """The budget and the limit of the whole reply. The answer keeps room; a limit without any is raised."""
+    if max_tokens >= 2 * _MIN_BUDGET:
+        return min(wanted, max_tokens - _MIN_BUDGET), max_tokens
+    return _MIN_BUDGET, max_tokens + _MIN_BUDGET
+
+
+def _may_begin_to_think(messages: Sequence[Json]) -> bool:
+    """Whether a budget is taken: not while a reply goes on that began without thinking."""
+    asked = next((at for at in reversed(range(len(messages))) if _is_question(messages[at])), -1)
+    begun = next((message for message in messages[asked + 1 :] if message["role"] == "assistant"), None)
+    return begun is None or begun["content"][0]["type"] in {"thinking", "redacted_thinking"}
+
+
+def _is_question(message: Json) -> bool:
+    """Whether the user begins something new here. Words behind results belong to the reply that asked for those."""
+    return bool(message["role"] == "user" and message["content"][0]["type"] != "tool_result")
+
+
+def _add_sampling(body: Json, parameters: Parameters, profile: Profile, warnings: list[str]) -> None:
+    given = {name: parameters.take(name, float) for name in ("temperature", "top_p")}
+    given["top_k"] = parameters.take("top_k", int)
+    for name, value in given.items():
+        if value is None:
+            continue
+        if not profile.samples:
+            warnings.append(_say_unsent(name, "newer models of Anthropic do not take it"))
+        elif _thinks(body) and (name != "top_p" or value < _MIN_TOP_P_THINKING):
+            warnings.append(_say_unsent(name, "Anthropic does not take it while the model thinks"))
+        elif name == "top_p" and "temperature" in body:
+            warnings.append(_say_unsent(name, "Anthropic does not take it together with temperature"))
+        else:
+            body[name] = value
+
+
+def _add_tool_choice(body: Json, parameters: Parameters, profile: Profile, warnings: list[str]) -> None:
+    wish = parameters.take("tool_choice", str)
+    one_by_one = parameters.take("parallel_tool_calls", bool) is False
+    forced = wish not in {None, "auto", "none"}
+    is_thinking = body.get("thinking", {}).get("type") == "enabled" or profile.always_thinks
+    if forced and ("tools" not in body or is_thinking):
+        why = "Anthropic forces no tool while the model thinks" if "tools" in body else "there are no tools"
+        warnings.append(_say_unsent("tool_choice", why))
+        wish = None
+    if "tools" not in body or (wish is None and not one_by_one):
+        return
+    choice: Json
+    match wish:
+        case None | "auto" | "none":
+            choice = {"type": wish or "auto"}
+        case "required":
+            choice = {"type": "any"}
+        case _:
+            choice = {"type": "tool", "name": wish}
+    if one_by_one and wish != "none":
+        choice["disable_parallel_tool_use"] = True
+    body["tool_choice"] = choice
+
+
+def _add_stop(body: Json, stop: list[str] | None, warnings: list[str]) -> None:
+    usable = [text for text in stop or [] if text.strip()]
+    if usable:
+        body["stop_sequences"] = usable
+    if len(usable) < len(stop or []):
+        warnings.append("A text of the parameter stop was not sent: Anthropic takes none that is blank.")
+
+
+def _thinks(body: Json) -> bool:
+    return body.get("thinking", {}).get("type") in {"adaptive", "enabled"}
+
+
+def _say_unsent(name: str, why: str) -> str:
+    return f"The parameter {name} was not sent: {why}."

@@ -1,0 +1,473 @@
+"""The Anthropic Messages wire: its stream, read as parts. Writing the request is request.py.
+
+A reply is a row of content blocks, each opened, told in deltas, and closed. So the reader keeps one small object per
+open block, and an event costs one look-up; only deltas, which are nearly all events, are decoded into types. What goes
+back to Anthropic later and means nothing to others is kept in `metadata`, under Anthropic's own names: `citations` of a
+text, `redacted_thinking`, and for the provider's own tools everything of their blocks that has no field of ours.
+
+*The end* is a stop reason and `message_stop`; one without the other is no end (SPEC 1.2). *A pause* (`pause_turn`) is
+not the end of a reply either: the provider has worked for long on its own tools and wants to be asked again with what
+it said so far. The next answer goes on in the same reply: ids count on and usage adds up.
+
+Whatever carries nothing is a sign of life: pings, events and blocks that are not known yet. A delta of a block that
+nobody opened opens it, lest its text be lost.
+
+Must stay true (tests/models/test_anthropic.py): whatever an event holds, `read` gives parts or raises `ModelFailed` or
+a decoding error; every id is used once in a reply; what goes back is what came (test_anthropic_request.py beside it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from indelible.content import (
+    File,
+    Finish,
+    FinishReason,
+    KeepAlive,
+    Metadata,
+    Part,
+    ReasoningDelta,
+    ReasoningEnd,
+    ReasoningStart,
+    Source,
+    TextDelta,
+    TextEnd,
+    TextStart,
+    ToolCall,
+    ToolInputDelta,
+    ToolInputEnd,
+    ToolInputStart,
+    ToolResult,
+    Usage,
+    decode_blocks,
+    encode,
+)
+from indelible.content.assemble import PartAssembler
+from indelible.content.unicode import clean_value
+from indelible.models.failures.classify import classify_response
+from indelible.models.http.http_model import WireRequest
+from indelible.models.http.json_decoding import make_decoder
+from indelible.models.http.sse import SseEvent
+from indelible.models.profile import Profile
+from indelible.models.protocol import Call, PromptMessage
+from indelible.models.providers.anthropic.request import PausedCall, write_call
+
+MAX_TAKE_UPS: Final = 10
+"""How often a reply that pauses is taken up. Then what there is of it is the reply."""
+
+_NAME: Final = "anthropic"
+_DELTA: Final = "content_block_delta"
+_UNNAMED: Final = "message"
+_ALIVE: Final[Sequence[Part]] = (KeepAlive(),)
+_REASONS: Final[dict[str, FinishReason]] = {
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "content_filter",
+}
+_PLAIN_STOPS: Final = frozenset({"end_turn", "tool_use", "max_tokens"})
+"""Stop reasons that say no more than our own word for them."""
+
+_COUNTERS: Final = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+_MAX_COUNT: Final = 2**53
+_SHOWN_OF_CITATION: Final = frozenset({"url", "title", "document_title", "cited_text", "encrypted_index"})
+
+
+class AnthropicWire:
+    """How Anthropic is spoken to, and whoever speaks as Anthropic does."""
+
+    name: str = _NAME
+
+    def write(self, call: Call, model: str, profile: Profile) -> WireRequest:
+        return write_call(call, model, profile)
+
+    def authorise(self, key: str) -> dict[str, str]:
+        return {"x-api-key": key}
+
+    def open_reader(self, call: Call, profile: Profile) -> AnthropicReader:  # noqa: ARG002  (no habit changes it)
+        return AnthropicReader(call)
+
+
+# --- events ------------------------------------------------------------------------------
+
+
+class _Delta(msgspec.Struct):
+    """Any delta: what it holds says which it is."""
+
+    text: str | None = None
+    partial_json: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    citation: Any = None
+
+
+class _DeltaEvent(msgspec.Struct):
+    delta: _Delta | None = None
+    index: int | None = None
+
+
+class _Unnamed(msgspec.Struct):
+    """An event without a name says in its data what it is; some proxies send an error without even that."""
+
+    type: str | None = None
+    error: Any = None
+
+
+_decode_delta: Final[Callable[[bytes], _DeltaEvent]] = make_decoder(_DeltaEvent)
+_decode_unnamed: Final[Callable[[bytes], _Unnamed]] = make_decoder(_Unnamed)
+_decode_any: Final[Callable[[bytes], Any]] = make_decoder(Any)
+
+
+class AnthropicReader:
+    """One reply on its way, over all its pauses."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        provider_tools = any(tool.provider_executed for tool in call.tools)
+        self._collector = PartAssembler() if provider_tools else None
+        self._blocks: dict[int | None, _Block] = {}
+        self._names: dict[str, str] = {}
+        self._next_id = 0
+        self._take_ups = 0
+        self._spent = Usage()
+        self._counts: dict[str, int] = {}
+        self._stop: Metadata = {}
+        self._stopped = False
+
+    @property
+    def complete(self) -> bool:
+        return self._stopped and "stop_reason" in self._stop
+
+    @property
+    def over(self) -> bool:
+        return self.complete
+
+    def read(self, event: SseEvent) -> Sequence[Part]:
+        parts = self._read_delta(event.data) if event.event == _DELTA else self._read_other(event)
+        if self._collector is not None:
+            for part in parts:
+                self._collector.add(part)
+        return parts
+
+    def finish(self) -> Finish:
+        reason = self._stop["stop_reason"]
+        plain = {"stop_reason"} if reason in _PLAIN_STOPS else set[str]()
+        return Finish(
+            reason=_REASONS.get(reason, "stop"),
+            usage=self._spent + self._add_up_usage(),
+            metadata=_keep_rest(self._stop, plain),
+        )
+
+    def take_up(self) -> Call | None:
+        paused = self._stop.get("stop_reason") == "pause_turn"
+        if not paused or self._collector is None or self._take_ups >= MAX_TAKE_UPS:
+            return None
+        said = PromptMessage(role="assistant", blocks=decode_blocks(encode(self._collector.blocks())))
+        container = _read_object(self._stop, "container")
+        self._take_ups += 1
+        self._spent += self._add_up_usage()
+        self._blocks, self._counts, self._stopped = {}, {}, False
+        self._stop = {"container": container} if container else {}
+        return PausedCall(
+            messages=[*self._call.messages, said],
+            tools=self._call.tools,
+            options=self._call.options,
+            container=_read_text(container, "id"),
+        )
+
+    # --- one method per kind of event ---
+
+    def _read_other(self, event: SseEvent) -> Sequence[Part]:
+        if self.complete:
+            return ()
+        match _find_name(event.data) if event.event == _UNNAMED else event.event:
+            case "content_block_delta":
+                return self._read_delta(event.data)
+            case "content_block_start":
+                return self._read_block_start(_decode_object(event.data))
+            case "content_block_stop":
+                return self._close(_read_index(_decode_object(event.data)))
+            case "message_start":
+                message = _read_object(_decode_object(event.data), "message")
+                self._note_end(message)
+                self._count(message.get("usage"))
+            case "message_delta":
+                changed = _decode_object(event.data)
+                self._note_end(_read_object(changed, "delta"))
+                self._count(changed.get("usage"))
+            case "message_stop":
+                self._stopped = True
+                if self._blocks and "stop_reason" in self._stop:
+                    return [part for index in list(self._blocks) for part in self._close(index)]
+            case "error":
+                raise classify_response(provider=_NAME, status=None, body=event.data)
+        return _ALIVE
+
+    def _read_delta(self, data: bytes) -> Sequence[Part]:
+        event = _decode_delta(data)
+        delta = event.delta
+        if delta is None:
+            return _ALIVE
+        block = self._blocks.get(event.index)
+        if block is None:
+            return self._read_unannounced(event.index, delta)
+        return block.read(delta)
+
+    def _read_unannounced(self, index: int | None, delta: _Delta) -> Sequence[Part]:
+        kind = "text" if delta.text else "thinking" if delta.thinking else None
+        if kind is None:
+            return _ALIVE
+        return (*self._open(index, {"type": kind}), *self._blocks[index].read(delta))
+
+    def _read_block_start(self, event: Metadata) -> Sequence[Part]:
+        index = _read_index(event)
+        closed = self._close(index) if index in self._blocks else ()
+        return (*closed, *self._open(index, _read_object(event, "content_block")))
+
+    # --- blocks ---
+
+    def _open(self, index: int | None, content: Metadata) -> Sequence[Part]:
+        """Begin a block; one that comes in a single piece is told at once."""
+        kind = _read_text(content, "type") or ""
+        block: _Block = _SilentBlock()
+        parts: Sequence[Part] = _ALIVE
+        match kind:
+            case "text":
+                block = _TextBlock(self._give_id)
+                parts = (TextStart(block.id), *block.read_first(content))
+            case "thinking":
+                block = _ThinkingBlock(self._give_id())
+                parts = (ReasoningStart(id=block.id), *block.read_first(content))
+            case "redacted_thinking":
+                parts = self._tell_redacted(content)
+            case "container_upload":
+                parts = (_describe_upload(content),)
+            case _ if kind.endswith("tool_use"):
+                block = _CallBlock(content, kind=kind, spare_id=f"call_{self._give_id()}")
+                self._names[block.id] = block.name
+                parts = (block.start(),)
+            case _ if kind.endswith("_tool_result"):
+                parts = self._tell_result(content, kind=kind)
+        self._blocks[index] = block
+        return parts
+
+    def _close(self, index: int | None) -> Sequence[Part]:
+        block = self._blocks.pop(index, None)
+        return block.stop() if block is not None else _ALIVE
+
+    def _tell_redacted(self, content: Metadata) -> Sequence[Part]:
+        finalized = _read_text(content, "data")
+        if finalized is None:
+            return _ALIVE
+        id_ = self._give_id()
+        return ReasoningStart(id=id_, metadata={"redacted_thinking": finalized}), ReasoningEnd(id=id_)
+
+    def _tell_result(self, content: Metadata, *, kind: str) -> Sequence[Part]:
+        call_id = _read_text(content, "tool_use_id")
+        if call_id is None:
+            return _ALIVE
+        output = content.get("content")
+        return (
+            ToolResult(
+                call_id=call_id,
+                name=self._names.get(call_id) or kind.removesuffix("_tool_result"),
+                output=output,
+                is_error=content.get("is_error") is True or _is_error(output),
+                provider_executed=True,
+                metadata=_keep_rest(content, {"tool_use_id", "content"}),
+            ),
+        )
+
+    def _give_id(self) -> str:
+        given = str(self._next_id)
+        self._next_id += 1
+        return given
+
+    # --- the end ---
+
+    def _note_end(self, change: Metadata) -> None:
+        """What is known of the end. A value of another kind is not known."""
+        for name, kind in (("stop_reason", str), ("stop_sequence", str), ("stop_details", dict), ("container", dict)):
+            if change.get(name) and isinstance(change[name], kind):
+                self._stop[name] = clean_value(change[name])
+
+    def _count(self, usage: Any) -> None:
+        """Counters are totals of this answer: a later one replaces an earlier one."""
+        if not isinstance(usage, dict):
+            return
+        given = {name: usage.get(name) for name in _COUNTERS}
+        given["thinking_tokens"] = _read_object(usage, "output_tokens_details").get("thinking_tokens")
+        self._counts |= {
+            name: count for name, count in given.items() if type(count) is int and 0 <= count <= _MAX_COUNT
+        }
+
+    def _add_up_usage(self) -> Usage:
+        fresh, written, read, output = (self._counts.get(name, 0) for name in _COUNTERS)
+        return Usage(
+            input_tokens=fresh + written + read,
+            output_tokens=output,
+            reasoning_tokens=min(self._counts.get("thinking_tokens", 0), output),
+            cache_read_tokens=read,
+            cache_write_tokens=written,
+        )
+
+
+# --- open blocks -------------------------------------------------------------------------
+
+
+class _Block(Protocol):
+    def read(self, delta: _Delta) -> Sequence[Part]: ...
+
+    def stop(self) -> Sequence[Part]: ...
+
+
+class _TextBlock:
+    """Text, and the citations that it leans on. A citation is told as a source when it comes."""
+
+    def __init__(self, give_id: Callable[[], str]) -> None:
+        self.id = give_id()
+        self._give_id = give_id
+        self._citations: list[Metadata] = []
+
+    def read_first(self, content: Metadata) -> Sequence[Part]:
+        """What the block held when it was opened: nothing, as a rule."""
+        text = _read_text(content, "text")
+        citations = content.get("citations")
+        listed = citations if isinstance(citations, list) else []
+        cited = [self._cite(each) for each in listed if isinstance(each, dict)]
+        return (TextDelta(self.id, text), *cited) if text else cited
+
+    def read(self, delta: _Delta) -> Sequence[Part]:
+        if delta.text:
+            return (TextDelta(self.id, delta.text),)
+        if isinstance(delta.citation, dict):
+            return (self._cite(delta.citation),)
+        return _ALIVE
+
+    def stop(self) -> Sequence[Part]:
+        return (TextEnd(self.id, metadata={"citations": self._citations} if self._citations else None),)
+
+    def _cite(self, citation: Metadata) -> Source:
+        self._citations.append(citation)
+        return Source(
+            id=self._give_id(),
+            url=_read_text(citation, "url"),
+            title=_read_text(citation, "title") or _read_text(citation, "document_title"),
+            quote=_read_text(citation, "cited_text"),
+            metadata=_keep_rest(citation, _SHOWN_OF_CITATION),
+        )
+
+
+class _ThinkingBlock:
+    """Thinking. Its signature comes last, and in one piece."""
+
+    def __init__(self, id_: str) -> None:
+        self.id = id_
+        self._signature: str | None = None
+
+    def read_first(self, content: Metadata) -> Sequence[Part]:
+        self._signature = _read_text(content, "signature") or None
+        thinking = _read_text(content, "thinking")
+        return (ReasoningDelta(id=self.id, delta=thinking),) if thinking else ()
+
+    def read(self, delta: _Delta) -> Sequence[Part]:
+        if delta.thinking:
+            return (ReasoningDelta(self.id, delta.thinking),)
+        self._signature = delta.signature or self._signature
+        return _ALIVE
+
+    def stop(self) -> Sequence[Part]:
+        return (ReasoningEnd(id=self.id, signature=self._signature),)
+
+
+class _CallBlock:
+    """A call, of our tools or of the provider's own. Its input may end as anything, even as no JSON: it stays raw."""
+
+    def __init__(self, content: Metadata, *, kind: str, spare_id: str) -> None:
+        self.id = _read_text(content, "id") or spare_id
+        self.name = _read_text(content, "name") or ""
+        self._executed = kind != "tool_use"
+        self._input = content.get("input")
+        self._chunks: list[str] = []
+        told = {"id", "name", "input"} if self._executed else {"id", "name", "input", "type"}
+        self._metadata = _keep_rest(content, told)
+
+    def start(self) -> Part:
+        return ToolInputStart(id=self.id, name=self.name, provider_executed=self._executed)
+
+    def read(self, delta: _Delta) -> Sequence[Part]:
+        if not delta.partial_json:
+            return _ALIVE
+        self._chunks.append(delta.partial_json)
+        return (ToolInputDelta(self.id, delta.partial_json),)
+
+    def stop(self) -> Sequence[Part]:
+        whole = ToolCall(
+            id=self.id,
+            name=self.name,
+            arguments="".join(self._chunks) or self._write_first_input(),
+            provider_executed=self._executed,
+            metadata=self._metadata,
+        )
+        return ToolInputEnd(self.id), whole
+
+    def _write_first_input(self) -> str:
+        """The input that the block was opened with, for those who send it whole."""
+        return encode(self._input).decode() if isinstance(self._input, dict) else "{}"
+
+
+class _SilentBlock:
+    """A block that was told when it opened, or one of a kind that is not known yet."""
+
+    def read(self, delta: _Delta) -> Sequence[Part]:  # noqa: ARG002  (nothing of it is wanted)
+        return _ALIVE
+
+    def stop(self) -> Sequence[Part]:
+        return _ALIVE
+
+
+def _describe_upload(content: Metadata) -> File:
+    """A file in the provider's container: it is there and nowhere else, and its id is not one of ours."""
+    return File(media_type="application/octet-stream", name=_read_text(content, "file_id"), metadata=content)
+
+
+# --- reading JSON that may be anything ---------------------------------------------------
+
+
+def _decode_object(data: bytes) -> Metadata:
+    value = _decode_any(data)
+    return value if isinstance(value, dict) else {}
+
+
+def _find_name(data: bytes) -> str:
+    unnamed = _decode_unnamed(data)
+    return unnamed.type or ("error" if unnamed.error else "")
+
+
+def _read_object(value: Metadata, name: str) -> Metadata:
+    inner = value.get(name)
+    return inner if isinstance(inner, dict) else {}
+
+
+def _read_text(value: Metadata, name: str) -> str | None:
+    text = value.get(name)
+    return text if isinstance(text, str) else None
+
+
+def _read_index(event: Metadata) -> int | None:
+    index = event.get("index")
+    return index if isinstance(index, int) else None
+
+
+def _keep_rest(value: Metadata, told: AbstractSet[str]) -> Metadata | None:
+    """What has no field of ours. Nulls say nothing, and requests do not take all of them."""
+    return {name: each for name, each in value.items() if name not in told and each is not None} or None
+
+
+def _is_error(output: Any) -> bool:
+    return isinstance(output, dict) and ("error_code" in output or str(output.get("type")).endswith("_error"))

@@ -1,0 +1,1 @@
+"""The built-in model that needs no key and no network."""

@@ -1,0 +1,188 @@
+"""Tool calls of Chat Completions, put together from pieces; and what OpenRouter wants back with them.
+
+They come in pieces, told apart by an index that some servers leave out and some set to 0 for all; ids are missing,
+empty, or another one in every piece. Which piece belongs to which call is `Calls`. A call is ended when another begins,
+if its arguments are whole by then (else they may go on), and at the end of the reply.
+
+Must stay true (tests/models/test_openai_chat.py): each dialect's pieces give the same calls as OpenAI's would. Who
+reads the rest of a chunk is response.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from indelible.content import Metadata, Part, ToolCall, ToolInputDelta, ToolInputEnd, ToolInputStart, encode
+
+THOUGHTS: Final = ("text", "summary")
+"""The fields of a detail that hold words."""
+
+
+class Function(msgspec.Struct, gc=False):
+    name: str | None = None
+    arguments: Any = None
+
+
+class CallPiece(msgspec.Struct, gc=False):
+    index: int | str | None = None
+    id: str | None = None
+    function: Function | None = None
+    extra_content: Any = None
+
+
+class _OpenCall:
+    """A call on its way. `id` is what we call it, `given_id` what its server did, which may be nothing."""
+
+    __slots__ = ("announced", "chunks", "ended", "extra_content", "given_id", "id", "name")
+
+    def __init__(self, id_: str, given_id: str) -> None:
+        self.id = id_
+        self.given_id = given_id
+        self.name = ""
+        self.chunks: list[str] = []
+        self.extra_content: Any = None
+        self.announced = False
+        self.ended = False
+
+    def add(self, name: str, arguments: str, parts: list[Part]) -> None:
+        """A name comes whole, in pieces, again with every piece, or late; until it is there, arguments wait."""
+        if name:
+            self.name = name if name.startswith(self.name) else self.name + name
+        if arguments:
+            self.chunks.append(arguments)
+        if not self.announced and self.name:
+            self._announce(parts)
+        elif self.announced and arguments:
+            parts.append(ToolInputDelta(self.id, arguments))
+
+    def is_whole(self) -> bool:
+        """Whether the arguments are a JSON object by now. Nothing can follow one."""
+        if not self.chunks or not self.chunks[-1].rstrip().endswith("}"):
+            return False
+        try:
+            return isinstance(msgspec.json.decode("".join(self.chunks)), dict)
+        except (ValueError, RecursionError):
+            return False
+
+    def end(self, parts: list[Part], *, metadata: Metadata) -> None:
+        if not self.announced:
+            self._announce(parts)
+        self.ended = True
+        arguments = "".join(self.chunks)
+        if isinstance(self.extra_content, dict):
+            metadata = {"extra_content": self.extra_content, **metadata}
+        parts.append(ToolInputEnd(self.id))
+        parts.append(
+            ToolCall(
+                id=self.id,
+                name=self.name,
+                arguments=arguments if arguments.strip() else "{}",
+                metadata=metadata or None,
+            )
+        )
+
+    def _announce(self, parts: list[Part]) -> None:
+        self.announced = True
+        parts.append(ToolInputStart(self.id, self.name))
+        parts += [ToolInputDelta(self.id, chunk) for chunk in self.chunks]
+
+
+class Calls:
+    """Which piece belongs to which call.
+
+    The index says it; without one the id; without either it is the last call. But what is found is another call's
+    if the piece names a tool under a new id, or without an id while the call found is whole: Gemini and Ollama count
+    every call as 0. A new id alone says nothing: older vLLM servers make one up for every piece.
+    """
+
+    def __init__(self) -> None:
+        self._all: list[_OpenCall] = []
+        self._at: dict[int | str, _OpenCall] = {}
+        self._ids: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def add(self, piece: CallPiece, parts: list[Part]) -> None:
+        name = (piece.function and piece.function.name) or ""
+        arguments = _write_arguments(piece.function.arguments) if piece.function else ""
+        call = self._find(piece, name)
+        if call is None:
+            if not (name or arguments or piece.id):
+                return
+            call = self._begin(piece, parts)
+        elif call.ended or (piece.id and name and call.is_whole()):
+            return  # the whole call once more
+        call.given_id = call.given_id or piece.id or ""
+        call.extra_content = piece.extra_content or call.extra_content
+        call.add(name, arguments, parts)
+
+    def end(self, parts: list[Part], *, cut: bool, details: list[dict[str, Any]]) -> None:
+        """End what is open; if the reply was `cut`, only what is whole. `details` go with the last call."""
+        for call in self._all:
+            if not call.ended and (not cut or call.is_whole()):
+                call.end(parts, metadata={"reasoning_details": details} if details and call is self._all[-1] else {})
+
+    def _find(self, piece: CallPiece, name: str) -> _OpenCall | None:
+        if piece.index is not None:
+            found = self._at.get(piece.index)
+        elif piece.id:
+            found = next((call for call in self._all if call.given_id == piece.id), None)
+        else:
+            found = self._all[-1] if self._all else None
+        if found is None or not name:
+            return found
+        is_other = piece.id != found.given_id if piece.id and found.given_id else not piece.id and found.is_whole()
+        return None if is_other else found
+
+    def _begin(self, piece: CallPiece, parts: list[Part]) -> _OpenCall:
+        self.end(parts, cut=True, details=[])
+        id_ = piece.id or ""
+        number = len(self._all)
+        while not id_ or id_ in self._ids:
+            id_ = f"call_{number}"
+            number += 1
+        call = _OpenCall(id_, piece.id or "")
+        self._ids.add(id_)
+        self._all.append(call)
+        if piece.index is not None:
+            self._at[piece.index] = call
+        return call
+
+
+def _write_arguments(arguments: Any) -> str:
+    """The text of arguments, which some servers send as an object."""
+    if isinstance(arguments, dict):
+        return encode(arguments).decode()
+    return arguments if isinstance(arguments, str) else ""
+
+
+# --- what OpenRouter wants back ----------------------------------------------------------
+
+
+class Details:
+    """The `reasoning_details` of a reply. Neighbours with one index are pieces of one detail, and signed as one."""
+
+    def __init__(self) -> None:
+        self._all: list[tuple[dict[str, Any], dict[str, list[str]]]] = []
+
+    def add(self, pieces: Any) -> None:
+        for piece in list_dicts(pieces):
+            place = piece.get("type"), piece.get("index")
+            if not self._all or place != (self._all[-1][0].get("type"), self._all[-1][0].get("index")):
+                self._all.append(({}, {}))
+            fields, texts = self._all[-1]
+            for key, value in piece.items():
+                if key in THOUGHTS and isinstance(value, str):
+                    texts.setdefault(key, []).append(value)
+                elif value is not None:
+                    fields[key] = value
+
+    def build(self) -> list[dict[str, Any]]:
+        return [{**fields, **{key: "".join(chunks) for key, chunks in texts.items()}} for fields, texts in self._all]
+
+
+def list_dicts(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

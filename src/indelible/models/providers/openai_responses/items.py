@@ -1,0 +1,191 @@
+"""Items of a response on their way: what was told of each, and what is left to tell when it is whole.
+
+A message, reasoning, a call: each takes deltas as they come, and the whole at the end, from which it tells only what no
+delta had. Deltas that are not the beginning of the whole can not be taken back, so nothing is added to them.
+
+Must stay true (tests/models/test_openai_responses.py): an item that is not whole is never told as whole. Which event
+speaks of which item is response.py.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from indelible.content import (
+    File,
+    Metadata,
+    Part,
+    ReasoningDelta,
+    ReasoningEnd,
+    TextDelta,
+    ToolCall,
+    ToolInputDelta,
+    ToolInputEnd,
+    ToolResult,
+)
+from indelible.models.providers.openai_responses.request import Item, get_text
+
+_TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_ARGUMENTS: Final = ("action", "queries", "code", "revised_prompt", "server_label", "operation")
+_RESULTS: Final = ("results", "outputs", "output", "result")
+
+
+class OpenText:
+    """One piece of a message: what was told of it, and how many sources."""
+
+    __slots__ = ("content_index", "id", "output_index", "sources", "told")
+
+    def __init__(self, id_: str, output_index: int, content_index: int) -> None:
+        self.id = id_
+        self.output_index = output_index
+        self.content_index = content_index
+        self.told: list[str] = []
+        self.sources = 0
+
+    def tell(self, delta: str) -> TextDelta:
+        self.told.append(delta)
+        return TextDelta(self.id, delta)
+
+
+class OpenMessage:
+    __slots__ = ("texts",)
+
+    def __init__(self) -> None:
+        self.texts: dict[int, OpenText] = {}
+
+
+class OpenThought:
+    """Reasoning: a summary in parts, or the text itself, with a blank line between parts."""
+
+    __slots__ = ("id", "part", "told")
+
+    def __init__(self, id_: str) -> None:
+        self.id = id_
+        self.told: dict[tuple[str, int], list[str]] = {}
+        self.part: tuple[str, int] | None = None
+
+    def tell(self, part: tuple[str, int], delta: str) -> ReasoningDelta:
+        self.told.setdefault(part, []).append(delta)
+        if part != self.part:
+            delta = delta if self.part is None else "\n\n" + delta
+            self.part = part
+        return ReasoningDelta(self.id, delta)
+
+    def finish(self, item: Item) -> Iterator[Part]:
+        for kind in ("summary", "content"):
+            for at, piece in enumerate(list_objects(item.get(kind))):
+                if rest := find_rest(get_text(piece, "text") or "", self.told.get((kind, at), [])):
+                    yield self.tell((kind, at), rest)
+        kept = {name: get_text(item, name) for name in ("id", "encrypted_content")}
+        yield ReasoningEnd(self.id, metadata=kept if all(kept.values()) and is_whole(item) else None)
+
+
+class OpenCall:
+    """A call, ours to run or the provider's own. `wrapped_in` names the argument that its plain text becomes."""
+
+    __slots__ = ("id", "name", "own", "told", "wrapped_in")
+
+    def __init__(self, id_: str, name: str, *, own: bool, wrapped_in: str | None) -> None:
+        self.id = id_
+        self.name = name
+        self.own = own
+        self.wrapped_in = wrapped_in
+        self.told: list[str] = []
+
+    def tell(self, delta: str) -> ToolInputDelta:
+        if self.wrapped_in is not None:
+            opening = "" if self.told else f'{{"{self.wrapped_in}":"'
+            delta = opening + msgspec.json.encode(delta)[1:-1].decode()
+        self.told.append(delta)
+        return ToolInputDelta(self.id, delta)
+
+    def tell_rest(self, whole: str) -> Iterator[Part]:
+        if rest := find_rest(whole, self.told):
+            self.told.append(rest)
+            yield ToolInputDelta(self.id, rest)
+
+    def finish(self, item: Item) -> Iterator[Part]:
+        whole = _describe_arguments(item, wrapped_in=self.wrapped_in) or self._close() or "{}"
+        yield from self.tell_rest(whole)
+        yield ToolInputEnd(self.id)
+        if self.own:
+            metadata: Metadata = {"item": item} if item else {}
+        else:
+            metadata = {"id": id_} if (id_ := get_text(item, "id")) else {}
+            metadata |= {"custom": True} if self.wrapped_in else {}
+        yield ToolCall(
+            self.id,
+            self.name or get_text(item, "name") or "",
+            whole,
+            provider_executed=self.own,
+            standalone=self.own,
+            metadata=metadata or None,
+        )
+
+    def _close(self) -> str:
+        """The arguments by their deltas alone."""
+        told = "".join(self.told)
+        return f'{told}"}}' if told and self.wrapped_in is not None else told
+
+
+def _describe_arguments(item: Item, *, wrapped_in: str | None) -> str:
+    """The arguments of a whole call as JSON text; empty if it has none."""
+    if wrapped_in is not None:
+        text = get_text(item, wrapped_in)
+        return msgspec.json.encode({wrapped_in: text}).decode() if text else ""
+    arguments = item.get("arguments")
+    if isinstance(arguments, str):
+        return arguments
+    if isinstance(arguments, dict):
+        return msgspec.json.encode(arguments).decode()
+    known = {name: item[name] for name in _ARGUMENTS if item.get(name)}
+    action = known.pop("action", None)
+    known |= action if isinstance(action, dict) else {}
+    return msgspec.json.encode(known).decode() if known else ""
+
+
+def find_rest(whole: str, told: list[str]) -> str:
+    """What is still to be told; nothing if what was told is something else, for that can not be taken back."""
+    begun = "".join(told)
+    return whole[len(begun) :] if whole.startswith(begun) else ""
+
+
+def list_objects(value: object) -> list[Item]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def is_whole(item: Item) -> bool:
+    return item.get("status") in (None, "completed")
+
+
+def read_results(call: OpenCall, item: Item) -> Iterator[Part]:
+    """What one of the provider's own calls brought, as far as its item tells."""
+    error = item.get("error")
+    output = error or next((item[name] for name in _RESULTS if item.get(name) is not None), None)
+    if call.name == "image_generation" and isinstance(output, str):
+        yield from read_image(output, get_text(item, "output_format") or "png")
+    elif output is not None:
+        yield ToolResult(call.id, call.name, output, is_error=bool(error), provider_executed=True)
+
+
+def read_image(encoded: str, suffix: str) -> Iterator[Part]:
+    subtype = "svg+xml" if suffix == "svg" else suffix
+    with suppress(ValueError):
+        yield File(f"image/{subtype}", name=f"image.{suffix}", data=b64decode(encoded, validate=True))
+
+
+def name_own_call(kind: str, item: Item) -> str:
+    """The name to show: of an MCP server's tool its own, if it can be one; else that of the provider's tool."""
+    name = get_text(item, "name") or ""
+    return name if _TOOL_NAME.fullmatch(name) else kind.removesuffix("_call")
+
+
+def identify_message(item: Item) -> Metadata | None:
+    told = {name: get_text(item, name) for name in ("id", "phase")}
+    return {name: value for name, value in told.items() if value} or None if is_whole(item) else None

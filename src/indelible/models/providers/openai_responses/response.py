@@ -1,0 +1,475 @@
+"""OpenAI's Responses API: the wire, and the reader that turns its events into parts.
+
+A response is a row of *items* (a message, reasoning, a function call, a call of one of the provider's own tools), and
+almost every event speaks of one of them. An item is known by its place in the row, `output_index`: item ids are another
+for every event at some hosts. What an item holds comes up to three times: in deltas, whole in a `….done` event, and
+whole again when the item is done. Deltas are passed on as they come; from the whole only that is taken which no delta
+had. So a host that drops deltas, or sends none, loses nothing.
+
+For the way back (request.py) a block's metadata holds: of text, the message's `id` and `phase`; of
+reasoning, its `id` and `encrypted_content`, or nothing if it was not encrypted; of a function call, its `id`, and
+`custom` if its input was plain text; of the provider's own calls, the whole `item`. Their calls are shown under ids of
+at most 40 characters, the most that a prompt takes (loop/prompt/call_ids.py); the true one is in the item.
+
+A refusal is text, and ends the reply as `content_filter`. Anything that is not read here is a sign of life.
+
+Must stay true (tests/models/test_openai_responses.py): the parts of a stream make the same blocks wherever its deltas
+stop; an item that is not whole is never told as whole; whatever comes, nothing but `ModelFailed` or a decoding error
+comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+
+from indelible.content import (
+    Finish,
+    FinishReason,
+    KeepAlive,
+    Part,
+    ReasoningStart,
+    Source,
+    TextEnd,
+    TextStart,
+    ToolInputStart,
+    Usage,
+)
+from indelible.errors import ModelFailed
+from indelible.models.failures.classify import classify_response
+from indelible.models.http.http_model import WireRequest
+from indelible.models.http.json_decoding import make_decoder
+from indelible.models.http.sse import SseEvent
+from indelible.models.profile import Profile
+from indelible.models.protocol import Call
+from indelible.models.providers.openai_responses.items import (
+    OpenCall,
+    OpenMessage,
+    OpenText,
+    OpenThought,
+    find_rest,
+    identify_message,
+    list_objects,
+    name_own_call,
+    read_results,
+)
+from indelible.models.providers.openai_responses.request import CUSTOM_INPUT, Item, get_text, write_call
+
+E = TypeVar("E")
+
+_PROVIDER: Final = "openai"
+_UNNAMED: Final = "message"
+"""What an event without an `event:` line is called."""
+
+_ALIVE: Final = (KeepAlive(),)
+_MAX_ID_CHARS: Final = 40
+_LOCAL_CALLS: Final = frozenset({"function_call", "custom_tool_call"})
+_OTHER_OWN_CALLS: Final = frozenset({"mcp_list_tools", "mcp_approval_request", "program"})
+"""Items that are calls of the provider's own tools, as all are whose type ends with `_call`."""
+
+_CUT: Final[Item] = {"status": "incomplete"}
+"""What is known of an item, or a response, that broke off: it is not whole."""
+
+
+class ResponsesWire:
+    """How OpenAI is spoken to, and whoever else speaks its Responses API."""
+
+    name = _PROVIDER
+
+    def write(self, call: Call, model: str, profile: Profile) -> WireRequest:  # noqa: ARG002  (the port's)
+        return write_call(call, model)
+
+    def authorise(self, key: str) -> dict[str, str]:
+        return {"authorization": f"Bearer {key}"}
+
+    def open_reader(self, call: Call, profile: Profile) -> ResponsesReader:  # noqa: ARG002  (the port's)
+        return ResponsesReader()
+
+
+# --- events, as far as they are read -----------------------------------------------------
+
+
+class _Kind(msgspec.Struct, gc=False):
+    type: str | None = None
+    error: object = None
+
+
+class _Place(msgspec.Struct, gc=False):
+    """Which item an event speaks of, and which piece of it. Hosts that leave these out have one of each."""
+
+    output_index: int | None = 0
+    content_index: int | None = 0
+    summary_index: int | None = 0
+
+
+class _Delta(_Place, gc=False):
+    delta: str | None = None
+
+
+class _Done(_Place, gc=False):
+    text: str | None = None
+    refusal: str | None = None
+    arguments: str | None = None
+
+
+class _ItemEvent(_Place):
+    item: Item | None = None
+
+
+class _AnnotationEvent(_Place):
+    annotation: Item | None = None
+
+
+class _ResponseEvent(msgspec.Struct):
+    response: Item | None = None
+
+
+_decode_kind: Final[Callable[[bytes], _Kind]] = make_decoder(_Kind)
+_decode_delta: Final[Callable[[bytes], _Delta]] = make_decoder(_Delta)
+_decode_done: Final[Callable[[bytes], _Done]] = make_decoder(_Done)
+_decode_item: Final[Callable[[bytes], _ItemEvent]] = make_decoder(_ItemEvent)
+_decode_annotation: Final[Callable[[bytes], _AnnotationEvent]] = make_decoder(_AnnotationEvent)
+_decode_response: Final[Callable[[bytes], _ResponseEvent]] = make_decoder(_ResponseEvent)
+
+
+# --- the reader --------------------------------------------------------------------------
+
+
+class ResponsesReader:
+    """One response. `_items` are those that are open, by their place in it."""
+
+    def __init__(self) -> None:
+        self.complete = False
+        self.over = False
+        self._items: dict[int, OpenMessage | OpenThought | OpenCall] = {}
+        self._text: OpenText | None = None
+        self._own_calls: dict[str, OpenCall] = {}
+        self._told = 0
+        self._ended: set[int] = set()
+        self._ended_items = 0
+        self._called = False
+        self._refused = False
+        self._response: Item = {}
+
+    def read(self, event: SseEvent) -> Sequence[Part]:
+        kind: str | None = event.event
+        if kind == "response.output_text.delta":
+            return self._read_text(event.data)
+        if kind == _UNNAMED:
+            kind = _read_kind(event.data)
+        read = _READ.get(kind)
+        return _ALIVE if read is None else read(self, event.data)
+
+    def finish(self) -> Finish:
+        response = self._response
+        cut_by = _read_cut(response)
+        reason: FinishReason = "tool_calls" if self._called else "stop"
+        if cut_by == "content_filter" or self._refused:
+            reason = "content_filter"
+        elif cut_by is not None:
+            reason = "length"
+        told = {
+            "model": response.get("model"),
+            "service_tier": response.get("service_tier"),
+            "incomplete_reason": cut_by,
+        }
+        return Finish(
+            reason=reason,
+            usage=_read_usage(response.get("usage")),
+            response_id=get_text(response, "id"),
+            metadata={name: value for name, value in told.items() if isinstance(value, str)} or None,
+        )
+
+    def take_up(self) -> Call | None:
+        """A response does not pause."""
+        return None
+
+    # --- text ---
+
+    def _read_text(self, data: bytes) -> Sequence[Part]:
+        event = _decode_delta(data)
+        delta = event.delta
+        if not delta:
+            return ()
+        text = self._text
+        if text is not None and text.content_index == event.content_index and text.output_index == event.output_index:
+            return (text.tell(delta),)
+        parts: list[Part] = []
+        text = self._find_text(event, parts)
+        return (*parts, text.tell(delta))
+
+    def _read_refusal(self, data: bytes) -> Sequence[Part]:
+        self._refused = True
+        return self._read_text(data)
+
+    def _read_text_done(self, data: bytes) -> Sequence[Part]:
+        event = _decode_done(data)
+        whole = event.text or event.refusal
+        self._refused = self._refused or bool(event.refusal)
+        parts: list[Part] = []
+        if whole and self._is_message_open(event):
+            self._tell_text(event, whole, parts)
+        return parts
+
+    def _read_annotation(self, data: bytes) -> Sequence[Part]:
+        event = _decode_annotation(data)
+        parts: list[Part] = []
+        if event.annotation and self._is_message_open(event):
+            self._find_text(event, parts).sources += 1
+            parts.append(self._make_source(event.annotation))
+        return parts
+
+    def _is_message_open(self, place: _Place) -> bool:
+        return isinstance(self._items.get(place.output_index or 0), OpenMessage)
+
+    def _tell_text(self, place: _Place, whole: str, parts: list[Part]) -> OpenText:
+        """What no delta had of this piece of text."""
+        text = self._find_text(place, parts)
+        if rest := find_rest(whole, text.told):
+            parts.append(text.tell(rest))
+        return text
+
+    def _find_text(self, place: _Place, parts: list[Part]) -> OpenText:
+        """The piece of text at this place; if it is new, `parts` tells so."""
+        index, content_index = place.output_index or 0, place.content_index or 0
+        message = self._items.get(index)
+        if not isinstance(message, OpenMessage):
+            parts += self._finish_item(index, _CUT)
+            message = self._items[index] = OpenMessage()
+        text = message.texts.get(content_index)
+        if text is None:
+            text = message.texts[content_index] = OpenText(self._make_id("text"), index, content_index)
+            parts.append(TextStart(text.id))
+        self._text = text
+        return text
+
+    # --- reasoning ---
+
+    def _read_summary(self, data: bytes) -> Sequence[Part]:
+        event = _decode_delta(data)
+        return self._think(event, ("summary", event.summary_index or 0))
+
+    def _read_thinking(self, data: bytes) -> Sequence[Part]:
+        event = _decode_delta(data)
+        return self._think(event, ("content", event.content_index or 0))
+
+    def _think(self, event: _Delta, part: tuple[str, int]) -> Sequence[Part]:
+        index = event.output_index or 0
+        thought = self._items.get(index)
+        if not event.delta:
+            return ()
+        if isinstance(thought, OpenThought):
+            return (thought.tell(part, event.delta),)
+        parts = self._finish_item(index, _CUT)
+        thought = self._items[index] = OpenThought(self._make_id("reasoning"))
+        return (*parts, ReasoningStart(thought.id), thought.tell(part, event.delta))
+
+    # --- calls ---
+
+    def _read_arguments(self, data: bytes) -> Sequence[Part]:
+        event = _decode_delta(data)
+        call = self._items.get(event.output_index or 0)
+        return (call.tell(event.delta),) if isinstance(call, OpenCall) and event.delta else ()
+
+    def _read_arguments_done(self, data: bytes) -> Sequence[Part]:
+        event = _decode_done(data)
+        call = self._items.get(event.output_index or 0)
+        return list(call.tell_rest(event.arguments)) if isinstance(call, OpenCall) and event.arguments else ()
+
+    # --- items ---
+
+    def _read_item_added(self, data: bytes) -> Sequence[Part]:
+        event = _decode_item(data)
+        index = event.output_index or 0
+        return [*self._finish_item(index, _CUT), *self._open_item(index, event.item or {})]
+
+    def _read_item_done(self, data: bytes) -> Sequence[Part]:
+        event = _decode_item(data)
+        return self._take_item(event.output_index or 0, event.item or {})
+
+    def _take_item(self, index: int, item: Item) -> list[Part]:
+        """A whole item, of which deltas may have come."""
+        opened = () if index in self._items else self._open_item(index, item)
+        if index not in self._items:  # it is told in one piece, or not at all
+            self._note_end(index)
+        asked = self._own_calls.get(get_text(item, "call_id") or "") if _is_answer(item) else None
+        answered = read_results(asked, item) if asked is not None else ()
+        return [*opened, *self._finish_item(index, item), *answered]
+
+    def _open_item(self, index: int, item: Item) -> Sequence[Part]:
+        kind = get_text(item, "type") or ""
+        if kind == "message":
+            self._items[index] = OpenMessage()
+        elif kind == "reasoning":
+            thought = self._items[index] = OpenThought(self._make_id("reasoning"))
+            return (ReasoningStart(thought.id),)
+        elif kind in _LOCAL_CALLS:
+            self._called = True
+            spare = self._make_id("call")
+            call = OpenCall(
+                get_text(item, "call_id") or get_text(item, "id") or spare,
+                get_text(item, "name") or "",
+                own=False,
+                wrapped_in=CUSTOM_INPUT if kind == "custom_tool_call" else None,
+            )
+            self._items[index] = call
+            return (ToolInputStart(call.id, call.name),)
+        elif kind.endswith("_call") or kind in _OTHER_OWN_CALLS:
+            spare = self._make_id("call")
+            call = OpenCall(
+                (get_text(item, "id") or spare)[-_MAX_ID_CHARS:],
+                name_own_call(kind, item),
+                own=True,
+                wrapped_in="code" if kind == "code_interpreter_call" else None,
+            )
+            self._items[index] = call
+            return (ToolInputStart(call.id, call.name, provider_executed=True, standalone=True),)
+        return ()
+
+    def _finish_item(self, index: int, item: Item) -> list[Part]:
+        """The end of what is open at this place; the item holds all of it, or is empty if it never came."""
+        parts: list[Part] = []
+        if index in self._items:
+            self._note_end(index)
+        match self._items.get(index):
+            case OpenMessage() as message:
+                self._finish_message(index, item, parts)
+                parts += [TextEnd(text.id, identify_message(item)) for text in message.texts.values()]
+                self._text = None
+            case OpenThought() as thought:
+                parts += thought.finish(item)
+            case OpenCall() as call if item.get("status") != "incomplete":
+                parts += call.finish(item)
+                if call.own:
+                    self._own_calls[get_text(item, "call_id") or call.id] = call
+                    parts += read_results(call, item)
+        self._items.pop(index, None)
+        return parts
+
+    def _note_end(self, index: int) -> None:
+        self._ended.add(index)
+        self._ended_items += 1
+
+    def _finish_message(self, index: int, item: Item, parts: list[Part]) -> None:
+        for at, content in enumerate(list_objects(item.get("content"))):
+            refusal = get_text(content, "refusal")
+            self._refused = self._refused or refusal is not None
+            if whole := get_text(content, "text") or refusal:
+                text = self._tell_text(_Place(output_index=index, content_index=at), whole, parts)
+                parts += map(self._make_source, list_objects(content.get("annotations"))[text.sources :])
+
+    def _make_source(self, annotation: Item) -> Source:
+        """A citation: of a page by its address, of a file by its name. The rest tells where it stands in the text."""
+        url, title, filename = (get_text(annotation, name) for name in ("url", "title", "filename"))
+        details = {name: value for name, value in annotation.items() if name not in {"url", "title", "filename"}}
+        return Source(self._make_id("source"), url=url, title=title or filename, metadata=details or None)
+
+    def _make_id(self, kind: str) -> str:
+        self._told += 1
+        return f"{kind}-{self._told}"
+
+    # --- the end ---
+
+    def _read_completed(self, data: bytes) -> Sequence[Part]:
+        response = _decode_response(data).response or {}
+        if response.get("status") == "failed":
+            raise _fail(response)
+        return self._end(response)
+
+    def _read_incomplete(self, data: bytes) -> Sequence[Part]:
+        return self._end({**(_decode_response(data).response or {}), **_CUT})
+
+    def _end(self, response: Item) -> list[Part]:
+        """What the response itself holds is told last, of items that no event has ended."""
+        parts: list[Part] = []
+        output = list_objects(response.get("output"))
+        has_unseen = len(output) > self._ended_items + len(self._items)
+        for index, item in enumerate(output):
+            if index in self._items or (has_unseen and index not in self._ended):
+                parts += self._take_item(index, item)
+        for index, left in list(self._items.items()):
+            is_known = not isinstance(left, OpenCall) or bool(left.told)
+            parts += self._finish_item(index, {} if _read_cut(response) is None and is_known else _CUT)
+        self._response = response
+        self.complete = self.over = True
+        return parts
+
+    def _read_failed(self, data: bytes) -> Sequence[Part]:
+        raise _fail(_decode_response(data).response or {})
+
+    def _read_error(self, data: bytes) -> Sequence[Part]:
+        raise classify_response(provider=_PROVIDER, status=None, body=data)
+
+
+_READ: Final[dict[str | None, Callable[[ResponsesReader, bytes], Sequence[Part]]]] = {
+    "response.output_text.delta": ResponsesReader._read_text,
+    "response.output_text.done": ResponsesReader._read_text_done,
+    "response.output_text.annotation.added": ResponsesReader._read_annotation,
+    "response.refusal.delta": ResponsesReader._read_refusal,
+    "response.refusal.done": ResponsesReader._read_text_done,
+    "response.reasoning_summary_text.delta": ResponsesReader._read_summary,
+    "response.reasoning_text.delta": ResponsesReader._read_thinking,
+    "response.function_call_arguments.delta": ResponsesReader._read_arguments,
+    "response.function_call_arguments.done": ResponsesReader._read_arguments_done,
+    "response.custom_tool_call_input.delta": ResponsesReader._read_arguments,
+    "response.mcp_call_arguments.delta": ResponsesReader._read_arguments,
+    "response.code_interpreter_call_code.delta": ResponsesReader._read_arguments,
+    "response.output_item.added": ResponsesReader._read_item_added,
+    "response.output_item.done": ResponsesReader._read_item_done,
+    "response.completed": ResponsesReader._read_completed,
+    "response.incomplete": ResponsesReader._read_incomplete,
+    "response.failed": ResponsesReader._read_failed,
+    "error": ResponsesReader._read_error,
+}
+
+
+# --- reading what is rare ----------------------------------------------------------------
+
+
+def _read_kind(data: bytes) -> str | None:
+    """The kind of an event that has no name, by what is in it."""
+    if data.strip() == b"[DONE]":
+        return None
+    event = _decode_kind(data)
+    return event.type or ("error" if event.error else None)
+
+
+def _read_cut(response: Item) -> str | None:
+    """Why the response is not complete; None if it is."""
+    if response.get("status") != "incomplete":
+        return None
+    details = response.get("incomplete_details")
+    return (get_text(details, "reason") if isinstance(details, dict) else None) or "unknown"
+
+
+def _read_usage(usage: object) -> Usage | None:
+    if not isinstance(usage, dict):
+        return None
+    given, made = usage.get("input_tokens_details"), usage.get("output_tokens_details")
+    return Usage(
+        input_tokens=_get_count(usage, "input_tokens"),
+        output_tokens=_get_count(usage, "output_tokens"),
+        reasoning_tokens=_get_count(made, "reasoning_tokens"),
+        cache_read_tokens=_get_count(given, "cached_tokens"),
+        cache_write_tokens=_get_count(given, "cache_write_tokens"),
+    )
+
+
+def _fail(response: Item) -> ModelFailed:
+    error = response.get("error") or {"code": "server_error", "message": "The response failed, without a reason."}
+    return classify_response(provider=_PROVIDER, status=None, body={"error": error})
+
+
+# --- values that may be anything ---------------------------------------------------------
+
+
+def _get_count(counts: object, name: str) -> int:
+    value = counts.get(name) if isinstance(counts, dict) else None
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def _is_answer(item: Item) -> bool:
+    """Whether this is what one of the provider's own calls brought, as an item of its own."""
+    return (get_text(item, "type") or "").endswith("_output")

@@ -1,0 +1,169 @@
+"""Everybody who uses the servers during a proof: for every chat a user and two readers.
+
+With two servers each reader stays with one of them, and the user with either: everything is seen from both sides. With
+one server the second reader is restless, and comes back again and again. Each has a client of its own.
+
+When the users have had enough, everybody waits for the last reply, and somebody who was not there before reads all of
+it from the beginning. What comes out is the evidence for checker.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
+
+from indelible.client.client import Client
+from indelible.errors import IndelibleError
+from indelible.prove.checker import Evidence, Fault
+from indelible.prove.reader import SimulatedReader
+from indelible.prove.user import SimulatedUser
+
+_RESTLESS_AFTER: Final = 7
+_PATIENCE_S: Final = 60.0
+_REPLAY_S: Final = 10.0
+_ONCE_BROKEN_S: Final = 3.0
+
+
+class Member:
+    """One chat and those who have to do with it."""
+
+    def __init__(self, user: SimulatedUser, clients: Sequence[Client]) -> None:
+        self.user = user
+        self.witnesses: list[SimulatedReader] = []
+        self._clients = clients
+
+    async def begin(self) -> None:
+        await self.user.begin()
+        restless_after = _RESTLESS_AFTER if len(self._clients) == 1 else None
+        self.witnesses = [
+            SimulatedReader(self._clients[0], self.user.chat_id),
+            SimulatedReader(self._clients[-1], self.user.chat_id, restless_after=restless_after),
+        ]
+
+    @property
+    def faults(self) -> list[str]:
+        return [*self.user.faults, *(fault for reader in self.witnesses for fault in reader.story.faults)]
+
+    @property
+    def has_failed(self) -> bool:
+        return any(reader.story.status == "error" for reader in self.witnesses)
+
+    async def delete_chat(self) -> None:
+        await self._clients[-1].delete_chat(self.user.chat_id)
+
+    async def testify(self, *, at_most_s: float) -> Evidence:
+        """All there is to know, when everybody has seen all of it, or it is clear that somebody will not."""
+        client, chat_id = self._clients[-1], self.user.chat_id
+        snapshot = await client.get_chat(chat_id)
+        newcomer = SimulatedReader(client, chat_id)
+        everybody = [*self.witnesses, newcomer]
+        reading = asyncio.create_task(newcomer.read())
+        try:
+            has_all = [reader.wait_until(lambda story: story.cursor == snapshot["cursor"]) for reader in everybody]
+            await _wait_for_all(has_all, at_most_s=at_most_s)
+        finally:
+            reading.cancel()
+            await asyncio.wait([reading])
+        return Evidence(
+            chat_id=chat_id,
+            sent=self.user.sent,
+            stops=self.user.stops,
+            live=[reader.story for reader in self.witnesses],
+            stored=newcomer.story,
+            messages=await client.read_all_messages(chat_id),
+            snapshot=snapshot,
+        )
+
+
+class Population:
+    """Everybody together. They talk and read while `gather_population` lasts."""
+
+    def __init__(self, members: Sequence[Member], *, seed: int) -> None:
+        self.members = members
+        self._enough = asyncio.Event()
+        self._waited_in_vain = False
+        self._reading = [asyncio.create_task(reader.read()) for one in members for reader in one.witnesses]
+        self._talking = [asyncio.create_task(one.user.talk(one.witnesses[0], self._enough)) for one in members]
+        self._chance = random.Random(seed)  # noqa: S311  (it only has to be the same next time)
+
+    @property
+    def is_disappointed(self) -> bool:
+        """Whether somebody saw a promise broken already: was lied to, saw a reply fail, or waited in vain."""
+        return self._waited_in_vain or any(member.faults or member.has_failed for member in self.members)
+
+    async def stop_a_reply(self) -> None:
+        """Let one of those whose reply is running stop it."""
+        busy = [member for member in self.members if member.witnesses[0].story.turn_id is not None]
+        if busy:
+            member = self._chance.choice(busy)
+            await member.user.stop(member.witnesses[0])
+
+    async def come_to_rest(self, *, at_most_s: float) -> None:
+        """No more is said; wait for the last reply. What does not come by then will not come."""
+        self._enough.set()
+        timeout_s = _ONCE_BROKEN_S if self.is_disappointed else at_most_s
+        _, waiting = await asyncio.wait(self._talking, timeout=timeout_s)
+        self._waited_in_vain = bool(waiting)
+
+    async def testify(self) -> tuple[list[Evidence], list[Fault]]:
+        """The evidence, and what is wrong beside it."""
+        faults = [Fault(told, one.user.chat_id) for one in self.members for told in one.user.faults]
+        at_most_s = _ONCE_BROKEN_S if self.is_disappointed else _REPLAY_S
+        testifying = [member.testify(at_most_s=at_most_s) for member in self.members]
+        told = await asyncio.gather(*testifying, return_exceptions=True)
+        for member, answer in zip(self.members, told, strict=True):
+            if isinstance(answer, IndelibleError):
+                faults.append(Fault(f"what is stored cannot be read: {answer}", member.user.chat_id))
+            elif isinstance(answer, BaseException):
+                raise answer
+        return [answer for answer in told if isinstance(answer, Evidence)], faults
+
+    async def delete_chats(self) -> None:
+        for member in self.members:
+            await member.delete_chat()
+
+    async def leave(self) -> None:
+        """Everybody goes home. What is an error of theirs, and not of a server, is raised here."""
+        everybody = (*self._talking, *self._reading)
+        for task in everybody:
+            task.cancel()
+        await asyncio.wait(everybody)
+        for task in everybody:
+            if not task.cancelled():
+                task.result()
+
+
+@asynccontextmanager
+async def gather_population(
+    urls: Sequence[str],
+    *,
+    chats: int,
+    seed: int,
+    models: Sequence[str | None] = (None,),
+    phrases: Sequence[str] | None = None,
+    token: str | None = None,
+) -> AsyncIterator[Population]:
+    """Open so many chats, with each of the models in turn, and let everybody begin. In the end all have left."""
+    async with AsyncExitStack() as stack:
+        members: list[Member] = []
+        for number in range(1, chats + 1):
+            own = [Client(url, token=token, retry_for_s=_PATIENCE_S) for url in urls]
+            clients = [await stack.enter_async_context(client) for client in own]
+            client, model = clients[number % len(clients)], models[number % len(models)]
+            user = SimulatedUser(client, number=number, seed=seed, model=model, phrases=phrases)
+            members.append(Member(user, clients))
+            await members[-1].begin()
+        population = Population(members, seed=seed)
+        stack.push_async_callback(population.leave)
+        yield population
+
+
+async def _wait_for_all(waiting: Sequence[Awaitable[None]], *, at_most_s: float) -> None:
+    try:
+        async with asyncio.timeout(at_most_s):
+            await asyncio.gather(*waiting)
+    except TimeoutError:
+        return  # what they have not seen by now is a fault, and the checker finds it

@@ -1,0 +1,181 @@
+"""What one reader was told of a chat, event by event, and what was wrong with it.
+
+A story holds no opinion about what should have been said. It knows the rules of a feed (docs/feed.md): an attempt
+begins once, its rows come in order and without gap, exactly one event ends it and names its last row, a message that
+ends it says what its rows said, text that was shown is never taken back, a turn ends once. Whoever reads from the
+beginning is never given a snapshot: that would mean that the server did not know the place the reader had come to.
+
+Two readers of one chat are told the same facts in the same order; only the rows of a running attempt may stand
+elsewhere between them. So a story keeps the facts and the rows apart, and stories can be compared.
+
+Pure. What a story has to be is checker.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from indelible.client.client import ServerEvent
+
+_TOLD_OF_MESSAGES: Final = ("id", "role", "blocks", "partial", "reason", "continues")
+_DIFFERS_BY_TIME: Final = frozenset({"queue"})
+"""Of a queue event: what still waits at the time of reading."""
+
+
+class SeenAttempt:
+    """What one attempt said: `rows` are its rows as text, `n` the last of them."""
+
+    def __init__(self, turn_id: str | None) -> None:
+        self.turn_id = turn_id
+        self.text = ""
+        self.rows: list[str] = []
+        self.has_ended = False
+
+    @property
+    def n(self) -> int:
+        return len(self.rows)
+
+
+class SeenTurn:
+    """A turn: the message that it answers, what its messages say, and how it ended, as often as it did."""
+
+    def __init__(self, question: str) -> None:
+        self.question = question
+        self.reply = ""
+        self.outcomes: list[str] = []
+
+
+class ReaderTranscript:
+    """See the module header. `faults` are sentences; a story without any is in order so far. `rows` counts them."""
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+        self.facts: list[str] = []
+        self.attempts: dict[str, SeenAttempt] = {}
+        self.turns: dict[str, SeenTurn] = {}
+        self.questions: list[str] = []
+        self.messages: list[str] = []
+        self.results: list[dict[str, Any]] = []
+        self.status: str | None = None
+        self.turn_id: str | None = None
+        self.cursor: str | None = None
+        self.rows = 0
+        self._open_attempt: str | None = None
+
+    @property
+    def text(self) -> str:
+        """All that was shown, of all turns."""
+        return "".join(attempt.text for attempt in self.attempts.values())
+
+    @property
+    def ended(self) -> int:
+        """How many turns have come to their end."""
+        return sum(bool(turn.outcomes) for turn in self.turns.values())
+
+    def read_turn(self, turn_id: str) -> str:
+        """What its attempts showed, one after the other."""
+        return "".join(attempt.text for attempt in self.attempts.values() if attempt.turn_id == turn_id)
+
+    def add(self, event: ServerEvent) -> None:
+        self.cursor = event.cursor or self.cursor
+        data = event.data
+        if event.kind == "part":
+            self._add_row(data)
+            return
+        if event.kind in ("snapshot", "resync"):
+            self.faults.append(f"a reader got a {event.kind} instead of what it had missed")
+            return
+        self.facts.append(_describe(event))
+        if event.kind == "attempt":
+            self._begin_attempt(data["attempt"])
+        if event.kind == "message":
+            self._add_message(data["message"])
+        if data.get("last_n") is not None:
+            self._end_attempt(event)
+        if event.kind == "status":
+            self._add_status(data)
+
+    def _begin_attempt(self, attempt_id: str) -> None:
+        if attempt_id in self.attempts:
+            self.faults.append(f"{attempt_id} begins twice")
+            return
+        if self._open_attempt is not None:
+            self.faults.append(f"{attempt_id} begins while {self._open_attempt} runs")
+        self.attempts[attempt_id] = SeenAttempt(self.turn_id)
+        self._open_attempt = attempt_id
+
+    def _add_row(self, data: dict[str, Any]) -> None:
+        attempt_id, n = data["attempt"], data["n"]
+        attempt = self.attempts.get(attempt_id)
+        if attempt is None or attempt_id != self._open_attempt:
+            self.faults.append(f"{attempt_id} speaks (row {n}) and does not run: {_read_deltas(data['parts'])!r}")
+            return
+        if n != attempt.n + 1:
+            self.faults.append(f"row {n} of {attempt_id} comes after row {attempt.n}")
+            return
+        self.rows += 1
+        attempt.rows.append(json.dumps(data["parts"], sort_keys=True))
+        attempt.text += _read_deltas(data["parts"])
+
+    def _end_attempt(self, event: ServerEvent) -> None:
+        attempt_id, last_n = event.data["attempt"], event.data["last_n"]
+        attempt = self.attempts.get(attempt_id)
+        if attempt is None or attempt.has_ended:
+            self.faults.append(f"{attempt_id} ends by a {event.kind} and does not run")
+            return
+        attempt.has_ended = True
+        self._open_attempt = None
+        if attempt.n != last_n:
+            self.faults.append(f"{attempt_id} ends with row {last_n}, and {attempt.n} were shown")
+        kept = read_text(event.data["message"]["blocks"]) if event.kind == "message" else ""
+        if kept != attempt.text:
+            self.faults.append(f"{attempt_id} showed {attempt.text!r}, and what is kept of it is {kept!r}")
+
+    def _add_message(self, message: dict[str, Any]) -> None:
+        self.messages.append(describe_message(message))
+        if message["role"] == "user":
+            self.questions.append(read_text(message["blocks"]))
+        elif message["role"] == "assistant" and self.turn_id is not None:
+            self.turns[self.turn_id].reply += read_text(message["blocks"])
+        elif message["role"] == "tool":
+            self.results += [block for block in message["blocks"] if block["type"] == "tool_result"]
+
+    def _add_status(self, data: dict[str, Any]) -> None:
+        self.status = data["status"]
+        ended = data.get("ended")
+        if ended is not None:
+            turn = self.turns.get(ended["turn"])
+            if turn is None or turn.outcomes:
+                self.faults.append(f"{ended['turn']} ends ({ended['outcome']}) and does not run")
+            if turn is not None:
+                turn.outcomes.append(ended["outcome"])
+        if data["turn"] != self.turn_id and data["turn"] is not None:
+            if data["turn"] in self.turns:
+                self.faults.append(f"{data['turn']} begins twice")
+            elif self.turn_id is not None and not self.turns[self.turn_id].outcomes:
+                self.faults.append(f"{data['turn']} begins while {self.turn_id} runs")
+            self.turns[data["turn"]] = SeenTurn(self.questions[-1] if self.questions else "")
+        self.turn_id = data["turn"]
+
+
+def read_text(blocks: Sequence[dict[str, Any]]) -> str:
+    return "".join(block.get("text", "") for block in blocks if block["type"] == "text")
+
+
+def _read_deltas(parts: Sequence[dict[str, Any]]) -> str:
+    return "".join(part["delta"] for part in parts if part["type"] == "text_delta")
+
+
+def _describe(event: ServerEvent) -> str:
+    """An event as all its readers get it."""
+    data = {name: value for name, value in event.data.items() if name not in _DIFFERS_BY_TIME}
+    if event.kind == "message":
+        data["message"] = describe_message(event.data["message"])
+    return f"{event.kind} {json.dumps(data, sort_keys=True)}"
+
+
+def describe_message(message: dict[str, Any]) -> str:
+    """A message as it is told of, in a feed and elsewhere."""
+    return json.dumps({name: message.get(name) for name in _TOLD_OF_MESSAGES}, sort_keys=True)

@@ -1,0 +1,218 @@
+"""A body, as far as it is kept, and whether it is whole.
+
+At most 256 KiB of a body are kept: its first half of that and its last, so that one sees how it began and how it ended.
+Pieces are copied into two growing buffers, never joined anew, and nothing refers to a piece afterwards: the memory is
+bounded whatever the body's size and however it was cut. A body that fits is kept whole. A JSON document that is sent is
+there already, all of it: it is referred to until its text is made, which then is a shorter document (large.py), and
+`RecordedBody.size_bytes` says how much memory that takes meanwhile.
+
+Redacting a body takes milliseconds, and a body that nobody looks at need not be redacted. So that happens when its text
+is first asked for, by whoever asks, and never while it is exchanged. There is no other way to what is in it.
+
+Whether a body is whole is a rule over values (`find_fault`, SPEC 7.1): what its head promised, what came, and whether
+its end was seen. A document without a length is judged by parsing it, and can be judged only if all of it was kept:
+one that is too large is believed if its end was seen, and not if it was closed before. A compressed body says nothing
+of itself: its length is not that of what is read, so only its end counts.
+
+Must stay true (tests/recording/test_recorded_bodies.py): a body of any size costs a bounded amount of memory. The
+marker between head and tail is redact.py's; who reads and closes is http.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+from typing import Final, NamedTuple
+
+import msgspec
+
+from indelible.models.http.recording_hook import HttpResponse
+from indelible.redaction.large import MAX_BODY_BYTES
+from indelible.redaction.redact import KEPT_BYTES, begins_like_document, redact_body
+
+HEAD_BYTES: Final = KEPT_BYTES // 2
+TAIL_BYTES: Final = KEPT_BYTES // 2
+UNEXPECTED_END: Final = "unexpected end"
+NOT_REDACTED: Final = "[could not be redacted, so it was not kept]"
+
+_STREAMS: Final = frozenset({
+    "text/event-stream",
+    "application/x-ndjson",
+    "application/ndjson",
+    "application/jsonl",
+    "application/x-jsonl",
+    "application/jsonlines",
+    "application/x-jsonlines",
+    "application/json-seq",
+    "application/stream+json",
+    "application/x-json-stream",
+    "application/vnd.amazon.eventstream",
+})  # fmt: skip
+
+
+class Kept(NamedTuple):
+    """What there is of a body. If nothing is missing, all of it is in `head`."""
+
+    head: bytes
+    tail: bytes
+    missing_bytes: int
+
+
+class BodyCapture:
+    """Takes a body piece by piece."""
+
+    __slots__ = ("_head", "_tail", "size_bytes")
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self._head = bytearray()
+        self._tail = bytearray()
+
+    def add(self, piece: bytes) -> None:
+        size_bytes = len(piece)
+        self.size_bytes += size_bytes
+        room = HEAD_BYTES - len(self._head)
+        if size_bytes <= room:
+            self._head += piece
+            return
+        if room or size_bytes > TAIL_BYTES:
+            self._head += piece[:room]
+            piece = piece[max(room, size_bytes - TAIL_BYTES) :]
+        self._tail += piece
+        if len(self._tail) > 2 * TAIL_BYTES:
+            del self._tail[:-TAIL_BYTES]
+
+    def release(self) -> None:
+        """Nobody wants it any more."""
+        self._head, self._tail = bytearray(), bytearray()
+
+    @property
+    def is_whole(self) -> bool:
+        return self.size_bytes <= HEAD_BYTES + TAIL_BYTES
+
+    def keep(self) -> Kept:
+        head, tail = bytes(self._head), bytes(self._tail[-TAIL_BYTES:])
+        if self.is_whole:
+            return Kept(head + tail, b"", 0)
+        return Kept(head, tail, self.size_bytes - len(head) - len(tail))
+
+    def holds_one_document(self) -> bool:
+        """Whether this is one complete JSON document and nothing more."""
+        if not self.is_whole:
+            return False
+        try:
+            msgspec.json.decode(self.keep().head, type=msgspec.Raw)
+        except (msgspec.DecodeError, RecursionError):
+            return False
+        return True
+
+
+def keep_body(body: bytes) -> Kept:
+    """A body that is there already. If it may be JSON it is referred to as a whole: it will be shortened, not cut."""
+    is_kept_whole = len(body) <= KEPT_BYTES or (len(body) <= MAX_BODY_BYTES and begins_like_document(body))
+    if is_kept_whole:
+        return Kept(body, b"", 0)
+    capture = BodyCapture()
+    capture.add(body)
+    return capture.keep()
+
+
+class RecordedBody:
+    """A body in a record: its text, redacted. `on_bug` hears if that could not be done.
+
+    Until its text is asked for it holds on to `size_bytes`; that number does not change, so that it can be counted.
+
+    `secrets` are those that were sent along: however they look, they are not shown.
+    """
+
+    def __init__(
+        self,
+        kept: Kept,
+        headers: Mapping[str, str],
+        *,
+        on_bug: Callable[[Exception], None],
+        secrets: Sequence[str] = (),
+    ) -> None:
+        self.size_bytes: Final = len(kept.head) + len(kept.tail)
+        self._kept: Kept | None = kept
+        self._secrets = secrets
+        self._content_type = find_header(headers, "content-type")
+        self._on_bug = on_bug
+        self._lock = Lock()
+        self._text = ""
+
+    @property
+    def text(self) -> str:
+        try:
+            with self._lock:
+                kept, self._kept = self._kept, None
+                if kept is not None and kept.head:
+                    self._text = NOT_REDACTED
+                    self._text = redact_body(
+                        kept.head, self._content_type, kept.tail, kept.missing_bytes, self._secrets
+                    )
+        except Exception as bug:
+            self._on_bug(bug)
+        return self._text
+
+
+class ResponseHead(msgspec.Struct, frozen=True, kw_only=True):
+    """What came before the body, and what it says of it. `length_bytes` is None if it is not known."""
+
+    status: int
+    method: str
+    headers: dict[str, str]
+    content_type: str
+    length_bytes: int | None
+    is_encoded: bool
+
+    @property
+    def media_type(self) -> str:
+        return self.content_type.partition(";")[0].strip().lower()
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether its readers take its end for the end, and may never close it."""
+        return self.media_type in _STREAMS
+
+    @property
+    def has_no_body(self) -> bool:
+        return self.method.upper() == "HEAD" or self.status < 200 or self.status in {204, 304}
+
+    @property
+    def is_unsized_json(self) -> bool:
+        """Whether only the document itself can say that it is complete."""
+        named = self.media_type in {"application/json", "text/json"} or self.media_type.endswith("+json")
+        return named and self.length_bytes is None and not self.is_stream
+
+
+def find_header(headers: Mapping[str, str], name: str) -> str:
+    """A header's value, or nothing; names may stand in any case, in any kind of mapping."""
+    return next((value for given, value in headers.items() if given.lower() == name), "").strip()
+
+
+def read_head(response: HttpResponse) -> ResponseHead:
+    headers = response.headers
+    is_encoded = find_header(headers, "content-encoding").lower() not in {"", "identity"}
+    length = find_header(headers, "content-length")
+    is_length = length.isascii() and length.isdigit() and len(length) < 20
+    return ResponseHead(
+        status=response.status,
+        method=response.method,
+        headers=dict(headers.items()),
+        content_type=find_header(headers, "content-type"),
+        length_bytes=int(length) if is_length and not is_encoded else None,
+        is_encoded=is_encoded,
+    )
+
+
+def find_fault(head: ResponseHead, body: BodyCapture, *, end_seen: bool) -> str | None:
+    """Why a body that was closed now is not whole, or None if it is."""
+    if head.has_no_body:
+        return None
+    if end_seen:
+        is_cut = head.is_unsized_json and not head.is_encoded and body.is_whole and not body.holds_one_document()
+        return UNEXPECTED_END if is_cut else None
+    if head.length_bytes is not None:
+        return None if body.size_bytes >= head.length_bytes else UNEXPECTED_END
+    return None if head.is_unsized_json and body.holds_one_document() else UNEXPECTED_END

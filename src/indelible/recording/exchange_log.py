@@ -1,0 +1,162 @@
+"""Where the exchanges of one step are gathered: each an entry, counted once.
+
+An exchange gets its number when it begins and its entry when it is counted (SPEC 7.1); until then it is open, and not
+among the `attempts`. Afterwards only one thing can change the entry: a close that failed, which is never lost.
+
+Two locks order it all, and they are always taken in this order: an exchange's own, then the sink's. Neither is held
+while anything is awaited, nor while somebody else's code runs. Whoever wants to hear of changes (`on_change`) hears of
+them with no lock held, one at a time and in the order they happened, though not always in the thread that caused one.
+
+Recording is best effort. What goes wrong in it costs this one record: the exchange is dropped, counted in `dropped`,
+told to `on_drop`, and nobody else notices.
+
+Must stay true (tests/recording/test_recorded_races.py): one entry per exchange, whoever races; no deadlock.
+What counts as what is http.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from threading import Lock
+from typing import Final, Literal, Protocol
+
+import msgspec
+
+from indelible.clock import Clock, SystemClock
+from indelible.recording.body import RecordedBody
+
+_log: Final = logging.getLogger(__name__)
+STEP_ENDED: Final = "the step ended before the exchange did"
+
+
+class ExchangeRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One exchange, redacted. `status_code` is None if there was no answer; what is not known of a request is empty.
+
+    The texts of the bodies are made when they are first asked for, which may take milliseconds (body.py).
+    """
+
+    number: int
+    status: Literal["completed", "failed"]
+    error: str | None
+    method: str
+    url: str
+    request_headers: dict[str, str]
+    request: RecordedBody
+    status_code: int | None
+    response_headers: dict[str, str]
+    response: RecordedBody
+    started_at: datetime | None
+    answered_at: datetime | None
+    ended_at: datetime
+
+    @property
+    def request_body(self) -> str:
+        return self.request.text
+
+    @property
+    def response_body(self) -> str:
+        return self.response.text
+
+
+class OpenExchange(Protocol):
+    """An exchange that has a number and no entry."""
+
+    def finalise(self, error: str) -> None:
+        """Count it now: what was read of it is all there will be."""
+
+
+class ExchangeLog:
+    """The attempts of one step. Safe from any task and thread."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        on_change: Callable[[ExchangeRecord], None] | None = None,
+        on_drop: Callable[[], None] | None = None,
+    ) -> None:
+        self.clock: Final[Clock] = clock or SystemClock()
+        self._on_change = on_change
+        self._on_drop = on_drop
+        self._lock = Lock()
+        self._last_number = 0
+        self._open: dict[int, OpenExchange] = {}
+        self._entries: dict[int, ExchangeRecord] = {}
+        self._dropped: set[int] = set()
+        self._news: deque[tuple[int, Callable[[], None]]] = deque()
+        self._is_telling = False
+
+    @property
+    def attempts(self) -> list[ExchangeRecord]:
+        """What has been counted so far, by number."""
+        with self._lock:
+            return [self._entries[number] for number in sorted(self._entries)]
+
+    @property
+    def dropped(self) -> int:
+        """How many exchanges could not be recorded, or not be told of."""
+        with self._lock:
+            return len(self._dropped)
+
+    def finalise(self, error: str = STEP_ENDED) -> None:
+        """The step ends: count what is open. What is not whole has failed with this error."""
+        with self._lock:
+            left = list(self._open.values())
+        for exchange in left:
+            exchange.finalise(error)
+
+    # --- for http.py ---
+
+    def open(self, exchange: OpenExchange) -> int:
+        """The exchange's number."""
+        with self._lock:
+            self._last_number += 1
+            self._open[self._last_number] = exchange
+            return self._last_number
+
+    def publish(self, attempt: ExchangeRecord) -> None:
+        """Put an entry in, or in the place of its earlier self. The exchange's lock is held."""
+        with self._lock:
+            self._open.pop(attempt.number, None)
+            self._entries[attempt.number] = attempt
+            if self._on_change is not None and attempt.number not in self._dropped:
+                self._news.append((attempt.number, partial(self._on_change, attempt)))
+
+    def drop(self, number: int, bug: Exception) -> None:
+        """Recording this exchange failed. Only the error's class is logged: its words may hold what was exchanged."""
+        with self._lock:
+            self._open.pop(number, None)
+            if number in self._dropped:
+                return
+            self._dropped.add(number)
+            if self._on_drop is not None:
+                self._news.append((number, self._on_drop))
+        _log.warning("An exchange could not be recorded: %s.", type(bug).__name__)
+
+    def tell(self) -> None:
+        """Tell the news, unless somebody is telling them already and so will tell these. No lock is held."""
+        with self._lock:
+            if self._is_telling:
+                return
+            self._is_telling = True
+        try:
+            while (news := self._next_news()) is not None:
+                number, tell = news
+                try:
+                    tell()
+                except Exception as bug:
+                    self.drop(number, bug)
+        except BaseException:
+            self._is_telling = False
+            raise
+
+    def _next_news(self) -> tuple[int, Callable[[], None]] | None:
+        with self._lock:
+            if not self._news:
+                self._is_telling = False
+                return None
+            return self._news.popleft()

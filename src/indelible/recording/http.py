@@ -1,0 +1,298 @@
+"""Recording an exchange while it happens: what is sent and read passes through untouched.
+
+When an exchange counts is SPEC 7.1. A failure to send or to read counts at once. The end of an event stream counts at
+once too, because its readers may never close it: that entry is provisional, since a close that fails makes it failed.
+Any other body is judged when it is closed (body.py), or when its step ends. All of this happens once; later records are
+of no effect, but for the error of a close, which is added to whatever the entry says. A reader that says it has heard
+all it wanted (`settle`: the reply is whole, though its provider lingers) may leave the rest unread.
+
+The caller's side is sacred. It gets the very objects that the response gave: pieces, exceptions, in the same order. A
+piece costs one call and one copy, no lock. A bug in recording drops the record of this exchange and is not seen.
+
+A document of unknown length may be closed by a reader that knows it is complete without having seen its end. Only then
+is the body *drained*: what has arrived already is taken, up to 64 KiB, to see that nothing but the end follows. This
+never waits: a read that would is abandoned at its first wait, so a close is neither delayed nor cancelled in our part
+of it. What was taken is handed out again if somebody reads after the close.
+
+Must stay true (tests/recording/test_recorded_property.py): exactly one entry for each exchange, and a caller that can
+not tell whether it is recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
+from threading import Lock
+from typing import Final
+
+import msgspec
+
+from indelible.models.http.recording_hook import Answer, HttpRequest, HttpResponse
+from indelible.recording.body import (
+    UNEXPECTED_END,
+    BodyCapture,
+    RecordedBody,
+    ResponseHead,
+    find_fault,
+    keep_body,
+    read_head,
+)
+from indelible.recording.exchange_log import ExchangeLog, ExchangeRecord
+from indelible.redaction.redact import hide_known, list_secrets, redact_address, redact_headers, redact_line
+
+MAX_DRAIN_BYTES: Final = 64 * 1024
+
+
+def wrap(response: HttpResponse, log: ExchangeLog) -> Answer:
+    """The response, recorded into the sink as it is read and closed."""
+    return RecordedExchange(log, request=None).wrap(response)
+
+
+class ExchangeLogHook:
+    """Records what models/http/client.py sends: set it as the `recording` of a task."""
+
+    def __init__(self, log: ExchangeLog) -> None:
+        self._log_ = log
+
+    def begin(self, request: HttpRequest) -> RecordedExchange:
+        return RecordedExchange(self._log_, request=request)
+
+
+class RecordedExchange:
+    """One exchange: open until it is counted. Nothing here raises or waits."""
+
+    def __init__(self, log: ExchangeLog, *, request: HttpRequest | None) -> None:
+        self.body: Final = BodyCapture()
+        self.end_seen = False
+        self.is_settled = False
+        self._log_ = log
+        self._request = request
+        self._secrets: list[str] = []
+        self._head: ResponseHead | None = None
+        self._started_at: datetime | None = None
+        self._answered_at: datetime | None = None
+        self._lock = Lock()
+        self._is_counted = False
+        self._close_failed = False
+        self._attempt: ExchangeRecord | None = None
+        self._number = log.open(self)
+        with self.best_effort():
+            self._started_at = log.clock.now() if request else None
+            self._secrets = list_secrets(request.headers) if request else []
+
+    @contextmanager
+    def best_effort(self) -> Iterator[None]:
+        """What raises in here costs the record of this exchange: there will be no entry, or it stays as it is."""
+        try:
+            yield
+        except Exception as bug:
+            self.give_up(bug)
+
+    def give_up(self, bug: Exception) -> None:
+        """Record nothing more of this exchange, and have it counted as dropped."""
+        with self._lock:
+            self._is_counted = True
+            self._log_.drop(self._number, bug)
+        self._log_.tell()
+
+    def wrap(self, response: HttpResponse) -> Answer:
+        with self.best_effort():
+            self._answered_at = self._log_.clock.now()
+            self._head = read_head(response)
+        return RecordedResponse(response, self)
+
+    # --- what happens, as it happens ---
+
+    def failed(self, error: BaseException) -> None:
+        """It could not be sent."""
+        with self.best_effort():
+            self._count(describe(error, "sending the request"))
+
+    def break_off(self, error: BaseException) -> None:
+        """It could not be read. Who was settled and stops waiting has not failed: the close will tell."""
+        if self.is_settled and isinstance(error, asyncio.CancelledError):
+            return
+        with self.best_effort():
+            self._count(describe(error, "reading the response"))
+
+    def reach_end(self) -> None:
+        self.end_seen = True
+        if self._head and self._head.is_stream:
+            with self.best_effort():
+                self._count(None)
+
+    def close(self) -> None:
+        """It was closed, and that went well."""
+        with self.best_effort():
+            self._count(self._find_fault())
+
+    def fail_closing(self, error: BaseException) -> None:
+        with self.best_effort():
+            self._count_close_error(describe(error, "closing the response"))
+
+    def finalise(self, error: str) -> None:
+        with self.best_effort():
+            self._count(redact_line(error) if self._find_fault() else None)
+
+    def may_be_drained(self) -> bool:
+        """Whether what was read is a complete document, if only the end follows."""
+        is_open = not self._is_counted and not self.end_seen
+        return is_open and self._head is not None and self._head.is_unsized_json and self.body.holds_one_document()
+
+    # --- counting ---
+
+    def _find_fault(self) -> str | None:
+        if self._head is None:
+            return UNEXPECTED_END
+        return None if self.is_settled else find_fault(self._head, self.body, end_seen=self.end_seen)
+
+    def _count(self, error: str | None) -> None:
+        ended_at = self._log_.clock.now()
+        with self._lock:
+            if not self._is_counted:
+                self._make_entry(error, ended_at)
+        self._log_.tell()
+
+    def _count_close_error(self, error: str) -> None:
+        ended_at = self._log_.clock.now()
+        with self._lock:
+            if not self._is_counted:
+                self._make_entry(error, ended_at)
+            elif self._attempt is not None and not self._close_failed:
+                known = self._attempt.error
+                error = hide_known(error, self._secrets)
+                error = error if known is None else f"{known}; then closing failed: {error}"
+                self._attempt = msgspec.structs.replace(self._attempt, status="failed", error=error)
+                self._log_.publish(self._attempt)
+            self._close_failed = True
+        self._log_.tell()
+
+    def _make_entry(self, error: str | None, ended_at: datetime) -> None:
+        """The lock is held."""
+        self._is_counted = True
+        request, head, secrets = self._request, self._head, self._secrets
+        sent_headers = request.headers if request else {}
+        got_headers = head.headers if head else {}
+        drop = partial(_drop_late, self._log_, self._number)
+        self._attempt = ExchangeRecord(
+            number=self._number,
+            status="completed" if error is None else "failed",
+            error=None if error is None else hide_known(error, secrets),
+            method=request.method if request else head.method if head else "",
+            url=hide_known(redact_address(request.url), secrets) if request else "",
+            request_headers=redact_headers(sent_headers, secrets),
+            request=RecordedBody(
+                keep_body(request.body if request else b""), sent_headers, on_bug=drop, secrets=secrets
+            ),
+            status_code=head.status if head else None,
+            response_headers=redact_headers(got_headers, secrets),
+            response=RecordedBody(self.body.keep(), got_headers, on_bug=drop, secrets=secrets),
+            started_at=self._started_at,
+            answered_at=self._answered_at,
+            ended_at=ended_at,
+        )
+        self._log_.publish(self._attempt)
+        self._request = None  # the entry has what is kept of it; the rest may be large
+        self.body.release()
+
+
+def _drop_late(log: ExchangeLog, number: int, bug: Exception) -> None:
+    """An entry whose body could not be redacted, when somebody asked for it."""
+    log.drop(number, bug)
+    log.tell()
+
+
+class RecordedResponse:
+    """The response, seen."""
+
+    def __init__(self, response: HttpResponse, exchange: RecordedExchange) -> None:
+        self._response = response
+        self._exchange = exchange
+        self._keep = exchange.body.add
+        self._is_reading = False
+        self._drained: deque[bytes | BaseException] = deque()
+
+    @property
+    def status(self) -> int:
+        return self._response.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._response.headers
+
+    @property
+    def method(self) -> str:
+        return self._response.method
+
+    async def read(self) -> bytes:
+        if self._drained:
+            return self._hand_out()
+        self._is_reading = True
+        try:
+            piece = await self._response.read()
+        except BaseException as error:
+            self._is_reading = False
+            self._exchange.break_off(error)
+            raise
+        self._is_reading = False
+        if not piece:
+            self._exchange.reach_end()
+            return piece
+        try:
+            self._keep(piece)
+        except Exception as bug:
+            self._exchange.give_up(bug)
+        return piece
+
+    def settle(self) -> None:
+        self._exchange.is_settled = True
+
+    async def aclose(self) -> None:
+        exchange = self._exchange
+        if not self._is_reading and exchange.may_be_drained():
+            with exchange.best_effort():
+                self._drain()
+        try:
+            await self._response.aclose()
+        except BaseException as error:
+            exchange.fail_closing(error)
+            raise
+        exchange.close()
+
+    def _drain(self) -> None:
+        """Take what has arrived; see the module header."""
+        taken_bytes = 0
+        while taken_bytes < MAX_DRAIN_BYTES:
+            try:
+                read = self._response.read().__await__()
+                next(read)
+            except StopIteration as answer:
+                piece: bytes = answer.value
+            except (Exception, asyncio.CancelledError) as error:
+                self._drained.append(error)
+                return
+            else:
+                read.close()
+                return
+            if not piece:
+                return
+            self._drained.append(piece)
+            self._keep(piece)
+            taken_bytes += len(piece)
+
+    def _hand_out(self) -> bytes:
+        taken = self._drained.popleft()
+        if isinstance(taken, BaseException):
+            raise taken
+        return taken
+
+
+def describe(error: BaseException, doing: str) -> str:
+    """An error in words, redacted. A cancellation has none of its own."""
+    if isinstance(error, asyncio.CancelledError | GeneratorExit):
+        return f"cancelled while {doing}"
+    return redact_line(str(error) or f"{type(error).__name__} while {doing}")

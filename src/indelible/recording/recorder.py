@@ -1,0 +1,262 @@
+"""Runs, steps and attempts on their way to the database, off the hot path.
+
+A run is recorded by the task that works on it (run.py). Telling of it only puts a record into a queue; one writer per
+process redacts what is in it, in a thread, and writes it, a moment later and together with what else there is by then,
+in short transactions. A database that is away is waited for, by the writer alone. The queue is bounded: what does not
+fit is dropped and counted, and so is what the database refuses. Exchanges fill it first: runs and steps are small, and
+hardly anybody begins one while the database is away, so they have ten times the room, and their ends are not lost.
+
+Must stay true (tests/recording/test_recorder_in_trouble.py): whatever the database does, nobody waits for it, the
+memory is bounded, and what was not written is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Final, NamedTuple, Protocol
+
+from indelible.clock import Clock
+from indelible.ids import new_id
+from indelible.recording.exchange_log import ExchangeRecord
+from indelible.recording.run import RecordedRun, Told
+from indelible.recording.storage.protocol import AttemptRecord, Record, RecordStore, RunRecord, StepRecord
+from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
+from indelible.store.database.tables import DebugMode, RunKind
+
+_log: Final = logging.getLogger(__name__)
+
+MAX_WAITING: Final = 1000
+MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
+MAX_WAITING_SMALL: Final = 10 * MAX_WAITING
+_BATCH: Final = 200
+_BATCH_BYTES: Final = 1024 * 1024
+_LINGER_S: Final = 0.25
+_PAUSE_S: Final = 1.0
+LAST_WORDS_S: Final = 2.0
+
+
+class _Waiting(NamedTuple):
+    """`size_bytes` is how much of the memory it is to blame for."""
+
+    told: Told
+    size_bytes: int
+
+
+class DebugMetrics(Protocol):
+    def exchange_dropped(self) -> None:
+        """An exchange could not be recorded. The exchange itself is not concerned."""
+
+
+class DebugRecorder:
+    """One per process: `run` writes, until it is cancelled."""
+
+    def __init__(
+        self,
+        store: RecordStore,
+        *,
+        mode: DebugMode,
+        kept_s: float,
+        lease_timeout_s: float,
+        clock: Clock,
+        metrics: DebugMetrics | None = None,
+    ) -> None:
+        self.clock = clock
+        self.held_bytes = 0
+        self._store = store
+        self._mode: DebugMode = mode
+        self._kept_s = kept_s
+        self._dead_after_s = lease_timeout_s
+        self._metrics = metrics
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_bytes = 0
+        self._waiting_exchanges = 0
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="debug records")  # others are busy with tools
+        self._stirred = asyncio.Event()
+        self._due = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def record(
+        self,
+        *,
+        chat_id: str,
+        turn_id: str | None,
+        kind: RunKind,
+        model: str | None,
+        worker_id: str,
+        mode: DebugMode | None = None,
+    ) -> RecordedRun:
+        """What this task exchanges with providers until the end of the block."""
+
+        def describe() -> RunRecord:
+            return RunRecord(
+                id=new_id("run"),
+                chat_id=chat_id,
+                turn_id=turn_id,
+                kind=kind,
+                status="in_progress",
+                worker_id=worker_id,
+                model=model,
+                started_at=self.clock.now(),
+            )
+
+        return RecordedRun(self, describe, mode or self._mode)
+
+    async def clean_up(self) -> None:
+        """Close what dead workers left open, and forget what is too old."""
+        await self._store.close_dead(lease_timeout_s=self._dead_after_s)
+        await self._store.forget_before(self.clock.now() - timedelta(seconds=self._kept_s), clock=self.clock)
+
+    # --- what is to be written ---
+
+    def put(self, record: Told) -> None:
+        """Have it written, some time soon. From any thread."""
+        try:
+            is_here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            is_here = False
+        if is_here:
+            self._put(record)
+        else:
+            self._loop.call_soon_threadsafe(self._put, record)
+
+    def _put(self, record: Told) -> None:
+        size_bytes = _measure(record)
+        fits = self._has_room(size_bytes) if isinstance(record, tuple) else len(self._waiting) < MAX_WAITING_SMALL
+        if not fits:
+            self.count_dropped()
+            return
+        self._waiting.append(_Waiting(record, size_bytes))
+        self._waiting_exchanges += isinstance(record, tuple)
+        self._waiting_bytes += size_bytes
+        self._idle.clear()
+        self._stirred.set()
+
+    def _has_room(self, size_bytes: int) -> bool:
+        """For an exchange of this size; the first one always fits."""
+        if not self._waiting_exchanges:
+            return True
+        return self._waiting_exchanges < MAX_WAITING and self._waiting_bytes + size_bytes <= MAX_WAITING_BYTES
+
+    def count_dropped(self) -> None:
+        try:
+            if self._metrics is not None:
+                self._metrics.exchange_dropped()
+        except Exception as bug:
+            _log.warning("A dropped exchange could not be counted: %s.", type(bug).__name__)
+
+    # --- writing ---
+
+    async def run(self) -> None:
+        try:
+            while True:
+                await self._stirred.wait()
+                await self._linger()
+                self._stirred.clear()
+                while self._waiting:
+                    await self._write(self._take_batch())
+                self._idle.set()
+        finally:
+            self._thread.shutdown(wait=False)
+
+    async def _linger(self) -> None:
+        """More is about to come: a transaction costs as much as the tokens of half a reply."""
+        timer = self.clock.call_later(_LINGER_S, self._due.set)
+        try:
+            await self._due.wait()
+        finally:
+            timer.cancel()
+        self._due.clear()
+
+    async def drain(self, *, limit_s: float = LAST_WORDS_S) -> None:
+        """Wait until what was told is written, but not for longer than this."""
+        deadline = self.clock.call_later(limit_s, self._idle.set)
+        self._due.set()
+        try:
+            await self._idle.wait()
+        finally:
+            deadline.cancel()
+
+    def _take_batch(self) -> list[Told]:
+        """About as much as a short transaction holds: others want to write, too."""
+        batch: list[Told] = []
+        size_bytes = 0
+        while self._waiting and len(batch) < _BATCH:
+            if batch and size_bytes + self._waiting[0].size_bytes > _BATCH_BYTES:
+                break
+            waiting = self._waiting.popleft()
+            batch.append(waiting.told)
+            size_bytes += waiting.size_bytes
+        self._waiting_bytes -= size_bytes
+        self._waiting_exchanges -= sum(isinstance(told, tuple) for told in batch)
+        return batch
+
+    async def _write(self, batch: Sequence[Told]) -> None:
+        try:
+            records = await self._loop.run_in_executor(self._thread, _spell_out, batch)
+            while not await self._try_to_write(records):
+                await self.clock.sleep(_PAUSE_S)
+        except Exception as error:
+            _log.warning("Debug records could not be written: %s.", type(error).__name__)
+            for _ in batch:
+                self.count_dropped()
+
+    async def _try_to_write(self, records: Sequence[Record]) -> bool:
+        """Whether the database was there. A run that takes over ends what the dead worker left open."""
+        try:
+            refused = await self._store.write(records)
+            await self._close_earlier(records)
+        except (DatabaseUnreachable, DatabaseUnusable):
+            return False
+        for _ in range(refused):
+            self.count_dropped()
+        return True
+
+    async def _close_earlier(self, records: Sequence[Record]) -> None:
+        runs = [record for record in records if isinstance(record, RunRecord)]
+        begun = {run.chat_id: run.id for run in runs if run.status == "in_progress"}
+        try:
+            if begun:
+                await self._store.close_earlier(begun, lease_timeout_s=self._dead_after_s)
+        except (DatabaseUnreachable, DatabaseUnusable):
+            raise
+        except Exception as error:
+            _log.warning("What dead workers left could not be ended yet: %s.", type(error).__name__)
+
+
+def _measure(record: Told) -> int:
+    if not isinstance(record, tuple):
+        return 0
+    _, attempt = record
+    return attempt.request.size_bytes + attempt.response.size_bytes
+
+
+def _spell_out(batch: Sequence[Told]) -> list[Record]:
+    """In a thread: this is where bodies are redacted."""
+    return [_describe(*record) if isinstance(record, tuple) else record for record in batch]
+
+
+def _describe(step: StepRecord, attempt: ExchangeRecord) -> AttemptRecord:
+    return AttemptRecord(
+        run_id=step.run_id,
+        step=step.step,
+        number=attempt.number,
+        status=attempt.status,
+        status_code=attempt.status_code,
+        method=attempt.method,
+        url=attempt.url,
+        request_headers=attempt.request_headers,
+        request_body=attempt.request_body,
+        response_headers=attempt.response_headers if attempt.status_code is not None else None,
+        response_body=attempt.response_body,
+        error=attempt.error,
+        started_at=attempt.started_at or attempt.ended_at,
+        head_at=attempt.answered_at,
+        ended_at=attempt.ended_at,
+    )

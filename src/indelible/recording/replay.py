@@ -1,0 +1,161 @@
+"""A recorded answer, heard again: offline, through the same adapter and the same loop.
+
+When a reply was strange, the question is whether the provider said it or we misheard. Here the recorded body is what
+comes out of the wire; everything behind it is the real thing: decoding, the adapter, the splitter, the assemble. What
+was redacted stays so. A body whose middle is missing ends where the gap begins, for nobody knows what was said in it.
+
+A recording is a small JSON document, so it can be saved and become a test fixture (`indelible.testing.RecordedModel`).
+
+Must stay true (tests/recording/test_replay.py): what comes out is what came out when it was recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from indelible.clock import Clock, SystemClock
+from indelible.concurrency.scope import CancelScope
+from indelible.content import Block, Message, Text, ToolResult, Usage
+from indelible.errors import Invalid, ModelFailed
+from indelible.loop.result import FinishedStep
+from indelible.loop.run import run
+from indelible.models.catalog import make_wire_format
+from indelible.models.http.http_model import HttpModel
+from indelible.models.http.recording_hook import Answer, HttpRequest
+from indelible.models.profile import find_profile
+from indelible.models.retry import RetryPolicy
+from indelible.recording.storage.protocol import AttemptRecord
+from indelible.redaction.redact import GAP
+
+_WIRES: Final = {"/messages": "anthropic", "/responses": "openai", "/chat/completions": "openai-chat"}
+_PIECE_BYTES: Final = 4096
+_ONE_TRY: Final = RetryPolicy(max_attempts=1)
+
+
+class Recording(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An answer as it was recorded, and how it is to be read."""
+
+    wire: str
+    provider: str
+    model: str
+    status: int
+    headers: dict[str, str]
+    body: str
+
+    def save(self, path: Path) -> None:
+        try:
+            path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
+        except OSError as error:
+            raise Invalid(f"{path} cannot be written: {error.strerror}.") from error
+
+    @classmethod
+    def load(cls, path: Path) -> Recording:
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=cls)
+        except OSError as error:
+            raise Invalid(f"{path} cannot be read: {error.strerror}.") from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Invalid(f"{path} is no recording: {error}.") from error
+
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a recording comes to: blocks, and how it ended. A `failure` is what the user would have been told."""
+
+    blocks: Sequence[Block]
+    reason: str | None = None
+    usage: Usage | None = None
+    failure: str | None = None
+
+
+def make_recording(attempt: AttemptRecord, *, model: str | None) -> Recording | None:
+    """What can be replayed of an exchange; None if there was no answer, or if nobody knows its wire."""
+    host, path = _split_address(attempt.url)
+    wire = next((wire for ending, wire in _WIRES.items() if path.endswith(ending)), None)
+    if wire is None or attempt.status_code is None:
+        return None
+    provider, _, name = (model or "").partition(":")
+    name, at, _ = name.partition("@http")
+    return Recording(
+        wire=wire,
+        provider=host if at and wire == "openai-chat" else provider or wire,
+        model=name or "unknown",
+        status=attempt.status_code,
+        headers=attempt.response_headers or {},
+        body=GAP.split(attempt.response_body, maxsplit=1)[0],
+    )
+
+
+def _split_address(url: str) -> tuple[str, str]:
+    """Host and path. By hand, for what was redacted of an address may have left none that a parser takes."""
+    authority, slash, rest = url.partition("://")[2].partition("/")
+    return authority.rpartition("@")[2], slash + rest.partition("?")[0].partition("#")[0]
+
+
+class ReplayedModel(HttpModel):
+    """Answers every call with the recording."""
+
+    def __init__(self, recording: Recording, *, clock: Clock | None = None) -> None:
+        super().__init__(
+            make_wire_format(recording.wire, official=False, provider=recording.provider),
+            provider=recording.provider,
+            name=recording.model,
+            base_url="http://recording.invalid",
+            headers={},
+            profile=find_profile(recording.wire, recording.model, provider_id=None),
+            http=_Player(recording),
+            clock=clock or SystemClock(),
+        )
+
+
+async def replay(recording: Recording) -> Replayed:
+    """Hear it again. Tools are not run, so there are no results of them."""
+    steps: list[FinishedStep] = []
+
+    def keep(step: FinishedStep, _scope: CancelScope) -> None:
+        steps.append(step)
+
+    question = Message(role="user", blocks=[Text("(a recording)")])
+    failure: str | None = None
+    try:
+        await run(model=ReplayedModel(recording), messages=[question], persist_step=keep, max_steps=1, retry=_ONE_TRY)
+    except ModelFailed as failed:
+        failure = failed.message if failed.detail is None else f"{failed.message} ({failed.detail})"
+    if not steps:
+        return Replayed(blocks=[], failure=failure)
+    step = steps[0]
+    said = [block for block in step.blocks if not isinstance(block, ToolResult) or block.provider_executed]
+    return Replayed(blocks=said, reason=step.finish_reason, usage=step.usage, failure=failure)
+
+
+class _Player:
+    """Stands for the network."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+
+    @asynccontextmanager
+    async def send(self, request: HttpRequest) -> AsyncIterator[Answer]:
+        yield _PlayedResponse(self._recording, request.method)
+
+
+class _PlayedResponse:
+    def __init__(self, recording: Recording, method: str) -> None:
+        self.status = recording.status
+        self.headers = {name.lower(): value for name, value in recording.headers.items()}
+        self.method = method
+        self._left = recording.body.encode()
+
+    async def read(self) -> bytes:
+        piece, self._left = self._left[:_PIECE_BYTES], self._left[_PIECE_BYTES:]
+        return piece
+
+    def settle(self) -> None:
+        """Nobody watches."""
+
+    async def aclose(self) -> None:
+        self._left = b""

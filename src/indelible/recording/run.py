@@ -1,0 +1,264 @@
+"""One run on its way: what the worker and the wire tell of it, put into order.
+
+Entering a run makes it the `recording` of its task (models/http/recording_hook.py). Every exchange becomes an attempt
+of the step that is open; one that comes while none is open, a summary, belongs to the step that follows it. What is to
+be kept is told to the recorder (recorder.py) at once with the mode `all`.
+
+With the mode `errors` everything is held back until a step fails or is tried again. Only then are the run and what was
+held of this step told, and what follows in this step as it comes: a step that goes well costs no write and no
+redaction. All runs together hold 64 MiB at most; what is more is dropped and counted.
+
+Must stay true (tests/recording/test_recorder.py, test_recorder_in_trouble.py): a run that was begun has an end,
+whichever way it is left; a step that was completed stays so; whatever goes wrong here, the exchange goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Token
+from datetime import UTC, datetime
+from functools import wraps
+from types import TracebackType
+from typing import Concatenate, Final, ParamSpec, Protocol, Self
+
+from msgspec.structs import replace
+
+from indelible.clock import Clock
+from indelible.models.http.recording_hook import Exchange, HttpRequest, RecordingHook, recording
+from indelible.recording.exchange_log import ExchangeLog, ExchangeRecord
+from indelible.recording.http import ExchangeLogHook
+from indelible.recording.storage.protocol import Record, RunRecord, StepRecord
+from indelible.redaction.redact import redact_line
+from indelible.store.database.tables import DebugMode, RunStatus
+
+P = ParamSpec("P")
+_log: Final = logging.getLogger(__name__)
+MAX_HELD_BYTES: Final = 64 * 1024 * 1024
+_GIVEN_UP: Final = "It was given up."
+
+Told = Record | tuple[StepRecord, ExchangeRecord]
+"""What is to be written: a record, or an exchange of a step that is not redacted yet."""
+
+
+class Teller(Protocol):
+    """Where a run tells of itself. `held_bytes` is what all runs together hold back."""
+
+    clock: Clock
+    held_bytes: int
+
+    def put(self, record: Told) -> None: ...
+
+    def count_dropped(self) -> None: ...
+
+
+def _best_effort(
+    do: Callable[Concatenate[RecordedRun, P], None],
+) -> Callable[Concatenate[RecordedRun, P], None]:
+    """What raises costs the rest of what would have been recorded of this run, and nobody else notices."""
+
+    @wraps(do)
+    def do_or_give_up(run: RecordedRun, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        if not run.is_recording:
+            return
+        try:
+            do(run, *args, **kwargs)
+        except Exception as bug:
+            run.give_up(bug)
+
+    return do_or_give_up
+
+
+class _Step:
+    """A step on its way, and what is held back of it. `is_asked`: it is known which step it is."""
+
+    def __init__(self, record: StepRecord) -> None:
+        self.record = record
+        self.log = ExchangeLog()
+        self.held: list[ExchangeRecord] = []
+        self.held_bytes = 0
+        self.is_asked = False
+        self.is_told = False
+
+
+class RecordedRun:
+    """One open run: the `RecordingHook` of models/http/recording_hook.py, and the run log of the worker."""
+
+    _run: RunRecord
+
+    def __init__(self, recorder: Teller, describe: Callable[[], RunRecord], mode: DebugMode) -> None:
+        self.is_recording = mode != "off"
+        self._recorder = recorder
+        self._describe = describe
+        self._mode = mode
+        self._is_told = False
+        self._step: _Step | None = None
+        self._last_step = 0
+        self._token: Token[RecordingHook | None] | None = None
+
+    def __enter__(self) -> Self:
+        self._begin_run()
+        self._token = recording.set(self if self.is_recording else None)  # who records around this one is not meant
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._token is not None:
+            with suppress(ValueError):  # left in another context than it was entered in, which keeps its own
+                recording.reset(self._token)
+        if isinstance(error, Exception):
+            self.end("error", f"It was given up: {type(error).__name__}.")
+        else:
+            self.end("interrupted", _GIVEN_UP)
+
+    def give_up(self, bug: Exception) -> None:
+        """Record nothing more of this run. If it was told of, it has its end now."""
+        self.is_recording = False
+        _log.warning("A run is recorded no further: %s.", type(bug).__name__)
+        try:
+            self._recorder.count_dropped()
+            if self._is_told and self._run.status == "in_progress":
+                ended_at = max(datetime.now(UTC), self._run.started_at)
+                self._recorder.put(replace(self._run, status="error", error=_GIVEN_UP, ended_at=ended_at))
+        except Exception as worse:
+            _log.warning("Nor could its end be told: %s.", type(worse).__name__)
+
+    # --- what the worker tells ---
+
+    @_best_effort
+    def _begin_run(self) -> None:
+        self._run = self._describe()
+        if self._mode == "all":
+            self._tell_run()
+
+    @_best_effort
+    def begin_step(self, step: int) -> None:
+        """The model is asked for this step; if it was asked before, that has failed."""
+        opened = self._step
+        if opened is not None and not opened.is_asked and not opened.is_told:
+            opened.record = replace(opened.record, step=step)  # a summary was asked for: it belongs to what follows it
+        if opened is None or opened.record.step != step:
+            opened = self._open_step(step)
+        elif opened.is_asked or any(_has_failed(attempt) for attempt in opened.log.attempts):
+            self._tell_step(opened)
+        opened.is_asked = True
+        self._last_step = step
+        if self._mode == "all":
+            self._tell_step(opened)
+
+    @_best_effort
+    def note_failure(self) -> None:
+        """The model has failed, and will be asked again: whoever looks meanwhile shall see why."""
+        if self._step is not None:
+            self._tell_step(self._step)
+
+    @_best_effort
+    def end_step(self, status: RunStatus, error: str | None = None) -> None:
+        self._close_step(status, error)
+
+    @_best_effort
+    def end(self, status: RunStatus, error: str | None = None) -> None:
+        """The first end counts."""
+        if self._run.status != "in_progress":
+            return
+        self._close_step(status, error)
+        if status == "error":
+            self._tell_run()
+        error = None if error is None else redact_line(error)
+        self._run = replace(self._run, status=status, error=error, ended_at=self._recorder.clock.now())
+        if self._is_told:
+            self._recorder.put(self._run)
+        self.is_recording = False
+
+    # --- what the wire tells ---
+
+    def begin(self, request: HttpRequest) -> Exchange | None:
+        """An exchange that belongs to no step is the beginning of the next one."""
+        self._open_next_step()
+        if not self.is_recording or self._step is None:
+            return None
+        try:
+            return ExchangeLogHook(self._step.log).begin(request)
+        except Exception as bug:
+            self.give_up(bug)
+            return None
+
+    @_best_effort
+    def _open_next_step(self) -> None:
+        if self._step is None:
+            self._open_step(self._last_step + 1)
+
+    def _note_attempt(self, step: _Step, attempt: ExchangeRecord) -> None:
+        """Also what is told late, of a step that is over: a close that failed."""
+        if step.is_told:
+            self._recorder.put((step.record, attempt))
+        elif step is self._step:
+            self._hold(step, attempt)
+
+    def _hold(self, step: _Step, attempt: ExchangeRecord) -> None:
+        """Whether it will be wanted is known when the step ends, which may be late: its tools may run for hours."""
+        size_bytes = attempt.request.size_bytes + attempt.response.size_bytes
+        if self._recorder.held_bytes + size_bytes > MAX_HELD_BYTES:
+            self._recorder.count_dropped()
+            return
+        step.held.append(attempt)
+        step.held_bytes += size_bytes
+        self._recorder.held_bytes += size_bytes
+
+    def _release(self, step: _Step) -> list[ExchangeRecord]:
+        """What was held back; nothing is any longer."""
+        self._recorder.held_bytes -= step.held_bytes
+        held, step.held, step.held_bytes = step.held, [], 0
+        return held
+
+    # --- steps ---
+
+    def _open_step(self, number: int) -> _Step:
+        self._close_step("completed", None)
+        now = self._recorder.clock.now()
+        step = _Step(StepRecord(run_id=self._run.id, step=number, status="in_progress", started_at=now))
+        step.log = ExchangeLog(
+            clock=self._recorder.clock,
+            on_change=lambda attempt: self._note_attempt(step, attempt),
+            on_drop=self._recorder.count_dropped,
+        )
+        self._step = step
+        return step
+
+    def _close_step(self, status: RunStatus, error: str | None) -> None:
+        """Nothing here remembers it then: a connection of the pool may remember this run for long."""
+        step = self._step
+        if step is None:
+            return
+        step.log.finalise()
+        if status == "error" or self._mode == "all":
+            self._tell_step(step)
+        if step.is_told:
+            error = None if error is None else redact_line(error)
+            self._recorder.put(replace(step.record, status=status, error=error, ended_at=self._recorder.clock.now()))
+        self._release(step)
+        self._last_step = step.record.step
+        self._step = None
+
+    # --- telling ---
+
+    def _tell_run(self) -> None:
+        if not self._is_told:
+            self._is_told = True
+            self._recorder.put(self._run)
+
+    def _tell_step(self, step: _Step) -> None:
+        """From now on, and what was held back of it."""
+        if step.is_told:
+            return
+        self._tell_run()
+        self._recorder.put(step.record)
+        step.is_told = True
+        for attempt in self._release(step):
+            self._recorder.put((step.record, attempt))
+
+
+def _has_failed(attempt: ExchangeRecord) -> bool:
+    return attempt.status == "failed" or (attempt.status_code or 0) >= 400

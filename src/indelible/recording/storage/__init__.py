@@ -1,0 +1,1 @@
+"""Where debug records are stored."""

@@ -1,0 +1,45 @@
+"""A recorded run as a JSON document, written piece by piece.
+
+What comes out is the JSON of a `WholeRun`, but nobody ever has all of it: the tree of the run is there, and its
+exchanges are loaded one by one while their turn comes. So a run of any length takes the memory of one exchange, and
+however slowly a reader reads, nothing in the database is held for it.
+
+A run that is deleted meanwhile has no end that would be true. Writing it raises `NotFound` there, and whoever has the
+pieces has no document: it is the reader who should ask again, and be told that there is no such run.
+
+Must stay true (tests/recording/test_reading_records.py): the pieces together are the run, and no more than an exchange
+or two of it is in memory. They go out by server/routes/debug.py and terminal/debugging.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from msgspec.structs import replace
+
+from indelible.content import encode
+from indelible.errors import NotFound
+from indelible.recording.storage.protocol import AttemptRecord, AttemptSummary, RecordStore, RunTree
+
+_OPEN_END: Final = len("]}")
+"""The list of what is in it comes last in a run and in a step: without these two characters it goes on."""
+
+
+async def load_exchange(records: RecordStore, line: AttemptSummary) -> AttemptRecord:
+    """What was said in an exchange of a tree. Raises `NotFound` if the run was deleted meanwhile."""
+    attempt = await records.load_attempt(line.run_id, line.step, line.number)
+    if attempt is None:
+        raise NotFound("The run was deleted while it was read.")
+    return attempt
+
+
+async def write_run(records: RecordStore, run: RunTree) -> AsyncIterator[bytes]:
+    """The run with everything in it: a line for itself, for each step and for each exchange."""
+    yield encode(replace(run, steps=[]))[:-_OPEN_END]
+    for place, step in enumerate(run.steps):
+        yield (b",\n" if place else b"\n") + encode(replace(step, attempts=[]))[:-_OPEN_END]
+        for number, line in enumerate(step.attempts):
+            yield (b",\n" if number else b"\n") + encode(await load_exchange(records, line))
+        yield b"]}"
+    yield b"]}\n"

@@ -1,0 +1,186 @@
+"""Debug records: what went to a provider and what came back, as it is kept, and what a keeper of records promises.
+
+A *run* is one piece of work with a model, a *step* one model call of it with its retries, an *attempt* one HTTP
+exchange (SPEC 7). The three are written apart, whenever there is news of one: a run and a step when they begin and when
+they end, an attempt when it is over. So whoever looks sees the exchanges of a step that still runs.
+
+Records are best effort and nothing hangs on them: no command looks at them, no event tells of them, and writing them
+takes no lock that a worker or a user waits for. They were redacted before they came here (redaction/redact.py), and go
+with their chat, or when they are too old.
+
+A long run is large: two hundred steps are a hundred megabytes. So a run is read as a tree, which says how large its
+exchanges are, and they are read one by one; whoever shows or exports a run needs the memory of one of them
+(export.py). Only `load_run` brings everything at once.
+
+Must stay true (tests/recording/test_records.py): what `RecordStore` says, sentence by sentence, on both databases.
+The implementation is sql_records.py. The chat's own list of attempts, which is always there, is attempts.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Literal, Protocol
+
+import msgspec
+
+from indelible.clock import Clock
+from indelible.store.database.tables import RunKind, RunStatus
+
+AttemptStatus = Literal["completed", "failed"]
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One piece of work with a model. It has an end exactly if it is no longer `in_progress`."""
+
+    id: str
+    chat_id: str
+    turn_id: str | None
+    kind: RunKind
+    status: RunStatus
+    worker_id: str
+    model: str | None = None
+    error: str | None = None
+    started_at: datetime
+    ended_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        _check_end(self.status, self.ended_at)
+
+
+class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One model call of a run. It has an end exactly if it is no longer `in_progress`."""
+
+    run_id: str
+    step: int
+    status: RunStatus
+    error: str | None = None
+    started_at: datetime
+    ended_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        _check_end(self.status, self.ended_at)
+
+
+class Exchanged(msgspec.Struct, frozen=True, kw_only=True):
+    """How an exchange went that is over. `head_at` is when the answer began, if there was one."""
+
+    run_id: str
+    step: int
+    number: int
+    status: AttemptStatus
+    status_code: int | None = None
+    method: str
+    url: str
+    error: str | None = None
+    started_at: datetime
+    head_at: datetime | None = None
+    ended_at: datetime
+
+
+class AttemptRecord(Exchanged, frozen=True, kw_only=True):
+    """One exchange, with what was said in it."""
+
+    request_headers: dict[str, str] = {}
+    request_body: str = ""
+    response_headers: dict[str, str] | None = None
+    response_body: str = ""
+
+
+class AttemptSummary(Exchanged, frozen=True, kw_only=True):
+    """One exchange, and how large the bodies are that are kept of it."""
+
+    request_bytes: int
+    response_bytes: int
+
+
+Record = RunRecord | StepRecord | AttemptRecord
+
+
+class RunSummary(RunRecord, frozen=True, kw_only=True):
+    """One line of a list."""
+
+    step_count: int
+    attempt_count: int
+
+
+class StepTree(StepRecord, frozen=True, kw_only=True):
+    attempts: list[AttemptSummary]
+
+
+class RunTree(RunRecord, frozen=True, kw_only=True):
+    """A run with its steps and exchanges in order, without what was said."""
+
+    steps: list[StepTree]
+
+
+class WholeStep(StepRecord, frozen=True, kw_only=True):
+    attempts: list[AttemptRecord]
+
+
+class WholeRun(RunRecord, frozen=True, kw_only=True):
+    """A run with everything in it, in order."""
+
+    steps: list[WholeStep]
+
+
+class RecordStore(Protocol):
+    async def write(self, records: Sequence[Record]) -> int:
+        """Write what is new in these records, in short transactions; how many of them the database refused.
+
+        * A run and a step go on from `in_progress` to one end, and the first end stands, whatever comes later.
+        * An exchange is written once; only a failure is added to it later, and it keeps what was exchanged.
+        * What belongs to a chat or a run that is gone is left out, and the rest is written.
+        * What the database refuses costs nothing but itself and what would hang on it.
+        * If the database is away this raises, and a part may be written. Writing all of it again does no harm.
+        * A step that is still open when its run has ended ends as the run did.
+        * Nobody who works on a chat waits for this, nor does it wait for them; only a deletion and this wait for
+          each other.
+        * No text is refused.
+        """
+
+    async def list_runs(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> list[RunSummary]:
+        """The runs of a chat, the newest first, from below the run `before` on."""
+
+    async def load_tree(self, chat_id: str, run_id: str) -> RunTree | None:
+        """A run of this chat with its steps and exchanges, of one moment; None if this chat has no such run.
+
+        * However much was said in it, this is a line for each exchange.
+        """
+
+    async def find_tree(self, owner_id: str, run_id: str) -> RunTree | None:
+        """The same, of whichever chat of this user; None if no chat of this user has such a run."""
+
+    async def load_attempt(self, run_id: str, step: int, number: int) -> AttemptRecord | None:
+        """One exchange with what was said in it; None if it is not there any more."""
+
+    async def load_run(self, chat_id: str, run_id: str) -> WholeRun | None:
+        """A run with everything in it, for whoever knows that it is small; None if this chat has no such run."""
+
+    async def close_dead(self, *, lease_timeout_s: float) -> int:
+        """End the runs of workers that are dead or gone, and their steps, as errors; how many runs it were.
+
+        * A live worker's runs are left alone. Who is alive is judged by the database's clock.
+        * With nothing to end it is one small question.
+        """
+
+    async def close_earlier(self, begun: Mapping[str, str], *, lease_timeout_s: float) -> int:
+        """End what such workers left open in these chats before this run of each began; how many runs it were.
+
+        * Whoever took the chat over did so by the same judgement, so whatever a takeover left open is ended.
+        * A live worker's runs are left alone: it may have handed the chat over, and its last words be on their way.
+        """
+
+    async def forget_before(self, moment: datetime, *, clock: Clock) -> int:
+        """Delete all runs that started before this moment; how many it were.
+
+        * No transaction of it is longer than 50 ms by much, and a caller who is cancelled waits for one of them only.
+        """
+
+    async def forget_chat(self, chat_id: str, *, clock: Clock) -> int:
+        """Delete the runs of a chat that is about to be deleted, in the same short transactions; how many it were."""
+
+
+def _check_end(status: RunStatus, ended_at: datetime | None) -> None:
+    if (status == "in_progress") != (ended_at is None):
+        raise ValueError(f"What is {status} has {'no end' if ended_at is not None else 'an end'}.")

@@ -1,0 +1,1 @@
+"""Keeping secrets out of what is recorded, logged and exported."""

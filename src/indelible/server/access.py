@@ -1,0 +1,101 @@
+"""Who may come in, and with how much (DESIGN §12).
+
+A server on loopback has no login, and every page in the user's browser can send it requests. Two headers keep those
+pages out, because a browser sets them and a page cannot. `Host` is the name that the page used: one that somebody made
+point to 127.0.0.1 (DNS rebinding) is not ours. `Origin` is where the page came from: one of another site may not even
+send what it cannot read the answer of. On any other address a token is required instead, in the header
+`Authorization: Bearer …`. Health checks need nothing.
+
+A body is refused before it fills the memory: by the length that it announces, or else when it has grown too long.
+
+Must stay true (tests/server/test_access.py): no route but the health checks answers without its token, or to a name or
+a site that is not this server's.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import re
+from typing import Final
+
+from fastapi.exceptions import HTTPException
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from indelible.server.problem_details import make_problem
+
+OPEN_TO_ALL: Final = frozenset({"/healthz", "/readyz"})
+MAX_BODY_BYTES: Final = 8 * 1024 * 1024
+_HOST: Final = re.compile(r"(?P<name>[^\[\]:@/]+|\[[0-9a-f:.]+\])(?::\d*)?", re.IGNORECASE)
+_TOO_LONG: Final = f"A request may bring {MAX_BODY_BYTES:,} bytes at most."
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach this address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+class AccessMiddleware:
+    """Lets requests in to `application`. `token` is None where no login is needed: on loopback."""
+
+    def __init__(self, application: ASGIApp, *, token: str | None) -> None:
+        self._application = application
+        self._token = None if token is None else token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._application(scope, receive, send)
+            return
+        refusal = self._check(scope["path"], Headers(scope=scope))
+        await (refusal or self._application)(scope, _count(receive), send)
+
+    def _check(self, path: str, headers: Headers) -> Response | None:
+        if _read_length(headers) > MAX_BODY_BYTES:
+            return make_problem(413, "too_large", _TOO_LONG, headers={"Connection": "close"})
+        if path in OPEN_TO_ALL:
+            return None
+        return _check_browser(headers) if self._token is None else _check_token(headers, self._token)
+
+
+def _check_token(headers: Headers, token: bytes) -> Response | None:
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), token):
+        return None
+    challenge = {"WWW-Authenticate": "Bearer"}
+    return make_problem(401, "unauthorized", "A token is needed: Authorization: Bearer …", headers=challenge)
+
+
+def _check_browser(headers: Headers) -> Response | None:
+    host = headers.get("host", "")
+    found = _HOST.fullmatch(host)
+    if found is None or not is_loopback(found["name"]):
+        detail = "This server answers to localhost only. To open it to others, give it a token."
+        return make_problem(421, "wrong_host", detail)
+    origin = headers.get("origin")
+    if origin is not None and origin.lower().partition("://")[2] != host.lower():
+        return make_problem(403, "forbidden", "Pages of other sites may not ask this server for anything.")
+    return None
+
+
+def _read_length(headers: Headers) -> int:
+    length = headers.get("content-length", "")
+    return int(length) if length.isdecimal() else 0
+
+
+def _count(receive: Receive) -> Receive:
+    taken_bytes = 0
+
+    async def receive_some() -> Message:
+        nonlocal taken_bytes
+        message = await receive()
+        taken_bytes += len(message.get("body", b""))
+        if taken_bytes > MAX_BODY_BYTES:
+            raise HTTPException(413, _TOO_LONG)
+        return message
+
+    return receive_some

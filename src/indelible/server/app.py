@@ -1,0 +1,133 @@
+"""The web application: routes, page, errors, and the parts it is made of.
+
+This is the server's composition root. While the application lives, so do the store, the feed and, unless somebody
+else does the work, a worker: `indelible.open` made them, as for any other program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from fastapi import FastAPI
+from starlette.responses import FileResponse, Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from indelible.app.compose import open_app
+from indelible.clock import Clock, SystemClock
+from indelible.metrics import Metrics
+from indelible.models.protocol import Model
+from indelible.server.access import AccessMiddleware
+from indelible.server.dependencies import ServerState
+from indelible.server.problem_details import MEDIA_TYPE, PROBLEM_SCHEMA, add_problem_handlers
+from indelible.server.routes import chats, debug, feed, health, messages, queue, turns
+from indelible.server.sse import DEFAULT_PACE, Pace
+from indelible.settings import Settings
+from indelible.tools.toolset import AnyTool
+
+PREFIX: Final = "/api/v1"
+_WEB: Final = Path(__file__).parent / "web"
+
+_FILE_HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
+_PAGE_HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
+    **_FILE_HEADERS,
+}
+
+
+class _WebFiles(StaticFiles):
+    """The files of the page. A browser asks whether they have changed: after an upgrade they all fit together."""
+
+    def file_response(self, *args: Any, **more: Any) -> Response:
+        response = super().file_response(*args, **more)
+        response.headers.update(_FILE_HEADERS)
+        return response
+
+
+class Server:
+    """The application, and what its process has to know of it.
+
+    `office` is there while it runs. `failure` is what kept it from starting, or ended it.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        models: Mapping[str, Model] | None = None,
+        tools: Sequence[AnyTool] = (),
+        client_tools: Sequence[AnyTool] = (),
+        worker: bool = True,
+        clock: Clock | None = None,
+        pace: Pace = DEFAULT_PACE,
+    ) -> None:
+        self.settings = settings
+        self.pace = pace
+        self.server_state: ServerState | None = None
+        self.failure: BaseException | None = None
+        self._models = models or {}
+        self._tools = tools
+        self._client_tools = client_tools
+        self._worker = worker
+        self._clock = clock or SystemClock()
+        self.application: ASGIApp = AccessMiddleware(self._make_application(), token=settings.token or None)
+
+    def begin_to_leave(self) -> None:
+        """Not ready any more; readers are told to come back elsewhere. Then open connections end by themselves."""
+        if self.server_state is not None:
+            self.server_state.is_ready = False
+            self.server_state.app.feed.close()
+
+    def _make_application(self) -> FastAPI:
+        application = FastAPI(
+            title="Indelible",
+            version="1",
+            lifespan=self._live,
+            docs_url="/docs",
+            redoc_url=None,
+            responses={"default": {"description": "A problem.", "content": {MEDIA_TYPE: {"schema": PROBLEM_SCHEMA}}}},
+        )
+        for routes in (chats, messages, queue, turns, feed, debug):
+            application.include_router(routes.router, prefix=PREFIX)
+        application.include_router(health.models, prefix=PREFIX)
+        application.include_router(health.health)
+        add_problem_handlers(application)
+        application.mount("/web", _WebFiles(directory=_WEB), name="web")
+
+        @application.get("/", include_in_schema=False)
+        async def show_page() -> FileResponse:
+            return FileResponse(_WEB / "index.html", headers=_PAGE_HEADERS)
+
+        return application
+
+    @asynccontextmanager
+    async def _live(self, application: FastAPI) -> AsyncIterator[None]:
+        metrics = Metrics()
+        try:
+            async with open_app(
+                settings=self.settings,
+                model=self._models.get(self.settings.model),
+                models=self._models,
+                tools=self._tools,
+                client_tools=self._client_tools,
+                worker=self._worker,
+                clock=self._clock,
+                metrics=metrics,
+            ) as app:
+                self.server_state = ServerState(app=app, settings=self.settings, metrics=metrics, pace=self.pace)
+                application.state.server_state = self.server_state
+                self.server_state.is_ready = True
+                try:
+                    yield
+                finally:
+                    self.begin_to_leave()
+        except BaseException as error:
+            self.failure = error
+            raise

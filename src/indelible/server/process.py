@@ -1,0 +1,151 @@
+"""The server as a process: listening, telling that it is ready, and leaving when it is told to.
+
+On SIGTERM or SIGINT it stops listening and says that it is not ready any more, tells every reader `end` so that they
+reconnect elsewhere, lets running requests come to their end, and then hands its chats over (worker). Listening ends
+first: a reader that was told to leave must not come back to the same door. A second SIGINT does not wait.
+
+A peer that takes nothing of what it is sent is cut off by the kernel (TCP_USER_TIMEOUT, where there is one): closing a
+socket waits for what was written to it, and that peer would make it wait for ever.
+
+Must stay true (tests/server/test_shutdown.py): a process that was told to leave ends with status 0, whatever is
+connected to it; an application that has failed does not go on listening.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Final
+
+import uvicorn
+
+from indelible.app.compose import open_app
+from indelible.errors import IndelibleError
+from indelible.server.access import is_loopback
+from indelible.server.app import Server
+from indelible.settings import Settings
+from indelible.tools.toolset import AnyTool
+
+GRACE_S: Final = 5
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class NeedsToken(IndelibleError):
+    """The address is open to other machines, and there is no token."""
+
+
+class CannotListen(IndelibleError):
+    """Somebody else has the port, or the address is not this machine's."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(f"{host}:{port} cannot be listened on. Is it in use? Choose another --port, or 0 for any.")
+
+
+class Process(uvicorn.Server):
+    """Serves an application until it is told to `leave`. `on_ready` is told the URL."""
+
+    def __init__(self, server: Server, *, on_ready: Callable[[str], None]) -> None:
+        config = uvicorn.Config(
+            server.application,
+            log_level="critical",  # what goes wrong is told by us, in one line or in our own log
+            access_log=False,
+            lifespan="on",
+            timeout_graceful_shutdown=GRACE_S,
+            server_header=False,
+        )
+        super().__init__(config)
+        self._server = server
+        self._on_ready = on_ready
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen where the settings say, and serve. Raises what kept it from starting, or ended it."""
+        settings = self._server.settings
+        if not settings.token and not is_loopback(settings.host):
+            raise NeedsToken(
+                f"{settings.host} can be reached by others. Set a token (INDELIBLE_TOKEN), or serve on 127.0.0.1."
+            )
+        listener = _bind(settings.host, settings.port, stuck_after_s=self._server.pace.stuck_after_s)
+        with closing(listener):
+            try:
+                await super().serve([*(sockets or ()), listener])
+            except SystemExit:  # uvicorn's way to say that the application did not start
+                if self._server.failure is None:
+                    raise
+        if self._server.failure is not None:
+            raise self._server.failure
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and sockets:
+            self._on_ready(_write_url(sockets[-1]))
+
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or self._server.failure is not None
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As signals of the event loop, which may touch what it runs; and no signal is sent on when all is done."""
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._take_signal, number)
+        try:
+            yield
+        finally:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+
+    def leave(self) -> None:
+        """Come to an end in good order."""
+        for listening in self.servers:
+            listening.close()
+        self._server.begin_to_leave()
+        self.should_exit = True
+
+    def _take_signal(self, number: signal.Signals) -> None:
+        if number is signal.SIGINT and self.should_exit:
+            self.force_exit = True
+        elif self.started:
+            self.leave()
+        else:
+            self.should_exit = True
+
+
+def serve(server: Server, *, on_ready: Callable[[str], None]) -> None:
+    """Serve until a signal ends it. `on_ready` is told the URL. Raises what kept it from starting."""
+    Process(server, on_ready=on_ready).run()
+
+
+async def work_until_told(settings: Settings, *, tools: Sequence[AnyTool], on_ready: Callable[[], None]) -> None:
+    """A worker as a process: it answers chats until it gets a signal, and then hands them over."""
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, told.set)
+    async with open_app(settings=settings, tools=tools):
+        on_ready()
+        await told.wait()
+
+
+def _bind(host: str, port: int, *, stuck_after_s: float) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise CannotListen(host, port) from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # every connection inherits it
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(stuck_after_s * 1000))
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise CannotListen(host, port) from error
+    return listener
+
+
+def _write_url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,141 @@
+"""What requests carry. Unknown fields are refused: a misspelt one that is ignored in silence is worse than an error."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from indelible.content import Block, File, Text, ToolResult, decode_blocks, encode
+from indelible.errors import Invalid
+from indelible.store.database.tables import DebugMode
+from indelible.store.protocol import ChatPatch
+
+IfBusy = Literal["queue", "interrupt", "steer"]
+ModelName = Annotated[str, Field(max_length=200)]
+Title = Annotated[str, Field(max_length=1000)]
+Label = Annotated[str, Field(max_length=100)]
+Instructions = Annotated[str, Field(max_length=256 * 1024)]
+
+
+class RequestBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class MessageContent(RequestBody):
+    """Words of the user: `text`, or `content` as a list of text and file blocks."""
+
+    text: str | None = Field(default=None, description="What the user says.")
+    content: list[dict[str, Any]] | None = Field(default=None, description='Blocks: [{"type": "text", "text": "…"}].')
+
+    @model_validator(mode="after")
+    def _say_it_once(self) -> Self:
+        if (self.text is None) == (self.content is None):
+            raise ValueError("give either text or content")
+        return self
+
+    def to_blocks(self) -> list[Block]:
+        return read_blocks(self.text if self.text is not None else self.content or [])
+
+
+class EditedMessage(MessageContent):
+    model: ModelName | None = Field(default=None, description="Who shall answer this one; otherwise the chat's model.")
+
+
+class NewMessage(EditedMessage):
+    if_busy: IfBusy = Field(default="queue", description="After what runs now, instead of it, or joining it.")
+
+
+class NewChat(RequestBody):
+    model: ModelName | None = None
+    system: Instructions | None = Field(default=None, description="The chat's own instructions for the model.")
+    title: Title | None = None
+    parameters: dict[str, Any] | None = Field(
+        default=None, description="Options for the model: temperature and the like."
+    )
+    message: str | list[dict[str, Any]] | None = Field(
+        default=None, description="The first message; it is answered at once."
+    )
+
+    def to_blocks(self) -> list[Block]:
+        return [] if self.message is None else read_blocks(self.message)
+
+
+class ChatChange(RequestBody):
+    """Only what is given is changed; null takes it away."""
+
+    title: Title | None = None
+    labels: Annotated[list[Label], Field(max_length=100)] | None = None
+    pinned: bool = False
+    archived: bool = False
+    model: ModelName | None = None
+    system: Instructions | None = None
+    parameters: dict[str, Any] | None = None
+    debug: DebugMode | None = Field(
+        default=None, description="Which exchanges with providers are recorded; null: as the setting says."
+    )
+
+    def to_description(self) -> ChatPatch | None:
+        given = self.model_dump(exclude_unset=True, exclude={"archived"})
+        if "system" in given:
+            given["system_prompt"] = given.pop("system")
+        return ChatPatch(**given) if given else None
+
+    @property
+    def changes_archived(self) -> bool:
+        return "archived" in self.model_fields_set
+
+
+class ModelChoice(RequestBody):
+    """Begin a turn anew, perhaps with another model."""
+
+    model: ModelName | None = None
+
+
+class BranchTarget(RequestBody):
+    message_id: str
+
+
+class QueueOrder(RequestBody):
+    ids: list[str] = Field(description="Every message of the queue, in the new order.")
+
+
+class Interruption(RequestBody):
+    wait_s: Annotated[float, Field(ge=0, le=60)] = Field(
+        default=0, description="How long to wait for the end of the turn."
+    )
+    turn: str | None = Field(default=None, description="Stop only this turn: a late click must not stop the next one.")
+
+
+class ToolResultInput(RequestBody):
+    tool_call_id: str
+    output: Any = ""
+    is_error: bool = False
+
+    def to_result(self) -> ToolResult:
+        output = self.output if isinstance(self.output, str) else encode(self.output).decode()
+        return ToolResult(call_id=self.tool_call_id, name="", output=output, is_error=self.is_error)
+
+
+class ToolResultsInput(RequestBody):
+    results: list[ToolResultInput]
+
+
+class Fork(RequestBody):
+    message_id: str
+
+
+def read_blocks(given: str | list[dict[str, Any]]) -> list[Block]:
+    """What a user says, as blocks. Raises `Invalid` if it is nothing, or nothing that users say."""
+    if isinstance(given, str):
+        blocks: list[Block] = [Text(given)]
+    else:
+        try:
+            blocks = decode_blocks(encode(given))
+        except ValueError as error:
+            raise Invalid(f"content: {error}") from error
+    if any(not isinstance(block, Text | File) for block in blocks):
+        raise Invalid("content: a user's message holds text and files only.")
+    if not any(isinstance(block, File) or block.text.strip() for block in blocks):
+        raise Invalid("There is nothing in this message.")
+    return blocks

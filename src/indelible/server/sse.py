@@ -1,0 +1,110 @@
+"""The feed of a chat as server-sent events.
+
+`id:` is the cursor, so a browser that reconnects says by itself where it was. A comment goes out every 15 s, so that
+proxies keep the connection and a dead one is noticed. Events that are at hand together go out together.
+
+This speaks ASGI itself instead of using a streaming response: it is the last piece of the way of a token, and a task
+and a queue per piece would cost more than everything else. A reader that is gone is noticed by its disconnect, one that
+does not read by a send that takes too long. Neither is an error, and neither stops anything (P7).
+
+The feed is joined when the response begins, not before: whatever happens to a response that was never begun, nobody
+is left in the feed. A chat that is gone by then is still an ordinary 404.
+
+Must stay true (tests/server/test_sse.py): after a disconnect nothing is left running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, NamedTuple
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from indelible.feed import Feed, Reader
+from indelible.machine.events import FeedEvent
+
+_COMMENT: Final = b": still here\n\n"
+_MAX_TOGETHER_BYTES: Final = 64 * 1024
+_HEADERS: Final = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Pace(NamedTuple):
+    """How long nothing may be said, and how long a reader may take for what was said."""
+
+    heartbeat_interval_s: float = 15.0
+    stuck_after_s: float = 30.0
+
+
+DEFAULT_PACE: Final = Pace()
+
+
+class FeedResponse(Response):
+    """Sends one reader's events until it ends, leaves, or stops reading."""
+
+    def __init__(self, feed: Feed, chat_id: str, after: str | None, *, pace: Pace) -> None:
+        super().__init__()
+        self._feed = feed
+        self._chat_id = chat_id
+        self._after = after
+        self._pace = pace
+        self._wire = asyncio.Lock()
+        self._is_over = False
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._feed.open(self._chat_id, self._after) as reader:
+            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            sending = asyncio.create_task(self._send_all(reader, send), name="sending a feed")
+            leaving = asyncio.create_task(_wait_for_leave(receive), name="watching for a disconnect")
+            try:
+                await self._beat_until_any_ends([sending, leaving], send)
+                if sending.done():
+                    sending.result()
+            except (TimeoutError, OSError):
+                return
+            finally:
+                for task in (sending, leaving):
+                    task.cancel()
+                await asyncio.gather(sending, leaving, return_exceptions=True)
+
+    async def _beat_until_any_ends(self, tasks: list[asyncio.Task[None]], send: Send) -> None:
+        """Say something now and then, whatever else is said."""
+        beat_s = self._pace.heartbeat_interval_s
+        while not (await asyncio.wait(tasks, timeout=beat_s, return_when=asyncio.FIRST_COMPLETED))[0]:
+            await self._send_piece(send, _COMMENT)
+
+    async def _send_all(self, reader: Reader, send: Send) -> None:
+        async for event in reader:
+            await self._send_piece(send, b"".join(_take_together(reader, event)))
+        await self._send_piece(send, b"", is_last=True)
+
+    async def _send_piece(self, send: Send, piece: bytes, *, is_last: bool = False) -> None:
+        async with asyncio.timeout(self._pace.stuck_after_s), self._wire:
+            if not self._is_over:
+                self._is_over = is_last
+                await send({"type": "http.response.body", "body": piece, "more_body": not is_last})
+
+
+def write_event(event: FeedEvent) -> bytes:
+    cursor = b"" if event.cursor is None else b"id: %b\n" % event.cursor.encode()
+    return b"%bevent: %b\ndata: %b\n\n" % (cursor, event.kind.encode(), event.json)
+
+
+def _take_together(reader: Reader, event: FeedEvent | None) -> list[bytes]:
+    """An event, and those that are at hand behind it."""
+    pieces: list[bytes] = []
+    size_bytes = 0
+    while event is not None:
+        pieces.append(write_event(event))
+        size_bytes += len(pieces[-1])
+        event = reader.get_nowait() if size_bytes < _MAX_TOGETHER_BYTES else None
+    return pieces
+
+
+async def _wait_for_leave(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        continue

@@ -1,0 +1,1 @@
+"""Writing: what a command needs to know, and what it changes."""

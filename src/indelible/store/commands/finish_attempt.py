@@ -1,0 +1,149 @@
+"""How an attempt ends: the one place where what was said becomes messages.
+
+Commit, stop, failure, edit, hand-over and crash all come here. The journal is read *after* the attempt's row
+was locked, in a later statement, so that a flush that was on its way is either in it or refused (R1). Nothing
+is taken from the process that wrote it: `finalize(assemble(parts), reason, at)` gives the same blocks to a live holder
+and to whoever finds the journal after a crash.
+
+A reply that shows nothing (no part, or thinking alone) leaves no message when its worker died or left: the
+step is tried again, and readers are told `reset`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from indelible.content import Message, Part, PartialReason, decode_parts, encode, has_visible
+from indelible.content.assemble import PartAssembler, finalize, to_messages
+from indelible.errors import LeaseLost
+from indelible.machine.effects import AttemptOutcome, CloseAttempt
+from indelible.store.database.tables import attempts, journal, messages
+from indelible.store.protocol import Timings, Words
+
+_TRIED_AGAIN: frozenset[AttemptOutcome] = frozenset({"crashed", "handed_over"})
+
+
+class Ending(NamedTuple):
+    """What an attempt left: its messages, how it really ended, its last journal row, and what its reply cost."""
+
+    messages: list[Message]
+    outcome: AttemptOutcome
+    last_n: int
+    columns: dict[str, Any]
+
+
+async def end_attempt(
+    connection: AsyncConnection, attempt_id: str, effect: CloseAttempt, words: Words, now: datetime
+) -> Ending:
+    """End an attempt from its journal, and from what its holder brings along (`words.rest`)."""
+    locked = select(attempts).where(attempts.c.id == attempt_id).with_for_update()
+    row = (await connection.execute(locked)).one()
+    if row.ended_at is not None:
+        raise LeaseLost("The attempt was ended meanwhile.")
+    assembler, last_n, first_at, said_at = await _read_journal(connection, attempt_id)
+    if words.rest:
+        last_n += 1
+        first_at = first_at or now
+        await connection.execute(
+            insert(journal).values(attempt_id=attempt_id, n=last_n, parts=encode(words.rest), at=now)
+        )
+        for part in words.rest:
+            assembler.add(part)
+        said_at = now
+    outcome = effect.outcome
+    if outcome in _TRIED_AGAIN and not has_visible(assembler.blocks()):
+        outcome = "reset"
+    finish = assembler.finish
+    usage = words.usage or (finish.usage if finish is not None else None)
+    await connection.execute(
+        update(attempts)
+        .where(attempts.c.id == attempt_id)
+        .values(
+            outcome=outcome,
+            ended_at=now,
+            last_n=last_n,
+            usage=None if usage is None else encode(usage),
+            error=None if words.error is None else encode(words.error),
+        )
+    )
+    timings = words.timings or Timings(started_at=row.started_at, first_part_at=first_at, ended_at=said_at or now)
+    columns = {"usage": None if usage is None else encode(usage), "cost_nanousd": words.cost_nanousd}
+    columns["timings"] = encode(timings)
+    written = [] if outcome == "reset" else _write_messages(assembler, effect, words, row, said_at or now)
+    return Ending(written, outcome, last_n, columns)
+
+
+async def add_what_is_missing(
+    connection: AsyncConnection, chat_id: str, attempt_id: str, epoch: int, words: Words
+) -> None:
+    """What the holder of an attempt knows of it, if somebody else ended it from the journal, which did not (1.8)."""
+    own = (attempts.c.chat_id == chat_id, attempts.c.id == attempt_id, attempts.c.epoch == epoch)
+    ended = select(attempts.c.id).where(*own, attempts.c.ended_at.is_not(None))
+    if (await connection.execute(ended)).first() is None:
+        return
+    reply = (messages.c.chat_id == chat_id, messages.c.attempt_id == attempt_id, messages.c.role == "assistant")
+    if words.usage is not None:
+        known = encode(words.usage)
+        await connection.execute(update(attempts).where(*own, attempts.c.usage.is_(None)).values(usage=known))
+        await connection.execute(update(messages).where(*reply, messages.c.usage.is_(None)).values(usage=known))
+    if words.cost_nanousd is not None:
+        unpriced = update(messages).where(*reply, messages.c.cost_nanousd.is_(None))
+        await connection.execute(unpriced.values(cost_nanousd=words.cost_nanousd))
+    if words.timings is not None:
+        untimed = update(messages).where(*reply, messages.c.timings.is_(None))
+        await connection.execute(untimed.values(timings=encode(words.timings)))
+
+
+async def keep_rest(connection: AsyncConnection, attempt_id: str, rest: Sequence[Part], now: datetime) -> None:
+    """What was said since the last flush becomes the last row of an attempt that stays open."""
+    if not rest:
+        return
+    await connection.execute(select(attempts.c.id).where(attempts.c.id == attempt_id).with_for_update())
+    last = select(func.coalesce(func.max(journal.c.n), 0)).where(journal.c.attempt_id == attempt_id)
+    n = (await connection.execute(last)).scalar_one() + 1
+    await connection.execute(insert(journal).values(attempt_id=attempt_id, n=n, parts=encode(rest), at=now))
+
+
+async def _read_journal(
+    connection: AsyncConnection, attempt_id: str
+) -> tuple[PartAssembler, int, datetime | None, datetime | None]:
+    """What was said, the number of its last row, and when its first and its last row were written."""
+    assembler, last_n, first_at, said_at = PartAssembler(), 0, None, None
+    rows = select(journal).where(journal.c.attempt_id == attempt_id).order_by(journal.c.n)
+    for row in await connection.execute(rows):
+        for part in decode_parts(row.parts):
+            assembler.add(part)
+        last_n, said_at = row.n, row.at
+        first_at = first_at or said_at
+    return assembler, last_n, first_at, said_at
+
+
+def _write_messages(
+    assembler: PartAssembler, effect: CloseAttempt, words: Words, attempt: Any, said_at: datetime
+) -> list[Message]:
+    finish = assembler.finish
+    reason: PartialReason | None = effect.reason
+    if reason is None and finish is None:
+        reason = "failed"  # told to be complete, but its stream never finished
+    elif reason is None and finish is not None and finish.reason == "length":
+        reason = "length"
+    unanswered = any(not assembler.has_result(call) for call in assembler.local_calls())
+    cut = finish is None or reason == "length" or (reason is not None and unanswered)
+    if words.partial is not None:
+        cut = words.partial
+    if cut and reason is None:
+        reason = "failed"  # it broke off and nobody said why
+    blocks = finalize(assembler.blocks(), reason, said_at)
+    return to_messages(
+        blocks,
+        partial=cut and has_visible(blocks),
+        reason=reason,
+        provider=attempt.provider,
+        model=attempt.model,
+        response_id=None if cut else words.response_id,
+    )

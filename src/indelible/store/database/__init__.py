@@ -1,0 +1,1 @@
+"""The databases themselves: connections, tables, migrations, errors, backup."""

@@ -1,0 +1,155 @@
+"""A copy of a SQLite database, taken while others write to it.
+
+SQLite's backup API copies pages, a chunk at a time, inside one read transaction that lasts from the first page to the
+last. So the copy is the database of one moment: it holds all that was committed before that moment and nothing of what
+came after. Without the transaction, the API starts again from the first page whenever somebody commits, and beside a
+chat that speaks it would never end. With the write-ahead log nobody waits for a reader; the log only grows meanwhile.
+`VACUUM INTO` gives the same moment, but it rebuilds every table and index, and cannot say how far it is.
+
+The copy gets its name when it is whole, checked and on disk; until then it is a hidden file beside it. A log that
+lies beside the target belongs to another database and would be replayed into the copy, so it is refused.
+
+Must stay true (tests/store/test_backup.py): a copy holds every row committed before it began, whatever is written
+meanwhile; a backup that fails leaves no file, and what was there before stays as it was.
+
+PostgreSQL has pg_dump, which does all this better than we could.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final
+
+from indelible.store.database.address import describe, get_sqlite_path, parse_address
+from indelible.store.database.engine import BUSY_TIMEOUT_MS, is_sqlite
+from indelible.store.database.errors import DatabaseUnusable, read_failure
+from indelible.store.database.migrate import VERSION_TABLE
+
+CHUNK_PAGES: Final = 256
+_COMPANIONS: Final = ("-wal", "-shm", "-journal")
+
+
+def back_up(
+    database: str | Path,
+    target: Path,
+    *,
+    overwrite: bool = False,
+    on_progress: Callable[[int, int], None] = lambda _copied, _total: None,
+    chunk_pages: int = CHUNK_PAGES,
+) -> int:
+    """Copy the database to the file `target`, and give its size in bytes. It blocks: call it outside an event loop.
+
+    `on_progress` is told how many pages are copied, and of how many, after every chunk.
+    """
+    try:
+        source = _find_source(database)
+        _refuse_target(target, source, overwrite=overwrite)
+        with _open_snapshot(source) as snapshot, _make_draft(target) as draft:
+            _copy(snapshot, draft, on_progress, chunk_pages)
+            _refuse_damaged(draft, source)
+            _flush_to_disk(draft)
+            _refuse_target(target, source, overwrite=overwrite)
+            draft.replace(target)
+            _flush_to_disk(target.parent)
+        return target.stat().st_size
+    except OSError as error:
+        raise DatabaseUnusable(f"{error.filename or target} cannot be used: {error.strerror}.") from error
+
+
+def _find_source(database: str | Path) -> Path:
+    url = parse_address(database)
+    if not is_sqlite(url):
+        raise DatabaseUnusable(
+            f"{describe(url)} is on PostgreSQL, which has a tool of its own for this: pg_dump --format=custom."
+        )
+    source = get_sqlite_path(url)
+    if not source.is_file():
+        raise DatabaseUnusable(f"There is no database {source}. Name another file.")
+    return source
+
+
+def _refuse_target(target: Path, source: Path, *, overwrite: bool) -> None:
+    if not target.absolute().parent.is_dir():
+        raise DatabaseUnusable(f"There is no directory {target.absolute().parent} for the backup. Create it first.")
+    if target.is_dir():
+        raise DatabaseUnusable(f"{target} is a directory. Name a file in it.")
+    if target.exists():
+        if target.samefile(source):
+            raise DatabaseUnusable(f"{target} is the database itself. Name another file for the backup.")
+        if not overwrite:
+            raise DatabaseUnusable(f"{target} is there already. Name another file, or overwrite it with --force.")
+    for companion in _COMPANIONS:
+        log = target.with_name(target.name + companion)
+        if log.exists():
+            raise DatabaseUnusable(f"{log} lies beside the backup, so a database of that name is in use. Name another.")
+
+
+@contextmanager
+def _open_snapshot(source: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that sees the database as it is now for as long as it is open."""
+    try:
+        # Not `mode=ro`: the first to read a log has to create the memory that is shared with others.
+        opened = sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
+    except sqlite3.Error as error:
+        raise read_failure(error, str(source)) from error
+    with closing(opened) as connection:
+        try:
+            connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+            connection.execute("BEGIN")
+            ours = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (VERSION_TABLE,)).fetchone()
+        except sqlite3.Error as error:
+            raise read_failure(error, str(source)) from error
+        if ours is None:
+            raise DatabaseUnusable(f"{source} is not a database of Indelible. Name another file.")
+        yield connection
+
+
+@contextmanager
+def _make_draft(target: Path) -> Iterator[Path]:
+    """An empty file beside the target, readable only by its owner. It is gone afterwards, whatever happens."""
+    opened, name = tempfile.mkstemp(dir=target.absolute().parent, prefix=".backup-", suffix=".part")
+    os.close(opened)
+    draft = Path(name)
+    try:
+        yield draft
+    finally:
+        for suffix in ("", *_COMPANIONS):
+            draft.with_name(draft.name + suffix).unlink(missing_ok=True)
+
+
+def _copy(snapshot: sqlite3.Connection, draft: Path, on_progress: Callable[[int, int], None], chunk_pages: int) -> None:
+    def tell(_status: int, remaining: int, total: int) -> None:
+        on_progress(total - remaining, total)
+
+    try:
+        with closing(sqlite3.connect(draft)) as copy:
+            snapshot.backup(copy, pages=chunk_pages, progress=tell)
+    except sqlite3.Error as error:
+        raise read_failure(error, f"The backup in {draft.parent}") from error
+
+
+def _refuse_damaged(draft: Path, source: Path) -> None:
+    """Check the copy. Pages are copied as they are, so damage in it is damage in the source."""
+    try:
+        with closing(sqlite3.connect(draft)) as copy:
+            findings = [row[0] for row in copy.execute("PRAGMA integrity_check(1)")]
+    except sqlite3.DatabaseError as error:
+        findings = [str(error)]
+    if findings != ["ok"]:
+        raise DatabaseUnusable(
+            f"{source} is damaged ({findings[0].splitlines()[-1]}). No backup was made. Restore it from an earlier one."
+        )
+
+
+def _flush_to_disk(path: Path) -> None:
+    """Make a file's content, or a directory's names, survive a power cut."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -1,0 +1,59 @@
+"""One working process per SQLite file, held by a lock of the operating system (R12).
+
+A second server or worker on the same file would not corrupt it, but both would take the same chats from each
+other for ever. So the one that works holds an exclusive lock on a file beside the database. The operating
+system frees it when the process ends, `kill -9` included: a restarted process takes over at once, and no stale
+lock is ever left. Commands such as `backup` and `export` open the database beside it without the lock.
+
+Must stay true (tests/store/test_file_lock.py): a second process gets a clear error; after `kill -9` of the first it
+gets the lock.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from indelible.store.database.address import get_sqlite_path, parse_address
+from indelible.store.database.engine import is_sqlite
+from indelible.store.database.errors import DatabaseUnusable
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows has no flock; its share modes keep a second writer out
+    fcntl = None  # type: ignore[assignment]
+
+
+@contextmanager
+def exclusive_file_lock(database: str | Path) -> Iterator[None]:
+    """Work on this database alone, as long as this lasts. PostgreSQL carries several workers, and needs no lock."""
+    url = parse_address(database)
+    if not is_sqlite(url) or fcntl is None:
+        yield
+        return
+    path = get_sqlite_path(url).resolve()  # by whatever name it is called
+    beside = path.with_name(f"{path.name}.lock")
+    try:
+        handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise DatabaseUnusable(
+            f"{path} cannot be locked: {error.strerror}. Name a file that can be written."
+        ) from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise DatabaseUnusable(_say_who(handle, path)) from error
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _say_who(handle: int, path: Path) -> str:
+    holder = os.pread(handle, 32, 0).decode(errors="replace").strip()
+    who = f" (process {holder})" if holder.isdigit() else ""
+    return f"{path} is in use by another server or worker{who}. Stop it first, or use PostgreSQL to run several."

@@ -1,0 +1,24 @@
+"""0005: who follows a message is looked up by that message first, and by the chat second.
+
+With the chat first, PostgreSQL thought this index as good as the primary key for finding one message, as long as it
+had no statistics, and read a whole chat to check a foreign key.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from indelible.store.database.migrations.spelling import execute
+
+revision: Final = "0005"
+down_revision: Final = "0004"
+
+_INDEX: Final = """
+DROP INDEX messages_children
+
+CREATE INDEX messages_children ON messages (parent_id, chat_id)
+"""
+
+
+def upgrade() -> None:
+    execute(_INDEX)

@@ -1,0 +1,64 @@
+"""0006: names that the field uses: `idle` for `waiting`, `if_busy` for `when`, what a takeover found.
+
+SQLite cannot change a CHECK constraint; editing the text of the table is the way its documentation gives for a change
+that leaves the rows as they are. Rows that are already there are not checked again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from indelible.store.database.migrations.spelling import execute, get_dialect
+
+revision: Final = "0006"
+down_revision: Final = "0005"
+
+_COLUMNS: Final = """
+ALTER TABLE turns RENAME COLUMN barren_takeovers TO stalled_takeovers
+
+ALTER TABLE turns RENAME COLUMN said TO journal_rows_at_takeover
+
+ALTER TABLE queue RENAME COLUMN "when" TO if_busy
+"""
+
+_POSTGRES: Final = """
+ALTER TABLE queue RENAME CONSTRAINT queue_when_check TO queue_if_busy_check
+
+ALTER TABLE chats DROP CONSTRAINT chats_status_check
+
+ALTER TABLE chats DROP CONSTRAINT chats_archived_is_idle_check
+
+UPDATE chats SET status = 'idle' WHERE status = 'waiting'
+
+ALTER TABLE chats ADD CONSTRAINT chats_status_check CHECK ("status" IN (
+    'idle', 'running', 'interrupting', 'requires_action', 'error'
+))
+
+ALTER TABLE chats ADD CONSTRAINT chats_archived_is_idle_check CHECK (NOT archived OR status IN ('idle', 'error'))
+
+UPDATE events SET payload = convert_to(
+    replace(convert_from(payload, 'UTF8'), '"status":"waiting"', '"status":"idle"'), 'UTF8'
+) WHERE kind = 'status'
+"""
+
+_SQLITE: Final = """
+PRAGMA writable_schema = ON
+
+UPDATE sqlite_schema SET sql = replace(sql, '''waiting''', '''idle''') WHERE type = 'table' AND name = 'chats'
+
+UPDATE sqlite_schema SET sql = replace(sql, 'queue_when_check', 'queue_if_busy_check')
+    WHERE type = 'table' AND name = 'queue'
+
+PRAGMA writable_schema = RESET
+
+UPDATE chats SET status = 'idle' WHERE status = 'waiting'
+
+UPDATE events SET payload = CAST(
+    replace(CAST(payload AS TEXT), '"status":"waiting"', '"status":"idle"') AS BLOB
+) WHERE kind = 'status'
+"""
+
+
+def upgrade() -> None:
+    execute(_COLUMNS)
+    execute(_POSTGRES if get_dialect() == "postgresql" else _SQLITE)

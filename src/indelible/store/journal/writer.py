@@ -1,0 +1,369 @@
+"""The journal of a process: what all its running chats say, committed together.
+
+The loop publishes parts to a writer, which only puts them in memory; one flusher per process collects what
+all writers have and commits it in one transaction: at once when nothing was going on, else every 20 ms or as
+soon as 64 KiB are waiting. Neighbouring deltas of one block become one part. Only after the commit is
+anybody told. So a token costs an append to a list, and a commit is shared by every chat that speaks.
+
+A slow database slows the loop and does not fill the memory: above a limit `publish` gives the loop
+something to wait for. A failed commit is tried again with the same bytes under the same number (R5). If the
+database objects to the data itself, rows are tried one by one and only the guilty chat fails (R6). A writer
+whose attempt is over refuses further parts with `LeaseLost`, unless it closed the attempt itself (R4).
+
+Whoever waits for a commit is woken whenever something was committed or given up, and looks again at what it
+waits for. Every byte that was taken is given back once: when its row is committed, or when its writer ends.
+
+Must stay true (tests/store/test_journal.py): told means committed; numbers have no gaps; one chat's trouble
+is not another's; nobody waits for what will not come, and nobody who is cancelled leaves a writer half closed.
+The SQL is append.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, Protocol
+
+from msgspec.structs import replace
+
+from indelible.clock import Clock
+from indelible.content import Part, ReasoningDelta, TextDelta, ToolInputDelta, encode
+from indelible.errors import LeaseLost, Shutdown
+from indelible.store.journal.append import Appended, BadRows, JournalRow
+from indelible.store.journal.tool_ledger import RunChange
+
+_log: Final = logging.getLogger(__name__)
+_PART_OVERHEAD_BYTES: Final = 64
+_FIRST_BACK_OFF_S: Final = 0.05
+_LONGEST_BACK_OFF_S: Final = 5.0
+
+
+class RowStore(Protocol):
+    def append(self, rows: Sequence[JournalRow]) -> Coroutine[Any, Any, Appended]:
+        """Write rows of running attempts in one durable transaction; `BadRows` if the data itself is refused."""
+
+
+class JournalMetrics(Protocol):
+    def flushed(self, *, parts: int, seconds: float) -> None: ...
+
+    def parts_lost(self, count: int) -> None:
+        """The database will never take these. Nobody has seen them; the turn fails."""
+
+
+class JournalWriter:
+    """Where one attempt's parts go. `n` is its last committed row; `taken` and `committed` count parts."""
+
+    def __init__(self, journal: Journal, attempt_id: str, epoch: int, *, n: int = 0) -> None:
+        self.attempt_id = attempt_id
+        self.epoch = epoch
+        self.n = n
+        self.in_flight: JournalRow | None = None
+        self.over: Exception | None = None
+        self.taken = 0
+        self.committed = 0
+        self._journal = journal
+        self._parts: list[Part] = []
+        self._changes: list[RunChange] = []
+        self._waiting_bytes = 0
+        self._in_flight_bytes = 0
+        self.in_flight_parts = 0
+        self._closing = False
+
+    def publish(self, part: Part) -> Awaitable[None] | None:
+        """Take a part. Something to await is a request to slow down."""
+        return None if self._take(part) else self._journal.wait_for_room()
+
+    def _take(self, part: Part) -> bool:
+        """Gives whether there is room for more."""
+        if self.over is not None:
+            raise self.over
+        self._parts.append(part)
+        self.taken += 1
+        size_bytes = _PART_OVERHEAD_BYTES + len(getattr(part, "delta", ""))
+        self._waiting_bytes += size_bytes
+        return self._journal.note_taken(size_bytes)
+
+    async def record(self, change: RunChange, part: Part) -> None:
+        """Record a change of the ledger together with the part that tells of it; returns after their commit."""
+        self._take(part)
+        self._changes.append(change)
+        place = self.taken
+        await self._journal.drain(self)
+        if self.over is not None and self.committed < place:
+            raise self.over
+
+    async def close(self) -> list[Part]:
+        """Take no more parts, because this holder ends the attempt now: gives what is to be its last row (R4).
+
+        A row that is on its way is waited for, so that no part is in two rows or in none, and so is a change of
+        the ledger, which the last row could not carry. Call it before the transaction that ends the attempt
+        begins. Cancelled, it has done nothing.
+        """
+        self._closing = True
+        try:
+            await self._journal.wait_for_rows(self)
+        except BaseException:
+            self._closing = False
+            self._journal.note_ready()
+            raise
+        if self.over is not None:
+            raise self.over
+        return self.end(LeaseLost("The attempt has ended."))
+
+    def end(self, why: Exception) -> list[Part]:
+        """Refuse parts from now on, with this error. Gives those that are in no row yet."""
+        self.over = why
+        rest, self._parts, self._changes = self._parts, [], []
+        freed_bytes = self._waiting_bytes + self._in_flight_bytes
+        self._waiting_bytes = self._in_flight_bytes = 0
+        self._journal.forget(self, freed_bytes)
+        return rest
+
+    @property
+    def waiting(self) -> bool:
+        return self.over is None and self.committed < self.taken
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a row to write, now or as soon as one is made."""
+        if self.over is not None:
+            return False
+        return self.in_flight is not None or bool(self._changes if self._closing else self._parts)
+
+    def prepare_row(self) -> JournalRow | None:
+        """The row to write now: the one that was not confirmed yet, or one made of all that waits."""
+        if self.in_flight is None and self.ready:
+            parts, changes = encode(merge_deltas(self._parts)), tuple(self._changes)
+            self.in_flight = JournalRow(self.attempt_id, self.epoch, self.n + 1, parts, changes)
+            self.in_flight_parts = len(self._parts)
+            self._in_flight_bytes, self._waiting_bytes = self._waiting_bytes, 0
+            self._parts, self._changes = [], []
+        return self.in_flight
+
+    def confirm_row(self, row: JournalRow) -> None:
+        """It is committed."""
+        self.n, self.in_flight = row.n, None
+        self.committed += self.in_flight_parts
+        freed_bytes, self._in_flight_bytes = self._in_flight_bytes, 0
+        self._journal.release(freed_bytes)
+
+
+class Journal:
+    """See the module header. `run` has to be running, in a task of its owner."""
+
+    def __init__(
+        self,
+        store: RowStore,
+        *,
+        clock: Clock,
+        on_committed: Callable[[Sequence[JournalRow]], None],
+        interval_s: float = 0.02,
+        flush_bytes: int = 64 * 1024,
+        limit_bytes: int = 4 * 1024 * 1024,
+        metrics: JournalMetrics | None = None,
+    ) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._clock = clock
+        self._on_committed = on_committed
+        self._interval_s = interval_s
+        self._flush_bytes = flush_bytes
+        self._limit_bytes = limit_bytes
+        self._writers: dict[str, JournalWriter] = {}
+        self._new_bytes = 0  # taken since the last flush began
+        self._held_bytes = 0  # taken and neither committed nor given up
+        self._dirty = asyncio.Event()
+        self._full = asyncio.Event()
+        self._has_stopped = False
+        self._progress = asyncio.Event()  # set, and replaced, whenever something was committed or given up
+
+    def open(self, attempt_id: str, epoch: int, *, n: int = 0) -> JournalWriter:
+        """A writer for an attempt of ours, whose last row is `n` (more than 0 for one that was adopted)."""
+        former = self._writers.get(attempt_id)
+        if former is not None:
+            former.end(LeaseLost("The attempt was adopted under another lease."))
+        writer = self._writers[attempt_id] = JournalWriter(self, attempt_id, epoch, n=n)
+        return writer
+
+    async def drain(self, writer: JournalWriter) -> None:
+        """Wait until everything that the writer has taken by now is committed, or its attempt is over for us."""
+        place = writer.taken
+        while writer.over is None and writer.committed < place:
+            await self._wait_for_progress()
+
+    async def wait_for_rows(self, writer: JournalWriter) -> None:
+        """Wait until no row of a writer that is closing is on its way, or has to be."""
+        while writer.ready:
+            await self._wait_for_progress()
+
+    async def _wait_for_progress(self) -> None:
+        """Nobody may wait for a flush that will not come; whether a row that was on its way arrived is not known."""
+        if self._has_stopped:
+            raise Shutdown("The journal is closed.")
+        await self._progress.wait()
+
+    async def run(self) -> None:
+        """Flush for ever. Cancel it only when every writer is closed or drained."""
+        flushed_at_s = -self._interval_s
+        self._has_stopped = False
+        try:
+            while True:
+                await self._dirty.wait()
+                early_s = flushed_at_s + self._interval_s - self._clock.monotonic()
+                if early_s > 0 and not self._full.is_set():
+                    await self._wait_for_more(early_s)
+                await self._flush()
+                flushed_at_s = self._clock.monotonic()
+        finally:
+            self._has_stopped = True
+            self._tell_progress()
+
+    # --- what writers tell ---
+
+    def note_taken(self, size_bytes: int) -> bool:
+        """Gives whether there is room for more."""
+        self._new_bytes += size_bytes
+        self._held_bytes += size_bytes
+        self._dirty.set()
+        if self._new_bytes >= self._flush_bytes:
+            self._full.set()
+        return self._held_bytes < self._limit_bytes
+
+    async def wait_for_room(self) -> None:
+        while self._held_bytes >= self._limit_bytes:
+            await self._wait_for_progress()
+
+    def note_ready(self) -> None:
+        self._dirty.set()
+
+    def forget(self, writer: JournalWriter, freed_bytes: int) -> None:
+        if self._writers.get(writer.attempt_id) is writer:
+            del self._writers[writer.attempt_id]
+        self.release(freed_bytes)
+        self._tell_progress()
+
+    def release(self, freed_bytes: int) -> None:
+        self._held_bytes -= freed_bytes
+
+    def _tell_progress(self) -> None:
+        """Wake whoever waits, to look again. It needs no lock, so that an end can be told from anywhere."""
+        made, self._progress = self._progress, asyncio.Event()
+        made.set()
+
+    # --- flushing ---
+
+    async def _wait_for_more(self, time_s: float) -> None:
+        timer = self._clock.call_later(time_s, self._full.set)
+        try:
+            await self._full.wait()
+        finally:
+            timer.cancel()
+
+    async def _flush(self) -> None:
+        self._dirty.clear()
+        self._full.clear()
+        self._new_bytes = 0
+        rows: list[JournalRow] = []
+        for writer in list(self._writers.values()):
+            try:
+                row = writer.prepare_row()
+            except Exception as error:
+                writer.end(error)
+                continue
+            if row is not None:
+                rows.append(row)
+        if rows:
+            began_s, parts = self._clock.monotonic(), sum(writer.in_flight_parts for writer in self._writers.values())
+            await self._write(rows)
+            if self._metrics is not None:
+                self._metrics.flushed(parts=parts, seconds=self._clock.monotonic() - began_s)
+
+    async def _write(self, rows: list[JournalRow]) -> None:
+        """Write the group; if its data is refused, each row by itself."""
+        try:
+            self._settle(rows, await self._append(rows))
+        except BadRows as error:
+            if len(rows) == 1:
+                writer = self._find_writer(rows[0])
+                if writer is not None:
+                    self._count_lost(writer)
+                    writer.end(error)
+                return
+            for row in rows:
+                await self._write([row])
+
+    async def _append(self, rows: list[JournalRow]) -> Appended:
+        """Write rows, however often it takes. Only data that will never be accepted comes back as an error."""
+        back_off_s = _FIRST_BACK_OFF_S
+        while True:
+            try:
+                return await self._store.append(rows)
+            except BadRows:
+                raise
+            except Exception as error:
+                _log.warning("the journal could not be written, trying again in %g s: %r", back_off_s, error)
+            await self._clock.sleep(back_off_s)
+            back_off_s = min(back_off_s * 2, _LONGEST_BACK_OFF_S)
+
+    def _settle(self, rows: list[JournalRow], appended: Appended) -> None:
+        for row in rows:
+            writer = self._find_writer(row)
+            if writer is None:
+                continue
+            if row.attempt_id in appended.written:
+                writer.confirm_row(row)
+            elif row.attempt_id in appended.closed:
+                writer.end(LeaseLost("The attempt was ended by somebody else."))
+            if writer.ready:  # it was skipped, or has taken more while this row was being tried again
+                self._dirty.set()
+        self._tell_progress()
+        committed = [row for row in rows if row.attempt_id in appended.written]
+        if committed:
+            self._tell(committed)
+
+    def _count_lost(self, writer: JournalWriter) -> None:
+        if self._metrics is not None:
+            self._metrics.parts_lost(writer.taken - writer.committed)
+
+    def _find_writer(self, row: JournalRow) -> JournalWriter | None:
+        """Whose row this is, unless that has ended meanwhile."""
+        writer = self._writers.get(row.attempt_id)
+        return writer if writer is not None and writer.in_flight is row else None
+
+    def _tell(self, committed: list[JournalRow]) -> None:
+        """Readers are told after the commit. What they make of it is no trouble of the journal's."""
+        try:
+            self._on_committed(committed)
+        except Exception:
+            _log.exception("readers could not be told of %d rows", len(committed))
+
+
+def merge_deltas(parts: Sequence[Part]) -> list[Part]:
+    """Neighbouring deltas of one block as one: `assemble` makes the same of them."""
+    merged: list[Part] = []
+    texts: list[str] = []
+    for part in parts:
+        last = merged[-1] if merged else None
+        if last is not None and _continues(last, part):
+            texts.append(part.delta)  # type: ignore[union-attr]
+            continue
+        _join(merged, texts)
+        merged.append(part)
+        texts = [getattr(part, "delta", "")]
+    _join(merged, texts)
+    return merged
+
+
+def _continues(last: Part, part: Part) -> bool:
+    kind = type(part)
+    if kind is not type(last) or kind not in (TextDelta, ReasoningDelta, ToolInputDelta):
+        return False
+    if isinstance(part, ReasoningDelta) and (part.signature or part.metadata):
+        return False
+    return last.id == part.id  # type: ignore[union-attr]
+
+
+def _join(merged: list[Part], texts: list[str]) -> None:
+    if len(texts) > 1:
+        merged[-1] = replace(merged[-1], delta="".join(texts))

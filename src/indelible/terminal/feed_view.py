@@ -1,0 +1,268 @@
+"""Following a chat: from its feed to whatever shows it.
+
+A follower has come to a place in the feed and goes on from there, each time until nothing is running any more: so
+everything is shown once, whoever said it, and a reply that a crash cut in two is shown as the one that it is. The first
+time it begins with a snapshot: the last turns, and then the running reply as far as it has come.
+
+What a running reply says is shown part by part. The message that it becomes says the same, so of that only what is
+new is shown: answers to calls that were cut off.
+
+Must stay true (tests/terminal/test_feed_view.py): wherever a reader joins, it is shown the same.
+
+The stage is screen.py in a terminal, plain.py in a pipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from indelible.app.app import App
+from indelible.app.chat import Chat
+from indelible.clock import Clock
+from indelible.content import (
+    Block,
+    File,
+    Finish,
+    Message,
+    Part,
+    Reasoning,
+    ReasoningDelta,
+    ReasoningEnd,
+    ReasoningStart,
+    Text,
+    TextDelta,
+    TextEnd,
+    TextStart,
+    ToolCall,
+    ToolResult,
+)
+from indelible.feed import Cursors
+from indelible.machine.events import FeedEvent, LiveReply
+from indelible.store.protocol import Outcome
+
+BUSY: Final = frozenset({"pending", "running", "interrupting"})
+_SHOWN_TURNS: Final = 3
+_GOES_ON: Final = frozenset({"crashed", "handed_over", "failed"})
+_JOINED: Final = "joined"
+"""The id of speech that began before we joined: a snapshot does not say under which one it goes on."""
+
+
+class Stage(Protocol):
+    """Where a chat is shown."""
+
+    def show(self, part: Part) -> None:
+        """A part of the reply."""
+
+    def begin_attempt(self) -> None:
+        """The next step of the reply begins, or a further try at the same one."""
+
+    def end_attempt(self, *, cut: bool) -> None:
+        """What was shown of it is kept. With `cut`, the next attempt goes on in the middle of its last text."""
+
+    def drop_attempt(self) -> None:
+        """It came to nothing, and is tried again."""
+
+    def quote(self, text: str) -> None:
+        """Something that the user said, and that is not on the screen yet."""
+
+    def note(self, text: str) -> None:
+        """Something that people should know, and that stays."""
+
+    def announce(self, text: str) -> None:
+        """Something that is true until the reply goes on."""
+
+
+class _Snapshot(msgspec.Struct):
+    """What is needed of a snapshot event."""
+
+    status: str
+    messages: list[Message]
+    has_more: bool
+    live: LiveReply | None
+    retry: Any
+
+
+class _Told(msgspec.Struct):
+    """What is needed of a message event."""
+
+    message: Message
+    attempt: str | None
+    queued: str | None
+
+
+class FeedView:
+    """One chat, and how far it was shown. `status` is the chat's, as of there."""
+
+    def __init__(self, chat: Chat, *, clock: Clock, after: str | None = None, shown_turns: int = _SHOWN_TURNS) -> None:
+        self.chat = chat
+        self.status = "idle"
+        self._clock = clock
+        self._cursor = after
+        self._shown_turns = shown_turns
+        self._typed: set[str | None] = set()
+        self._answered: set[str] = set()
+        self._started: set[str] | None = None
+
+    async def follow(self, stage: Stage, sent: Outcome | None = None) -> None:
+        """Show what is new, until nothing is running; with `sent`, at least until that is answered."""
+        enough_seq = 0
+        if sent is not None:
+            enough_seq = sent.seq
+            self._typed = {sent.queued_id, *(message.id for message in sent.messages)} - {None}
+        cursors = Cursors(self.chat.id)
+        while True:
+            async with aclosing(self.chat.events(after=self._cursor)) as events:
+                async for event in events:
+                    self._cursor = event.cursor or self._cursor
+                    if event.kind == "resync":
+                        break
+                    self._take(event, stage)
+                    if event.kind == "end" and event.data["reason"] != "slow":
+                        return
+                    position = cursors.read(self._cursor or "")
+                    if self.status not in BUSY and position is not None and position.seq >= enough_seq:
+                        return
+
+    def _take(self, event: FeedEvent, stage: Stage) -> None:
+        match event.kind:
+            case "snapshot":
+                self._show_snapshot(msgspec.json.decode(event.json, type=_Snapshot), stage)
+            case "message":
+                self._show_message(msgspec.json.decode(event.json, type=_Told), stage)
+            case "attempt":
+                self._begin_attempt(stage)
+            case "part":
+                for part in event.parts:
+                    self._show_part(part, stage)
+            case "reset":
+                stage.drop_attempt()
+            case "retry":
+                self._announce_retry(event.data, stage)
+            case "error" if event.data.get("detail"):
+                stage.note(f"{event.data.get('provider') or 'The provider'} says: {event.data['detail']}")
+            case "status":
+                self.status = event.data["status"]
+            case "end" if event.data["reason"] == "deleted":
+                stage.note("The chat was deleted.")
+            case _:
+                pass
+
+    # --- joining ---
+
+    def _show_snapshot(self, snapshot: _Snapshot, stage: Stage) -> None:
+        self.status = snapshot.status
+        shown = _take_last_turns(snapshot.messages, self._shown_turns)
+        if len(shown) < len(snapshot.messages) or snapshot.has_more:
+            stage.note("Earlier messages are kept, and not shown here.")
+        for message in shown:
+            if message.role == "assistant":
+                self._begin_attempt(stage)
+                is_cut = _goes_on(message)
+                for part in spell_out(message.blocks, is_open=is_cut):
+                    self._show_part(part, stage)
+                if message.reason == "length":
+                    stage.show(Finish(reason="length"))
+                stage.end_attempt(cut=is_cut)
+            else:
+                self._show_rest(message, stage)
+        if snapshot.live is not None:
+            self._begin_attempt(stage)
+            for part in spell_out(snapshot.live.blocks, is_open=True):
+                self._show_part(part, stage)
+            self._started = set()
+        if snapshot.retry is not None:
+            self._announce_retry(snapshot.retry, stage)
+
+    # --- what happens ---
+
+    def _begin_attempt(self, stage: Stage) -> None:
+        self._answered.clear()
+        self._started = None
+        stage.begin_attempt()
+
+    def _show_part(self, part: Part, stage: Stage) -> None:
+        if isinstance(part, ToolResult):
+            self._answered.add(part.call_id)
+        stage.show(self._connect(part))
+
+    def _connect(self, part: Part) -> Part:
+        """What goes on without having begun since we joined began before: it goes on where the snapshot ends."""
+        if self._started is None:
+            return part
+        if isinstance(part, TextStart | ReasoningStart):
+            self._started.add(part.id)
+        elif isinstance(part, TextDelta | TextEnd | ReasoningDelta | ReasoningEnd) and part.id not in self._started:
+            return msgspec.structs.replace(part, id=_JOINED)
+        return part
+
+    def _show_message(self, told: _Told, stage: Stage) -> None:
+        message = told.message
+        if told.attempt is not None:
+            stage.end_attempt(cut=_goes_on(message))
+        if message.role != "assistant" and not self._typed & {message.id, told.queued}:
+            self._show_rest(message, stage)
+
+    def _show_rest(self, message: Message, stage: Stage) -> None:
+        """A message that no model said."""
+        if message.role == "user":
+            stage.quote(describe_blocks(message.blocks))
+        elif message.role == "notice":
+            stage.note(describe_blocks(message.blocks))
+        for block in message.blocks:
+            if isinstance(block, ToolResult) and block.call_id not in self._answered:
+                stage.show(block)
+
+    def _announce_retry(self, retry: dict[str, Any], stage: Stage) -> None:
+        if retry.get("attempt") is not None:
+            stage.drop_attempt()
+        again_at = msgspec.convert(retry["retrying_at"], datetime)
+        wait_s = max(0.0, (again_at - self._clock.now()).total_seconds())
+        stage.announce(f"{retry['message']} Trying again in {wait_s:.0f} s.")
+
+
+async def begin_chat(app: App) -> FeedView:
+    """A new chat, of which nothing has been shown."""
+    return FeedView(await app.create(), clock=app.clock, after="start")
+
+
+def spell_out(blocks: Sequence[Block], *, is_open: bool = False) -> Iterator[Part]:
+    """The parts that these blocks may have come in; with `is_open` the last one has not ended."""
+    for number, block in enumerate(blocks, start=1):
+        has_ended = not is_open or number < len(blocks)
+        match block:
+            case Text():
+                yield TextStart(id=_JOINED)
+                yield TextDelta(id=_JOINED, delta=block.text)
+                if has_ended:
+                    yield TextEnd(id=_JOINED)
+            case Reasoning():
+                yield ReasoningStart(id=_JOINED)
+                yield ReasoningDelta(id=_JOINED, delta=block.text)
+                if has_ended:
+                    yield ReasoningEnd(id=_JOINED)
+            case _:
+                yield block
+
+
+def describe_blocks(blocks: Sequence[Block]) -> str:
+    """What the user said, in words; a file by its name."""
+    texts = [block.text for block in blocks if isinstance(block, Text)]
+    files = [f"[{block.name or block.media_type}]" for block in blocks if isinstance(block, File)]
+    return "\n".join((*texts, *files))
+
+
+def _take_last_turns(messages: Sequence[Message], count: int) -> Sequence[Message]:
+    starts = [number for number, message in enumerate(messages) if message.role == "user"]
+    return messages[starts[-count] :] if len(starts) >= count else messages
+
+
+def _goes_on(message: Message) -> bool:
+    """Whether the next thing that the model says continues the text that this ends with."""
+    if not message.partial or message.reason not in _GOES_ON or not isinstance(message.blocks[-1], Text):
+        return False
+    return not any(isinstance(block, ToolCall) and not block.provider_executed for block in message.blocks)

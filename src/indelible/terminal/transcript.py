@@ -1,0 +1,164 @@
+"""Which part of a reply belongs to which piece of the screen.
+
+Parts come in as they were said and become *pieces* (widgets.py), in the order in which they began. A reply that was cut
+and goes on (after a crash, after a failure) is one reply: its text goes on in the piece in which it was cut, in the
+middle of a word if need be. What the model thinks before it goes on is shown while it thinks, and is gone then.
+
+Must stay true (tests/terminal/test_screen.py): wherever a reply is cut and however often, its text comes out as if
+it had not been.
+
+When pieces are drawn, and which of them for good, is screen.py.
+"""
+
+from __future__ import annotations
+
+from indelible.content import (
+    Finish,
+    Part,
+    ReasoningDelta,
+    ReasoningEnd,
+    ReasoningStart,
+    Source,
+    StreamWarning,
+    TextDelta,
+    TextEnd,
+    TextStart,
+    ToolCall,
+    ToolInputDelta,
+    ToolInputStart,
+    ToolProgress,
+    ToolResult,
+    ToolStarted,
+)
+from indelible.terminal.markdown import disarm
+from indelible.terminal.widgets import NoteWidget, TextWidget, ThoughtWidget, ToolWidget, Widget
+
+
+class Transcript:
+    """The pieces that are not printed yet, oldest first."""
+
+    def __init__(self) -> None:
+        self.widgets: list[Widget] = []
+        self._speech: dict[tuple[type, str], TextWidget | ThoughtWidget] = {}
+        self._tools: dict[str, ToolWidget] = {}
+        self._cut: TextWidget | None = None
+
+    def add(self, widget: Widget) -> None:
+        """Something that is not said by the model. Whatever was growing grows no more."""
+        self.end()
+        self.widgets.append(widget)
+
+    def take(self, part: Part) -> None:
+        match part:
+            case TextStart() | TextDelta() | TextEnd():
+                self._take_speech(TextWidget, part)
+            case ReasoningStart() | ReasoningDelta() | ReasoningEnd():
+                self._take_speech(ThoughtWidget, part)
+            case Source():
+                self._append(NoteWidget(f"↗ {part.title or part.url or part.id}"))
+            case StreamWarning():
+                self._append(NoteWidget(part.message))
+            case Finish(reason="length"):
+                self._append(NoteWidget("The reply reached the model's length limit."))
+            case _:
+                self._take_tool(part)
+
+    # --- attempts ---
+
+    def begin_attempt(self) -> None:
+        """What the last attempt left open is over, but for a text that was cut."""
+        for widget in self.widgets:
+            widget.finished = widget is not self._cut
+        self._speech.clear()
+        self._tools.clear()
+        self._remove_fleeting()
+
+    def end_attempt(self, *, cut: bool) -> None:
+        """Nothing more is said in this attempt; its tools may still be answered."""
+        last = self.widgets[-1] if self.widgets else None
+        self._cut = last if cut and isinstance(last, TextWidget) and not last.finished else None
+        for widget in self.widgets:
+            if isinstance(widget, TextWidget | ThoughtWidget):
+                widget.finished = widget is not self._cut
+        self._speech.clear()
+        self._remove_fleeting()
+
+    def drop_attempt(self) -> None:
+        """What was said in this attempt does not count: it was thinking alone. What is printed stays."""
+        for widget in self._speech.values():
+            if isinstance(widget, TextWidget):
+                self._cut = widget
+            else:
+                self.widgets.remove(widget)
+        self._speech.clear()
+
+    def end(self) -> None:
+        """Nothing that was growing grows on."""
+        self._cut = None
+        self.begin_attempt()
+
+    # --- parts to pieces ---
+
+    def _take_speech(
+        self,
+        kind: type[TextWidget | ThoughtWidget],
+        part: TextStart | TextDelta | TextEnd | ReasoningStart | ReasoningDelta | ReasoningEnd,
+    ) -> None:
+        widget = self._speech.get((kind, part.id))
+        if widget is None:
+            widget = self._speech[kind, part.id] = self._begin_speech(kind)
+        if isinstance(part, TextDelta | ReasoningDelta):
+            widget.text += disarm(part.delta)
+        elif isinstance(part, TextEnd | ReasoningEnd):
+            widget.finished = True
+            del self._speech[kind, part.id]
+            self._remove_fleeting()
+
+    def _begin_speech(self, kind: type[TextWidget | ThoughtWidget]) -> TextWidget | ThoughtWidget:
+        widget = kind()
+        if isinstance(widget, ThoughtWidget):
+            widget.fleeting = self._cut is not None
+        elif self._cut is not None:
+            widget, self._cut = self._cut, None
+            return widget
+        self.widgets.append(widget)
+        return widget
+
+    def _remove_fleeting(self) -> None:
+        self.widgets = [
+            widget
+            for widget in self.widgets
+            if not (isinstance(widget, ThoughtWidget) and widget.fleeting and widget.finished)
+        ]
+
+    def _take_tool(self, part: Part) -> None:
+        match part:
+            case ToolInputStart():
+                self._find_tool(part.id, part.name)
+            case ToolInputDelta():
+                self._find_tool(part.id).arguments += part.delta
+            case ToolCall():
+                tool = self._find_tool(part.id, part.name)
+                tool.arguments, tool.state = part.arguments, "running" if part.started else "waiting"
+            case ToolStarted():
+                self._find_tool(part.call_id, part.name).state = "running"
+            case ToolProgress():
+                self._find_tool(part.call_id).state = part.message
+            case ToolResult():
+                tool = self._find_tool(part.call_id, part.name)
+                tool.result, tool.finished = part, True
+                del self._tools[part.call_id]
+            case _:
+                pass
+
+    def _find_tool(self, id: str, name: str = "a tool") -> ToolWidget:
+        if id not in self._tools:
+            self._tools[id] = ToolWidget(name)
+            self._append(self._tools[id])
+        return self._tools[id]
+
+    def _append(self, widget: Widget) -> None:
+        """The reply goes on with something that is not speech: a text that was cut is then over."""
+        if self._cut is not None:
+            self._cut.finished, self._cut = True, None
+        self.widgets.append(widget)

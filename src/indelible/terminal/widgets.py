@@ -1,0 +1,127 @@
+"""The pieces that a chat is shown in: text, thinking, tool calls, what the user said, notes.
+
+A piece grows until it is `finished`. It gives away the lines that can be printed for good, each once,
+and renders what is left. Which piece a part belongs to is transcript.py; when to draw is screen.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+from rich.console import Console
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text as StyledText
+
+from indelible.content import ToolResult
+from indelible.terminal.markdown import Line, disarm, render_lines, render_markdown, split_finished, trim_blank
+
+PROMPT: Final = "you › "
+_MARGIN: Final = Segment("┆ ", Style(dim=True))
+
+
+class Widget(Protocol):
+    finished: bool
+
+    def take_finished(self, console: Console) -> list[Line]:
+        """Give away the lines that can be printed for good."""
+
+    def render(self, console: Console) -> list[Line]:
+        """The lines that are left."""
+
+
+class TextWidget:
+    """Markdown. Its blocks leave one by one."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.finished = False
+
+    def take_finished(self, console: Console) -> list[Line]:
+        blocks, self.text = split_finished(self.text)
+        if self.finished:
+            blocks, self.text = [*blocks, self.text], ""
+        return trim_blank([line for block in blocks for line in (*render_markdown(block, console), [])])
+
+    def render(self, console: Console) -> list[Line]:
+        return render_markdown(self.text, console)
+
+
+class ThoughtWidget:
+    """The model's thinking: dimmed, with a margin, so that nobody takes it for the answer.
+
+    A `fleeting` one stands in the middle of a sentence, and is seen only while it grows.
+    """
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.finished = False
+        self.fleeting = False
+
+    def take_finished(self, console: Console) -> list[Line]:
+        return self.render(console) if self.finished else []
+
+    def render(self, console: Console) -> list[Line]:
+        thought = StyledText(self.text.strip(), style="dim italic")
+        return [[_MARGIN, *line] for line in trim_blank(render_lines(thought, console, indent=_MARGIN.cell_length))]
+
+
+class ToolWidget:
+    """A tool call: one line that tells how it is getting on."""
+
+    def __init__(self, name: str) -> None:
+        self.name = disarm(name)
+        self.arguments = ""
+        self.state = "writing"
+        self.result: ToolResult | None = None
+        self.finished = False
+
+    def take_finished(self, console: Console) -> list[Line]:
+        return self.render(console) if self.finished else []
+
+    def render(self, console: Console) -> list[Line]:
+        line = StyledText(no_wrap=True, overflow="ellipsis")
+        for text, style in self._describe():
+            line.append(disarm(text).replace("\n", " "), style=style)
+        return render_lines(line, console)
+
+    def _describe(self) -> Iterator[tuple[str, str]]:
+        call = f"{self.name} {self.arguments}".rstrip()
+        if self.result is None:
+            yield "■ " if self.finished else "⚙ ", "yellow"
+            yield call, "dim"
+            yield f" · {'stopped' if self.finished else self.state}", "dim"
+        else:
+            sign, colour = ("✗", "red") if self.result.is_error else ("✓", "green")
+            yield f"{sign} ", colour
+            yield call, "dim"
+            yield f" → {self.result.output}", colour
+
+
+class QuoteWidget:
+    """What the user said, if it was not typed just now."""
+
+    def __init__(self, text: str) -> None:
+        self.finished = True
+        self._text = disarm(text)
+
+    def take_finished(self, console: Console) -> list[Line]:
+        return self.render(console)
+
+    def render(self, console: Console) -> list[Line]:
+        return render_lines(StyledText.assemble((PROMPT, "bold cyan"), self._text), console)
+
+
+class NoteWidget:
+    """A word of ours beside the reply."""
+
+    def __init__(self, text: str) -> None:
+        self.finished = True
+        self._text = disarm(text)
+
+    def take_finished(self, console: Console) -> list[Line]:
+        return self.render(console)
+
+    def render(self, console: Console) -> list[Line]:
+        return render_lines(StyledText(self._text, style="dim"), console)

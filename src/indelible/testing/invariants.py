@@ -1,0 +1,206 @@
+"""Whether a stored chat is whole: its rows, read in one snapshot, and what is wrong with them.
+
+`load_chat` reads everything that hangs on a chat; `find_faults` is pure and says, in sentences, which promise
+the rows break. It is written from DESIGN §4 and §5 and trusts nobody who writes: not the machine, not the
+store. So it can judge a database after any history: random commands, writers side by side, a crash.
+
+Must stay true: a chat in which each of these faults was made by hand is told so, and one that only the
+store has written never is (tests/store/test_life.py, tests/store/test_crash_sweep.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from typing import Any
+
+import msgspec
+from sqlalchemy import Row, Select, select
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from indelible.content import Block, Message, Part, Text, ToolCall, ToolResult, decode_blocks, decode_parts
+from indelible.content.assemble import assemble
+from indelible.loop.prompt.build import build_prompt
+from indelible.store.database.engine import begin_read
+from indelible.store.database.tables import attempts, chats, events, journal, messages, queue, turns
+from indelible.testing.legality import check_legality
+
+Rows = Sequence[Row[Any]]
+PROVIDERS = ("anthropic", "openai")
+_BUSY = ("running", "interrupting")
+
+
+class StoredChat(msgspec.Struct, frozen=True, kw_only=True):
+    """All rows of one chat at one moment, each kind in its own order."""
+
+    chat: Row[Any]
+    turns: Rows
+    attempts: Rows
+    messages: Rows
+    queue: Rows
+    events: Rows
+    journal: Rows
+
+    @property
+    def open_turn(self) -> Row[Any] | None:
+        return next((row for row in self.turns if row.ended_at is None), None)
+
+    @property
+    def open_attempt(self) -> Row[Any] | None:
+        return next((row for row in self.attempts if row.ended_at is None), None)
+
+    @property
+    def path(self) -> list[Message]:
+        """From the first message to the head."""
+        by_id = {row.id: row for row in self.messages}
+        climbed: list[Message] = []
+        id_ = self.chat.head_id
+        while id_ is not None:
+            row = by_id.pop(id_)  # a circle would fail here
+            climbed.append(
+                Message(
+                    id=row.id,
+                    role=row.role,
+                    blocks=decode_blocks(row.blocks),
+                    partial=row.partial,
+                    reason=row.reason,
+                    visibility=row.visibility,
+                )
+            )
+            id_ = row.parent_id
+        return climbed[::-1]
+
+    @property
+    def typed(self) -> list[str]:
+        """What the user wrote, on every branch and in the queue."""
+        said = [row.blocks for row in self.messages if row.role == "user" and row.visibility == "both"]
+        return [_read_text(decode_blocks(blocks)) for blocks in (*said, *(row.content for row in self.queue))]
+
+    def parts_of(self, attempt_id: str) -> list[Part]:
+        rows = [row.parts for row in self.journal if row.attempt_id == attempt_id]
+        return [part for parts in rows for part in decode_parts(parts)]
+
+
+async def load_chat(engine: AsyncEngine, chat_id: str) -> StoredChat | None:
+    """Everything that is stored of a chat; None if there is no such chat."""
+    own = select(attempts.c.id).where(attempts.c.chat_id == chat_id)
+    async with begin_read(engine) as connection:
+        found = await _fetch(connection, select(chats).where(chats.c.id == chat_id))
+        if not found:
+            return None
+        return StoredChat(
+            chat=found[0],
+            turns=await _fetch(connection, select(turns).where(turns.c.chat_id == chat_id).order_by(turns.c.number)),
+            attempts=await _fetch(
+                connection, select(attempts).where(attempts.c.chat_id == chat_id).order_by(attempts.c.id)
+            ),
+            messages=await _fetch(
+                connection, select(messages).where(messages.c.chat_id == chat_id).order_by(messages.c.id)
+            ),
+            queue=await _fetch(connection, select(queue).where(queue.c.chat_id == chat_id).order_by(queue.c.position)),
+            events=await _fetch(connection, select(events).where(events.c.chat_id == chat_id).order_by(events.c.seq)),
+            journal=await _fetch(
+                connection,
+                select(journal).where(journal.c.attempt_id.in_(own)).order_by(journal.c.attempt_id, journal.c.n),
+            ),
+        )
+
+
+async def _fetch(connection: AsyncConnection, query: Select[Any]) -> Rows:
+    rows: Rows = (await connection.execute(query)).all()
+    return rows
+
+
+def find_faults(stored: StoredChat) -> list[str]:
+    """Which promises these rows break. Empty if the chat is whole."""
+    checks = (_check_numbers, _check_work, _check_journal, _check_replies, _check_events, _check_path)
+    return [fault for check in checks for fault in check(stored)]
+
+
+def _check_numbers(stored: StoredChat) -> Iterator[str]:
+    numbers = [row.seq for row in stored.events]
+    if numbers != list(range(1, stored.chat.seq + 1)):
+        yield f"the events are numbered {numbers}, and the chat says {stored.chat.seq}"
+
+
+def _check_work(stored: StoredChat) -> Iterator[str]:
+    status = stored.chat.status
+    open_turns = [row.id for row in stored.turns if row.ended_at is None]
+    open_attempts = [row for row in stored.attempts if row.ended_at is None]
+    if len(open_turns) != (status in {*_BUSY, "requires_action"}):
+        yield f"{len(open_turns)} turns are open while the chat is {status}"
+    if len(open_attempts) > (status in _BUSY):
+        yield f"{len(open_attempts)} attempts are open while the chat is {status}"
+    for row in open_attempts:
+        if row.turn_id not in open_turns:
+            yield f"attempt {row.id} is open in a turn that has ended"
+        if row.epoch != stored.chat.epoch:
+            yield f"attempt {row.id} is open under epoch {row.epoch}, and the chat is at {stored.chat.epoch}"
+    if status == "idle" and stored.queue:
+        yield "a waiting chat has a queue"
+
+
+def _check_journal(stored: StoredChat) -> Iterator[str]:
+    for attempt in stored.attempts:
+        numbers = [row.n for row in stored.journal if row.attempt_id == attempt.id]
+        last_n = len(numbers) if attempt.ended_at is None else attempt.last_n
+        if numbers != list(range(1, last_n + 1)):
+            yield f"the journal of attempt {attempt.id} holds {numbers}, and {last_n} should be its last"
+
+
+def _check_replies(stored: StoredChat) -> Iterator[str]:
+    """What an attempt said is in history once if it has ended, and not at all if it runs or was reset."""
+    for attempt in stored.attempts:
+        kept = [decode_blocks(row.blocks) for row in stored.messages if row.attempt_id == attempt.id]
+        blocks = [block for message in kept for block in message]
+        said = assemble(stored.parts_of(attempt.id)) if attempt.outcome not in {None, "reset"} else []
+        if _read_text(blocks) != _read_text(said):
+            yield f"attempt {attempt.id} said {_read_text(said)!r}, and history has {_read_text(blocks)!r}"
+        if _read_call_ids(blocks) != _read_call_ids(said):
+            yield f"attempt {attempt.id} called {_read_call_ids(said)}, and history has {_read_call_ids(blocks)}"
+
+
+def _check_events(stored: StoredChat) -> Iterator[str]:
+    """One event per message and attempt, and one that tells of each attempt's end."""
+    told = {kind: [row.ref for row in stored.events if row.kind == kind] for kind in ("message", "attempt")}
+    if Counter(told["message"]) != Counter(row.id for row in stored.messages):
+        yield "the messages and the events that tell of them differ"
+    if Counter(told["attempt"]) != Counter(row.id for row in stored.attempts):
+        yield "the attempts and the events that tell of their beginning differ"
+    payloads = [msgspec.json.decode(row.payload) for row in stored.events if row.payload is not None]
+    ends = [payload["attempt"] for payload in payloads if "last_n" in payload]
+    if Counter(ends) != Counter(row.id for row in stored.attempts if row.ended_at is not None):
+        yield "the attempts that have ended and the events that tell of it differ"
+
+
+def _check_path(stored: StoredChat) -> Iterator[str]:
+    path = [message for message in stored.path if message.role != "notice" and message.visibility != "people"]
+    if stored.chat.status != "requires_action":
+        for provider in PROVIDERS:
+            for fault in check_legality(build_prompt(path, provider=provider), provider=provider):
+                yield f"{provider} would refuse the path: {fault}"
+    for at, message in enumerate(path):
+        if message.role == "assistant":
+            calls, results = _read_call_ids(message.blocks), list(takewhile(_is_of_tools, path[at + 1 :]))
+            answers = [call_id for result in results for call_id in _read_answered_ids(result.blocks)]
+            is_at_the_end = at + 1 + len(results) == len(path) and stored.chat.status not in _BUSY
+            unanswered = set() if is_at_the_end else set(calls) - set(answers)
+            if unanswered or len(set(answers)) < len(answers) or not set(answers) <= set(calls):
+                yield f"message {message.id} calls {calls}, and what follows it answers {answers}"
+
+
+def _is_of_tools(message: Message) -> bool:
+    return message.role == "tool"
+
+
+def _read_text(blocks: Sequence[Block]) -> str:
+    return "".join(block.text for block in blocks if isinstance(block, Text))
+
+
+def _read_call_ids(blocks: Sequence[Block]) -> list[str]:
+    return [block.id for block in blocks if isinstance(block, ToolCall) and not block.provider_executed]
+
+
+def _read_answered_ids(blocks: Sequence[Block]) -> list[str]:
+    return [block.call_id for block in blocks if isinstance(block, ToolResult) and not block.provider_executed]

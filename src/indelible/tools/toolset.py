@@ -1,0 +1,118 @@
+"""Which tools there are in a turn, and what becomes of each call the model makes.
+
+Pure rules. The model may call anything, so every call gets a verdict: it is run here, it is the
+client's to run, or it is answered with an error that the model can read and learn from. Nothing a
+model writes can abort a step.
+
+`active` is a whitelist for advertising *and* executing; empty means all. Tools that the provider
+runs are always advertised. An exclusive tool is called alone or not at all: together with any other
+call that is not the provider's, none runs.
+
+Must stay true (tests/tools/test_toolset.py). Running what is to be run is run.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from indelible.content import ToolCall, ToolSpec
+from indelible.tools.schema import parse_arguments
+from indelible.tools.tool import BadArguments, Tool, tool
+
+AnyTool = Tool | ToolSpec | Callable[..., Any]
+"""A tool; or, for `tools`, a typed function that becomes one, or the spec of a provider's own tool."""
+
+
+class RunHere(NamedTuple):
+    call: ToolCall
+    tool: Tool
+
+
+class DeferToClient(NamedTuple):
+    call: ToolCall
+
+
+class RejectCall(NamedTuple):
+    """The call is not run; this is what the model is told."""
+
+    call: ToolCall
+    text: str
+
+
+ToolPlan = RunHere | DeferToClient | RejectCall
+
+
+class Toolset:
+    def __init__(
+        self,
+        tools: Iterable[AnyTool] = (),
+        *,
+        active: Iterable[str | AnyTool] = (),
+        client: Iterable[str | AnyTool] = (),
+        exclusive: Iterable[str | AnyTool] = (),
+    ) -> None:
+        client = list(client)
+        self._client = {name_of(given) for given in client}
+        self._active = {name_of(given) for given in active}
+        self._tools: dict[str, Tool] = {}
+        self._specs: dict[str, ToolSpec] = {}
+        for given in [*tools, *(given for given in client if not isinstance(given, str))]:
+            self._add(given)
+        self._exclusive = {name_of(given) for given in exclusive}
+        self._exclusive |= {name for name, known in self._tools.items() if known.exclusive}
+
+    def _add(self, given: AnyTool) -> None:
+        if isinstance(given, ToolSpec):
+            spec = given
+        else:
+            made = given if isinstance(given, Tool) else tool(given)
+            spec = made.spec
+            self._tools[made.name] = made
+        if self._specs.get(spec.name, spec) != spec:
+            raise ValueError(f"There are two tools named {spec.name!r}. Give one of them another name.")
+        self._specs[spec.name] = spec
+
+    @property
+    def advertised(self) -> list[ToolSpec]:
+        return [spec for spec in self._specs.values() if spec.provider_executed or self._is_active(spec.name)]
+
+    def plan(self, calls: Sequence[ToolCall], is_whole: Callable[[ToolCall], bool]) -> list[ToolPlan]:
+        """A verdict for each local call of a step, in order."""
+        alone = next((call.name for call in calls if call.name in self._exclusive), None)
+        if alone is not None and len(calls) > 1:
+            text = f"Not run: {alone} must be called alone. None of these calls was run; call {alone} by itself."
+            return [RejectCall(call, text) for call in calls]
+        return [self._judge(call, whole=is_whole(call)) for call in calls]
+
+    def _judge(self, call: ToolCall, *, whole: bool) -> ToolPlan:
+        if not whole:
+            return RejectCall(call, "Not run: the arguments were cut off before their end.")
+        if call.name not in self._client and call.name not in self._tools:
+            return RejectCall(call, f"There is no tool named {call.name!r}. {self._say_available()}")
+        if not self._is_active(call.name):
+            return RejectCall(call, f"The tool {call.name} is not available now. {self._say_available()}")
+        try:
+            parse_arguments(call.arguments)
+        except BadArguments as error:
+            return RejectCall(call, str(error))
+        return DeferToClient(call) if call.name in self._client else RunHere(call, self._tools[call.name])
+
+    def label(self, name: str) -> str:
+        """The name for metrics: a model may invent names, and they must not become labels."""
+        return name if name in self._specs or name in self._client else "unknown"
+
+    def _is_active(self, name: str) -> bool:
+        return not self._active or name in self._active
+
+    def _say_available(self) -> str:
+        names = sorted({*self._tools, *self._client} & (self._active or {*self._tools, *self._client}))
+        return f"Available: {', '.join(names)}." if names else "There are no tools."
+
+
+def name_of(given: str | AnyTool) -> str:
+    if isinstance(given, str):
+        return given
+    if isinstance(given, Tool | ToolSpec):
+        return given.name
+    return given.__name__

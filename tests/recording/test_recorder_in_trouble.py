@@ -1,0 +1,402 @@
+"""Whatever goes wrong in recording, no reply is harmed, delayed or changed, and what is lost is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import count
+from typing import Any
+
+import pytest
+from tests.recording.answers import JSON, Answer, read_all
+from tests.recording.studio import Studio, count_drops, open_studio, say, tell
+from tests.worker.workshop import Workshop
+
+from indelible.app.chat import Chat
+from indelible.clock import SystemClock
+from indelible.errors import StoreFailed
+from indelible.ids import new_id
+from indelible.models.http.recording_hook import HttpRequest, recording
+from indelible.recording.body import NOT_REDACTED, Kept, RecordedBody
+from indelible.recording.exchange_log import ExchangeRecord
+from indelible.recording.recorder import MAX_WAITING, MAX_WAITING_BYTES, MAX_WAITING_SMALL, DebugRecorder
+from indelible.recording.run import MAX_HELD_BYTES, RecordedRun
+from indelible.recording.storage.protocol import Record, RecordStore, RunRecord, StepRecord
+from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
+from indelible.testing import ManualClock
+from indelible.testing.provider.faults import Status
+
+WELL = ("turn", "completed", [(1, "completed", [(1, "completed", 200)])])
+
+
+class Troubled:
+    """Stands before the records. Until `healed`, writing does as it is told: it waits, if it is not told to raise."""
+
+    def __init__(self, records: RecordStore, error: Exception | None = None) -> None:
+        self.healed = asyncio.Event()
+        self.asked = asyncio.Event()
+        self._records = records
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._records, name)
+
+    async def write(self, records: Sequence[Record]) -> int:
+        await self._suffer()
+        return await self._records.write(records)
+
+    async def close_earlier(self, begun: Mapping[str, str], *, lease_timeout_s: float) -> int:
+        await self._suffer()
+        return await self._records.close_earlier(begun, lease_timeout_s=lease_timeout_s)
+
+    async def _suffer(self) -> None:
+        self.asked.set()
+        if self._error is None:
+            await self.healed.wait()
+        elif not self.healed.is_set():
+            raise self._error
+
+
+class Impatient(SystemClock):
+    """Does not sleep between two tries."""
+
+    async def sleep(self, delay_s: float) -> None:
+        await asyncio.sleep(0)
+
+
+# --- the database ---
+
+
+@pytest.mark.parametrize("error", [DatabaseUnreachable("It is away."), DatabaseUnusable("The disk is full.")])
+async def test_a_database_that_is_away_costs_nothing_and_is_told_everything_when_it_is_back(
+    workshop: Workshop, error: StoreFailed
+) -> None:
+    async with open_studio(workshop, [say("One."), say("Two.")], [Status(529)]) as studio:
+        records = Troubled(studio.records, error)
+        await studio.hire(records=records, clock=Impatient())
+        chat = await studio.create(None)
+        assert (await chat.send("1")).text == "One."
+        assert (await chat.send("2")).text == "Two."
+        await records.asked.wait()
+        assert await studio.load(chat) == []
+        records.healed.set()
+        runs = await studio.until_ended(chat, 2)
+    tries = [(1, "completed", 529), (2, "completed", 200)]
+    assert [tell(run) for run in runs] == [("turn", "completed", [(1, "completed", tries)]), WELL]
+    assert count_drops(studio.metrics) == 0
+
+
+async def test_a_write_that_hangs_holds_nobody_up_and_leaving_waits_for_it_only_for_a_moment(
+    workshop: Workshop,
+) -> None:
+    clock = ManualClock()
+    async with open_studio(workshop, [say("One."), say("Two.")]) as studio:
+        records = Troubled(studio.records)
+        hired = await studio.hire(records=records, clock=clock)
+        chat = await studio.create(None)
+        assert (await chat.send("1")).text == "One."
+        assert (await chat.send("2")).text == "Two."
+        recorder = studio.recorders[hired.worker.id]
+        await clock.advance(1)
+        await records.asked.wait()
+        leaving = asyncio.create_task(recorder.drain())
+        await clock.wait_for_timer()
+        await clock.advance(1.9)
+        assert not leaving.done()
+        await clock.advance(0.2)
+        await leaving
+        records.healed.set()
+        await recorder.drain()
+        assert [tell(run) for run in await studio.until_ended(chat, 2)] == [WELL, WELL]
+
+
+@pytest.mark.parametrize("error", [ValueError("sk-canarycanary"), StoreFailed("It could not do what it was asked.")])
+async def test_what_the_database_refuses_is_dropped_and_counted_and_the_next_run_is_recorded(
+    workshop: Workshop, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_studio(workshop, [say("One."), say("Two.")]) as studio:
+        records = Troubled(studio.records, error)
+        await studio.hire(records=records)
+        chat = await studio.create(None)
+        assert (await chat.send("1")).text == "One."
+        assert await studio.load_drained(chat) == []
+        assert count_drops(studio.metrics) >= 1
+        records.healed.set()
+        assert (await chat.send("2")).text == "Two."
+        (run,) = await studio.until_ended(chat)
+    assert tell(run) == WELL
+    assert "Debug records could not be written" in caplog.text
+    assert "canary" not in caplog.text
+
+
+class Unforgiving(Troubled):
+    """Ends nothing that others left."""
+
+    async def write(self, records: Sequence[Record]) -> int:
+        return await self._records.write(records)
+
+
+async def test_what_is_written_is_not_counted_as_dropped_because_others_could_not_be_ended(workshop: Workshop) -> None:
+    async with open_studio(workshop, [say("One.")]) as studio:
+        records = Unforgiving(studio.records, ValueError("no"))
+        await studio.hire(records=records)
+        chat = await studio.create()
+        (run,) = await studio.until_ended(chat)
+    assert tell(run) == WELL
+    assert records.asked.is_set()
+    assert count_drops(studio.metrics) == 0
+
+
+async def test_tools_that_keep_every_thread_busy_keep_no_record_from_being_written(workshop: Workshop) -> None:
+    loop = asyncio.get_running_loop()
+    is_over = threading.Event()
+    busy = [loop.run_in_executor(None, is_over.wait) for _ in range(64)]
+    try:
+        async with open_studio(workshop, [say("One.")]) as studio:
+            await studio.hire()
+            (run,) = await studio.until_ended(await studio.create())
+    finally:
+        is_over.set()
+        await asyncio.gather(*busy)
+    assert tell(run) == WELL
+
+
+# --- too much ---
+
+
+def begin_exchange(run: RecordedRun, body: bytes, answer: Answer) -> Any:
+    request = HttpRequest(url="https://provider.test/v1", headers={"content-type": JSON}, body=body)
+    seen = run.begin(request)
+    assert seen is not None
+    return seen.wrap(answer)
+
+
+async def exchange(run: RecordedRun, body: bytes = b"{}") -> None:
+    await read_all(begin_exchange(run, body, Answer(body)))
+
+
+def record(studio: Studio, chat: Chat) -> RecordedRun:
+    ((worker_id, recorder),) = studio.recorders.items()
+    return recorder.record(chat_id=chat.id, turn_id=None, kind="turn", model=None, worker_id=worker_id)
+
+
+async def test_a_full_queue_drops_exchanges_counts_them_and_keeps_the_end_of_the_run(workshop: Workshop) -> None:
+    told = MAX_WAITING + 100
+    async with open_studio(workshop, []) as studio:
+        records = Troubled(studio.records)
+        await studio.hire(records=records)
+        chat = await studio.create(None)
+        with record(studio, chat) as run:
+            run.begin_step(1)
+            await records.asked.wait()
+            for _ in range(told):
+                await exchange(run)
+            run.end("completed")
+        drops = count_drops(studio.metrics)
+        records.healed.set()
+        (found,) = await studio.until_ended(chat)
+    (step,) = found.steps
+    assert (found.status, step.status) == ("completed", "completed")
+    assert drops == 100
+    assert len(step.attempts) == told - drops == count_drops(studio.metrics) + MAX_WAITING - 100
+
+
+async def test_runs_that_nobody_can_write_fill_the_queue_at_last(workshop: Workshop) -> None:
+    async with open_studio(workshop, []) as studio:
+        records = Troubled(studio.records)
+        await studio.hire(records=records)
+        chat = await studio.create(None)
+        with record(studio, chat):
+            await records.asked.wait()
+        for _ in range(MAX_WAITING_SMALL // 2):
+            with record(studio, chat):
+                pass
+        drops = count_drops(studio.metrics)
+    assert drops == 1
+
+
+async def test_large_bodies_fill_the_queue_sooner(workshop: Workshop) -> None:
+    body = b'{"a": "' + b"x" * 200_000 + b'"}'
+    async with open_studio(workshop, []) as studio:
+        records = Troubled(studio.records)
+        await studio.hire(records=records)
+        chat = await studio.create(None)
+        with record(studio, chat) as run:
+            run.begin_step(1)
+            await records.asked.wait()
+            fitting = MAX_WAITING_BYTES // (2 * len(body))
+            for _ in range(fitting + 10):
+                await exchange(run, body)
+        assert count_drops(studio.metrics) == 10
+
+
+async def test_with_errors_what_is_held_back_does_not_fill_the_queue(workshop: Workshop) -> None:
+    async with open_studio(workshop, []) as studio:
+        await studio.hire("errors")
+        chat = await studio.create(None)
+        with record(studio, chat) as run:
+            run.begin_step(1)
+            for _ in range(MAX_WAITING + 10):
+                await exchange(run)
+            run.end("completed")
+        assert await studio.load_drained(chat) == []
+        assert count_drops(studio.metrics) == 0
+
+
+async def test_with_errors_what_is_held_back_is_bounded_over_all_runs(workshop: Workshop) -> None:
+    body = b'{"a": "' + b"x" * (MAX_HELD_BYTES // 4) + b'"}'
+    async with open_studio(workshop, []) as studio:
+        await studio.hire("errors")
+        ((_, recorder),) = studio.recorders.items()
+        chat = await studio.create(None)
+        with record(studio, chat) as one, record(studio, chat) as other:
+            one.begin_step(1)
+            other.begin_step(1)
+            for run in (one, other, one, other):
+                await read_all(begin_exchange(run, body, Answer(b"data: {}\n\n")))
+            assert 0 < recorder.held_bytes <= MAX_HELD_BYTES
+            assert count_drops(studio.metrics) >= 1
+            one.end("completed")
+            other.end("completed")
+        assert recorder.held_bytes == 0
+
+
+# --- the recorder itself ---
+
+
+async def test_a_run_that_is_off_hides_the_recorder_around_it(workshop: Workshop) -> None:
+    """A tool may open chats of its own."""
+    async with open_studio(workshop, []) as studio:
+        await studio.hire()
+        ((worker_id, recorder),) = studio.recorders.items()
+        chat = await studio.create(None)
+        with record(studio, chat) as run:
+            off = recorder.record(
+                chat_id=chat.id, turn_id=None, kind="turn", model=None, worker_id=worker_id, mode="off"
+            )
+            with off:
+                assert recording.get() is None
+            assert recording.get() is run
+
+
+async def test_a_run_may_be_left_in_another_context_than_it_was_entered_in(workshop: Workshop) -> None:
+    async with open_studio(workshop, []) as studio:
+        await studio.hire()
+        chat = await studio.create(None)
+        run = record(studio, chat)
+
+        async def enter() -> None:
+            run.__enter__()
+
+        await asyncio.create_task(enter())
+        run.__exit__(None, None, None)
+        (found,) = await studio.until_ended(chat)
+    assert found.status == "interrupted"
+
+
+def test_a_run_that_outlives_its_event_loop_raises_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def begin() -> RecordedRun:
+        nobody: Any = None
+        recorder = DebugRecorder(nobody, mode="all", kept_s=1, lease_timeout_s=1, clock=SystemClock())
+        run = recorder.record(chat_id="c", turn_id=None, kind="turn", model=None, worker_id="w")
+        run.__enter__()
+        run.begin_step(1)
+        return run
+
+    run = asyncio.run(begin())
+    run.end_step("completed")
+    run.__exit__(None, None, None)
+    assert "recorded no further" in caplog.text
+
+
+class Breaking(SystemClock):
+    """Breaks when it is asked for the time for the `at`-th time."""
+
+    def __init__(self, at: int) -> None:
+        self.asked = count(1)
+        self.broke = False
+        self._at = at
+
+    def now(self) -> datetime:
+        if next(self.asked) == self._at:
+            self.broke = True
+            raise ZeroDivisionError
+        return super().now()
+
+
+class Uncountable:
+    def exchange_dropped(self) -> None:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("mode", ["errors", "all"])
+@pytest.mark.parametrize("metrics", [None, Uncountable()], ids=["counted", "uncountable"])
+async def test_a_recorder_that_breaks_anywhere_harms_no_reply_and_is_counted(
+    workshop: Workshop, mode: Any, metrics: Uncountable | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The recorder's own clock breaks at its first call, at its second, and so on, until it is not asked so often."""
+    for at in count(1):
+        clock = Breaking(at)
+        async with open_studio(workshop, [say("Fine.")], [Status(529)]) as studio:
+            hired = await studio.hire(mode, clock=clock, metrics=metrics)
+            chat = await studio.create(None)
+            assert (await chat.send("Hello")).text == "Fine."
+            await studio.load_drained(chat)
+            await workshop.dismiss(hired)
+        if not clock.broke:
+            break
+        assert metrics is not None or count_drops(studio.metrics) >= 1 or "cleaning up debug records" in caplog.text
+        caplog.clear()
+    assert at > 5
+
+
+def make_attempt(body: RecordedBody) -> ExchangeRecord:
+    now = SystemClock().now()
+    fields: dict[str, Any] = {"number": 1, "status": "completed", "error": None, "method": "POST", "url": ""}
+    fields |= {"request_headers": {}, "response_headers": {}, "status_code": 200, "request": body, "response": body}
+    return ExchangeRecord(**fields, started_at=now, answered_at=now, ended_at=now)
+
+
+async def test_a_body_that_can_not_be_redacted_is_not_kept_and_the_rest_is(workshop: Workshop) -> None:
+    no_bytes: Any = "sk-canarycanary"
+    bugs: list[Exception] = []
+    async with open_studio(workshop, []) as studio:
+        await studio.hire()
+        chat = await studio.create(None)
+        ((worker_id, recorder),) = studio.recorders.items()
+        now = SystemClock().now()
+        run_id = new_id("run")
+        known: dict[str, Any] = {"status": "in_progress", "started_at": now}
+        recorder.put(RunRecord(id=run_id, chat_id=chat.id, turn_id=None, kind="turn", worker_id=worker_id, **known))
+        step = StepRecord(run_id=run_id, step=1, **known)
+        recorder.put(step)
+        recorder.put((step, make_attempt(RecordedBody(Kept(no_bytes, b"", 0), {}, on_bug=bugs.append))))
+        (run,) = await studio.until(chat, lambda runs: bool(runs and runs[0].steps and runs[0].steps[0].attempts))
+    (attempt,) = run.steps[0].attempts
+    assert (attempt.request_body, attempt.response_body) == (NOT_REDACTED, NOT_REDACTED)
+    assert len(bugs) == 1
+
+
+# --- threads ---
+
+
+def run_in_loops(jobs: Iterator[Callable[[], Any]]) -> None:
+    for job in jobs:
+        asyncio.run(job())
+
+
+async def test_exchanges_may_happen_in_other_threads(workshop: Workshop) -> None:
+    async with open_studio(workshop, []) as studio:
+        await studio.hire()
+        chat = await studio.create(None)
+        with record(studio, chat) as run:
+            run.begin_step(1)
+            jobs = [iter([lambda: exchange(run)] * 25) for _ in range(4)]
+            await asyncio.gather(*(asyncio.to_thread(run_in_loops, job) for job in jobs))
+            await asyncio.sleep(0)
+            run.end("completed")
+        (found,) = await studio.until_ended(chat)
+    assert [attempt.number for attempt in found.steps[0].attempts] == list(range(1, 101))
+    assert count_drops(studio.metrics) == 0

@@ -1,0 +1,75 @@
+"""One working process per SQLite file (R12), with real processes and `kill -9`."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from indelible.store.database.errors import DatabaseUnusable
+from indelible.store.database.file_lock import exclusive_file_lock
+
+HOLD = """
+import sys
+from indelible.store.database.file_lock import exclusive_file_lock
+with exclusive_file_lock(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def start_holder(database: Path) -> subprocess.Popen[str]:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(database)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    return holder
+
+
+def test_a_second_process_is_told_who_has_the_file_and_gets_it_after_kill_9(tmp_path: Path) -> None:
+    database = tmp_path / "chats.db"
+    with start_holder(database) as holder:
+        told = rf"in use by another server or worker \(process {holder.pid}\)"
+        with pytest.raises(DatabaseUnusable, match=told), exclusive_file_lock(database):
+            pytest.fail("two processes held one file")
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+    with exclusive_file_lock(database):
+        pass
+
+
+def test_who_leaves_in_order_leaves_it_free(tmp_path: Path) -> None:
+    database = tmp_path / "chats.db"
+    for _ in range(2):
+        with exclusive_file_lock(database):
+            pass
+
+
+@pytest.mark.parametrize("linked", ["file", "directory"])
+def test_a_file_is_the_same_by_whatever_name_it_is_called(tmp_path: Path, linked: str) -> None:
+    database = tmp_path / "real" / "chats.db"
+    database.parent.mkdir()
+    other = tmp_path / "other"
+    other.symlink_to(database if linked == "file" else database.parent)
+    name = other if linked == "file" else other / "chats.db"
+    for first, second in ((database, name), (name, database)):
+        with exclusive_file_lock(first), pytest.raises(DatabaseUnusable, match="in use"), exclusive_file_lock(second):
+            pytest.fail("one file was held twice")
+
+
+def test_a_file_that_cannot_be_locked_is_named(tmp_path: Path) -> None:
+    database = tmp_path / "missing" / "chats.db"
+    with pytest.raises(DatabaseUnusable) as caught, exclusive_file_lock(database):
+        pytest.fail("there is nothing to hold")
+    assert str(caught.value) == (
+        f"{database} cannot be locked: No such file or directory. Name a file that can be written."
+    )
+
+
+def test_postgresql_carries_several() -> None:
+    with exclusive_file_lock("postgresql://host/chats"), exclusive_file_lock("postgresql://host/chats"):
+        pass

@@ -1,0 +1,136 @@
+"""What a user typed is safe, once: idempotency keys and limits on both databases (SPEC 3.3, 3.5, P9)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import func, insert, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from indelible.content import Text
+from indelible.errors import Invalid, NotAllowed, NotFound, TooLarge, TooMany
+from indelible.machine.commands import Create, Delete, Interrupt, Retry, Send
+from indelible.store.commands.idempotency import Request, StoredResponse, forget_expired
+from indelible.store.database.engine import begin_read, begin_write
+from indelible.store.database.tables import events, idempotency_keys, messages, queue, users
+from indelible.store.protocol import Outcome, Words
+from indelible.store.sql_store import SqlStore, StoreLimits
+
+NOW = datetime(2026, 11, 15, tzinfo=UTC)
+SEND = Request(user_id="user_1", key="k1", route="POST /messages", body_hash=b"1")
+HELLO = Words(blocks=[Text("hello")], author_id="user_1")
+
+
+@pytest.fixture
+async def store(engine: AsyncEngine) -> SqlStore:
+    async with begin_write(engine) as connection:
+        await connection.execute(insert(users).values(id="user_1", name="ada", created_at=NOW))
+    store = SqlStore(engine, limits=StoreLimits(queued=2, message_bytes=1000))
+    await store.execute("chat_1", Create(with_message=True), Words(owner_id="user_1", blocks=[Text("hi")]))
+    return store
+
+
+def answer(outcome: Outcome) -> StoredResponse:
+    return StoredResponse(202, f'{{"queued":"{outcome.queued_id}"}}'.encode())
+
+
+async def count(engine: AsyncEngine, table: object) -> int:
+    async with begin_read(engine) as connection:
+        return int((await connection.execute(select(func.count()).select_from(table))).scalar_one())  # type: ignore[arg-type]
+
+
+async def test_the_same_request_again_gets_the_same_answer_and_sends_nothing(
+    store: SqlStore, engine: AsyncEngine
+) -> None:
+    first = await store.execute_once(SEND, "chat_1", Send(), HELLO, answer=answer)
+    again = await store.execute_once(SEND, "chat_1", Send(), HELLO, answer=answer)
+    assert first == again
+    assert await count(engine, queue) == 1
+
+
+async def test_many_at_once_send_once_and_all_get_the_one_answer(store: SqlStore, engine: AsyncEngine) -> None:
+    answers = await asyncio.gather(
+        *(store.execute_once(SEND, "chat_1", Send(), HELLO, answer=answer) for _ in range(8))
+    )
+    assert len(set(answers)) == 1
+    assert await count(engine, queue) == 1
+
+
+@pytest.mark.parametrize("other", [SEND._replace(body_hash=b"2"), SEND._replace(route="POST /other")])
+async def test_the_same_key_for_something_else_is_refused(store: SqlStore, engine: AsyncEngine, other: Request) -> None:
+    await store.execute_once(SEND, "chat_1", Send(), HELLO, answer=answer)
+    with pytest.raises(Invalid, match="used for another request"):
+        await store.execute_once(other, "chat_1", Send(), HELLO, answer=answer)
+    assert await count(engine, queue) == 1
+
+
+async def test_a_refused_command_leaves_no_key_behind(store: SqlStore, engine: AsyncEngine) -> None:
+    with pytest.raises(NotAllowed):
+        await store.execute_once(SEND, "chat_1", Retry(), answer=answer)
+    assert await count(engine, idempotency_keys) == 0
+
+
+async def test_the_answer_goes_with_the_chat_that_it_tells_of(store: SqlStore, engine: AsyncEngine) -> None:
+    """P10: an answer may quote the chat, so nothing of it is left when the chat is deleted."""
+    await store.execute("chat_2", Create(), Words(owner_id="user_1"))
+    other = SEND._replace(key="k2")
+    await store.execute_once(SEND, "chat_1", Send(), HELLO, answer=answer)
+    await store.execute_once(other, "chat_2", Send(), HELLO, answer=answer)
+    await store.execute("chat_1", Delete())
+    async with begin_read(engine) as connection:
+        assert (await connection.execute(select(idempotency_keys.c.key))).scalars().all() == ["k2"]
+    with pytest.raises(NotFound):
+        await store.execute_once(SEND, "chat_1", Send(), HELLO, answer=answer)
+
+
+async def test_a_chat_that_is_made_or_deleted_for_a_request_is_so_once(store: SqlStore, engine: AsyncEngine) -> None:
+    make, drop = SEND._replace(key="make"), SEND._replace(key="drop")
+    words = Words(owner_id="user_1", blocks=[Text("hi")])
+    for _ in range(2):
+        await store.execute_once(make, "chat_2", Create(with_message=True), words, answer=answer)
+    assert len(await store.path("chat_2")) == 1
+    answers = [await store.execute_once(drop, "chat_2", Delete(), answer=answer) for _ in range(2)]
+    assert len(set(answers)) == 1, "the answer to a deletion has no chat left to go with"
+    with pytest.raises(NotFound):
+        await store.path("chat_2")
+
+
+async def test_an_answer_is_kept_also_if_there_was_nothing_to_do(store: SqlStore, engine: AsyncEngine) -> None:
+    for _ in range(2):
+        given = await store.execute_once(
+            SEND,
+            "chat_1",
+            Interrupt(turn_id="turn of yesterday"),
+            answer=lambda outcome: StoredResponse(200, b"nothing"),
+        )
+        assert given == StoredResponse(200, b"nothing")
+    assert await count(engine, idempotency_keys) == 1
+
+
+async def test_keys_are_kept_for_a_day(store: SqlStore, engine: AsyncEngine) -> None:
+    await store.execute_once(SEND, "chat_1", Send(), HELLO, answer=answer)
+    for hours, left in ((23, 1), (25, 0)):
+        async with begin_write(engine) as connection:
+            await forget_expired(connection, datetime.now(UTC) + timedelta(hours=hours))
+        assert await count(engine, idempotency_keys) == left
+
+
+async def test_a_full_queue_and_a_message_that_is_too_large_are_refused_and_change_nothing(
+    store: SqlStore, engine: AsyncEngine
+) -> None:
+    for _ in range(2):
+        await store.execute("chat_1", Send(), HELLO)
+    before = [await count(engine, table) for table in (queue, messages, events)]
+    with pytest.raises(TooMany, match="2 messages wait already"):
+        await store.execute("chat_1", Send(), HELLO)
+    with pytest.raises(TooLarge, match="1,000 bytes at most"):
+        await store.execute("chat_1", Send(), Words(blocks=[Text("x" * 2000)], author_id="user_1"))
+    assert [await count(engine, table) for table in (queue, messages, events)] == before
+
+
+async def test_a_message_without_an_author_is_the_owners(store: SqlStore, engine: AsyncEngine) -> None:
+    await store.execute("chat_1", Send(), Words(blocks=[Text("hello")]))
+    async with begin_read(engine) as connection:
+        assert (await connection.execute(select(queue.c.author_id))).scalar_one() == "user_1"

@@ -1,0 +1,226 @@
+"""Workers on both databases: who is alive, and who gets which chat (R2), fairly between users (DESIGN §7)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import insert, select, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from indelible.content import Text
+from indelible.errors import LeaseLost, NotAllowed
+from indelible.machine.commands import Acquire, Create, Interrupt, Release, StartAttempt
+from indelible.store.database.engine import begin_read, begin_write
+from indelible.store.database.tables import chats, users, workers
+from indelible.store.protocol import Words
+from indelible.store.queries.leases import beat, find_candidates, retire
+from indelible.store.sql_store import SqlStore
+
+LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
+NEVER_S = 3600.0
+"""Longer than any test: who has just beaten is alive until its end, and only who `let_die` is about is dead."""
+
+
+@pytest.fixture
+async def store(engine: AsyncEngine) -> SqlStore:
+    async with begin_write(engine) as connection:
+        await connection.execute(insert(users).values(id="user_1", name="ada", created_at=LONG_AGO))
+    return SqlStore(engine, lease_timeout_s=NEVER_S)
+
+
+async def run_chats(store: SqlStore, *names: str, owner_id: str = "user_1") -> None:
+    for name in names:
+        await store.execute(name, Create(with_message=True), Words(owner_id=owner_id, blocks=[Text("hi")]))
+
+
+async def hold(store: SqlStore, *names: str, worker_id: str = "worker_x") -> None:
+    """A live worker works on these."""
+    await store.beat(worker_id)
+    for name in names:
+        await store.execute(name, Acquire(worker_id=worker_id))
+
+
+async def find(store: SqlStore, engine: AsyncEngine, *, per_user: int | None = None, limit: int = 99) -> list[str]:
+    return await find_candidates(
+        engine, "worker_me", lease_timeout_s=store.lease_timeout_s, limit=limit, per_user=per_user
+    )
+
+
+async def let_die(engine: AsyncEngine, worker_id: str) -> None:
+    async with begin_write(engine) as connection:
+        await connection.execute(update(workers).where(workers.c.id == worker_id).values(heartbeat_at=LONG_AGO))
+
+
+async def test_the_oldest_chats_are_taken_first_and_no_more_than_asked(store: SqlStore, engine: AsyncEngine) -> None:
+    await run_chats(store, "chat_1", "chat_2", "chat_3")
+    await beat(engine, "worker_a")
+    taken = await store.acquire("worker_a", limit=2)
+    assert [outcome.chat_id for outcome in taken] == ["chat_1", "chat_2"]
+    assert [outcome.epoch for outcome in taken] == [1, 1]
+
+
+async def test_an_interrupted_chat_comes_before_running_ones(store: SqlStore, engine: AsyncEngine) -> None:
+    await run_chats(store, "chat_1", "chat_2")
+    await beat(engine, "worker_a")
+    await store.execute("chat_2", Acquire(worker_id="worker_a"))
+    await store.execute("chat_2", Interrupt())
+    await let_die(engine, "worker_a")
+    await beat(engine, "worker_b")
+    taken = await store.acquire("worker_b", limit=1)
+    assert [outcome.chat_id for outcome in taken] == ["chat_2"]
+
+
+async def test_a_chat_of_a_live_worker_is_not_handed_out_and_one_of_a_dead_worker_is(
+    store: SqlStore, engine: AsyncEngine
+) -> None:
+    await run_chats(store, "chat_1")
+    for worker in ("worker_a", "worker_b"):
+        await beat(engine, worker)
+    (held,) = await store.acquire("worker_a", limit=9)
+    assert await store.acquire("worker_b", limit=9) == []
+    with pytest.raises(NotAllowed):
+        await store.execute("chat_1", Acquire(worker_id="worker_b"))
+    await let_die(engine, "worker_a")
+    (taken,) = await store.acquire("worker_b", limit=9)
+    assert taken.epoch == held.epoch + 1
+    assert held.turn_id is not None
+    with pytest.raises(LeaseLost):
+        await store.execute("chat_1", StartAttempt(epoch=held.epoch, turn_id=held.turn_id))
+
+
+async def test_a_candidate_that_came_alive_again_is_judged_anew_under_the_lock(
+    store: SqlStore, engine: AsyncEngine
+) -> None:
+    """The candidates are a hint: between choosing and locking, the holder's heartbeat comes through."""
+    await run_chats(store, "chat_1")
+    await beat(engine, "worker_a")
+    await store.acquire("worker_a", limit=1)
+    await let_die(engine, "worker_a")
+    assert await find_candidates(engine, "worker_me", lease_timeout_s=store.lease_timeout_s, limit=9) == ["chat_1"]
+    await beat(engine, "worker_a")
+    with pytest.raises(NotAllowed):
+        await store.execute("chat_1", Acquire(worker_id="worker_b"))
+
+
+async def test_a_retired_worker_hands_over_at_once(store: SqlStore, engine: AsyncEngine) -> None:
+    await run_chats(store, "chat_1", "chat_2")
+    await beat(engine, "worker_a")
+    first, _ = await store.acquire("worker_a", limit=2)
+    await store.execute("chat_1", Release(epoch=first.epoch))
+    assert await find_candidates(engine, "worker_me", lease_timeout_s=store.lease_timeout_s, limit=9) == ["chat_1"]
+    await retire(engine, "worker_a")
+    assert await find_candidates(engine, "worker_me", lease_timeout_s=store.lease_timeout_s, limit=9) == [
+        "chat_2",
+        "chat_1",
+    ]
+
+
+async def test_a_heartbeat_moves_on_and_keeps_the_start(store: SqlStore, engine: AsyncEngine) -> None:
+    await beat(engine, "worker_a")
+    await let_die(engine, "worker_a")
+    await beat(engine, "worker_a")
+    async with begin_read(engine) as connection:
+        row = (await connection.execute(select(workers))).one()
+    assert row.heartbeat_at - LONG_AGO > timedelta(days=1)
+    assert row.started_at <= row.heartbeat_at
+
+
+async def test_many_workers_at_once_never_get_the_same_chat(store: SqlStore, engine: AsyncEngine) -> None:
+    names = [f"chat_{number:02}" for number in range(12)]
+    await run_chats(store, *names)
+    rivals = [f"worker_{letter}" for letter in "abcd"]
+    for worker in rivals:
+        await beat(engine, worker)
+    taken: list[str] = []
+    while len(taken) < len(names):
+        rounds = await asyncio.gather(*(store.acquire(worker, limit=4) for worker in rivals))
+        got = [outcome.chat_id for outcomes in rounds for outcome in outcomes]
+        assert got, "nobody got anything although there was something to get"
+        taken += got
+    assert sorted(taken) == names
+    async with begin_read(engine) as connection:
+        epochs = (await connection.execute(select(chats.c.epoch))).scalars().all()
+    assert set(epochs) == {1}
+
+
+async def test_r2_a_chat_that_somebody_has_locked_is_passed_over_and_not_waited_for(
+    store: SqlStore, engine: AsyncEngine
+) -> None:
+    """Only PostgreSQL has row locks; SQLite's writers take turns."""
+    await run_chats(store, "chat_1", "chat_2")
+    await beat(engine, "worker_a")
+    if engine.dialect.name == "sqlite":
+        taken = await store.acquire("worker_a", limit=2)
+        assert [outcome.chat_id for outcome in taken] == ["chat_1", "chat_2"]
+        return
+    async with begin_write(engine) as connection:
+        await connection.execute(select(chats).where(chats.c.id == "chat_1").with_for_update())
+        taken = await store.acquire("worker_a", limit=2)
+    assert [outcome.chat_id for outcome in taken] == ["chat_2"]
+
+
+# --- between users ---
+
+
+@pytest.fixture
+async def crowd(store: SqlStore) -> SqlStore:
+    """One user's three chats are older than the only one of another and the two of a third."""
+    await run_chats(store, "ada_1", "ada_2", "ada_3", owner_id="user_1")
+    await run_chats(store, "bob_1", owner_id=await store.ensure_user("bob"))
+    await run_chats(store, "cyd_1", "cyd_2", owner_id=await store.ensure_user("cyd"))
+    return store
+
+
+async def test_every_users_first_chat_comes_before_anybodys_second(crowd: SqlStore, engine: AsyncEngine) -> None:
+    assert await find(crowd, engine) == ["ada_1", "bob_1", "cyd_1", "ada_2", "cyd_2", "ada_3"]
+    assert await find(crowd, engine, limit=2) == ["ada_1", "bob_1"]
+
+
+async def test_chats_that_are_being_worked_on_count_as_their_users_first(crowd: SqlStore, engine: AsyncEngine) -> None:
+    await hold(crowd, "ada_1", "ada_2")
+    assert await find(crowd, engine) == ["bob_1", "cyd_1", "cyd_2", "ada_3"]
+
+
+async def test_no_user_gets_more_than_the_limit_at_a_time(crowd: SqlStore, engine: AsyncEngine) -> None:
+    assert await find(crowd, engine, per_user=1) == ["ada_1", "bob_1", "cyd_1"]
+    assert await find(crowd, engine, per_user=2) == ["ada_1", "bob_1", "cyd_1", "ada_2", "cyd_2"]
+    await hold(crowd, "ada_3")
+    assert await find(crowd, engine, per_user=1) == ["bob_1", "cyd_1"]
+    await crowd.retire("worker_x")
+    assert await find(crowd, engine, per_user=1) == ["ada_1", "bob_1", "cyd_1"], "a dead worker's chat is nobody's"
+
+
+async def test_what_is_being_stopped_comes_first_and_never_has_to_wait(crowd: SqlStore, engine: AsyncEngine) -> None:
+    await hold(crowd, "ada_3", "cyd_2")
+    for name in ("ada_3", "cyd_2"):
+        await crowd.execute(name, Interrupt())
+    await crowd.retire("worker_x")
+    await hold(crowd, "ada_1", "cyd_1", worker_id="worker_y")
+    assert await find(crowd, engine, per_user=1) == ["ada_3", "cyd_2", "bob_1"]
+
+
+async def test_a_worker_takes_fairly_and_within_the_limit(crowd: SqlStore, engine: AsyncEngine) -> None:
+    await crowd.beat("worker_a")
+    taken = await crowd.acquire("worker_a", limit=9, per_user=1)
+    assert [outcome.chat_id for outcome in taken] == ["ada_1", "bob_1", "cyd_1"]
+    assert await crowd.acquire("worker_a", limit=9, per_user=1) == []
+    more = await crowd.acquire("worker_a", limit=1, per_user=2)
+    assert [outcome.chat_id for outcome in more] == ["ada_2"]
+
+
+async def test_many_workers_at_once_keep_the_limit_of_a_user(crowd: SqlStore, engine: AsyncEngine) -> None:
+    rivals = [f"worker_{letter}" for letter in "abcd"]
+    for worker in rivals:
+        await crowd.beat(worker)
+    for _ in range(3):
+        await asyncio.gather(*(crowd.acquire(worker, limit=9, per_user=1) for worker in rivals))
+        async with begin_read(engine) as connection:
+            held = select(chats.c.id).where(chats.c.holder.is_not(None)).order_by(chats.c.id)
+            assert (await connection.execute(held)).scalars().all() == ["ada_1", "bob_1", "cyd_1"]
+
+
+async def test_chats_that_rest_or_wait_for_an_answer_are_no_candidates(crowd: SqlStore, engine: AsyncEngine) -> None:
+    await crowd.execute("empty", Create(), Words(owner_id="user_1"))
+    assert "empty" not in await find(crowd, engine)

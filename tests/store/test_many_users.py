@@ -1,0 +1,81 @@
+"""Hundreds of users at once beside a running reply: nobody fails, and neither the journal nor the heartbeat starves.
+
+Not judged by the clock. Everything that commits is written down in the order in which it was told, and what counts is
+how many messages of users are let in between two flushes, or two heartbeats, of a worker that always has the next one
+ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import pairwise
+
+import pytest
+from tests.store.driver import Driver, settle_in
+
+from indelible.clock import SystemClock
+from indelible.content import TextDelta
+from indelible.machine import commands as c
+from indelible.store.journal.writer import Journal
+from indelible.store.sql_store import SqlStore
+
+CHATS = 20
+SENDS_PER_CHAT = 15
+MOST_BETWEEN = {"sqlite": 3, "postgresql": 60}
+"""PostgreSQL lets all 20 connections of a pool commit while one of the lane does, perhaps more than once."""
+
+
+class Commits(list[str]):
+    """What was committed, in order."""
+
+    def find_longest_wait(self, kind: str) -> int:
+        """The most messages of users between two of a kind, the beginning and the end included."""
+        places = [-1, *(place for place, name in enumerate(self) if name == kind), len(self)]
+        return max(sum(name == "send" for name in self[start + 1 : end]) for start, end in pairwise(places))
+
+
+@pytest.fixture
+def commits() -> Commits:
+    return Commits()
+
+
+@pytest.fixture
+async def store(database: str, commits: Commits) -> AsyncIterator[SqlStore]:
+    async with SqlStore.open(database, on_committed=lambda chat_id: commits.append("send")) as store:
+        await settle_in(store._engine)
+        yield store
+
+
+async def repeat(work: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await work()
+
+
+async def test_a_crowd_of_users_fails_nobody_and_starves_neither_journal_nor_heartbeat(
+    store: SqlStore, commits: Commits
+) -> None:
+    speaking = await (await Driver(store, store._engine).create()).work()
+    chats = [await Driver(store, store._engine).create() for _ in range(CHATS)]
+    commits.clear()
+    journal = Journal(store, clock=SystemClock(), on_committed=lambda rows: commits.append("flush"), interval_s=0)
+    writer = journal.open(speaking.attempt_id, speaking.epoch, n=1)
+
+    async def speak() -> None:
+        writer.publish(TextDelta("1", "word "))
+        await journal.drain(writer)
+
+    async def beat() -> None:
+        await store.beat("live")
+        commits.append("beat")
+
+    async with asyncio.TaskGroup() as tasks:
+        others = [tasks.create_task(work) for work in (journal.run(), repeat(speak), repeat(beat))]
+        await asyncio.gather(*(chat.do(c.Send(), "Hello") for _ in range(SENDS_PER_CHAT) for chat in chats))
+        for other in others:
+            other.cancel()
+    assert commits.count("send") == CHATS * SENDS_PER_CHAT
+    most = MOST_BETWEEN[store.url.get_backend_name()]
+    assert commits.find_longest_wait("flush") <= most
+    assert commits.find_longest_wait("beat") <= most
+    assert {len(await chat.queued()) for chat in chats} == {SENDS_PER_CHAT}

@@ -1,0 +1,163 @@
+"""The port: every promise has a docstring, an implementation, and a test that uses it on both databases.
+
+`KEPT_BY` names, sentence by sentence, a test that fails when the sentence is not true any more. A sentence that is
+added to the port, or changed, needs its entry here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from sqlalchemy import insert
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from indelible.content import Finish, Text, TextDelta, encode
+from indelible.machine.commands import Create, FinishTurn, StartAttempt
+from indelible.store.database.engine import begin_write
+from indelible.store.database.tables import users
+from indelible.store.journal.append import JournalRow
+from indelible.store.protocol import ChatStore, Words
+from indelible.store.sql_store import SqlStore
+from indelible.testing import ManualClock
+
+PROMISES = sorted(name for name, _ in inspect.getmembers(ChatStore, inspect.isfunction) if not name.startswith("_"))
+OF_READERS = {"page", "news", "positions", "reached"}
+"""What people and readers see has suites of its own, named in the headers of show.py and news.py."""
+
+KEPT_BY = {
+    "execute": {
+        "Carry out one command on one chat, wholly": "an_allowed_command_leads_where_the_table_says_and_the_rows_agree",
+        "A refused command": "a_refused_command_raises_and_changes_no_row_of_any_table",
+        "Commands on one chat are carried out": "of_twenty_messages_sent_at_once_none_is_lost_and_seq_has_no_gaps",
+        "`seq` of a chat grows": "an_allowed_command_leads_where_the_table_says_and_the_rows_agree",
+        "A command of a worker whose epoch is over": "a_refused_command_raises_and_changes_no_row_of_any_table",
+        "When this returns": "what_is_told_is_committed_by_then",
+        "More messages in the queue": "a_full_queue_and_a_message_that_is_too_large_are_refused_and_change_nothing",
+    },
+    "execute_once": {
+        "Carry out a command for a request": "the_same_request_again_gets_the_same_answer_and_sends_nothing",
+        "The command, its answer and": "the_same_request_again_gets_the_same_answer_and_sends_nothing",
+        "A request with the same key that comes": "many_at_once_send_once_and_all_get_the_one_answer",
+        "The same key with another": "the_same_key_for_something_else_is_refused",
+        "A refused command": "a_refused_command_leaves_no_key_behind",
+    },
+    "append": {
+        "Write rows of running attempts": "a_group_is_written_whole",
+        "A row is written only": "of_an_attempt_that_has_ended_or_has_another_epoch_nothing_is_written",
+        "It never waits": "r7_an_attempt_that_is_being_ended_is_skipped_and_neither_lost_nor_waited_for",
+        "The same row again": "other_bytes_under_the_same_number_are_refused_and_nothing_of_the_group_is_written",
+    },
+    "beat": {"Say that a worker is alive": "a_heartbeat_moves_on_and_keeps_the_start"},
+    "retire": {"Say that a worker is gone": "a_retired_worker_hands_over_at_once"},
+    "retire_all": {
+        "Say that every worker is gone": "when_all_workers_are_retired_their_chats_are_anybodys_at_once",
+        "Only for whoever holds": "when_all_workers_are_retired_their_chats_are_anybodys_at_once",
+    },
+    "acquire": {
+        "Take up to `limit`": "the_oldest_chats_are_taken_first_and_no_more_than_asked",
+        "Two workers never": "many_workers_at_once_never_get_the_same_chat",
+        "A chat that somebody is busy with": "r2_a_chat_that_somebody_has_locked_is_passed_over_and_not_waited_for",
+        "Every user's first chat": "a_worker_takes_fairly_and_within_the_limit",
+        "What a dead worker left open": "a_finished_attempt_is_adopted_and_goes_on_where_its_journal_ends",
+        "A turn that was taken over": "a_turn_that_is_given_up_is_not_in_the_answer_and_is_no_candidate_any_more",
+    },
+    "work": {
+        "What there is to do": "the_work_of_a_chat_is_its_open_turn_and_the_whole_conversation",
+        "All of one moment": "work_is_of_one_moment_whatever_is_written_meanwhile",
+    },
+    "forget_responses": {
+        "Erase the provider's names": "no_reply_of_the_chat_has_a_name_any_more",
+        "Only the holder": "whoever_lost_the_chat_changes_nothing",
+        "Nothing that a reader sees": "no_reply_of_the_chat_has_a_name_any_more",
+    },
+    "held": {"The chats that": "a_worker_is_told_what_it_holds_and_what_is_wanted_of_it"},
+    "expired": {
+        "Chats whose time": "chats_that_waited_in_vain_are_found_the_longest_waiting_first",
+        "Only a hint": "calls_expire_only_when_their_time_is_over",
+    },
+    "clean_up": {"Forget what nobody": "cleaning_up_forgets_old_keys_and_workers_long_dead_and_nothing_else"},
+    "fork": {
+        "Make a new chat": "the_copy_is_the_path_to_the_message_word_by_word",
+        "It waits, and owes": "each_of_the_two_can_be_deleted_without_the_other",
+        "The copy answers calls": "calls_that_are_open_at_the_end_of_the_copy_are_answered",
+        "Nothing of the old chat": "nothing_in_the_copy_points_to_the_old_chat",
+    },
+    "owner": {"Whose chat this is": "a_chat_has_an_owner_if_it_is_there"},
+    "ensure_user": {"The id of the user": "a_user_is_made_once_and_found_again"},
+    "list_chats": {"A user's chats": "the_pages_together_are_the_list_each_chat_once"},
+    "count_chats": {
+        "How many chats": "chats_are_counted_by_state_and_those_that_nobody_answers_are_told",
+    },
+    "view": {
+        "The chat, its last": "r9_a_view_is_of_one_moment_whatever_is_written_meanwhile",
+        "Its `seq` and `live.n`": "a_view_and_the_events_after_its_cursor_are_everything_exactly_once",
+    },
+    "events": {"What has happened": "a_view_and_the_events_after_its_cursor_are_everything_exactly_once"},
+    "rows": {"What an attempt said": "r11_a_packed_attempt_reads_as_it_read_before_from_every_row"},
+    "attempts": {
+        "What was tried": "the_pages_together_are_all_attempts_of_the_chat_the_newest_first",
+        "Attempts that came to nothing": "what_was_tried_is_told_with_its_end_and_what_is_being_tried_without_one",
+    },
+    "runs": {"Every tool call": "a_call_is_in_the_ledger_and_in_the_journal_when_record_returns"},
+    "pack": {
+        "Pack the journals": "r12_a_sweep_stops_when_its_time_is_up",
+        "Nothing can be read": "r11_a_packed_attempt_reads_as_it_read_before_from_every_row",
+    },
+    "path": {"The active path": "a_long_path_is_read_whole_and_in_pages"},
+}
+
+
+def read_tests() -> str:
+    return "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+
+
+def list_sentences(name: str) -> list[str]:
+    told = " ".join((inspect.getdoc(getattr(ChatStore, name)) or "").split()).replace(" * ", " ")
+    return re.split(r"(?<=\.) (?=[A-Z`])", told)
+
+
+@pytest.mark.parametrize("name", sorted(set(PROMISES) - OF_READERS))
+def test_every_sentence_of_a_promise_is_kept_by_a_test(name: str) -> None:
+    tests = set(re.findall(r"def test_(\w+)\(", read_tests()))
+    kept = KEPT_BY[name]
+    for sentence in list_sentences(name):
+        assert sum(sentence.startswith(beginning) for beginning in kept) == 1, sentence
+    for beginning, test in kept.items():
+        assert any(sentence.startswith(beginning) for sentence in list_sentences(name)), f"nobody promises: {beginning}"
+        assert test in tests, f"there is no test_{test}"
+
+
+@pytest.mark.parametrize("name", PROMISES)
+def test_every_promise_is_written_down_kept_and_tried(name: str) -> None:
+    assert (inspect.getdoc(getattr(ChatStore, name)) or "").strip()
+    assert callable(getattr(SqlStore, name))
+    assert f"store.{name}(" in read_tests()
+
+
+async def test_a_chat_from_beginning_to_end_through_the_port_alone(engine: AsyncEngine) -> None:
+    async with begin_write(engine) as connection:
+        await connection.execute(insert(users).values(id="user_1", name="ada", created_at=datetime.now(UTC)))
+    store: ChatStore = SqlStore(engine)
+    await store.beat("worker_1")
+    await store.execute("chat_1", Create(with_message=True), Words(owner_id="user_1", blocks=[Text("hi")]))
+    (held,) = await store.acquire("worker_1", limit=5)
+    turn_id = (await store.view("chat_1")).turn
+    assert turn_id is not None
+    attempt = (await store.execute("chat_1", StartAttempt(epoch=held.epoch, turn_id=turn_id))).attempt
+    assert attempt is not None
+    said = encode([TextDelta("1", "Hello"), Finish("stop")])
+    await store.append([JournalRow(attempt.id, attempt.epoch, 1, said)])
+    await store.execute("chat_1", FinishTurn(epoch=held.epoch, turn_id=turn_id, attempt_id=attempt.id))
+    assert [message.text for message in await store.path("chat_1")] == ["hi", "Hello"]
+    told = await store.events("chat_1", after=0)
+    assert [event.seq for event in told] == list(range(1, len(told) + 1))
+    before = await store.rows(attempt.id)
+    assert await store.pack(ended_before=datetime(2099, 1, 1, tzinfo=UTC), clock=ManualClock()) == 1
+    assert await store.rows(attempt.id) == before
+    assert await store.runs(turn_id) == []
+    await store.retire("worker_1")
+    assert (await store.view("chat_1")).status == "idle"

@@ -1,0 +1,111 @@
+"""The ledger on both databases: no tool runs twice in silence (P5)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Self
+
+import pytest
+from sqlalchemy import insert, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from indelible.content import Text, ToolCall, ToolResult, ToolStarted
+from indelible.errors import LeaseLost
+from indelible.machine.commands import Acquire, Create, StartAttempt
+from indelible.store.database.engine import begin_write
+from indelible.store.database.tables import attempts, users
+from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted, load_runs
+from indelible.store.journal.writer import Journal, JournalWriter
+from indelible.store.protocol import Words
+from indelible.store.queries.chat_view import AttemptName, load_rows
+from indelible.store.sql_store import SqlStore
+from indelible.testing import ManualClock
+
+NOW = datetime(2026, 11, 15, tzinfo=UTC)
+CALL = ToolCall(id="c1", name="pay", arguments='{"to": "ada"}')
+RESULT = ToolResult(call_id="c1", name="pay", output="paid")
+
+
+@pytest.fixture
+async def attempt(engine: AsyncEngine) -> AttemptName:
+    async with begin_write(engine) as connection:
+        await connection.execute(insert(users).values(id="user_1", name="ada", created_at=NOW))
+    store = SqlStore(engine)
+    created = await store.execute("chat_1", Create(with_message=True), Words(owner_id="user_1", blocks=[Text("hi")]))
+    held = await store.execute("chat_1", Acquire(worker_id="worker_1"))
+    assert created.turn_id is not None
+    started = await store.execute("chat_1", StartAttempt(epoch=held.epoch, turn_id=created.turn_id))
+    assert started.attempt is not None
+    return started.attempt
+
+
+class Bench:
+    def __init__(self, engine: AsyncEngine, attempt: AttemptName) -> None:
+        self.told: list[int] = []
+        clock = ManualClock(skip_sleeps=True)
+        self.journal = Journal(
+            SqlStore(engine),
+            clock=clock,
+            on_committed=lambda rows: self.told.extend(row.n for row in rows),
+            interval_s=0,
+        )
+        self.writer: JournalWriter = self.journal.open(attempt.id, attempt.epoch)
+        self.key = RunKey(attempt.turn_id, attempt.step, 0)
+        self.started = RunStarted(self.key, attempt.id, CALL.id, CALL.name, CALL.arguments, "turn/1/0")
+
+    async def __aenter__(self) -> Self:
+        self._flusher = asyncio.create_task(self.journal.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._flusher.cancel()
+        await asyncio.wait([self._flusher])
+
+
+async def test_a_call_is_in_the_ledger_and_in_the_journal_when_record_returns(
+    engine: AsyncEngine, attempt: AttemptName
+) -> None:
+    async with Bench(engine, attempt) as bench:
+        bench.writer.publish(CALL)
+        await bench.writer.record(bench.started, ToolStarted("c1", "pay"))
+        (run,) = await load_runs(engine, attempt.turn_id)
+        assert (run.key, run.name, run.arguments, run.result) == (bench.key, "pay", CALL.arguments, None)
+        await bench.writer.record(RunSettled(bench.key, RESULT), RESULT)
+        (run,) = await load_runs(engine, attempt.turn_id)
+        assert run.result == RESULT
+    said = [part for row in await load_rows(engine, attempt.id) for part in row.parts]
+    assert said == [CALL, ToolStarted("c1", "pay"), RESULT]
+
+
+async def test_whoever_lost_the_chat_can_neither_start_nor_settle(engine: AsyncEngine, attempt: AttemptName) -> None:
+    async with Bench(engine, attempt) as bench:
+        await bench.writer.record(bench.started, ToolStarted("c1", "pay"))
+        async with begin_write(engine) as connection:
+            await connection.execute(update(attempts).values(epoch=attempt.epoch + 1))
+        with pytest.raises(LeaseLost):
+            await bench.writer.record(RunSettled(bench.key, RESULT), RESULT)
+        (run,) = await load_runs(engine, attempt.turn_id)
+        assert run.result is None
+
+
+async def test_a_change_whose_answer_was_lost_is_recorded_once(engine: AsyncEngine, attempt: AttemptName) -> None:
+    store = SqlStore(engine)
+    bench = Bench(engine, attempt)
+    bench.writer.publish(ToolStarted("c1", "pay"))
+    bench.writer._changes.append(bench.started)
+    row = bench.writer.prepare_row()
+    assert row is not None
+    for _ in range(2):
+        assert (await store.append([row])).written == {attempt.id}
+    assert len(await load_runs(engine, attempt.turn_id)) == 1
+
+
+async def test_the_first_result_stands(engine: AsyncEngine, attempt: AttemptName) -> None:
+    async with Bench(engine, attempt) as bench:
+        await bench.writer.record(bench.started, ToolStarted("c1", "pay"))
+        await bench.writer.record(RunSettled(bench.key, RESULT), RESULT)
+        other = ToolResult(call_id="c1", name="pay", output="paid again")
+        await bench.writer.record(RunSettled(bench.key, other), other)
+    (run,) = await load_runs(engine, attempt.turn_id)
+    assert run.result == RESULT

@@ -1,0 +1,167 @@
+"""A chat gets a name after its first reply, from the model if that gives one, and never against the user."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.worker.workshop import Workshop, quick, read_text
+
+from indelible.content import Message, Part, Text, TextDelta
+from indelible.errors import ModelFailed
+from indelible.models.protocol import Call
+from indelible.store.protocol import ChatPatch
+from indelible.testing import ScriptedModel, parts
+from indelible.testing.model import Script
+from indelible.worker.titles import INSTRUCTION, MAX_TITLE_LENGTH, take_first_words, tidy_title
+
+TITLES = quick(auto_titles=True)
+ANSWER = "Yes, in Oslo it rains."
+
+
+def say(text: str) -> Script:
+    return [parts.text_delta("1", text), parts.finish()]
+
+
+class Titling:
+    """A model that answers, and gives titles as it is told."""
+
+    provider = name = "titling"
+    context_limit = None
+
+    def __init__(self, title: Script) -> None:
+        self.asked: list[Call] = []
+        self._title = title
+
+    def stream(self, call: Call) -> AsyncIterator[Part]:
+        if read_text(call.messages[0].blocks) != INSTRUCTION:
+            return ScriptedModel([say(ANSWER)]).stream(call)
+        self.asked.append(call)
+        return ScriptedModel([self._title]).stream(call)
+
+
+async def test_the_model_that_replied_makes_the_title(workshop: Workshop) -> None:
+    model = Titling(say('  "Rain in Oslo."\n'))
+    await workshop.hire(model, settings=TITLES)
+    chat = await workshop.app.create("Is it raining in Oslo?")
+    view = await workshop.until(chat, lambda view: view.title is not None)
+    assert view.title == "Rain in Oslo"
+    (call,) = model.asked
+    assert "Is it raining" in read_text(call.messages[1].blocks)
+    assert ANSWER in read_text(call.messages[1].blocks)
+    assert [event.data["title"] for event in await workshop.read_all(chat) if event.kind == "chat"] == ["Rain in Oslo"]
+
+
+async def test_thinking_is_no_part_of_a_title(workshop: Workshop) -> None:
+    await workshop.hire(Titling(say("<think>a name, a name</think>\nRain in Oslo")), settings=TITLES)
+    chat = await workshop.app.create("Is it raining in Oslo?")
+    assert (await workshop.until(chat, lambda view: view.title is not None)).title == "Rain in Oslo"
+
+
+@pytest.mark.parametrize("title", [[ModelFailed("Busy.", kind="overloaded")], say(""), say(' "" ')])
+async def test_without_a_usable_title_the_users_first_words_serve(workshop: Workshop, title: Script) -> None:
+    model = Titling(title)
+    await workshop.hire(model, settings=TITLES)
+    chat = await workshop.app.create("Is it raining in Oslo?")
+    view = await workshop.until(chat, lambda view: view.title is not None)
+    assert (view.title, len(model.asked)) == ("Is it raining in Oslo?", 1)
+
+
+async def test_a_title_of_the_user_is_never_asked_for_nor_overwritten(workshop: Workshop) -> None:
+    model = Titling(say("Rain in Oslo"))
+    await workshop.hire(model, settings=TITLES)
+    chat = await workshop.app.create(title="Weather")
+    await chat.send("Is it raining in Oslo?")
+    await workshop.dismiss(workshop.hired[0])
+    assert ((await workshop.store.view(chat.id)).title, model.asked) == ("Weather", [])
+
+
+async def test_a_title_that_the_user_gives_meanwhile_stays(workshop: Workshop) -> None:
+    asked, gate, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def ponder() -> AsyncIterator[Part]:
+        asked.set()
+        await gate.wait()
+        yield TextDelta("1", "Rain in Oslo")
+        done.set()
+        yield parts.finish()
+
+    await workshop.hire(Titling(lambda call: ponder()), settings=TITLES)
+    chat = await workshop.app.create("Is it raining in Oslo?")
+    await asked.wait()
+    await chat.describe(ChatPatch(title="Weather"))
+    gate.set()
+    await done.wait()
+    await chat.send("And in Bergen?")
+    assert (await workshop.store.view(chat.id)).title == "Weather"
+    assert [event.data for event in await workshop.read_all(chat) if event.kind == "chat"] == [{"title": "Weather"}]
+
+
+async def test_a_title_holds_nothing_up_and_ends_with_the_worker(workshop: Workshop) -> None:
+    asked = asyncio.Event()
+
+    async def ponder() -> AsyncIterator[Part]:
+        asked.set()
+        await asyncio.get_running_loop().create_future()
+        yield parts.finish()
+
+    hired = await workshop.hire(Titling(lambda call: ponder()), settings=TITLES)
+    chat = await workshop.app.create("Is it raining in Oslo?")
+    await asked.wait()
+    assert (await chat.send("And in Bergen?")).text == ANSWER
+    await workshop.dismiss(hired)
+    assert (await workshop.store.view(chat.id)).title is None
+    await workshop.hire(Titling(say("Rain")), settings=TITLES)
+    await chat.send("And in Tromsø?")
+    assert (await workshop.until(chat, lambda view: view.title is not None)).title == "Rain"
+
+
+async def test_without_the_setting_there_are_no_titles(workshop: Workshop) -> None:
+    model = Titling(say("Rain in Oslo"))
+    await workshop.hire(model)
+    chat = await workshop.app.create()
+    await chat.send("Is it raining in Oslo?")
+    await workshop.dismiss(workshop.hired[0])
+    assert ((await workshop.store.view(chat.id)).title, model.asked) == (None, [])
+
+
+async def test_a_chat_that_was_deleted_meanwhile_needs_no_title(workshop: Workshop) -> None:
+    asked, gate = asyncio.Event(), asyncio.Event()
+
+    async def ponder() -> AsyncIterator[Part]:
+        asked.set()
+        await gate.wait()
+        yield parts.finish()
+
+    await workshop.hire(Titling(lambda call: ponder()), settings=TITLES)
+    chat = await workshop.app.create("Is it raining in Oslo?")
+    await asked.wait()
+    await chat.delete()
+    gate.set()
+    other = await workshop.app.create(title="Another")
+    assert (await other.send("Still there?")).text == ANSWER
+
+
+@pytest.mark.parametrize(
+    ("said", "title"),
+    [
+        ("Rain in Oslo", "Rain in Oslo"),
+        ('  **"Rain in Oslo."** \nmore', "Rain in Oslo"),
+        ("\n\n# Rain\tin   Oslo\n", "Rain in Oslo"),
+        ("", ""),
+        (" \n '' ", ""),
+        ("word " * 40, "word " * 15 + "word…"),
+        ("x" * 200, "x" * MAX_TITLE_LENGTH + "…"),
+    ],
+)
+def test_a_title_is_one_tidy_line(said: str, title: str) -> None:
+    assert tidy_title(said) == title
+
+
+def test_first_words_are_the_users_own() -> None:
+    hidden = Message(role="user", blocks=[Text("Go on")], visibility="model")
+    asked = Message(role="user", blocks=[Text("Where is\nmy cat?")])
+    assert take_first_words([Message(role="system", blocks=[Text("Be brief")]), hidden, asked]) == "Where is"
+    assert take_first_words([Message(role="user", blocks=[Text("  ")])]) is None
+    assert take_first_words([]) is None
