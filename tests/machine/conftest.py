@@ -21,7 +21,7 @@ from functools import partial
 
 import pytest
 
-from indelible.machine import Decision, Snapshot, State, Status, commands, decide, effects
+from indelible.machine import Decision, Snapshot, State, Status, commands, decide, effects, state_of
 from indelible.machine.commands import Command
 from indelible.machine.states import IfBusy, OpenAttempt, OpenTurn, QueuedRow, Target, TurnKind
 
@@ -507,16 +507,16 @@ def _archive(chat: Chat) -> Chat:
     return chat
 
 
-def _list_ways(sends: Sends) -> Iterator[tuple[str, Way]]:
-    """By the letter of the state; the queue makes the number."""
-    yield "R", lambda: _work(sends)
-    yield "R", lambda: _run(sends)
-    yield "R", lambda: _lose_worker(_work(sends))
-    yield "R", lambda: _lose_workers(_work(sends), 3)
-    yield "I", lambda: _interrupt(_work(sends))
-    yield "I", lambda: _lose_worker(_interrupt(_work(sends)))
-    yield "A", lambda: _await(_work(sends))
-    yield "E", lambda: _fail(_work(sends))
+def _list_ways(sends: Sends) -> Iterator[tuple[Status, Way]]:
+    """By status; the queue makes the state."""
+    yield Status.RUNNING, lambda: _work(sends)
+    yield Status.RUNNING, lambda: _run(sends)
+    yield Status.RUNNING, lambda: _lose_worker(_work(sends))
+    yield Status.RUNNING, lambda: _lose_workers(_work(sends), 3)
+    yield Status.INTERRUPTING, lambda: _interrupt(_work(sends))
+    yield Status.INTERRUPTING, lambda: _lose_worker(_interrupt(_work(sends)))
+    yield Status.REQUIRES_ACTION, lambda: _await(_work(sends))
+    yield Status.ERROR, lambda: _fail(_work(sends))
 
 
 @pytest.fixture(scope="session")
@@ -526,8 +526,8 @@ def ways_into() -> dict[State, list[Way]]:
     ways[State.NONE] = [Chat]
     ways[State.IDLE] = [_wait]
     for sends in QUEUES:
-        for letter, way in _list_ways(sends):
-            ways[State(letter + ("1" if sends else "0"))].append(way)
+        for status, way in _list_ways(sends):
+            ways[state_of(status, queued=int(bool(sends)), archived=False)].append(way)
     ways[State.RUNNING].append(_work_between_attempts)
     ways[State.INTERRUPTING].append(lambda: _interrupt(_work_between_attempts()))
     for state, archived in (

@@ -25,52 +25,102 @@ if TYPE_CHECKING:
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "states.md"
 
-IN_I = "I0→W I1→R0|R1"
-SENT = "W→R0 E0→R0 E1→R1 R0→R1 R1→R1 I0→I1 I1→I1"
-FORKED = "W→R0 R0→R0 R1→R1 I0→R0 I1→R1 A0→R0 A1→R1 E0→R0 E1→R1"
-ASKED_AGAIN = "W→R0 E0→R0 E1→R1"
-ARRANGED = "R1→R1 I1→I1 A1→A1 E1→E1 E1X→E1X"
-RUNS_ON = "R0→R0 R1→R1"
+STOPPED = "interrupting→idle interrupting_queued→running|running_queued"
+SENT = (
+    "idle→running error→running error_queued→running_queued running→running_queued "
+    "running_queued→running_queued interrupting→interrupting_queued "
+    "interrupting_queued→interrupting_queued"
+)
+FORKED = (
+    "idle→running running→running running_queued→running_queued interrupting→running "
+    "interrupting_queued→running_queued requires_action→running requires_action_queued→running_queued "
+    "error→running error_queued→running_queued"
+)
+ASKED_AGAIN = "idle→running error→running error_queued→running_queued"
+ARRANGED = (
+    "running_queued→running_queued interrupting_queued→interrupting_queued "
+    "requires_action_queued→requires_action_queued error_queued→error_queued "
+    "error_queued_archived→error_queued_archived"
+)
+RUNS_ON = "running→running running_queued→running_queued"
 
 SPEC = {
-    "create": "none→W|R0",
-    "send": f"{SENT} A0→A1 A1→A1",
-    "send_interrupt": "W→R0 E0→R0 E1→R1 R0→I1 R1→I1 I0→I1 I1→I1 A0→R0 A1→R1",
-    "send_steer": f"{SENT} A0→A1 A1→A1",
+    "create": "none→idle|running",
+    "send": f"{SENT} requires_action→requires_action_queued requires_action_queued→requires_action_queued",
+    "send_interrupt": (
+        "idle→running error→running error_queued→running_queued running→interrupting_queued "
+        "running_queued→interrupting_queued interrupting→interrupting_queued "
+        "interrupting_queued→interrupting_queued requires_action→running "
+        "requires_action_queued→running_queued"
+    ),
+    "send_steer": f"{SENT} requires_action→requires_action_queued requires_action_queued→requires_action_queued",
     "edit": FORKED,
     "regenerate": FORKED,
-    "switch_branch": "W→W E0→E0 E1→E1",
+    "switch_branch": "idle→idle error→error error_queued→error_queued",
     "continue": ASKED_AGAIN,
-    "delete": "W→none R0→none R1→none I0→none I1→none A0→none A1→none E0→none E1→none WX→none E0X→none E1X→none",
-    "delete_queued": "R1→R0|R1 I1→I0|I1 A1→A0|A1 E1→E0|E1 E1X→E0X|E1X",
+    "delete": (
+        "idle→none running→none running_queued→none interrupting→none interrupting_queued→none "
+        "requires_action→none requires_action_queued→none error→none error_queued→none idle_archived→none "
+        "error_archived→none error_queued_archived→none"
+    ),
+    "delete_queued": (
+        "running_queued→running|running_queued interrupting_queued→interrupting|interrupting_queued "
+        "requires_action_queued→requires_action|requires_action_queued error_queued→error|error_queued "
+        "error_queued_archived→error_archived|error_queued_archived"
+    ),
     "reorder_queue": ARRANGED,
     "edit_queued": ARRANGED,
-    "promote_queued": "E1→R0|R1 A1→R0|R1 R1→I1 I1→I1",
+    "promote_queued": (
+        "error_queued→running|running_queued requires_action_queued→running|running_queued "
+        "running_queued→interrupting_queued interrupting_queued→interrupting_queued"
+    ),
     # A live holder is asked to stop; for a dead one the interrupt ends the turn itself (DESIGN §7).
-    "interrupt": "R0→I0|W R1→I1|R0|R1 I0→I0|W I1→I1|R0|R1 A0→W A1→R0|R1 W→- E0→- E1→- WX→- E0X→- E1X→-",
-    "tool_results": "A0→R0 A1→R1",
-    "retry": "E0→R0 E1→R1",
+    "interrupt": (
+        "running→interrupting|idle running_queued→interrupting_queued|running|running_queued "
+        "interrupting→interrupting|idle interrupting_queued→interrupting_queued|running|running_queued "
+        "requires_action→idle requires_action_queued→running|running_queued idle→- error→- error_queued→- "
+        "idle_archived→- error_archived→- error_queued_archived→-"
+    ),
+    "tool_results": "requires_action→running requires_action_queued→running_queued",
+    "retry": "error→running error_queued→running_queued",
     "compact": ASKED_AGAIN,
     # Asking for what is so already is no mistake.
-    "archive": "W→WX E0→E0X E1→E1X WX→- E0X→- E1X→-",
-    "unarchive": "WX→W E0X→E0 E1X→E1 W→- E0→- E1→-",
+    "archive": (
+        "idle→idle_archived error→error_archived error_queued→error_queued_archived idle_archived→- "
+        "error_archived→- error_queued_archived→-"
+    ),
+    "unarchive": (
+        "idle_archived→idle error_archived→error error_queued_archived→error_queued idle→- error→- error_queued→-"
+    ),
     # Beyond the specification's table: what stands beside a conversation can be changed at any time (SPEC 6, PATCH).
-    "describe": "W→W R0→R0 R1→R1 I0→I0 I1→I1 A0→A0 A1→A1 E0→E0 E1→E1 WX→WX E0X→E0X E1X→E1X",
+    "update_chat": (
+        "idle→idle running→running running_queued→running_queued interrupting→interrupting "
+        "interrupting_queued→interrupting_queued requires_action→requires_action "
+        "requires_action_queued→requires_action_queued error→error error_queued→error_queued "
+        "idle_archived→idle_archived error_archived→error_archived "
+        "error_queued_archived→error_queued_archived"
+    ),
     # A turn that was taken over too often fails (DESIGN §7, *Budgets*).
-    "acquire": "R0→R0|E0 R1→R1|E1 I0→I0 I1→I1",
-    "release": "R0→R0 R1→R1 I0→I0 I1→I1",
+    "acquire": (
+        "running→running|error running_queued→running_queued|error_queued interrupting→interrupting "
+        "interrupting_queued→interrupting_queued"
+    ),
+    "release": (
+        "running→running running_queued→running_queued interrupting→interrupting "
+        "interrupting_queued→interrupting_queued"
+    ),
     # Beyond the specification's table: an attempt begins where a turn runs (SPEC 1, on_attempt), and only there is
     # it told that there will be another (SPEC 2.3) or that the conversation was summed up on the way (SPEC 5.7).
     "start_attempt": RUNS_ON,
     "announce_retry": RUNS_ON,
     "keep_summary": RUNS_ON,
     # Steers move into history with the step, and may have been all of the queue.
-    "commit_step": f"R0→R0 R1→R0|R1 {IN_I}",
-    "finish_turn": f"R0→W R1→R0|R1 {IN_I}",
-    "await_action": f"R0→A0 R1→A1 {IN_I}",
-    "action_expired": "A0→R0 A1→R1",
-    "fail": f"R0→E0 R1→E1 {IN_I}",
-    "finish_interruption": IN_I,
+    "commit_step": f"running→running running_queued→running|running_queued {STOPPED}",
+    "finish_turn": f"running→idle running_queued→running|running_queued {STOPPED}",
+    "await_action": f"running→requires_action running_queued→requires_action_queued {STOPPED}",
+    "action_expired": "requires_action→running requires_action_queued→running_queued",
+    "fail": f"running→error running_queued→error_queued {STOPPED}",
+    "finish_interruption": STOPPED,
 }
 
 BEGINNINGS = {CommandName.START_ATTEMPT, CommandName.ANNOUNCE_RETRY, CommandName.KEEP_SUMMARY}
@@ -250,11 +300,13 @@ def test_an_archived_chat_says_that_this_is_why_it_refuses(chat_in: Callable[[St
 
 # --- the page ---
 
-NAMES = {"n": "gone", "W": "idle", "R": "running", "I": "interrupting", "A": "requires_action", "E": "error"}
+NAMES = ["gone", "idle", "running", "interrupting", "requires_action", "error", "archived"]
 
 
 def name_status(state: State) -> str:
-    return "archived" if state.endswith("X") else NAMES[state[0]]
+    if state is State.NONE:
+        return "gone"
+    return "archived" if state.endswith("_archived") else state.removesuffix("_queued")
 
 
 def render_diagram() -> str:
@@ -270,7 +322,7 @@ def render_diagram() -> str:
                     labels[way].append(command)
     lines = [
         f"    {'[*]' if start == 'gone' else start} --> {end}: {'<br/>'.join(labels[start, end])}"
-        for start, end in sorted(labels, key=lambda way: [[*NAMES.values(), "archived"].index(name) for name in way])
+        for start, end in sorted(labels, key=lambda way: [NAMES.index(name) for name in way])
     ]
     return "\n".join(["stateDiagram-v2", *lines, ""])
 

@@ -311,7 +311,7 @@ async def test_a_title_is_a_run_of_its_own(workshop: Workshop, mode: DebugMode) 
     failure = ModelFailed("No titles today.", kind="config")
     for title, expected in ((None, "completed"), (failure, "error")):
         async with open_studio(workshop, Titling(title)) as studio:
-            hired = await studio.hire(mode, settings=quick(titles=True))
+            hired = await studio.hire(mode, settings=quick(auto_titles=True))
             chat = await studio.create("Is it raining?")
             view = await workshop.until(chat, lambda view: view.title is not None)
             assert view.title == ("Rain in Oslo" if title is None else "Is it raining?")

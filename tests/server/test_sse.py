@@ -170,7 +170,7 @@ async def test_the_end_of_the_feed_is_the_end_of_the_response(process: Process) 
 async def test_a_database_that_fails_cuts_the_stream_and_does_not_pretend_an_end(process: Process) -> None:
     talk = await start_talking(process)
     await talk.speak("Hello")
-    process.store.failures["news"] = 1
+    process.store.failures["changes"] = 1
     async with respond(process, talk, after="start") as (wire, task):
         pass
     assert isinstance(task.exception(), StoreFailed)

@@ -24,7 +24,7 @@ from tests.store.driver import OWNER, Driver, dump, settle_in
 
 from indelible.content import Finish, Message, Text, TextDelta, ToolCall, ToolResult
 from indelible.errors import IndelibleError, Interrupted, LeaseLost, NotAllowed, NotFound
-from indelible.machine import TABLE, CommandName, State, is_legal
+from indelible.machine import TABLE, CommandName, State, Status, is_legal, state_of
 from indelible.machine import commands as c
 from indelible.store.commands.idempotency import Request, StoredResponse
 from indelible.store.database.tables import attempts
@@ -40,7 +40,7 @@ KINDS: dict[CommandName, type[c.Command]] = {
     for kind in vars(c).values()
     if isinstance(kind, type) and issubclass(kind, c.Command) and hasattr(kind, "name")
 }
-NEEDS_A_WORKER = {"R0", "R1", "I0", "I1"}
+NEEDS_A_WORKER = {State.RUNNING, State.RUNNING_QUEUED, State.INTERRUPTING, State.INTERRUPTING_QUEUED}
 BEGINNINGS = {CommandName.START_ATTEMPT, CommandName.ANNOUNCE_RETRY, CommandName.KEEP_SUMMARY}
 ERROR = {"kind": "overloaded", "message": "The provider is overloaded."}
 SUMMARY = Message(role="user", blocks=[Text("They spoke of rain.")], visibility="model")
@@ -124,15 +124,15 @@ def list_ways() -> Iterator[tuple[State, Way]]:
     yield State.IDLE, wait
     yield State.IDLE_ARCHIVED, partial(archive, way=wait)
     for queued in (False, True):
-        mark = str(int(queued))
-        yield State("R" + mark), partial(work, queued=queued)
-        yield State("R" + mark), partial(work, queued=queued, worker_id="dead")
-        yield State("R" + mark), partial(run, queued=queued)
-        yield State("I" + mark), partial(stop, queued=queued)
-        yield State("I" + mark), partial(stop_the_dead, queued=queued)
-        yield State("A" + mark), partial(ask, queued=queued)
-        yield State("E" + mark), partial(fail, queued=queued)
-        yield State("E" + mark + "X"), partial(archive, way=partial(fail, queued=queued))
+        state = partial(state_of, queued=int(queued), archived=False)
+        yield state(Status.RUNNING), partial(work, queued=queued)
+        yield state(Status.RUNNING), partial(work, queued=queued, worker_id="dead")
+        yield state(Status.RUNNING), partial(run, queued=queued)
+        yield state(Status.INTERRUPTING), partial(stop, queued=queued)
+        yield state(Status.INTERRUPTING), partial(stop_the_dead, queued=queued)
+        yield state(Status.REQUIRES_ACTION), partial(ask, queued=queued)
+        yield state(Status.ERROR), partial(fail, queued=queued)
+        yield state(Status.ERROR, archived=True), partial(archive, way=partial(fail, queued=queued))
 
 
 WAYS: dict[State, list[Way]] = {state: [] for state in State}

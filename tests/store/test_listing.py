@@ -210,7 +210,7 @@ async def test_a_list_says_of_every_chat_what_its_view_says(store: SqlStore, eng
     lines = {line.id: line.status for line in await store.list_chats(OWNER)}
     for chat in (running, failed, waiting):
         assert lines[chat.id] == (await store.view(chat.id)).status
-    assert sorted(lines.values()) == ["error", "running", "idle"]
+    assert sorted(lines.values()) == ["error", "idle", "running"]
 
 
 async def test_reading_a_list_changes_nothing(store: SqlStore, engine: AsyncEngine) -> None:

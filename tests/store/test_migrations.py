@@ -17,7 +17,8 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from indelible.machine.commands import Delete, UpdateChat
+from indelible.content import Text
+from indelible.machine.commands import Delete, Send, UpdateChat
 from indelible.recording.storage.protocol import RunRecord
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.store.database.engine import begin_read, begin_write, open_engine
@@ -161,6 +162,7 @@ async def test_an_upgrade_from_any_older_revision_keeps_what_was_there(new_datab
     engine = await open_engine(new_database)
     await check_schema(engine)
     after = await read_a_chat(engine)
+    before["chats"]["status"] = "idle"  # it was called `waiting` until 0005
     assert [after[table] | before[table] for table in before] == [after[table] for table in before]
     assert before["messages"]["blocks"] == BLOCKS
     await engine.dispose()
@@ -183,17 +185,38 @@ async def test_the_upgrade_to_0003_keeps_turns_and_keys_and_begins_to_count(new_
         turn = (await connection.execute(select(turns))).one()
         key = (await connection.execute(select(idempotency_keys))).one()
     assert (turn.id, turn.takeovers, turn.stalled_takeovers) == ("t", 2, 1)
-    assert (turn.model, turn.said) == (None, 0)
+    assert (turn.model, turn.journal_rows_at_takeover) == (None, 0)
     assert (key.key, key.body, key.chat_id) == ("k", b"1", None)
     await store.beat("w2")
     (taken,) = await store.acquire("w2", limit=1)
     assert taken.turn_id == "t"
     async with begin_read(engine) as connection:
         turn = (await connection.execute(select(turns))).one()
-    assert (turn.takeovers, turn.stalled_takeovers, turn.said) == (3, 0, 1), "what was said before counts as new once"
+    counted = (turn.takeovers, turn.stalled_takeovers, turn.journal_rows_at_takeover)
+    assert counted == (3, 0, 1), "what was said before counts as new once"
     await store.execute("c", Delete())
     async with begin_read(engine) as connection:
         assert (await connection.execute(select(idempotency_keys.c.key))).scalars().all() == ["k"]
+    await engine.dispose()
+
+
+async def test_the_upgrade_to_0006_renames_the_status_of_chats_and_of_their_events(new_database: str) -> None:
+    await migrate(new_database, target="0005")
+    engine = await open_engine(new_database)
+    await write_a_chat(engine)
+    async with begin_write(engine) as connection:
+        for statement in STATUS_OF_0005.split(";"):
+            await connection.execute(text(statement), {"status": b'{"status":"waiting"}'} if ":" in statement else {})
+    await engine.dispose()
+
+    assert await migrate(new_database) == Migrated("0005", HEAD)
+
+    engine = await open_engine(new_database)
+    store = SqlStore(engine)
+    assert (await store.view("c")).status == "idle"
+    assert [event.payload for event in await store.events("c", after=0)] == [{"status": "idle"}]
+    await store.execute("c", Send(), Words(blocks=[Text("Hello")]))
+    assert (await store.view("c")).status == "pending"
     await engine.dispose()
 
 
@@ -229,6 +252,10 @@ UPDATE chats SET status = 'running', holder = 'w', epoch = 4;
 INSERT INTO idempotency_keys (user_id, key, route, body_hash, status, body, expires_at)
     VALUES ('u', 'k', 'POST /chats', :bytes, 201, :bytes, '2026-11-16T09:00:00.000000Z')
 """
+STATUS_OF_0005 = """
+INSERT INTO events (chat_id, seq, kind, payload, at) VALUES ('c', 1, 'status', :status, '2026-11-15');
+UPDATE chats SET seq = 1
+"""
 BLOCKS = b'[{"type":"text","text":"\\u0000 Hei"}]'
 # In plain SQL: what tables.py says holds for the newest revision only.
 A_CHAT = """
@@ -245,8 +272,9 @@ TABLES_OF_A_CHAT = ("users", "messages", "chats")
 
 
 async def write_a_chat(engine: AsyncEngine) -> None:
+    is_idle = (await load_revision(engine) or "") >= "0006"
     async with begin_write(engine) as connection:
-        for statement in A_CHAT.split(";"):
+        for statement in A_CHAT.replace("waiting", "idle" if is_idle else "waiting").split(";"):
             await connection.execute(text(statement), {"blocks": BLOCKS} if ":blocks" in statement else {})
 
 

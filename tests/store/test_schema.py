@@ -167,7 +167,7 @@ REFUSED: list[tuple[str, Table, Row]] = [
     ("messages_only_replies_are_stored_check", messages, {"role": "user", "response_id": "resp_1"}),
     ("messages_notice_is_for_people_check", messages, {"role": "notice", "visibility": "model"}),
     ("messages_cost_nanousd_check", messages, {"cost_nanousd": -1}),
-    ("queue_when_check", queue, {"if_busy": "later"}),
+    ("queue_if_busy_check", queue, {"if_busy": "later"}),
     ("events_seq_check", events, {"seq": 0}),
     ("attempts_outcome_check", attempts, {"outcome": "done", "ended_at": AT, "last_n": 0}),
     ("attempts_one_end_check", attempts, {"outcome": "complete", "last_n": 0}),

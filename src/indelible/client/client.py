@@ -160,7 +160,7 @@ class Client:
         return items
 
     async def reorder_queue(self, chat_id: str, ids: Sequence[str]) -> dict[str, Any]:
-        return await self._write("PATCH", f"/chats/{chat_id}/queue", {"ids": list(ids)})
+        return await self._write("PUT", f"/chats/{chat_id}/queue/order", {"ids": list(ids)})
 
     async def edit_queued(self, chat_id: str, queued_id: str, content: str | list[dict[str, Any]]) -> dict[str, Any]:
         return await self._write("PATCH", f"/chats/{chat_id}/queue/{queued_id}", _say(content))

@@ -37,22 +37,22 @@ class State(StrEnum):
     NONE = "none"
     IDLE = "idle"
     RUNNING = "running"
-    RUNNING_QUEUED = "running, queued"
+    RUNNING_QUEUED = "running_queued"
     INTERRUPTING = "interrupting"
-    INTERRUPTING_QUEUED = "interrupting, queued"
+    INTERRUPTING_QUEUED = "interrupting_queued"
     REQUIRES_ACTION = "requires_action"
-    REQUIRES_ACTION_QUEUED = "requires_action, queued"
+    REQUIRES_ACTION_QUEUED = "requires_action_queued"
     ERROR = "error"
-    ERROR_QUEUED = "error, queued"
-    IDLE_ARCHIVED = "idle, archived"
-    ERROR_ARCHIVED = "error, archived"
-    ERROR_QUEUED_ARCHIVED = "error, queued, archived"
+    ERROR_QUEUED = "error_queued"
+    IDLE_ARCHIVED = "idle_archived"
+    ERROR_ARCHIVED = "error_archived"
+    ERROR_QUEUED_ARCHIVED = "error_queued_archived"
 
 
 def state_of(status: Status, *, queued: int, archived: bool) -> State:
     """The state of a chat with this status. An idle chat has no queue: raises ValueError if it has."""
     flags = [status.value, *(["queued"] if queued else []), *(["archived"] if archived else [])]
-    return State(", ".join(flags))
+    return State("_".join(flags))
 
 
 class QueuedRow(msgspec.Struct, frozen=True, kw_only=True):

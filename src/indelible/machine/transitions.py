@@ -43,7 +43,7 @@ class CommandName(StrEnum):
     COMPACT = "compact"
     ARCHIVE = "archive"
     UNARCHIVE = "unarchive"
-    UPDATE_CHAT = "describe"
+    UPDATE_CHAT = "update_chat"
     # of workers
     ACQUIRE = "acquire"
     RELEASE = "release"

@@ -43,7 +43,7 @@ class Budget:
         columns = (
             turns.c.takeovers,
             turns.c.stalled_takeovers,
-            turns.c.said,
+            turns.c.journal_rows_at_takeover,
             rows.label("rows"),
             is_owed.label("owed"),
         )
@@ -54,5 +54,5 @@ class Budget:
 
 
 def _is_bearable(turn: Row[Any], deaths: int) -> bool:
-    barren = turn.stalled_takeovers if turn.rows == turn.said else 0
-    return bool(turn.takeovers + deaths < MAX_TAKEOVERS and barren + deaths < MAX_STALLED_TAKEOVERS)
+    stalled = turn.stalled_takeovers if turn.rows == turn.journal_rows_at_takeover else 0
+    return bool(turn.takeovers + deaths < MAX_TAKEOVERS and stalled + deaths < MAX_STALLED_TAKEOVERS)

@@ -1,7 +1,8 @@
 """0006: names that the field uses: `idle` for `waiting`, `if_busy` for `when`, what a takeover found.
 
 SQLite cannot change a CHECK constraint; editing the text of the table is the way its documentation gives for a change
-that leaves the rows as they are. Rows that are already there are not checked again.
+that leaves the rows as they are. PostgreSQL names NOT NULL constraints from version 18 on. Rows that are already there
+are not checked again.
 """
 
 from __future__ import annotations
@@ -23,6 +24,16 @@ ALTER TABLE queue RENAME COLUMN "when" TO if_busy
 
 _POSTGRES: Final = """
 ALTER TABLE queue RENAME CONSTRAINT queue_when_check TO queue_if_busy_check
+
+DO $$ DECLARE renamed record; BEGIN
+    FOR renamed IN SELECT * FROM (VALUES
+        ('queue', 'queue_when_not_null', 'queue_if_busy_not_null'),
+        ('turns', 'turns_barren_takeovers_not_null', 'turns_stalled_takeovers_not_null'),
+        ('turns', 'turns_said_not_null', 'turns_journal_rows_at_takeover_not_null')
+    ) AS names (owner, before, after) WHERE before IN (SELECT conname FROM pg_constraint)
+    LOOP EXECUTE format('ALTER TABLE %I RENAME CONSTRAINT %I TO %I', renamed.owner, renamed.before, renamed.after);
+    END LOOP;
+END $$
 
 ALTER TABLE chats DROP CONSTRAINT chats_status_check
 
@@ -46,7 +57,8 @@ PRAGMA writable_schema = ON
 
 UPDATE sqlite_schema SET sql = replace(sql, '''waiting''', '''idle''') WHERE type = 'table' AND name = 'chats'
 
-UPDATE sqlite_schema SET sql = replace(sql, 'queue_when_check', 'queue_if_busy_check')
+UPDATE sqlite_schema
+    SET sql = replace(replace(sql, 'queue_when_check', 'queue_if_busy_check'), '"if_busy" TEXT', 'if_busy TEXT')
     WHERE type = 'table' AND name = 'queue'
 
 PRAGMA writable_schema = RESET
