@@ -55,7 +55,7 @@ from indelible.content import (
 )
 from indelible.content.assemble import assemble, finalize
 from indelible.errors import Interrupted, LeaseLost, ModelFailed, Shutdown
-from indelible.loop import CancelScope, FinishedStep, RetryPolicy, ToolLimits, TurnResult, run
+from indelible.loop import CancelScope, Cause, FinishedStep, RetryPolicy, ToolLimits, TurnResult, run
 from indelible.loop.normalize import Normalizer
 from indelible.models import CallOptions
 from indelible.models.protocol import Call
@@ -73,11 +73,12 @@ pytestmark = pytest.mark.timeout(600 + EXAMPLES / 20)
 
 Ts = TypeVarTuple("Ts")
 
-StopKind = Literal["interrupt", "shutdown", "lose_lease", "cancel", "interrupt, then cancel"]
+StopKind = Literal["interrupt", "shutdown", "lease lost", "cancel", "interrupt, then cancel"]
+CAUSES = {"interrupt": Cause.INTERRUPTED, "shutdown": Cause.SHUTDOWN, "lease lost": Cause.LEASE_LOST}
 ENDS: Final[dict[StopKind, type[BaseException]]] = {
     "interrupt": Interrupted,
     "shutdown": Shutdown,
-    "lose_lease": LeaseLost,
+    "lease lost": LeaseLost,
     "cancel": asyncio.CancelledError,
     "interrupt, then cancel": Interrupted,
 }
@@ -490,7 +491,7 @@ class World:
             self.acts_at_stop, self.saves_at_stop = self.acts, len(self.saves)
             self._cancel_in = 0 if stop.kind == "cancel" else stop.later if "cancel" in stop.kind else None
             if stop.kind != "cancel":
-                getattr(self._scope, stop.kind.split(",")[0])()
+                self._scope.cancel(CAUSES[stop.kind.split(",")[0]])
         elif self._cancel_in and place == "callback":
             self._cancel_in -= 1
         # A task that is cancelled before it began never begins: nobody is there to know of an interrupt.
@@ -730,7 +731,7 @@ def check_end(world: World, kind: StopKind | None) -> None:
         assert not stopped or world.acts == world.acts_at_stop, f"went on after {kind}, to {world.outcome!r}"
     if all(any(isinstance(step, Finish) for step in script.steps) for script in world.scenario.scripts):
         assert all(number == 1 for _, number in world.attempts), "tried again, though every stream was complete"
-    if stopped and kind in ("shutdown", "lose_lease", "cancel"):
+    if stopped and kind in ("shutdown", "lease lost", "cancel"):
         assert len(world.saves) == world.saves_at_stop, f"began to save after {kind}"
 
 

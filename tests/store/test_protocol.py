@@ -25,8 +25,8 @@ from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
 
 PROMISES = sorted(name for name, _ in inspect.getmembers(ChatStore, inspect.isfunction) if not name.startswith("_"))
-OF_READERS = {"page", "news", "positions", "reached"}
-"""What people and readers see has suites of its own, named in the headers of show.py and news.py."""
+OF_READERS = {"page", "changes", "positions", "reached"}
+"""What people and readers see has suites of its own, named in the headers of queries/history.py and queries/changes.py."""
 
 KEPT_BY = {
     "execute": {
