@@ -44,7 +44,7 @@ from indelible.store.database.engine import begin_write, open_engine
 from indelible.store.database.types import format_time
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.writer import Journal
-from indelible.store.protocol import Words
+from indelible.store.payloads import UserInput
 from indelible.store.sql_store import SqlStore
 
 _CHATS: Final = (1, 50, 300)
@@ -303,7 +303,7 @@ async def _time_read(bench: Bench, chat_id: str, limit: int | None) -> float:
 async def _time_send(bench: Bench, chat_id: str) -> float:
     """One send into a waiting chat. Then its turn is taken back, so that the next one finds the chat waiting."""
     started = time.perf_counter()
-    sent = await bench.store.execute(chat_id, Send(), Words(author_id=OWNER_ID, blocks=[Text("And now?")]))
+    sent = await bench.store.execute(chat_id, Send(), UserInput(author_id=OWNER_ID, blocks=[Text("And now?")]))
     taken_ms = (time.perf_counter() - started) * 1000
     assert sent.messages, "the message went into the queue"
     await bench.store.execute(chat_id, Interrupt())

@@ -17,7 +17,7 @@ from indelible.content import Part, TextDelta, ToolCall
 from indelible.errors import ModelFailed, NotFound, Shutdown
 from indelible.models.protocol import Call
 from indelible.store.database.errors import DatabaseUnusable
-from indelible.store.protocol import ChatPatch
+from indelible.store.payloads import ChatPatch
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 

@@ -24,7 +24,8 @@ from indelible.machine.events import FeedEvent, Position
 from indelible.notify import LocalNotifier, Notifier
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.writer import Journal, JournalWriter
-from indelible.store.protocol import ChatPatch, Outcome
+from indelible.store.payloads import ChatPatch
+from indelible.store.protocol import Outcome
 from indelible.store.queries.changes import Changes
 from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
@@ -161,7 +162,7 @@ class Talk(Driver):
         last = [*await self.writer.close(), *rest]
         self.process.tail.detach(self.attempt_id)
         self.writer = None
-        return await self.end(kind, rest=last, **fields)
+        return await self.end(kind, pending=last, **fields)
 
 
 class Seen:
@@ -242,7 +243,7 @@ async def say_everything(talk: Talk) -> None:
     await talk.close(c.CommitStep, TextDelta("1", "All of it in the last row."), Finish("tool_calls"))
     await talk.start()
     await talk.speak("Let me")
-    await talk.do(c.UpdateChat(), description=ChatPatch(title="Rain"))
+    await talk.do(c.UpdateChat(), payload=ChatPatch(title="Rain"))
     await talk.do(c.Interrupt())
     await talk.close(c.FinishInterruption, TextDelta("1", " thi"))
     await talk.start()

@@ -9,7 +9,7 @@ from tests.feed.process import Process, Talk, poll, wait_until
 
 from indelible.feed.cursor import START
 from indelible.machine.commands import UpdateChat
-from indelible.store.protocol import ChatPatch
+from indelible.store.payloads import ChatPatch
 from indelible.store.queries.changes import MAX_EVENTS
 
 
@@ -66,7 +66,7 @@ async def test_rows_that_come_while_the_watch_reads_are_told_after_what_it_reads
         await seen.everything()
         process.store.gate.clear()
         process.store.asked.clear()
-        await talk.do(UpdateChat(), description=ChatPatch(title="Rain"))
+        await talk.do(UpdateChat(), payload=ChatPatch(title="Rain"))
         await wait_until(lambda: "news" in process.store.asked)
         await talk.speak("It is ")
         await talk.speak("raining")
@@ -83,7 +83,7 @@ async def test_more_rows_than_are_kept_meanwhile_are_read(process: Process) -> N
         await seen.everything()
         process.store.gate.clear()
         process.store.asked.clear()
-        await talk.do(UpdateChat(), description=ChatPatch(title="Rain"))
+        await talk.do(UpdateChat(), payload=ChatPatch(title="Rain"))
         await wait_until(lambda: "news" in process.store.asked)
         for number in range(100):
             await talk.speak(f"{number},")
@@ -99,7 +99,7 @@ async def test_a_watch_that_is_far_behind_reads_on_until_nothing_is_new(engine: 
     async with Process(engine).running() as elsewhere, elsewhere.read(talk) as seen:
         await seen.everything()
         for number in range(2 * MAX_EVENTS):
-            await talk.do(UpdateChat(), description=ChatPatch(title=f"Title {number}"))
+            await talk.do(UpdateChat(), payload=ChatPatch(title=f"Title {number}"))
         await poll(elsewhere)
         await seen.until("chat", 2 * MAX_EVENTS)
 
@@ -112,7 +112,7 @@ async def test_a_chat_that_many_read_is_read_once(process: Process) -> None:
         readers = (one, two, three)
         await asyncio.gather(*(seen.everything() for seen in readers))
         process.store.asked.clear()
-        await talk.do(UpdateChat(), description=ChatPatch(title="Rain"))
+        await talk.do(UpdateChat(), payload=ChatPatch(title="Rain"))
         await asyncio.gather(*(seen.until("chat") for seen in readers))
 
     assert process.store.asked == ["positions", "news"]

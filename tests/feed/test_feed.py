@@ -14,7 +14,7 @@ from indelible.content import Finish
 from indelible.errors import NotFound
 from indelible.feed.cursor import START
 from indelible.machine.commands import Delete, FinishTurn, Send, UpdateChat
-from indelible.store.protocol import ChatPatch
+from indelible.store.payloads import ChatPatch
 
 
 async def test_with_every_hint_lost_a_reader_is_a_poll_late_and_misses_nothing(
@@ -70,7 +70,7 @@ async def test_hints_that_were_missed_before_the_feed_ran_are_made_up_for(engine
     talk = await process.talk()
     async with process.read(talk) as seen:
         await seen.everything()
-        await talk.do(UpdateChat(), description=ChatPatch(title="Rain"))
+        await talk.do(UpdateChat(), payload=ChatPatch(title="Rain"))
         async with process.running():
             told = await seen.until("chat")
 
@@ -84,7 +84,7 @@ async def test_a_database_that_fails_for_a_while_delays_readers_and_ends_none(pr
     async with process.read(talk) as seen:
         await seen.everything()
         process.store.failures = {what: 3}
-        await talk.do(UpdateChat(), description=ChatPatch(title="Rain"))
+        await talk.do(UpdateChat(), payload=ChatPatch(title="Rain"))
         await wait_until(lambda: process.store.failures[what] < 3)
         await poll(process, 4)
         await seen.until("chat")

@@ -19,7 +19,7 @@ from indelible.feed.cursor import START
 from indelible.feed.timeline import covers
 from indelible.machine.commands import CommitStep, FinishTurn, Send, UpdateChat
 from indelible.machine.events import FeedEvent
-from indelible.store.protocol import ChatPatch
+from indelible.store.payloads import ChatPatch
 
 IMPATIENCE_S = 0.05
 """How long a client waits before it wonders whether that was all. It goes on waiting for the same event then: one that
@@ -109,7 +109,7 @@ async def write(talk: Talk, chance: Random) -> None:
             await talk.start()
             for number in range(chance.randrange(6)):
                 if chance.random() < 0.2:
-                    await talk.do(UpdateChat(), description=ChatPatch(title=f"Title {number}"))
+                    await talk.do(UpdateChat(), payload=ChatPatch(title=f"Title {number}"))
                 if chance.random() < 0.2:
                     talk.process.tail.detach(talk.attempt_id)  # as if another process committed this
                 await talk.speak(f"{turn}.{number} ")

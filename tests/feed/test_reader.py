@@ -13,7 +13,7 @@ from tests.store.driver import settle_in
 from indelible.feed import Reader
 from indelible.machine.commands import FinishTurn, UpdateChat
 from indelible.machine.events import FeedEvent
-from indelible.store.protocol import ChatPatch, Words
+from indelible.store.payloads import ChatPatch
 from indelible.store.sql_store import SqlStore
 
 BUFFER_BYTES = 8 * 1024
@@ -166,7 +166,7 @@ async def test_a_reader_that_knows_more_than_its_watch_has_a_cursor_of_its_own(
     talk = await begin(process)
     async with process.read(talk) as before:
         await before.everything()
-        await SqlStore(engine).execute(talk.id, UpdateChat(), Words(description=ChatPatch(title="Rain")))
+        await SqlStore(engine).execute(talk.id, UpdateChat(), ChatPatch(title="Rain"))
         async with process.read(talk) as after:
             await after.everything()
             await talk.speak("Hello")

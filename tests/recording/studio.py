@@ -23,7 +23,7 @@ from indelible.recording.recorder import DebugRecorder
 from indelible.recording.storage.protocol import RecordStore, WholeRun
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.store.database.tables import DebugMode
-from indelible.store.protocol import ChatPatch
+from indelible.store.payloads import ChatPatch
 from indelible.testing import SimulatedProvider, parts
 from indelible.testing.model import Script, Step
 from indelible.testing.provider import WireName

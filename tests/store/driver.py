@@ -13,7 +13,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from sqlalchemy import Row, Table, func, insert, select, update
@@ -36,7 +36,8 @@ from indelible.store.database.tables import (
     users,
     workers,
 )
-from indelible.store.protocol import Outcome, Words
+from indelible.store.payloads import Payload, UserInput
+from indelible.store.protocol import Outcome
 from indelible.store.sql_store import SqlStore
 
 OWNER = "user_ada"
@@ -74,6 +75,45 @@ async def settle_in(engine: AsyncEngine) -> None:
             await connection.execute(insert(workers).values(id=worker_id, started_at=now, heartbeat_at=beat))
 
 
+def find_payloads(command: type[c.Command]) -> list[type[Payload[Any]]]:
+    """The payloads that a command may come with, as their types say."""
+    found: list[type[Payload[Any]]] = []
+    kinds = list(Payload.__subclasses__())
+    while kinds:
+        kind = kinds.pop(0)
+        kinds += kind.__subclasses__()
+        commands = get_args(kind.__orig_bases__[0])[0]  # type: ignore[attr-defined]
+        if command in (get_args(commands) or (commands,)):
+            found.append(kind)
+    return found
+
+
+def make_payload(command: c.Command, **fields: Any) -> Payload[Any] | None:
+    """The payload of a command that has these fields; the owner is who sends and who owns."""
+    for kind in find_payloads(type(command)):
+        if fields.keys() <= set(kind.__struct_fields__):
+            known = {"owner_id": OWNER, "author_id": OWNER, **({"blocks": []} if kind is UserInput else {})}
+            return kind(**{**{name: known[name] for name in kind.__struct_fields__ if name in known}, **fields})
+    assert not fields, f"{command} comes with none of {fields}"
+    return None
+
+
+def fill_payload(command: c.Command, **fields: Any) -> Payload[Any] | None:
+    """The largest payload of a command, with those of these fields that it has, and whatever else it needs."""
+    kinds = sorted(find_payloads(type(command)), key=lambda kind: len(kind.__struct_fields__))
+    if not kinds:
+        return None
+    summary = Message(role="user", blocks=[Text("They spoke.")], visibility="model")
+    known: dict[str, Any] = {
+        "blocks": [Text(str(command.name))],
+        "title": "Rain",
+        "results": [],
+        "retry": {"delay_ms": 1000},
+    }
+    known |= {"summary": summary, **fields}
+    return make_payload(command, **{name: known[name] for name in kinds[-1].__struct_fields__ if name in known})
+
+
 class Driver:
     def __init__(self, store: SqlStore, engine: AsyncEngine) -> None:
         self.id = new_id("chat")
@@ -85,11 +125,14 @@ class Driver:
 
     # --- commands ---
 
-    async def do(self, command: c.Command, text: str | None = None, **words: Any) -> Outcome:
-        """Carry out a command; `text` is what the user says with it."""
+    async def do(
+        self, command: c.Command, text: str | None = None, payload: Payload[Any] | None = None, **fields: Any
+    ) -> Outcome:
+        """Carry out a command with its payload, or with one that has these fields; `text` is what the user says."""
         if text is not None:
-            words["blocks"] = [Text(text)]
-        outcome = await self.store.execute(self.id, command, Words(author_id=OWNER, owner_id=OWNER, **words))
+            fields["blocks"] = [Text(text)]
+        given: Any = payload or make_payload(command, **fields)
+        outcome = await self.store.execute(self.id, command, given)
         self.epoch = outcome.epoch
         self.turn_id = outcome.turn_id or self.turn_id
         if outcome.attempt is not None:
@@ -125,9 +168,9 @@ class Driver:
             await connection.execute(update(chats).where(chats.c.id == self.id).values(holder="dead"))
 
     async def end(self, kind: type[c.WorkerCommand], **fields: Any) -> Outcome:
-        """A worker's command about the open turn and attempt. Fields of `Words` are what comes with it."""
-        words = {name: fields.pop(name) for name in list(fields) if name in Words.__struct_fields__}
-        return await self.do(self.name(kind, **fields), **words)
+        """A worker's command about the open turn and attempt. Other fields are what comes with it."""
+        named = {name: fields.pop(name) for name in list(fields) if name in kind.__struct_fields__}
+        return await self.do(self.name(kind, **named), **fields)
 
     def name(self, kind: type[c.WorkerCommand], **fields: Any) -> c.WorkerCommand:
         """A worker's command that names what is open now, or was last."""

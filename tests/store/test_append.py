@@ -27,7 +27,7 @@ from indelible.store.database.migrate import migrate
 from indelible.store.database.tables import attempts, journal, users, workers
 from indelible.store.journal.append import Appended, BadRows, JournalRow, append_group
 from indelible.store.journal.tool_ledger import RunKey, RunStarted, load_runs
-from indelible.store.protocol import Words
+from indelible.store.payloads import NewChat
 from indelible.store.queries.chat_view import AttemptName
 from indelible.store.sql_store import SqlStore
 
@@ -45,7 +45,7 @@ async def start_attempt(engine: AsyncEngine, name: str) -> AttemptName:
     async with begin_write(engine) as connection:
         await connection.execute(insert(users).values(id=f"user_{name}", name=name, created_at=NOW))
         await connection.execute(insert(workers).values(id=f"worker_{name}", started_at=NOW, heartbeat_at=NOW))
-    words = Words(owner_id=f"user_{name}", blocks=[Text("hi")])
+    words = NewChat(owner_id=f"user_{name}", blocks=[Text("hi")])
     created = await store.execute(f"chat_{name}", Create(with_message=True), words)
     held = await store.execute(f"chat_{name}", Acquire(worker_id=f"worker_{name}"))
     assert created.turn_id is not None

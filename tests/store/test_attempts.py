@@ -60,7 +60,7 @@ async def test_what_was_tried_is_told_with_its_end_and_what_is_being_tried_witho
     assert (running.outcome, running.error, running.ended_at, running.last_n) == (None, None, None, None)
 
     used = Usage(input_tokens=7, output_tokens=5)
-    await chat.end(c.FinishTurn, rest=[Finish(usage=used)])
+    await chat.end(c.FinishTurn, pending=[Finish(usage=used)])
     (done,) = [attempt for attempt in await store.attempts(chat.id) if attempt.id == running_id]
     assert (done.outcome, done.usage, done.last_n) == ("complete", used, 2)
 

@@ -34,7 +34,7 @@ from indelible.store.database.migrate import migrate
 from indelible.store.database.tables import attempts, journal, users, workers
 from indelible.store.journal.append import BadRows, JournalRow
 from indelible.store.journal.writer import Journal
-from indelible.store.protocol import Words
+from indelible.store.payloads import NewChat
 from indelible.store.queries.chat_view import AttemptName
 from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
@@ -49,7 +49,7 @@ async def start_attempt(store: SqlStore, engine: AsyncEngine) -> AttemptName:
     async with begin_write(engine) as connection:
         await connection.execute(insert(users).values(id="user_a", name="a", created_at=NOW))
         await connection.execute(insert(workers).values(id="worker_a", started_at=NOW, heartbeat_at=NOW))
-    created = await store.execute("chat_a", Create(with_message=True), Words(owner_id="user_a", blocks=[Text("hi")]))
+    created = await store.execute("chat_a", Create(with_message=True), NewChat(owner_id="user_a", blocks=[Text("hi")]))
     held = await store.execute("chat_a", Acquire(worker_id="worker_a"))
     assert created.turn_id is not None
     started = await store.execute("chat_a", StartAttempt(epoch=held.epoch, turn_id=created.turn_id))
@@ -167,8 +167,8 @@ async def test_what_a_sqlite_file_has_no_room_for_is_kept_until_it_has(
         await spoken.check_all_was_told_once()
 
 
-def long_message() -> Words:
-    return Words(owner_id="user_a", blocks=[Text("y" * 100_000)])
+def long_message() -> NewChat:
+    return NewChat(owner_id="user_a", blocks=[Text("y" * 100_000)])
 
 
 async def test_a_damaged_file_is_told_and_what_was_said_can_still_be_read(sqlite: AsyncEngine) -> None:

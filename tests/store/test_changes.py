@@ -19,7 +19,7 @@ from indelible.machine import commands as c
 from indelible.machine.events import BEGINNING, Position
 from indelible.store.database.engine import begin_write
 from indelible.store.database.tables import events, journal
-from indelible.store.protocol import ChatPatch
+from indelible.store.payloads import ChatPatch
 from indelible.store.queries.changes import LoadedRow, load_changes
 from indelible.store.queries.chat_view import Event
 from indelible.store.sql_store import SqlStore
@@ -47,8 +47,8 @@ async def chat(store: SqlStore, engine: AsyncEngine) -> Driver:
     await chat.start()
     for word in ("It ", "is ", "rai"):
         await chat.say(TextDelta("1", word))
-    await chat.do(c.UpdateChat(), description=ChatPatch(title="Rain"))
-    await chat.end(c.CommitStep, rest=[TextDelta("1", "ning"), Finish("tool_calls")])
+    await chat.do(c.UpdateChat(), payload=ChatPatch(title="Rain"))
+    await chat.end(c.CommitStep, pending=[TextDelta("1", "ning"), Finish("tool_calls")])
     await chat.start()
     await chat.say(TextDelta("1", "And "))
     await chat.do(c.Send(), "Bergen?")

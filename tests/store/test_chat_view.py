@@ -16,7 +16,7 @@ from indelible.store.database.engine import begin_read, begin_write
 from indelible.store.database.tables import chats, events, journal, users
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.pack import sweep
-from indelible.store.protocol import Words
+from indelible.store.payloads import NewChat, UserInput
 from indelible.store.queries.chat_view import AttemptName, Live, load_events, load_rows, load_view
 from indelible.store.queries.leases import beat, retire
 from indelible.store.sql_store import SqlStore
@@ -35,7 +35,7 @@ async def store(engine: AsyncEngine) -> SqlStore:
 
 
 async def start(store: SqlStore, chat_id: str = "chat_1") -> AttemptName:
-    words = Words(owner_id="user_1", blocks=[Text("hi")])
+    words = NewChat(owner_id="user_1", blocks=[Text("hi")])
     created = await store.execute(chat_id, Create(with_message=True), words)
     held = await store.execute(chat_id, Acquire(worker_id="worker_1"))
     assert created.turn_id is not None
@@ -110,7 +110,7 @@ async def test_a_running_chat_that_no_live_worker_holds_is_pending(store: SqlSto
 
 async def test_a_view_shows_the_queue_and_the_end_of_a_long_path(store: SqlStore, engine: AsyncEngine) -> None:
     await start(store)
-    queued = await store.execute("chat_1", Send(), Words(blocks=[Text("next")], model="demo", author_id="user_1"))
+    queued = await store.execute("chat_1", Send(), UserInput(blocks=[Text("next")], model="demo", author_id="user_1"))
     view = await load_view(engine, "chat_1", limit=1, lease_timeout_s=3600)
     assert [(row.id, row.blocks, row.model) for row in view.queue] == [(queued.queued_id, [Text("next")], "demo")]
     assert not view.has_more

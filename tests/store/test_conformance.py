@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.store.driver import OWNER, Driver, dump, settle_in
+from tests.store.driver import OWNER, Driver, dump, fill_payload, make_payload, settle_in
 
 from indelible.content import Finish, Message, Text, TextDelta, ToolCall, ToolResult
 from indelible.errors import IndelibleError, Interrupted, LeaseLost, NotAllowed, NotFound
@@ -28,11 +28,11 @@ from indelible.machine import TABLE, CommandName, State, Status, is_legal, state
 from indelible.machine import commands as c
 from indelible.store.commands.idempotency import Request, StoredResponse
 from indelible.store.database.tables import attempts
-from indelible.store.protocol import ChatPatch
+from indelible.store.payloads import Payload
 from indelible.store.sql_store import SqlStore
 
 Way = Callable[[Driver], Awaitable[Driver]]
-Case = tuple[c.Command, dict[str, Any]]
+Case = tuple[c.Command, Payload[Any] | None]
 
 CALLS = ("call_1", "call_2")
 KINDS: dict[CommandName, type[c.Command]] = {
@@ -75,7 +75,7 @@ async def work(chat: Driver, *, queued: bool, worker_id: str = "live") -> Driver
     await chat.create()
     await chat.do(c.Acquire(worker_id=worker_id))
     await chat.start()
-    await chat.end(c.CommitStep, rest=[TextDelta("1", "Let me look."), Finish()])
+    await chat.end(c.CommitStep, pending=[TextDelta("1", "Let me look."), Finish()])
     await chat.start()
     await chat.say(TextDelta("1", "It is"))
     for command in (c.Send(), c.SendSteer()) if queued else ():
@@ -144,16 +144,18 @@ for _state, _way in list_ways():
 
 
 async def make_case(name: CommandName, chat: Driver, state: State) -> Case:
-    """A command that only the state can be against, and the words that come with it."""
-    words: dict[str, Any] = {"text": str(name), "error": ERROR, "results": [answer(id_) for id_ in CALLS]}
-    words |= {"retry": {"delay_ms": 1000}, "summary": SUMMARY, "description": ChatPatch(title="Rain")}
-    if state is State.NONE:
-        return name_nothing(name), words
+    """A command that only the state can be against, and the payload that comes with it."""
+    command = name_nothing(name) if state is State.NONE else await name_all(name, chat)
+    results = [answer(id_) for id_ in CALLS]
+    return command, fill_payload(command, error=ERROR, results=results, summary=SUMMARY)
+
+
+async def name_all(name: CommandName, chat: Driver) -> c.Command:
     rows = await chat.queued_ids()
     kind = KINDS[name]
     fields: dict[str, Any] = {}
     if issubclass(kind, c.WorkerCommand):
-        return chat.name(kind), words
+        return chat.name(kind)
     for field in kind.__struct_fields__:
         match field:
             case "with_message":
@@ -172,7 +174,7 @@ async def make_case(name: CommandName, chat: Driver, state: State) -> Case:
                 fields[field] = False
             case _:
                 fields[field] = CALLS
-    return kind(**fields), words
+    return kind(**fields)
 
 
 def name_nothing(name: CommandName) -> c.Command:
@@ -200,22 +202,26 @@ def get_refusal(name: CommandName, state: State) -> type[IndelibleError] | None:
 
 
 async def expect_refusal(
-    chat: Driver, engine: AsyncEngine, command: c.Command, words: dict[str, Any], error: type[IndelibleError] | None
+    chat: Driver,
+    engine: AsyncEngine,
+    command: c.Command,
+    payload: Payload[Any] | None,
+    error: type[IndelibleError] | None,
 ) -> None:
     """It raises this (None: it succeeds and has nothing to do), and no table has changed."""
     before = await dump(engine)
-    await be_refused(chat, command, words, error)
+    await be_refused(chat, command, payload, error)
     assert await dump(engine) == before, command
 
 
 async def be_refused(
-    chat: Driver, command: c.Command, words: dict[str, Any], error: type[IndelibleError] | None
+    chat: Driver, command: c.Command, payload: Payload[Any] | None, error: type[IndelibleError] | None
 ) -> None:
     if error is None:
-        assert not (await chat.do(command, **words)).effective, command
+        assert not (await chat.do(command, payload=payload)).effective, command
         return
     with pytest.raises(IndelibleError) as refusal:
-        await chat.do(command, **words)
+        await chat.do(command, payload=payload)
     assert type(refusal.value) is error, command
     if isinstance(refusal.value, NotAllowed):
         assert refusal.value.command == command.name
@@ -234,15 +240,16 @@ async def test_a_refused_command_raises_and_changes_no_row_of_any_table(
     before = await dump(engine)
     for name in CommandName:
         if not is_legal(name, state):
-            command, words = await make_case(name, chat, state)
-            await be_refused(chat, command, words, get_refusal(name, state))
+            command, payload = await make_case(name, chat, state)
+            await be_refused(chat, command, payload, get_refusal(name, state))
             assert await dump(engine) == before, command
     for kind in KINDS.values():
         if issubclass(kind, c.WorkerCommand):
             late = chat.name(kind, epoch=chat.epoch - 1)
-            await be_refused(chat, late, {"rest": [TextDelta("1", "late")]}, LeaseLost)
+            given = fill_payload(late, pending=[TextDelta("1", "late")])
+            await be_refused(chat, late, given, LeaseLost)
     if state in NEEDS_A_WORKER:
-        await be_refused(chat, c.Acquire(worker_id="other"), {}, NotAllowed)
+        await be_refused(chat, c.Acquire(worker_id="other"), None, NotAllowed)
     assert await dump(engine) == before
 
 
@@ -258,11 +265,11 @@ async def test_an_allowed_command_leads_where_the_table_says_and_the_rows_agree(
             if not is_legal(name, state) or way not in choose_ways(name, state):
                 continue
             chat = await original.copy()
-            command, words = await make_case(name, chat, state)
+            command, payload = await make_case(name, chat, state)
             if TABLE[name][state]:
-                await expect_effect(chat, command, words, TABLE[name][state])
+                await expect_effect(chat, command, payload, TABLE[name][state])
             else:
-                await expect_refusal(chat, engine, command, words, None)
+                await expect_refusal(chat, engine, command, payload, None)
 
 
 def choose_ways(name: CommandName, state: State) -> list[Way]:
@@ -277,8 +284,10 @@ def choose_ways(name: CommandName, state: State) -> list[Way]:
     return ways[:1]
 
 
-async def expect_effect(chat: Driver, command: c.Command, words: dict[str, Any], targets: frozenset[State]) -> None:
-    outcome = await chat.do(command, **words)
+async def expect_effect(
+    chat: Driver, command: c.Command, payload: Payload[Any] | None, targets: frozenset[State]
+) -> None:
+    outcome = await chat.do(command, payload=payload)
     assert outcome.effective, command
     await chat.check()
     after = await chat.state()
@@ -298,16 +307,17 @@ async def test_an_ending_whose_answer_was_lost_is_repeated_without_effect(store:
     for kind in (c.CommitStep, c.FinishTurn, c.AwaitAction, c.Fail):
         chat = await original.copy()
         ending = chat.name(kind)
-        words: dict[str, Any] = {"error": ERROR, "rest": [TextDelta("2", " Really.")]}
-        assert (await chat.do(ending, **words)).effective
-        await expect_refusal(chat, engine, ending, words, None)
+        error = {"error": ERROR} if kind is c.Fail else {}
+        payload = make_payload(ending, pending=[TextDelta("2", " Really.")], **error)
+        assert (await chat.do(ending, payload=payload)).effective
+        await expect_refusal(chat, engine, ending, payload, None)
 
 
 async def test_a_stop_whose_answer_was_lost_is_repeated_without_effect(store: SqlStore, engine: AsyncEngine) -> None:
     chat = await stop(Driver(store, engine), queued=True)
     ending = chat.name(c.FinishInterruption)
     assert (await chat.do(ending)).effective
-    await expect_refusal(chat, engine, ending, {}, None)
+    await expect_refusal(chat, engine, ending, None, None)
 
 
 async def test_a_late_stop_names_a_turn_that_is_over_and_does_not_stop_the_next(
@@ -317,7 +327,7 @@ async def test_a_late_stop_names_a_turn_that_is_over_and_does_not_stop_the_next(
     clicked = c.Interrupt(turn_id=chat.turn_id)
     await chat.say(Finish())
     await chat.end(c.FinishTurn)
-    await expect_refusal(chat, engine, clicked, {}, None)
+    await expect_refusal(chat, engine, clicked, None, None)
     assert await chat.state() is State.RUNNING_QUEUED
 
 
@@ -332,15 +342,16 @@ async def test_a_name_that_is_not_in_this_chat_is_not_found_and_changes_nothing(
         c.EditQueued(queued_id="queued_nowhere"),
         c.PromoteQueued(queued_id="queued_nowhere"),
     ):
-        await expect_refusal(chat, engine, command, {"text": "x"}, NotFound)
+        await expect_refusal(chat, engine, command, fill_payload(command), NotFound)
 
 
 async def test_the_names_of_another_chat_are_not_found(store: SqlStore, engine: AsyncEngine) -> None:
     other = await work(Driver(store, engine), queued=True)
     chat = await work(Driver(store, engine), queued=True)
     (queued_id, _), message_id = await other.queued_ids(), await other.last_id("user")
-    await expect_refusal(chat, engine, c.Edit(message_id=message_id), {"text": "x"}, NotFound)
-    await expect_refusal(chat, engine, c.DeleteQueued(queued_id=queued_id), {}, NotFound)
+    edit = c.Edit(message_id=message_id)
+    await expect_refusal(chat, engine, edit, fill_payload(edit), NotFound)
+    await expect_refusal(chat, engine, c.DeleteQueued(queued_id=queued_id), None, NotFound)
 
 
 # --- what is told after a commit ---
@@ -375,7 +386,7 @@ async def test_others_are_told_of_a_chat_after_every_commit_that_changed_it_and_
     with pytest.raises(LeaseLost):
         await chat.do(chat.name(c.CommitStep, epoch=chat.epoch - 1))
     assert listener.take() == [], "nothing happened, and nothing was heard"
-    await chat.end(c.FinishTurn, rest=[Finish()])
+    await chat.end(c.FinishTurn, pending=[Finish()])
     twin = Driver(loud, engine)
     await loud.fork(chat.id, await chat.last_id("user"), new_chat_id=twin.id, owner_id=OWNER)
     assert listener.take() == [chat.id, twin.id]

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import pytest
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.store.driver import make_payload
 
 from indelible.clock import SystemClock
 from indelible.content import (
@@ -63,7 +64,8 @@ from indelible.store.database.engine import begin_read
 from indelible.store.database.tables import attempts, events, journal, messages, queue, tool_runs, turns
 from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
 from indelible.store.journal.writer import Journal, JournalWriter
-from indelible.store.protocol import Outcome, Words
+from indelible.store.payloads import NewChat, Payload, RetryScheduled, StepResult, ToolResultsInput, UserInput
+from indelible.store.protocol import Outcome
 from indelible.store.queries.chat_view import AttemptName
 from indelible.store.sql_store import SqlStore
 from indelible.testing.invariants import StoredChat, find_faults, load_chat
@@ -97,16 +99,19 @@ class Process:
         self.turns_with_tools: set[str] = set()
         self.is_deleted = False
 
-    async def do(self, command: Command, words: Words | None = None) -> Outcome:
-        outcome = await self.store.execute(self.chat_id, command, words or Words())
+    async def do(self, command: Command, payload: Payload[Any] | None = None) -> Outcome:
+        given: Any = payload
+        outcome = await self.store.execute(self.chat_id, command, given)
         self.epoch = outcome.epoch
         self.turn_id = outcome.turn_id or self.turn_id
         return outcome
 
     async def ask(self, command: Command, text: str) -> Outcome:
         self.sent.append(text)
-        words = Words(owner_id=self.user_id, author_id=self.user_id, blocks=[Text(text)])
-        outcome = await self.do(command, words)
+        given: Payload[Any] = UserInput(author_id=self.user_id, blocks=[Text(text)])
+        if isinstance(command, Create):
+            given = NewChat(owner_id=self.user_id, blocks=[Text(text)])
+        outcome = await self.do(command, given)
         self.kept.append(text)
         return outcome
 
@@ -160,12 +165,12 @@ class Process:
             result = ToolResult(call_id, "look", output)
             await self.speaker.record(RunSettled(key, result), result)
 
-    async def end(self, kind: type[WorkerCommand], words: dict[str, Any] | None = None, **fields: Any) -> Outcome:
+    async def end(self, kind: type[WorkerCommand], given: dict[str, Any] | None = None, **fields: Any) -> Outcome:
         """End the attempt with what was published and is in no row yet (R4)."""
         rest = await self.speaker.close()
         named = {"epoch": self.epoch, "turn_id": self.turn_id, "attempt_id": self.step_id, **fields}
         command = kind(**{name: named[name] for name in kind.__struct_fields__ if name in named})
-        outcome = await self.do(command, Words(rest=rest, **(words or {})))
+        outcome = await self.do(command, make_payload(command, pending=rest, **(given or {})))
         self.heard = list(self.said)
         return outcome
 
@@ -279,7 +284,7 @@ async def announce_retries(process: Process) -> None:
     await process.start()
     await process.say("one ")
     await process.end(CommitStep, failed=True)
-    await process.do(AnnounceRetry(epoch=process.epoch, turn_id=process.turn_id), Words(retry=RETRYING))
+    await process.do(AnnounceRetry(epoch=process.epoch, turn_id=process.turn_id), RetryScheduled(retry=RETRYING))
     await process.start()
     await process.say("two ", Finish())
     await process.end(FinishTurn)
@@ -338,7 +343,7 @@ async def await_action(process: Process) -> None:
     await process.end(AwaitAction)
     await process.ask(Send(), "queued")
     results = [ToolResult("call_0", "ask", "yes")]
-    await process.do(ToolResults(call_ids=("call_0",)), Words(results=results))
+    await process.do(ToolResults(call_ids=("call_0",)), ToolResultsInput(results=results))
     await process.acquire()
     await process.start()
     process.publish("three ", Finish())
@@ -368,7 +373,7 @@ SCENARIOS: list[Scenario] = [
 
 
 @pytest.mark.parametrize(
-    ("migrated", "if_busy"), [("sqlite", "before"), ("sqlite", "after"), ("postgresql", "after")], indirect=["migrated"]
+    ("migrated", "when"), [("sqlite", "before"), ("sqlite", "after"), ("postgresql", "after")], indirect=["migrated"]
 )
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 async def test_whoever_dies_at_whatever_call_loses_nothing(scenario: Scenario, when: Side, engine: AsyncEngine) -> None:
@@ -427,7 +432,7 @@ async def test_a_worker_that_wakes_up_after_its_attempt_was_adopted_writes_nothi
         for command in (CommitStep, FinishTurn, AwaitAction, Fail):
             late = command(epoch=process.epoch, turn_id=process.turn_id, attempt_id=process.step_id)
             with pytest.raises(LeaseLost):
-                await process.do(late, Words(rest=[TextDelta("1", "late ")]))
+                await process.do(late, StepResult(pending=[TextDelta("1", "late ")]))
         with pytest.raises(LeaseLost):
             await process.run_tool(0, "late")
         assert await load_chat(engine, process.chat_id) == adopted

@@ -41,7 +41,7 @@ from indelible.store.database.migrate import migrate
 from indelible.store.database.tables import attempts, journal, users, workers
 from indelible.store.journal.append import JournalRow, append_rows
 from indelible.store.journal.writer import Journal
-from indelible.store.protocol import Words
+from indelible.store.payloads import NewChat
 from indelible.store.queries.chat_view import AttemptName
 from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
@@ -59,7 +59,7 @@ async def start_attempt(store: SqlStore, engine: AsyncEngine, name: str) -> Atte
     async with begin_write(engine) as connection:
         await connection.execute(insert(users).values(id=f"user_{name}", name=name, created_at=NOW))
         await connection.execute(insert(workers).values(id=f"worker_{name}", started_at=NOW, heartbeat_at=NOW))
-    created = await store.execute(f"chat_{name}", Create(with_message=True), Words(owner_id=f"user_{name}"))
+    created = await store.execute(f"chat_{name}", Create(with_message=True), NewChat(owner_id=f"user_{name}"))
     held = await store.execute(f"chat_{name}", Acquire(worker_id=f"worker_{name}"))
     assert created.turn_id is not None
     started = await store.execute(f"chat_{name}", StartAttempt(epoch=held.epoch, turn_id=created.turn_id))

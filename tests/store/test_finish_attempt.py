@@ -40,7 +40,7 @@ from indelible.machine import State
 from indelible.machine import commands as c
 from indelible.store.database.engine import begin_read
 from indelible.store.database.tables import attempts, events, journal, messages
-from indelible.store.protocol import Timings
+from indelible.store.payloads import Timings
 from indelible.store.sql_store import SqlStore
 
 LOOK, ASK = ToolCall(id="c1", name="look", arguments="{}"), ToolCall(id="c2", name="ask", arguments="{}")
@@ -144,7 +144,7 @@ async def chat(engine: AsyncEngine) -> Driver:
     await chat.do(c.Acquire(worker_id="live"))
     await chat.start()
     await chat.do(c.Send(), "Is it raining?")
-    await chat.end(c.FinishTurn, rest=[TextDelta("1", "Hi."), Finish()])
+    await chat.end(c.FinishTurn, pending=[TextDelta("1", "Hi."), Finish()])
     await chat.start()
     return chat
 
@@ -199,7 +199,7 @@ async def test_parts_that_were_not_flushed_become_the_last_row_of_the_journal(
     await chat.say(TextDelta("1", "It"))
     if reason == "interrupted":
         await chat.do(c.Interrupt())
-    await chat.end(c.FinishInterruption if reason == "interrupted" else c.Fail, rest=rest)
+    await chat.end(c.FinishInterruption if reason == "interrupted" else c.Fail, pending=rest)
     await chat.check()
     rows = await read_journal(engine, chat.attempt_id)
     assert [decode_parts(row.parts) for row in rows] == [[TextDelta("1", "It")], rest]
@@ -226,7 +226,7 @@ async def test_a_finished_attempt_is_adopted_and_goes_on_where_its_journal_ends(
     assert len(await chat.rows(attempts)) == started
     assert await load_left(chat) == []
     told = ToolResult(call_id="c2", name="ask", output="told")
-    await chat.end(c.CommitStep, rest=[told])
+    await chat.end(c.CommitStep, pending=[told])
     await chat.check()
     left = await load_left(chat)
     assert left == to_messages(finalize(assemble([*script.parts, told]), None, None))
@@ -240,7 +240,7 @@ async def test_a_whole_attempt_that_its_worker_leaves_stays_open_and_what_was_no
         await chat.say(*row)
     seq = (await chat.row()).seq
     told = ToolResult(call_id="c2", name="ask", output="told")
-    await chat.end(c.Release, rest=[told])
+    await chat.end(c.Release, pending=[told])
     await chat.check()
     assert (await chat.attempt()).ended_at is None
     assert (await chat.row()).seq == seq, "nothing has ended, so nothing is told"
@@ -304,7 +304,7 @@ async def load_timings(chat: Driver) -> Timings:
 
 async def test_a_reply_keeps_what_its_worker_knows_of_cost_and_time(chat: Driver) -> None:
     timings = Timings(started_at=SAID_AT, first_part_at=SAID_AT + timedelta(seconds=1), ended_at=SAID_AT)
-    await chat.end(c.FinishTurn, rest=SCRIPTS["a step with its results"].parts, cost_nanousd=1200, timings=timings)
+    await chat.end(c.FinishTurn, pending=SCRIPTS["a step with its results"].parts, cost_nanousd=1200, timings=timings)
     assert await load_timings(chat) == timings
     kept = {row.role: (row.cost_nanousd, row.timings) for row in await chat.rows(messages) if row.attempt_id}
     assert kept["assistant"][0] == 1200
@@ -343,7 +343,7 @@ async def test_a_reply_that_goes_on_names_the_partial_one_that_it_carries_on(cha
         await chat.do(c.Acquire(worker_id="live"))
     partial_id = await chat.last_id("assistant")
     await chat.start()
-    await chat.end(c.FinishTurn, rest=[TextDelta("1", " raining."), Finish()])
+    await chat.end(c.FinishTurn, pending=[TextDelta("1", " raining."), Finish()])
     await chat.check()
     reply = (await chat.path())[-1]
     assert (reply.text, reply.continues, reply.partial) == (" raining.", partial_id, False)

@@ -17,7 +17,7 @@ from indelible.machine import commands as c
 from indelible.store.commands.apply import CONTINUE
 from indelible.store.database.engine import begin_read
 from indelible.store.database.tables import attempts, chats, drafts, events, messages, queue, turns
-from indelible.store.protocol import ChatPatch
+from indelible.store.payloads import ChatPatch
 from indelible.store.sql_store import SqlStore
 
 USED = Usage(input_tokens=7, output_tokens=5)
@@ -40,7 +40,7 @@ async def chat(store: SqlStore, engine: AsyncEngine) -> Driver:
     await chat.end(c.CommitStep, failed=True)
     await chat.start()
     await chat.do(c.Send(), "second")
-    await chat.end(c.FinishTurn, rest=[TextDelta("1", "is."), Finish(usage=USED)], cost_nanousd=12)
+    await chat.end(c.FinishTurn, pending=[TextDelta("1", "is."), Finish(usage=USED)], cost_nanousd=12)
     await chat.start()
     await chat.say(TextDelta("1", "And"))
     return chat
@@ -110,8 +110,8 @@ async def test_what_was_not_conversation_stays_behind(chat: Driver, engine: Asyn
 
 async def test_what_stands_beside_the_conversation_comes_along(chat: Driver, engine: AsyncEngine) -> None:
     beside = ChatPatch(title="Rain", labels=["a"], pinned=True, model="big", system_prompt="Hm", parameters={"k": 1})
-    await chat.do(c.UpdateChat(), description=beside)
-    await chat.do(c.UpdateChat(), description=ChatPatch(debug="off"))
+    await chat.do(c.UpdateChat(), payload=beside)
+    await chat.do(c.UpdateChat(), payload=ChatPatch(debug="off"))
     copy = await fork(chat, engine, await find(chat, "first"))
     old, new = await chat.row(), await copy.row()
     names = ("title", "labels", "model", "system_prompt", "parameters", "debug")
@@ -186,7 +186,7 @@ async def test_a_call_that_was_answered_later_is_answered_anew_in_a_copy_that_en
     chat: Driver, engine: AsyncEngine
 ) -> None:
     await chat.say(LOOK, Finish("tool_calls"))
-    await chat.end(c.CommitStep, rest=[ToolResult(call_id="c1", name="look", output="seen")])
+    await chat.end(c.CommitStep, pending=[ToolResult(call_id="c1", name="look", output="seen")])
     reply_id = await chat.last_id("assistant")
     whole = await fork(chat, engine, await chat.last_id("tool"))
     assert (await whole.said())[-1] == ("tool", "seen")
@@ -197,7 +197,7 @@ async def test_a_call_that_was_answered_later_is_answered_anew_in_a_copy_that_en
 
 async def test_a_summary_goes_along_and_the_model_still_begins_with_it(chat: Driver, engine: AsyncEngine) -> None:
     await chat.do(chat.name(c.KeepSummary), summary=SUMMARY)
-    await chat.end(c.FinishTurn, rest=[Finish()])
+    await chat.end(c.FinishTurn, pending=[Finish()])
     copy = await fork(chat, engine, await chat.last_id("assistant"))
     assert [message.text for message in await copy.path() if message.visibility == "model"] == [
         CONTINUE,
@@ -207,7 +207,7 @@ async def test_a_summary_goes_along_and_the_model_still_begins_with_it(chat: Dri
 
 async def test_a_copy_of_a_long_path_is_whole(chat: Driver, engine: AsyncEngine) -> None:
     """Longer than what is fetched at a time."""
-    await chat.end(c.FinishTurn, rest=[Finish()])
+    await chat.end(c.FinishTurn, pending=[Finish()])
     for number in range(60):
         await chat.do(c.Send(), f"question {number}")
         await chat.do(c.Acquire(worker_id="live"))

@@ -26,7 +26,7 @@ async def chat(store: SqlStore, engine: AsyncEngine) -> Driver:
 
 async def answer(chat: Driver, text: str) -> None:
     await chat.work("live", TextDelta("1", text))
-    await chat.end(c.FinishTurn, rest=[Finish("stop")], usage=Usage(input_tokens=3, output_tokens=5))
+    await chat.end(c.FinishTurn, pending=[Finish("stop")], usage=Usage(input_tokens=3, output_tokens=5))
 
 
 async def converse(chat: Driver, turns: int) -> None:
@@ -125,7 +125,7 @@ async def test_events_name_what_people_see_in_place_of_what_they_do_not(chat: Dr
     await chat.end(c.CommitStep, failed=True)
     await chat.start()
     await chat.say(TextDelta("1", "ning"))
-    await chat.end(c.FinishTurn, rest=[Finish("stop")])
+    await chat.end(c.FinishTurn, pending=[Finish("stop")])
     (question, partial, rest) = (await store.page(chat.id)).items
 
     changes = await store.changes(chat.id, BEGINNING)

@@ -22,7 +22,7 @@ from indelible.recording.storage.sql_records import SqlRecords
 from indelible.store.commands.apply import NOTICES
 from indelible.store.database.engine import begin_write
 from indelible.store.database.tables import chats, drafts, events, files, messages, tool_runs, turns
-from indelible.store.protocol import ChatPatch
+from indelible.store.payloads import ChatPatch
 from indelible.store.sql_store import SqlStore
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
@@ -47,7 +47,7 @@ async def chat(store: SqlStore, engine: AsyncEngine) -> Driver:
 async def reply(chat: Driver, text: str) -> None:
     await chat.do(c.Acquire(worker_id="live"))
     await chat.start()
-    await chat.end(c.FinishTurn, rest=[TextDelta("1", text), Finish()])
+    await chat.end(c.FinishTurn, pending=[TextDelta("1", text), Finish()])
 
 
 async def find(chat: Driver, text: str) -> str:
@@ -106,7 +106,7 @@ async def test_only_a_users_message_is_edited_and_only_a_reply_regenerated(
     wrong = await find(chat, "two" if kind is c.Edit else "second")
     before = await dump(engine)
     with pytest.raises(Invalid):
-        await chat.do(kind(message_id=wrong), "x")
+        await chat.do(kind(message_id=wrong))
     assert await dump(engine) == before
 
 
@@ -234,7 +234,7 @@ async def test_a_summary_on_the_way_is_kept_once_and_the_turn_goes_on(chat: Driv
     assert (chat.turn_id, await chat.state()) == (turn_id, State.RUNNING)
     await chat.do(chat.name(c.KeepSummary), summary=summarise("And of rain."))
     await chat.start()
-    await chat.end(c.FinishTurn, rest=[TextDelta("1", "three"), Finish()])
+    await chat.end(c.FinishTurn, pending=[TextDelta("1", "three"), Finish()])
     assert [message.text for message in (await chat.path())[-3:]] == ["They spoke of numbers.", "And of rain.", "three"]
 
 
@@ -253,7 +253,7 @@ async def test_a_summary_is_nobodys_to_edit_and_no_message_to_answer(chat: Drive
     before = await dump(engine)
     for command in (c.Edit(message_id=hidden), c.Regenerate(message_id=hidden)):
         with pytest.raises(NotFound):
-            await chat.do(command, "x")
+            await chat.do(command)
     assert await dump(engine) == before
     await chat.end(c.Fail, attempt_id=None)
     await chat.do(c.Retry())
@@ -276,14 +276,14 @@ async def test_a_description_changes_what_it_names_and_leaves_the_rest(chat: Dri
     whole = ChatPatch(
         title="Rain", labels=["a"], pinned=True, model="big", system_prompt="Be kind.", parameters={"k": 1}
     )
-    await chat.do(c.UpdateChat(), description=whole)
-    await chat.do(c.UpdateChat(), description=ChatPatch(title="Snow"))
+    await chat.do(c.UpdateChat(), payload=whole)
+    await chat.do(c.UpdateChat(), payload=ChatPatch(title="Snow"))
     await chat.check()
     row = await chat.row()
     assert (row.title, row.pinned, row.model) == ("Snow", True, "big")
     assert (row.labels, row.system_prompt, row.parameters) == (b'["a"]', b'"Be kind."', b'{"k":1}')
     gone = ChatPatch(title=None, labels=None, model=None, system_prompt=None, parameters=None)
-    await chat.do(c.UpdateChat(), description=gone)
+    await chat.do(c.UpdateChat(), payload=gone)
     row = await chat.row()
     assert (row.title, row.labels, row.model, row.system_prompt, row.parameters) == (None,) * 5
     assert row.pinned is True
@@ -292,17 +292,17 @@ async def test_a_description_changes_what_it_names_and_leaves_the_rest(chat: Dri
 async def test_a_description_is_told_but_for_what_is_between_the_chat_and_its_model(chat: Driver) -> None:
     seq = (await chat.row()).seq
     told = ChatPatch(title="Rain", pinned=False, system_prompt="Secret.", parameters={"k": 1})
-    await chat.do(c.UpdateChat(), description=told)
+    await chat.do(c.UpdateChat(), payload=told)
     assert (await chat.told())[seq:] == [("chat", None, {"title": "Rain", "pinned": False})]
     assert not any(b"Secret" in (row.payload or b"") for row in await chat.rows(events))
 
 
 @pytest.mark.parametrize("mode", ["off", "errors", "all", None])
 async def test_what_is_recorded_of_a_chat_is_chosen_and_told_like_its_title(chat: Driver, mode: Any) -> None:
-    await chat.do(c.UpdateChat(), description=ChatPatch(debug="all"))
+    await chat.do(c.UpdateChat(), payload=ChatPatch(debug="all"))
     seq = (await chat.row()).seq
-    await chat.do(c.UpdateChat(), description=ChatPatch(debug=mode))
-    await chat.do(c.UpdateChat(), description=ChatPatch(title="Rain"))
+    await chat.do(c.UpdateChat(), payload=ChatPatch(debug=mode))
+    await chat.do(c.UpdateChat(), payload=ChatPatch(title="Rain"))
     assert (await chat.told())[seq:] == [("chat", None, {"debug": mode}), ("chat", None, {"title": "Rain"})]
     assert (await chat.row()).debug == mode
     assert (await chat.store.view(chat.id)).debug == mode
@@ -316,23 +316,23 @@ async def test_another_word_for_what_is_recorded_is_refused_and_changes_nothing(
 ) -> None:
     before = await dump(engine)
     with pytest.raises(Invalid, match="one of off, errors, all"):
-        await chat.do(c.UpdateChat(), description=ChatPatch(title="Rain", debug=mode))
+        await chat.do(c.UpdateChat(), payload=ChatPatch(title="Rain", debug=mode))
     assert await dump(engine) == before
 
 
 async def test_a_title_that_a_worker_thought_of_replaces_none(chat: Driver, engine: AsyncEngine) -> None:
     thought = c.UpdateChat(only_untitled=True)
-    assert (await chat.do(thought, description=ChatPatch(title="Numbers"))).effective
+    assert (await chat.do(thought, payload=ChatPatch(title="Numbers"))).effective
     before = await dump(engine)
-    assert not (await chat.do(thought, description=ChatPatch(title="Something else"))).effective
+    assert not (await chat.do(thought, payload=ChatPatch(title="Something else"))).effective
     assert await dump(engine) == before
-    await chat.do(c.UpdateChat(), description=ChatPatch(title=None))
-    await chat.do(thought, description=ChatPatch(title="Numbers again"))
+    await chat.do(c.UpdateChat(), payload=ChatPatch(title=None))
+    await chat.do(thought, payload=ChatPatch(title="Numbers again"))
     assert (await chat.row()).title == "Numbers again"
 
 
 @pytest.mark.parametrize("title", ["nul \0", "half \ud83d", "😀" * 1000])
 async def test_no_title_is_refused_by_a_database(chat: Driver, title: str) -> None:
-    await chat.do(c.UpdateChat(), description=ChatPatch(title=title, labels=[title]))
+    await chat.do(c.UpdateChat(), payload=ChatPatch(title=title, labels=[title]))
     await chat.check()
     assert ((await chat.row()).title or "")[:3] == title[:3]

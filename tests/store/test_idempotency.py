@@ -15,12 +15,13 @@ from indelible.machine.commands import Create, Delete, Interrupt, Retry, Send
 from indelible.store.commands.idempotency import Request, StoredResponse, forget_expired
 from indelible.store.database.engine import begin_read, begin_write
 from indelible.store.database.tables import events, idempotency_keys, messages, queue, users
-from indelible.store.protocol import Outcome, Words
+from indelible.store.payloads import NewChat, UserInput
+from indelible.store.protocol import Outcome
 from indelible.store.sql_store import SqlStore, StoreLimits
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 SEND = Request(user_id="user_1", key="k1", route="POST /messages", body_hash=b"1")
-HELLO = Words(blocks=[Text("hello")], author_id="user_1")
+HELLO = UserInput(blocks=[Text("hello")], author_id="user_1")
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ async def store(engine: AsyncEngine) -> SqlStore:
     async with begin_write(engine) as connection:
         await connection.execute(insert(users).values(id="user_1", name="ada", created_at=NOW))
     store = SqlStore(engine, limits=StoreLimits(queued=2, message_bytes=1000))
-    await store.execute("chat_1", Create(with_message=True), Words(owner_id="user_1", blocks=[Text("hi")]))
+    await store.execute("chat_1", Create(with_message=True), NewChat(owner_id="user_1", blocks=[Text("hi")]))
     return store
 
 
@@ -74,7 +75,7 @@ async def test_a_refused_command_leaves_no_key_behind(store: SqlStore, engine: A
 
 async def test_the_answer_goes_with_the_chat_that_it_tells_of(store: SqlStore, engine: AsyncEngine) -> None:
     """P10: an answer may quote the chat, so nothing of it is left when the chat is deleted."""
-    await store.execute("chat_2", Create(), Words(owner_id="user_1"))
+    await store.execute("chat_2", Create(), NewChat(owner_id="user_1"))
     other = SEND._replace(key="k2")
     await store.execute_once(SEND, "chat_1", Send(), HELLO, answer=answer)
     await store.execute_once(other, "chat_2", Send(), HELLO, answer=answer)
@@ -87,7 +88,7 @@ async def test_the_answer_goes_with_the_chat_that_it_tells_of(store: SqlStore, e
 
 async def test_a_chat_that_is_made_or_deleted_for_a_request_is_so_once(store: SqlStore, engine: AsyncEngine) -> None:
     make, drop = SEND._replace(key="make"), SEND._replace(key="drop")
-    words = Words(owner_id="user_1", blocks=[Text("hi")])
+    words = NewChat(owner_id="user_1", blocks=[Text("hi")])
     for _ in range(2):
         await store.execute_once(make, "chat_2", Create(with_message=True), words, answer=answer)
     assert len(await store.path("chat_2")) == 1
@@ -126,11 +127,11 @@ async def test_a_full_queue_and_a_message_that_is_too_large_are_refused_and_chan
     with pytest.raises(TooMany, match="2 messages wait already"):
         await store.execute("chat_1", Send(), HELLO)
     with pytest.raises(TooLarge, match="1,000 bytes at most"):
-        await store.execute("chat_1", Send(), Words(blocks=[Text("x" * 2000)], author_id="user_1"))
+        await store.execute("chat_1", Send(), UserInput(blocks=[Text("x" * 2000)], author_id="user_1"))
     assert [await count(engine, table) for table in (queue, messages, events)] == before
 
 
 async def test_a_message_without_an_author_is_the_owners(store: SqlStore, engine: AsyncEngine) -> None:
-    await store.execute("chat_1", Send(), Words(blocks=[Text("hello")]))
+    await store.execute("chat_1", Send(), UserInput(blocks=[Text("hello")]))
     async with begin_read(engine) as connection:
         assert (await connection.execute(select(queue.c.author_id))).scalar_one() == "user_1"

@@ -36,7 +36,7 @@ from indelible.store.database.tables import attempts, journal, users, workers
 from indelible.store.journal.append import Appended, BadRows, JournalRow
 from indelible.store.journal.tool_ledger import RunKey, RunStarted, load_runs
 from indelible.store.journal.writer import Journal, JournalWriter, merge_deltas
-from indelible.store.protocol import Words
+from indelible.store.payloads import NewChat, StepResult
 from indelible.store.queries.chat_view import AttemptName
 from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
@@ -91,7 +91,7 @@ async def start_attempt(store: SqlStore, engine: AsyncEngine, name: str = "a") -
     async with begin_write(engine) as connection:
         await connection.execute(insert(users).values(id=f"user_{name}", name=name, created_at=NOW))
         await connection.execute(insert(workers).values(id=f"worker_{name}", started_at=NOW, heartbeat_at=NOW))
-    words = Words(owner_id=f"user_{name}", blocks=[Text("hi")])
+    words = NewChat(owner_id=f"user_{name}", blocks=[Text("hi")])
     created = await store.execute(f"chat_{name}", Create(with_message=True), words)
     held = await store.execute(f"chat_{name}", Acquire(worker_id=f"worker_{name}"))
     assert created.turn_id is not None
@@ -271,7 +271,7 @@ async def test_r4_what_was_not_flushed_is_the_last_row_of_the_ending(store: Watc
         writer.publish(Finish("stop"))
         rest = await writer.close()
     finish = FinishTurn(epoch=attempt.epoch, turn_id=attempt.turn_id, attempt_id=attempt.id)
-    ended = await store.execute("chat_a", finish, Words(rest=rest))
+    ended = await store.execute("chat_a", finish, StepResult(pending=rest))
     assert [message.text for message in ended.messages] == ["Hello"]
     assert [n for n, _ in await read_parts(engine, attempt.id)] == [1, 2]
     async with begin_read(engine) as connection:

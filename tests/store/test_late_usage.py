@@ -9,7 +9,7 @@ from tests.store.driver import Driver, dump, settle_in
 
 from indelible.content import Usage
 from indelible.machine import commands as c
-from indelible.store.protocol import Timings
+from indelible.store.payloads import Timings
 from indelible.store.sql_store import SqlStore
 
 

@@ -14,7 +14,7 @@ from indelible.errors import LeaseLost, NotAllowed
 from indelible.machine.commands import Acquire, Create, Interrupt, Release, StartAttempt
 from indelible.store.database.engine import begin_read, begin_write
 from indelible.store.database.tables import chats, users, workers
-from indelible.store.protocol import Words
+from indelible.store.payloads import NewChat
 from indelible.store.queries.leases import beat, find_candidates, retire
 from indelible.store.sql_store import SqlStore
 
@@ -32,7 +32,7 @@ async def store(engine: AsyncEngine) -> SqlStore:
 
 async def run_chats(store: SqlStore, *names: str, owner_id: str = "user_1") -> None:
     for name in names:
-        await store.execute(name, Create(with_message=True), Words(owner_id=owner_id, blocks=[Text("hi")]))
+        await store.execute(name, Create(with_message=True), NewChat(owner_id=owner_id, blocks=[Text("hi")]))
 
 
 async def hold(store: SqlStore, *names: str, worker_id: str = "worker_x") -> None:
@@ -222,5 +222,5 @@ async def test_many_workers_at_once_keep_the_limit_of_a_user(crowd: SqlStore, en
 
 
 async def test_chats_that_rest_or_wait_for_an_answer_are_no_candidates(crowd: SqlStore, engine: AsyncEngine) -> None:
-    await crowd.execute("empty", Create(), Words(owner_id="user_1"))
+    await crowd.execute("empty", Create(), NewChat(owner_id="user_1"))
     assert "empty" not in await find(crowd, engine)

@@ -43,7 +43,20 @@ from indelible.store.commands.facts import load_snapshot
 from indelible.store.database.engine import begin_read, begin_write, open_engine
 from indelible.store.database.tables import attempts, chats, events, journal, messages, queue, turns, users, workers
 from indelible.store.journal.append import JournalRow
-from indelible.store.protocol import ChatPatch, Outcome, Words
+from indelible.store.payloads import (
+    AwaitedStep,
+    ChatPatch,
+    CompactionResult,
+    NewChat,
+    Payload,
+    RetryScheduled,
+    StepResult,
+    Summary,
+    ToolResultsInput,
+    UserInput,
+    WithPending,
+)
+from indelible.store.protocol import Outcome
 from indelible.store.sql_store import SqlStore
 from indelible.testing.invariants import StoredChat, find_faults, load_chat
 from indelible.testing.store import finish_parts, take_over
@@ -163,12 +176,16 @@ async def test_a_chat_that_was_broken_by_hand_is_told_so(statement: str, fault: 
     assert any(fault in found for found in find_faults(life.stored)), find_faults(life.stored)
 
 
+def _took_effect(result: Any) -> bool:
+    return isinstance(result, Outcome) and result.effective
+
+
 class Move(msgspec.Struct, kw_only=True):
-    """One call of the store: a command with its words, or one journal row."""
+    """One call of the store: a command with its payload, or one journal row."""
 
     name: str
     command: Command | None = None
-    words: Words = Words()
+    payload: Payload[Any] | None = None
     text: str | None = None
     row: JournalRow | None = None
 
@@ -204,8 +221,8 @@ class Life:
             beating = [{"id": id_, "started_at": now, "heartbeat_at": now} for id_ in life.worker_ids]
             await connection.execute(insert(workers), beating)
         text = life.name("message")
-        words = Words(owner_id=life.user_id, author_id=life.user_id, blocks=[Text(text)])
-        await life.store.execute(life.chat_id, commands.Create(with_message=with_message), words)
+        payload = NewChat(owner_id=life.user_id, blocks=[Text(text)])
+        await life.store.execute(life.chat_id, commands.Create(with_message=with_message), payload)
         life.typed[text] += with_message
         life.accepted[CommandName.CREATE] += 1
         await life.look()
@@ -289,7 +306,7 @@ class Life:
             if move.row is not None:
                 return await self.store.append([move.row])
             assert move.command is not None
-            return await self.store.execute(self.chat_id, move.command, move.words)
+            return await self.store.execute(self.chat_id, move.command, move.payload)
         except REFUSALS as error:
             return error
 
@@ -301,8 +318,8 @@ class Life:
                 self.told[move.row.attempt_id, move.row.n] = move.row.parts
             elif move.row is not None:
                 self.refused.add(move.row.parts)
-            elif move.words.rest and not (isinstance(result, Outcome) and result.effective):
-                self.refused.add(encode(move.words.rest))
+            elif isinstance(move.payload, WithPending) and move.payload.pending and not _took_effect(result):
+                self.refused.add(encode(move.payload.pending))
         outcomes = [(result, move) for result, move in done if isinstance(result, Outcome) and result.effective]
         for outcome, move in sorted(outcomes, key=lambda pair: pair[0].seq):
             self.remember(outcome, move)
@@ -355,9 +372,9 @@ class Life:
         command = self.draw_command(KINDS[CommandName(name)], mood)
         if name in WRITING or name is CommandName.EDIT_QUEUED:
             text = self.name("message")
-            words = Words(author_id=self.user_id, blocks=[Text(text)])
-            return Move(name=name, command=command, words=words, text=text)
-        return Move(name=name, command=command, words=self.choose_words(command))
+            payload = UserInput(author_id=self.user_id, blocks=[Text(text)])
+            return Move(name=name, command=command, payload=payload, text=text)
+        return Move(name=name, command=command, payload=self.choose_payload(command))
 
     def draw_command(self, kind: type[Command], mood: Mood) -> Command:
         return kind(**{field.name: self.draw_field(field, kind, mood) for field in msgspec.structs.fields(kind)})
@@ -432,27 +449,33 @@ class Life:
                 return Target(id=row.id, role=row.role, parent_id=row.parent_id, user_above_id="message_above")
         return None
 
-    def choose_words(self, command: Command) -> Words:
+    def choose_payload(self, command: Command) -> Payload[Any] | None:
         """A worker that ends a step brings what is missing of it."""
         match command:
             case commands.ToolResults():
-                return Words(results=[ToolResult(call_id=id_, name="look", output="it") for id_ in command.call_ids])
+                return ToolResultsInput(
+                    results=[ToolResult(call_id=id_, name="look", output="it") for id_ in command.call_ids]
+                )
             case commands.CommitStep(failed=False) | commands.FinishTurn(attempt_id=str()):
                 said = self.stored.parts_of(getattr(command, "attempt_id", ""))
                 rest = [TextDelta("9", self.name("rest ")), *finish_parts(said)]
-                return Words(rest=rest, summary=make_summary(self.name("summary"), keep_last=1))
+                if isinstance(command, commands.CommitStep):
+                    return StepResult(pending=rest)
+                return CompactionResult(pending=rest, summary=make_summary(self.name("summary"), keep_last=1))
             case commands.AwaitAction():
                 call = ToolCall(id=self.name("call"), name="look", arguments="{}")
                 said = finish_parts(self.stored.parts_of(command.attempt_id))
-                return Words(rest=[*said, call], deadline_s=self.pick([600, SOON_S]))
+                return AwaitedStep(pending=[*said, call], deadline_s=self.pick([600, SOON_S]))
             case commands.KeepSummary():
-                return Words(summary=make_summary(self.name("summary"), keep_last=1))
+                return Summary(summary=make_summary(self.name("summary"), keep_last=1))
             case commands.AnnounceRetry():
-                return Words(retry={"attempt": 1, "kind": "overloaded"}, rest=[ReasoningDelta("2", self.name("Hm "))])
+                return RetryScheduled(
+                    retry={"attempt": 1, "kind": "overloaded"}, pending=[ReasoningDelta("2", self.name("Hm "))]
+                )
             case commands.UpdateChat():
-                return Words(description=ChatPatch(title=self.name("title")))
+                return ChatPatch(title=self.name("title"))
             case _:
-                return Words()
+                return None
 
     def draw_speech(self, mood: Mood) -> Move:
         attempt = self.stored.open_attempt

@@ -7,13 +7,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.store.driver import OWNER, Driver, dump, settle_in
+from tests.store.driver import OWNER, Driver, dump, fill_payload, settle_in
 
 from indelible.content import Finish
 from indelible.machine import commands as c
 from indelible.store.database.engine import begin_write
 from indelible.store.database.tables import chats
-from indelible.store.protocol import ChatPatch, Words
+from indelible.store.payloads import ChatPatch, NewChat
 from indelible.store.queries.listing import ChatSummary, ListCursor
 from indelible.store.sql_store import SqlStore
 
@@ -28,7 +28,7 @@ async def store(engine: AsyncEngine) -> SqlStore:
 
 async def make(store: SqlStore, *ids: str, owner_id: str = OWNER, title: str | None = None) -> None:
     for id_ in ids:
-        await store.execute(id_, c.Create(), Words(owner_id=owner_id, title=title))
+        await store.execute(id_, c.Create(), NewChat(owner_id=owner_id, title=title))
 
 
 async def touch(engine: AsyncEngine, chat_id: str, at: datetime) -> None:
@@ -58,7 +58,7 @@ async def test_a_user_sees_the_own_chats_only_and_the_last_changed_first(store: 
     grace = await store.ensure_user("grace")
     await make(store, "chat_1", "chat_2", "chat_3")
     await make(store, "chat_of_grace", owner_id=grace)
-    await store.execute("chat_2", c.UpdateChat(), Words(description=ChatPatch(title="Rain")))
+    await store.execute("chat_2", c.UpdateChat(), ChatPatch(title="Rain"))
     assert name(await store.list_chats(OWNER)) == ["chat_2", "chat_3", "chat_1"]
     assert name(await store.list_chats(grace)) == ["chat_of_grace"]
     assert await store.list_chats("user_nobody") == []
@@ -103,7 +103,7 @@ async def test_a_chat_that_moves_up_meanwhile_is_not_shown_twice_and_hides_no_ot
     for number, id_ in enumerate(ids):
         await touch(engine, id_, NOON + timedelta(seconds=number))
     first = await store.list_chats(OWNER, limit=2)
-    await store.execute("chat_3", c.UpdateChat(), Words(description=ChatPatch(title="up")))
+    await store.execute("chat_3", c.UpdateChat(), ChatPatch(title="up"))
     await make(store, "chat_new")
     rest = await store.list_chats(OWNER, after=ListCursor(first[-1].updated_at, first[-1].id))
     assert name(rest) == ["chat_1", "chat_0"]
@@ -169,7 +169,7 @@ async def test_pages_of_what_was_found_go_on_as_others_do(store: SqlStore) -> No
 async def test_a_line_tells_what_stands_beside_the_conversation(store: SqlStore) -> None:
     await make(store, "chat_1")
     told = ChatPatch(title="Rain", labels=["a", "b"], pinned=True, model="big")
-    outcome = await store.execute("chat_1", c.UpdateChat(), Words(description=told))
+    outcome = await store.execute("chat_1", c.UpdateChat(), told)
     (line,) = await store.list_chats(OWNER)
     assert (line.title, line.labels, line.pinned, line.model) == ("Rain", ["a", "b"], True, "big")
     assert (line.status, line.archived, line.version) == ("idle", False, outcome.seq)
@@ -181,7 +181,7 @@ async def test_the_version_grows_with_every_change_that_is_told(store: SqlStore,
     chat = await Driver(store, engine).create()
     versions = []
     for command in (c.Acquire(worker_id="live"), c.Send(), c.Interrupt()):
-        await chat.do(command, "next")
+        await chat.do(command, payload=fill_payload(command))
         versions.append((await store.list_chats(OWNER))[0].version)
     assert versions == sorted(versions)
     assert versions[-1] > versions[0]
@@ -206,7 +206,7 @@ async def test_a_list_says_of_every_chat_what_its_view_says(store: SqlStore, eng
     for chat in (running, failed, waiting):
         await chat.work()
     await failed.end(c.Fail)
-    await waiting.end(c.FinishTurn, rest=[Finish()])
+    await waiting.end(c.FinishTurn, pending=[Finish()])
     lines = {line.id: line.status for line in await store.list_chats(OWNER)}
     for chat in (running, failed, waiting):
         assert lines[chat.id] == (await store.view(chat.id)).status
@@ -225,7 +225,7 @@ async def test_chats_are_counted_by_state_and_those_that_nobody_answers_are_told
 ) -> None:
     await make(store, "idle_1", "idle_2")
     for id_ in ("held", "left", "stuck"):
-        await store.execute(id_, c.Create(with_message=True), Words(owner_id=OWNER))
+        await store.execute(id_, c.Create(with_message=True), NewChat(owner_id=OWNER))
     await touch(engine, "held", NOON)
     await store.beat("worker")
     assert [taken.chat_id for taken in await store.acquire("worker", limit=1)] == ["held"]

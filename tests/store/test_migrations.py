@@ -33,7 +33,7 @@ from indelible.store.database.migrate import (
     migrate,
 )
 from indelible.store.database.tables import idempotency_keys, metadata, turns
-from indelible.store.protocol import ChatPatch, Words
+from indelible.store.payloads import ChatPatch
 from indelible.store.sql_store import SqlStore
 
 HEAD = find_revision("head")
@@ -231,7 +231,7 @@ async def test_the_upgrade_to_0004_lets_chats_of_before_be_recorded(new_database
     engine = await open_engine(new_database)
     store = SqlStore(engine)
     assert (await store.view("c")).debug is None
-    await store.execute("c", UpdateChat(), Words(description=ChatPatch(debug="all")))
+    await store.execute("c", UpdateChat(), ChatPatch(debug="all"))
     assert (await store.view("c")).debug == "all"
     at = datetime(2026, 11, 15, tzinfo=UTC)
     run = RunRecord(id="r", chat_id="c", turn_id=None, kind="title", status="in_progress", worker_id="w", started_at=at)

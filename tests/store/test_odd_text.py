@@ -40,7 +40,7 @@ from indelible.store.commands.idempotency import MAX_KEY_LENGTH, Request, Stored
 from indelible.store.database.tables import messages
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.tool_ledger import RunChange, RunKey, RunSettled, RunStarted
-from indelible.store.protocol import ChatPatch, Words
+from indelible.store.payloads import ChatPatch, NewChat, UserInput
 from indelible.store.sql_store import SqlStore
 
 ODD = "half \ud83d, nothing \0, whole \ud83d\ude00 \u00e9"
@@ -93,7 +93,7 @@ async def test_a_queued_message_is_kept_while_it_waits_and_when_it_is_rewritten(
 
 async def test_what_the_holder_of_an_attempt_brings_along_is_kept(chat: Driver) -> None:
     rest = [TextDelta("1", ODD), ReasoningDelta(ODD, ODD), StreamError(ODD), Finish(metadata={ODD: ODD})]
-    await chat.end(c.FinishTurn, rest=rest, response_id=ODD)
+    await chat.end(c.FinishTurn, pending=rest, response_id=ODD)
     assert (await chat.said())[-1] == ("assistant", f"It is{KEPT}")
     assert (await chat.store.rows(chat.attempt_id))[-1].parts[0] == TextDelta("1", KEPT)
     await chat.check()
@@ -166,7 +166,7 @@ async def test_what_describes_a_new_chat_is_kept_or_mended(store: SqlStore, engi
 
 async def test_what_describes_a_chat_anew_is_kept_or_mended(chat: Driver) -> None:
     described = ChatPatch(title=ODD, labels=[ODD], model=ODD, system_prompt=ODD, parameters={ODD: [ODD]})
-    await chat.do(c.UpdateChat(), description=described)
+    await chat.do(c.UpdateChat(), payload=described)
     row = await chat.row()
     assert (row.title, row.model) == (SHOWN, SHOWN)
     assert msgspec.json.decode(row.labels) == [KEPT]
@@ -201,7 +201,7 @@ async def test_the_same_odd_request_again_gets_the_same_answer(chat: Driver) -> 
     request = Request(OWNER, ODD, f"POST /{ODD}", ODD.encode("utf-8", "surrogatepass"))
     for _ in range(2):
         answer = await chat.store.execute_once(
-            request, chat.id, c.Send(), Words(blocks=[Text(ODD)]), answer=lambda outcome: given
+            request, chat.id, c.Send(), UserInput(blocks=[Text(ODD)]), answer=lambda outcome: given
         )
         assert answer == given
     assert await chat.queued() == [KEPT]
@@ -227,9 +227,11 @@ async def load_entries(store: SqlStore, chat_id: str) -> object:
 
 
 NAMING: dict[str, Callable[[SqlStore, str, str], Awaitable[Any]]] = {
-    "execute": lambda store, chat_id, odd: store.execute(odd, c.Send(), Words(blocks=[Text("Hello")])),
-    "create": lambda store, chat_id, odd: store.execute(odd, c.Create(), Words(owner_id=OWNER)),
-    "edit": lambda store, chat_id, odd: store.execute(chat_id, c.Edit(message_id=odd), Words(blocks=[Text("Hello")])),
+    "execute": lambda store, chat_id, odd: store.execute(odd, c.Send(), UserInput(blocks=[Text("Hello")])),
+    "create": lambda store, chat_id, odd: store.execute(odd, c.Create(), NewChat(owner_id=OWNER)),
+    "edit": lambda store, chat_id, odd: store.execute(
+        chat_id, c.Edit(message_id=odd), UserInput(blocks=[Text("Hello")])
+    ),
     "regenerate": lambda store, chat_id, odd: store.execute(chat_id, c.Regenerate(message_id=odd)),
     "delete queued": lambda store, chat_id, odd: store.execute(chat_id, c.DeleteQueued(queued_id=odd)),
     "interrupt": lambda store, chat_id, odd: store.execute(chat_id, c.Interrupt(turn_id=odd)),

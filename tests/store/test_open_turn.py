@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.store.driver import OWNER, Driver, settle_in
+from tests.store.driver import OWNER, Driver, fill_payload, settle_in
 
 from indelible.content import Finish, Part, Text, TextDelta, ToolCall, ToolResult, Usage
 from indelible.errors import NotFound
@@ -18,7 +18,7 @@ from indelible.machine import commands as c
 from indelible.store.commands.idempotency import Request, StoredResponse
 from indelible.store.database.engine import begin_read, begin_write
 from indelible.store.database.tables import chats, idempotency_keys, users, workers
-from indelible.store.protocol import ChatPatch, Words
+from indelible.store.payloads import ChatPatch, NewChat, UserInput
 from indelible.store.queries.open_turn import Expired, Held
 from indelible.store.sql_store import SqlStore
 
@@ -45,7 +45,7 @@ async def test_the_work_of_a_chat_is_its_open_turn_and_the_whole_conversation(
     store: SqlStore, engine: AsyncEngine
 ) -> None:
     chat = await make(store, engine, model="small", system_prompt="Be brief.")
-    await chat.do(c.UpdateChat(), description=ChatPatch(parameters={"temperature": 0.5}))
+    await chat.do(c.UpdateChat(), payload=ChatPatch(parameters={"temperature": 0.5}))
     await chat.do(c.Acquire(worker_id="live"))
     work = await store.work(chat.id)
     assert (work.chat_id, work.owner_id, work.turn_id, work.kind) == (chat.id, OWNER, chat.turn_id, "reply")
@@ -58,7 +58,7 @@ async def test_the_work_of_a_chat_is_its_open_turn_and_the_whole_conversation(
 async def test_a_chat_that_rests_has_no_work(store: SqlStore, engine: AsyncEngine) -> None:
     chat = await make(store, engine, model="small", title="Rain")
     await chat.work()
-    await chat.end(c.FinishTurn, rest=[Finish()])
+    await chat.end(c.FinishTurn, pending=[Finish()])
     work = await store.work(chat.id)
     assert (work.status, work.turn_id, work.attempt, work.messages) == (Status.IDLE, None, None, [])
     assert (work.model, work.titled, work.holder) == ("small", True, None)
@@ -74,15 +74,15 @@ async def test_the_model_is_the_turns_if_one_was_chosen_and_else_the_chats(
 ) -> None:
     chat = await make(store, engine)
     assert (await store.work(chat.id)).model is None
-    await chat.do(c.UpdateChat(), description=ChatPatch(model="small"))
+    await chat.do(c.UpdateChat(), payload=ChatPatch(model="small"))
     assert (await store.work(chat.id)).model == "small"
     await chat.work()
     await chat.do(c.Send(), "with the big one", model="big")
     await chat.do(c.Send(), "with any")
-    await chat.end(c.FinishTurn, rest=[Finish()])
+    await chat.end(c.FinishTurn, pending=[Finish()])
     assert (await store.work(chat.id)).model == "big", "the model chosen at enqueue time travels with the message"
     await chat.start()
-    await chat.end(c.FinishTurn, rest=[TextDelta("1", "Yes."), Finish()])
+    await chat.end(c.FinishTurn, pending=[TextDelta("1", "Yes."), Finish()])
     assert (await store.work(chat.id)).model == "small"
 
 
@@ -95,14 +95,14 @@ async def test_a_turn_that_is_begun_anew_may_have_another_model(
     await chat.end(c.Fail)
     role = {c.Edit: "user", c.Regenerate: "assistant"}.get(kind)
     command = kind() if role is None else kind(message_id=await chat.last_id(role))
-    await chat.do(command, "Once more", model="big")
+    await chat.do(command, payload=fill_payload(command, model="big"))
     assert (await store.work(chat.id)).model == "big"
 
 
 async def test_a_compaction_is_told_apart(store: SqlStore, engine: AsyncEngine) -> None:
     chat = await make(store, engine)
     await chat.work()
-    await chat.end(c.FinishTurn, rest=[Finish()])
+    await chat.end(c.FinishTurn, pending=[Finish()])
     await chat.do(c.Compact(), model="summariser")
     work = await store.work(chat.id)
     assert (work.kind, work.model, len(work.messages)) == ("compaction", "summariser", 2)
@@ -113,7 +113,7 @@ async def test_an_adopted_attempt_comes_with_what_it_said_and_where_its_journal_
 ) -> None:
     chat = await make(store, engine)
     await chat.work("live", TextDelta("1", "Let me look."))
-    await chat.end(c.CommitStep, rest=[Finish(usage=USED)])
+    await chat.end(c.CommitStep, pending=[Finish(usage=USED)])
     await chat.start()
     said: list[list[Part]] = [
         [TextDelta("2", "Again:"), LOOK],
@@ -141,18 +141,18 @@ async def test_the_next_step_is_the_one_that_the_store_will_number_so(store: Sql
             named = (await chat.start()).attempt
             assert named is not None
             assert named.step == expected
-            await chat.do(chat.name(c.AnnounceRetry))
+            await chat.do(chat.name(c.AnnounceRetry), retry={})
         await chat.start()
-        await chat.end(c.CommitStep, rest=[TextDelta("1", "Well."), Finish()])
+        await chat.end(c.CommitStep, pending=[TextDelta("1", "Well."), Finish()])
 
 
 async def test_the_usage_is_the_last_replys_even_if_that_is_not_known(store: SqlStore, engine: AsyncEngine) -> None:
     chat = await make(store, engine)
     await chat.work("live", TextDelta("1", "One."))
-    await chat.end(c.CommitStep, rest=[Finish(usage=USED)])
+    await chat.end(c.CommitStep, pending=[Finish(usage=USED)])
     assert (await store.work(chat.id)).usage == USED
     await chat.start()
-    await chat.end(c.CommitStep, rest=[TextDelta("1", "Two."), Finish()])
+    await chat.end(c.CommitStep, pending=[TextDelta("1", "Two."), Finish()])
     assert (await store.work(chat.id)).usage is None
 
 
@@ -200,7 +200,7 @@ async def test_the_next_turn_is_held_by_the_same_worker(store: SqlStore, engine:
     await chat.work()
     await chat.do(c.Send(), "And now?")
     first = chat.turn_id
-    await chat.end(c.FinishTurn, rest=[Finish()])
+    await chat.end(c.FinishTurn, pending=[Finish()])
     assert await store.held("live") == [Held(chat.id, Status.RUNNING, chat.epoch, chat.turn_id)]
     assert chat.turn_id != first
 
@@ -269,7 +269,7 @@ async def test_cleaning_up_forgets_old_keys_and_workers_long_dead_and_nothing_el
     await chat.do(c.Acquire(worker_id="dead"))
     for key in ("old", "young"):
         request = Request(user_id=OWNER, key=key, route="POST /messages", body_hash=b"1")
-        words = Words(blocks=[Text(key)])
+        words = UserInput(blocks=[Text(key)])
         await store.execute_once(request, chat.id, c.Send(), words, answer=lambda outcome: StoredResponse(202, b"{}"))
     async with begin_write(engine) as connection:
         long_ago = datetime.now(UTC) - timedelta(seconds=1)
@@ -296,7 +296,7 @@ async def test_a_user_is_made_once_and_found_again(store: SqlStore, engine: Asyn
 
 async def test_a_user_that_was_made_may_own_chats(store: SqlStore) -> None:
     owner_id = await store.ensure_user("grace")
-    await store.execute("chat_1", c.Create(), Words(owner_id=owner_id))
+    await store.execute("chat_1", c.Create(), NewChat(owner_id=owner_id))
     assert [chat.id for chat in await store.list_chats(owner_id)] == ["chat_1"]
 
 

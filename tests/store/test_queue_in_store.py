@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.store.driver import Driver, dump, settle_in
+from tests.store.driver import Driver, dump, fill_payload, settle_in
 
 from indelible.content import Finish, Text, TextDelta, ToolCall, ToolResult
 from indelible.errors import Invalid, NotAllowed, NotFound, TooLarge, TooMany
@@ -79,7 +79,7 @@ async def test_each_row_becomes_a_turn_of_its_own_with_the_same_holder(chat: Dri
     await send(chat, "q1", "q2")
     for expected in (State.RUNNING_QUEUED, State.RUNNING, State.IDLE):
         epoch, turn_id = chat.epoch, chat.turn_id
-        await chat.end(c.FinishTurn, rest=REPLY)
+        await chat.end(c.FinishTurn, pending=REPLY)
         await chat.check()
         assert await chat.state() is expected
         if expected is not State.IDLE:
@@ -94,10 +94,10 @@ async def test_each_row_becomes_a_turn_of_its_own_with_the_same_holder(chat: Dri
 async def test_the_model_chosen_at_enqueue_time_travels_with_the_message(chat: Driver) -> None:
     await chat.do(c.Send(), "with the big one", model="big")
     await chat.do(c.Send(), "with any")
-    await chat.end(c.FinishTurn, rest=REPLY)
+    await chat.end(c.FinishTurn, pending=REPLY)
     assert (await chat.path())[-1].model == "big"
     await chat.start()
-    await chat.end(c.FinishTurn, rest=REPLY)
+    await chat.end(c.FinishTurn, pending=REPLY)
     assert (await chat.path())[-1].model is None
 
 
@@ -116,7 +116,7 @@ async def test_in_an_error_a_new_message_waits_behind_those_that_were_there(chat
 
 async def test_steers_enter_with_the_step_and_are_handed_to_the_running_turn(chat: Driver) -> None:
     await send(chat, "q1", "s1", "s2")
-    done = await chat.end(c.CommitStep, rest=REPLY)
+    done = await chat.end(c.CommitStep, pending=REPLY)
     await chat.check()
     assert [message.text for message in done.steers] == ["s1", "s2"]
     assert (await chat.said())[-3:] == [("assistant", "It isDone."), ("user", "s1"), ("user", "s2")]
@@ -127,13 +127,13 @@ async def test_steers_enter_with_the_step_and_are_handed_to_the_running_turn(cha
 async def test_the_last_step_moves_no_steer_in_and_the_first_becomes_the_next_turn(chat: Driver) -> None:
     await send(chat, "s1", "s2")
     turn_id = chat.turn_id
-    done = await chat.end(c.FinishTurn, rest=REPLY)
+    done = await chat.end(c.FinishTurn, pending=REPLY)
     assert done.steers == []
     assert chat.turn_id != turn_id
     assert (await chat.said())[-1] == ("user", "s1")
     assert await chat.queued() == ["s2"]
     await chat.start()
-    assert [message.text for message in (await chat.end(c.CommitStep, rest=REPLY)).steers] == ["s2"]
+    assert [message.text for message in (await chat.end(c.CommitStep, pending=REPLY)).steers] == ["s2"]
 
 
 # --- what is told ---
@@ -141,9 +141,9 @@ async def test_the_last_step_moves_no_steer_in_and_the_first_becomes_the_next_tu
 
 async def test_a_message_that_came_from_the_queue_says_which_row_it_was(chat: Driver) -> None:
     rows = await send(chat, "q1", "s1")
-    await chat.end(c.CommitStep, rest=REPLY)
+    await chat.end(c.CommitStep, pending=REPLY)
     await chat.start()
-    await chat.end(c.FinishTurn, rest=REPLY)
+    await chat.end(c.FinishTurn, pending=REPLY)
     entered = {message.text: message.id for message in await chat.path() if message.role == "user"}
     told = {ref: payload.get("queued") for kind, ref, payload in await chat.told() if kind == "message"}
     assert {text: told[entered[text]] for text in ("Hello", "s1", "q1")} == {"Hello": None, **rows}
@@ -162,7 +162,7 @@ async def test_a_promoted_message_says_so_too(chat: Driver) -> None:
 async def test_the_next_turn_is_told_though_the_chat_runs_on(chat: Driver) -> None:
     await send(chat, "q1")
     seq, first = (await chat.row()).seq, chat.turn_id
-    await chat.end(c.FinishTurn, rest=REPLY)
+    await chat.end(c.FinishTurn, pending=REPLY)
     told = (await chat.told())[seq:]
     assert [kind for kind, _, _ in told] == ["message", "message", "status", "queue"]
     assert chat.turn_id != first
@@ -174,7 +174,7 @@ async def test_the_next_turn_is_told_though_the_chat_runs_on(chat: Driver) -> No
 
 async def test_a_step_in_the_middle_of_a_turn_tells_no_status(chat: Driver) -> None:
     seq = (await chat.row()).seq
-    await chat.end(c.CommitStep, rest=REPLY)
+    await chat.end(c.CommitStep, pending=REPLY)
     assert [kind for kind, _, _ in (await chat.told())[seq:]] == ["message"]
 
 
@@ -242,7 +242,7 @@ async def test_expired_calls_are_answered_with_errors_and_the_turn_goes_on(chat:
 @pytest.mark.parametrize("command", [c.SendInterrupt(), c.Interrupt()])
 async def test_a_users_message_never_follows_a_call_that_nobody_answered(chat: Driver, command: c.Command) -> None:
     await ask(chat)
-    await chat.do(command, "never mind")
+    await chat.do(command, payload=fill_payload(command, blocks=[Text("never mind")]))
     await chat.check()
     roles = [role for role, _ in await chat.said()]
     assert roles[1:3] == ["assistant", "tool"]

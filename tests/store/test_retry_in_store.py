@@ -53,7 +53,7 @@ async def test_a_retry_ends_the_attempt_and_tells_of_it_in_one_event(chat: Drive
 
 async def test_parts_that_were_not_flushed_become_the_last_row_of_the_attempt_that_failed(chat: Driver) -> None:
     await announce(
-        chat, rest=[ReasoningDelta("r", ", rain")], error={"kind": "overloaded"}, usage=Usage(input_tokens=7)
+        chat, pending=[ReasoningDelta("r", ", rain")], error={"kind": "overloaded"}, usage=Usage(input_tokens=7)
     )
     await chat.check()
     attempt = await chat.attempt()
@@ -87,7 +87,7 @@ async def test_the_next_attempt_is_of_the_same_step_and_ends_the_wait(chat: Driv
     assert named is not None
     assert (named.step, named.number) == (1, 2)
     assert (await chat.row()).retry is None
-    await chat.end(c.FinishTurn, rest=REPLY)
+    await chat.end(c.FinishTurn, pending=REPLY)
     assert [row.outcome for row in await chat.rows(attempts, attempts.c.number)] == ["reset", "complete"]
 
 
@@ -194,7 +194,7 @@ async def test_no_retry_is_announced_in_a_chat_that_is_being_stopped(chat: Drive
     await chat.do(c.Interrupt())
     before = await dump(engine)
     with pytest.raises(Interrupted):
-        await announce(chat, rest=[TextDelta("1", "late")])
+        await announce(chat, pending=[TextDelta("1", "late")])
     assert await dump(engine) == before
 
 
@@ -214,5 +214,5 @@ async def test_a_worker_that_lost_the_chat_announces_nothing(chat: Driver, engin
     await take_over(chat)
     before = await dump(engine)
     with pytest.raises(LeaseLost):
-        await chat.do(late, retry=RETRY, rest=[TextDelta("1", "late")])
+        await chat.do(late, retry=RETRY, pending=[TextDelta("1", "late")])
     assert await dump(engine) == before

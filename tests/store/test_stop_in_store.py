@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.store.driver import Driver, dump, settle_in
+from tests.store.driver import Driver, dump, fill_payload, settle_in
 
 from indelible.content import Finish, Part, Text, TextDelta, ToolCall, ToolResult, Usage, encode
 from indelible.errors import Interrupted, LeaseLost, NotAllowed
@@ -20,7 +20,7 @@ from indelible.machine import State
 from indelible.machine import commands as c
 from indelible.store.database.engine import begin_write
 from indelible.store.database.tables import chats, messages
-from indelible.store.protocol import Timings
+from indelible.store.payloads import Timings
 from indelible.store.sql_store import SqlStore
 
 NOTICE = "Stopped by you."
@@ -46,7 +46,7 @@ async def test_s4_a_late_persist_is_accepted_though_the_stop_cleared_the_holder(
     await chat.do(c.Interrupt())
     async with begin_write(engine) as connection:
         await connection.execute(update(chats).where(chats.c.id == chat.id).values(holder=None))
-    assert (await chat.end(c.CommitStep, rest=[TextDelta("1", " raining."), Finish()])).effective
+    assert (await chat.end(c.CommitStep, pending=[TextDelta("1", " raining."), Finish()])).effective
     await chat.check()
     assert await chat.said() == [("user", "Is it raining?"), ("assistant", "It is raining."), ("notice", NOTICE)]
     assert await chat.state() is State.IDLE
@@ -58,7 +58,7 @@ async def test_s4_a_persist_after_the_stop_ended_the_attempt_adds_only_what_is_m
     await chat.do(c.Interrupt())
     said, seq = await chat.said(), (await chat.row()).seq
     usage = Usage(input_tokens=7, output_tokens=5)
-    late = await chat.end(c.CommitStep, rest=[TextDelta("1", " raining."), Finish()], usage=usage)
+    late = await chat.end(c.CommitStep, pending=[TextDelta("1", " raining."), Finish()], usage=usage)
     await chat.check()
     assert not late.effective
     assert await chat.said() == said == [("user", "Is it raining?"), ("assistant", "It is"), ("notice", NOTICE)]
@@ -104,7 +104,7 @@ async def test_a_reply_that_was_stopped_in_the_middle_of_its_tools_can_be_contin
 
 async def test_a_reply_that_is_whole_can_not_be_continued_for_its_tools(chat: Driver, engine: AsyncEngine) -> None:
     call, seen = ToolCall(id="c1", name="look", arguments="{}"), ToolResult(call_id="c1", name="look", output="seen")
-    await chat.end(c.FinishTurn, rest=[call, Finish("tool_calls"), seen])
+    await chat.end(c.FinishTurn, pending=[call, Finish("tool_calls"), seen])
     before = await dump(engine)
     with pytest.raises(NotAllowed, match="not a partial one"):
         await chat.do(c.Continue())
@@ -112,7 +112,7 @@ async def test_a_reply_that_is_whole_can_not_be_continued_for_its_tools(chat: Dr
 
 
 async def test_what_a_late_persist_knows_of_another_attempt_is_not_written(chat: Driver, engine: AsyncEngine) -> None:
-    await chat.end(c.CommitStep, rest=[Finish(usage=Usage(output_tokens=5))])
+    await chat.end(c.CommitStep, pending=[Finish(usage=Usage(output_tokens=5))])
     before = await dump(engine)
     await chat.end(c.CommitStep, usage=Usage(output_tokens=6))
     await chat.end(c.CommitStep, attempt_id="attempt_of_nobody", usage=Usage(output_tokens=6))
@@ -126,7 +126,10 @@ async def test_s5_after_an_edit_a_late_persist_of_the_old_run_is_refused(chat: D
     before = await dump(engine)
     for command in late:
         with pytest.raises(LeaseLost):
-            await chat.do(command, rest=[TextDelta("1", " raining.")], usage=Usage(output_tokens=5))
+            await chat.do(
+                command,
+                payload=fill_payload(command, pending=[TextDelta("1", " raining.")], usage=Usage(output_tokens=5)),
+            )
     assert await dump(engine) == before
     assert await chat.said() == [("user", "Is it dry?")]
 
@@ -227,6 +230,6 @@ async def test_s64_chats_never_see_each_others_parts(store: SqlStore, engine: As
     before = await bob.told()
     await stop(ada, alive=True)
     assert await bob.told() == before
-    await bob.end(c.FinishTurn, rest=[TextDelta("1", "end"), Finish()])
+    await bob.end(c.FinishTurn, pending=[TextDelta("1", "end"), Finish()])
     assert await ada.said() == [("user", "Hello"), ("assistant", "ada one ada two "), ("notice", NOTICE)]
     assert await bob.said() == [("user", "Hello"), ("assistant", "bob one bob two end")]

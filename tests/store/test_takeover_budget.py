@@ -11,7 +11,7 @@ import asyncio
 import msgspec
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.store.driver import Driver, dump, settle_in
+from tests.store.driver import Driver, dump, fill_payload, settle_in
 
 from indelible.content import Finish, Part, ReasoningDelta, TextDelta, ToolCall, ToolResult
 from indelible.errors import LeaseLost, NotAllowed
@@ -80,7 +80,7 @@ async def test_takeovers_are_counted_and_barren_ones_in_a_row(chat: Driver) -> N
 
 
 async def test_what_was_said_counts_whether_its_attempt_is_open_or_has_ended(chat: Driver) -> None:
-    await chat.end(c.CommitStep, rest=[TextDelta("1", " raining."), Finish()])
+    await chat.end(c.CommitStep, pending=[TextDelta("1", " raining."), Finish()])
     await chat.start()
     await chat.say(TextDelta("2", "And"))
     await take_over(chat)
@@ -120,7 +120,7 @@ async def test_the_next_turn_begins_with_a_whole_budget(chat: Driver) -> None:
     for _ in range(MAX_STALLED_TAKEOVERS):
         await take_over(chat)
     await chat.start()
-    await chat.end(c.FinishTurn, rest=[TextDelta("1", " raining."), Finish()])
+    await chat.end(c.FinishTurn, pending=[TextDelta("1", " raining."), Finish()])
     assert await count(chat) == (0, 0, 0)
     await take_over(chat)
     assert (await chat.state(), await count(chat)) == (State.RUNNING, (1, 1, 0))
@@ -244,7 +244,7 @@ async def test_the_last_holder_of_a_turn_that_was_given_up_can_write_no_more(
     before = await dump(engine)
     for command in late:
         with pytest.raises(LeaseLost):
-            await chat.do(command, rest=[TextDelta("1", "late")])
+            await chat.do(command, payload=fill_payload(command, pending=[TextDelta("1", "late")]))
     assert (await store.append([row])).closed == {row.attempt_id}
     assert await dump(engine) == before
 
@@ -257,7 +257,7 @@ async def test_a_turn_that_was_given_up_can_be_retried_with_a_new_budget(chat: D
     await chat.check()
     assert (await count(chat), (await chat.row()).error) == ((0, 0, 0), None)
     await chat.start()
-    await chat.end(c.FinishTurn, rest=[TextDelta("1", " raining."), Finish()])
+    await chat.end(c.FinishTurn, pending=[TextDelta("1", " raining."), Finish()])
     assert await chat.state() is State.IDLE
 
 

@@ -17,7 +17,7 @@ from indelible.store.database.engine import begin_write
 from indelible.store.database.tables import attempts, users
 from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted, load_runs
 from indelible.store.journal.writer import Journal, JournalWriter
-from indelible.store.protocol import Words
+from indelible.store.payloads import NewChat
 from indelible.store.queries.chat_view import AttemptName, load_rows
 from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
@@ -32,7 +32,7 @@ async def attempt(engine: AsyncEngine) -> AttemptName:
     async with begin_write(engine) as connection:
         await connection.execute(insert(users).values(id="user_1", name="ada", created_at=NOW))
     store = SqlStore(engine)
-    created = await store.execute("chat_1", Create(with_message=True), Words(owner_id="user_1", blocks=[Text("hi")]))
+    created = await store.execute("chat_1", Create(with_message=True), NewChat(owner_id="user_1", blocks=[Text("hi")]))
     held = await store.execute("chat_1", Acquire(worker_id="worker_1"))
     assert created.turn_id is not None
     started = await store.execute("chat_1", StartAttempt(epoch=held.epoch, turn_id=created.turn_id))

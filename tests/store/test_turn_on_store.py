@@ -36,7 +36,8 @@ from indelible.models import Call
 from indelible.store.database.engine import begin_write
 from indelible.store.database.tables import users
 from indelible.store.journal.writer import Journal, JournalWriter
-from indelible.store.protocol import Outcome, Words
+from indelible.store.payloads import Leftover, NewChat, StepResult, UserInput
+from indelible.store.protocol import Outcome
 from indelible.store.queries.chat_view import ChatView, load_view
 from indelible.store.queries.leases import beat
 from indelible.store.sql_store import SqlStore
@@ -71,7 +72,7 @@ class Desk:
         async with begin_write(self.engine) as connection:
             await connection.execute(insert(users).values(id="user_1", name="ada", created_at=NOW))
         await beat(self.engine, "worker_1")
-        words = Words(owner_id="user_1", blocks=[Text("Is it raining?")])
+        words = NewChat(owner_id="user_1", blocks=[Text("Is it raining?")])
         self.turn_id = (await self.store.execute("chat_1", Create(with_message=True), words)).turn_id or ""
         self.epoch = (await self.store.execute("chat_1", Acquire(worker_id="worker_1"))).epoch
 
@@ -113,7 +114,7 @@ class Desk:
         command: type[FinishTurn | CommitStep | FinishInterruption] = FinishTurn if step.last else CommitStep
         if step.reason == "interrupted":
             command = FinishInterruption
-        words = Words(rest=await self.writer.close(), partial=step.partial)
+        words = StepResult(pending=await self.writer.close(), partial=step.partial)
         saved = await self.store.execute(
             "chat_1", command(epoch=self.epoch, turn_id=self.turn_id, attempt_id=self.attempt_id), words
         )
@@ -241,7 +242,7 @@ async def test_s5_a_late_save_after_an_edit_is_refused_and_leaves_no_stale_row(d
     first = (await desk.store.path("chat_1"))[0].id or ""
 
     async def edit(number: int) -> None:
-        await desk.store.execute("chat_1", Edit(message_id=first), Words(blocks=[Text("Is it snowing?")]))
+        await desk.store.execute("chat_1", Edit(message_id=first), UserInput(blocks=[Text("Is it snowing?")]))
 
     desk.before_save = edit
     with pytest.raises(LeaseLost):
@@ -257,7 +258,7 @@ async def test_s20_s21_a_shutdown_hands_the_chat_over_and_an_interrupt_puts_it_t
         await playing
     assert desk.saves == 0
     assert desk.writer is not None
-    await desk.store.execute("chat_1", Release(epoch=desk.epoch), Words(rest=await desk.writer.close()))
+    await desk.store.execute("chat_1", Release(epoch=desk.epoch), Leftover(pending=await desk.writer.close()))
     view = await desk.view()
     assert view.status == "pending"
     assert [(message.role, message.text, message.reason) for message in view.messages] == [

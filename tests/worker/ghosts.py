@@ -16,7 +16,8 @@ from indelible.ids import new_id
 from indelible.machine.commands import StartAttempt
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.tool_ledger import RunChange, RunKey, RunSettled, RunStarted
-from indelible.store.protocol import Outcome, Words
+from indelible.store.payloads import AttemptStart
+from indelible.store.protocol import Outcome
 
 
 class Ghost:
@@ -37,8 +38,8 @@ class Ghost:
 
     async def begin(self) -> Ghost:
         command = StartAttempt(epoch=self.epoch, turn_id=self.turn_id)
-        words = Words(model="scripted", provider="scripted")
-        outcome = await self._workshop.store.execute(self._chat.id, command, words)
+        start = AttemptStart(model="scripted", provider="scripted")
+        outcome = await self._workshop.store.execute(self._chat.id, command, start)
         assert outcome.attempt is not None
         self.attempt_id, self.step, self._n = outcome.attempt.id, outcome.attempt.step, 0
         return self

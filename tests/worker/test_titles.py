@@ -11,7 +11,7 @@ from tests.worker.workshop import Workshop, quick, read_text
 from indelible.content import Message, Part, Text, TextDelta
 from indelible.errors import ModelFailed
 from indelible.models.protocol import Call
-from indelible.store.protocol import ChatPatch
+from indelible.store.payloads import ChatPatch
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 from indelible.worker.titles import INSTRUCTION, MAX_TITLE_LENGTH, take_first_words, tidy_title

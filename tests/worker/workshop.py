@@ -37,7 +37,8 @@ from indelible.recording.recorder import DebugRecorder
 from indelible.settings import Settings, load_settings
 from indelible.store.database.engine import begin_read
 from indelible.store.database.tables import chats
-from indelible.store.protocol import NO_WORDS, Outcome, Words
+from indelible.store.payloads import C, Payload
+from indelible.store.protocol import Outcome
 from indelible.store.queries.chat_view import ChatView
 from indelible.store.sql_store import SqlStore
 from indelible.testing.invariants import StoredChat, find_faults, load_chat
@@ -80,10 +81,10 @@ class WatchedStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def execute(self, chat_id: str, command: Command, words: Words = NO_WORDS) -> Outcome:
+    async def execute(self, chat_id: str, command: C, payload: Payload[C] | None = None) -> Outcome:
         if self._before is not None:
             await self._before(command)
-        outcome = await self._store.execute(chat_id, command, words)
+        outcome = await self._store.execute(chat_id, command, payload)
         if self._after is not None:
             await self._after(command)
         return outcome

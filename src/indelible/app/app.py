@@ -14,7 +14,7 @@ from indelible.feed import Feed
 from indelible.ids import new_id
 from indelible.machine import commands
 from indelible.recording.storage.sql_records import SqlRecords
-from indelible.store.protocol import Words
+from indelible.store.payloads import NewChat
 from indelible.store.queries.listing import ChatSummary, ListCursor
 from indelible.store.sql_store import SqlStore
 
@@ -40,14 +40,14 @@ class App:
     ) -> Chat:
         """A new chat; with a message it is answered at once."""
         chat_id = new_id("chat")
-        words = Words(
+        new = NewChat(
             owner_id=self.owner_id,
             blocks=to_blocks(message) if message is not None else [],
             model=model,
             system_prompt=system,
             title=title,
         )
-        await self.store.execute(chat_id, commands.Create(with_message=message is not None), words)
+        await self.store.execute(chat_id, commands.Create(with_message=message is not None), new)
         return Chat(self, chat_id)
 
     async def chat(self, chat_id: str) -> Chat:

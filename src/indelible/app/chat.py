@@ -15,9 +15,10 @@ from indelible.content import Block, File, Message, Text, ToolResult
 from indelible.errors import Invalid
 from indelible.ids import new_id
 from indelible.machine import commands
-from indelible.machine.commands import Command
+from indelible.machine.commands import SendCommand
 from indelible.machine.events import FeedEvent
-from indelible.store.protocol import NO_WORDS, ChatPatch, Outcome, Words
+from indelible.store.payloads import C, ChatPatch, ModelChoice, Payload, QueuedInput, ToolResultsInput, UserInput
+from indelible.store.protocol import Outcome
 from indelible.store.queries.chat_view import QueuedMessage
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 Content = str | Sequence[Block]
 IfBusy = Literal["queue", "interrupt", "steer"]
 
-_SENDS: dict[str, Callable[[], Command]] = {
+_SENDS: dict[str, Callable[[], SendCommand]] = {
     "queue": commands.Send,
     "interrupt": commands.SendInterrupt,
     "steer": commands.SendSteer,
@@ -56,36 +57,36 @@ class Chat:
 
         if_busy: "queue" waits for its turn, "interrupt" stops a running reply first, "steer" joins it.
         """
-        return self._reply(_make_send(if_busy), Words(blocks=to_blocks(content), model=model))
+        return self._reply(_make_send(if_busy), UserInput(blocks=to_blocks(content), model=model))
 
     async def post(self, content: Content, *, if_busy: IfBusy = "queue", model: str | None = None) -> Outcome:
         """Say something and do not wait: when this returns, the message is safe."""
-        return await self._do(_make_send(if_busy), Words(blocks=to_blocks(content), model=model))
+        return await self._do(_make_send(if_busy), UserInput(blocks=to_blocks(content), model=model))
 
     def edit(self, message_id: str, content: Content, *, model: str | None = None) -> Reply:
         """Say something else instead. The old message and its replies stay, on a branch of their own."""
-        return self._reply(commands.Edit(message_id=message_id), Words(blocks=to_blocks(content), model=model))
+        return self._reply(commands.Edit(message_id=message_id), UserInput(blocks=to_blocks(content), model=model))
 
     def regenerate(self, message_id: str, *, model: str | None = None) -> Reply:
         """Have a reply written anew, beside the old one."""
-        return self._reply(commands.Regenerate(message_id=message_id), Words(model=model))
+        return self._reply(commands.Regenerate(message_id=message_id), ModelChoice(model=model))
 
     def retry(self, *, model: str | None = None) -> Reply:
         """After an error: try again, perhaps with another model. What was said is continued."""
-        return self._reply(commands.Retry(), Words(model=model))
+        return self._reply(commands.Retry(), ModelChoice(model=model))
 
     def continue_(self, *, model: str | None = None) -> Reply:
         """Continue a reply that was cut."""
-        return self._reply(commands.Continue(), Words(model=model))
+        return self._reply(commands.Continue(), ModelChoice(model=model))
 
     def submit_tool_results(self, results: Sequence[ToolResult]) -> Reply:
         """Answer the calls that the reply stopped for, all of them."""
         call_ids = tuple(result.call_id for result in results)
-        return self._reply(commands.ToolResults(call_ids=call_ids), Words(results=list(results)))
+        return self._reply(commands.ToolResults(call_ids=call_ids), ToolResultsInput(results=list(results)))
 
     def compact(self) -> Reply:
         """Have the model's view of the conversation shortened to a summary. It says nothing."""
-        return self._reply(commands.Compact(), NO_WORDS)
+        return self._reply(commands.Compact())
 
     async def interrupt(self, *, turn: str | None = None, wait: bool = True) -> InterruptResult:
         """Stop the running reply and keep what it said. With `turn`, only if that one is still running."""
@@ -125,7 +126,7 @@ class Chat:
         return (await self._app.store.view(self.id, limit=1)).queue
 
     async def edit_queued(self, queued_id: str, content: Content) -> None:
-        await self._do(commands.EditQueued(queued_id=queued_id), Words(blocks=to_blocks(content)))
+        await self._do(commands.EditQueued(queued_id=queued_id), QueuedInput(blocks=to_blocks(content)))
 
     async def delete_queued(self, queued_id: str) -> None:
         await self._do(commands.DeleteQueued(queued_id=queued_id))
@@ -151,7 +152,7 @@ class Chat:
 
     async def describe(self, description: ChatPatch) -> None:
         """Change title, labels, model and the like."""
-        await self._do(commands.UpdateChat(), Words(description=description))
+        await self._do(commands.UpdateChat(), description)
 
     async def archive(self, *, archived: bool = True) -> None:
         await self._do(commands.Archive() if archived else commands.Unarchive())
@@ -160,14 +161,14 @@ class Chat:
         """Remove the chat and everything that hangs on it. There is no way back."""
         await self._do(commands.Delete())
 
-    def _reply(self, command: Command, words: Words) -> Reply:
-        return Reply(self._app.feed, self.id, lambda: self._do(command, words))
+    def _reply(self, command: C, payload: Payload[C] | None = None) -> Reply:
+        return Reply(self._app.feed, self.id, lambda: self._do(command, payload))
 
-    async def _do(self, command: Command, words: Words = NO_WORDS) -> Outcome:
-        return await self._app.store.execute(self.id, command, words)
+    async def _do(self, command: C, payload: Payload[C] | None = None) -> Outcome:
+        return await self._app.store.execute(self.id, command, payload)
 
 
-def _make_send(if_busy: str) -> Command:
+def _make_send(if_busy: str) -> SendCommand:
     if if_busy not in _SENDS:
         raise Invalid(f"A message is sent if_busy: {', '.join(_SENDS)}; not {if_busy!r}.")
     return _SENDS[if_busy]()

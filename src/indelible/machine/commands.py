@@ -34,6 +34,10 @@ class SendSteer(Command, frozen=True):
     name = CommandName.SEND_STEER
 
 
+SendCommand = Send | SendInterrupt | SendSteer
+"""A new message of the user, whatever it does to a reply that is running."""
+
+
 class Edit(Command, frozen=True):
     name = CommandName.EDIT
     message_id: str

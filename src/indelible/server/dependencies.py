@@ -18,14 +18,14 @@ from indelible.app.app import App
 from indelible.content import encode
 from indelible.errors import NotFound
 from indelible.feed import Cursors
-from indelible.machine.commands import Command
 from indelible.machine.events import Position
 from indelible.metrics import Metrics
 from indelible.server.sse import Pace
 from indelible.settings import Settings
 from indelible.store.commands.idempotency import Request as KeyedRequest
 from indelible.store.commands.idempotency import StoredResponse
-from indelible.store.protocol import NO_WORDS, Outcome, Words
+from indelible.store.payloads import C, Payload
+from indelible.store.protocol import Outcome
 
 JSON: Final = "application/json"
 
@@ -61,20 +61,20 @@ class RequestContext:
     async def execute(
         self,
         chat_id: str,
-        command: Command,
-        words: Words = NO_WORDS,
+        command: C,
+        payload: Payload[C] | None = None,
         *,
         answer: Callable[[Outcome], Any],
         status: int = 200,
     ) -> Response:
         """Carry out a command and answer with what came of it; the same again if it was asked for before."""
-        return write_json(await self.do_once(chat_id, command, words, answer=answer, status=status), status)
+        return write_json(await self.do_once(chat_id, command, payload, answer=answer, status=status), status)
 
     async def do_once(
         self,
         chat_id: str,
-        command: Command,
-        words: Words = NO_WORDS,
+        command: C,
+        payload: Payload[C] | None = None,
         *,
         answer: Callable[[Outcome], Any],
         status: int = 200,
@@ -82,9 +82,9 @@ class RequestContext:
         """The same, and give the JSON of the answer."""
         request = await self.read_key()
         if request is None:
-            return encode(answer(await self.store.execute(chat_id, command, words)))
+            return encode(answer(await self.store.execute(chat_id, command, payload)))
         given: StoredResponse = await self.store.execute_once(
-            request, chat_id, command, words, answer=lambda outcome: StoredResponse(status, encode(answer(outcome)))
+            request, chat_id, command, payload, answer=lambda outcome: StoredResponse(status, encode(answer(outcome)))
         )
         return given.body
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from indelible.content import Block, File, Text, ToolResult, decode_blocks, encode
 from indelible.errors import Invalid
 from indelible.store.database.tables import DebugMode
-from indelible.store.protocol import ChatPatch
+from indelible.store.payloads import ChatPatch
 
 IfBusy = Literal["queue", "interrupt", "steer"]
 ModelName = Annotated[str, Field(max_length=200)]

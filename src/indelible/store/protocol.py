@@ -5,87 +5,31 @@ snapshot, ask `decide`, carry out the effects, append one event per fact, commit
 the commit. There is one implementation for both databases (sql_store.py), and one suite of tests that both pass
 (tests/store/test_conformance.py); a behaviour exists when it has a docstring here and a test there.
 
-Content comes with a command as `Words`; the machine that decides never sees it.
+Content comes with a command as a payload (payloads.py); the machine that decides never sees it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Protocol
 
 import msgspec
 
 from indelible.clock import Clock
-from indelible.content import Block, Message, Part, ToolResult, Usage
-from indelible.machine.commands import Command
+from indelible.content import Message
 from indelible.machine.events import Position
 from indelible.machine.states import Status
 from indelible.store.commands.idempotency import Request, StoredResponse
-from indelible.store.database.tables import DebugMode
 from indelible.store.journal.append import Appended, JournalRow
 from indelible.store.journal.tool_ledger import LedgerEntry
+from indelible.store.payloads import C, Payload
 from indelible.store.queries.attempts import AttemptView
 from indelible.store.queries.changes import Changes
 from indelible.store.queries.chat_view import AttemptName, ChatView, Event, JournalEntry
 from indelible.store.queries.history import Page
 from indelible.store.queries.listing import ChatCount, ChatSummary, ListCursor
 from indelible.store.queries.open_turn import Expired, Held, OpenWork
-
-
-class Timings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """When a step began, when its first part came, and when it ended, as its worker saw it."""
-
-    started_at: datetime | None = None
-    first_part_at: datetime | None = None
-    ended_at: datetime | None = None
-
-
-class ChatPatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What stands beside a conversation. What is unset stays as it is; None takes it away."""
-
-    title: str | msgspec.UnsetType | None = msgspec.UNSET
-    labels: list[str] | msgspec.UnsetType | None = msgspec.UNSET
-    pinned: bool | msgspec.UnsetType = msgspec.UNSET
-    model: str | msgspec.UnsetType | None = msgspec.UNSET
-    system_prompt: str | msgspec.UnsetType | None = msgspec.UNSET
-    parameters: dict[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
-    debug: DebugMode | msgspec.UnsetType | None = msgspec.UNSET
-
-
-class Words(msgspec.Struct, frozen=True, kw_only=True):
-    """What comes with a command and is not for deciding.
-
-    `rest` are parts that were published after the journal was last flushed: they become its last row, in the
-    transaction that ends the attempt (R4). `partial` is the live holder's knowledge of whether the reply was
-    cut; without it the journal alone decides. `model` is the one that was chosen: for a message and the turn that
-    answers it, or for a turn that is begun anew; an attempt names the one that really answers.
-    """
-
-    blocks: list[Block] = []
-    results: list[ToolResult] = []
-    model: str | None = None
-    provider: str | None = None
-    owner_id: str | None = None
-    author_id: str | None = None
-    system_prompt: str | None = None
-    parameters: dict[str, Any] | None = None
-    title: str | None = None
-    error: dict[str, Any] | None = None
-    notice: str | None = None
-    deadline_s: float | None = None
-    rest: list[Part] = []
-    partial: bool | None = None
-    response_id: str | None = None
-    usage: Usage | None = None
-    cost_nanousd: int | None = None
-    timings: Timings | None = None
-    retry: dict[str, Any] | None = None
-    summary: Message | None = None
-    description: ChatPatch | None = None
-
-
-NO_WORDS: Final = Words()
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +57,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatStore(Protocol):
-    async def execute(self, chat_id: str, command: Command, words: Words = NO_WORDS) -> Outcome:
+    async def execute(self, chat_id: str, command: C, payload: Payload[C] | None = None) -> Outcome:
         """Carry out one command on one chat, wholly or not at all.
 
         * A refused command (`Refused`, `LeaseLost`, `Interrupted`) has changed nothing: no row, no event, no number.
@@ -129,8 +73,8 @@ class ChatStore(Protocol):
         self,
         request: Request,
         chat_id: str,
-        command: Command,
-        words: Words = NO_WORDS,
+        command: C,
+        payload: Payload[C] | None = None,
         *,
         answer: Callable[[Outcome], StoredResponse],
     ) -> StoredResponse:

@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from indelible.clock import Clock
 from indelible.concurrency.tasks import run_to_completion
 from indelible.content import Message, encode
-from indelible.errors import Invalid, NotFound, TooLarge, TooMany
+from indelible.errors import NotFound, TooLarge, TooMany
 from indelible.machine import Snapshot, decide
 from indelible.machine.commands import Command, Create, Delete
 from indelible.machine.effects import Enqueue, StartQueued
@@ -43,7 +43,8 @@ from indelible.store.database.tables import chats, messages
 from indelible.store.journal.append import Appended, JournalRow, append_group
 from indelible.store.journal.pack import sweep
 from indelible.store.journal.tool_ledger import LedgerEntry, load_runs
-from indelible.store.protocol import NO_WORDS, Outcome, Words
+from indelible.store.payloads import C, NewChat, Payload, QueuedInput, UserInput, WithStep, require
+from indelible.store.protocol import Outcome
 from indelible.store.queries.attempts import AttemptView, load_attempts
 from indelible.store.queries.changes import Changes, has_reached, load_changes, load_positions
 from indelible.store.queries.chat_view import (
@@ -138,13 +139,13 @@ class SqlStore:
         return self._engine
 
     @run_to_completion
-    async def execute(self, chat_id: str, command: Command, words: Words = NO_WORDS) -> Outcome:
+    async def execute(self, chat_id: str, command: C, payload: Payload[C] | None = None) -> Outcome:
         _check_names(chat_id, command)
-        self._check_size(words)
+        self._check_size(payload)
         if isinstance(command, Delete) and self.before_delete is not None:
             await self.before_delete(chat_id)
         async with begin_write(self._engine) as connection:
-            outcome = await self._carry_out(connection, chat_id, command, words)
+            outcome = await self._carry_out(connection, chat_id, command, payload)
         self._tell_committed(outcome)
         return outcome
 
@@ -153,18 +154,18 @@ class SqlStore:
         self,
         request: Request,
         chat_id: str,
-        command: Command,
-        words: Words = NO_WORDS,
+        command: C,
+        payload: Payload[C] | None = None,
         *,
         answer: Callable[[Outcome], StoredResponse],
     ) -> StoredResponse:
         _check_names(chat_id, command)
-        self._check_size(words)
+        self._check_size(payload)
         outcome: Outcome | None = None
         async with begin_write(self._engine) as connection:
             given = await claim(connection, request, await load_now(connection))
             if given is None:
-                outcome = await self._carry_out(connection, chat_id, command, words)
+                outcome = await self._carry_out(connection, chat_id, command, payload)
                 given = answer(outcome)
                 await settle(connection, request, given, chat_id if outcome.status is not None else None)
         if outcome is not None:
@@ -175,22 +176,25 @@ class SqlStore:
         if outcome.effective and self._on_committed is not None:
             self._on_committed(outcome.chat_id)
 
-    def _check_size(self, words: Words) -> None:
-        size_bytes = len(encode(words.blocks)) if words.blocks else 0
+    def _check_size(self, payload: Payload[Any] | None) -> None:
+        blocks = payload.blocks if isinstance(payload, NewChat | UserInput | QueuedInput) else None
+        size_bytes = len(encode(blocks)) if blocks else 0
         if size_bytes > self._limits.message_bytes:
             raise TooLarge(f"A message may have {self._limits.message_bytes:,} bytes at most; this has {size_bytes:,}.")
 
-    async def _carry_out(self, connection: AsyncConnection, chat_id: str, command: Command, words: Words) -> Outcome:
+    async def _carry_out(
+        self, connection: AsyncConnection, chat_id: str, command: Command, payload: Payload[Any] | None
+    ) -> Outcome:
         loaded = await load_snapshot(connection, chat_id, command, lease_timeout_s=self.lease_timeout_s)
         if loaded is None and isinstance(command, Create):
-            return await self._create(connection, chat_id, command, words)
+            return await self._create(connection, chat_id, command, payload)
         decision = decide(loaded.snapshot if loaded is not None else None, command)
         assert loaded is not None
         snapshot, chat, end, now, vacant_s = loaded
         if not decision.effects:
             attempt_id = getattr(command, "attempt_id", None)
-            if attempt_id is not None:
-                await add_what_is_missing(connection, chat_id, attempt_id, snapshot.epoch, words)
+            if attempt_id is not None and isinstance(payload, WithStep):
+                await add_what_is_missing(connection, chat_id, attempt_id, snapshot.epoch, payload)
             return Outcome(
                 chat_id=chat_id,
                 effective=decision.effective,
@@ -203,30 +207,30 @@ class SqlStore:
         kinds = {type(effect) for effect in decision.effects}
         if len(snapshot.queue) >= self._limits.queued and Enqueue in kinds and StartQueued not in kinds:
             raise TooMany(f"{self._limits.queued} messages wait already. Let the chat answer some of them first.")
-        words = words if words.author_id is not None else replace(words, author_id=chat.owner_id)
-        applier = EffectApplier(connection, snapshot, words, seq=chat.seq, end=end, now=now)
+        applier = EffectApplier(connection, snapshot, payload, seq=chat.seq, end=end, now=now)
         outcome = await applier.carry_out(decision.effects)
         return outcome if vacant_s is None else replace(outcome, vacant_s=vacant_s)
 
-    async def _create(self, connection: AsyncConnection, chat_id: str, command: Create, words: Words) -> Outcome:
-        if words.owner_id is None:
-            raise Invalid("A chat needs an owner.")
+    async def _create(
+        self, connection: AsyncConnection, chat_id: str, command: Create, payload: Payload[Any] | None
+    ) -> Outcome:
+        new = require(payload, NewChat)
         decision = decide(None, command)
         now = await load_now(connection)
         await connection.execute(
             insert(chats).values(
                 id=chat_id,
-                owner_id=words.owner_id,
+                owner_id=new.owner_id,
                 status="idle",
-                model=words.model,
-                system_prompt=None if words.system_prompt is None else encode(words.system_prompt),
-                parameters=None if words.parameters is None else encode(words.parameters),
-                title=words.title,
+                model=new.model,
+                system_prompt=None if new.system_prompt is None else encode(new.system_prompt),
+                parameters=None if new.parameters is None else encode(new.parameters),
+                title=new.title,
                 created_at=now,
                 updated_at=now,
             )
         )
-        applier = EffectApplier(connection, Snapshot(chat_id=chat_id), words, seq=0, end=End([]), now=now)
+        applier = EffectApplier(connection, Snapshot(chat_id=chat_id), payload, seq=0, end=End([]), now=now)
         return await applier.carry_out(decision.effects)
 
     async def append(self, rows: Sequence[JournalRow]) -> Appended:

@@ -30,7 +30,8 @@ from indelible.app.chat import Chat
 from indelible.clock import Clock
 from indelible.content import Message, Role
 from indelible.errors import NotFound, Refused, StoreFailed
-from indelible.store.protocol import ChatPatch, Outcome
+from indelible.store.payloads import ChatPatch
+from indelible.store.protocol import Outcome
 from indelible.terminal.feed_view import FeedView, begin_chat, describe_blocks
 from indelible.terminal.keyboard import catch_ctrl_c, hush_echo, read_line
 from indelible.terminal.listing import list_chats

@@ -22,12 +22,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from indelible.content import Finish, Message, Part, TextDelta, ToolCall, ToolResult
 from indelible.content.assemble import OUTCOME_UNKNOWN, PartAssembler
-from indelible.machine.commands import Acquire, Command, FinishInterruption, FinishTurn, Interrupt, StartAttempt
+from indelible.machine.commands import Acquire, FinishInterruption, FinishTurn, Interrupt, StartAttempt
 from indelible.machine.states import Status
 from indelible.store.database.engine import begin_read
 from indelible.store.database.tables import attempts, chats, turns
 from indelible.store.journal.append import Appended, JournalRow
-from indelible.store.protocol import NO_WORDS, Outcome, Words
+from indelible.store.payloads import C, Payload, StepResult
+from indelible.store.protocol import Outcome
 from indelible.store.sql_store import SqlStore
 from indelible.testing.invariants import StoredChat, load_chat
 
@@ -65,8 +66,8 @@ class CrashingStore:
         self._when = when
         self._kind = kind
 
-    async def execute(self, chat_id: str, command: Command, words: Words = NO_WORDS) -> Outcome:
-        return await self._call(command.name.value, lambda: self._store.execute(chat_id, command, words))
+    async def execute(self, chat_id: str, command: C, payload: Payload[C] | None = None) -> Outcome:
+        return await self._call(command.name.value, lambda: self._store.execute(chat_id, command, payload))
 
     async def append(self, rows: Sequence[JournalRow]) -> Appended:
         return await self._call("append", lambda: self._store.append(rows))
@@ -139,4 +140,4 @@ async def _end_turn(store: SqlStore, chat_id: str, work: Any) -> None:
         assert started.attempt is not None
         rest, attempt_id = [TextDelta("1", LAST_WORDS), Finish()], started.attempt.id
     finish = FinishTurn(epoch=work.epoch, turn_id=work.turn_id, attempt_id=attempt_id)
-    await store.execute(chat_id, finish, Words(rest=rest))
+    await store.execute(chat_id, finish, StepResult(pending=rest))

@@ -26,7 +26,7 @@ from indelible.machine.states import Status
 from indelible.models.protocol import CallOptions, Model
 from indelible.models.retry import RetryPolicy
 from indelible.store.database.tables import RunKind
-from indelible.store.protocol import Words
+from indelible.store.payloads import CompactionResult
 from indelible.store.queries.open_turn import Held, OpenWork
 from indelible.tools.run import ToolLimits
 from indelible.worker.compaction import Compaction
@@ -203,7 +203,8 @@ class ChatRunner:
         model = self._deps.find_model(work.model)
         compaction = Compaction(self._deps, model, writer_, scope, read_retry_policy(self._deps))
         summary = await compaction.make(build_history(work))
-        await writer_.finish(Words(summary=summary, notice=None if summary is not None else _NOTHING_TO_SHORTEN))
+        notice = None if summary is not None else _NOTHING_TO_SHORTEN
+        await writer_.finish(CompactionResult(summary=summary, notice=notice))
 
 
 def build_history(work: OpenWork) -> list[Message]:

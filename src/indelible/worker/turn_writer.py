@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -26,7 +26,6 @@ from indelible.loop.result import FinishedStep
 from indelible.machine.commands import (
     AnnounceRetry,
     AwaitAction,
-    Command,
     CommitStep,
     Fail,
     FinishInterruption,
@@ -39,7 +38,21 @@ from indelible.models.protocol import Model
 from indelible.models.retry import RetryEvent
 from indelible.store.database.tables import RunStatus
 from indelible.store.journal.writer import JournalWriter
-from indelible.store.protocol import NO_WORDS, Outcome, Timings, Words
+from indelible.store.payloads import (
+    AttemptStart,
+    AwaitedStep,
+    C,
+    CompactionResult,
+    Failure,
+    Leftover,
+    Payload,
+    RetryScheduled,
+    StepResult,
+    Summary,
+    Timings,
+    WithStep,
+)
+from indelible.store.protocol import Outcome
 from indelible.store.queries.open_turn import OpenWork
 from indelible.tools.tool import ToolCallRecord
 from indelible.worker.dependencies import RunLog, WorkerDependencies
@@ -51,6 +64,10 @@ _LONGEST_BACK_OFF_S: Final = 2.0
 _PATIENCE_WHEN_LEAVING_S: Final = 0.5
 _STATUS_OF: Final[dict[PartialReason | None, RunStatus]] = {"failed": "error", "interrupted": "interrupted"}
 """What is recorded of a step that was cut for this reason; any other is complete."""
+
+
+_NOTHING_MORE: Final = StepResult()
+W = TypeVar("W", bound=WithStep[Any])
 
 
 class OutOfStep(Exception):
@@ -86,8 +103,8 @@ class TurnWriter:
     async def open_attempt(self, step: int, _number: int) -> None:
         assert self.model is not None
         self.record.begin_step(step)
-        words = Words(rest=await self._close_writer(), model=self.model.name, provider=self.model.provider)
-        outcome = await self._carry_out(StartAttempt(epoch=self._epoch, turn_id=self._turn_id), words)
+        start = AttemptStart(pending=await self._close_writer(), model=self.model.name, provider=self.model.provider)
+        outcome = await self._carry_out(StartAttempt(epoch=self._epoch, turn_id=self._turn_id), start)
         assert outcome.attempt is not None
         self._take_up(outcome.attempt.id)
 
@@ -111,12 +128,13 @@ class TurnWriter:
         self.record.note_failure()
         told = msgspec.to_builtins(event)
         told["number"] = told.pop("attempt")
-        words = Words(rest=await self._close_writer(), retry=told, error={"kind": event.kind, "message": event.message})
-        await self._carry_out(AnnounceRetry(epoch=self._epoch, turn_id=self._turn_id), words)
+        error = {"kind": event.kind, "message": event.message}
+        scheduled = RetryScheduled(pending=await self._close_writer(), retry=told, error=error)
+        await self._carry_out(AnnounceRetry(epoch=self._epoch, turn_id=self._turn_id), scheduled)
 
     async def keep_summary(self, summary: Message) -> None:
         command = KeepSummary(epoch=self._epoch, turn_id=self._turn_id)
-        await self._carry_out(command, Words(summary=summary))
+        await self._carry_out(command, Summary(summary=summary))
 
     async def persist(self, step: FinishedStep, _scope: CancelScope) -> list[Message]:
         """Keep a step; what is returned goes before the next prompt."""
@@ -124,22 +142,22 @@ class TurnWriter:
             return []  # the failure itself comes next, and ends the turn with this in one transaction
         self.record.end_step(_STATUS_OF.get(step.reason, "completed"))
         if step.reason == "interrupted":
-            await self._end(FinishInterruption, self._describe(step))
+            await self._end(FinishInterruption, self._describe(step, StepResult()))
             return []
         if step.awaiting:
-            waiting = Words(deadline_s=self._deps.settings.client_tool_timeout_s or None)
+            waiting = AwaitedStep(deadline_s=self._deps.settings.client_tool_timeout_s or None)
             await self._end(AwaitAction, self._describe(step, waiting))
             return []
         if step.last:
-            await self._end(FinishTurn, self._describe(step))
+            await self._end(FinishTurn, self._describe(step, StepResult()))
             return []
         return await self._commit(step)
 
     async def _commit(self, step: FinishedStep) -> list[Message]:
-        attempt_id, words = await self._close_attempt(self._describe(step))
+        attempt_id, result = await self._close_attempt(self._describe(step, StepResult()))
         failed = step.reason == "failed"
         command = CommitStep(epoch=self._epoch, turn_id=self._turn_id, attempt_id=attempt_id, failed=failed)
-        outcome = await self._carry_out(command, words)
+        outcome = await self._carry_out(command, result)
         if outcome.turn_id != self._turn_id:
             self._note_end()
             return []
@@ -149,23 +167,23 @@ class TurnWriter:
 
     # --- how a turn ends ---
 
-    async def finish(self, words: Words = NO_WORDS) -> None:
+    async def finish(self, result: StepResult | CompactionResult = _NOTHING_MORE) -> None:
         """The turn has nothing more to say: what the open attempt left, if one is open, is nothing."""
-        words = msgspec.structs.replace(words, rest=await self._close_writer())
-        await self._end_turn(FinishTurn(epoch=self._epoch, turn_id=self._turn_id), words)
+        result = msgspec.structs.replace(result, pending=await self._close_writer())
+        await self._end_turn(FinishTurn(epoch=self._epoch, turn_id=self._turn_id), result)
 
     async def end_stopped(self) -> None:
-        await self._end_with_what_is_kept(FinishInterruption, NO_WORDS)
+        await self._end_with_what_is_kept(FinishInterruption, StepResult())
 
     async def fail(self, error: dict[str, Any]) -> None:
-        await self._end_with_what_is_kept(Fail, Words(error=error, notice=error.get("message")))
+        await self._end_with_what_is_kept(Fail, Failure(error=error, notice=error.get("message")))
 
     async def hand_over(self) -> None:
         """Let go of the chat. Everything is flushed first, so that whoever takes it finds a finished reply finished."""
         if self._writer is not None:
             await self._deps.journal.drain(self._writer)
-        rest = await self._close_writer()
-        await self._end_turn(Release(epoch=self._epoch), Words(rest=rest))
+        pending = await self._close_writer()
+        await self._end_turn(Release(epoch=self._epoch), Leftover(pending=pending))
 
     def drop(self) -> None:
         """The chat is another worker's: what is not written yet is not ours to write."""
@@ -174,26 +192,26 @@ class TurnWriter:
         self._forget_writer()
         self.ended = True
 
-    async def _end_with_what_is_kept(self, kind: Any, words: Words) -> None:
+    async def _end_with_what_is_kept(self, kind: Any, result: WithStep[Any]) -> None:
         """What the database will never take does not keep the turn from ending (R6): the journal has the rest."""
         try:
-            await self._end(kind, words)
+            await self._end(kind, result)
         except Exception:
             if self._writer is None or self._writer.over is None:
                 raise
             self._forget_writer()
-            await self._end(kind, words)
+            await self._end(kind, result)
 
-    async def _end(self, kind: Any, words: Words) -> None:
+    async def _end(self, kind: Any, result: WithStep[Any]) -> None:
         """End the turn with its open attempt, if there is one."""
         if self._writer is None:
-            await self._end_turn(kind(epoch=self._epoch, turn_id=self._turn_id), words)
+            await self._end_turn(kind(epoch=self._epoch, turn_id=self._turn_id), result)
             return
-        attempt_id, words = await self._close_attempt(words)
-        await self._end_turn(kind(epoch=self._epoch, turn_id=self._turn_id, attempt_id=attempt_id), words)
+        attempt_id, result = await self._close_attempt(result)
+        await self._end_turn(kind(epoch=self._epoch, turn_id=self._turn_id, attempt_id=attempt_id), result)
 
-    async def _end_turn(self, command: Command, words: Words) -> None:
-        await self._carry_out(command, words)
+    async def _end_turn(self, command: C, payload: Payload[C]) -> None:
+        await self._carry_out(command, payload)
         self.ended = True
 
     def _note_end(self) -> None:
@@ -208,10 +226,10 @@ class TurnWriter:
         self._ledger = JournalLedger(self._writer, self._turn_id, begun=begun, metrics=self._deps.metrics)
         self._deps.tail.attach(attempt_id, self._chat_id)
 
-    async def _close_attempt(self, words: Words) -> tuple[str, Words]:
+    async def _close_attempt(self, result: W) -> tuple[str, W]:
         assert self._writer is not None
         attempt_id = self._writer.attempt_id
-        return attempt_id, msgspec.structs.replace(words, rest=await self._close_writer())
+        return attempt_id, msgspec.structs.replace(result, pending=await self._close_writer())
 
     async def _close_writer(self) -> list[Part]:
         """What was said since the last flush. If somebody ended the attempt from the journal, he has it all (1.8)."""
@@ -229,13 +247,13 @@ class TurnWriter:
             self._deps.tail.detach(self._writer.attempt_id)
         self._writer = self._ledger = None
 
-    def _describe(self, step: FinishedStep, words: Words = NO_WORDS) -> Words:
+    def _describe(self, step: FinishedStep, result: W) -> W:
         first_part_at = None
         if step.started_at is not None and step.first_part_s is not None:
             first_part_at = step.started_at + timedelta(seconds=step.first_part_s)
         timings = Timings(started_at=step.started_at, first_part_at=first_part_at, ended_at=step.ended_at)
         return msgspec.structs.replace(
-            words,
+            result,
             partial=step.partial,
             response_id=step.provider_response_id,
             usage=step.usage,
@@ -252,12 +270,12 @@ class TurnWriter:
         """No reply of this chat is chained to again: the provider may not know them any more (SPEC 4.4)."""
         await self._deps.store.forget_responses(self._chat_id, epoch=self._epoch)
 
-    async def _carry_out(self, command: Command, words: Words = NO_WORDS) -> Outcome:
+    async def _carry_out(self, command: C, payload: Payload[C]) -> Outcome:
         """Carry out a command, however long the database is away; a process that is leaving does not wait for it."""
         back_off_s = _FIRST_BACK_OFF_S
         while True:
             try:
-                return await self._deps.store.execute(self._chat_id, command, words)
+                return await self._deps.store.execute(self._chat_id, command, payload)
             except StoreFailed as error:
                 is_leaving = self._worker_scope.cancelled or self._scope.cause is Cause.SHUTDOWN
                 if is_leaving and back_off_s > _PATIENCE_WHEN_LEAVING_S:

@@ -25,9 +25,9 @@ from typing import Final, TypeVar
 from indelible.concurrency.scope import CancelScope
 from indelible.errors import Lost, NotFound, Refused, Shutdown, StoreFailed
 from indelible.ids import new_id
-from indelible.machine.commands import ActionExpired, Command, Fail, Release, UpdateChat
+from indelible.machine.commands import ActionExpired, Fail, Release, UpdateChat
 from indelible.notify import Notifier, Subscription
-from indelible.store.protocol import NO_WORDS, ChatPatch, Words
+from indelible.store.payloads import ChatPatch, Failure
 from indelible.store.queries.open_turn import Held, OpenWork
 from indelible.worker.chat_runner import BROKEN, ChatRunner
 from indelible.worker.dependencies import WorkerDependencies
@@ -174,13 +174,13 @@ class Worker:
     async def _let_go(self, held: Held) -> None:
         """Somebody else goes on with it; a turn that cannot be answered fails, with what it said."""
         lease = (held.chat_id, held.epoch)
-        command: Command = Release(epoch=held.epoch)
-        words = NO_WORDS
-        if lease in self._broken and held.turn_id is not None:
-            command = Fail(epoch=held.epoch, turn_id=held.turn_id)
-            words = Words(error=BROKEN, notice=BROKEN["message"])
         with contextlib.suppress(Lost, Refused):
-            await self._deps.store.execute(held.chat_id, command, words)
+            if lease in self._broken and held.turn_id is not None:
+                failed = Fail(epoch=held.epoch, turn_id=held.turn_id)
+                why = Failure(error=BROKEN, notice=BROKEN["message"])
+                await self._deps.store.execute(held.chat_id, failed, why)
+            else:
+                await self._deps.store.execute(held.chat_id, Release(epoch=held.epoch))
         self._broken.discard(lease)
 
     # --- beside ---
@@ -218,8 +218,7 @@ class Worker:
                 title = await make_title(model, messages, scope=scope, clock=deps.clock, record=record)
                 record.end("completed")
             if title is not None:
-                words = Words(description=ChatPatch(title=title))
-                await deps.store.execute(work.chat_id, UpdateChat(only_untitled=True), words)
+                await deps.store.execute(work.chat_id, UpdateChat(only_untitled=True), ChatPatch(title=title))
         except Exception as error:
             _log.info("%s gets no title: %r", work.chat_id, error)
 

@@ -17,8 +17,9 @@ from indelible.ids import new_id
 from indelible.machine import commands
 from indelible.server.dependencies import Context, OwnedChatId, answer_json, check_name, describe_outcome
 from indelible.server.schemas import ChatChange, Fork, NewChat
+from indelible.store import payloads
 from indelible.store.commands.idempotency import Request
-from indelible.store.protocol import Outcome, Words
+from indelible.store.protocol import Outcome
 from indelible.store.queries.listing import ChatSummary, ListCursor
 
 router = APIRouter(tags=["chats"])
@@ -29,7 +30,7 @@ PageLimit = Annotated[int, Query(ge=1, le=200)]
 async def create_chat(body: NewChat, context: Context) -> Response:
     """A new chat. With a message, it is answered at once."""
     chat_id = new_id("chat")
-    words = Words(
+    given = payloads.NewChat(
         owner_id=context.owner_id,
         blocks=body.to_blocks(),
         model=body.model,
@@ -44,7 +45,7 @@ async def create_chat(body: NewChat, context: Context) -> Response:
         return {"id": chat_id, **describe_outcome(outcome), **beside}
 
     command = commands.Create(with_message=body.message is not None)
-    return await context.execute(chat_id, command, words, answer=describe, status=201)
+    return await context.execute(chat_id, command, given, answer=describe, status=201)
 
 
 @router.get("/chats")
@@ -73,7 +74,7 @@ async def update_chat(chat_id: OwnedChatId, body: ChatChange, context: Context) 
         await context.store.execute(chat_id, command)
     description = body.to_description()
     if description is not None:
-        await context.store.execute(chat_id, commands.UpdateChat(), Words(description=description))
+        await context.store.execute(chat_id, commands.UpdateChat(), description)
     return answer_json(await context.feed.snapshot(chat_id))
 
 

@@ -10,15 +10,15 @@ from starlette.responses import Response
 
 from indelible.feed import Cursors
 from indelible.machine import commands
-from indelible.machine.commands import Command
 from indelible.machine.events import BEGINNING
 from indelible.server.dependencies import Context, OwnedChatId, answer_json, check_name, describe_outcome
 from indelible.server.schemas import BranchTarget, EditedMessage, ModelChoice, NewMessage
-from indelible.store.protocol import Outcome, Words
+from indelible.store import payloads
+from indelible.store.protocol import Outcome
 
 router = APIRouter(tags=["messages"])
 
-_SENDS: Final[dict[str, Callable[[], Command]]] = {
+_SENDS: Final[dict[str, Callable[[], commands.SendCommand]]] = {
     "queue": commands.Send,
     "interrupt": commands.SendInterrupt,
     "steer": commands.SendSteer,
@@ -39,16 +39,16 @@ async def list_messages(
 @router.post("/chats/{chat_id}/messages", status_code=202)
 async def send_message(chat_id: OwnedChatId, body: NewMessage, context: Context) -> Response:
     """Say something. When this has answered, the message is safe: in the conversation, or in the queue."""
-    words = Words(blocks=body.to_blocks(), model=body.model)
-    return await context.execute(chat_id, _SENDS[body.if_busy](), words, answer=_describe_sent, status=202)
+    given = payloads.UserInput(blocks=body.to_blocks(), model=body.model)
+    return await context.execute(chat_id, _SENDS[body.if_busy](), given, answer=_describe_sent, status=202)
 
 
 @router.post("/chats/{chat_id}/messages/{message_id}/edit", status_code=202)
 async def edit_message(chat_id: OwnedChatId, message_id: str, body: EditedMessage, context: Context) -> Response:
     """Say something else instead. What was said before stays, on a branch of its own."""
-    words = Words(blocks=body.to_blocks(), model=body.model)
+    given = payloads.UserInput(blocks=body.to_blocks(), model=body.model)
     command = commands.Edit(message_id=message_id)
-    return await context.execute(chat_id, command, words, answer=_describe_sent, status=202)
+    return await context.execute(chat_id, command, given, answer=_describe_sent, status=202)
 
 
 @router.post("/chats/{chat_id}/messages/{message_id}/regenerate", status_code=202)
@@ -56,9 +56,9 @@ async def regenerate_message(
     chat_id: OwnedChatId, message_id: str, context: Context, body: ModelChoice | None = None
 ) -> Response:
     """Have a reply written anew, beside the old one."""
-    words = Words(model=body.model if body is not None else None)
+    given = payloads.ModelChoice(model=body.model if body is not None else None)
     command = commands.Regenerate(message_id=message_id)
-    return await context.execute(chat_id, command, words, answer=describe_outcome, status=202)
+    return await context.execute(chat_id, command, given, answer=describe_outcome, status=202)
 
 
 @router.post("/chats/{chat_id}/branch")

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from indelible.machine import commands
 from indelible.server.dependencies import Context, OwnedChatId, answer_json, describe_outcome
 from indelible.server.schemas import MessageContent, QueueOrder
-from indelible.store.protocol import Words
+from indelible.store.payloads import QueuedInput
 
 router = APIRouter(tags=["queue"])
 
@@ -31,7 +31,7 @@ async def reorder_queue(chat_id: OwnedChatId, body: QueueOrder, context: Context
 async def edit_queued(chat_id: OwnedChatId, queued_id: str, body: MessageContent, context: Context) -> Response:
     """Say something else with a message that still waits."""
     command = commands.EditQueued(queued_id=queued_id)
-    return await context.execute(chat_id, command, Words(blocks=body.to_blocks()), answer=describe_outcome)
+    return await context.execute(chat_id, command, QueuedInput(blocks=body.to_blocks()), answer=describe_outcome)
 
 
 @router.delete("/chats/{chat_id}/queue/{queued_id}", status_code=204)

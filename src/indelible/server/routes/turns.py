@@ -19,7 +19,8 @@ from indelible.server.dependencies import (
     write_cursor,
 )
 from indelible.server.schemas import Interruption, ModelChoice, ToolResultsInput
-from indelible.store.protocol import Outcome, Words
+from indelible.store import payloads
+from indelible.store.protocol import Outcome
 
 router = APIRouter(tags=["turns"])
 
@@ -43,15 +44,15 @@ async def interrupt(chat_id: OwnedChatId, context: Context, body: Interruption |
 @router.post("/chats/{chat_id}/retry", status_code=202)
 async def retry(chat_id: OwnedChatId, context: Context, body: ModelChoice | None = None) -> Response:
     """After an error: try again, perhaps with another model."""
-    words = Words(model=body.model if body is not None else None)
-    return await context.execute(chat_id, commands.Retry(), words, answer=describe_outcome, status=202)
+    given = payloads.ModelChoice(model=body.model if body is not None else None)
+    return await context.execute(chat_id, commands.Retry(), given, answer=describe_outcome, status=202)
 
 
 @router.post("/chats/{chat_id}/continue", status_code=202)
 async def continue_reply(chat_id: OwnedChatId, context: Context, body: ModelChoice | None = None) -> Response:
     """Go on with a reply that was cut."""
-    words = Words(model=body.model if body is not None else None)
-    return await context.execute(chat_id, commands.Continue(), words, answer=describe_outcome, status=202)
+    given = payloads.ModelChoice(model=body.model if body is not None else None)
+    return await context.execute(chat_id, commands.Continue(), given, answer=describe_outcome, status=202)
 
 
 @router.post("/chats/{chat_id}/compact", status_code=202)
@@ -65,7 +66,9 @@ async def submit_tool_results(chat_id: OwnedChatId, body: ToolResultsInput, cont
     """Answer the calls that the reply waits for: all of them, exactly once."""
     results = [given.to_result() for given in body.results]
     command = commands.ToolResults(call_ids=tuple(result.call_id for result in results))
-    return await context.execute(chat_id, command, Words(results=results), answer=describe_outcome, status=202)
+    return await context.execute(
+        chat_id, command, payloads.ToolResultsInput(results=results), answer=describe_outcome, status=202
+    )
 
 
 class _Stop(msgspec.Struct):

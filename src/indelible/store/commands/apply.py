@@ -26,9 +26,26 @@ from indelible.ids import new_id
 from indelible.machine import effects
 from indelible.machine.states import Snapshot, TurnKind, place_in_queue
 from indelible.store.commands.facts import End
-from indelible.store.commands.finish_attempt import end_attempt, keep_rest
+from indelible.store.commands.finish_attempt import end_attempt, keep_pending
 from indelible.store.database.tables import DebugMode, attempts, chats, events, journal, messages, queue, turns
-from indelible.store.protocol import ChatPatch, Outcome, Words
+from indelible.store.payloads import (
+    AttemptStart,
+    AwaitedStep,
+    ChatPatch,
+    CompactionResult,
+    Failure,
+    ModelChoice,
+    NewChat,
+    Payload,
+    QueuedInput,
+    RetryScheduled,
+    Summary,
+    ToolResultsInput,
+    UserInput,
+    WithPending,
+    require,
+)
+from indelible.store.protocol import Outcome
 from indelible.store.queries.ancestors import load_ancestors
 from indelible.store.queries.chat_view import AttemptName
 
@@ -61,7 +78,7 @@ class EffectApplier:
         self,
         connection: AsyncConnection,
         snapshot: Snapshot,
-        words: Words,
+        payload: Payload[Any] | None,
         *,
         seq: int,
         end: End,
@@ -70,7 +87,7 @@ class EffectApplier:
         self._connection = connection
         self._chat_id = snapshot.chat_id
         self._snapshot = snapshot
-        self._words = words
+        self._payload = payload
         self._open_calls = end.open_calls
         self._now = now
         self._changes: dict[str, Any] = {}
@@ -137,7 +154,8 @@ class EffectApplier:
         self._status = effect.status
 
     async def _set_error(self, effect: effects.SetError) -> None:
-        error = self._words.error or ERRORS[effect.kind]
+        given = self._payload.error if isinstance(self._payload, Failure) else None
+        error = given or ERRORS[effect.kind]
         self._changes["error"] = encode(error)
         self._tell("error", **error)
 
@@ -145,7 +163,7 @@ class EffectApplier:
         self._changes["error"] = None
 
     async def _set_deadline(self, _act: effects.SetDeadline) -> None:
-        deadline_s = self._words.deadline_s
+        deadline_s = self._payload.deadline_s if isinstance(self._payload, AwaitedStep) else None
         deadline_at = self._now + timedelta(seconds=deadline_s) if deadline_s else None
         self._changes["deadline_at"] = deadline_at
         self._tell("action", self._turn_id, calls=self._open_calls, deadline_at=deadline_at)
@@ -162,7 +180,7 @@ class EffectApplier:
         self._tell("chat", archived=effect.archived)
 
     async def _set_description(self, _act: effects.UpdateMetadata) -> None:
-        told = msgspec.to_builtins(self._words.description or ChatPatch())
+        told = msgspec.to_builtins(require(self._payload, ChatPatch))
         if told.get("debug") not in (None, *DEBUG_MODES):
             raise Invalid(f"What is recorded of a chat is one of {', '.join(DEBUG_MODES)}.")
         kept = {name: encode(value) for name, value in told.items() if name in _KEPT_AS_JSON and value is not None}
@@ -186,7 +204,7 @@ class EffectApplier:
     async def _close_attempt(self, effect: effects.CloseAttempt) -> None:
         open_attempt = self._snapshot.attempt
         assert open_attempt is not None
-        ending = await end_attempt(self._connection, open_attempt.id, effect, self._words, self._now)
+        ending = await end_attempt(self._connection, open_attempt.id, effect, self._payload, self._now)
         self._live_id = None
         told = {"attempt": open_attempt.id, "last_n": ending.last_n}
         if not ending.messages:
@@ -212,12 +230,12 @@ class EffectApplier:
         return None
 
     async def _tell_retry(self, _act: effects.ScheduleRetry) -> None:
-        told: dict[str, Any] = dict(self._words.retry or {})
+        told: dict[str, Any] = dict(require(self._payload, RetryScheduled).retry)
         self._changes["retry"] = encode(told)
         if self._snapshot.attempt is not None:
             attempt_id = self._snapshot.attempt.id
             effect = effects.CloseAttempt(outcome="reset")
-            ending = await end_attempt(self._connection, attempt_id, effect, self._words, self._now)
+            ending = await end_attempt(self._connection, attempt_id, effect, self._payload, self._now)
             told |= {"attempt": attempt_id, "last_n": ending.last_n}
             self._live_id = None
         self._tell("retry", self._turn_id, **told)
@@ -231,7 +249,8 @@ class EffectApplier:
 
     async def _leave_attempt(self, _act: effects.LeaveAttempt) -> None:
         assert self._snapshot.attempt is not None
-        await keep_rest(self._connection, self._snapshot.attempt.id, self._words.rest, self._now)
+        pending = self._payload.pending if isinstance(self._payload, WithPending) else []
+        await keep_pending(self._connection, self._snapshot.attempt.id, pending, self._now)
 
     async def _open_attempt(self, _act: effects.BeginAttempt) -> None:
         """The number counts on in a step whose attempts left nothing, else a new step begins."""
@@ -246,6 +265,7 @@ class EffectApplier:
         step, number = (1, 1) if last is None else (last.step + 1, 1)
         if last is not None and last.outcome == _ENDS_WITH_RESET:
             step, number = last.step, last.number + 1
+        begun = self._payload if isinstance(self._payload, AttemptStart) else AttemptStart()
         assert self._turn_id is not None
         name = AttemptName(id=new_id("attempt"), turn_id=self._turn_id, step=step, number=number, epoch=self._epoch)
         await self._connection.execute(
@@ -256,15 +276,15 @@ class EffectApplier:
                 step=step,
                 number=number,
                 epoch=self._epoch,
-                provider=self._words.provider,
-                model=self._words.model,
+                provider=begun.provider,
+                model=begun.model,
                 started_at=self._now,
             )
         )
         self._attempt = name
         self._live_id = name.id
         self._changes["retry"] = None
-        self._tell("attempt", name.id, step=step, number=number, model=self._words.model)
+        self._tell("attempt", name.id, step=step, number=number, model=begun.model)
 
     async def _close_turn(self, effect: effects.CloseTurn) -> None:
         await self._connection.execute(
@@ -283,7 +303,8 @@ class EffectApplier:
         await self._connection.execute(update(turns).where(turns.c.id == self._turn_id).values(**counted))
 
     async def _start_turn(self, effect: effects.BeginTurn) -> None:
-        await self._open_turn(effect.kind, effect.message_id or self._put_id, self._words.model)
+        choice = self._payload if isinstance(self._payload, NewChat | UserInput | ModelChoice) else ModelChoice()
+        await self._open_turn(effect.kind, effect.message_id or self._put_id, choice.model)
 
     async def _open_turn(self, kind: TurnKind, message_id: str | None, model: str | None) -> None:
         last = select(func.coalesce(func.max(turns.c.number), 0)).where(turns.c.chat_id == self._chat_id)
@@ -336,7 +357,8 @@ class EffectApplier:
         return stored
 
     async def _put_message(self, _act: effects.AddMessage) -> None:
-        await self._put_user(self._words.blocks, self._words.model)
+        new = self._payload if isinstance(self._payload, NewChat) else require(self._payload, UserInput)
+        await self._put_user(new.blocks, new.model)
 
     async def _put_user(self, blocks: list[Block], model: str | None, **told: Any) -> Message:
         stored = await self._put(Message(role="user", blocks=blocks, model=model), **told)
@@ -349,7 +371,7 @@ class EffectApplier:
 
     async def _put_summary(self, _act: effects.AddSummary) -> None:
         """Once: the answer to the first time may have been lost."""
-        summary = self._words.summary
+        summary = self._payload.summary if isinstance(self._payload, CompactionResult | Summary) else None
         if summary is None:
             return
         head = select(messages.c.blocks).where(messages.c.chat_id == self._chat_id, messages.c.id == self._head_id)
@@ -358,7 +380,7 @@ class EffectApplier:
 
     async def _put_results(self, _act: effects.AddToolResults) -> None:
         names = {call.id: call.name for call in self._open_calls}
-        given = {result.call_id: result for result in self._words.results}
+        given = {result.call_id: result for result in require(self._payload, ToolResultsInput).results}
         ordered = [
             ToolResult(call_id=call_id, name=name, output=given[call_id].output, is_error=given[call_id].is_error)
             for call_id, name in names.items()
@@ -373,10 +395,10 @@ class EffectApplier:
         await self._put(Message(role="tool", blocks=answers))
 
     async def _put_notice(self, effect: effects.AddNotice) -> None:
-        told = (
-            self._words.notice if effect.kind != "stopped" else None
-        )  # whatever arrives in a stop, the user stopped it
-        text = told or NOTICES[effect.kind]
+        given = self._payload.notice if isinstance(self._payload, CompactionResult | Failure) else None
+        if effect.kind == "stopped":
+            given = None  # whatever arrives in a stop, the user stopped it
+        text = given or NOTICES[effect.kind]
         await self._put(Message(role="notice", blocks=[Text(text)], visibility="people"))
 
     async def _move_head(self, effect: effects.MoveHead) -> None:
@@ -386,6 +408,7 @@ class EffectApplier:
     # --- the queue ---
 
     async def _enqueue(self, effect: effects.Enqueue) -> None:
+        given = require(self._payload, UserInput)
         self._queued_id = new_id("queued")
         owner = select(chats.c.owner_id).where(chats.c.id == self._chat_id).scalar_subquery()
         await self._connection.execute(
@@ -394,9 +417,9 @@ class EffectApplier:
                 chat_id=self._chat_id,
                 position=await self._find_last_position() + 1,
                 if_busy=effect.if_busy,
-                content=encode(self._words.blocks),
-                model=self._words.model,
-                author_id=self._words.author_id or owner,
+                content=encode(given.blocks),
+                model=given.model,
+                author_id=given.author_id or owner,
                 created_at=self._now,
             )
         )
@@ -430,7 +453,8 @@ class EffectApplier:
         self._queue_changed = True
 
     async def _rewrite_queued(self, effect: effects.EditQueuedMessage) -> None:
-        written = update(queue).where(queue.c.id == effect.queued_id).values(content=encode(self._words.blocks))
+        given = require(self._payload, QueuedInput)
+        written = update(queue).where(queue.c.id == effect.queued_id).values(content=encode(given.blocks))
         await self._connection.execute(written)
         self._queue_changed = True
 

@@ -23,7 +23,7 @@ from indelible.content.assemble import PartAssembler, finalize, to_messages
 from indelible.errors import LeaseLost
 from indelible.machine.effects import AttemptOutcome, CloseAttempt
 from indelible.store.database.tables import attempts, journal, messages
-from indelible.store.protocol import Timings, Words
+from indelible.store.payloads import Failure, Payload, RetryScheduled, Timings, WithPending, WithStep
 
 _TRIED_AGAIN: frozenset[AttemptOutcome] = frozenset({"crashed", "handed_over"})
 
@@ -38,28 +38,30 @@ class Ending(NamedTuple):
 
 
 async def end_attempt(
-    connection: AsyncConnection, attempt_id: str, effect: CloseAttempt, words: Words, now: datetime
+    connection: AsyncConnection, attempt_id: str, effect: CloseAttempt, payload: Payload[Any] | None, now: datetime
 ) -> Ending:
-    """End an attempt from its journal, and from what its holder brings along (`words.rest`)."""
+    """End an attempt from its journal, and from what its holder brings along (its `pending` parts)."""
     locked = select(attempts).where(attempts.c.id == attempt_id).with_for_update()
     row = (await connection.execute(locked)).one()
     if row.ended_at is not None:
         raise LeaseLost("The attempt was ended meanwhile.")
     assembler, last_n, first_at, said_at = await _read_journal(connection, attempt_id)
-    if words.rest:
+    pending = payload.pending if isinstance(payload, WithPending) else []
+    if pending:
         last_n += 1
         first_at = first_at or now
-        await connection.execute(
-            insert(journal).values(attempt_id=attempt_id, n=last_n, parts=encode(words.rest), at=now)
-        )
-        for part in words.rest:
+        await connection.execute(insert(journal).values(attempt_id=attempt_id, n=last_n, parts=encode(pending), at=now))
+        for part in pending:
             assembler.add(part)
         said_at = now
     outcome = effect.outcome
     if outcome in _TRIED_AGAIN and not has_visible(assembler.blocks()):
         outcome = "reset"
     finish = assembler.finish
-    usage = words.usage or (finish.usage if finish is not None else None)
+    step: WithStep[Any] = payload if isinstance(payload, WithStep) else WithStep()
+    error = payload.error if isinstance(payload, Failure | RetryScheduled) else None
+    known = payload.usage if isinstance(payload, WithStep | RetryScheduled) else None
+    usage = known or (finish.usage if finish is not None else None)
     await connection.execute(
         update(attempts)
         .where(attempts.c.id == attempt_id)
@@ -68,18 +70,18 @@ async def end_attempt(
             ended_at=now,
             last_n=last_n,
             usage=None if usage is None else encode(usage),
-            error=None if words.error is None else encode(words.error),
+            error=None if error is None else encode(error),
         )
     )
-    timings = words.timings or Timings(started_at=row.started_at, first_part_at=first_at, ended_at=said_at or now)
-    columns = {"usage": None if usage is None else encode(usage), "cost_nanousd": words.cost_nanousd}
+    timings = step.timings or Timings(started_at=row.started_at, first_part_at=first_at, ended_at=said_at or now)
+    columns = {"usage": None if usage is None else encode(usage), "cost_nanousd": step.cost_nanousd}
     columns["timings"] = encode(timings)
-    written = [] if outcome == "reset" else _write_messages(assembler, effect, words, row, said_at or now)
+    written = [] if outcome == "reset" else _write_messages(assembler, effect, step, row, said_at or now)
     return Ending(written, outcome, last_n, columns)
 
 
 async def add_what_is_missing(
-    connection: AsyncConnection, chat_id: str, attempt_id: str, epoch: int, words: Words
+    connection: AsyncConnection, chat_id: str, attempt_id: str, epoch: int, step: WithStep[Any]
 ) -> None:
     """What the holder of an attempt knows of it, if somebody else ended it from the journal, which did not (1.8)."""
     own = (attempts.c.chat_id == chat_id, attempts.c.id == attempt_id, attempts.c.epoch == epoch)
@@ -87,26 +89,26 @@ async def add_what_is_missing(
     if (await connection.execute(ended)).first() is None:
         return
     reply = (messages.c.chat_id == chat_id, messages.c.attempt_id == attempt_id, messages.c.role == "assistant")
-    if words.usage is not None:
-        known = encode(words.usage)
+    if step.usage is not None:
+        known = encode(step.usage)
         await connection.execute(update(attempts).where(*own, attempts.c.usage.is_(None)).values(usage=known))
         await connection.execute(update(messages).where(*reply, messages.c.usage.is_(None)).values(usage=known))
-    if words.cost_nanousd is not None:
+    if step.cost_nanousd is not None:
         unpriced = update(messages).where(*reply, messages.c.cost_nanousd.is_(None))
-        await connection.execute(unpriced.values(cost_nanousd=words.cost_nanousd))
-    if words.timings is not None:
+        await connection.execute(unpriced.values(cost_nanousd=step.cost_nanousd))
+    if step.timings is not None:
         untimed = update(messages).where(*reply, messages.c.timings.is_(None))
-        await connection.execute(untimed.values(timings=encode(words.timings)))
+        await connection.execute(untimed.values(timings=encode(step.timings)))
 
 
-async def keep_rest(connection: AsyncConnection, attempt_id: str, rest: Sequence[Part], now: datetime) -> None:
+async def keep_pending(connection: AsyncConnection, attempt_id: str, pending: Sequence[Part], now: datetime) -> None:
     """What was said since the last flush becomes the last row of an attempt that stays open."""
-    if not rest:
+    if not pending:
         return
     await connection.execute(select(attempts.c.id).where(attempts.c.id == attempt_id).with_for_update())
     last = select(func.coalesce(func.max(journal.c.n), 0)).where(journal.c.attempt_id == attempt_id)
     n = (await connection.execute(last)).scalar_one() + 1
-    await connection.execute(insert(journal).values(attempt_id=attempt_id, n=n, parts=encode(rest), at=now))
+    await connection.execute(insert(journal).values(attempt_id=attempt_id, n=n, parts=encode(pending), at=now))
 
 
 async def _read_journal(
@@ -124,7 +126,7 @@ async def _read_journal(
 
 
 def _write_messages(
-    assembler: PartAssembler, effect: CloseAttempt, words: Words, attempt: Any, said_at: datetime
+    assembler: PartAssembler, effect: CloseAttempt, step: WithStep[Any], attempt: Any, said_at: datetime
 ) -> list[Message]:
     finish = assembler.finish
     reason: PartialReason | None = effect.reason
@@ -134,8 +136,8 @@ def _write_messages(
         reason = "length"
     unanswered = any(not assembler.has_result(call) for call in assembler.local_calls())
     cut = finish is None or reason == "length" or (reason is not None and unanswered)
-    if words.partial is not None:
-        cut = words.partial
+    if step.partial is not None:
+        cut = step.partial
     if cut and reason is None:
         reason = "failed"  # it broke off and nobody said why
     blocks = finalize(assembler.blocks(), reason, said_at)
@@ -145,5 +147,5 @@ def _write_messages(
         reason=reason,
         provider=attempt.provider,
         model=attempt.model,
-        response_id=None if cut else words.response_id,
+        response_id=None if cut else step.response_id,
     )
