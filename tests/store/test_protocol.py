@@ -25,8 +25,8 @@ from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
 
 PROMISES = sorted(name for name, _ in inspect.getmembers(ChatStore, inspect.isfunction) if not name.startswith("_"))
-OF_READERS = {"page", "news", "positions", "reached"}
-"""What people and readers see has suites of its own, named in the headers of show.py and news.py."""
+OF_READERS = {"page", "changes", "positions", "reached"}
+"""What people and readers see has suites of its own, named in the headers of history.py and changes.py."""
 
 KEPT_BY = {
     "execute": {
@@ -150,7 +150,7 @@ async def test_a_chat_from_beginning_to_end_through_the_port_alone(engine: Async
     attempt = (await store.execute("chat_1", StartAttempt(epoch=held.epoch, turn_id=turn_id))).attempt
     assert attempt is not None
     said = encode([TextDelta("1", "Hello"), Finish("stop")])
-    await store.append([JournalRow(attempt.id, attempt.epoch, 1, said)])
+    await store.append([JournalRow(attempt.chat_id, attempt.id, attempt.epoch, 1, said)])
     await store.execute("chat_1", FinishTurn(epoch=held.epoch, turn_id=turn_id, attempt_id=attempt.id))
     assert [message.text for message in await store.path("chat_1")] == ["hi", "Hello"]
     told = await store.events("chat_1", after=0)
