@@ -57,8 +57,8 @@ async def add_owner(engine: AsyncEngine) -> None:
         await connection.execute(insert(users).values(id=OWNER_ID, name="bench", created_at=datetime.now(UTC)))
 
 
-async def add_running_chats(engine: AsyncEngine, count: int) -> list[str]:
-    """Chats in the middle of a reply. Gives the ids of their open attempts."""
+async def add_running_chats(engine: AsyncEngine, count: int) -> list[tuple[str, str]]:
+    """Chats in the middle of a reply. Gives the ids of each and of its open attempt."""
     now = datetime.now(UTC)
     ids = [(new_id("chat"), new_id("turn"), new_id("attempt")) for _ in range(count)]
     async with begin_write(engine) as connection:
@@ -70,7 +70,7 @@ async def add_running_chats(engine: AsyncEngine, count: int) -> list[str]:
         await _insert(
             connection, attempts, [{"id": id_, "chat_id": chat, "turn_id": turn, **step} for chat, turn, id_ in ids]
         )
-    return [attempt_id for _, _, attempt_id in ids]
+    return [(chat_id, attempt_id) for chat_id, _, attempt_id in ids]
 
 
 async def add_waiting_chat(engine: AsyncEngine, length: int) -> str:

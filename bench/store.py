@@ -186,7 +186,7 @@ async def _open_store(bench: Bench, size: int) -> WriteGroup:
     async def write() -> None:
         nonlocal n
         n += 1
-        appended = await bench.store.append([JournalRow(id_, EPOCH, n, parts) for id_ in ids])
+        appended = await bench.store.append([JournalRow(*id_, EPOCH, n, parts) for id_ in ids])
         assert len(appended.written) == size
 
     return write
@@ -198,7 +198,7 @@ async def _open_journal(bench: Bench, size: int) -> AsyncIterator[WriteGroup]:
     ids = await add_running_chats(bench.engine, size)
     told = asyncio.Event()
     journal = Journal(bench.store, clock=SystemClock(), on_committed=lambda rows: told.set(), interval_s=0)
-    writers = [journal.open(id_, EPOCH) for id_ in ids]
+    writers = [journal.open(*id_, EPOCH) for id_ in ids]
 
     async def write() -> None:
         told.clear()
@@ -236,17 +236,17 @@ async def _measure_latencies(bench: Bench, table: Table, status: Status) -> None
         table.add_row(bench.name, f"{count}", f"{p50_ms:.1f} ms", f"{p99_ms:.1f} ms")
 
 
-async def _speak(bench: Bench, ids: Sequence[str]) -> list[float]:
+async def _speak(bench: Bench, ids: Sequence[tuple[str, str]]) -> list[float]:
     """Let chats speak, each at its own moment of the interval. Gives milliseconds per token."""
-    published: dict[str, deque[float]] = {id_: deque() for id_ in ids}
+    published: dict[str, deque[float]] = {attempt_id: deque() for _, attempt_id in ids}
     told: list[tuple[float, Sequence[JournalRow]]] = []
     journal = Journal(
         bench.store, clock=SystemClock(), on_committed=lambda rows: told.append((time.perf_counter(), rows))
     )
-    writers = [journal.open(id_, EPOCH) for id_ in ids]
+    writers = [journal.open(*id_, EPOCH) for id_ in ids]
 
     async def speak(at: int) -> None:
-        writer, times = writers[at], published[ids[at]]
+        writer, times = writers[at], published[ids[at][1]]
         due = time.perf_counter() + _TOKEN_INTERVAL_S * at / len(ids)
         for _ in range(int(_SPEAKING_S / _TOKEN_INTERVAL_S)):
             await asyncio.sleep(max(0, due - time.perf_counter()))

@@ -1,7 +1,7 @@
 """A process as the feed sees it: a store, a journal, a notifier, and a chat that is spoken in.
 
 Everything is real but the clock. `Talk` is the driver of tests/store with a voice: what it says goes through the
-journal and its flusher, and the tail hears of it, as in a worker. `Seen` reads along in a task of its own.
+journal and its flusher, and the feed hears of it, as in a worker. `Seen` reads along in a task of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.store.driver import Driver
 from indelible.clock import Clock
 from indelible.content import Finish, Part, ReasoningDelta, TextDelta, ToolCall, ToolResult
 from indelible.errors import StoreFailed
-from indelible.feed import Feed, Reader, Tail
+from indelible.feed import Feed, Reader
 from indelible.feed.timeline import covers
 from indelible.machine import commands as c
 from indelible.machine.events import FeedEvent, Position
@@ -90,18 +90,19 @@ class Process:
         self.manual = ManualClock()
         self.notifier = notifier or LocalNotifier()
         self.store = CountingStore(engine, lambda chat_id: self.notifier.notify([chat_id]))
-        self.tail = Tail()
+        self.is_deaf = False
+        """While it is, rows that are committed look as if another process had committed them."""
+
         self.counted = Counted()
         self.journal = Journal(
-            self.store, clock=ManualClock(skip_sleeps=True), on_committed=self._tell_rows, interval_s=0
+            self.store, clock=ManualClock(skip_sleeps=True), on_committed=self._publish_rows, interval_s=0
         )
-        self.feed = Feed(
-            self.store, self.notifier, self.tail, clock=clock or self.manual, metrics=self.counted, **settings
-        )
+        self.feed = Feed(self.store, self.notifier, clock=clock or self.manual, metrics=self.counted, **settings)
 
-    def _tell_rows(self, rows: Sequence[JournalRow]) -> None:
-        self.tail.committed(rows)
-        self.notifier.notify_saying(self.tail.name_chats(rows))
+    def _publish_rows(self, rows: Sequence[JournalRow]) -> None:
+        if not self.is_deaf:
+            self.feed.publish(rows)
+            self.notifier.notify_saying({row.chat_id for row in rows})
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Process]:
@@ -145,8 +146,7 @@ class Talk(Driver):
 
     async def start(self) -> Outcome:
         outcome = await super().start()
-        self.writer = self.process.journal.open(self.attempt_id, self.epoch)
-        self.process.tail.attach(self.attempt_id, self.id)
+        self.writer = self.process.journal.open(self.id, self.attempt_id, self.epoch)
         return outcome
 
     async def speak(self, *said: Part | str) -> None:
@@ -160,7 +160,6 @@ class Talk(Driver):
         """End the attempt with this command; `rest` is what was not flushed yet."""
         assert self.writer is not None
         last = [*await self.writer.close(), *rest]
-        self.process.tail.detach(self.attempt_id)
         self.writer = None
         return await self.end(kind, pending=last, **fields)
 

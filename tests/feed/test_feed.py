@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.feed.process import Process, poll, wait_until
+from tests.feed.process import Process, Talk, poll, wait_until
 from tests.store.driver import settle_in
 
 from indelible.content import Finish
@@ -15,6 +15,12 @@ from indelible.errors import NotFound
 from indelible.feed.cursor import START
 from indelible.machine.commands import Delete, FinishTurn, Send, UpdateChat
 from indelible.store.payloads import ChatPatch
+
+
+async def begin(process: Process) -> Talk:
+    talk = await (await process.talk()).hold()
+    await talk.start()
+    return talk
 
 
 async def test_with_every_hint_lost_a_reader_is_a_poll_late_and_misses_nothing(
@@ -161,3 +167,29 @@ async def test_readers_are_counted_and_gaps_stay_at_zero(process: Process) -> No
         await other.everything()
         assert process.counted.readers == 2
     assert (process.counted.readers, process.counted.resyncs, process.counted.gaps) == (0, 0, 0)
+
+
+async def test_a_row_reaches_exactly_the_readers_of_its_chat(process: Process) -> None:
+    one, other, unread = [await begin(process) for _ in range(3)]
+    async with process.read(one) as first, process.read(other) as second:
+        await first.everything()
+        await second.everything()
+        process.store.asked.clear()
+        async with asyncio.TaskGroup() as tasks:
+            for talk, said in ((one, "one"), (other, "other"), (unread, "to nobody")):
+                tasks.create_task(talk.speak(said))
+        await wait_until(lambda: (first.text, second.text) == ("one", "other"))
+
+    assert process.store.asked == []
+
+
+async def test_rows_of_a_chat_that_nobody_reads_any_more_go_nowhere(process: Process) -> None:
+    talk = await begin(process)
+    async with process.read(talk) as seen:
+        await seen.everything()
+        await talk.speak("read, ")
+        await wait_until(lambda: seen.text == "read, ")
+    await talk.speak("not read")
+
+    assert seen.text == "read, "
+    assert (seen.reader.held_bytes, process.counted.readers) == (0, 0)

@@ -111,9 +111,9 @@ async def write(talk: Talk, chance: Random) -> None:
                 if chance.random() < 0.2:
                     await talk.do(UpdateChat(), payload=ChatPatch(title=f"Title {number}"))
                 if chance.random() < 0.2:
-                    talk.process.tail.detach(talk.attempt_id)  # as if another process committed this
+                    talk.process.is_deaf = True  # as if another process committed this
                 await talk.speak(f"{turn}.{number} ")
-                talk.process.tail.attach(talk.attempt_id, talk.id)
+                talk.process.is_deaf = False
                 for _ in range(chance.randrange(30)):
                     await asyncio.sleep(0)
             await talk.close(FinishTurn if last else CommitStep, Finish("stop" if last else "tool_calls"))

@@ -105,7 +105,7 @@ async def test_a_command_does_not_wait_for_records_that_are_being_written(postgr
         await wait_until(at, waiting=1)
         async with asyncio.timeout(DEADLINE_S):
             said = encode([TextDelta("1", " raining.")])
-            appended = await chat.store.append([JournalRow(chat.attempt_id, chat.epoch, 2, said)])
+            appended = await chat.store.append([JournalRow(chat.id, chat.attempt_id, chat.epoch, 2, said)])
             assert appended.written == {chat.attempt_id}
             await chat.do(c.Send(), "next")
             await chat.end(c.CommitStep)

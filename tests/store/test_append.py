@@ -55,7 +55,7 @@ async def start_attempt(engine: AsyncEngine, name: str) -> AttemptName:
 
 
 def make_row(attempt: AttemptName, n: int = 1, word: str = "word") -> JournalRow:
-    return JournalRow(attempt.id, attempt.epoch, n, encode([TextDelta("1", word)]))
+    return JournalRow(attempt.chat_id, attempt.id, attempt.epoch, n, encode([TextDelta("1", word)]))
 
 
 async def append(engine: AsyncEngine, *rows: JournalRow) -> Appended:
@@ -94,8 +94,10 @@ async def test_of_an_attempt_that_has_ended_or_has_another_epoch_nothing_is_writ
 
 async def test_an_attempt_that_is_gone_is_closed(engine: AsyncEngine) -> None:
     attempt = await start_attempt(engine, "a")
-    gone = JournalRow("attempt_gone", 1, 1, b"[]")
-    assert await append(engine, make_row(attempt), gone) == Appended(frozenset({attempt.id}), frozenset({gone[0]}))
+    gone = JournalRow("chat_gone", "attempt_gone", 1, 1, b"[]")
+    assert await append(engine, make_row(attempt), gone) == Appended(
+        frozenset({attempt.id}), frozenset({gone.attempt_id})
+    )
 
 
 async def test_r5_the_same_row_again_is_a_success_among_new_ones(engine: AsyncEngine) -> None:

@@ -65,7 +65,7 @@ class Speaking:
         self.said: list[str] = []
         self.journal = Journal(SqlStore(engine), clock=clock, on_committed=self.told.extend, interval_s=0)
         self._engine = engine
-        self._writer = self.journal.open(attempt.id, attempt.epoch)
+        self._writer = self.journal.open(attempt.chat_id, attempt.id, attempt.epoch)
 
     def publish(self, word: str) -> None:
         self.said.append(word)
@@ -174,7 +174,9 @@ def long_message() -> NewChat:
 async def test_a_damaged_file_is_told_and_what_was_said_can_still_be_read(sqlite: AsyncEngine) -> None:
     store = SqlStore(sqlite)
     attempt = await start_attempt(store, sqlite)
-    rows = [JournalRow(attempt.id, attempt.epoch, n, encode([TextDelta("1", f"{n} ")])) for n in (1, 2)]
+    rows = [
+        JournalRow(attempt.chat_id, attempt.id, attempt.epoch, n, encode([TextDelta("1", f"{n} ")])) for n in (1, 2)
+    ]
     await store.append(rows[:1])
     await sqlite.dispose()
     overwrite_table(Path(str(sqlite.url.database)), attempts.name)
@@ -288,7 +290,9 @@ async def test_r6_only_an_error_about_the_data_is_blamed_on_the_row(
     attempt = await start_attempt(store, postgres)
     await operator.execute(FAIL_WITH.format(state=state))
     with pytest.raises(StoreFailed) as told:
-        await store.append([JournalRow(attempt.id, attempt.epoch, 1, encode([TextDelta("1", "word")]))])
+        await store.append(
+            [JournalRow(attempt.chat_id, attempt.id, attempt.epoch, 1, encode([TextDelta("1", "word")]))]
+        )
     assert type(told.value) is raised
     assert await read_rows(postgres) == []
 

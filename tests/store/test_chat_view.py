@@ -45,7 +45,7 @@ async def start(store: SqlStore, chat_id: str = "chat_1") -> AttemptName:
 
 
 async def say(store: SqlStore, attempt: AttemptName, n: int, *parts: Part) -> None:
-    appended = await store.append([JournalRow(attempt.id, attempt.epoch, n, encode(list(parts)))])
+    appended = await store.append([JournalRow(attempt.chat_id, attempt.id, attempt.epoch, n, encode(list(parts)))])
     assert appended.written == {attempt.id}
 
 

@@ -124,7 +124,7 @@ class Process:
     async def start(self) -> None:
         self.attempt = (await self.do(StartAttempt(epoch=self.epoch, turn_id=self.turn_id))).attempt
         assert self.attempt is not None
-        self.writer = self.journal.open(self.attempt.id, self.epoch)
+        self.writer = self.journal.open(self.attempt.chat_id, self.attempt.id, self.epoch)
 
     async def adopt(self) -> None:
         """Take the chat from a dead worker whose stream was complete, and go on with its attempt."""
@@ -132,7 +132,7 @@ class Process:
         await self.die()
         await self.acquire()
         assert self.attempt is not None
-        self.writer = self.journal.open(self.attempt.id, self.epoch, n=n)
+        self.writer = self.journal.open(self.attempt.chat_id, self.attempt.id, self.epoch, n=n)
 
     async def die(self) -> None:
         """Another worker than the one that died goes on."""

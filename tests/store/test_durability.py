@@ -107,7 +107,7 @@ async def speak(index: int, address: str) -> None:
     engine = await open_engine(address)
     attempt = await start_attempt(SqlStore(engine), engine, str(index))
     written = open_journal(engine, SystemClock(), index, os.getpid())
-    writer = written.open(attempt.id, attempt.epoch)
+    writer = written.open(attempt.chat_id, attempt.id, attempt.epoch)
     number = 0
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(written.run())
@@ -130,7 +130,7 @@ async def speak_without_fsync(address: str, *pragmas: str) -> None:
     attempt = await start_attempt(SqlStore(engine), engine, "0")
     clock = ManualClock()
     written = open_journal(engine, clock, "told")
-    writer = written.open(attempt.id, attempt.epoch)
+    writer = written.open(attempt.chat_id, attempt.id, attempt.epoch)
     flusher = asyncio.create_task(written.run())
     for number in (1, 2, 3):
         writer.publish(TextDelta("1", f"{number} "))
@@ -269,7 +269,9 @@ async def test_postgres_syncs_its_log_at_least_once_per_flush(alone: AsyncEngine
     attempt = await start_attempt(store, alone, "a")
     before = await count_syncs(alone)
     for n in range(1, FLUSHES + 1):
-        await store.append([JournalRow(attempt.id, attempt.epoch, n, encode([TextDelta("1", "word")]))])
+        await store.append(
+            [JournalRow(attempt.chat_id, attempt.id, attempt.epoch, n, encode([TextDelta("1", "word")]))]
+        )
     assert await count_syncs(alone) - before >= FLUSHES
 
 
@@ -289,7 +291,9 @@ async def count_syncs(engine: AsyncEngine) -> int:
 async def flush_on_its_way(engine: AsyncEngine, attempt: AttemptName) -> AsyncIterator[AsyncConnection]:
     """A flush that has written its row and not committed it yet; it commits at the end of the block."""
     async with begin_write(engine) as flush:
-        row = JournalRow(attempt.id, attempt.epoch, 1, encode([TextDelta("1", "Hello"), Finish("stop")]))
+        row = JournalRow(
+            attempt.chat_id, attempt.id, attempt.epoch, 1, encode([TextDelta("1", "Hello"), Finish("stop")])
+        )
         assert (await append_rows(flush, [row], NOW)).written == {attempt.id}
         yield flush
 

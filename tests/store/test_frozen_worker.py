@@ -86,7 +86,7 @@ def lock_chat(chat: Driver) -> Callable[[Any], Awaitable[object]]:
 
 
 def flush(chat: Driver) -> Callable[[Any], Awaitable[object]]:
-    row = JournalRow(chat.attempt_id, chat.epoch, 2, encode([TextDelta("1", " so")]))
+    row = JournalRow(chat.id, chat.attempt_id, chat.epoch, 2, encode([TextDelta("1", " so")]))
     return lambda connection: append_rows(connection, [row], NOW)
 
 

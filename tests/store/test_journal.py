@@ -101,7 +101,7 @@ async def start_attempt(store: SqlStore, engine: AsyncEngine, name: str = "a") -
 
 
 def open_writer(flushing: Flushing, attempt: AttemptName) -> JournalWriter:
-    return flushing.journal.open(attempt.id, attempt.epoch)
+    return flushing.journal.open(attempt.chat_id, attempt.id, attempt.epoch)
 
 
 async def read_parts(engine: AsyncEngine, attempt_id: str) -> list[tuple[int, list[Part]]]:
@@ -181,7 +181,9 @@ async def test_a_writer_with_an_old_epoch_changes_nothing(store: WatchedStore, e
     attempt = await start_attempt(store, engine)
     async with begin_write(engine) as connection:
         await connection.execute(update(attempts).values(epoch=attempt.epoch + 1))
-    appended = await store.append([JournalRow(attempt.id, attempt.epoch, 1, encode([TextDelta("1", "late")]))])
+    appended = await store.append(
+        [JournalRow(attempt.chat_id, attempt.id, attempt.epoch, 1, encode([TextDelta("1", "late")]))]
+    )
     assert appended == Appended(frozenset(), frozenset({attempt.id}))
     assert await read_parts(engine, attempt.id) == []
 
@@ -190,7 +192,7 @@ async def test_r5_the_same_row_again_is_a_success_and_another_one_is_not(
     store: WatchedStore, engine: AsyncEngine
 ) -> None:
     attempt = await start_attempt(store, engine)
-    row = JournalRow(attempt.id, attempt.epoch, 1, encode([TextDelta("1", "once")]))
+    row = JournalRow(attempt.chat_id, attempt.id, attempt.epoch, 1, encode([TextDelta("1", "once")]))
     for _ in range(2):
         assert (await store.append([row])).written == {attempt.id}
     assert await read_parts(engine, attempt.id) == [(1, [TextDelta("1", "once")])]
@@ -231,7 +233,7 @@ async def test_r6_a_row_that_the_database_refuses_is_found_among_the_others(
     store: WatchedStore, engine: AsyncEngine
 ) -> None:
     good, bad = [await start_attempt(store, engine, name) for name in ("good", "bad")]
-    await store.append([JournalRow(bad.id, bad.epoch, 1, b"[]")])
+    await store.append([JournalRow(bad.chat_id, bad.id, bad.epoch, 1, b"[]")])
     flushing = Flushing(store)
     writers = [open_writer(flushing, name) for name in (good, bad)]
     for writer in writers:
@@ -564,7 +566,7 @@ async def test_whoever_waits_for_room_hears_that_the_journal_has_stopped(engine:
     store = HeldStore(engine)
     attempt = await start_attempt(store, engine)
     full = Journal(store, clock=ManualClock(), on_committed=lambda rows: None, limit_bytes=1)
-    writer = full.open(attempt.id, attempt.epoch)
+    writer = full.open(attempt.chat_id, attempt.id, attempt.epoch)
     running = asyncio.create_task(full.run())
     waiting = writer.publish(TextDelta("1", "too much"))
     assert waiting is not None

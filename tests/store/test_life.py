@@ -164,7 +164,7 @@ async def test_a_chat_that_was_broken_by_hand_is_told_so(statement: str, fault: 
     attempt = (await life.store.execute(life.chat_id, start)).attempt
     assert attempt is not None
     said = [TextDelta("1", "one"), ToolCall("call", "look", "{}"), ToolResult("call", "look", "it"), Finish()]
-    await life.store.append([JournalRow(attempt.id, held.epoch, 1, encode(said))])
+    await life.store.append([JournalRow(attempt.chat_id, attempt.id, held.epoch, 1, encode(said))])
     commit = commands.CommitStep(epoch=held.epoch, turn_id=held.turn_id, attempt_id=attempt.id)
     await life.store.execute(life.chat_id, commit)
     await life.store.execute(life.chat_id, start)
@@ -493,7 +493,9 @@ class Life:
             [TextDelta("1", word), Finish()],
         ]
         said = self.pick(speeches)
-        row = JournalRow(attempt.id, self.draw_epoch(mood), n, encode([*said, TextDelta("1", self.name(" "))]))
+        row = JournalRow(
+            attempt.chat_id, attempt.id, self.draw_epoch(mood), n, encode([*said, TextDelta("1", self.name(" "))])
+        )
         return Move(name="append", row=row)
 
     def draw_epoch(self, mood: Mood) -> int:

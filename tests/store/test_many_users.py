@@ -59,7 +59,7 @@ async def test_a_crowd_of_users_fails_nobody_and_starves_neither_journal_nor_hea
     chats = [await Driver(store, store._engine).create() for _ in range(CHATS)]
     commits.clear()
     journal = Journal(store, clock=SystemClock(), on_committed=lambda rows: commits.append("flush"), interval_s=0)
-    writer = journal.open(speaking.attempt_id, speaking.epoch, n=1)
+    writer = journal.open(speaking.id, speaking.attempt_id, speaking.epoch, n=1)
 
     async def speak() -> None:
         writer.publish(TextDelta("1", "word "))

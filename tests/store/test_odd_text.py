@@ -105,7 +105,7 @@ async def test_what_is_published_and_what_tools_do_is_kept(chat: Driver) -> None
     settled = RunSettled(RunKey(chat.turn_id, 1, 0), result)
     rows: list[tuple[list[Part], RunChange]] = [([call, ToolStarted(ODD, ODD)], started), ([result], settled)]
     for n, (parts, change) in enumerate(rows, 2):
-        row = JournalRow(chat.attempt_id, chat.epoch, n, encode(parts), (change,))
+        row = JournalRow(chat.id, chat.attempt_id, chat.epoch, n, encode(parts), (change,))
         assert (await chat.store.append([row])).written == {chat.attempt_id}
     (run,) = await chat.store.runs(chat.turn_id)
     assert (run.call_id, run.name) == (SHOWN, SHOWN)

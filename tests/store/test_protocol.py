@@ -20,14 +20,13 @@ from indelible.machine.commands import Create, FinishTurn, StartAttempt
 from indelible.store.database.engine import begin_write
 from indelible.store.database.tables import users
 from indelible.store.journal.append import JournalRow
-from indelible.store.payloads import NewChat
-from indelible.store.protocol import ChatStore
+from indelible.store.protocol import ChatStore, Words
 from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
 
 PROMISES = sorted(name for name, _ in inspect.getmembers(ChatStore, inspect.isfunction) if not name.startswith("_"))
 OF_READERS = {"page", "changes", "positions", "reached"}
-"""What people and readers see has suites of its own, named in the headers of queries/history.py and queries/changes.py."""
+"""What people and readers see has suites of its own, named in the headers of history.py and changes.py."""
 
 KEPT_BY = {
     "execute": {
@@ -144,14 +143,14 @@ async def test_a_chat_from_beginning_to_end_through_the_port_alone(engine: Async
         await connection.execute(insert(users).values(id="user_1", name="ada", created_at=datetime.now(UTC)))
     store: ChatStore = SqlStore(engine)
     await store.beat("worker_1")
-    await store.execute("chat_1", Create(with_message=True), NewChat(owner_id="user_1", blocks=[Text("hi")]))
+    await store.execute("chat_1", Create(with_message=True), Words(owner_id="user_1", blocks=[Text("hi")]))
     (held,) = await store.acquire("worker_1", limit=5)
     turn_id = (await store.view("chat_1")).turn
     assert turn_id is not None
     attempt = (await store.execute("chat_1", StartAttempt(epoch=held.epoch, turn_id=turn_id))).attempt
     assert attempt is not None
     said = encode([TextDelta("1", "Hello"), Finish("stop")])
-    await store.append([JournalRow(attempt.id, attempt.epoch, 1, said)])
+    await store.append([JournalRow(attempt.chat_id, attempt.id, attempt.epoch, 1, said)])
     await store.execute("chat_1", FinishTurn(epoch=held.epoch, turn_id=turn_id, attempt_id=attempt.id))
     assert [message.text for message in await store.path("chat_1")] == ["hi", "Hello"]
     told = await store.events("chat_1", after=0)

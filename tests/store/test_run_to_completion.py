@@ -203,7 +203,7 @@ async def test_a_flush_is_written_wholly_or_not_at_all(
         for chat in chats:
             run = RunStarted(RunKey(chat.turn_id, 1, n), chat.attempt_id, "c", "look", "{}", f"{chat.id}-{n}")
             parts = encode([TextDelta("1", f"{n} ")])
-            rows.append(JournalRow(chat.attempt_id, chat.epoch, n, parts, (run,) if with_change else ()))
+            rows.append(JournalRow(chat.id, chat.attempt_id, chat.epoch, n, parts, (run,) if with_change else ()))
         return rows
 
     async def prepare() -> Coroutine[Any, Any, object]:

@@ -173,9 +173,9 @@ async def test_of_an_adopted_attempt_only_the_new_holder_writes_on(chat: Driver,
     await chat.say(LOOK, Finish("tool_calls"))
     attempt_id, old = chat.attempt_id, chat.epoch
     await take_over(chat)
-    late = await store.append([JournalRow(attempt_id, old, 3, b"[]")])
+    late = await store.append([JournalRow(chat.id, attempt_id, old, 3, b"[]")])
     assert (late.written, late.closed) == (frozenset(), frozenset({attempt_id}))
-    on = await store.append([JournalRow(attempt_id, chat.epoch, 3, b"[]")])
+    on = await store.append([JournalRow(chat.id, attempt_id, chat.epoch, 3, b"[]")])
     assert on.written == {attempt_id}
 
 
@@ -239,7 +239,7 @@ async def test_the_last_holder_of_a_turn_that_was_given_up_can_write_no_more(
         await take_over(chat)
     await chat.start()
     late = [chat.name(kind) for kind in (c.CommitStep, c.FinishTurn, c.Fail, c.AnnounceRetry, c.KeepSummary, c.Release)]
-    row = JournalRow(chat.attempt_id, chat.epoch, 1, b"[]")
+    row = JournalRow(chat.id, chat.attempt_id, chat.epoch, 1, b"[]")
     await take_over(chat)
     before = await dump(engine)
     for command in late:

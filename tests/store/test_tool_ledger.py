@@ -50,7 +50,7 @@ class Bench:
             on_committed=lambda rows: self.told.extend(row.n for row in rows),
             interval_s=0,
         )
-        self.writer: JournalWriter = self.journal.open(attempt.id, attempt.epoch)
+        self.writer: JournalWriter = self.journal.open(attempt.chat_id, attempt.id, attempt.epoch)
         self.key = RunKey(attempt.turn_id, attempt.step, 0)
         self.started = RunStarted(self.key, attempt.id, CALL.id, CALL.name, CALL.arguments, "turn/1/0")
 

@@ -97,7 +97,7 @@ class Desk:
         started = await self.store.execute("chat_1", StartAttempt(epoch=self.epoch, turn_id=self.turn_id))
         assert started.attempt is not None
         self.attempt_id = started.attempt.id
-        self.writer = self.journal.open(started.attempt.id, started.attempt.epoch)
+        self.writer = self.journal.open(started.attempt.chat_id, started.attempt.id, started.attempt.epoch)
 
     def publish(self, part: Part) -> Any:
         assert self.writer is not None

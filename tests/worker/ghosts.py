@@ -64,7 +64,7 @@ class Ghost:
 
     async def _append(self, said: Sequence[Part], *changes: RunChange) -> Ghost:
         self._n += 1
-        row = JournalRow(self.attempt_id, self.epoch, self._n, encode(list(said)), changes)
+        row = JournalRow(self._chat.id, self.attempt_id, self.epoch, self._n, encode(list(said)), changes)
         appended = await self._workshop.store.append([row])
         assert appended.written == {self.attempt_id}
         return self

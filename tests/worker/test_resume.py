@@ -40,7 +40,7 @@ from indelible.worker.resume import AskModel, FinishAnswered, FinishStopped, Idl
 
 FINISH = parts.finish("tool_calls")
 ROLL = parts.tool_call("c1", "roll", "{}")
-ATTEMPT = AttemptName(id="attempt_1", turn_id="turn_1", step=2, number=1, epoch=1)
+ATTEMPT = AttemptName(chat_id="chat_1", id="attempt_1", turn_id="turn_1", step=2, number=1, epoch=1)
 USER = Message(role="user", blocks=[Text("Hello")])
 REPLY = Message(role="assistant", blocks=[Text("Hi")])
 CALL = Message(role="assistant", blocks=[ToolCall(id="c1", name="roll")])

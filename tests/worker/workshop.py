@@ -27,7 +27,7 @@ from indelible.app.compose import make_worker
 from indelible.clock import Clock, SystemClock
 from indelible.content import Message, Text, ToolResult
 from indelible.errors import ModelFailed
-from indelible.feed import Feed, Tail
+from indelible.feed import Feed
 from indelible.machine.commands import Command
 from indelible.machine.events import FeedEvent
 from indelible.metrics import Metrics
@@ -126,8 +126,7 @@ class Workshop:
         self.clock: Clock = SystemClock()
         self.notifier = notifier or LocalNotifier()
         self.store = self.open_store()
-        self.tail = Tail()
-        self.feed = Feed(self.store, self.notifier, self.tail, clock=self.clock, poll_interval_s=0.5)
+        self.feed = Feed(self.store, self.notifier, clock=self.clock, poll_interval_s=0.5)
         self.hired: list[Hired] = []
         self.app: App
 
@@ -183,7 +182,7 @@ class Workshop:
         worker = make_worker(
             cast(SqlStore, store or self.store),
             notifier or self.notifier,
-            self.tail,
+            self.feed,
             settings=settings or quick(),
             clock=clock or self.clock,
             find=find,

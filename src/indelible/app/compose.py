@@ -17,7 +17,7 @@ from typing import Protocol
 
 from indelible.app.app import App
 from indelible.clock import Clock, SystemClock
-from indelible.feed import Feed, FeedMetrics, Tail
+from indelible.feed import Feed, FeedMetrics
 from indelible.models.catalog import DEMO, Catalog
 from indelible.models.protocol import Model
 from indelible.notify import LocalNotifier, Notifier, PostgresNotifier
@@ -128,8 +128,7 @@ async def _put_together(
     alone = store.url.get_backend_name() == "sqlite"
     if not alone:
         notifier = PostgresNotifier(store.url, clock=clock)
-    tail = Tail()
-    feed = Feed(store, notifier, tail, clock=clock, metrics=metrics)
+    feed = Feed(store, notifier, clock=clock, metrics=metrics)
     services = await stack.enter_async_context(asyncio.TaskGroup())
     running = [services.create_task(notifier.run(), name="hints"), services.create_task(feed.run(), name="feed")]
     stack.callback(lambda: [task.cancel() for task in running])
@@ -149,7 +148,7 @@ async def _put_together(
         made = make_worker(
             store,
             notifier,
-            tail,
+            feed,
             settings=settings,
             clock=clock,
             find=find,
@@ -182,7 +181,7 @@ async def _wait_for(task: asyncio.Task[None]) -> None:
 def make_worker(
     store: SqlStore,
     notifier: Notifier,
-    tail: Tail,
+    feed: Feed,
     *,
     settings: Settings,
     clock: Clock,
@@ -192,16 +191,16 @@ def make_worker(
     metrics: AppMetrics | None = None,
     recorder: DebugRecorder | None = None,
 ) -> Worker:
-    """A worker and its journal. Readers are told of what was committed: here by the tail, elsewhere by a hint."""
+    """A worker and its journal, whose rows go to readers here by way of the feed, and elsewhere as a hint."""
 
-    def tell_readers(rows: Sequence[JournalRow]) -> None:
-        tail.committed(rows)
-        notifier.notify_saying(tail.name_chats(rows))
+    def publish(rows: Sequence[JournalRow]) -> None:
+        feed.publish(rows)
+        notifier.notify_saying({row.chat_id for row in rows})
 
     journal = Journal(
         store,
         clock=clock,
-        on_committed=tell_readers,
+        on_committed=publish,
         interval_s=settings.journal_interval_s,
         flush_bytes=settings.journal_flush_max_bytes,
         limit_bytes=settings.journal_max_pending_bytes,
@@ -210,7 +209,6 @@ def make_worker(
     setup = WorkerDependencies(
         store=store,
         journal=journal,
-        tail=tail,
         clock=clock,
         settings=settings,
         find_model=find,

@@ -1,7 +1,7 @@
 """One chat that somebody in this process reads: what is new in it goes to all its readers.
 
-A watch has come to a position and moves on in two ways. A row that this process committed, and that is the next one,
-is taken from the tail as it comes, without a query. Everything else it reads from the store, once for all
+A channel has come to a position and moves on in two ways. A row that this process committed, and that is the next one,
+is received as it comes (`Feed.publish`), without a query. Everything else it reads from the store, once for all
 readers, whenever it is told that the chat has come further than it. Who tells it is feed.py. Whatever it is told is a
 hint: told twice, it finds nothing new; told never, it would be told by the next poll.
 
@@ -63,7 +63,7 @@ class Channel:
         if here is None or known.seq > here.seq or (known.attempt == here.attempt and known.n > here.n):
             self._read_soon()
 
-    def take(self, row: JournalRow) -> None:
+    def receive(self, row: JournalRow) -> None:
         """A row of this chat that was just committed."""
         if self.position is None or len(self._early) == _MAX_EARLY:
             self._is_behind = True

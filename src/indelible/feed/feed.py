@@ -27,9 +27,9 @@ from indelible.feed.channel import Channel
 from indelible.feed.loader import Loader
 from indelible.feed.metrics import FeedMetrics
 from indelible.feed.reader import BUFFER_BYTES, RESYNC_BYTES, Reader
-from indelible.feed.tail import Tail
 from indelible.machine.events import ChatSnapshot, Position
 from indelible.notify import Changed, Notifier
+from indelible.store.journal.append import JournalRow
 from indelible.store.protocol import ChatStore
 
 POLL_INTERVAL_S: Final = 1.0
@@ -45,7 +45,6 @@ class Feed:
         self,
         store: ChatStore,
         notifier: Notifier,
-        tail: Tail,
         *,
         clock: Clock,
         metrics: FeedMetrics | None = None,
@@ -57,7 +56,6 @@ class Feed:
     ) -> None:
         self._store = store
         self._notifier = notifier
-        self._tail = tail
         self._clock = clock
         self._metrics = metrics
         self._poll_interval_s = poll_interval_s
@@ -65,7 +63,7 @@ class Feed:
         self._resync_bytes = resync_bytes
         self._idle_limit_s = idle_limit_s
         self._snapshot_messages = snapshot_messages
-        self._watches: dict[str, Channel] = {}
+        self._channels: dict[str, Channel] = {}
         self._readers: set[Reader] = set()
         self._tasks: asyncio.TaskGroup | None = None
         self._is_closed = False
@@ -76,7 +74,7 @@ class Feed:
 
         Raises `NotFound` if there is no such chat.
         """
-        channel = self._watches.get(chat_id) or self._begin_to_watch(chat_id)
+        channel = self._channels.get(chat_id) or self._begin_to_watch(chat_id)
         reader = Reader(
             channel, buffer_bytes=self._buffer_bytes, resync_bytes=self._resync_bytes, metrics=self._metrics
         )
@@ -114,6 +112,16 @@ class Feed:
                 finally:
                     self._tasks = None
 
+    def publish(self, rows: Sequence[JournalRow]) -> None:
+        """Show rows that this process has just committed, for the journal's `on_committed`.
+
+        It waits for nothing and keeps nothing: rows of a chat that nobody reads here are found in the store later.
+        """
+        for row in rows:
+            channel = self._channels.get(row.chat_id)
+            if channel is not None:
+                channel.receive(row)
+
     def close(self) -> None:
         """Tell every reader, and whoever still comes, that this process is going away."""
         self._is_closed = True
@@ -123,14 +131,12 @@ class Feed:
     # --- joining ---
 
     def _begin_to_watch(self, chat_id: str) -> Channel:
-        channel = self._watches[chat_id] = Channel(self._make_source(chat_id), spawn=self._spawn)
-        self._tail.channel(chat_id, channel.take)
+        channel = self._channels[chat_id] = Channel(self._make_source(chat_id), spawn=self._spawn)
         return channel
 
     def _stop_watching(self, chat_id: str, channel: Channel) -> None:
-        if self._watches.get(chat_id) is channel:
-            del self._watches[chat_id]
-            self._tail.unwatch(chat_id)
+        if self._channels.get(chat_id) is channel:
+            del self._channels[chat_id]
 
     def _make_source(self, chat_id: str) -> Loader:
         return Loader(chat_id, self._store, metrics=self._metrics, snapshot_messages=self._snapshot_messages)
@@ -151,12 +157,12 @@ class Feed:
 
     def _choose(self, changed: Changed) -> list[str]:
         if changed.everything:
-            return list(self._watches)
-        return [chat_id for chat_id in changed.chat_ids | changed.saying if chat_id in self._watches]
+            return list(self._channels)
+        return [chat_id for chat_id in changed.chat_ids | changed.saying if chat_id in self._channels]
 
     async def _poll(self) -> None:
         while True:
-            await self._look(list(self._watches))
+            await self._look(list(self._channels))
             await self._clock.sleep(self._poll_interval_s)
             now_s = self._clock.monotonic()
             for reader in self._readers:
@@ -172,7 +178,7 @@ class Feed:
             _log.warning("it cannot be seen what is new, readers have to wait: %r", error)
             return
         for chat_id in chat_ids:
-            channel = self._watches.get(chat_id)
+            channel = self._channels.get(chat_id)
             position = positions.get(chat_id)
             if channel is not None and position is not None:
                 channel.note(position)

@@ -13,21 +13,10 @@ from indelible.loop.metrics import LoopMetrics
 from indelible.models.protocol import Model
 from indelible.settings import Settings
 from indelible.store.database.tables import DebugMode, RunKind, RunStatus
-from indelible.store.journal.append import JournalRow
 from indelible.store.journal.writer import Journal
 from indelible.store.protocol import ChatStore
 from indelible.store.queries.open_turn import OpenWork
 from indelible.tools.toolset import AnyTool
-
-
-class CommittedRows(Protocol):
-    """Where what was committed goes, for readers in this process (feed)."""
-
-    def attach(self, attempt_id: str, chat_id: str) -> None: ...
-
-    def detach(self, attempt_id: str) -> None: ...
-
-    def committed(self, rows: Sequence[JournalRow]) -> None: ...
 
 
 class WorkerMetrics(LoopMetrics, Protocol):
@@ -102,7 +91,6 @@ class WorkerDependencies:
 
     store: ChatStore
     journal: Journal
-    tail: CommittedRows
     clock: Clock
     settings: Settings
     find_model: Callable[[str | None], Model]

@@ -222,9 +222,8 @@ class TurnWriter:
     # --- the open attempt ---
 
     def _take_up(self, attempt_id: str, *, n: int = 0, begun: Sequence[Part] = ()) -> None:
-        self._writer = self._deps.journal.open(attempt_id, self._epoch, n=n)
+        self._writer = self._deps.journal.open(self._chat_id, attempt_id, self._epoch, n=n)
         self._ledger = JournalLedger(self._writer, self._turn_id, begun=begun, metrics=self._deps.metrics)
-        self._deps.tail.attach(attempt_id, self._chat_id)
 
     async def _close_attempt(self, result: W) -> tuple[str, W]:
         assert self._writer is not None
@@ -243,8 +242,6 @@ class TurnWriter:
         return rest
 
     def _forget_writer(self) -> None:
-        if self._writer is not None:
-            self._deps.tail.detach(self._writer.attempt_id)
         self._writer = self._ledger = None
 
     def _describe(self, step: FinishedStep, result: W) -> W:

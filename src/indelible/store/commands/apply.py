@@ -267,7 +267,14 @@ class EffectApplier:
             step, number = last.step, last.number + 1
         begun = self._payload if isinstance(self._payload, AttemptStart) else AttemptStart()
         assert self._turn_id is not None
-        name = AttemptName(id=new_id("attempt"), turn_id=self._turn_id, step=step, number=number, epoch=self._epoch)
+        name = AttemptName(
+            chat_id=self._chat_id,
+            id=new_id("attempt"),
+            turn_id=self._turn_id,
+            step=step,
+            number=number,
+            epoch=self._epoch,
+        )
         await self._connection.execute(
             insert(attempts).values(
                 id=name.id,

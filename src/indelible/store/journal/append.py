@@ -62,8 +62,12 @@ class BadRows(StoreFailed):
 
 
 class JournalRow(NamedTuple):
-    """Row `n` of an attempt, written under the epoch of its holder's lease, with what it changes in the ledger."""
+    """Row `n` of an attempt of a chat, written under the epoch of its holder's lease, with its changes of the ledger.
 
+    A row names its chat, so that whoever is notified of its commit needs no table of attempts.
+    """
+
+    chat_id: str
     attempt_id: str
     epoch: int
     n: int
@@ -145,7 +149,7 @@ async def _insert(connection: AsyncConnection, rows: Sequence[JournalRow], at: d
     if connection.dialect.name == "sqlite":
         count = (await connection.exec_driver_sql(_INSERT_SQLITE, _list_values(rows, at))).rowcount
         return [] if count == len(rows) else list(rows)
-    ids, epochs, numbers, parts = (list(column) for column in zip(*(row[:4] for row in rows), strict=True))
+    ids, epochs, numbers, parts = (list(column) for column in zip(*(row[1:5] for row in rows), strict=True))
     inserted = await connection.exec_driver_sql(_INSERT_POSTGRES, (ids, epochs, numbers, parts, at))
     done = set(inserted.scalars())
     return [row for row in rows if row.attempt_id not in done]

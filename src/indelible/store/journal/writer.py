@@ -54,7 +54,8 @@ class JournalMetrics(Protocol):
 class JournalWriter:
     """Where one attempt's parts go. `n` is its last committed row; `taken` and `committed` count parts."""
 
-    def __init__(self, journal: Journal, attempt_id: str, epoch: int, *, n: int = 0) -> None:
+    def __init__(self, journal: Journal, chat_id: str, attempt_id: str, epoch: int, *, n: int = 0) -> None:
+        self.chat_id = chat_id
         self.attempt_id = attempt_id
         self.epoch = epoch
         self.n = n
@@ -135,7 +136,7 @@ class JournalWriter:
         """The row to write now: the one that was not confirmed yet, or one made of all that waits."""
         if self.in_flight is None and self.ready:
             parts, changes = encode(merge_deltas(self._parts)), tuple(self._changes)
-            self.in_flight = JournalRow(self.attempt_id, self.epoch, self.n + 1, parts, changes)
+            self.in_flight = JournalRow(self.chat_id, self.attempt_id, self.epoch, self.n + 1, parts, changes)
             self.in_flight_parts = len(self._parts)
             self._in_flight_bytes, self._waiting_bytes = self._waiting_bytes, 0
             self._parts, self._changes = [], []
@@ -178,12 +179,12 @@ class Journal:
         self._has_stopped = False
         self._progress = asyncio.Event()  # set, and replaced, whenever something was committed or given up
 
-    def open(self, attempt_id: str, epoch: int, *, n: int = 0) -> JournalWriter:
+    def open(self, chat_id: str, attempt_id: str, epoch: int, *, n: int = 0) -> JournalWriter:
         """A writer for an attempt of ours, whose last row is `n` (more than 0 for one that was adopted)."""
         former = self._writers.get(attempt_id)
         if former is not None:
             former.end(LeaseLost("The attempt was adopted under another lease."))
-        writer = self._writers[attempt_id] = JournalWriter(self, attempt_id, epoch, n=n)
+        writer = self._writers[attempt_id] = JournalWriter(self, chat_id, attempt_id, epoch, n=n)
         return writer
 
     async def drain(self, writer: JournalWriter) -> None:

@@ -77,6 +77,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 class AttemptName(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt, numbered by the store."""
 
+    chat_id: str
     id: str
     turn_id: str
     step: int

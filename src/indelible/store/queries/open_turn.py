@@ -115,7 +115,9 @@ async def _add_turn(connection: AsyncConnection, work: OpenWork, chat: Row[Any],
     rows = await load_journal(connection, row.id, after=0)
     return msgspec.structs.replace(
         work,
-        attempt=AttemptName(id=row.id, turn_id=turn.id, step=row.step, number=row.number, epoch=row.epoch),
+        attempt=AttemptName(
+            chat_id=row.chat_id, id=row.id, turn_id=turn.id, step=row.step, number=row.number, epoch=row.epoch
+        ),
         parts=[part for entry in rows for part in entry.parts],
         n=rows[-1].n if rows else 0,
     )
