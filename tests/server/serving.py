@@ -73,7 +73,7 @@ async def serve_here(
     *,
     tools: Sequence[AnyTool] = (),
     client_tools: Sequence[AnyTool] = (),
-    work: bool = True,
+    worker: bool = True,
     client_token: str | None = None,
     pace: Pace = DEFAULT_PACE,
     **settings: Any,
@@ -81,7 +81,7 @@ async def serve_here(
     """Serve until the end of the block; then leave in good order."""
     chosen = load_settings(**{**QUICK, "model": "scripted", "database": database, "port": 0, **settings})
     models = {"scripted": model or ScriptedModel()}
-    server = Server(chosen, models=models, tools=tools, client_tools=client_tools, worker=work, pace=pace)
+    server = Server(chosen, models=models, tools=tools, client_tools=client_tools, worker=worker, pace=pace)
     async with run_server(server) as (url, process), Client(url, token=client_token) as client:
         yield Here(url, client, server, process)
 
@@ -102,7 +102,7 @@ async def run_server(server: Server) -> AsyncIterator[tuple[str, Process]]:
         try:
             yield urls[0], process
         finally:
-            process.leave()
+            process.shut_down()
             await asyncio.wait([serving])
 
 

@@ -25,10 +25,10 @@ from indelible.clock import Clock
 from indelible.errors import NotFound
 from indelible.feed.channel import Channel
 from indelible.feed.loader import Loader
-from indelible.feed.metrics import FeedMetrics
 from indelible.feed.reader import BUFFER_BYTES, RESYNC_BYTES, Reader
 from indelible.feed.tail import Tail
 from indelible.machine.events import ChatSnapshot, Position
+from indelible.metrics import NO_METRICS, Metrics
 from indelible.notify import Changed, Notifier
 from indelible.store.protocol import ChatStore
 
@@ -48,7 +48,7 @@ class Feed:
         tail: Tail,
         *,
         clock: Clock,
-        metrics: FeedMetrics | None = None,
+        metrics: Metrics = NO_METRICS,
         poll_interval_s: float = POLL_INTERVAL_S,
         buffer_bytes: int = BUFFER_BYTES,
         resync_bytes: int = RESYNC_BYTES,
@@ -82,8 +82,7 @@ class Feed:
         )
         channel.listeners.add(reader)
         self._readers.add(reader)
-        if self._metrics is not None:
-            self._metrics.reader_joined()
+        self._metrics.reader_joined()
         try:
             channel.start(await self._find_place(chat_id))
             reader.position = await self._read_cursor(channel.source, after)
@@ -95,8 +94,7 @@ class Feed:
             self._readers.discard(reader)
             if not channel.listeners:
                 self._stop_watching(chat_id, channel)
-            if self._metrics is not None:
-                self._metrics.reader_left()
+            self._metrics.reader_left()
 
     async def snapshot(self, chat_id: str) -> ChatSnapshot:
         """The chat as it is now, with the cursor to read on from."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from indelible.clock import Clock
-from indelible.loop.metrics import LoopMetrics
+from indelible.metrics import NO_METRICS, Metrics
 from indelible.models.protocol import Model
 from indelible.settings import Settings
 from indelible.store.database.tables import DebugMode, RunKind, RunStatus
@@ -28,19 +28,6 @@ class CommittedRows(Protocol):
     def detach(self, attempt_id: str) -> None: ...
 
     def committed(self, rows: Sequence[JournalRow]) -> None: ...
-
-
-class WorkerMetrics(LoopMetrics, Protocol):
-    def chat_taken(self, *, after_s: float) -> None:
-        """A chat was taken from a dead worker, this long after it was last heard of."""
-
-    def stop_ended(self, *, seconds: float) -> None:
-        """A stop was carried out, this long after the worker saw it."""
-
-    def stale_write_refused(self) -> None: ...
-
-    def tool_ran_twice(self) -> None:
-        """A call that had begun before was begun again, and its tool is not idempotent. Promised to be never (P5)."""
 
 
 class RunLog(Protocol):
@@ -108,7 +95,7 @@ class WorkerDependencies:
     find_model: Callable[[str | None], Model]
     tools: Sequence[AnyTool] = ()
     client_tools: Sequence[AnyTool] = ()
-    metrics: WorkerMetrics | None = None
+    metrics: Metrics = NO_METRICS
     recorder: Recorder | None = None
     chance: Callable[[], float] = random.random
 
