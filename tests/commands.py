@@ -21,7 +21,7 @@ from pathlib import Path
 DEADLINE_S = 100.0
 _STREAMS = {"stdin": os.O_RDONLY, "stdout": os.O_WRONLY, "stderr": os.O_WRONLY}
 _IMPORTED = [
-    "indelible.cli.cli",
+    "indelible.cli.main",
     "indelible.server.process",
     "indelible.prove",
     "indelible.terminal.chat",
@@ -67,6 +67,6 @@ def _run(
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = ["indelible", *arguments]
-    from indelible.cli.cli import main  # noqa: PLC0415  (it is the command's, and not the test's)
+    from indelible.cli.main import main  # noqa: PLC0415  (it is the command's, and not the test's)
 
     main()

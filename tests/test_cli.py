@@ -320,7 +320,7 @@ def test_a_chat_in_a_pipe_is_kept_and_listed_and_can_be_resumed_by_number() -> N
     done = run_indelible("chat", "--resume", "2", "--pace", "0", typed="help\n")
     assert done.returncode == 0
     first, second = run_indelible("chats").stdout.splitlines()
-    assert re.fullmatch(r"  1  \d{4}-\d\d-\d\d \d\d:\d\d  waiting  chat_\w+  .*", first)
+    assert re.fullmatch(r"  1  \d{4}-\d\d-\d\d \d\d:\d\d  idle  chat_\w+  .*", first)
     assert second.startswith("  2  ")
     assert [message.text for message in load_messages() if message.role == "user"] == ["hello", "help"]
 
@@ -395,11 +395,11 @@ def test_records_can_be_looked_at_beside_a_chat_that_is_open() -> None:
     [
         ((), 1, "There are no chats yet."),
         (("7",), 1, "There are no chats yet."),
-        (("--run", "run_nope"), 1, "There is no run 'run_nope'."),
-        (("replay", "run_nope"), 1, "There is no run 'run_nope'."),
+        (("--run", "run_nope"), 1, "Run 'run_nope' not found."),
+        (("replay", "run_nope"), 1, "Run 'run_nope' not found."),
         (("replay",), 2, "Missing argument 'RUN|FILE'"),
         (("replay", "notes.json"), 1, "notes.json is no recording"),
-        (("replay", "notes.json", "--attempt", "1.1"), 1, "A file holds one exchange"),
+        (("replay", "notes.json", "--attempt", "1.1"), 1, "A file holds a single exchange"),
         (("--limit", "0"), 2, "--limit"),
         (("show", "1", "2"), 2, "2"),
     ],
@@ -435,7 +435,7 @@ def test_a_database_that_another_chat_works_on_is_one_line_and_can_be_listed_bes
         assert done.stderr.startswith("indelible: ")
         assert "indelible.db is in use by another " in done.stderr
         assert done.stderr.count("\n") == 1
-        assert "  waiting  chat_" in run_indelible("chats").stdout
+        assert "  idle  chat_" in run_indelible("chats").stdout
 
 
 @pytest.mark.parametrize(
@@ -463,9 +463,9 @@ def test_a_database_that_cannot_be_opened_is_one_line(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--resume",), "There are no chats yet. 'indelible chat' begins one."),
-        (("--resume", "chat_nope"), "There is no chat 'chat_nope'. 'indelible chats' lists those that there are."),
-        (("3",), "There are no chats yet. 'indelible chat' begins one."),
+        (("--resume",), "There are no chats yet. Start one with: indelible chat"),
+        (("--resume", "chat_nope"), "Chat 'chat_nope' not found. List chats with: indelible chats"),
+        (("3",), "There are no chats yet. Start one with: indelible chat"),
     ],
 )
 def test_a_chat_that_is_not_there_cannot_be_resumed(arguments: tuple[str, ...], said: str) -> None:
@@ -484,7 +484,7 @@ def test_version_is_one_line() -> None:
 
 def test_help_does_not_load_what_it_does_not_need() -> None:
     script = (
-        "import sys; sys.argv = ['indelible', '--help']; from indelible.cli.cli import main\ntry: main()\nfinally: "
+        "import sys; sys.argv = ['indelible', '--help']; from indelible.cli.main import main\ntry: main()\nfinally: "
     )
     heavy = ["sqlalchemy", "alembic", "pydantic", "asyncio", "indelible.app.app"]
     script += f"print('loaded:', [name for name in {heavy} if name in sys.modules])"
@@ -534,8 +534,8 @@ def test_migrate_creates_a_database_and_has_nothing_to_do_the_second_time(tmp_pa
 
     first, second = (run_indelible("migrate", "--database", str(path)) for _ in range(2))
 
-    assert re.fullmatch(rf"{path} is new and has schema \d{{4}} now\.\n", first.stdout)
-    assert re.fullmatch(rf"{path} has schema \d{{4}} already\. There was nothing to do\.\n", second.stdout)
+    assert re.fullmatch(rf"Created {path} \(schema \d{{4}}\)\.\n", first.stdout)
+    assert re.fullmatch(rf"{path} is up to date \(schema \d{{4}}\)\.\n", second.stdout)
     assert (first.returncode, second.returncode) == (0, 0)
     assert first.stderr + second.stderr == ""
 
@@ -543,7 +543,7 @@ def test_migrate_creates_a_database_and_has_nothing_to_do_the_second_time(tmp_pa
 def test_migrate_takes_the_database_of_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INDELIBLE_DATABASE", str(tmp_path / "set.db"))
 
-    assert run_indelible("migrate").stdout.startswith(f"{tmp_path / 'set.db'} is new")
+    assert run_indelible("migrate").stdout.startswith(f"Created {tmp_path / 'set.db'} ")
 
 
 def test_a_database_that_cannot_be_opened_is_one_line_without_the_password() -> None:

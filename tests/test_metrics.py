@@ -5,6 +5,9 @@ Everything here is counted by a real turn through `run` and read back from the r
 
 from __future__ import annotations
 
+import inspect
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -14,8 +17,9 @@ from indelible import tool
 from indelible.content import Message, Text
 from indelible.errors import ModelFailed
 from indelible.loop import CancelScope, FinishedStep, run
-from indelible.metrics import Metrics
+from indelible.metrics import NO_METRICS, Metrics
 from indelible.models import Call
+from indelible.server.prometheus import PrometheusMetrics
 from indelible.testing import ManualClock, ScriptedModel, parts
 from indelible.testing.model import Step
 
@@ -50,7 +54,7 @@ class Counted:
     """A registry, read by short names."""
 
     def __init__(self) -> None:
-        self.metrics = Metrics()
+        self.metrics = PrometheusMetrics()
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.metrics.registry.get_sample_value(f"indelible_{name}", labels)
@@ -203,9 +207,26 @@ async def test_everything_that_spec_8_names_for_the_loop_is_counted_under_that_n
     assert f"indelible_{name}" in counted.names
 
 
+def test_no_metrics_accepts_everything_that_prometheus_counts() -> None:
+    counted = {name for name in vars(Metrics) if not name.startswith("_")}
+    assert {name for name in counted if name not in vars(PrometheusMetrics)} == set()
+    for name in counted:
+        method = getattr(NO_METRICS, name)
+        arguments = inspect.signature(method).parameters.values()
+        positional = [0 for argument in arguments if argument.kind is not inspect.Parameter.KEYWORD_ONLY]
+        named = {argument.name: 0 for argument in arguments if argument.kind is inspect.Parameter.KEYWORD_ONLY}
+        assert method(*positional, **named) is None
+
+
+def test_the_library_does_not_import_prometheus() -> None:
+    script = "import sys, indelible, indelible.app.compose; print('prometheus_client' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
 async def test_two_registries_do_not_count_into_each_other(counted: Counted) -> None:
     registry = CollectorRegistry()
-    other = Metrics(registry)
+    other = PrometheusMetrics(registry)
     await play(counted, [ANSWER])
     assert other.registry is registry
     assert registry.get_sample_value("indelible_steps_total", MODEL) is None

@@ -1,5 +1,5 @@
 """`python -m indelible` is `indelible`."""
 
-from indelible.cli.cli import main
+from indelible.cli.main import main
 
 main()

@@ -1,140 +1,84 @@
-"""Counting what happens, for Prometheus (SPEC §8).
+"""What is counted: one class for everything that the layers report about themselves (SPEC §8).
 
-The loop, the worker, the journal and the feed tell what they did through small protocols (loop/metrics.py,
-worker/dependencies.py, feed/metrics.py) and know nothing of Prometheus; this is the one implementation of them that
-ships. The promises of DESIGN §1 are counters that stay at zero. Each `Metrics` may have its own registry, so that two
-apps in one process, or two tests, do not count into each other.
+The loop, the tools, the worker, the journal, the recorder and the feed each call the few methods that concern them,
+and know nothing of Prometheus. The default is `NoMetrics`, a null object, so that no caller asks whether anybody
+counts. The implementation that ships is server/prometheus.py; only the server imports it.
 
-Labels come from configuration, never from what a model wrote: a tool name that no tool has is
-counted as `unknown`, so a model can not grow the number of series.
+Nothing here is called per token. What is measured between two parts is sampled by the attempt and reported once,
+at its end.
+
+Must stay true (tests/test_metrics.py): every name of SPEC §8 is counted; `NoMetrics` has every method; a library user
+does not import prometheus_client.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-
-_BYTES = (256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304)
-_MESSAGES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-_FLUSH_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
-_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+from typing import Final
 
 
 class Metrics:
-    """Counts what it is told."""
+    """Each method reports one thing that happened, and by itself does nothing. None of them may raise or wait."""
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self.registry = registry or CollectorRegistry()
-        model = ("provider", "model")
-        self._steps = self._count("steps", "Complete steps.", *model)
-        self._retries = self._count(
-            "stream_retries", "Attempts that failed and were tried again.", *model, "kind", "chain_broken"
-        )
-        self._first_part = self._measure("ttft_seconds", "Time to the first part.", _SECONDS, *model)
-        self._between_parts = self._measure(
-            "inter_part_seconds", "Time between two parts, of a sample of them.", _SECONDS, *model
-        )
-        self._prompt_bytes = self._measure("prompt_size_bytes", "Size of a prompt.", _BYTES, *model)
-        self._prompt_messages = self._measure("message_count", "Messages in a prompt.", _MESSAGES, *model)
-        self._tool_seconds = self._measure("tool_seconds", "How long a tool ran.", _SECONDS, "tool")
-        self._tool_bytes = self._measure("tool_result_size_bytes", "Size of a tool's result.", _BYTES, "tool")
-        self._tool_truncated = self._count("tool_result_truncated", "Results that were cut.", "tool")
-        self._tool_errors = self._count("tool_errors", "Calls that were answered with an error.", "tool")
-        self._compactions = self._count("compaction", "Conversations that were to be summarised.", "result")
-        self._flushes = self._measure("journal_flush_seconds", "How long a commit of the journal took.", _FLUSH_SECONDS)
-        self._parts = self._count("journal_parts", "Parts of replies written to the journal.")
-        self._takeovers = self._measure("takeover_seconds", "From a worker's last sign to its chat's next.", _SECONDS)
-        self._stops = self._measure("interrupt_seconds", "From seeing a stop to its end.", _SECONDS)
-        self._chats = Gauge("chats", "Chats by state.", ["state"], namespace="indelible", registry=self.registry)
-        self._stuck = Gauge(
-            "stuck_chats",
-            "Chats that should be answered and are not. Promised to be zero.",
-            namespace="indelible",
-            registry=self.registry,
-        )
-        self._readers = Gauge("feed_readers", "Who reads now.", namespace="indelible", registry=self.registry)
-        self._resyncs = self._count("feed_resyncs", "Readers that were too slow.")
-        self._stale = self._count("stale_writes_refused", "Turns that ended because the chat was another worker's.")
-        self._unrecorded = self._count("debug_dropped", "Exchanges with providers that could not be recorded.")
-        self._gaps = self._count("resume_gaps", "Entries that the logs lack. Promised to be zero.")
-        self._lost = self._count("lost_parts", "Parts that the database refused. Promised to be zero.")
-        self._twice = self._count("duplicate_tool_runs", "Tools that ran twice unasked. Promised to be zero.")
+    # --- the loop and its tools ---
 
-    def _count(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, labels, namespace="indelible", registry=self.registry)
+    def step_ended(self, provider: str, model: str) -> None: ...
 
-    def _measure(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-        return Histogram(name, text, labels, namespace="indelible", registry=self.registry, buckets=buckets)
+    def stream_retried(self, provider: str, model: str, *, kind: str, chain_broken: bool) -> None: ...
 
-    # --- what the loop tells ---
+    def first_part_received(self, provider: str, model: str, *, seconds: float) -> None: ...
 
-    def step_ended(self, provider: str, model: str) -> None:
-        self._steps.labels(provider, model).inc()
+    def parts_received(self, provider: str, model: str, *, waits_s: Sequence[float]) -> None:
+        """How long the attempt waited for its parts: a sample of them."""
 
-    def stream_retried(self, provider: str, model: str, *, kind: str, chain_broken: bool) -> None:
-        self._retries.labels(provider, model, kind, "true" if chain_broken else "false").inc()
+    def prompt_sent(self, provider: str, model: str, *, size_bytes: int, messages: int) -> None: ...
 
-    def first_part_came(self, provider: str, model: str, *, seconds: float) -> None:
-        self._first_part.labels(provider, model).observe(seconds)
+    def tool_ran(self, name: str, *, seconds: float, size_bytes: int, truncated: bool, is_error: bool) -> None: ...
 
-    def parts_came(self, provider: str, model: str, *, waits_s: Sequence[float]) -> None:
-        between = self._between_parts.labels(provider, model)
-        for wait_s in waits_s:
-            between.observe(wait_s)
+    def compacted(self, *, result: str) -> None: ...
 
-    def prompt_sent(self, provider: str, model: str, *, size_bytes: int, messages: int) -> None:
-        self._prompt_bytes.labels(provider, model).observe(size_bytes)
-        self._prompt_messages.labels(provider, model).observe(messages)
+    # --- the journal ---
 
-    def tool_ran(self, name: str, *, seconds: float, size_bytes: int, truncated: bool, is_error: bool) -> None:
-        self._tool_seconds.labels(name).observe(seconds)
-        self._tool_bytes.labels(name).observe(size_bytes)
-        if truncated:
-            self._tool_truncated.labels(name).inc()
-        if is_error:
-            self._tool_errors.labels(name).inc()
-
-    def compacted(self, *, result: str) -> None:
-        self._compactions.labels(result).inc()
-
-    # --- what the worker, the journal and the feed tell ---
-
-    def flushed(self, *, parts: int, seconds: float) -> None:
-        self._flushes.observe(seconds)
-        self._parts.inc(parts)
+    def flushed(self, *, parts: int, seconds: float) -> None: ...
 
     def parts_lost(self, count: int) -> None:
-        self._lost.inc(count)
+        """The database will never accept these parts. No reader has seen them; the turn fails."""
 
-    def chat_taken(self, *, after_s: float) -> None:
-        self._takeovers.observe(after_s)
+    # --- the worker ---
+
+    def chat_taken_over(self, *, after_s: float) -> None:
+        """A chat of a dead worker was acquired, this long after that worker's last heartbeat."""
 
     def stop_ended(self, *, seconds: float) -> None:
-        self._stops.observe(seconds)
+        """A stop was carried out, this long after the worker saw it."""
 
-    def stale_write_refused(self) -> None:
-        self._stale.inc()
+    def stale_write_refused(self) -> None: ...
 
     def tool_ran_twice(self) -> None:
-        self._twice.inc()
+        """A call that had started before was started again, and its tool is not idempotent (P5: never)."""
 
-    def chats_counted(self, by_state: dict[str, int], *, stuck: int) -> None:
-        for state, count in by_state.items():
-            self._chats.labels(state).set(count)
-        self._stuck.set(stuck)
+    # --- the feed ---
 
     def reader_joined(self) -> None:
-        self._readers.inc()
+        """With `reader_left`: the number of readers now (`feed_readers`)."""
 
-    def reader_left(self) -> None:
-        self._readers.dec()
+    def reader_left(self) -> None: ...
 
     def reader_resynced(self) -> None:
-        self._resyncs.inc()
-
-    def exchange_dropped(self) -> None:
-        self._unrecorded.inc()
+        """A reader was too slow and restarts from a snapshot (`feed_resyncs_total`)."""
 
     def gaps_found(self, count: int) -> None:
-        self._gaps.inc(count)
+        """The logs lack entries that they should hold (`resume_gaps_total`, which stays at 0)."""
+
+    # --- recording ---
+
+    def exchange_dropped(self) -> None:
+        """An exchange with a provider could not be recorded. The exchange itself is not affected."""
+
+
+class NoMetrics(Metrics):
+    """Counts nothing."""
+
+
+NO_METRICS: Final[Metrics] = NoMetrics()
+"""The default argument of everything that counts."""

@@ -21,6 +21,7 @@ from indelible.feed import Feed, Reader
 from indelible.feed.timeline import covers
 from indelible.machine import commands as c
 from indelible.machine.events import FeedEvent, Position
+from indelible.metrics import NoMetrics
 from indelible.notify import LocalNotifier, Notifier
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.writer import Journal, JournalWriter
@@ -61,7 +62,7 @@ class CountingStore(SqlStore):
             raise StoreFailed("The database is away.")
 
 
-class Counted:
+class Counted(NoMetrics):
     """What the feed told of itself."""
 
     def __init__(self) -> None:

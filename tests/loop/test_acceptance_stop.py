@@ -32,7 +32,7 @@ from indelible.content import (
 )
 from indelible.errors import Interrupted, LeaseLost, ModelFailed, Shutdown
 from indelible.loop import CancelScope, Cause
-from indelible.metrics import Metrics
+from indelible.metrics import NoMetrics
 from indelible.models import Call
 from indelible.testing import ManualClock, ScriptedModel, parts
 
@@ -663,7 +663,7 @@ async def test_s24_the_second_save_answers_the_clients_calls(stage: Stage, spell
     assert spell(second.blocks) == [("call", "c1", "pick_file", "{}"), ("error", "c1", "pick_file")]
 
 
-class StopAtStepEnd(Metrics):
+class StopAtStepEnd(NoMetrics):
     """Metrics that press Stop in the one moment between the last check and the save."""
 
     def __init__(self, scope: CancelScope) -> None:

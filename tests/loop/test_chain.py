@@ -20,9 +20,9 @@ from indelible.errors import Interrupted, ModelFailed
 from indelible.loop import CancelScope, FinishedStep, RetryPolicy
 from indelible.loop.prompt.compact import make_summary
 from indelible.loop.prompt.response_chain import plan_chain
-from indelible.metrics import Metrics
 from indelible.models import Call, CallOptions
 from indelible.models.failures.classify import classify, classify_response
+from indelible.server.prometheus import PrometheusMetrics
 from indelible.testing import ManualClock, ScriptedModel, parts
 from indelible.testing.model import Script, Step
 
@@ -307,7 +307,7 @@ async def test_s50_a_broken_chain_is_classified_as_one_and_retryable(
 
 
 async def test_s51_the_retry_metric_says_whether_the_chain_was_broken(stage: Stage) -> None:
-    metrics = Metrics()
+    metrics = PrometheusMetrics()
     model = ScriptedModel([RuntimeError(NOT_FOUND), RuntimeError(UNAVAILABLE), ANSWER], provider="openai", name="gpt")
     await stage.start(model, messages=NEWS, options=CHAINED, metrics=metrics, clock=ManualClock(skip_sleeps=True))
 

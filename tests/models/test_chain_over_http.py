@@ -18,11 +18,11 @@ from indelible import tool
 from indelible.content import Message, Text
 from indelible.errors import ModelFailed
 from indelible.loop import CancelScope, FinishedStep, RetryPolicy, run
-from indelible.metrics import Metrics
 from indelible.models.catalog import Catalog
 from indelible.models.http.http_model import HttpModel
 from indelible.models.protocol import CallOptions
 from indelible.models.retry import RetryEvent
+from indelible.server.prometheus import PrometheusMetrics
 from indelible.settings import load_settings
 from indelible.testing import ManualClock, SimulatedProvider, parts
 from indelible.testing.model import Script, Step
@@ -57,7 +57,7 @@ class Caller:
         self.told: list[str] = []
         self.steps: list[FinishedStep] = []
         self.retries: list[RetryEvent] = []
-        self.metrics = Metrics()
+        self.metrics = PrometheusMetrics()
         self.reload_error: Exception | None = None
         self._messages = list(messages)
 

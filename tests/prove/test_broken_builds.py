@@ -1,6 +1,6 @@
-"""Builds that break a promise are told so: a proof that cannot fail proves nothing.
+"""Builds that break a promise fail the proof: a proof that cannot fail proves nothing.
 
-Each is broken in the server process only (prove/sabotage.py), and is killed in the way that its fault shows in. A lease
+Each is broken in the server process only (sabotage.py), and is killed in the way that its fault shows in. A lease
 can be lost only where there is somebody to lose it to, so fencing is a matter of PostgreSQL.
 
 A server that does not come to the chosen point in time, on a machine that is too busy, is killed as it stands, and then
@@ -10,20 +10,23 @@ its fault need not show. So a broken build gets a few chances to be caught; one 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 
 import pytest
+from tests.prove.sabotage import drop_fencing, drop_ledger, publish_first
 
 from indelible.prove.fault_injector import Way
 from indelible.prove.report import Report, describe_verdict
 from indelible.prove.run import Plan, prove
-from indelible.prove.sabotage import Sabotage
 
 MORE_CHANCES = 4
 MANY_TOOLS = 411
 """A seed whose users wish for tools again and again, and stop nothing at first."""
 
 
-async def prove_broken(database: str, sabotage: Sabotage, way: Way, *, kills: int = 2, seed: int = 3) -> Report:
+async def prove_broken(
+    database: str, prepare: Callable[[], None], way: Way, *, kills: int = 2, seed: int = 3
+) -> Report:
     plan = Plan(
         seed=seed,
         database=database,
@@ -32,7 +35,7 @@ async def prove_broken(database: str, sabotage: Sabotage, way: Way, *, kills: in
         short_leases=True,
         retry_for_s=3.0,
         ways=(way,),
-        sabotage=sabotage,
+        prepare=prepare,
     )
     report = await prove(plan)
     for _ in range(MORE_CHANCES):
@@ -42,20 +45,20 @@ async def prove_broken(database: str, sabotage: Sabotage, way: Way, *, kills: in
     assert report.kept is not None
     shutil.rmtree(report.kept)
     verdict = describe_verdict(report)
-    assert verdict.startswith("FAILED.")
+    assert verdict.startswith("FAILED:")
     assert f"Seed {seed}." in verdict
     return report
 
 
 async def test_telling_readers_before_the_commit_is_caught(database: str) -> None:
-    report = await prove_broken(database, "tell_first", "before_flush")
+    report = await prove_broken(database, publish_first, "before_flush")
 
     assert any("a reader got a snapshot instead of what it had missed" in fault.sentence for fault in report.faults)
     assert all(fault.chat_id is not None for fault in report.faults)
 
 
 async def test_tools_without_a_ledger_are_caught(database: str) -> None:
-    report = await prove_broken(database, "no_ledger", "after_effect", seed=MANY_TOOLS)
+    report = await prove_broken(database, drop_ledger, "after_effect", seed=MANY_TOOLS)
 
     assert all(fault.sentence.startswith("jot_once ran ") for fault in report.faults)
     assert all(fault.chat_id is not None for fault in report.faults)
@@ -63,6 +66,6 @@ async def test_tools_without_a_ledger_are_caught(database: str) -> None:
 
 @pytest.mark.parametrize("migrated", ["postgresql"], indirect=True)
 async def test_a_stale_worker_whose_writes_are_taken_is_caught(database: str) -> None:
-    report = await prove_broken(database, "no_fencing", "sigstop", kills=4)
+    report = await prove_broken(database, drop_fencing, "sigstop", kills=4)
 
     assert any(fault.chat_id is not None for fault in report.faults)

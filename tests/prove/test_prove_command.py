@@ -46,8 +46,8 @@ def test_a_proof_of_a_new_sqlite_file_prints_a_table_and_a_verdict(tmp_path: Pat
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 chats, 4 readers" in " ".join(done.stdout.split())
-    assert "PROVED. 2 times a server was taken away." in done.stdout
-    assert "with seed 1" in done.stdout
+    assert "PASSED: 2 kills, nothing lost." in done.stdout
+    assert "total, seed 1" in done.stdout
     assert done.stderr == ""
     assert list(tmp_path.iterdir()) == []
 
@@ -89,20 +89,20 @@ def test_the_table_says_how_often_a_server_went_away_in_which_way() -> None:
         print_report(make_report(), console)
 
     lines = [" ".join(line.split()) for line in printed.get().splitlines()]
-    assert lines[:2] == ["2× kill -9 at a random instant", "1× kill -9 before a commit of what was said"]
+    assert lines[:2] == ["2× kill -9 at a random instant", "1× kill -9 before a journal commit"]
     assert "6 replies (5 complete, 1 interrupted), 1,234 words" in lines
-    assert "9 model calls (5 anthropic, 4 openai), 2 cut off" in lines
-    assert lines[-1].startswith("PROVED. 3 times a server was taken away. Every word")
+    assert "9 model calls (5 anthropic, 4 openai), 2 interrupted" in lines
+    assert lines[-1].startswith("PASSED: 3 kills, nothing lost. Every word")
 
 
 def test_a_failure_names_seed_chat_and_what_is_wrong() -> None:
     verdict = describe_verdict(make_report(Fault("seen is not stored", "chat_1"), Fault("ended with 1")))
 
     assert verdict.splitlines() == [
-        "FAILED. 2 times a promise was broken. Seed 7.",
+        "FAILED: 2 promises broken. Seed 7.",
         "  chat_1: seen is not stored",
         "  a server: ended with 1",
-        "Left for you to look at: the database chats.db, and the servers' log in proof",
+        "Kept for inspection: the database chats.db and the server log in proof",
     ]
 
 

@@ -17,11 +17,11 @@ from tests.worker.workshop import PATIENCE_S, Hired, Workshop
 from indelible.app.chat import Chat
 from indelible.clock import Clock
 from indelible.content import Usage
-from indelible.metrics import Metrics
 from indelible.models.http.http_model import HttpModel
 from indelible.recording.recorder import DebugRecorder
 from indelible.recording.storage.protocol import RecordStore, WholeRun
 from indelible.recording.storage.sql_records import SqlRecords
+from indelible.server.prometheus import PrometheusMetrics
 from indelible.store.database.tables import DebugMode
 from indelible.store.payloads import ChatPatch
 from indelible.testing import SimulatedProvider, parts
@@ -41,7 +41,7 @@ def call_tool(name: str) -> list[Step]:
     return [parts.text_delta("1", "Let me see."), parts.tool_call("c1", name, "{}"), parts.finish("tool_calls")]
 
 
-def count_drops(metrics: Metrics) -> float:
+def count_drops(metrics: PrometheusMetrics) -> float:
     return metrics.registry.get_sample_value("indelible_debug_dropped_total") or 0.0
 
 
@@ -53,7 +53,7 @@ class Studio:
         self.provider = provider
         self.name = f"{wire}:m@{provider.base_url(wire)}"
         self.model = model
-        self.metrics = Metrics()
+        self.metrics = PrometheusMetrics()
         self.recorders: dict[str, DebugRecorder] = {}
         self._writing: dict[str, asyncio.Task[None]] = {}
 

@@ -102,7 +102,7 @@ async def run_server(server: Server) -> AsyncIterator[tuple[str, Process]]:
         try:
             yield urls[0], process
         finally:
-            process.leave()
+            process.shut_down()
             await asyncio.wait([serving])
 
 

@@ -89,7 +89,7 @@ async def test_a_client_with_the_token_is_let_in_and_one_without_is_told_so(serv
 
 async def test_an_address_that_others_can_reach_is_not_listened_on_without_a_token(database: str) -> None:
     settings = load_settings(host="0.0.0.0", port=0, database=database)  # noqa: S104  (which is what is refused)
-    with pytest.raises(NeedsToken, match=r"0\.0\.0\.0 can be reached by others\. Set a token"):
+    with pytest.raises(NeedsToken, match=r"0\.0\.0\.0 is reachable from other machines\. Set INDELIBLE_TOKEN"):
         await Process(Server(settings), on_ready=lambda _: None).serve()
 
 

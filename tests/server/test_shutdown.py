@@ -142,7 +142,7 @@ async def test_whoever_asks_a_leaving_server_is_told_and_what_is_asked_already_i
     writer.write(ASK_WHETHER_READY)
     assert (await read_answer(reader))[0] == 200
     writer.write(ASK_WHETHER_READY)  # over the connection that is still open; it is read when the server leaves already
-    here.process.leave()
+    here.process.shut_down()
     status, problem = await read_answer(reader)
     assert (status, problem["kind"]) == (503, "not_ready")
     writer.close()
@@ -165,7 +165,7 @@ async def test_a_connection_on_which_nobody_asks_anything_holds_nobody_up(databa
         host, _, port = here.url.removeprefix("http://").partition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         here.process.config.timeout_graceful_shutdown = A_LONG_GRACE_S
-        here.process.leave()
+        here.process.shut_down()
         async with asyncio.timeout(PATIENCE_S):
             assert await reader.read() == b""
         writer.close()
@@ -242,7 +242,7 @@ async def test_a_server_without_a_worker_and_a_worker_without_a_server_are_a_pai
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["--host", "10.0.0.1"], 1, "10.0.0.1 can be reached by others. Set a token"),
+        (["--host", "10.0.0.1"], 1, "10.0.0.1 is reachable from other machines. Set INDELIBLE_TOKEN"),
         (["--tools", "nothing"], 1, "--tools nothing: write it as package.module:NAME."),
     ],
 )
@@ -265,7 +265,9 @@ async def test_a_port_or_a_file_that_somebody_has_is_not_taken(serve: Serve, dat
             await Process(Server(load_settings(**settings)), on_ready=lambda _: None).serve()
         return str(failed.value)
 
-    assert f"127.0.0.1:{port} cannot be listened on." in await fail_to_serve(database=str(tmp_path / "b.db"), port=port)
+    assert f"Can't listen on 127.0.0.1:{port}: the address is already in use." in await fail_to_serve(
+        database=str(tmp_path / "b.db"), port=port
+    )
     elsewhere = {"host": "elsewhere.invalid", "token": "nobody's"}
     assert "elsewhere.invalid:0 cannot" in await fail_to_serve(database=database, port=0, **elsewhere)
     assert "is in use by another server or worker" in await fail_to_serve(database=database, port=0)

@@ -180,7 +180,7 @@ def test_a_damaged_database_is_told_and_does_not_replace_a_good_backup(source: P
 
 
 def test_a_file_that_came_meanwhile_is_not_overwritten(source: Path, place: Path) -> None:
-    with pytest.raises(DatabaseUnusable, match="is there already"):
+    with pytest.raises(DatabaseUnusable, match="already exists"):
         back_up(source, place / "saved.db", on_progress=lambda *_: (place / "saved.db").touch())
 
     assert [path.read_bytes() for path in place.iterdir()] == [b""]
@@ -202,7 +202,7 @@ def test_an_existing_file_is_overwritten_only_by_force(refused: Path, place: Pat
     target = place / "saved.db"
     target.write_bytes(b"yesterday's")
 
-    with pytest.raises(DatabaseUnusable, match=r"is there already\. Name another file, or overwrite it with --force"):
+    with pytest.raises(DatabaseUnusable, match=r"already exists\. Choose another file, or replace it with --force"):
         back_up(refused, target)
     assert target.read_bytes() == b"yesterday's"
 
@@ -263,7 +263,7 @@ def test_the_command_copies_and_says_so(source: Path, place: Path, monkeypatch: 
 
     done = run_backup(target)
 
-    assert done.stdout == f"{target} is a whole copy, checked, of {target.stat().st_size:,} bytes.\n"
+    assert done.stdout == f"Backed up to {target} ({target.stat().st_size:,} bytes, integrity check passed).\n"
     assert (done.returncode, done.stderr) == (0, "")
     assert len(read_numbers(target)) == ROWS_BEFORE
 
@@ -275,7 +275,7 @@ def test_the_command_overwrites_only_by_force(source: Path, place: Path) -> None
     refused, forced = run_backup(*arguments), run_backup("--force", *arguments)
 
     assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (1, "", 1)
-    assert refused.stderr.startswith(f"indelible: {place / 'saved.db'} is there already.")
+    assert refused.stderr.startswith(f"indelible: {place / 'saved.db'} already exists.")
     assert forced.returncode == 0
     assert len(read_numbers(place / "saved.db")) == ROWS_BEFORE
 

@@ -333,7 +333,7 @@ async def test_a_file_that_is_no_database_is_named_and_left_alone(tmp_path: Path
     path = tmp_path / "letter.txt"
     path.write_text("Dear Ada, " * 1000)
 
-    assert await read_problem(path) == f"{path} is not a SQLite database. Name another file."
+    assert await read_problem(path) == f"{path} is not a SQLite database. Choose another file."
     assert path.read_text() == "Dear Ada, " * 1000
 
 

@@ -65,9 +65,7 @@ def test_a_file_that_cannot_be_locked_is_named(tmp_path: Path) -> None:
     database = tmp_path / "missing" / "chats.db"
     with pytest.raises(DatabaseUnusable) as caught, exclusive_file_lock(database):
         pytest.fail("there is nothing to hold")
-    assert str(caught.value) == (
-        f"{database} cannot be locked: No such file or directory. Name a file that can be written."
-    )
+    assert str(caught.value) == (f"Can't create {database}: the directory does not exist.")
 
 
 def test_postgresql_carries_several() -> None:

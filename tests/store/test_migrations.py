@@ -33,7 +33,7 @@ from indelible.store.database.migrate import (
     migrate,
 )
 from indelible.store.database.tables import idempotency_keys, metadata, turns
-from indelible.store.payloads import ChatPatch
+from indelible.store.payloads import ChatPatch, UserInput
 from indelible.store.sql_store import SqlStore
 
 HEAD = find_revision("head")
@@ -215,7 +215,7 @@ async def test_the_upgrade_to_0006_renames_the_status_of_chats_and_of_their_even
     store = SqlStore(engine)
     assert (await store.view("c")).status == "idle"
     assert [event.payload for event in await store.events("c", after=0)] == [{"status": "idle"}]
-    await store.execute("c", Send(), Words(blocks=[Text("Hello")]))
+    await store.execute("c", Send(), UserInput(blocks=[Text("Hello")]))
     assert (await store.view("c")).status == "pending"
     await engine.dispose()
 

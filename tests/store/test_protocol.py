@@ -20,7 +20,8 @@ from indelible.machine.commands import Create, FinishTurn, StartAttempt
 from indelible.store.database.engine import begin_write
 from indelible.store.database.tables import users
 from indelible.store.journal.append import JournalRow
-from indelible.store.protocol import ChatStore, Words
+from indelible.store.payloads import NewChat
+from indelible.store.protocol import ChatStore
 from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
 
@@ -143,7 +144,7 @@ async def test_a_chat_from_beginning_to_end_through_the_port_alone(engine: Async
         await connection.execute(insert(users).values(id="user_1", name="ada", created_at=datetime.now(UTC)))
     store: ChatStore = SqlStore(engine)
     await store.beat("worker_1")
-    await store.execute("chat_1", Create(with_message=True), Words(owner_id="user_1", blocks=[Text("hi")]))
+    await store.execute("chat_1", Create(with_message=True), NewChat(owner_id="user_1", blocks=[Text("hi")]))
     (held,) = await store.acquire("worker_1", limit=5)
     turn_id = (await store.view("chat_1")).turn
     assert turn_id is not None

@@ -123,14 +123,14 @@ def test_the_tree_tells_status_times_method_address_answer_error_and_sizes() -> 
     run = make_run(refused, unanswered, make_attempt(3))
     told = print_out(draw_runs("chat_1 Rain", [run])).splitlines()
     when = f"{NOON.astimezone():%Y-%m-%d %H:%M:%S}"
-    where, answered = "POST https://host/v1/messages", "(answered after 0.25 s)"
+    where, answered = "POST https://host/v1/messages", "(first byte after 0.25 s)"
     kept = "kept: 14 B sent, 2.0 kB received"
     assert told == [
         "chat_1 Rain",
         f"└── run_1 turn · completed · anthropic:m · {when} · 2.50 s",
         "    └── step 1 · completed · 2.00 s",
         f"        ├── attempt 1.1 · completed · HTTP 429 · {where} · 0.50 s {answered} · kept: 14 B sent, 2 B received",
-        f"        ├── attempt 1.2 · failed · no answer · {where} · 1.50 s · kept: 14 B sent, 0 B received · no route",
+        f"        ├── attempt 1.2 · failed · no response · {where} · 1.50 s · kept: 14 B sent, 0 B received · no route",
         f"        └── attempt 1.3 · completed · HTTP 200 · {where} · 1.50 s {answered} · {kept}",
     ]
 
@@ -332,7 +332,7 @@ def test_an_attempt_is_chosen_by_its_place_or_is_the_last(place: str | None, num
 
 @pytest.mark.parametrize("place", ["2.1", "1.9", "1", "x", "1.1.1", ""])
 def test_an_attempt_that_is_not_there_is_told_with_those_that_are(place: str) -> None:
-    with pytest.raises(NotFound, match=r"There are: 1\.1, 1\.2\."):
+    with pytest.raises(NotFound, match=r"Available: 1\.1, 1\.2\."):
         choose_attempt(make_run(*map(make_attempt, (1, 2))), place)
 
 
@@ -355,5 +355,5 @@ async def test_runs_of_a_chat_are_found_by_its_number_and_one_by_its_own_id(open
         assert [run.id for run in (await load_runs(app, chat.id, limit=2))[1]] == [run.id for run in runs[1:]]
         assert await load_runs(app, other.id, limit=10) == (other.id, [])
         assert (await find_run(app, runs[0].id)).steps[0].step == 1
-        with pytest.raises(NotFound, match="There is no run 'run_nope'"):
+        with pytest.raises(NotFound, match="Run 'run_nope' not found"):
             await find_run(app, "run_nope")

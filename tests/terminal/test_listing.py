@@ -18,11 +18,11 @@ OpenApp = Callable[..., AbstractAsyncContextManager[App]]
 
 async def test_the_last_changed_chat_is_first_and_a_title_is_one_harmless_line(open_chats: OpenApp) -> None:
     async with open_chats(ScriptedModel()) as app:
-        assert await list_chats(app) == ["There are no chats yet. 'indelible chat' begins one."]
+        assert await list_chats(app) == ["There are no chats yet. Start one with: indelible chat"]
         older = await app.create(title="a\nlong\x1b[2Jtitle")
         newer = await app.create()
         first, second = await list_chats(app)
-        assert re.fullmatch(rf"  1  \d{{4}}-\d\d-\d\d \d\d:\d\d  waiting  {newer.id}  \(no title\)", first)
+        assert re.fullmatch(rf"  1  \d{{4}}-\d\d-\d\d \d\d:\d\d  idle  {newer.id}  \(no title\)", first)
         assert second.endswith(f"{older.id}  a long\ufffd[2Jtitle")
         assert await list_chats(app, limit=1) == [first]
 
@@ -37,9 +37,9 @@ async def test_a_chat_is_found_by_its_id_by_its_number_or_as_the_last_one(open_c
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("chat_nope", "There is no chat 'chat_nope'. 'indelible chats' lists those that there are."),
-        ("2", "There is no chat 2: the list has 1."),
-        ("0", "There is no chat 0: the list has 1."),
+        ("chat_nope", "Chat 'chat_nope' not found. List chats with: indelible chats"),
+        ("2", "Chat 2 not found: the list has 1."),
+        ("0", "Chat 0 not found: the list has 1."),
     ],
 )
 async def test_a_chat_that_is_not_there_is_said_to_be_so(open_chats: OpenApp, name: str, said: str) -> None:

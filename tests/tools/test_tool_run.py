@@ -15,6 +15,7 @@ import pytest
 from indelible.concurrency.scope import CancelScope, Cause
 from indelible.content import Part, ToolCall, ToolProgress, ToolResult, ToolStarted
 from indelible.errors import LeaseLost, StoreFailed
+from indelible.metrics import NO_METRICS
 from indelible.testing import ManualClock
 from indelible.tools import Tool, ToolCallRecord, ToolContext, tool
 from indelible.tools.run import ToolLimits, ToolRunner
@@ -62,7 +63,7 @@ class Bench:
             limits=limits or ToolLimits(),
             result_limit_bytes=limit_bytes,
             clock=self.clock,
-            metrics=None,
+            metrics=NO_METRICS,
         )
 
     async def run(self, *calls: Tool | tuple[Tool, str]) -> dict[str, ToolResult]:

@@ -28,8 +28,8 @@ from indelible.content.assemble import OUTCOME_UNKNOWN
 from indelible.errors import ModelFailed
 from indelible.machine.commands import CommitStep, Interrupt
 from indelible.machine.states import Status
-from indelible.metrics import Metrics
 from indelible.models.protocol import Call
+from indelible.server.prometheus import PrometheusMetrics
 from indelible.store.commands.apply import CONTINUE
 from indelible.store.queries.chat_view import AttemptName
 from indelible.store.queries.open_turn import OpenWork
@@ -363,7 +363,7 @@ async def test_a_killed_worker_is_found_dead_and_its_chat_goes_on(workshop: Work
     await workshop.kill(dying)
     view = await workshop.store.view(chat.id)
     assert (view.status, view.live is not None) == ("running", True)
-    metrics, settings = Metrics(), quick(heartbeat_interval_s=0.1)
+    metrics, settings = PrometheusMetrics(), quick(heartbeat_interval_s=0.1)
     store = workshop.open_store(lease_timeout_s=1.0)
     await workshop.hire(ScriptedModel([say("two.")]), store=store, settings=settings, metrics=metrics)
     await workshop.until_rest(chat)

@@ -15,8 +15,8 @@ from indelible.clock import SystemClock, Timer
 from indelible.content import Part, TextDelta, ToolResult
 from indelible.errors import ModelFailed
 from indelible.machine.commands import Acquire, Command, FinishTurn
-from indelible.metrics import Metrics
 from indelible.models.protocol import Call
+from indelible.server.prometheus import PrometheusMetrics
 from indelible.store.database.errors import DatabaseUnreachable
 from indelible.store.journal.append import BadRows
 from indelible.store.queries.open_turn import Held
@@ -55,7 +55,7 @@ class Echo:
         return stream()
 
 
-def read_metric(metrics: Metrics, name: str) -> float:
+def read_metric(metrics: PrometheusMetrics, name: str) -> float:
     value = metrics.registry.get_sample_value(f"indelible_{name}")
     assert value is not None
     return value
@@ -295,7 +295,7 @@ async def test_a_chat_that_breaks_its_worker_is_not_the_others_trouble(
 
 
 async def test_the_time_of_a_stop_is_told(workshop: Workshop) -> None:
-    metrics = Metrics()
+    metrics = PrometheusMetrics()
     await workshop.hire(Echo(), metrics=metrics)
     chat = await workshop.app.create("hang")
     await workshop.until_said(chat, "hang")
@@ -307,7 +307,7 @@ async def test_the_time_of_a_stop_is_told(workshop: Workshop) -> None:
 
 async def test_a_worker_that_ended_its_own_turn_was_refused_nothing(workshop: Workshop) -> None:
     """It looks at what it holds right after the commit that ended the turn, before it knows of that itself."""
-    metrics = Metrics()
+    metrics = PrometheusMetrics()
     looked, committed = asyncio.Event(), asyncio.Event()
 
     class Watching(WatchedStore):
@@ -333,7 +333,7 @@ async def test_a_worker_that_ended_its_own_turn_was_refused_nothing(workshop: Wo
 
 
 async def test_a_worker_that_lost_a_chat_says_so(workshop: Workshop) -> None:
-    metrics = Metrics()
+    metrics = PrometheusMetrics()
     await workshop.hire(Echo(), metrics=metrics)
     chat = await workshop.app.create("hang")
     await workshop.until_said(chat, "hang")

@@ -30,7 +30,7 @@ from indelible.errors import ModelFailed
 from indelible.feed import Feed
 from indelible.machine.commands import Command
 from indelible.machine.events import FeedEvent
-from indelible.metrics import Metrics
+from indelible.metrics import NO_METRICS, Metrics
 from indelible.models.protocol import Model
 from indelible.notify import LocalNotifier
 from indelible.recording.recorder import DebugRecorder
@@ -168,7 +168,7 @@ class Workshop:
         store: Any = None,
         notifier: LocalNotifier | None = None,
         clock: Clock | None = None,
-        metrics: Metrics | None = None,
+        metrics: Metrics = NO_METRICS,
         recorder: DebugRecorder | None = None,
     ) -> Hired:
         """A worker that answers with this model, from now on."""

@@ -13,28 +13,23 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from indelible.app.app import App
 from indelible.clock import Clock, SystemClock
-from indelible.feed import Feed, FeedMetrics
+from indelible.feed import Feed
+from indelible.metrics import NO_METRICS, Metrics
 from indelible.models.catalog import DEMO, Catalog
 from indelible.models.protocol import Model
 from indelible.notify import LocalNotifier, Notifier, PostgresNotifier
-from indelible.recording.recorder import DebugMetrics, DebugRecorder
+from indelible.recording.recorder import DebugRecorder
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.settings import Settings, load_settings
 from indelible.store.database.file_lock import exclusive_file_lock
 from indelible.store.journal.append import JournalRow
-from indelible.store.journal.writer import Journal, JournalMetrics
+from indelible.store.journal.writer import Journal
 from indelible.store.sql_store import SqlStore, StoreLimits
 from indelible.tools.toolset import AnyTool, Toolset
 from indelible.worker import Worker, WorkerDependencies
-from indelible.worker.dependencies import WorkerMetrics
-
-
-class AppMetrics(WorkerMetrics, FeedMetrics, JournalMetrics, DebugMetrics, Protocol):
-    """Everything that is counted; metrics.py has the one that ships."""
 
 
 @asynccontextmanager
@@ -49,7 +44,7 @@ async def open_app(
     settings: Settings | None = None,
     worker: bool = True,
     clock: Clock | None = None,
-    metrics: AppMetrics | None = None,
+    metrics: Metrics = NO_METRICS,
 ) -> AsyncIterator[App]:
     """Open a database, new or not, and answer the chats in it until the end of the block.
 
@@ -108,7 +103,7 @@ async def _put_together(
     settings: Settings,
     worker: bool,
     clock: Clock,
-    metrics: AppMetrics | None,
+    metrics: Metrics,
 ) -> tuple[SqlStore, Feed]:
     """Start everything; the stack ends it in the reverse order: readers, worker, services, database, lock."""
     if worker:
@@ -188,7 +183,7 @@ def make_worker(
     find: Callable[[str | None], Model],
     tools: Sequence[AnyTool] = (),
     client_tools: Sequence[AnyTool] = (),
-    metrics: AppMetrics | None = None,
+    metrics: Metrics = NO_METRICS,
     recorder: DebugRecorder | None = None,
 ) -> Worker:
     """A worker and its journal, whose rows go to readers here by way of the feed, and elsewhere as a hint."""

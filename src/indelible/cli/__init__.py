@@ -1,5 +1,5 @@
-"""The command line: `indelible …`."""
+"""The command line: `indelible …`, one module per command, assembled in main.py."""
 
-from indelible.cli.cli import main
+from indelible.cli.main import main
 
 __all__ = ["main"]

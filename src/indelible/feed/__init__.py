@@ -15,8 +15,7 @@ feed.py puts it together; docs/feed.md describes every event.
 
 from indelible.feed.cursor import Cursors
 from indelible.feed.feed import Feed
-from indelible.feed.metrics import FeedMetrics
 from indelible.feed.reader import Reader
 from indelible.machine.events import FeedEvent, Position
 
-__all__ = ["Cursors", "Feed", "FeedEvent", "FeedMetrics", "Position", "Reader"]
+__all__ = ["Cursors", "Feed", "FeedEvent", "Position", "Reader"]

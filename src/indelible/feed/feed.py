@@ -25,9 +25,9 @@ from indelible.clock import Clock
 from indelible.errors import NotFound
 from indelible.feed.channel import Channel
 from indelible.feed.loader import Loader
-from indelible.feed.metrics import FeedMetrics
 from indelible.feed.reader import BUFFER_BYTES, RESYNC_BYTES, Reader
 from indelible.machine.events import ChatSnapshot, Position
+from indelible.metrics import NO_METRICS, Metrics
 from indelible.notify import Changed, Notifier
 from indelible.store.journal.append import JournalRow
 from indelible.store.protocol import ChatStore
@@ -47,7 +47,7 @@ class Feed:
         notifier: Notifier,
         *,
         clock: Clock,
-        metrics: FeedMetrics | None = None,
+        metrics: Metrics = NO_METRICS,
         poll_interval_s: float = POLL_INTERVAL_S,
         buffer_bytes: int = BUFFER_BYTES,
         resync_bytes: int = RESYNC_BYTES,
@@ -80,8 +80,7 @@ class Feed:
         )
         channel.listeners.add(reader)
         self._readers.add(reader)
-        if self._metrics is not None:
-            self._metrics.reader_joined()
+        self._metrics.reader_joined()
         try:
             channel.start(await self._find_place(chat_id))
             reader.position = await self._read_cursor(channel.source, after)
@@ -93,8 +92,7 @@ class Feed:
             self._readers.discard(reader)
             if not channel.listeners:
                 self._stop_watching(chat_id, channel)
-            if self._metrics is not None:
-                self._metrics.reader_left()
+            self._metrics.reader_left()
 
     async def snapshot(self, chat_id: str) -> ChatSnapshot:
         """The chat as it is now, with the cursor to read on from."""

@@ -13,9 +13,9 @@ import msgspec
 
 from indelible.content import encode
 from indelible.feed.cursor import Cursors
-from indelible.feed.metrics import FeedMetrics
 from indelible.feed.timeline import TimelineStep, build_timeline
 from indelible.machine.events import ChatSnapshot, LiveReply, Position, ShownQueued
+from indelible.metrics import Metrics
 from indelible.store.protocol import ChatStore
 from indelible.store.queries.chat_view import ChatView
 from indelible.store.queries.history import Page
@@ -24,7 +24,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Loader:
-    def __init__(self, chat_id: str, store: ChatStore, *, metrics: FeedMetrics | None, snapshot_messages: int) -> None:
+    def __init__(self, chat_id: str, store: ChatStore, *, metrics: Metrics, snapshot_messages: int) -> None:
         self.chat_id = chat_id
         self.cursors = Cursors(chat_id)
         self._store = store
@@ -36,8 +36,7 @@ class Loader:
         changes = await self._store.changes(self.chat_id, position)
         if changes.missing:
             _log.error("the logs of %s lack %d entries after %s", self.chat_id, changes.missing, position)
-            if self._metrics is not None:
-                self._metrics.gaps_found(changes.missing)
+            self._metrics.gaps_found(changes.missing)
         return build_timeline(self.cursors, position, changes), changes.complete
 
     async def load_snapshot(self) -> tuple[ChatSnapshot, Position]:

@@ -27,9 +27,9 @@ import msgspec
 from indelible.content import encode
 from indelible.errors import NotFound
 from indelible.feed.channel import Channel
-from indelible.feed.metrics import FeedMetrics
 from indelible.feed.timeline import TimelineStep, covers, follow
 from indelible.machine.events import EndReason, EventBody, EventKind, FeedEvent, Position
+from indelible.metrics import NO_METRICS, Metrics
 
 BUFFER_BYTES: Final = 1024 * 1024
 RESYNC_BYTES: Final = 8 * 1024 * 1024
@@ -44,7 +44,7 @@ class Reader:
         *,
         buffer_bytes: int = BUFFER_BYTES,
         resync_bytes: int = RESYNC_BYTES,
-        metrics: FeedMetrics | None = None,
+        metrics: Metrics = NO_METRICS,
     ) -> None:
         self.position: Position | None = None
         self._watch = channel
@@ -125,8 +125,7 @@ class Reader:
             self._missed_bytes = None
             self._drop_all()
             self._is_lagging = True
-            if self._metrics is not None:
-                self._metrics.reader_resynced()
+            self._metrics.reader_resynced()
 
     def _drop_all(self) -> None:
         self._steps.clear()

@@ -82,9 +82,8 @@ class Context:
             messages = _given("prepare_messages", await self._hooks.call_cancellable(setup.prepare_messages, messages))
         prompt = build_prompt(messages, provider=model.provider, model=model.name, prefix=self._may_prefix())
         prompt = mark_cache(prompt, provider=model.provider)
-        if setup.metrics is not None:
-            size_bytes = len(encode(prompt))
-            setup.metrics.prompt_sent(model.provider, model.name, size_bytes=size_bytes, messages=len(prompt))
+        size_bytes = len(encode(prompt))
+        setup.metrics.prompt_sent(model.provider, model.name, size_bytes=size_bytes, messages=len(prompt))
         return prompt
 
     def _choose_options(self) -> CallOptions:
@@ -118,8 +117,7 @@ class Context:
             _log.warning("the conversation could not be summarised: %s", failure)
             summary = None
         finally:
-            if self._setup.metrics is not None:
-                self._setup.metrics.compacted(result=result)
+            self._setup.metrics.compacted(result=result)
         if summary is None:
             return False
         if self._setup.on_compacted is not None:

@@ -21,10 +21,10 @@ from indelible.concurrency.scope import CancelScope
 from indelible.content import Message, Part, ToolSpec
 from indelible.ids import new_id
 from indelible.loop.attempt import publish_to_nobody
-from indelible.loop.metrics import LoopMetrics
 from indelible.loop.result import FinishedStep, TurnResult
 from indelible.loop.setup import TurnSetup
 from indelible.loop.turn import Turn
+from indelible.metrics import NO_METRICS, Metrics
 from indelible.models.protocol import CallOptions, Model
 from indelible.models.retry import RetryEvent, RetryPolicy
 from indelible.tools.run import ToolLimits
@@ -65,7 +65,7 @@ async def run(
     tool_limits: ToolLimits | None = None,
     clock: Clock | None = None,
     chance: Callable[[], float] = random.random,
-    metrics: LoopMetrics | None = None,
+    metrics: Metrics = NO_METRICS,
     turn_id: str | None = None,
     first_step: int = 1,
     adopt: Sequence[Part] | None = None,

@@ -10,7 +10,7 @@ import msgspec
 from indelible.clock import Clock
 from indelible.content import Message, Part
 from indelible.loop.attempt import Publish
-from indelible.loop.metrics import LoopMetrics
+from indelible.metrics import Metrics
 from indelible.models.protocol import CallOptions, Model
 from indelible.models.retry import RetryPolicy
 from indelible.tools.run import ToolLimits
@@ -49,7 +49,7 @@ class TurnSetup(msgspec.Struct, frozen=True, kw_only=True):
     tool_limits: ToolLimits
     clock: Clock
     chance: Callable[[], float]
-    metrics: LoopMetrics | None
+    metrics: Metrics
     turn_id: str
     first_step: int
     adopt: Sequence[Part] | None

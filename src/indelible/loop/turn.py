@@ -107,8 +107,7 @@ class Turn:
         reason = step.decide_end(last_allowed=self._completed >= setup.max_steps)
         record = step.record("length" if reason == "length" else None)
         record = replace(record, last=reason not in (None, "client_tools"), awaiting=step.awaiting)
-        if setup.metrics is not None:
-            setup.metrics.step_ended(setup.model.provider, setup.model.name)
+        setup.metrics.step_ended(setup.model.provider, setup.model.name)
         await self._saver.save(step, record)
         self._context.used_tokens = record.usage.total_tokens
         self._scope.check()
@@ -162,9 +161,9 @@ class Turn:
         )
         await attempt.run()
         self._check_filter(step)
-        if setup.metrics is not None and attempt.first_part_s is not None:
-            setup.metrics.first_part_came(model.provider, model.name, seconds=attempt.first_part_s)
-            setup.metrics.parts_came(model.provider, model.name, waits_s=attempt.waits_s)
+        if attempt.first_part_s is not None:
+            setup.metrics.first_part_received(model.provider, model.name, seconds=attempt.first_part_s)
+            setup.metrics.parts_received(model.provider, model.name, waits_s=attempt.waits_s)
 
     async def _retry(self, step: Step, failure: ModelFailed) -> None:
         """Make ready for the next attempt, tell of it, and wait for its time; or raise the failure."""
@@ -188,10 +187,9 @@ class Turn:
         if setup.keep_failed and has_visible(record.blocks):
             self._thinking_state = step.thinking_state
             await self._saver.save(step, replace(record, last=False))
-        if setup.metrics is not None:
-            setup.metrics.stream_retried(
-                setup.model.provider, setup.model.name, kind=failure.kind, chain_broken=failure.chain_broken
-            )
+        setup.metrics.stream_retried(
+            setup.model.provider, setup.model.name, kind=failure.kind, chain_broken=failure.chain_broken
+        )
         if setup.on_retry is not None:
             event = announce_retry(failure, attempt=self._failures, delay_s=delay_s, now=setup.clock.now())
             await self._hooks.call_shielded(setup.on_retry, event)
@@ -243,10 +241,9 @@ class Turn:
 
     async def _answer(self, step: Step, answer: RejectCall) -> None:
         call = answer.call
-        if self._setup.metrics is not None:
-            name = self._setup.toolset.label(call.name)
-            size_bytes = len(answer.text.encode())
-            self._setup.metrics.tool_ran(name, seconds=0.0, size_bytes=size_bytes, truncated=False, is_error=True)
+        name = self._setup.toolset.label(call.name)
+        size_bytes = len(answer.text.encode())
+        self._setup.metrics.tool_ran(name, seconds=0.0, size_bytes=size_bytes, truncated=False, is_error=True)
         await self._publish(step, ToolResult(call_id=call.id, name=call.name, output=answer.text, is_error=True))
 
     async def _publish(self, step: Step, part: Part) -> None:

@@ -1,9 +1,11 @@
-"""How many more deaths the running turns can bear.
+"""How many more kills the running turns can survive.
 
-A turn that outlives ten crashes, or three in a row in which it said nothing, is given up on purpose: whatever kills its
-workers may well be the turn itself (machine/decide.py). A proof must not run into that, so it asks before it kills. The
-database knows what each open turn has been through, save one thing: a turn whose holder has not been heard of since
-the last death may be owed a takeover. It is never owed more than one, because nobody can lose what nobody has taken.
+A turn that survives ten crashes, or three in a row without writing anything, is failed on purpose: the turn itself may
+be what kills its workers (machine/decide.py). A proof must not run into that, so it asks before it kills. The database
+knows the takeovers of each open turn, except one: a turn whose holder has sent no heartbeat since the last kill may be
+about to be taken over. That is never more than one, because a chat without a holder cannot be lost again.
+
+Must stay true (tests/prove/test_budget.py).
 """
 
 from __future__ import annotations
@@ -34,12 +36,12 @@ class Budget:
 
     async def can_bear(self, deaths: int) -> bool:
         """Whether every open turn would survive so many more, and whether there is one."""
-        said = select(func.count()).select_from(journal).join(attempts, attempts.c.id == journal.c.attempt_id)
-        rows = said.where(attempts.c.turn_id == turns.c.id).scalar_subquery()
-        heard_of = select(workers.c.id)
+        written = select(func.count()).select_from(journal).join(attempts, attempts.c.id == journal.c.attempt_id)
+        rows = written.where(attempts.c.turn_id == turns.c.id).scalar_subquery()
+        alive = select(workers.c.id)
         if self._last_death_at is not None:
-            heard_of = heard_of.where(workers.c.heartbeat_at > self._last_death_at)
-        is_owed = chats.c.holder.is_not(None) & chats.c.holder.not_in(heard_of)
+            alive = alive.where(workers.c.heartbeat_at > self._last_death_at)
+        is_owed = chats.c.holder.is_not(None) & chats.c.holder.not_in(alive)
         columns = (
             turns.c.takeovers,
             turns.c.stalled_takeovers,

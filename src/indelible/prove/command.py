@@ -1,4 +1,7 @@
-"""What `indelible prove` does with a terminal: a bar while it kills, then the report. Gives the exit status."""
+"""`indelible prove` on a terminal: a progress bar while it kills, then the report. Returns the exit status.
+
+The proof is run.py; the words of the report are report.py.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ from indelible.prove.report import Report, print_report
 from indelible.prove.run import Plan, prove, prove_server
 
 
-def prove_and_tell(plan: Plan) -> int:
-    """Start servers, kill them, and say what came of it."""
+def prove_and_report(plan: Plan) -> int:
+    """Start servers, kill them, and print the report."""
     with _make_progress() as progress:
-        bar = progress.add_task("Taking servers away", total=plan.kills)
+        bar = progress.add_task("Killing servers", total=plan.kills)
 
         def show(kills: int) -> None:
             progress.update(bar, completed=kills)
@@ -22,15 +25,15 @@ def prove_and_tell(plan: Plan) -> int:
                 progress.update(bar, description="Waiting for the last replies")
 
         report = asyncio.run(prove(plan, on_kill=show))
-    return _tell(report)
+    return _print(report)
 
 
-def prove_server_and_tell(url: str, *, seed: int, chats: int, seconds: float, token: str | None) -> int:
-    """Use a server that somebody else runs, and say what came of it."""
+def prove_server_and_report(url: str, *, seed: int, chats: int, seconds: float, token: str | None) -> int:
+    """Use a server that is already running, and print the report."""
     with _make_progress() as progress:
         progress.add_task(f"Using {url}", total=None)
         report = asyncio.run(prove_server(url, seed=seed, chats=chats, seconds=seconds, token=token))
-    return _tell(report)
+    return _print(report)
 
 
 def _make_progress() -> Progress:
@@ -39,6 +42,6 @@ def _make_progress() -> Progress:
     return Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
 
 
-def _tell(report: Report) -> int:
+def _print(report: Report) -> int:
     print_report(report, Console())
     return 0 if report.is_proof else 1

@@ -4,8 +4,8 @@ It is forked from a process that has imported everything (multiprocessing's `for
 times as long as everything else that a restart does. Apart from that it is what `indelible serve` is: the same
 application, the same loop, the same signals; and its model is elsewhere, behind HTTP (provider.py).
 
-Its line to whoever started it carries one word back, that it is ready or why not, and then the crash_points at which it
-shall die (crash_points.py). It never outlives whoever started it: when the line breaks, it dies.
+A pipe connects it to its parent: it reports that it is ready, or why not, and then receives the points at which to
+die (crash_points.py). It never outlives its parent: when the pipe breaks, it dies.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
@@ -24,13 +25,16 @@ import msgspec
 
 from indelible.errors import IndelibleError
 from indelible.prove.crash_points import CrashPoint, CrashPoints, install
-from indelible.prove.sabotage import Sabotage, commit
 from indelible.prove.tools import make_tools
 from indelible.server.app import Server
 from indelible.server.process import serve
 from indelible.settings import ENV_PREFIX, load_settings
 
 _PROXY_SUFFIX: Final = "_PROXY"
+
+
+def _do_nothing() -> None:
+    pass
 
 
 class Arming(msgspec.Struct, frozen=True):
@@ -41,14 +45,18 @@ class Arming(msgspec.Struct, frozen=True):
 
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server is started with. `directory` is where its log and the notebook of its tools are."""
+    """What a server is started with. `directory` is where its log and the notebook of its tools are.
+
+    `prepare` is called in the new process before it serves. The tests break a promise there, to check that a proof
+    notices (tests/prove/sabotage.py); the process is forked afresh, so it must be a function of a module.
+    """
 
     database: str
     directory: Path
     port: int = 0
     settings: dict[str, Any] = {}
     arming: Arming | None = None
-    sabotage: Sabotage | None = None
+    prepare: Callable[[], None] = _do_nothing
 
     @property
     def notebook(self) -> Path:
@@ -70,15 +78,14 @@ class Unable(msgspec.Struct, frozen=True):
 
 
 def run_server(orders: Orders, line: Connection) -> None:
-    """Serve until a signal, or whoever started it, ends it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started it
+    """Serve until a signal or the parent ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     signal.signal(signal.SIGTERM, _leave)
-    _forget_surroundings(orders.directory)
+    _isolate(orders.directory)
     logging.basicConfig(filename=orders.log, force=True, format="%(asctime)s %(process)d %(levelname)s %(message)s")
     crash_points = CrashPoints()
     install(crash_points)
-    if orders.sabotage is not None:
-        commit(orders.sabotage)
+    orders.prepare()
     if orders.arming is not None:
         crash_points.arm(orders.arming.point, orders.arming.count)
     threading.Thread(target=_follow, args=(line, crash_points), daemon=True).start()
@@ -93,8 +100,8 @@ def run_server(orders: Orders, line: Connection) -> None:
         sys.exit(1)
 
 
-def _forget_surroundings(directory: Path) -> None:
-    """The settings are those that were given and the defaults, and nothing stands between here and the provider."""
+def _isolate(directory: Path) -> None:
+    """Use the given settings and the defaults only, and no proxy to the provider."""
     os.chdir(directory)
     for name in list(os.environ):
         if name.upper().startswith(ENV_PREFIX) or name.upper().endswith(_PROXY_SUFFIX):

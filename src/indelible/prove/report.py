@@ -1,4 +1,8 @@
-"""What a proof came to, and how it is told: a short table, a verdict, and for a failure how to see it again."""
+"""The result of a proof and how it is printed: a short table, a verdict, and for a failure how to repeat it.
+
+Must stay true (tests/prove/test_prove_command.py): a verdict starts with PASSED or FAILED; a failure names the seed,
+the chats, and where the evidence is.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +20,24 @@ from indelible.prove.checker import Evidence, Fault
 _FAULTS_SHOWN: Final = 10
 _WAYS: Final = {
     "sigkill": "kill -9 at a random instant",
-    "sigterm": "told to leave (SIGTERM)",
-    "sigstop": "put to sleep and woken (SIGSTOP, SIGCONT)",
+    "sigterm": "graceful shutdown (SIGTERM)",
+    "sigstop": "paused and resumed (SIGSTOP, SIGCONT)",
     "at_start": "kill -9 while starting",
-    "during_takeover": "kill -9 while taking chats over",
-    "before_flush": "kill -9 before a commit of what was said",
-    "after_flush": "kill -9 after such a commit, before anybody was told",
-    "before_notify": "kill -9 after a command's commit, before its hint",
-    "before_effect": "kill -9 in a tool, before it did anything",
-    "after_effect": "kill -9 in a tool, after it had done its work",
-    "during_stop": "kill -9 while a reply was being stopped",
+    "during_takeover": "kill -9 during a takeover",
+    "before_flush": "kill -9 before a journal commit",
+    "after_flush": "kill -9 after a journal commit, before it was published",
+    "before_notify": "kill -9 after a command's commit, before its notification",
+    "before_effect": "kill -9 in a tool, before its effect",
+    "after_effect": "kill -9 in a tool, after its effect",
+    "during_stop": "kill -9 while a reply was stopping",
 }
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What was counted, and what went wrong. After a failure the database stays, and so does the directory `kept`.
+    """What was counted, and what went wrong. After a failure the database and the directory `kept` stay.
 
-    `knew_replies`: whether each reply was held against the one that had to come. `model_calls` are counted by wire;
-    `cut_calls` are those of them whose connection was cut before the reply had ended.
+    `knew_replies`: whether each reply was compared with the expected one. `model_calls` are counted by API;
+    `cut_calls` are those whose connection broke before the reply had ended.
     """
 
     seed: int
@@ -72,11 +76,11 @@ def print_report(report: Report, console: Console) -> None:
         f"{sum(report.replies.values()):,}", f"replies ({_list_counts(report.replies)}), {report.words:,} words"
     )
     if report.model_calls:
-        told = f"model calls ({_list_counts(report.model_calls)}), {report.cut_calls:,} cut off"
-        table.add_row(f"{sum(report.model_calls.values()):,}", told)
+        counted = f"model calls ({_list_counts(report.model_calls)}), {report.cut_calls:,} interrupted"
+        table.add_row(f"{sum(report.model_calls.values()):,}", counted)
     if report.tool_runs:
-        table.add_row(f"{report.tool_runs:,}", "runs of tools")
-    table.add_row(f"{report.seconds:.0f} s", f"in all, with seed {report.seed}")
+        table.add_row(f"{report.tool_runs:,}", "tool runs")
+    table.add_row(f"{report.seconds:.0f} s", f"total, seed {report.seed}")
     console.print(table)
     console.print()
     console.print(describe_verdict(report), soft_wrap=True, highlight=False, markup=False)
@@ -89,21 +93,20 @@ def _list_counts(counts: Mapping[str, int]) -> str:
 def describe_verdict(report: Report) -> str:
     if report.is_proof:
         deaths = sum(report.kills.values())
-        times = "Nothing was killed" if deaths == 0 else "Once the server was taken away"
-        times = f"{deaths} times a server was taken away" if deaths > 1 else times
-        replies = "is whole, or was stopped by its user" if report.knew_replies else "came to its end"
+        kills = f"{deaths} kill{'' if deaths == 1 else 's'}, nothing lost" if deaths else "nothing lost"
+        replies = "is complete or was stopped by its user" if report.knew_replies else "ended"
         tools = "no tool ran twice that must not; " if report.tool_runs else ""
         return (
-            f"PROVED. {times}. Every word that a reader saw is stored, once and in order; every message that was "
-            f"accepted was answered; every reply {replies}; {tools}nothing is left running."
+            f"PASSED: {kills}. Every word that a reader saw is stored, once and in order; every accepted message was "
+            f"answered; every reply {replies}; {tools}nothing is still running."
         )
     shown = [_describe_fault(fault) for fault in report.faults[:_FAULTS_SHOWN]]
     if len(report.faults) > _FAULTS_SHOWN:
         shown.append(f"  … and {len(report.faults) - _FAULTS_SHOWN} more")
-    count = "A promise was" if len(report.faults) == 1 else f"{len(report.faults)} times a promise was"
-    lines = [f"FAILED. {count} broken. Seed {report.seed}.", *shown]
+    count = "1 promise" if len(report.faults) == 1 else f"{len(report.faults)} promises"
+    lines = [f"FAILED: {count} broken. Seed {report.seed}.", *shown]
     if report.kept is not None:
-        lines.append(f"Left for you to look at: the database {report.database}, and the servers' log in {report.kept}")
+        lines.append(f"Kept for inspection: the database {report.database} and the server log in {report.kept}")
     return "\n".join(lines)
 
 

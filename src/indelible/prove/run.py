@@ -35,7 +35,6 @@ from indelible.prove.population import Population, gather_population
 from indelible.prove.process import Orders
 from indelible.prove.provider import ProofProvider
 from indelible.prove.report import Report, count_replies
-from indelible.prove.sabotage import Sabotage
 from indelible.prove.script import find_reply
 from indelible.prove.servers import run_servers
 from indelible.prove.tools import SAFE_TOOLS, read_notebook
@@ -63,7 +62,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
     short_leases: bool = False
     ways: tuple[Way, ...] = WAYS
-    sabotage: Sabotage | None = None
+    prepare: Callable[[], None] | None = None
     retry_for_s: float = 20.0
 
     @property
@@ -97,7 +96,9 @@ async def prove(plan: Plan, *, on_kill: Callable[[int], None] = lambda _: None) 
 
 def _write_orders(plan: Plan, directory: Path) -> Orders:
     url = parse_address(plan.database or directory / "chats.db")
-    orders = Orders(database=str(plan.database), directory=directory, settings=plan.settings, sabotage=plan.sabotage)
+    orders = Orders(database=str(plan.database), directory=directory, settings=plan.settings)
+    if plan.prepare is not None:
+        orders = replace(orders, prepare=plan.prepare)
     if is_sqlite(url):
         return replace(orders, database=str(get_sqlite_path(url).resolve()))
     # Both servers shall have something to do, whoever comes first.

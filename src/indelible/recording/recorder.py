@@ -18,10 +18,11 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from indelible.clock import Clock
 from indelible.ids import new_id
+from indelible.metrics import NO_METRICS, Metrics
 from indelible.recording.exchange_log import ExchangeRecord
 from indelible.recording.run import RecordedRun, Told
 from indelible.recording.storage.protocol import AttemptRecord, Record, RecordStore, RunRecord, StepRecord
@@ -47,11 +48,6 @@ class _Waiting(NamedTuple):
     size_bytes: int
 
 
-class DebugMetrics(Protocol):
-    def exchange_dropped(self) -> None:
-        """An exchange could not be recorded. The exchange itself is not concerned."""
-
-
 class DebugRecorder:
     """One per process: `run` writes, until it is cancelled."""
 
@@ -63,7 +59,7 @@ class DebugRecorder:
         kept_s: float,
         lease_timeout_s: float,
         clock: Clock,
-        metrics: DebugMetrics | None = None,
+        metrics: Metrics = NO_METRICS,
     ) -> None:
         self.clock = clock
         self.held_bytes = 0
@@ -146,8 +142,7 @@ class DebugRecorder:
 
     def count_dropped(self) -> None:
         try:
-            if self._metrics is not None:
-                self._metrics.exchange_dropped()
+            self._metrics.exchange_dropped()
         except Exception as bug:
             _log.warning("A dropped exchange could not be counted: %s.", type(bug).__name__)
 

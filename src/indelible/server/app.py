@@ -18,11 +18,11 @@ from starlette.types import ASGIApp
 
 from indelible.app.compose import open_app
 from indelible.clock import Clock, SystemClock
-from indelible.metrics import Metrics
 from indelible.models.protocol import Model
 from indelible.server.access import AccessMiddleware
 from indelible.server.dependencies import ServerState
 from indelible.server.problem_details import MEDIA_TYPE, PROBLEM_SCHEMA, add_problem_handlers
+from indelible.server.prometheus import PrometheusMetrics
 from indelible.server.routes import chats, debug, feed, health, messages, queue, turns
 from indelible.server.sse import DEFAULT_PACE, Pace
 from indelible.settings import Settings
@@ -109,7 +109,7 @@ class Server:
 
     @asynccontextmanager
     async def _live(self, application: FastAPI) -> AsyncIterator[None]:
-        metrics = Metrics()
+        metrics = PrometheusMetrics()
         try:
             async with open_app(
                 settings=self.settings,

@@ -19,7 +19,7 @@ from indelible.content import encode
 from indelible.errors import NotFound
 from indelible.feed import Cursors
 from indelible.machine.events import Position
-from indelible.metrics import Metrics
+from indelible.server.prometheus import PrometheusMetrics
 from indelible.server.sse import Pace
 from indelible.settings import Settings
 from indelible.store.commands.idempotency import Request as KeyedRequest
@@ -36,7 +36,7 @@ class ServerState:
 
     app: App
     settings: Settings
-    metrics: Metrics
+    metrics: PrometheusMetrics
     pace: Pace
     is_ready: bool = False
 

@@ -1,19 +1,20 @@
-"""The server as a process: listening, telling that it is ready, and leaving when it is told to.
+"""The server and the worker as processes: listening, reporting readiness, and a graceful shutdown.
 
-On SIGTERM or SIGINT it stops listening and says that it is not ready any more, tells every reader `end` so that they
-reconnect elsewhere, lets running requests come to their end, and then hands its chats over (worker). Listening ends
-first: a reader that was told to leave must not come back to the same door. A second SIGINT does not wait.
+On SIGTERM or SIGINT the server stops listening and fails its readiness check, sends every reader `end` so that they
+reconnect elsewhere, lets running requests finish, and then hands off its chats (worker). Listening ends first: a
+reader that was sent away must not come back to the same process. A second SIGINT does not wait.
 
-A peer that takes nothing of what it is sent is cut off by the kernel (TCP_USER_TIMEOUT, where there is one): closing a
-socket waits for what was written to it, and that peer would make it wait for ever.
+The kernel cuts off a peer that reads nothing (TCP_USER_TIMEOUT, where it exists): closing a socket waits for what was
+written to it, and such a peer would make it wait for ever.
 
-Must stay true (tests/server/test_shutdown.py): a process that was told to leave ends with status 0, whatever is
-connected to it; an application that has failed does not go on listening.
+Must stay true (tests/server/test_shutdown.py): a process that gets SIGTERM exits with status 0, whatever is connected
+to it; an application that has failed does not keep listening.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -34,23 +35,29 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class NeedsToken(IndelibleError):
-    """The address is open to other machines, and there is no token."""
+    """The address is reachable from other machines, and there is no token."""
 
 
 class CannotListen(IndelibleError):
-    """Somebody else has the port, or the address is not this machine's."""
+    """The port is in use, or the address is not this machine's."""
 
-    def __init__(self, host: str, port: int) -> None:
-        super().__init__(f"{host}:{port} cannot be listened on. Is it in use? Choose another --port, or 0 for any.")
+    def __init__(self, host: str, port: int, error: OSError) -> None:
+        if error.errno == errno.EADDRINUSE:
+            why = "the address is already in use. Choose another --port, or 0"
+        elif error.errno == errno.EACCES:
+            why = "permission denied. Choose a --port above 1023"
+        else:
+            why = f"{error.strerror or error}. Choose another --host"
+        super().__init__(f"Can't listen on {host}:{port}: {why}.")
 
 
 class Process(uvicorn.Server):
-    """Serves an application until it is told to `leave`. `on_ready` is told the URL."""
+    """Serves an application until `shut_down`. Calls `on_ready` with the URL."""
 
     def __init__(self, server: Server, *, on_ready: Callable[[str], None]) -> None:
         config = uvicorn.Config(
             server.application,
-            log_level="critical",  # what goes wrong is told by us, in one line or in our own log
+            log_level="critical",  # what goes wrong is reported by us, in one line or in our own log
             access_log=False,
             lifespan="on",
             timeout_graceful_shutdown=GRACE_S,
@@ -65,7 +72,7 @@ class Process(uvicorn.Server):
         settings = self._server.settings
         if not settings.token and not is_loopback(settings.host):
             raise NeedsToken(
-                f"{settings.host} can be reached by others. Set a token (INDELIBLE_TOKEN), or serve on 127.0.0.1."
+                f"{settings.host} is reachable from other machines. Set INDELIBLE_TOKEN first, or serve on 127.0.0.1."
             )
         listener = _bind(settings.host, settings.port, stuck_after_s=self._server.pace.stuck_after_s)
         with closing(listener):
@@ -87,46 +94,46 @@ class Process(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """As signals of the event loop, which may touch what it runs; and no signal is sent on when all is done."""
+        """Handle signals in the event loop, and do not raise them again at the end."""
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
-            loop.add_signal_handler(number, self._take_signal, number)
+            loop.add_signal_handler(number, self._receive_signal, number)
         try:
             yield
         finally:
             for number in _SIGNALS:
                 loop.remove_signal_handler(number)
 
-    def leave(self) -> None:
-        """Come to an end in good order."""
+    def shut_down(self) -> None:
+        """End gracefully."""
         for listening in self.servers:
             listening.close()
         self._server.begin_to_leave()
         self.should_exit = True
 
-    def _take_signal(self, number: signal.Signals) -> None:
+    def _receive_signal(self, number: signal.Signals) -> None:
         if number is signal.SIGINT and self.should_exit:
             self.force_exit = True
         elif self.started:
-            self.leave()
+            self.shut_down()
         else:
             self.should_exit = True
 
 
 def serve(server: Server, *, on_ready: Callable[[str], None]) -> None:
-    """Serve until a signal ends it. `on_ready` is told the URL. Raises what kept it from starting."""
+    """Serve until a signal ends it. Calls `on_ready` with the URL. Raises what kept it from starting."""
     Process(server, on_ready=on_ready).run()
 
 
-async def work_until_told(settings: Settings, *, tools: Sequence[AnyTool], on_ready: Callable[[], None]) -> None:
-    """A worker as a process: it answers chats until it gets a signal, and then hands them over."""
-    told = asyncio.Event()
+async def run_worker(settings: Settings, *, tools: Sequence[AnyTool], on_ready: Callable[[], None]) -> None:
+    """A worker as a process: it runs until a signal, and then hands off its chats."""
+    stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, stopped.set)
     async with open_app(settings=settings, tools=tools):
         on_ready()
-        await told.wait()
+        await stopped.wait()
 
 
 def _bind(host: str, port: int, *, stuck_after_s: float) -> socket.socket:
@@ -134,7 +141,7 @@ def _bind(host: str, port: int, *, stuck_after_s: float) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise CannotListen(host, port) from error
+        raise CannotListen(host, port, error) from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # every connection inherits it
@@ -142,7 +149,7 @@ def _bind(host: str, port: int, *, stuck_after_s: float) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         listener.close()
-        raise CannotListen(host, port) from error
+        raise CannotListen(host, port, error) from error
     return listener
 
 

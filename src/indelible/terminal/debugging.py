@@ -2,9 +2,9 @@
 
 Everything here is drawn from values (`draw_…`) and printed by two commands. A run may be long, so its exchanges are
 loaded one by one while they are printed: a branch of the tree knows from the run what comes after it, and is printed
-before that is there. Whoever reads slowly keeps nobody waiting, for between two exchanges nothing is held.
+before that is there. A slow reader delays nobody: between two exchanges nothing is held open.
 
-Whatever a provider or a user said is foreign text: it is disarmed (markdown.py) and never read as markup. The JSON that
+Text from a provider or a user is foreign: it is disarmed (markdown.py) and never read as markup. The JSON that
 is printed for other programs is plain ASCII, so that nothing in it can move a cursor, and is otherwise the record
 letter by letter.
 
@@ -66,7 +66,7 @@ def print_records(
             elif runs:
                 _print(draw_runs(title, runs))
             else:
-                _print(_say(f"Nothing was recorded of {title}. The setting 'debug' is '{settings.debug}'."))
+                _print(_plain(f"Nothing was recorded of {title}. The setting 'debug' is '{settings.debug}'."))
 
     asyncio.run(show())
 
@@ -81,10 +81,10 @@ async def show_run(records: RecordStore, run: RunTree, *, full: bool, as_json: b
 
 
 def print_replay(settings: Settings, target: str, *, place: str | None, save_to: Path | None) -> None:
-    """Hear an answer again: one of a run, or one that was saved in a file."""
+    """Replay a response: one of a run, or one that was saved in a file."""
     if Path(target).is_file():
         if place is not None:
-            raise Invalid("A file holds one exchange: it goes without --attempt.")
+            raise Invalid("A file holds a single exchange; drop --attempt.")
         title, recording = target, Recording.load(Path(target))
     else:
         title, recording = asyncio.run(_find_recording(settings, target, place))
@@ -92,7 +92,7 @@ def print_replay(settings: Settings, target: str, *, place: str | None, save_to:
         recording.save(save_to)
     _print(draw_replay(title, recording, asyncio.run(replay(recording))))
     if save_to is not None:
-        _print(_say(f"Saved as {save_to}."))
+        _print(_plain(f"Saved as {save_to}."))
 
 
 async def _find_recording(settings: Settings, run_id: str, place: str | None) -> tuple[str, Recording]:
@@ -102,7 +102,7 @@ async def _find_recording(settings: Settings, run_id: str, place: str | None) ->
         line = choose_attempt(run, place)
         recording = make_recording(await load_exchange(app.records, line), model=run.model)
     if recording is None:
-        raise NotFound(f"ExchangeRecord {line.step}.{line.number} has no answer that could be replayed.")
+        raise NotFound(f"Attempt {line.step}.{line.number} has no response to replay.")
     return f"{run.id}, attempt {line.step}.{line.number}", recording
 
 
@@ -151,7 +151,7 @@ async def load_runs(app: App, chat_name: str | None, *, limit: int) -> tuple[str
 async def find_run(app: App, run_id: str) -> RunTree:
     run = await app.records.find_tree(app.owner_id, run_id)
     if run is None:
-        raise NotFound(f"There is no run '{run_id}'. 'indelible debug' lists those of a chat.")
+        raise NotFound(f"Run '{run_id}' not found. List the runs of a chat with: indelible debug")
     return run
 
 
@@ -164,7 +164,7 @@ def choose_attempt(run: RunTree, place: str | None) -> AttemptSummary:
         return attempts[-1]
     by_place = {f"{attempt.step}.{attempt.number}": attempt for attempt in attempts}
     if place not in by_place:
-        raise NotFound(f"There is no attempt {place} in {run.id}. There are: {', '.join(by_place)}.")
+        raise NotFound(f"Attempt {place} not found in {run.id}. Available: {', '.join(by_place)}.")
     return by_place[place]
 
 
@@ -213,7 +213,7 @@ def draw_runs(title: str, runs: Sequence[RunTree]) -> RenderableType:
         for run in runs
         for branch, is_last in _list_branches(run, is_last=[run is runs[-1]])
     ]
-    return Group(_say(title), *branches)
+    return Group(_plain(title), *branches)
 
 
 async def draw_run(records: RecordStore, run: RunTree, *, full: bool) -> AsyncIterator[RenderableType]:
@@ -254,10 +254,10 @@ def _head_run(run: RunTree) -> StyledText:
 
 
 def _head_attempt(attempt: AttemptSummary) -> StyledText:
-    answer = "no answer" if attempt.status_code is None else f"HTTP {attempt.status_code}"
+    answer = "no response" if attempt.status_code is None else f"HTTP {attempt.status_code}"
     lasted = _last(attempt.started_at, attempt.ended_at)
     if attempt.head_at is not None:
-        lasted += f" (answered after {_last(attempt.started_at, attempt.head_at)})"
+        lasted += f" (first byte after {_last(attempt.started_at, attempt.head_at)})"
     sizes = f"kept: {_size(attempt.request_bytes)} sent, {_size(attempt.response_bytes)} received"
     facts = (answer, f"{attempt.method} {attempt.url}", lasted, sizes)
     return _line(f"attempt {attempt.step}.{attempt.number}", attempt.status, *facts, error=attempt.error)
@@ -309,7 +309,7 @@ def _shorten(text: str) -> str:
     return text if missing <= 0 else f"{text[:_SHORT_BODY_CHARS]}\n[… {missing:,} more characters: --full shows them …]"
 
 
-def _say(text: str) -> StyledText:
+def _plain(text: str) -> StyledText:
     return StyledText(_tidy(text))
 
 
@@ -336,16 +336,16 @@ def draw_replay(title: str, recording: Recording, replayed: Replayed) -> Rendera
 def _draw_block(block: Block) -> StyledText:
     match block:
         case Text():
-            kind, said = "text", block.text
+            kind, text = "text", block.text
         case Reasoning():
-            kind, said = "thinking", block.text
+            kind, text = "thinking", block.text
         case ToolCall():
-            kind, said = "call", f"{block.name} {block.arguments}"
+            kind, text = "call", f"{block.name} {block.arguments}"
         case ToolResult():
-            kind, said = "result", f"{block.name} {block.output}"
+            kind, text = "result", f"{block.name} {block.output}"
         case _:
-            kind, said = "block", json.dumps(msgspec.to_builtins(block), ensure_ascii=False)
-    return StyledText.assemble((f"{kind}  ", "bold"), disarm(said))
+            kind, text = "block", json.dumps(msgspec.to_builtins(block), ensure_ascii=False)
+    return StyledText.assemble((f"{kind}  ", "bold"), disarm(text))
 
 
 def _count_tokens(replayed: Replayed) -> str:

@@ -1,4 +1,7 @@
-"""The user's chats as lines of text, the last changed first: for `indelible chats` and for `/list`."""
+"""The user's chats as lines of text, most recently updated first: for `indelible chats` and for `/list`.
+
+Must stay true (tests/terminal/test_listing.py): a chat is found by its id or by its number in the list.
+"""
 
 from __future__ import annotations
 
@@ -12,28 +15,28 @@ from indelible.store.queries.listing import ChatSummary
 from indelible.terminal.markdown import disarm
 
 LISTED: Final = 20
-_NO_CHATS: Final = "There are no chats yet. 'indelible chat' begins one."
+_NO_CHATS: Final = "There are no chats yet. Start one with: indelible chat"
 
 
 async def list_chats(app: App, *, limit: int = LISTED) -> list[str]:
-    """One line for each chat: its number, when it was last changed, what it does, its title and its id."""
+    """One line for each chat: number, time of the last update, status, id and title."""
     chats = await app.chats(limit=limit)
     return _describe(chats) or [_NO_CHATS]
 
 
 async def find_chat(app: App, name: str | None) -> Chat:
-    """The chat of this id or of this number in the list; the last changed one, if none is named."""
+    """The chat with this id or this number in the list; by default the most recent one."""
     if name is not None and not name.isdecimal():
         try:
             return await app.chat(name)
         except NotFound:
-            raise NotFound(f"There is no chat '{name}'. 'indelible chats' lists those that there are.") from None
+            raise NotFound(f"Chat '{name}' not found. List chats with: indelible chats") from None
     number = 1 if name is None else int(name)
     chats = await app.chats(limit=max(1, number))
     if not chats:
         raise NotFound(_NO_CHATS)
     if not 1 <= number <= len(chats):
-        raise NotFound(f"There is no chat {number}: the list has {len(chats)}.")
+        raise NotFound(f"Chat {number} not found: the list has {len(chats)}.")
     return await app.chat(chats[number - 1].id)
 
 

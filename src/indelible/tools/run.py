@@ -26,7 +26,7 @@ import contextvars
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -35,6 +35,7 @@ from indelible.concurrency.scope import CancelScope, Cause
 from indelible.concurrency.tasks import GracefulTask, wait_uncancelled
 from indelible.content import Part, ToolCall, ToolProgress, ToolResult, ToolStarted
 from indelible.errors import StoreFailed
+from indelible.metrics import Metrics
 from indelible.tools.output import cut_text, render_output
 from indelible.tools.tool import BadArguments, Ledger, Tool, ToolCallRecord, ToolContext
 from indelible.tools.toolset import RunHere
@@ -53,10 +54,6 @@ class ToolLimits(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.concurrency < 1 or self.timeout_s <= 0 or self.grace_s < 0:
             raise ValueError(f"{self}: at least one tool must run at once, with a time limit above 0 s")
-
-
-class ToolMetrics(Protocol):
-    def tool_ran(self, name: str, *, seconds: float, size_bytes: int, truncated: bool, is_error: bool) -> None: ...
 
 
 class ToolOutcome(NamedTuple):
@@ -80,7 +77,7 @@ class ToolRunner:
         limits: ToolLimits,
         result_limit_bytes: int,
         clock: Clock,
-        metrics: ToolMetrics | None,
+        metrics: Metrics,
     ) -> None:
         self.cut = False
         self._turn_id = turn_id
@@ -241,14 +238,13 @@ class ToolRunner:
 
     def _measure(self, result: ToolResult, seconds: float) -> ToolResult:
         kept = cut_text(result.output, self._result_limit_bytes)
-        if self._metrics is not None:
-            self._metrics.tool_ran(
-                result.name,
-                seconds=seconds,
-                size_bytes=len(kept.text.encode()),
-                truncated=kept.missing_bytes > 0,
-                is_error=result.is_error,
-            )
+        self._metrics.tool_ran(
+            result.name,
+            seconds=seconds,
+            size_bytes=len(kept.text.encode()),
+            truncated=kept.missing_bytes > 0,
+            is_error=result.is_error,
+        )
         return msgspec.structs.replace(result, output=kept.text)
 
 

@@ -118,7 +118,7 @@ class ChatRunner:
                 await writer_.hand_over()
             return False
         except (Lost, NotFound):  # another worker has it, or it was deleted
-            if self._deps.metrics is not None and not writer_.ended:  # we may have let go of it ourselves just now
+            if not writer_.ended:  # we may have let go of it ourselves just now
                 self._deps.metrics.stale_write_refused()
             record.end("interrupted", "The chat was taken by another worker, or deleted.")
             has_ended = writer_.ended
@@ -144,7 +144,7 @@ class ChatRunner:
             writer_.drop()
 
     def _tell_stopped(self) -> None:
-        if self._noticed_s is not None and self._deps.metrics is not None:
+        if self._noticed_s is not None:
             self._deps.metrics.stop_ended(seconds=self._deps.clock.monotonic() - self._noticed_s)
         self._noticed_s = None
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from indelible.clock import Clock
-from indelible.loop.metrics import LoopMetrics
+from indelible.metrics import NO_METRICS, Metrics
 from indelible.models.protocol import Model
 from indelible.settings import Settings
 from indelible.store.database.tables import DebugMode, RunKind, RunStatus
@@ -17,19 +17,6 @@ from indelible.store.journal.writer import Journal
 from indelible.store.protocol import ChatStore
 from indelible.store.queries.open_turn import OpenWork
 from indelible.tools.toolset import AnyTool
-
-
-class WorkerMetrics(LoopMetrics, Protocol):
-    def chat_taken(self, *, after_s: float) -> None:
-        """A chat was taken from a dead worker, this long after it was last heard of."""
-
-    def stop_ended(self, *, seconds: float) -> None:
-        """A stop was carried out, this long after the worker saw it."""
-
-    def stale_write_refused(self) -> None: ...
-
-    def tool_ran_twice(self) -> None:
-        """A call that had begun before was begun again, and its tool is not idempotent. Promised to be never (P5)."""
 
 
 class RunLog(Protocol):
@@ -96,7 +83,7 @@ class WorkerDependencies:
     find_model: Callable[[str | None], Model]
     tools: Sequence[AnyTool] = ()
     client_tools: Sequence[AnyTool] = ()
-    metrics: WorkerMetrics | None = None
+    metrics: Metrics = NO_METRICS
     recorder: Recorder | None = None
     chance: Callable[[], float] = random.random
 

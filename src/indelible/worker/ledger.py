@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from indelible.content import Part, ToolResult, ToolStarted
+from indelible.metrics import NO_METRICS, Metrics
 from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
 from indelible.store.journal.writer import JournalWriter
 from indelible.tools.tool import ToolCallRecord
-from indelible.worker.dependencies import WorkerMetrics
 
 
 class JournalLedger:
     """The ledger of one attempt."""
 
     def __init__(
-        self, writer: JournalWriter, turn_id: str, *, begun: Iterable[Part] = (), metrics: WorkerMetrics | None = None
+        self, writer: JournalWriter, turn_id: str, *, begun: Iterable[Part] = (), metrics: Metrics = NO_METRICS
     ) -> None:
         """`begun`: what an adopted attempt had said already."""
         self._writer = writer
@@ -30,7 +30,7 @@ class JournalLedger:
         self._recorded: set[tuple[type[Part], str]] = set()
 
     async def starting(self, call: ToolCallRecord) -> None:
-        if call.id in self._begun and not call.idempotent and self._metrics is not None:
+        if call.id in self._begun and not call.idempotent:
             self._metrics.tool_ran_twice()
         part = ToolStarted(call.id, call.name)
         self._recorded.add((ToolStarted, call.id))

@@ -121,8 +121,8 @@ class Worker:
             return False
         taken = await store.acquire(self.id, limit=limit, per_user=settings.user_max_chats)
         for outcome in taken:
-            if outcome.vacant_s is not None and self._deps.metrics is not None:
-                self._deps.metrics.chat_taken(after_s=outcome.vacant_s)
+            if outcome.vacant_s is not None:
+                self._deps.metrics.chat_taken_over(after_s=outcome.vacant_s)
             self._start(group, outcome.chat_id, outcome.epoch)
         return len(taken) == limit
 

@@ -69,7 +69,7 @@ def _find_source(database: str | Path) -> Path:
         )
     source = get_sqlite_path(url)
     if not source.is_file():
-        raise DatabaseUnusable(f"There is no database {source}. Name another file.")
+        raise DatabaseUnusable(f"There is no database {source}. Choose another file.")
     return source
 
 
@@ -77,16 +77,18 @@ def _refuse_target(target: Path, source: Path, *, overwrite: bool) -> None:
     if not target.absolute().parent.is_dir():
         raise DatabaseUnusable(f"There is no directory {target.absolute().parent} for the backup. Create it first.")
     if target.is_dir():
-        raise DatabaseUnusable(f"{target} is a directory. Name a file in it.")
+        raise DatabaseUnusable(f"{target} is a directory. Choose a file in it.")
     if target.exists():
         if target.samefile(source):
-            raise DatabaseUnusable(f"{target} is the database itself. Name another file for the backup.")
+            raise DatabaseUnusable(f"{target} is the database itself. Choose another file for the backup.")
         if not overwrite:
-            raise DatabaseUnusable(f"{target} is there already. Name another file, or overwrite it with --force.")
+            raise DatabaseUnusable(f"{target} already exists. Choose another file, or replace it with --force.")
     for companion in _COMPANIONS:
         log = target.with_name(target.name + companion)
         if log.exists():
-            raise DatabaseUnusable(f"{log} lies beside the backup, so a database of that name is in use. Name another.")
+            raise DatabaseUnusable(
+                f"{log} lies beside the backup, so a database of that name is in use. Choose another."
+            )
 
 
 @contextmanager
@@ -105,7 +107,7 @@ def _open_snapshot(source: Path) -> Iterator[sqlite3.Connection]:
         except sqlite3.Error as error:
             raise read_failure(error, str(source)) from error
         if ours is None:
-            raise DatabaseUnusable(f"{source} is not a database of Indelible. Name another file.")
+            raise DatabaseUnusable(f"{source} is not a database of Indelible. Choose another file.")
         yield connection
 
 

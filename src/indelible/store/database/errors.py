@@ -48,7 +48,7 @@ _BUSY: Final[_Known] = (DatabaseUnreachable, "{where} is busy: somebody else kep
 _ALL_IN_USE: Final[_Known] = (DatabaseUnreachable, "Every connection to {where} is in use, and none became free.")
 
 _SQLITE: Final[dict[int, _Known]] = {
-    sqlite3.SQLITE_NOTADB: (DatabaseUnusable, "{where} is not a SQLite database. Name another file."),
+    sqlite3.SQLITE_NOTADB: (DatabaseUnusable, "{where} is not a SQLite database. Choose another file."),
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
     sqlite3.SQLITE_READONLY: (
         DatabaseUnusable,

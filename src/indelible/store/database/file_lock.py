@@ -38,14 +38,12 @@ def exclusive_file_lock(database: str | Path) -> Iterator[None]:
     try:
         handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise DatabaseUnusable(
-            f"{path} cannot be locked: {error.strerror}. Name a file that can be written."
-        ) from error
+        raise DatabaseUnusable(_explain(path, error)) from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise DatabaseUnusable(_say_who(handle, path)) from error
+            raise DatabaseUnusable(_describe_holder(handle, path)) from error
         os.ftruncate(handle, 0)
         os.pwrite(handle, str(os.getpid()).encode(), 0)
         yield
@@ -53,7 +51,13 @@ def exclusive_file_lock(database: str | Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _say_who(handle: int, path: Path) -> str:
+def _explain(path: Path, error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"Can't create {path}: the directory does not exist."
+    return f"Can't create {path}: {error.strerror}. Choose a file that can be written."
+
+
+def _describe_holder(handle: int, path: Path) -> str:
     holder = os.pread(handle, 32, 0).decode(errors="replace").strip()
     who = f" (process {holder})" if holder.isdigit() else ""
     return f"{path} is in use by another server or worker{who}. Stop it first, or use PostgreSQL to run several."

@@ -30,6 +30,7 @@ from msgspec.structs import replace
 from indelible.clock import Clock
 from indelible.content import Part, ReasoningDelta, TextDelta, ToolInputDelta, encode
 from indelible.errors import LeaseLost, Shutdown
+from indelible.metrics import NO_METRICS, Metrics
 from indelible.store.journal.append import Appended, BadRows, JournalRow
 from indelible.store.journal.tool_ledger import RunChange
 
@@ -42,13 +43,6 @@ _LONGEST_BACK_OFF_S: Final = 5.0
 class RowStore(Protocol):
     def append(self, rows: Sequence[JournalRow]) -> Coroutine[Any, Any, Appended]:
         """Write rows of running attempts in one durable transaction; `BadRows` if the data itself is refused."""
-
-
-class JournalMetrics(Protocol):
-    def flushed(self, *, parts: int, seconds: float) -> None: ...
-
-    def parts_lost(self, count: int) -> None:
-        """The database will never take these. Nobody has seen them; the turn fails."""
 
 
 class JournalWriter:
@@ -162,7 +156,7 @@ class Journal:
         interval_s: float = 0.02,
         flush_bytes: int = 64 * 1024,
         limit_bytes: int = 4 * 1024 * 1024,
-        metrics: JournalMetrics | None = None,
+        metrics: Metrics = NO_METRICS,
     ) -> None:
         self._store = store
         self._metrics = metrics
@@ -277,8 +271,7 @@ class Journal:
         if rows:
             began_s, parts = self._clock.monotonic(), sum(writer.in_flight_parts for writer in self._writers.values())
             await self._write(rows)
-            if self._metrics is not None:
-                self._metrics.flushed(parts=parts, seconds=self._clock.monotonic() - began_s)
+            self._metrics.flushed(parts=parts, seconds=self._clock.monotonic() - began_s)
 
     async def _write(self, rows: list[JournalRow]) -> None:
         """Write the group; if its data is refused, each row by itself."""
@@ -324,8 +317,7 @@ class Journal:
             self._tell(committed)
 
     def _count_lost(self, writer: JournalWriter) -> None:
-        if self._metrics is not None:
-            self._metrics.parts_lost(writer.taken - writer.committed)
+        self._metrics.parts_lost(writer.taken - writer.committed)
 
     def _find_writer(self, row: JournalRow) -> JournalWriter | None:
         """Whose row this is, unless that has ended meanwhile."""

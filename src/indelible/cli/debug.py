@@ -1,0 +1,78 @@
+"""`indelible debug`: what was exchanged with providers, as a tree or in full, and replayed offline.
+
+`indelible debug 2` is short for `indelible debug show 2`. The printing is terminal/debugging.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from indelible.cli.options import DatabaseOption, read_settings
+
+EXAMPLES: Final = """\b
+Examples:
+  indelible debug                       runs of the most recent chat
+  indelible debug 2                     runs of another: its number or id
+  indelible debug --run RUN             requests and responses of one run
+  indelible debug --run RUN --json      the same, as JSON
+  indelible debug replay RUN            replay its last response
+  indelible debug replay RUN --attempt 1.2 --save strange.json"""
+
+
+class _ShowByDefault(TyperGroup):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        is_named = bool(args) and (args[0] in self.commands or args[0] == "--help")
+        return super().parse_args(ctx, args if is_named else ["show", *args])
+
+
+debug_app: Final = typer.Typer(cls=_ShowByDefault, rich_markup_mode=None)
+
+
+@debug_app.callback(epilog=EXAMPLES)
+def debug() -> None:
+    """Show what was sent to providers and what came back.
+
+    Without a command, 'show' runs.
+    """
+
+
+@debug_app.command()
+def show(
+    chat: Annotated[
+        str | None, typer.Argument(metavar="CHAT", help="Number or id of a chat (default: the most recent).")
+    ] = None,
+    *,
+    run: Annotated[str | None, typer.Option(metavar="RUN", help="Show only this run, with headers and bodies.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Do not shorten bodies.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    limit: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="Maximum number of runs.")] = 20,
+    database: DatabaseOption = None,
+) -> None:
+    """Show the runs of a chat as a tree, or one run in full."""
+    settings = read_settings(database=database)
+
+    from indelible.terminal.debugging import print_records  # noqa: PLC0415  (see main.py)
+
+    print_records(settings, chat_name=chat, run_id=run, limit=limit, full=full, as_json=json)
+
+
+@debug_app.command()
+def replay(
+    target: Annotated[str, typer.Argument(metavar="RUN|FILE", help="A run, or a file made with --save.")],
+    *,
+    attempt: Annotated[
+        str | None, typer.Option(metavar="STEP.NUMBER", help="Attempt to replay.", show_default="the last")
+    ] = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save it as a test fixture.")] = None,
+    database: DatabaseOption = None,
+) -> None:
+    """Replay a recorded response offline and show the parsed blocks."""
+    settings = read_settings(database=database)
+
+    from indelible.terminal.debugging import print_replay  # noqa: PLC0415
+
+    print_replay(settings, target, place=attempt, save_to=save)

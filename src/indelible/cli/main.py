@@ -1,0 +1,98 @@
+"""The `indelible` command: its commands put together, and how a failure ends it.
+
+Each command has a module of its own, named like it. A command reads its options, imports what it needs, and hands
+over. What goes wrong becomes one line on standard error: status 2 for a mistake of the user, 1 for what the world
+refused (a database in use, a port taken). A traceback is always a fault of ours.
+
+The help is plain text, not boxes: its examples keep their columns, and nothing has to be imported to draw it.
+
+Must stay true (tests/test_cli.py): no mistake on the command line shows a traceback; `indelible --help` loads neither
+the database nor the settings.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+from typing import Annotated, Final, NoReturn
+
+import typer
+
+from indelible.cli.backup import backup
+from indelible.cli.chat import chat
+from indelible.cli.chats import chats
+from indelible.cli.debug import debug_app
+from indelible.cli.migrate import migrate
+from indelible.cli.options import UsageMistake
+from indelible.cli.prove import prove
+from indelible.cli.serve import serve
+from indelible.cli.worker import worker
+from indelible.errors import IndelibleError
+
+_PROBLEM: Final = 1
+_BAD_USAGE: Final = 2
+
+
+def main() -> None:
+    """The entry point: what goes wrong becomes one line."""
+    signal.signal(signal.SIGTERM, _exit)
+    try:
+        sys.exit(_assemble()(prog_name="indelible", standalone_mode=False))
+    except typer.TyperException as error:
+        _fail(f"{error.format_message().rstrip('.')}. See 'indelible --help'.", status=error.exit_code)
+    except UsageMistake as error:
+        _fail(str(error), status=_BAD_USAGE)
+    except IndelibleError as error:
+        _fail(str(error), status=_PROBLEM)
+    except BrokenPipeError:
+        # The reader of our output has left. Nothing more may be written, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(_PROBLEM)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(128 + signal.SIGINT)
+
+
+def _assemble() -> typer.Typer:
+    app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.callback()(indelible)
+    for command in (chat, chats, serve, worker, migrate, backup):
+        app.command(epilog=sys.modules[command.__module__].EXAMPLES)(command)
+    app.add_typer(debug_app, name="debug")
+    app.command(epilog=sys.modules[prove.__module__].EXAMPLES)(prove)
+    return app
+
+
+def _exit(number: int, _frame: FrameType | None) -> NoReturn:
+    """End by way of every `finally`, so that a terminal gets its cursor and its echo back."""
+    sys.exit(128 + number)
+
+
+def _fail(sentence: str, *, status: int) -> NoReturn:
+    sys.stderr.write(f"indelible: {sentence}\n")
+    sys.exit(status)
+
+
+def _print_version(*, wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"indelible {_find_version()}\n")
+        raise typer.Exit
+
+
+def _find_version() -> str:
+    import importlib.metadata  # noqa: PLC0415
+
+    try:
+        return importlib.metadata.version("indelible")
+    except importlib.metadata.PackageNotFoundError:
+        return "(from a source tree that is not installed)"
+
+
+def indelible(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Durable chats with language models. Every token is saved before you see it."""

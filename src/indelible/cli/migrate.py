@@ -1,0 +1,37 @@
+"""`indelible migrate`: create a database, or upgrade its schema. The migrations are store/database/migrate.py."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from indelible.cli.options import DatabaseOption, read_settings
+
+EXAMPLES: Final = """\b
+Examples:
+  indelible migrate                          the default database
+  indelible migrate --database chats.db      a SQLite file, new or existing
+  INDELIBLE_DATABASE=postgresql://ada:secret@host/chats indelible migrate"""
+
+
+def migrate(*, database: DatabaseOption = None) -> None:
+    """Create or upgrade the database.
+
+    Nothing in it is lost. This can't be undone; back up first.
+    """
+    chosen = read_settings(database=database).database
+
+    import asyncio  # noqa: PLC0415  (see main.py)
+
+    from indelible.store.database.address import describe, parse_address  # noqa: PLC0415
+    from indelible.store.database.migrate import migrate as upgrade  # noqa: PLC0415
+
+    name = describe(parse_address(chosen))
+    before, after = asyncio.run(upgrade(chosen))
+    if before is None:
+        sentence = f"Created {name} (schema {after})."
+    elif before == after:
+        sentence = f"{name} is up to date (schema {after})."
+    else:
+        sentence = f"Upgraded {name} from schema {before} to {after}."
+    sys.stdout.write(f"{sentence}\n")

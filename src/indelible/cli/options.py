@@ -1,0 +1,78 @@
+"""Options that several commands share, and what every command does first: settings, model and tools.
+
+A mistake of the user is one line on standard error that says what to do about it, and exit status 2 (`UsageMistake`);
+main.py prints it. Nothing heavy is imported here: a command imports what it needs when it runs, so that
+`indelible --help` loads neither the database nor the settings.
+
+Must stay true (tests/test_cli.py): no mistake on the command line shows a traceback; `--help` stays light.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from indelible.errors import IndelibleError, ModelFailed
+
+if TYPE_CHECKING:
+    from indelible.settings import Settings
+
+DatabaseOption = Annotated[
+    str | None,
+    typer.Option(
+        "--database", metavar="URL", help="SQLite file or PostgreSQL URL.", show_default="the 'database' setting"
+    ),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="Model to use: demo, or provider:NAME, such as openai:gpt-5.1.",
+        show_default="the 'model' setting",
+    ),
+]
+ToolsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tools",
+        metavar="MODULE:NAME",
+        help="Tools that the model may call: a tool or a list of tools in a Python module. Repeatable.",
+    ),
+]
+
+
+class UsageMistake(IndelibleError):
+    """Something on the command line, or a setting, cannot be used. Exit status 2."""
+
+
+def read_settings(**given: Any) -> Settings:
+    """The settings, with the options of the command line on top."""
+    from indelible.settings import BadSettings, load_settings  # noqa: PLC0415  (see the module header; so below)
+
+    try:
+        return load_settings(**given)
+    except BadSettings as error:
+        raise UsageMistake(str(error)) from error
+
+
+def check_model(settings: Settings) -> None:
+    """Report an unknown model or a missing key at startup, not with the first message."""
+    from indelible.models.catalog import Catalog  # noqa: PLC0415
+
+    try:
+        Catalog(settings).find(settings.model)
+    except ModelFailed as failure:
+        raise UsageMistake(failure.message) from failure
+
+
+def load_named_tools(names: list[str] | None, settings: Settings) -> list[Any]:
+    """The tools of `--tools`. The demo model has two of its own to show."""
+    from indelible.clock import SystemClock  # noqa: PLC0415
+    from indelible.terminal.demo_tools import make_demo_tools  # noqa: PLC0415
+    from indelible.tools.load import load_tools  # noqa: PLC0415
+
+    if not names and settings.model == "demo":
+        return list(make_demo_tools(SystemClock(), pace_s=0.02))
+    return load_tools(names or [])

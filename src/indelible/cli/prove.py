@@ -1,0 +1,72 @@
+"""`indelible prove`: the promises as a command. The proof itself is the package prove."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from indelible.cli.options import UsageMistake, read_settings
+
+EXAMPLES: Final = """\b
+Examples:
+  indelible prove                                          kill a server on a new SQLite file 20 times
+  indelible prove --kills 300 --chats 20                   a longer run
+  indelible prove --database postgresql://ada@host/proof   two servers on an empty database
+  indelible prove --server http://127.0.0.1:8000           use a running server; kill nothing"""
+_KILLS: Final = 20
+_SERVER_S: Final = 20.0
+
+
+def prove(
+    *,
+    kills: Annotated[
+        int | None, typer.Option(metavar="NUMBER", min=0, help="Number of kills.", show_default=str(_KILLS))
+    ] = None,
+    chats: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="Number of chats in use meanwhile.")] = 6,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", min=0, help="Stop killing after this long; with --server, how long to run (default: 20)."
+        ),
+    ] = None,
+    database: Annotated[
+        str | None, typer.Option(metavar="URL", help="An empty database.", show_default="a new SQLite file")
+    ] = None,
+    server: Annotated[
+        str | None, typer.Option(metavar="URL", help="Check a running server. Nothing is killed.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="NUMBER", min=0, help="Reuse the random seed of an earlier run.")
+    ] = None,
+    short_leases: Annotated[
+        bool, typer.Option("--short-leases", help="Consider a server dead after 0.8 s instead of 8 s.")
+    ] = False,
+) -> None:
+    """Kill a real server while people use it; check that nothing is lost.
+
+    Every reply is known in advance and every reader logs all it sees; at the end both are compared with what is
+    stored. Exit status 0: all promises held. 1: a promise was broken.
+    """
+    if server is not None and (kills is not None or database is not None or short_leases):
+        raise UsageMistake("--server kills nothing; drop --kills, --database and --short-leases.")
+
+    import random  # noqa: PLC0415  (see main.py)
+
+    from indelible.prove.command import prove_and_report, prove_server_and_report  # noqa: PLC0415
+    from indelible.prove.run import Plan  # noqa: PLC0415
+
+    chosen = random.SystemRandom().randrange(10**6) if seed is None else seed
+    if server is not None:
+        token = read_settings().token or None
+        length_s = _SERVER_S if seconds is None else seconds
+        raise typer.Exit(prove_server_and_report(server, seed=chosen, chats=chats, seconds=length_s, token=token))
+    plan = Plan(
+        seed=chosen,
+        database=database,
+        kills=_KILLS if kills is None else kills,
+        chats=chats,
+        seconds=seconds,
+        short_leases=short_leases,
+    )
+    raise typer.Exit(prove_and_report(plan))

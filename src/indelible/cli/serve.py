@@ -1,0 +1,56 @@
+"""`indelible serve`: the HTTP server, with a worker unless `--no-worker`. The process is server/process.py."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Final
+
+import typer
+
+from indelible.cli.options import DatabaseOption, ModelOption, ToolsOption, check_model, load_named_tools, read_settings
+
+EXAMPLES: Final = """\b
+Examples:
+  indelible serve                                   web page and API on http://127.0.0.1:8000
+  indelible serve --port 0 --database chats.db      any free port, another database
+  indelible serve --model openai:gpt-5.1            a real model; the key is in OPENAI_API_KEY
+  indelible serve --tools mytools:TOOLS             let the model call your tools
+  INDELIBLE_TOKEN=secret indelible serve --host 0.0.0.0"""
+
+
+def serve(
+    *,
+    host: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Address to listen on.", show_default="the 'host' setting")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            metavar="NUMBER", help="Port to listen on; 0 picks a free one.", show_default="the 'port' setting"
+        ),
+    ] = None,
+    database: DatabaseOption = None,
+    model: ModelOption = None,
+    tools: ToolsOption = None,
+    no_worker: Annotated[
+        bool, typer.Option("--no-worker", help="Serve only; run replies with 'indelible worker'.")
+    ] = False,
+) -> None:
+    """Serve chats over HTTP, with a web page and a worker.
+
+    Prints one line when it is ready. On SIGTERM it tells clients to reconnect and hands off running replies.
+    """
+    settings = read_settings(host=host, port=port, database=database, model=model)
+    if not no_worker:
+        check_model(settings)
+
+    from indelible.server.app import Server  # noqa: PLC0415  (see main.py)
+    from indelible.server.process import serve as run_server  # noqa: PLC0415
+
+    server = Server(settings, tools=load_named_tools(tools, settings), worker=not no_worker)
+    run_server(server, on_ready=_print_ready)
+
+
+def _print_ready(url: str) -> None:
+    sys.stdout.write(f"Indelible is ready at {url}\n")
+    sys.stdout.flush()
