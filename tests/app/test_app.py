@@ -41,6 +41,7 @@ async def nothing_is_left_behind() -> AsyncIterator[None]:
     assert left == []
 
 
+@pytest.mark.both_databases
 async def test_the_example_of_the_front_page(database: str) -> None:
     @indelible.tool
     async def weather(city: str) -> str:
@@ -68,6 +69,7 @@ async def test_the_demo_model_answers_without_a_key(tmp_path: Path) -> None:
     assert reply.text == read_text(stored.blocks) != ""
 
 
+@pytest.mark.both_databases
 async def test_what_is_under_way_when_it_closes_goes_on_when_it_opens_again(database: str) -> None:
     async with open_app(database, model=ScriptedModel([HANG]), settings=SETTINGS) as app:
         chat = await app.create()
@@ -155,6 +157,7 @@ async def test_two_programs_may_not_work_on_one_file(tmp_path: Path) -> None:
                 raise AssertionError("unreachable")
 
 
+@pytest.mark.both_databases
 async def test_beside_a_working_program_one_can_send_and_read(database: str) -> None:
     model = ScriptedModel([say("One"), HANG])
     async with (
@@ -241,6 +244,7 @@ async def test_client_tools_stop_a_reply_and_results_go_on_with_it(database: str
         assert (await chat.submit_tool_results(results)).text == "Done"
 
 
+@pytest.mark.both_databases
 async def test_many_replies_at_once_are_each_the_stored_one(database: str) -> None:
     class Echo:
         provider = name = "echo"

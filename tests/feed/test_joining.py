@@ -21,6 +21,8 @@ from indelible.machine.commands import CommitStep, FinishTurn, Send, UpdateChat
 from indelible.machine.events import FeedEvent
 from indelible.store.payloads import ChatPatch
 
+pytestmark = pytest.mark.both_databases
+
 IMPATIENCE_S = 0.05
 """How long a client waits before it wonders whether that was all. It goes on waiting for the same event then: one that
 began anew each time would come to no end on a slow machine."""

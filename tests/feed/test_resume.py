@@ -16,6 +16,8 @@ from indelible.machine.commands import FinishTurn
 from indelible.machine.events import KINDS, FeedEvent, Position
 from indelible.testing import ManualClock
 
+pytestmark = pytest.mark.both_databases
+
 FAR_OFF = datetime(2099, 1, 1, tzinfo=UTC)
 
 

@@ -20,6 +20,7 @@ SEEDS = {"sqlite": 3, "postgresql": 0}
 """Of the ways in which a server can go away, each is tried under one of them or both."""
 
 
+@pytest.mark.both_databases
 async def test_eight_kills_on_each_database_lose_nothing(database: str) -> None:
     seed = SEEDS["postgresql" if database.startswith("postgresql") else "sqlite"]
 

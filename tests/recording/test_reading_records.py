@@ -24,6 +24,8 @@ from indelible.recording.storage.protocol import Exchanged, Record, RunRecord, R
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.testing import ManualClock
 
+pytestmark = pytest.mark.both_databases
+
 LONG_STEPS = 200
 BODY_BYTES = 256 * 1024
 BOUND_BYTES = 8 * 1024 * 1024

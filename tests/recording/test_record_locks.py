@@ -34,6 +34,8 @@ from indelible.store.journal.append import JournalRow
 from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
 
+pytestmark = pytest.mark.both_databases
+
 DEADLINE_S = 30
 ROUNDS = 6
 LAST = "run_zzz"

@@ -34,6 +34,8 @@ from indelible.store.database.tables import workers
 from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
 
+pytestmark = pytest.mark.both_databases
+
 ENDS = ("completed", "error", "interrupted")
 EXAMPLES = int(os.environ.get("INDELIBLE_EXAMPLES", "25"))
 LAST = "run_zzz"

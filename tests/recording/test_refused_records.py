@@ -20,6 +20,8 @@ from indelible.recording.storage.sql_records import SqlRecords
 from indelible.store.database.engine import begin_read, is_sqlite, open_engine
 from indelible.store.database.errors import DatabaseUnusable
 
+pytestmark = pytest.mark.both_databases
+
 
 def spoil(chat: Driver) -> dict[str, tuple[Record, ...]]:
     """Records that break a constraint, each with what hangs on it."""

@@ -46,6 +46,8 @@ from indelible.store.queries.chat_view import AttemptName
 from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
 
+pytestmark = pytest.mark.real_disk
+
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 KILLS = {"sqlite": 40, "postgresql": 5}
 SEED = 4

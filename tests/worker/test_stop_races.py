@@ -29,6 +29,8 @@ from indelible.machine.commands import (
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 
+pytestmark = pytest.mark.both_databases
+
 HI: Script = [parts.text_delta("1", "Hi"), parts.finish()]
 FAR_AWAY = quick(poll_interval_s=600, heartbeat_interval_s=4)
 

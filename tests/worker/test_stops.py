@@ -21,6 +21,8 @@ from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 from indelible.tools.tool import ToolContext, tool
 
+pytestmark = pytest.mark.both_databases
+
 STOPPED = ["Stopped by you."]
 HI: Script = [parts.text_delta("1", "Hi"), parts.finish()]
 

@@ -24,6 +24,8 @@ from indelible.testing import ScriptedModel, parts
 from indelible.testing.clock import Settling
 from indelible.testing.model import Script
 
+pytestmark = pytest.mark.both_databases
+
 
 def say(text: str) -> Script:
     return [parts.text_delta("1", text), parts.finish()]
