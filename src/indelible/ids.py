@@ -15,12 +15,18 @@ from typing import Final
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _LENGTH: Final = 26
+_LONGEST: Final = 200
 
 
 def new_id(prefix: str) -> str:
     """A new id such as `turn_01kc3v…`."""
     number = ((time.time_ns() // 1_000_000) << 80) | secrets.randbits(80)
     return f"{prefix}_{_to_base32(number)}"
+
+
+def is_id(text: str) -> bool:
+    """Whether this can be an id at all. What cannot names nothing, and some of it no database accepts."""
+    return text.isascii() and text.isprintable() and len(text) <= _LONGEST
 
 
 def _to_base32(number: int) -> str:

@@ -28,7 +28,7 @@ from indelible.machine import TABLE, CommandName, State, Status, is_legal, state
 from indelible.machine import commands as c
 from indelible.store.commands.idempotency import Request, StoredResponse
 from indelible.store.database.tables import attempts
-from indelible.store.payloads import Payload
+from indelible.store.payloads import Payload, UserInput
 from indelible.store.sql_store import SqlStore
 
 Way = Callable[[Driver], Awaitable[Driver]]
@@ -400,7 +400,9 @@ async def test_a_request_that_is_repeated_is_told_of_once(store: SqlStore, engin
     loud = SqlStore(engine, on_committed=listener.hear)
     request = Request(user_id=OWNER, key="k1", route="POST /messages", body_hash=b"1")
     for _ in range(2):
-        await loud.execute_once(request, chat.id, c.Send(), answer=lambda outcome: StoredResponse(202, b"{}"))
+        await loud.execute_once(
+            request, chat.id, c.Send(), UserInput(blocks=[]), answer=lambda outcome: StoredResponse(202, b"{}")
+        )
     assert listener.take() == [chat.id]
     late = Request(user_id=OWNER, key="k2", route="POST /interrupt", body_hash=b"1")
     stop = c.Interrupt(turn_id="turn of yesterday")
@@ -438,14 +440,14 @@ async def test_what_is_told_is_committed_by_then(store: SqlStore, engine: AsyncE
 
 async def test_a_chat_without_an_owner_is_not_created(store: SqlStore, engine: AsyncEngine) -> None:
     before = await dump(engine)
-    with pytest.raises(IndelibleError, match="owner"):
+    with pytest.raises(TypeError, match="NewChat"):
         await store.execute("chat_1", c.Create())
     assert await dump(engine) == before
 
 
 async def test_a_message_without_an_author_is_its_owners(store: SqlStore, engine: AsyncEngine) -> None:
     chat = await work(Driver(store, engine), queued=False)
-    await store.execute(chat.id, c.Send())
+    await store.execute(chat.id, c.Send(), UserInput(blocks=[]))
     async with engine.connect() as connection:
         authors = (await connection.exec_driver_sql("SELECT author_id FROM queue")).scalars().all()
     assert authors == [OWNER]

@@ -49,6 +49,7 @@ from indelible.store.payloads import (
     CompactionResult,
     NewChat,
     Payload,
+    QueuedInput,
     RetryScheduled,
     StepResult,
     Summary,
@@ -372,7 +373,9 @@ class Life:
         command = self.draw_command(KINDS[CommandName(name)], mood)
         if name in WRITING or name is CommandName.EDIT_QUEUED:
             text = self.name("message")
-            payload = UserInput(author_id=self.user_id, blocks=[Text(text)])
+            payload: Payload[Any] = UserInput(author_id=self.user_id, blocks=[Text(text)])
+            if name is CommandName.EDIT_QUEUED:
+                payload = QueuedInput(blocks=[Text(text)])
             return Move(name=name, command=command, payload=payload, text=text)
         return Move(name=name, command=command, payload=self.choose_payload(command))
 

@@ -85,8 +85,3 @@ async def test_a_command_without_the_payload_that_it_needs_changes_nothing(
     with pytest.raises(TypeError, match="needs a payload"):
         await chat.store.execute(chat.id, command)
     assert await dump(engine) == before
-
-
-async def test_a_chat_cannot_be_made_without_an_owner(chat: Driver) -> None:
-    with pytest.raises(TypeError, match="NewChat"):
-        await chat.store.execute("chat_1", c.Create())

@@ -88,6 +88,10 @@ KEPT_BY = {
         "Nothing of the old chat": "nothing_in_the_copy_points_to_the_old_chat",
     },
     "owner": {"Whose chat this is": "a_chat_has_an_owner_if_it_is_there"},
+    "status": {
+        "Whose chat this is": "a_stop_of_a_held_chat_and_its_answer_cost_two_transactions_and_seven_statements",
+        "The length of the chat": "the_status_of_a_chat_costs_the_same_however_long_it_is",
+    },
     "ensure_user": {"The id of the user": "a_user_is_made_once_and_found_again"},
     "list_chats": {"A user's chats": "the_pages_together_are_the_list_each_chat_once"},
     "count_chats": {

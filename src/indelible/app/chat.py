@@ -95,8 +95,8 @@ class Chat:
             return InterruptResult(stopped=outcome.effective, status=str(outcome.status), turn=outcome.turn_id)
         stopping = Reply(self._app.feed, self.id, outcome)
         await stopping.wait()
-        view = await self._app.store.view(self.id, limit=1)
-        return InterruptResult(stopped=True, status=view.status, turn=view.turn)
+        now = await self._app.store.status(self.id)
+        return InterruptResult(stopped=True, status=now.status, turn=now.turn_id)
 
     # --- reading ---
 
@@ -117,7 +117,7 @@ class Chat:
                 yield event
 
     async def status(self) -> str:
-        return (await self._app.store.view(self.id, limit=1)).status
+        return (await self._app.store.status(self.id)).status
 
     # --- the queue ---
 

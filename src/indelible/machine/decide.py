@@ -429,7 +429,7 @@ def _count_takeover(snapshot: Snapshot) -> RecordTakeover | None:
 
 def _release(snapshot: Snapshot, command: Release) -> Decision:
     """A reply that is whole stays open: its tools may be missing, and whoever takes the chat runs them."""
-    if snapshot.attempt is not None and snapshot.attempt.finished and snapshot.status is Status.RUNNING:
+    if snapshot.status is Status.RUNNING and snapshot.attempt is not None and snapshot.attempt.finished:
         return Decision((LeaveAttempt(), ClearHolder()))
     return Decision((*_close_attempt(snapshot, "handed_over", "handed_over"), ClearHolder()))
 

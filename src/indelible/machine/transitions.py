@@ -7,8 +7,12 @@ holds the chat, or how often it was taken over.
 
 A command may still be refused for what it names, or find nothing to do; that is decide.py.
 
-Must stay true (tests/machine/test_transitions.py): what `decide` answers leads to a state that is named here,
-and every state that is named can be reached; docs/states.md shows exactly this table.
+`FACTS` stands beside it: what a command must know beyond the chat's row and its open work. The store loads exactly
+that under the lock (store/commands/facts.py), so a stop does not read the conversation.
+
+Must stay true (tests/machine/test_transitions.py, tests/machine/test_facts.py): what `decide` answers leads to a state
+that is named here, and every state that is named can be reached; docs/states.md shows exactly this table; `decide`
+reads no fact that is not declared, and every fact that is declared is read in some case.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-from indelible.machine.states import State
+from indelible.machine.states import State, Status
 
 Targets = frozenset[State]
 
@@ -215,6 +219,55 @@ TABLE: Final[Mapping[CommandName, Mapping[State, Targets]]] = {
     },
     CommandName.FINISH_INTERRUPTION: _ENDED_WHILE_INTERRUPTING,
 }
+
+
+class Fact(StrEnum):
+    """What costs a statement of its own to know, and is therefore loaded only for a command that needs it.
+
+    Never declared, because every decision and every answer names it: the chat's row, its queue, its open turn and its
+    open attempt. The status in the locked row says which of those there can be.
+    """
+
+    HOLDER_ALIVE = "holder_alive"
+    OPEN_CALLS = "awaiting"
+    LAST_REPLY = "last_is_partial"
+    LAST_USER = "last_user_id"
+    LAST_TURN = "last_turn_kind"
+    TARGET = "target"
+    JOURNAL_ROWS = "turn.journal_rows"
+    FINISHED = "attempt.finished"
+
+
+_ALL: Final = frozenset(Status)
+_RESTING: Final = frozenset({Status.IDLE, Status.ERROR})
+_BUSY: Final = frozenset({Status.RUNNING, Status.INTERRUPTING})
+_RUNNING: Final = frozenset({Status.RUNNING})
+_AWAITING: Final = frozenset({Status.REQUIRES_ACTION})
+_FAILED: Final = frozenset({Status.ERROR})
+
+FACTS: Final[Mapping[CommandName, Mapping[Fact, frozenset[Status]]]] = {
+    CommandName.SEND: {Fact.OPEN_CALLS: _RESTING},
+    CommandName.SEND_STEER: {Fact.OPEN_CALLS: _RESTING},
+    CommandName.SEND_INTERRUPT: {Fact.OPEN_CALLS: _RESTING | _AWAITING},
+    CommandName.EDIT: {Fact.TARGET: _ALL, Fact.OPEN_CALLS: _ALL},
+    CommandName.REGENERATE: {Fact.TARGET: _ALL, Fact.OPEN_CALLS: _ALL},
+    CommandName.SWITCH_BRANCH: {Fact.TARGET: _RESTING},
+    CommandName.CONTINUE: {Fact.LAST_REPLY: _RESTING, Fact.LAST_USER: _RESTING, Fact.OPEN_CALLS: _RESTING},
+    CommandName.RETRY: {Fact.LAST_TURN: _FAILED, Fact.LAST_USER: _FAILED, Fact.OPEN_CALLS: _FAILED},
+    CommandName.COMPACT: {Fact.LAST_USER: _RESTING, Fact.OPEN_CALLS: _RESTING},
+    CommandName.PROMOTE_QUEUED: {Fact.OPEN_CALLS: _FAILED | _AWAITING},
+    CommandName.INTERRUPT: {Fact.HOLDER_ALIVE: _BUSY, Fact.OPEN_CALLS: _AWAITING},
+    CommandName.TOOL_RESULTS: {Fact.OPEN_CALLS: _AWAITING},
+    CommandName.ACTION_EXPIRED: {Fact.OPEN_CALLS: _AWAITING},
+    CommandName.ACQUIRE: {Fact.HOLDER_ALIVE: _BUSY, Fact.JOURNAL_ROWS: _RUNNING, Fact.FINISHED: _RUNNING},
+    CommandName.RELEASE: {Fact.FINISHED: _RUNNING},
+}
+"""What each command needs to know, and in which status; a command that is not named here needs none of it."""
+
+
+def find_facts(command: CommandName, status: Status) -> frozenset[Fact]:
+    """The facts that `decide` may read for this command in a chat of this status."""
+    return frozenset(fact for fact, statuses in FACTS.get(command, {}).items() if status in statuses)
 
 
 def is_legal(command: CommandName, state: State) -> bool:

@@ -18,6 +18,7 @@ from indelible.app.app import App
 from indelible.content import encode
 from indelible.errors import NotFound
 from indelible.feed import Cursors
+from indelible.ids import is_id
 from indelible.machine.events import Position
 from indelible.server.prometheus import PrometheusMetrics
 from indelible.server.sse import Pace
@@ -114,7 +115,7 @@ OwnedChatId = Annotated[str, Depends(get_chat_id)]
 
 def check_name(name: str) -> str:
     """An id that somebody brought. What no id of ours looks like names nothing, and some of it no database takes."""
-    if not name.isascii() or not name.isprintable():
+    if not is_id(name):
         raise NotFound("There is nothing of this name.")
     return name
 

@@ -26,7 +26,7 @@ from indelible.store.journal.tool_ledger import LedgerEntry
 from indelible.store.payloads import C, Payload
 from indelible.store.queries.attempts import AttemptView
 from indelible.store.queries.changes import Changes
-from indelible.store.queries.chat_view import AttemptName, ChatView, Event, JournalEntry
+from indelible.store.queries.chat_view import AttemptName, ChatStatus, ChatView, Event, JournalEntry
 from indelible.store.queries.history import Page
 from indelible.store.queries.listing import ChatCount, ChatSummary, ListCursor
 from indelible.store.queries.open_turn import Expired, Held, OpenWork
@@ -141,6 +141,12 @@ class ChatStore(Protocol):
 
     async def owner(self, chat_id: str) -> str | None:
         """Whose chat this is; None if there is no such chat."""
+
+    async def status(self, chat_id: str) -> ChatStatus:
+        """Whose chat this is, its status as people see it, and its open turn.
+
+        The length of the chat and of a running reply costs nothing.
+        """
 
     async def ensure_user(self, name: str) -> str:
         """The id of the user of this name, who is made if there is none."""

@@ -27,12 +27,13 @@ from indelible.clock import Clock
 from indelible.concurrency.tasks import run_to_completion
 from indelible.content import Message, encode
 from indelible.errors import NotFound, TooLarge, TooMany
+from indelible.ids import is_id
 from indelible.machine import Snapshot, decide
-from indelible.machine.commands import Command, Create, Delete
+from indelible.machine.commands import Acquire, Command, Create, Delete
 from indelible.machine.effects import Enqueue, StartQueued
 from indelible.machine.events import Position
 from indelible.store.commands.apply import EffectApplier
-from indelible.store.commands.facts import End, load_now, load_snapshot
+from indelible.store.commands.facts import load_now, load_snapshot
 from indelible.store.commands.finish_attempt import add_what_is_missing
 from indelible.store.commands.fork import fork_chat
 from indelible.store.commands.idempotency import Request, StoredResponse, claim, forget_expired, settle
@@ -48,12 +49,14 @@ from indelible.store.protocol import Outcome
 from indelible.store.queries.attempts import AttemptView, load_attempts
 from indelible.store.queries.changes import Changes, has_reached, load_changes, load_positions
 from indelible.store.queries.chat_view import (
+    ChatStatus,
     ChatView,
     Event,
     JournalEntry,
     load_events,
     load_path,
     load_rows,
+    load_status,
     load_view,
 )
 from indelible.store.queries.history import Page, load_page
@@ -71,7 +74,6 @@ from indelible.store.queries.open_turn import Expired, Held, OpenWork, load_expi
 from indelible.store.queries.users import ensure_user, find_owner
 
 LEASE_TIMEOUT_S: Final = 8.0
-_LONGEST_NAME: Final = 200
 _LANE_SIZE: Final = 3
 
 
@@ -190,7 +192,7 @@ class SqlStore:
             return await self._create(connection, chat_id, command, payload)
         decision = decide(loaded.snapshot if loaded is not None else None, command)
         assert loaded is not None
-        snapshot, chat, end, now, vacant_s = loaded
+        snapshot, chat, open_calls, now, vacant_s = loaded
         if not decision.effects:
             attempt_id = getattr(command, "attempt_id", None)
             if attempt_id is not None and isinstance(payload, WithStep):
@@ -207,9 +209,9 @@ class SqlStore:
         kinds = {type(effect) for effect in decision.effects}
         if len(snapshot.queue) >= self._limits.queued and Enqueue in kinds and StartQueued not in kinds:
             raise TooMany(f"{self._limits.queued} messages wait already. Let the chat answer some of them first.")
-        applier = EffectApplier(connection, snapshot, payload, seq=chat.seq, end=end, now=now)
+        applier = EffectApplier(connection, snapshot, payload, seq=chat.seq, open_calls=open_calls, now=now)
         outcome = await applier.carry_out(decision.effects)
-        return outcome if vacant_s is None else replace(outcome, vacant_s=vacant_s)
+        return replace(outcome, vacant_s=vacant_s) if isinstance(command, Acquire) else outcome
 
     async def _create(
         self, connection: AsyncConnection, chat_id: str, command: Create, payload: Payload[Any] | None
@@ -230,7 +232,7 @@ class SqlStore:
                 updated_at=now,
             )
         )
-        applier = EffectApplier(connection, Snapshot(chat_id=chat_id), payload, seq=0, end=End([]), now=now)
+        applier = EffectApplier(connection, Snapshot(chat_id=chat_id), payload, seq=0, open_calls=[], now=now)
         return await applier.carry_out(decision.effects)
 
     async def append(self, rows: Sequence[JournalRow]) -> Appended:
@@ -312,6 +314,10 @@ class SqlStore:
         return await find_owner(self._engine, chat_id)
 
     @run_to_completion
+    async def status(self, chat_id: str) -> ChatStatus:
+        return await load_status(self._engine, chat_id, lease_timeout_s=self.lease_timeout_s)
+
+    @run_to_completion
     async def ensure_user(self, name: str) -> str:
         return await ensure_user(self._engine, name)
 
@@ -379,5 +385,5 @@ def _check_names(chat_id: str, command: Command) -> None:
     """What no id of ours looks like names nothing. (PostgreSQL would not even take some of it.)"""
     named = (getattr(command, field, None) for field in ("message_id", "queued_id", "turn_id"))
     for name in (chat_id, *named):
-        if name is not None and not (name.isascii() and name.isprintable() and len(name) <= _LONGEST_NAME):
+        if name is not None and not is_id(name):
             raise NotFound("There is nothing of this name.")

@@ -40,7 +40,7 @@ from indelible.recording.storage.protocol import (
     WholeStep,
 )
 from indelible.recording.storage.write import end_steps, split_records, write_records
-from indelible.store.commands.facts import load_now
+from indelible.store.commands.facts import alive_workers, load_now
 from indelible.store.database.engine import begin_read, begin_write
 from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
 from indelible.store.database.tables import chats, debug_attempts, debug_runs, debug_steps, workers
@@ -157,9 +157,8 @@ class SqlRecords:
         """End what dead workers left open among these runs."""
         async with begin_write(self._engine) as connection:
             now = await load_now(connection)
-            beating = select(workers.c.id).where(
-                workers.c.id == debug_runs.c.worker_id,
-                workers.c.heartbeat_at > now - timedelta(seconds=lease_timeout_s),
+            beating = alive_workers(now - timedelta(seconds=lease_timeout_s)).where(
+                workers.c.id == debug_runs.c.worker_id
             )
             left = select(debug_runs.c.id).where(*among, debug_runs.c.ended_at.is_(None), ~beating.exists())
             # Whoever has one locked is writing to it or ending it as we would.

@@ -23,13 +23,12 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import asdict
 from sqlalchemy import BindParameter, bindparam, func, select, update
-from sqlalchemy.dialects.postgresql import insert as insert_postgres
-from sqlalchemy.dialects.sqlite import insert as insert_sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from indelible.content import encode
 from indelible.content.unicode import clean_text
 from indelible.recording.storage.protocol import AttemptRecord, Record, RunRecord, StepRecord
+from indelible.store.database.dialect import upsert
 from indelible.store.database.tables import chats, debug_attempts, debug_runs, debug_steps
 
 _TOGETHER_CHARS: Final = 1024 * 1024
@@ -152,8 +151,7 @@ async def _upsert(connection: AsyncConnection, statement: Any, rows: list[dict[s
 
 @cache
 def _build_upserts(dialect: str) -> _Upserts:
-    insert: Any = insert_sqlite if dialect == "sqlite" else insert_postgres
-    run, step, attempt = insert(debug_runs), insert(debug_steps), insert(debug_attempts)
+    run, step, attempt = (upsert(dialect, table) for table in (debug_runs, debug_steps, debug_attempts))
     run_end = {name: run.excluded[name] for name in _END}
     run_end["model"] = func.coalesce(run.excluded.model, debug_runs.c.model)
     step_end = {name: step.excluded[name] for name in _END}

@@ -36,9 +36,9 @@ async def interrupt(chat_id: OwnedChatId, context: Context, body: Interruption |
     stop = msgspec.json.decode(done, type=_Stop)
     if stop.is_going_on and body.wait_s > 0:
         stop = await _wait_for_end(context, chat_id, stop, timeout_s=body.wait_s)
-    view = await context.store.view(chat_id, limit=1)
+    now = await context.store.status(chat_id)
     told = {"stopped": stop.stopped, "message_id": stop.message_id}
-    return answer_json({**told, "status": view.status, "turn": view.turn})
+    return answer_json({**told, "status": now.status, "turn": now.turn_id})
 
 
 @router.post("/chats/{chat_id}/retry", status_code=202)

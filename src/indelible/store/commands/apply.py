@@ -25,7 +25,6 @@ from indelible.errors import Invalid
 from indelible.ids import new_id
 from indelible.machine import effects
 from indelible.machine.states import Snapshot, TurnKind, place_in_queue
-from indelible.store.commands.facts import End
 from indelible.store.commands.finish_attempt import end_attempt, keep_pending
 from indelible.store.database.tables import DebugMode, attempts, chats, events, journal, messages, queue, turns
 from indelible.store.payloads import (
@@ -81,14 +80,14 @@ class EffectApplier:
         payload: Payload[Any] | None,
         *,
         seq: int,
-        end: End,
+        open_calls: list[ToolCall],
         now: datetime,
     ) -> None:
         self._connection = connection
         self._chat_id = snapshot.chat_id
         self._snapshot = snapshot
         self._payload = payload
-        self._open_calls = end.open_calls
+        self._open_calls = open_calls
         self._now = now
         self._changes: dict[str, Any] = {}
         self._events: list[dict[str, Any]] = []
@@ -101,7 +100,6 @@ class EffectApplier:
         self._ended: dict[str, Any] | None = None
         self._dropped = False
         self._put_id: str | None = None
-        self._ends_partial = end.ends_partial
         self._queue_order = [row.id for row in snapshot.queue]
         self._queue_changed = False
         self._messages: list[Message] = []
@@ -356,8 +354,6 @@ class EffectApplier:
             )
         )
         self._head_id = id_
-        if message.role != "notice" and message.visibility != "people":
-            self._ends_partial = message.role == "assistant" and message.partial
         self._tell("message", id_, **told)
         stored = replace(message, id=id_)
         self._messages.append(stored)
@@ -372,8 +368,15 @@ class EffectApplier:
         self._put_id = stored.id
         return stored
 
+    async def _ends_partial(self) -> bool:
+        """Whether the path ends with a reply that was cut, notices left out."""
+        async for row in load_ancestors(self._connection, self._chat_id, self._head_id):
+            if row.role != "notice" and row.visibility != "people":
+                return bool(row.role == "assistant" and row.partial)
+        return False
+
     async def _put_instruction(self, _act: effects.AddInstruction) -> None:
-        if self._ends_partial:
+        if await self._ends_partial():
             await self._put(Message(role="user", blocks=[Text(CONTINUE)], visibility="model"))
 
     async def _put_summary(self, _act: effects.AddSummary) -> None:

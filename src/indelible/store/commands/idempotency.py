@@ -12,11 +12,10 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import delete, select, update
-from sqlalchemy.dialects.postgresql import insert as insert_postgres
-from sqlalchemy.dialects.sqlite import insert as insert_sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from indelible.errors import Invalid
+from indelible.store.database.dialect import upsert
 from indelible.store.database.tables import idempotency_keys
 from indelible.store.database.types import clean_label
 
@@ -43,9 +42,10 @@ async def claim(connection: AsyncConnection, request: Request, now: datetime) ->
     if not 0 < len(request.key) <= MAX_KEY_LENGTH:
         raise Invalid(f"An idempotency key has 1 to {MAX_KEY_LENGTH} characters.")
     request = request._replace(key=clean_label(request.key), route=clean_label(request.route))
-    add: Any = insert_sqlite if connection.dialect.name == "sqlite" else insert_postgres
     values = {**request._asdict(), "status": 0, "body": b"", "expires_at": now + KEPT}
-    claimed = await connection.execute(add(idempotency_keys).values(**values).on_conflict_do_nothing())
+    claimed = await connection.execute(
+        upsert(connection.dialect.name, idempotency_keys).values(**values).on_conflict_do_nothing()
+    )
     if claimed.rowcount:
         return None
     row = (await connection.execute(select(idempotency_keys).where(_is_key_of(request)))).one()

@@ -13,11 +13,10 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import select, update
-from sqlalchemy.dialects.postgresql import insert as insert_postgres
-from sqlalchemy.dialects.sqlite import insert as insert_sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from indelible.content import ToolResult, decode_part, encode
+from indelible.store.database.dialect import upsert
 from indelible.store.database.engine import begin_read
 from indelible.store.database.tables import tool_runs
 
@@ -64,8 +63,7 @@ async def write_change(connection: AsyncConnection, change: RunChange, at: datet
             update(tool_runs).where(_is_run(change.key), tool_runs.c.state == "started").values(**settled)
         )
         return
-    add: Any = insert_sqlite if connection.dialect.name == "sqlite" else insert_postgres
-    started = add(tool_runs).values(
+    started = upsert(connection.dialect.name, tool_runs).values(
         turn_id=change.key.turn_id,
         step=change.key.step,
         call_index=change.key.call_index,

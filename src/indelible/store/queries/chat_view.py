@@ -20,8 +20,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from indelible.content import Block, Message, Part, decode_blocks, decode_parts
 from indelible.content.assemble import assemble
 from indelible.errors import NotFound
+from indelible.ids import is_id
 from indelible.machine.states import IfBusy, Status
-from indelible.store.commands.facts import load_now
+from indelible.store.commands.facts import alive_workers, load_now
 from indelible.store.database.engine import begin_read
 from indelible.store.database.tables import DebugMode, attempts, chats, events, journal, messages, queue, turns, workers
 from indelible.store.journal.pack import unpack_rows
@@ -64,6 +65,15 @@ class ChatView(msgspec.Struct, frozen=True, kw_only=True):
     has_more: bool
     queue: list[QueuedMessage]
     live: Live | None
+
+
+class ChatStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose chat it is, what it does, its open turn and its last event."""
+
+    owner_id: str
+    status: str
+    turn_id: str | None
+    seq: int
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +127,19 @@ async def load_view(engine: AsyncEngine, chat_id: str, *, limit: int = 50, lease
             queue=await _load_queue(connection, chat_id),
             live=await _load_live(connection, chat_id),
         )
+
+
+async def load_status(engine: AsyncEngine, chat_id: str, *, lease_timeout_s: float) -> ChatStatus:
+    """One statement, and one more for a running chat: no message and no part of a reply is read."""
+    open_turn = (turns.c.chat_id == chats.c.id) & turns.c.ended_at.is_(None)
+    columns = (chats.c.owner_id, chats.c.status, chats.c.holder, chats.c.seq, turns.c.id.label("turn_id"))
+    found = select(*columns).outerjoin_from(chats, turns, open_turn).where(chats.c.id == chat_id)
+    async with begin_read(engine) as connection:
+        row = (await connection.execute(found)).one_or_none() if is_id(chat_id) else None
+        if row is None:
+            raise NotFound("There is no such chat.")
+        status = await _name_status(connection, row, lease_timeout_s)
+        return ChatStatus(owner_id=row.owner_id, status=status, turn_id=row.turn_id, seq=row.seq)
 
 
 async def load_path(
@@ -210,9 +233,9 @@ async def _load_queue(connection: AsyncConnection, chat_id: str) -> list[QueuedM
     ]
 
 
-async def _name_status(connection: AsyncConnection, chat: Row[Any], lease_timeout_s: float) -> str:
+async def _name_status(connection: AsyncConnection, chat: Any, lease_timeout_s: float) -> str:
     if chat.status != Status.RUNNING.value:
         return str(chat.status)
     since = await load_now(connection) - timedelta(seconds=lease_timeout_s)
-    beating = select(workers.c.id).where(workers.c.id == chat.holder, workers.c.heartbeat_at > since)
+    beating = alive_workers(since).where(workers.c.id == chat.holder)
     return str(chat.status) if (await connection.execute(beating)).first() is not None else PENDING

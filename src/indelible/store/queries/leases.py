@@ -22,14 +22,13 @@ from functools import cache
 from typing import Any, Final
 
 from sqlalchemy import Integer, Select, bindparam, case, delete, func, select
-from sqlalchemy.dialects.postgresql import insert as insert_postgres
-from sqlalchemy.dialects.sqlite import insert as insert_sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from indelible.errors import NotAllowed, NotFound, StoreFailed
 from indelible.machine.commands import Acquire
 from indelible.machine.states import Status
-from indelible.store.commands.facts import load_now
+from indelible.store.commands.facts import alive_workers, load_now
+from indelible.store.database.dialect import upsert
 from indelible.store.database.engine import begin_read, begin_write
 from indelible.store.database.tables import chats, workers
 from indelible.store.database.types import UtcTime
@@ -44,8 +43,7 @@ async def beat(engine: AsyncEngine, worker_id: str) -> None:
     """Say that this worker is alive; the first time, that there is one."""
     async with begin_write(engine) as connection:
         now = await load_now(connection)
-        add = insert_sqlite if connection.dialect.name == "sqlite" else insert_postgres
-        row = add(workers).values(id=worker_id, started_at=now, heartbeat_at=now)
+        row = upsert(connection.dialect.name, workers).values(id=worker_id, started_at=now, heartbeat_at=now)
         await connection.execute(row.on_conflict_do_update(index_elements=[workers.c.id], set_={"heartbeat_at": now}))
 
 
@@ -115,7 +113,7 @@ async def find_candidates(
 @cache
 def _build_candidates() -> Select[Any]:
     """Built once: it is asked for many times a second, and building it costs more than answering it."""
-    alive = select(workers.c.id).where(workers.c.heartbeat_at > bindparam("dead_before", type_=UtcTime()))
+    alive = alive_workers(bindparam("dead_before", type_=UtcTime()))
     is_busy = chats.c.status.in_([Status.RUNNING.value, Status.INTERRUPTING.value])
     is_free = chats.c.holder.is_(None) | (chats.c.holder.not_in(alive) & (chats.c.holder != bindparam("worker")))
     urgent = case((chats.c.status == Status.INTERRUPTING.value, 0), else_=1)

@@ -14,9 +14,9 @@ from sqlalchemy import Row, func, literal, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from indelible.machine.states import Status
-from indelible.store.commands.facts import load_now
+from indelible.store.commands.facts import alive_workers, load_now
 from indelible.store.database.engine import LOWER, begin_read, is_sqlite
-from indelible.store.database.tables import DebugMode, chats, workers
+from indelible.store.database.tables import DebugMode, chats
 from indelible.store.database.types import Id, UtcTime, clean_label
 from indelible.store.queries.chat_view import PENDING
 
@@ -64,7 +64,7 @@ async def list_chats(
         wanted = wanted.where(tuple_(chats.c.updated_at, chats.c.id) < place)
     async with begin_read(engine) as connection:
         since = await load_now(connection) - timedelta(seconds=lease_timeout_s)
-        alive = set((await connection.execute(select(workers.c.id).where(workers.c.heartbeat_at > since))).scalars())
+        alive = set((await connection.execute(alive_workers(since))).scalars())
         rows = await connection.execute(wanted.order_by(chats.c.updated_at.desc(), chats.c.id.desc()).limit(limit))
         return [_summarise(row, alive) for row in rows]
 
@@ -80,7 +80,7 @@ async def count_chats(engine: AsyncEngine, *, lease_timeout_s: float) -> ChatCou
     """Of all users. `pending` counts as in lists; a chat is stuck if it was pending for ten times a dead lease."""
     async with begin_read(engine) as connection:
         now = await load_now(connection)
-        alive = select(workers.c.id).where(workers.c.heartbeat_at > now - timedelta(seconds=lease_timeout_s))
+        alive = alive_workers(now - timedelta(seconds=lease_timeout_s))
         counted = select(chats.c.status, func.count()).group_by(chats.c.status)
         by_state = {str(status): int(count) for status, count in await connection.execute(counted)}
         is_running = chats.c.status.in_([Status.RUNNING.value, Status.INTERRUPTING.value])

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from sqlalchemy import select
-from sqlalchemy.dialects.postgresql import insert as insert_postgres
-from sqlalchemy.dialects.sqlite import insert as insert_sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from indelible.ids import new_id
+from indelible.ids import is_id, new_id
 from indelible.store.commands.facts import load_now
+from indelible.store.database.dialect import upsert
 from indelible.store.database.engine import begin_read, begin_write
 from indelible.store.database.tables import chats, users
 
 
 async def find_owner(engine: AsyncEngine, chat_id: str) -> str | None:
     """Whose chat this is; None if there is none of this name, whatever the name is."""
-    if not chat_id.isascii() or not chat_id.isprintable():
+    if not is_id(chat_id):
         return None
     async with begin_read(engine) as connection:
         found: str | None = (
@@ -27,7 +26,7 @@ async def find_owner(engine: AsyncEngine, chat_id: str) -> str | None:
 async def ensure_user(engine: AsyncEngine, name: str) -> str:
     """The id of the user of this name, who is made if there is none. Two that ask at once get the same one."""
     async with begin_write(engine) as connection:
-        add = insert_sqlite if connection.dialect.name == "sqlite" else insert_postgres
-        new = add(users).values(id=new_id("user"), name=name, created_at=await load_now(connection))
+        row = {"id": new_id("user"), "name": name, "created_at": await load_now(connection)}
+        new = upsert(connection.dialect.name, users).values(**row)
         await connection.execute(new.on_conflict_do_nothing())
         return str((await connection.execute(select(users.c.id).where(users.c.name == name))).scalar_one())
