@@ -103,15 +103,6 @@ class Session:
             pass
         return self.process.wait(DEADLINE_S)
 
-    def press_ctrl_c_until_exit(self) -> int:
-        """Press Ctrl-C at the prompt. CPython's readline misses one that comes in the instant before it waits."""
-        give_up_at = time.monotonic() + DEADLINE_S
-        while time.monotonic() < give_up_at:
-            self.type(CTRL_C)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return self.process.wait(2.0)
-        return self.wait_for_exit()
-
     @property
     def echoes(self) -> bool:
         """Whether the terminal shows what is typed, as it should when a program has left it."""
@@ -139,7 +130,7 @@ def open_session(*arguments: str) -> Iterator[Session]:
         stdout=other_side,
         stderr=other_side,
         start_new_session=True,
-        env={**os.environ, "TERM": "xterm-256color"},
+        env={**os.environ, "TERM": "xterm-256color", "XDG_STATE_HOME": os.getcwd()},  # noqa: PTH109
     )
     os.close(other_side)
     with process:
@@ -264,7 +255,8 @@ def test_ctrl_c_at_the_prompt_after_a_stop_leaves() -> None:
         session.type(CTRL_C)
         session.wait_for(STOPPED)
         session.wait_for(PROMPT)
-        assert session.press_ctrl_c_until_exit() == 0
+        session.type(CTRL_C)
+        assert session.wait_for_exit() == 0
 
 
 def test_what_is_typed_during_a_reply_waits_for_the_prompt() -> None:
@@ -276,6 +268,42 @@ def test_what_is_typed_during_a_reply_waits_for_the_prompt() -> None:
         assert "/quit" not in session.wait_for(PROMPT)
         session.wait_for("/quit")
         assert session.wait_for_exit() == 0
+
+
+def test_a_message_may_have_several_lines() -> None:
+    with open_session("chat", "--pace", "0") as session:
+        session.wait_for(PROMPT)
+        session.type("hello\x1b\rand once more\r")
+        session.wait_for("I am the demo model")
+        session.wait_for(PROMPT)
+    assert [message.text for message in load_messages() if message.role == "user"] == ["hello\nand once more"]
+
+
+def test_what_was_typed_in_an_earlier_session_is_an_arrow_away() -> None:
+    with open_session("chat", "--pace", "0") as session:
+        session.wait_for(PROMPT)
+        session.type("hello\r")
+        session.wait_for("I am the demo model")
+        session.wait_for(PROMPT)
+        session.type(CTRL_D)
+        assert session.wait_for_exit() == 0
+    with open_session("chat", "--pace", "0") as session:
+        session.wait_for(PROMPT)
+        session.type("\x1b[A")
+        session.wait_for("hello")
+        session.type(" again\r")
+        session.wait_for("I am the demo model")
+        session.wait_for(PROMPT)
+    assert [message.text for message in load_messages() if message.role == "user"] == ["hello again"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_at_the_prompt_leaves_the_terminal_as_it_was(number: signal.Signals) -> None:
+    with open_session("chat", "--pace", "0") as session:
+        session.wait_for(PROMPT)
+        session.process.send_signal(number)
+        assert session.wait_for_exit() == (143 if number is signal.SIGTERM else 0)
+        assert session.echoes
 
 
 # --- in a pipe ---------------------------------------------------------------------------

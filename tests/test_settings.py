@@ -11,8 +11,22 @@ from pydantic import ValidationError
 from indelible.settings import ENV_PREFIX, FILE, BadSettings, Settings, describe_allowed, load_settings
 
 DOCS = Path(__file__).parent.parent / "docs" / "settings.md"
-UNITS_OR_COUNTS = re.compile(r".*_s|max_.*|.*_max|.*_max_(attempts|bytes|chats)|.*_concurrency")
-WITHOUT_UNIT = {"model", "database", "host", "port", "token", "compact_at", "titles", "models", "chain_models", "debug"}
+UNITS_OR_COUNTS = re.compile(r".*_s|max_.*|.*_max|.*_max_(attempts|bytes|chats|pending_bytes)|.*_concurrency")
+WITHOUT_UNIT = {
+    "log_format",
+    "log_level",
+    "access_log",
+    "model",
+    "database",
+    "host",
+    "port",
+    "token",
+    "compact_at",
+    "auto_titles",
+    "models",
+    "chain_models",
+    "debug",
+}
 ADDRESSES_AND_KEYS = {f"{name}_{what}" for name in ("anthropic", "openai") for what in ("api_key", "base_url")}
 
 
@@ -61,7 +75,10 @@ def test_without_anything_set_the_defaults_hold() -> None:
         "queue_max": 20,
         "message_max_bytes": 262144,
         "client_tool_timeout_s": 600,
-        "titles": True,
+        "auto_titles": True,
+        "log_format": "text",
+        "log_level": "warning",
+        "access_log": False,
         "journal_interval_s": 0.02,
         "journal_flush_max_bytes": 65536,
         "journal_max_pending_bytes": 4194304,
@@ -137,14 +154,14 @@ def test_every_problem_is_told_at_once(empty_place: Path, monkeypatch: pytest.Mo
 def test_a_misspelt_key_in_the_file_is_an_error_with_a_hint(empty_place: Path) -> None:
     (empty_place / FILE).write_text("max_step = 3\n")
 
-    assert read_problem() == f"max_step, from {empty_place / FILE}: there is no such setting. Did you mean max_steps?"
+    assert read_problem() == f"max_step, from {empty_place / FILE}: unknown setting. Did you mean max_steps?"
 
 
 @pytest.mark.parametrize("content", [b"max_steps = = 3\n", b'model = "\xff"\n'])
 def test_a_file_that_is_not_toml_is_an_error_that_names_it(empty_place: Path, content: bytes) -> None:
     (empty_place / FILE).write_bytes(content)
 
-    assert read_problem().startswith(f"{empty_place / FILE} cannot be read: ")
+    assert read_problem().startswith(f"{empty_place / FILE} can't be read: ")
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])

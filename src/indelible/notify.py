@@ -174,7 +174,7 @@ class PostgresNotifier:
             try:
                 await self._serve_one_connection()
             except Exception as error:
-                _log.warning("hints from and to other processes are held up, trying again: %r", error)
+                _log.warning("notifications between processes are delayed; reconnecting: %r", error)
             await self._clock.sleep(self._back_off_s)
             self._back_off_s = min(self._back_off_s * 2, _LONGEST_BACK_OFF_S)
 
@@ -196,7 +196,7 @@ class PostgresNotifier:
                     await connection.execute("SELECT 1", timeout=_ANSWER_TIMEOUT_S)
         finally:
             connection.terminate()
-        _log.warning("the connection for hints was lost, connecting again")
+        _log.warning("the notification connection was lost; reconnecting")
 
     async def _wait_for_work(self) -> bool:
         """Wait for something to send, or for the end of the connection. False if neither came for a while."""

@@ -9,9 +9,9 @@ that has one:
     3. `indelible.toml` in the working directory: max_steps
     4. the default
 
-`load_settings` is the door. Whoever set something wrong should not have to read a traceback
-of ours, so it raises `BadSettings`, which names every wrong setting, the place it came from
-and what is allowed there. A key in the file that no setting has is an error as well: a
+`load_settings` is the entry point. A user who set something wrong should not have to read a
+traceback of ours, so it raises `BadSettings`, which names every wrong setting, the place it came
+from and what is allowed there. A key in the file that no setting has is an error as well: a
 misspelt limit that is ignored in silence is worse than one that stops the start. (Variables
 that name no setting are left alone: the environment is shared.)
 
@@ -47,7 +47,7 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class BadSettings(ValueError):
-    """Something is set to what it cannot be. The message is fit for the user."""
+    """A setting has a value that is not allowed. The message is fit for the user."""
 
 
 class Allowed(NamedTuple):
@@ -69,7 +69,7 @@ def _split_addresses(value: object) -> object:
 
 
 def _check_variables(addresses: dict[str, str]) -> dict[str, str]:
-    """Whoever put a key where the name of its variable belongs must not see it shown to everybody."""
+    """A key written where the name of its variable belongs must not be shown."""
     if any(name and not _VARIABLE.fullmatch(name) for name in addresses.values()):
         raise ValueError("not the name of a variable")
     return addresses
@@ -94,6 +94,8 @@ Addresses = Annotated[
     Allowed("a table of addresses, each with the name of the variable that holds its key; `address=NAME,…`"),
 ]
 Debug = Annotated[Literal["off", "errors", "all"], Allowed("off, errors or all")]
+LogFormatName = Annotated[Literal["text", "json"], Allowed("text or json")]
+LogLevelName = Annotated[Literal["debug", "info", "warning", "error"], Allowed("debug, info, warning or error")]
 Switch = Annotated[bool, Allowed("true or false")]
 Database = Annotated[str, Field(min_length=1), Allowed("a file or a URL, not empty")]
 
@@ -119,18 +121,25 @@ class Settings(BaseSettings):
         {}, repr=False, description="Other addresses that a chat or a message may name (`provider:NAME@address`)."
     )
     database: Database = Field(
-        "indelible.db", description="Where chats are kept: a SQLite file, or `postgresql://user:password@host/name`."
+        "indelible.db", description="Where chats are stored: a SQLite file, or `postgresql://user:password@host/name`."
     )
 
-    host: Name = Field("127.0.0.1", description="The address to serve on. One that others can reach needs a token.")
-    port: Port = Field(8000, description="The port to serve on; 0 is any that is free.")
+    host: Name = Field(
+        "127.0.0.1", description="The address to listen on. One that is reachable from other machines needs a token."
+    )
+    port: Port = Field(8000, description="The port to listen on; 0 picks a free one.")
     token: Secret = Field(
-        "", description="What requests must carry as `Authorization: Bearer …`. Empty: no login, on loopback only."
+        "",
+        description="The token of a request, `Authorization: Bearer …`. Empty: no authentication, on loopback only.",
     )
 
-    max_steps: Count = Field(200, description="Model calls in one turn at most; the turn then ends.")
+    log_format: LogFormatName = Field("text", description="Logs for people, or as one JSON object per line.")
+    log_level: LogLevelName = Field("warning", description="The least severe lines that are logged.")
+    access_log: Switch = Field(default=False, description="Whether every request is logged, without its query.")
+
+    max_steps: Count = Field(200, description="Maximum number of model calls in one turn; the turn then ends.")
     silence_timeout_s: Duration = Field(
-        120, description="A model that sends nothing for this long has failed, and is asked again."
+        120, description="A model that sends nothing for this long has failed, and the call is retried."
     )
     compact_at: Share = Field(
         0.8, description="The share of the context window at which older turns are replaced by a summary."
@@ -140,55 +149,57 @@ class Settings(BaseSettings):
     tool_grace_s: DurationOrNone = Field(
         5, description="How long a cancelled tool may take to stop before it is abandoned."
     )
-    tool_concurrency: Count = Field(16, description="Tools of one step that run at the same time at most.")
+    tool_concurrency: Count = Field(16, description="Maximum number of tools of one step that run at the same time.")
 
     retry_base_s: DurationOrNone = Field(
-        1, description="The longest wait before the first retry; it doubles with each further one."
+        1, description="The longest wait before the first retry; it doubles with each retry."
     )
-    retry_max_delay_s: DurationOrNone = Field(60, description="Where that doubling ends.")
+    retry_max_delay_s: DurationOrNone = Field(60, description="The longest wait before any retry.")
     retry_after_cap_s: DurationOrNone = Field(
-        300, description="A provider that asks for a longer wait than this is asked again after this."
+        300, description="The longest wait that a provider may ask for; longer ones are cut to this."
     )
-    retry_max_attempts: Count = Field(8, description="Tries at one model call at most, the first one included.")
+    retry_max_attempts: Count = Field(
+        8, description="Maximum number of attempts at one model call, including the first."
+    )
     retry_budget_s: DurationOrNone = Field(
-        900, description="No further try is started this long after the first. A running one is never cut."
+        900, description="No attempt is started this long after the first. A running attempt is never interrupted."
     )
 
-    queue_max: Count = Field(20, description="Messages that may wait in one chat; further ones are refused.")
-    message_max_bytes: Count = Field(256 * 1024, description="A larger message is refused.")
+    queue_max: Count = Field(20, description="Maximum number of queued messages in one chat; further ones are refused.")
+    message_max_bytes: Count = Field(256 * 1024, description="Maximum size of a message; larger ones are refused.")
     client_tool_timeout_s: DurationOrNone = Field(
-        600, description="How long a client has to bring the results of its tools; 0 is for ever."
+        600, description="How long a client has to submit the results of its tools; 0 means no limit."
     )
-    auto_titles: Switch = Field(
-        default=True, description="Whether a chat without a title gets one after its first reply."
-    )
+    auto_titles: Switch = Field(default=True, description="Give a chat without a title one after its first reply.")
 
     journal_interval_s: DurationOrNone = Field(
-        0.02, description="What running replies say is committed this often, all of them together."
+        0.02, description="How often the journal of all running replies is committed."
     )
-    journal_flush_max_bytes: Count = Field(64 * 1024, description="It is committed sooner when this much is waiting.")
+    journal_flush_max_bytes: Count = Field(
+        64 * 1024, description="The journal is committed sooner when this much is pending."
+    )
     journal_max_pending_bytes: Count = Field(
-        4 * 1024 * 1024, description="With this much waiting for a slow database, models are read no further."
+        4 * 1024 * 1024, description="With this much pending for a slow database, streams from models are paused."
     )
     debug: Debug = Field(
         "errors",
-        description="Which exchanges with providers are recorded, redacted: none, those of a step that failed, or all.",
+        description="Which exchanges with providers are recorded, redacted: none, those of failed steps, or all.",
     )
-    debug_retention_s: Duration = Field(30 * 86400, description="How long such records are kept.")
+    debug_retention_s: Duration = Field(30 * 86400, description="How long these records are kept.")
     pack_after_s: Duration = Field(
-        3600, description="The journal of a reply that ended this long ago is packed. Nothing of it is lost."
+        3600, description="The journal of a reply is packed this long after its end. Nothing is lost."
     )
 
-    heartbeat_interval_s: Duration = Field(2, description="How often a worker says that it is alive.")
+    heartbeat_interval_s: Duration = Field(2, description="How often a worker sends a heartbeat.")
     lease_timeout_s: Duration = Field(
-        8, description="A worker that has not said so for this long is taken for dead, and its chats are taken over."
+        8, description="A worker without a heartbeat for this long is considered dead, and its chats are taken over."
     )
     poll_interval_s: Duration = Field(
-        0.5, description="How often a worker looks for work and for stops, if nobody tells it. Telling is quicker."
+        0.5, description="How often a worker polls for work and stops. A notification is faster."
     )
-    worker_max_chats: Count = Field(1000, description="Chats that one worker answers at the same time.")
+    worker_max_chats: Count = Field(1000, description="Maximum number of chats that one worker runs at the same time.")
     user_max_chats: Count = Field(
-        500, description="Chats of one user that are answered at the same time; further ones wait for their turn."
+        500, description="Maximum number of chats of one user that run at the same time; further ones wait."
     )
 
     @classmethod
@@ -213,10 +224,10 @@ def load_settings(**given: Any) -> Settings:
         problems = [_explain(str(detail["loc"][0]), detail["input"], given) for detail in error.errors()]
         raise BadSettings("\n".join(problems)) from error
     except (TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise BadSettings(f"{Path(FILE).absolute()} cannot be read: {error}") from error
+        raise BadSettings(f"{Path(FILE).absolute()} can't be read: {error}") from error
     if settings.lease_timeout_s < 2 * settings.heartbeat_interval_s:
         problem = f"lease_timeout_s = {settings.lease_timeout_s:g} must be at least twice heartbeat_interval_s"
-        raise BadSettings(f"{problem} ({settings.heartbeat_interval_s:g}), or a live worker is taken for dead.")
+        raise BadSettings(f"{problem} ({settings.heartbeat_interval_s:g}), or a live worker is considered dead.")
     return settings
 
 
@@ -235,7 +246,7 @@ def _explain(name: str, value: object, given: dict[str, Any]) -> str:
     if field is None:
         similar = get_close_matches(name, Settings.model_fields, n=1)
         hint = f" Did you mean {similar[0]}?" if similar else ""
-        return f"{name}, from {place}: there is no such setting.{hint}"
+        return f"{name}, from {place}: unknown setting.{hint}"
     shown = "(not shown)" if _is_secret(field) else repr(value)
     return f"{name} = {shown}, from {place}: it must be {describe_allowed(field)} (default: {field.default})."
 

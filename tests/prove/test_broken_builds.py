@@ -13,11 +13,15 @@ import shutil
 from collections.abc import Callable
 
 import pytest
+from sqlalchemy import delete
 from tests.prove.sabotage import drop_fencing, drop_ledger, publish_first
 
+from indelible.prove.checker import Fault
 from indelible.prove.fault_injector import Way
 from indelible.prove.report import Report, describe_verdict
 from indelible.prove.run import Plan, prove
+from indelible.store.database.engine import open_engine
+from indelible.store.database.tables import chats
 
 MORE_CHANCES = 4
 MANY_TOOLS = 411
@@ -25,8 +29,9 @@ MANY_TOOLS = 411
 
 
 async def prove_broken(
-    database: str, prepare: Callable[[], None], way: Way, *, kills: int = 2, seed: int = 3
+    database: str, prepare: Callable[[], None], way: Way, *, expected: str = "", kills: int = 2, seed: int = 3
 ) -> Report:
+    """A failed proof that found this fault, among others: a busy machine may add that a reply came too late."""
     plan = Plan(
         seed=seed,
         database=database,
@@ -37,35 +42,43 @@ async def prove_broken(
         ways=(way,),
         prepare=prepare,
     )
-    report = await prove(plan)
-    for _ in range(MORE_CHANCES):
+    found: list[Fault] = []
+    for _ in range(1 + MORE_CHANCES):
+        report = await prove(plan)
         if report.is_proof:
-            report = await prove(plan)
-    assert not report.is_proof
-    assert report.kept is not None
-    shutil.rmtree(report.kept)
-    verdict = describe_verdict(report)
-    assert verdict.startswith("FAILED:")
-    assert f"Seed {seed}." in verdict
-    return report
+            continue
+        assert report.kept is not None
+        shutil.rmtree(report.kept)
+        verdict = describe_verdict(report)
+        assert verdict.startswith("FAILED:")
+        assert f"Seed {seed}." in verdict
+        if any(expected in fault.sentence and fault.chat_id is not None for fault in report.faults):
+            return report
+        found += report.faults
+        await empty(database)
+    pytest.fail(f"not caught: {expected!r} is not among {found}")
+
+
+async def empty(database: str) -> None:
+    """A failed proof leaves its chats for people to look at. The next one wants an empty database."""
+    engine = await open_engine(database)
+    try:
+        async with engine.begin() as connection:
+            await connection.execute(delete(chats))
+    finally:
+        await engine.dispose()
 
 
 async def test_telling_readers_before_the_commit_is_caught(database: str) -> None:
-    report = await prove_broken(database, publish_first, "before_flush")
-
-    assert any("a reader got a snapshot instead of what it had missed" in fault.sentence for fault in report.faults)
-    assert all(fault.chat_id is not None for fault in report.faults)
+    await prove_broken(
+        database, publish_first, "before_flush", expected="a reader got a snapshot instead of what it had missed"
+    )
 
 
 async def test_tools_without_a_ledger_are_caught(database: str) -> None:
-    report = await prove_broken(database, drop_ledger, "after_effect", seed=MANY_TOOLS)
-
-    assert all(fault.sentence.startswith("jot_once ran ") for fault in report.faults)
-    assert all(fault.chat_id is not None for fault in report.faults)
+    await prove_broken(database, drop_ledger, "after_effect", expected="jot_once ran ", seed=MANY_TOOLS)
 
 
 @pytest.mark.parametrize("migrated", ["postgresql"], indirect=True)
 async def test_a_stale_worker_whose_writes_are_taken_is_caught(database: str) -> None:
-    report = await prove_broken(database, drop_fencing, "sigstop", kills=4)
-
-    assert any(fault.chat_id is not None for fault in report.faults)
+    await prove_broken(database, drop_fencing, "sigstop", kills=4)

@@ -18,7 +18,6 @@ from indelible.errors import ModelFailed
 from indelible.models import Call
 from indelible.models.protocol import Model
 from indelible.terminal.chat import COMMANDS, TerminalChat
-from indelible.terminal.loop_thread import LoopThread
 from indelible.testing import ManualClock, ScriptedModel, parts
 
 OpenApp = Callable[[Model], AbstractAsyncContextManager[App]]
@@ -35,7 +34,10 @@ class Keyboard:
     def __init__(self, *lines: Line) -> None:
         self.left = list(lines)
 
-    def read_line(self, prompt: str, *, prefill: str = "") -> str:
+    def interrupt(self) -> None:
+        """No line is ever waited for."""
+
+    async def read(self, *, prefill: str = "") -> str:
         while self.left:
             line = self.left.pop(0)
             if isinstance(line, type):
@@ -61,7 +63,7 @@ async def say_half_and_press(call: Call) -> AsyncIterator[Part]:
     await asyncio.Event().wait()
 
 
-def talk(
+async def talk(
     opened: AbstractAsyncContextManager[App],
     keyboard: Keyboard,
     *,
@@ -74,29 +76,19 @@ def talk(
     `left` is set when the user has left, and the app is still open.
     """
     screen = io.StringIO()
-    with LoopThread(opened) as loop_thread:
-        app = loop_thread.value
-
-        async def find_chat_id() -> str:
-            return (await app.chats())[resume - 1].id
-
-        chat = loop_thread.run(app.chat(loop_thread.run(find_chat_id()))) if resume else None
+    async with opened as app:
+        chat = await app.chat((await app.chats())[resume - 1].id) if resume else None
         console = Console(file=screen, width=80, height=24)
-        session = TerminalChat(loop_thread, console=console, clock=clock or ManualClock(), read_line=keyboard.read_line)
-        session.run(chat)
+        await TerminalChat(app, console=console, clock=clock or ManualClock(), keyboard=keyboard).run(chat)
         if left is not None:
-            loop_thread.loop.call_soon_threadsafe(left.set)
+            left.set()
     return screen.getvalue()
 
 
-def load_messages(opened: AbstractAsyncContextManager[App], number: int = 1) -> list[Message]:
+async def load_messages(opened: AbstractAsyncContextManager[App], number: int = 1) -> list[Message]:
     """What is kept of this chat of the list."""
-
-    async def load(app: App) -> list[Message]:
+    async with opened as app:
         return await (await app.chat((await app.chats())[number - 1].id)).messages()
-
-    with LoopThread(opened) as loop_thread:
-        return loop_thread.run(load(loop_thread.value))
 
 
 def texts(messages: list[Message]) -> list[tuple[str, str]]:
@@ -106,36 +98,36 @@ def texts(messages: list[Message]) -> list[tuple[str, str]]:
 # --- Ctrl-C ---
 
 
-def test_ctrl_c_at_the_prompt_leaves(open_chats: OpenApp) -> None:
+async def test_ctrl_c_at_the_prompt_leaves(open_chats: OpenApp) -> None:
     keyboard = Keyboard(KeyboardInterrupt, "never read")
-    talk(open_chats(ScriptedModel()), keyboard)
+    await talk(open_chats(ScriptedModel()), keyboard)
     assert keyboard.left == ["never read"]
 
 
-def test_ctrl_c_just_after_a_reply_was_meant_for_it_and_the_next_one_leaves(open_chats: OpenApp) -> None:
+async def test_ctrl_c_just_after_a_reply_was_meant_for_it_and_the_next_one_leaves(open_chats: OpenApp) -> None:
     keyboard = Keyboard("hello", KeyboardInterrupt, KeyboardInterrupt, "never read")
-    screen = talk(open_chats(ScriptedModel([say("Hello.")])), keyboard)
-    assert screen.count("The reply had already ended. Ctrl-C again leaves.") == 1
+    screen = await talk(open_chats(ScriptedModel([say("Hello.")])), keyboard)
+    assert screen.count("The reply had already ended. Press Ctrl-C again to exit.") == 1
     assert keyboard.left == ["never read"]
 
 
-def test_ctrl_c_some_time_after_a_reply_leaves(open_chats: OpenApp) -> None:
+async def test_ctrl_c_some_time_after_a_reply_leaves(open_chats: OpenApp) -> None:
     clock = ManualClock()
 
     def let_time_pass(_prefill: str) -> None:
         clock.advance(2.0)
 
     keyboard = Keyboard("hello", let_time_pass, KeyboardInterrupt, "never read")
-    screen = talk(open_chats(ScriptedModel([say("Hello.")])), keyboard, clock=clock)
+    screen = await talk(open_chats(ScriptedModel([say("Hello.")])), keyboard, clock=clock)
     assert "already ended" not in screen
     assert keyboard.left == ["never read"]
 
 
-def test_ctrl_c_in_each_of_two_replies_stops_both_keeps_both_and_leaves_neither(open_chats: OpenApp) -> None:
+async def test_ctrl_c_in_each_of_two_replies_stops_both_keeps_both_and_leaves_neither(open_chats: OpenApp) -> None:
     model = ScriptedModel([say_half_and_press] * 2)
-    screen = talk(open_chats(model), Keyboard("one", "two"))
+    screen = await talk(open_chats(model), Keyboard("one", "two"))
     assert screen.count("Stopped by you.") == 2
-    assert texts(load_messages(open_chats(ScriptedModel()))) == [
+    assert texts(await load_messages(open_chats(ScriptedModel()))) == [
         ("user", "one"),
         ("assistant", "Half"),
         ("notice", "Stopped by you."),
@@ -145,7 +137,7 @@ def test_ctrl_c_in_each_of_two_replies_stops_both_keeps_both_and_leaves_neither(
     ]
 
 
-def test_a_second_ctrl_c_while_the_reply_is_being_stopped_leaves_and_the_stop_holds(open_chats: OpenApp) -> None:
+async def test_a_second_ctrl_c_while_the_reply_is_being_stopped_leaves_and_the_stop_holds(open_chats: OpenApp) -> None:
     left = asyncio.Event()
 
     async def say_half_and_be_slow_to_stop(call: Call) -> AsyncIterator[Part]:
@@ -158,12 +150,12 @@ def test_a_second_ctrl_c_while_the_reply_is_being_stopped_leaves_and_the_stop_ho
 
     keyboard = Keyboard("one", "never read")
     before = signal.getsignal(signal.SIGINT)
-    screen = talk(open_chats(ScriptedModel([say_half_and_be_slow_to_stop])), keyboard, left=left)
+    screen = await talk(open_chats(ScriptedModel([say_half_and_be_slow_to_stop])), keyboard, left=left)
     assert keyboard.left == ["never read"]
     assert "Half" in screen
     assert "Stopped by you." not in screen
     assert signal.getsignal(signal.SIGINT) is before
-    screen = talk(open_chats(ScriptedModel()), Keyboard(), resume=1)
+    screen = await talk(open_chats(ScriptedModel()), Keyboard(), resume=1)
     assert "Half" in screen
     assert "Stopped by you." in screen
 
@@ -171,47 +163,49 @@ def test_a_second_ctrl_c_while_the_reply_is_being_stopped_leaves_and_the_stop_ho
 # --- what is kept, and comes back ---
 
 
-def test_nothing_is_kept_of_a_session_in_which_nothing_was_said(open_chats: OpenApp) -> None:
-    talk(open_chats(ScriptedModel()), Keyboard("/help", "/list"))
-    assert "There are no chats yet." in talk(open_chats(ScriptedModel()), Keyboard("/list"))
+async def test_nothing_is_kept_of_a_session_in_which_nothing_was_said(open_chats: OpenApp) -> None:
+    await talk(open_chats(ScriptedModel()), Keyboard("/help", "/list"))
+    assert "There are no chats yet." in await talk(open_chats(ScriptedModel()), Keyboard("/list"))
 
 
-def test_a_resumed_chat_shows_its_end_and_goes_on(open_chats: OpenApp) -> None:
-    talk(open_chats(ScriptedModel([say("**One.**"), say("Two."), say("Three."), say("Four.")])), Keyboard(*"1234"))
+async def test_a_resumed_chat_shows_its_end_and_goes_on(open_chats: OpenApp) -> None:
+    await talk(
+        open_chats(ScriptedModel([say("**One.**"), say("Two."), say("Three."), say("Four.")])), Keyboard(*"1234")
+    )
     model = ScriptedModel([say("Five.")])
-    screen = talk(open_chats(model), Keyboard("5"), resume=1)
+    screen = await talk(open_chats(model), Keyboard("5"), resume=1)
     assert "Earlier messages are kept" in screen
     assert "you › 1" not in screen
     assert screen.index("you › 2") < screen.index("Two.") < screen.index("Four.") < screen.index("Five.")
-    assert [message.text for message in load_messages(open_chats(ScriptedModel()))][-2:] == ["5", "Five."]
+    assert [message.text for message in await load_messages(open_chats(ScriptedModel()))][-2:] == ["5", "Five."]
     assert len(model.calls[0].messages) == 9
 
 
-def test_a_reply_that_fails_is_told_with_what_to_do_and_retry_gets_it_answered(open_chats: OpenApp) -> None:
+async def test_a_reply_that_fails_is_told_with_what_to_do_and_retry_gets_it_answered(open_chats: OpenApp) -> None:
     failure = ModelFailed("The provider does not accept the key.", kind="auth", provider="acme", detail="bad key")
-    screen = talk(open_chats(ScriptedModel([failure, say("Hello.")])), Keyboard("hi", "/retry"))
-    told = ["The provider does not accept the key.", "acme says: bad key", "/retry tries again.", "Hello."]
+    screen = await talk(open_chats(ScriptedModel([failure, say("Hello.")])), Keyboard("hi", "/retry"))
+    told = ["The provider does not accept the key.", "acme says: bad key", "Type /retry to try again.", "Hello."]
     assert sorted(told, key=screen.index) == told
 
 
 # --- commands ---
 
 
-def test_help_names_every_command_and_an_unknown_one_is_not_sent(open_chats: OpenApp) -> None:
-    screen = talk(open_chats(ScriptedModel()), Keyboard("/help", "/frobnicate"))
+async def test_help_names_every_command_and_an_unknown_one_is_not_sent(open_chats: OpenApp) -> None:
+    screen = await talk(open_chats(ScriptedModel()), Keyboard("/help", "/frobnicate"))
     assert all(f"\n{name} " in f"\n{screen}" for name in COMMANDS)
-    assert "There is no command /frobnicate." in screen
+    assert "Unknown command /frobnicate." in screen
 
 
 @pytest.mark.parametrize("words", ["/usr/bin is what?", "/ 2", "/etc holds what?"])
-def test_what_only_looks_like_a_command_is_a_message(open_chats: OpenApp, words: str) -> None:
-    talk(open_chats(ScriptedModel([say("Well.")])), Keyboard(words))
-    assert texts(load_messages(open_chats(ScriptedModel()))) == [("user", words), ("assistant", "Well.")]
+async def test_what_only_looks_like_a_command_is_a_message(open_chats: OpenApp, words: str) -> None:
+    await talk(open_chats(ScriptedModel([say("Well.")])), Keyboard(words))
+    assert texts(await load_messages(open_chats(ScriptedModel()))) == [("user", words), ("assistant", "Well.")]
 
 
-def test_new_begins_another_chat_and_list_has_both_the_last_changed_first(open_chats: OpenApp) -> None:
+async def test_new_begins_another_chat_and_list_has_both_the_last_changed_first(open_chats: OpenApp) -> None:
     model = ScriptedModel([say("One."), say("Two.")])
-    screen = talk(open_chats(model), Keyboard("one", "/title First", "/new", "two", "/title Second", "/list"))
+    screen = await talk(open_chats(model), Keyboard("one", "/title First", "/new", "two", "/title Second", "/list"))
     first, second = [line for line in screen.splitlines() if "chat_" in line]
     assert first.startswith("  1  ")
     assert first.endswith("  Second")
@@ -219,45 +213,50 @@ def test_new_begins_another_chat_and_list_has_both_the_last_changed_first(open_c
     assert len(model.calls[1].messages) == 1
 
 
-def test_title_wants_a_title(open_chats: OpenApp) -> None:
-    screen = talk(open_chats(ScriptedModel([say("One.")])), Keyboard("one", "/title"))
-    assert "A title is missing" in screen
+async def test_title_wants_a_title(open_chats: OpenApp) -> None:
+    screen = await talk(open_chats(ScriptedModel([say("One.")])), Keyboard("one", "/title"))
+    assert "Missing title" in screen
 
 
 @pytest.mark.parametrize("command", ["/title Mine", "/retry", "/continue", "/edit"])
-def test_a_command_that_needs_a_chat_says_so(open_chats: OpenApp, command: str) -> None:
-    assert "Nothing has been said in this chat yet." in talk(open_chats(ScriptedModel()), Keyboard(command))
+async def test_a_command_that_needs_a_chat_says_so(open_chats: OpenApp, command: str) -> None:
+    assert "This chat has no messages yet." in await talk(open_chats(ScriptedModel()), Keyboard(command))
 
 
-def test_continue_goes_on_where_the_reply_was_stopped(open_chats: OpenApp) -> None:
-    screen = talk(
+async def test_continue_goes_on_where_the_reply_was_stopped(open_chats: OpenApp) -> None:
+    screen = await talk(
         open_chats(ScriptedModel([say_half_and_press, say(" of it.")])), Keyboard("one", "/continue", "/continue")
     )
     assert "The last reply is not a partial one." in screen
-    kept = [message for message in load_messages(open_chats(ScriptedModel())) if message.role == "assistant"]
+    kept = [message for message in await load_messages(open_chats(ScriptedModel())) if message.role == "assistant"]
     assert [message.text for message in kept] == ["Half", " of it."]
     assert kept[1].continues == kept[0].id
 
 
-def test_retry_of_a_whole_reply_has_it_written_anew(open_chats: OpenApp) -> None:
-    screen = talk(open_chats(ScriptedModel([say("One."), say("Another.")])), Keyboard("hi", "/retry"))
+async def test_retry_of_a_whole_reply_has_it_written_anew(open_chats: OpenApp) -> None:
+    screen = await talk(open_chats(ScriptedModel([say("One."), say("Another.")])), Keyboard("hi", "/retry"))
     assert screen.index("One.") < screen.index("Another.")
-    assert texts(load_messages(open_chats(ScriptedModel()))) == [("user", "hi"), ("assistant", "Another.")]
+    assert texts(await load_messages(open_chats(ScriptedModel()))) == [("user", "hi"), ("assistant", "Another.")]
 
 
-def test_edit_puts_the_last_message_on_the_line_and_answers_what_becomes_of_it(open_chats: OpenApp) -> None:
+async def test_edit_puts_the_last_message_on_the_line_and_answers_what_becomes_of_it(open_chats: OpenApp) -> None:
     model = ScriptedModel([say("Hi!"), say("Hi there!")])
-    talk(open_chats(model), Keyboard("hello", "/edit", lambda prefill: f"{prefill} there"))
-    assert texts(load_messages(open_chats(ScriptedModel()))) == [("user", "hello there"), ("assistant", "Hi there!")]
+    await talk(open_chats(model), Keyboard("hello", "/edit", lambda prefill: f"{prefill} there"))
+    assert texts(await load_messages(open_chats(ScriptedModel()))) == [
+        ("user", "hello there"),
+        ("assistant", "Hi there!"),
+    ]
 
 
 @pytest.mark.parametrize("answer", [KeyboardInterrupt, EOFError, "  ", lambda prefill: prefill])
-def test_an_edit_that_changes_nothing_asks_nobody_and_leaves_nothing(open_chats: OpenApp, answer: Line) -> None:
-    screen = talk(open_chats(ScriptedModel([say("Hi!"), say("Still here.")])), Keyboard("hello", "/edit", answer, "?"))
-    assert screen.index("Nothing is changed.") < screen.index("Still here.")
+async def test_an_edit_that_changes_nothing_asks_nobody_and_leaves_nothing(open_chats: OpenApp, answer: Line) -> None:
+    screen = await talk(
+        open_chats(ScriptedModel([say("Hi!"), say("Still here.")])), Keyboard("hello", "/edit", answer, "?")
+    )
+    assert screen.index("Nothing changed.") < screen.index("Still here.")
 
 
-def test_quit_leaves(open_chats: OpenApp) -> None:
+async def test_quit_leaves(open_chats: OpenApp) -> None:
     keyboard = Keyboard("/quit", "never read")
-    talk(open_chats(ScriptedModel()), keyboard)
+    await talk(open_chats(ScriptedModel()), keyboard)
     assert keyboard.left == ["never read"]

@@ -137,7 +137,7 @@ async def test_one_s_own_words_are_not_quoted_and_those_of_the_queue_are(open_ch
     assert said == ["Text: One.", "you: second", "Text: Two."]
 
 
-async def test_a_reply_that_fails_in_its_text_is_cut_and_goes_on(open_chats: OpenApp) -> None:
+async def test_a_reply_that_fails_in_its_text_is_cut_and_is_continued(open_chats: OpenApp) -> None:
     overloaded = ModelFailed("The provider is overloaded.", kind="overloaded")
     model = ScriptedModel(
         [[parts.text_delta("1", "Once "), overloaded], [parts.text_delta("1", "upon a time."), parts.finish()]]

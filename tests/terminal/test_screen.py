@@ -218,7 +218,7 @@ def test_thinking_that_came_to_nothing_is_taken_back_while_it_is_drawn() -> None
     assert paper.read_off().rstrip() == "Yes."
 
 
-def test_an_announcement_stands_at_the_bottom_until_the_reply_goes_on() -> None:
+def test_an_announcement_stands_at_the_bottom_until_the_reply_is_continued() -> None:
     paper, clock = Paper(), ManualClock()
     with Screen(make_console(paper), clock) as screen:
         screen.show(parts.text_delta("1", "Half a sen"))

@@ -1,14 +1,18 @@
-"""Options that several commands share, and what every command does first: settings, model and tools.
+"""Options that several commands share, and what every command does first: settings, model, tools and logs.
 
 A mistake of the user is one line on standard error that says what to do about it, and exit status 2 (`UsageMistake`);
-main.py prints it. Nothing heavy is imported here: a command imports what it needs when it runs, so that
-`indelible --help` loads neither the database nor the settings.
+main.py prints it. `logging_as` is for the commands that run until they are stopped. Nothing heavy is imported here: a
+command imports what it needs when it runs, so that `indelible --help` loads neither the database nor the settings.
 
 Must stay true (tests/test_cli.py): no mistake on the command line shows a traceback; `--help` stays light.
 """
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -39,6 +43,19 @@ ToolsOption = Annotated[
         "--tools",
         metavar="MODULE:NAME",
         help="Tools that the model may call: a tool or a list of tools in a Python module. Repeatable.",
+    ),
+]
+LogFormatOption = Annotated[
+    str | None,
+    typer.Option("--log-format", metavar="text|json", help="Format of the log.", show_default="text"),
+]
+LogLevelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--log-level",
+        metavar="LEVEL",
+        help="Least severe lines to log: debug, info, warning or error.",
+        show_default="warning",
     ),
 ]
 
@@ -76,3 +93,36 @@ def load_named_tools(names: list[str] | None, settings: Settings) -> list[Any]:
     if not names and settings.model == "demo":
         return list(make_demo_tools(SystemClock(), pace_s=0.02))
     return load_tools(names or [])
+
+
+@contextmanager
+def logging_as(settings: Settings) -> Iterator[None]:
+    """Within, log as the settings say. In JSON, the error that ends the command is a line of the log too."""
+    import logging  # noqa: PLC0415
+
+    from indelible.logs import find_secrets, set_up_logging  # noqa: PLC0415
+
+    secrets = [settings.token, *find_secrets(os.environ.items())]
+    set_up_logging(
+        format=settings.log_format, level=settings.log_level, access_log=settings.access_log, secrets=secrets
+    )
+    try:
+        yield
+    except IndelibleError as error:
+        if settings.log_format == "text":
+            raise
+        logging.getLogger("indelible").critical(str(error))
+        raise typer.Exit(1) from error
+
+
+def print_ready(settings: Settings, sentence: str, **more: str) -> None:
+    """The one line on standard output: a script that started us waits for it."""
+    line = sentence
+    if settings.log_format == "json":
+        import json  # noqa: PLC0415
+        from datetime import UTC, datetime  # noqa: PLC0415
+
+        at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        line = json.dumps({"time": at, "level": "info", "logger": "indelible", "message": sentence, **more})
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

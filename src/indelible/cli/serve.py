@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Final
 
 import typer
 
-from indelible.cli.options import DatabaseOption, ModelOption, ToolsOption, check_model, load_named_tools, read_settings
+from indelible.cli.options import (
+    DatabaseOption,
+    LogFormatOption,
+    LogLevelOption,
+    ModelOption,
+    ToolsOption,
+    check_model,
+    load_named_tools,
+    logging_as,
+    print_ready,
+    read_settings,
+)
 
 EXAMPLES: Final = """\b
 Examples:
@@ -15,6 +25,7 @@ Examples:
   indelible serve --port 0 --database chats.db      any free port, another database
   indelible serve --model openai:gpt-5.1            a real model; the key is in OPENAI_API_KEY
   indelible serve --tools mytools:TOOLS             let the model call your tools
+  indelible serve --log-format json --log-level info
   INDELIBLE_TOKEN=secret indelible serve --host 0.0.0.0"""
 
 
@@ -35,22 +46,29 @@ def serve(
     no_worker: Annotated[
         bool, typer.Option("--no-worker", help="Serve only; run replies with 'indelible worker'.")
     ] = False,
+    log_format: LogFormatOption = None,
+    log_level: LogLevelOption = None,
+    access_log: Annotated[bool | None, typer.Option("--access-log", help="Log every request.")] = None,
 ) -> None:
     """Serve chats over HTTP, with a web page and a worker.
 
     Prints one line when it is ready. On SIGTERM it tells clients to reconnect and hands off running replies.
     """
-    settings = read_settings(host=host, port=port, database=database, model=model)
+    settings = read_settings(
+        host=host,
+        port=port,
+        database=database,
+        model=model,
+        log_format=log_format,
+        log_level=log_level,
+        access_log=access_log,
+    )
     if not no_worker:
         check_model(settings)
 
     from indelible.server.app import Server  # noqa: PLC0415  (see main.py)
     from indelible.server.process import serve as run_server  # noqa: PLC0415
 
-    server = Server(settings, tools=load_named_tools(tools, settings), worker=not no_worker)
-    run_server(server, on_ready=_print_ready)
-
-
-def _print_ready(url: str) -> None:
-    sys.stdout.write(f"Indelible is ready at {url}\n")
-    sys.stdout.flush()
+    with logging_as(settings):
+        server = Server(settings, tools=load_named_tools(tools, settings), worker=not no_worker)
+        run_server(server, on_ready=lambda url: print_ready(settings, f"Indelible is ready at {url}", url=url))

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 from typing import Final
 
-from indelible.cli.options import DatabaseOption, ModelOption, ToolsOption, check_model, load_named_tools, read_settings
+from indelible.cli.options import (
+    DatabaseOption,
+    LogFormatOption,
+    LogLevelOption,
+    ModelOption,
+    ToolsOption,
+    check_model,
+    load_named_tools,
+    logging_as,
+    print_ready,
+    read_settings,
+)
 
 EXAMPLES: Final = """\b
 Examples:
@@ -13,22 +24,26 @@ Examples:
   indelible worker --tools mytools:TOOLS"""
 
 
-def worker(*, database: DatabaseOption = None, model: ModelOption = None, tools: ToolsOption = None) -> None:
+def worker(
+    *,
+    database: DatabaseOption = None,
+    model: ModelOption = None,
+    tools: ToolsOption = None,
+    log_format: LogFormatOption = None,
+    log_level: LogLevelOption = None,
+) -> None:
     """Run a worker without the HTTP server.
 
     Start as many as you like on one PostgreSQL database. On SIGTERM it hands off running replies.
     """
-    settings = read_settings(database=database, model=model)
+    settings = read_settings(database=database, model=model, log_format=log_format, log_level=log_level)
     check_model(settings)
 
     import asyncio  # noqa: PLC0415  (see main.py)
 
     from indelible.server.process import run_worker  # noqa: PLC0415
 
-    found = load_named_tools(tools, settings)
-    asyncio.run(run_worker(settings, tools=found, on_ready=_print_ready))
-
-
-def _print_ready() -> None:
-    sys.stdout.write("Indelible's worker is ready\n")
-    sys.stdout.flush()
+    with logging_as(settings):
+        found = load_named_tools(tools, settings)
+        on_ready = partial(print_ready, settings, "Indelible's worker is ready")
+        asyncio.run(run_worker(settings, tools=found, on_ready=on_ready))

@@ -10,7 +10,6 @@ die (crash_points.py). It never outlives its parent: when the pipe breaks, it di
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -24,6 +23,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from indelible.errors import IndelibleError
+from indelible.logs import set_up_logging
 from indelible.prove.crash_points import CrashPoint, CrashPoints, install
 from indelible.prove.tools import make_tools
 from indelible.server.app import Server
@@ -82,7 +82,7 @@ def run_server(orders: Orders, line: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     signal.signal(signal.SIGTERM, _leave)
     _isolate(orders.directory)
-    logging.basicConfig(filename=orders.log, force=True, format="%(asctime)s %(process)d %(levelname)s %(message)s")
+    set_up_logging(stream=orders.log.open("a"))
     crash_points = CrashPoints()
     install(crash_points)
     orders.prepare()

@@ -57,8 +57,8 @@ class Process(uvicorn.Server):
     def __init__(self, server: Server, *, on_ready: Callable[[str], None]) -> None:
         config = uvicorn.Config(
             server.application,
-            log_level="critical",  # what goes wrong is reported by us, in one line or in our own log
-            access_log=False,
+            log_config=None,  # logs.py prints them
+            access_log=server.settings.access_log,
             lifespan="on",
             timeout_graceful_shutdown=GRACE_S,
             server_header=False,

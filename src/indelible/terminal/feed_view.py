@@ -47,7 +47,7 @@ from indelible.store.protocol import Outcome
 
 BUSY: Final = frozenset({"pending", "running", "interrupting"})
 _SHOWN_TURNS: Final = 3
-_GOES_ON: Final = frozenset({"crashed", "handed_over", "failed"})
+_CONTINUED_AFTER: Final = frozenset({"crashed", "handed_over", "failed"})
 _JOINED: Final = "joined"
 """The id of speech that began before we joined: a snapshot does not say under which one it goes on."""
 
@@ -87,7 +87,7 @@ class _Snapshot(msgspec.Struct):
     retry: Any
 
 
-class _Told(msgspec.Struct):
+class _MessageEvent(msgspec.Struct):
     """What is needed of a message event."""
 
     message: Message
@@ -121,19 +121,19 @@ class FeedView:
                     self._cursor = event.cursor or self._cursor
                     if event.kind == "resync":
                         break
-                    self._take(event, stage)
+                    self._apply(event, stage)
                     if event.kind == "end" and event.data["reason"] != "slow":
                         return
                     position = cursors.read(self._cursor or "")
                     if self.status not in BUSY and position is not None and position.seq >= enough_seq:
                         return
 
-    def _take(self, event: FeedEvent, stage: Stage) -> None:
+    def _apply(self, event: FeedEvent, stage: Stage) -> None:
         match event.kind:
             case "snapshot":
                 self._show_snapshot(msgspec.json.decode(event.json, type=_Snapshot), stage)
             case "message":
-                self._show_message(msgspec.json.decode(event.json, type=_Told), stage)
+                self._show_message(msgspec.json.decode(event.json, type=_MessageEvent), stage)
             case "attempt":
                 self._begin_attempt(stage)
             case "part":
@@ -156,13 +156,13 @@ class FeedView:
 
     def _show_snapshot(self, snapshot: _Snapshot, stage: Stage) -> None:
         self.status = snapshot.status
-        shown = _take_last_turns(snapshot.messages, self._shown_turns)
+        shown = _get_last_turns(snapshot.messages, self._shown_turns)
         if len(shown) < len(snapshot.messages) or snapshot.has_more:
             stage.note("Earlier messages are kept, and not shown here.")
         for message in shown:
             if message.role == "assistant":
                 self._begin_attempt(stage)
-                is_cut = _goes_on(message)
+                is_cut = _is_continued(message)
                 for part in spell_out(message.blocks, is_open=is_cut):
                     self._show_part(part, stage)
                 if message.reason == "length":
@@ -200,10 +200,10 @@ class FeedView:
             return msgspec.structs.replace(part, id=_JOINED)
         return part
 
-    def _show_message(self, told: _Told, stage: Stage) -> None:
+    def _show_message(self, told: _MessageEvent, stage: Stage) -> None:
         message = told.message
         if told.attempt is not None:
-            stage.end_attempt(cut=_goes_on(message))
+            stage.end_attempt(cut=_is_continued(message))
         if message.role != "assistant" and not self._typed & {message.id, told.queued}:
             self._show_rest(message, stage)
 
@@ -256,13 +256,13 @@ def describe_blocks(blocks: Sequence[Block]) -> str:
     return "\n".join((*texts, *files))
 
 
-def _take_last_turns(messages: Sequence[Message], count: int) -> Sequence[Message]:
+def _get_last_turns(messages: Sequence[Message], count: int) -> Sequence[Message]:
     starts = [number for number, message in enumerate(messages) if message.role == "user"]
     return messages[starts[-count] :] if len(starts) >= count else messages
 
 
-def _goes_on(message: Message) -> bool:
+def _is_continued(message: Message) -> bool:
     """Whether the next thing that the model says continues the text that this ends with."""
-    if not message.partial or message.reason not in _GOES_ON or not isinstance(message.blocks[-1], Text):
+    if not message.partial or message.reason not in _CONTINUED_AFTER or not isinstance(message.blocks[-1], Text):
         return False
     return not any(isinstance(block, ToolCall) and not block.provider_executed for block in message.blocks)

@@ -1,59 +1,66 @@
-"""The chat as a filter: a line in, an answer out, nothing that needs a terminal.
+"""The chat as a filter: a line in, a reply out, nothing that needs a terminal.
 
-This is what runs when standard input or output is a pipe or a file. The answer is written as it
-comes, as the markdown it is; a tool's answer is a line in brackets; thinking is left out. What is
-not part of an answer goes to standard error. `echo "roll a die" | indelible chat` is a whole
-session, and its exit status is 0, or 1 if a reply failed.
+This is what runs when standard input or output is a pipe or a file. The reply is written as it arrives, as plain
+markdown; a tool's result is a line in brackets; thinking is left out. What is not part of a reply goes to standard
+error. `echo "roll a die" | indelible chat` is a whole session, and its exit status is 0, or 1 if a reply failed.
 
-A chat that is resumed while a reply runs, or after a crash has cut one, writes that reply first, all of it. What
-was said before is not written again.
+A chat that is resumed while a reply runs, or after a crash has interrupted one, writes that reply first, all of it.
+Earlier messages are not written again.
+
+Lines are read in the event loop, so that the worker keeps running while a slow pipe is waited for, and SIGTERM need
+not wait for the next line.
 
 Must stay true (tests/terminal/test_plain.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TextIO
+import asyncio
+import codecs
+import os
+import sys
+from collections.abc import AsyncIterable, AsyncIterator
+from typing import Final, TextIO
 
 from indelible.app.app import App
 from indelible.app.chat import Chat
 from indelible.content import Part, TextDelta, ToolResult
 from indelible.store.protocol import Outcome
 from indelible.terminal.feed_view import BUSY, FeedView, begin_chat
-from indelible.terminal.loop_thread import LoopThread
 from indelible.terminal.markdown import disarm
+
+_READ_BYTES: Final = 65536
 
 
 class PlainChat:
     """One session. `failed` says whether any reply of it did."""
 
-    def __init__(self, loop_thread: LoopThread[App], *, out: TextIO, errors: TextIO) -> None:
+    def __init__(self, app: App, *, out: TextIO, errors: TextIO) -> None:
         self.failed = False
-        self._backstage = loop_thread
-        self._app = loop_thread.value
+        self._app = app
         self._out = out
         self._errors = errors
-        self._follower: FeedView | None = None
+        self._view: FeedView | None = None
 
-    def run(self, chat: Chat | None, lines: Iterable[str]) -> None:
-        """Answer each line that is not blank."""
+    async def run(self, chat: Chat | None, lines: AsyncIterable[str]) -> None:
+        """Reply to each line that is not blank."""
         if chat is not None:
-            self._backstage.run(self._resume(chat))
-        for words in filter(None, map(str.strip, lines)):
-            self._backstage.run(self._reply(words))
+            await self._resume(chat)
+        async for line in lines:
+            if text := line.strip():
+                await self._reply(text)
 
     async def _resume(self, chat: Chat) -> None:
         now = await self._app.feed.snapshot(chat.id)
         is_running = now.status in BUSY
-        self._follower = FeedView(chat, clock=self._app.clock, after=None if is_running else now.cursor, shown_turns=1)
+        self._view = FeedView(chat, clock=self._app.clock, after=None if is_running else now.cursor, shown_turns=1)
         if is_running:
-            await self._write(self._follower)
+            await self._write(self._view)
 
-    async def _reply(self, words: str) -> None:
-        if self._follower is None:
-            self._follower = await begin_chat(self._app)
-        await self._write(self._follower, await self._follower.chat.post(words))
+    async def _reply(self, text: str) -> None:
+        if self._view is None:
+            self._view = await begin_chat(self._app)
+        await self._write(self._view, await self._view.chat.post(text))
 
     async def _write(self, feed_view: FeedView, sent: Outcome | None = None) -> None:
         writer = _ReplyWriter(self._out, self._errors)
@@ -115,3 +122,32 @@ class _ReplyWriter:
             self._out.write(text)
             self._out.flush()
             self._at_line_start = text.endswith("\n")
+
+
+async def read_lines(source: TextIO) -> AsyncIterator[str]:
+    """The lines of a pipe, a terminal or a file, as they come. The last one need not end."""
+    decoder = codecs.getincrementaldecoder(source.encoding)(errors="replace")
+    rest = ""
+    while data := await _read(source.fileno()):
+        *lines, rest = (rest + decoder.decode(data)).split("\n")
+        for line in lines:
+            yield line
+    rest += decoder.decode(b"", final=True)
+    if rest:
+        yield rest
+
+
+async def _read(descriptor: int) -> bytes:
+    """What can be read now. A file is always ready, and says so by refusing to be waited for."""
+    if sys.platform == "win32":
+        return await asyncio.to_thread(os.read, descriptor, _READ_BYTES)
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    try:
+        loop.add_reader(descriptor, ready.set)
+    except PermissionError:
+        return os.read(descriptor, _READ_BYTES)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(descriptor)
+    return os.read(descriptor, _READ_BYTES)

@@ -40,7 +40,7 @@ class Screen:
         self._live = Live(
             console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
         )
-        self._assembly = Transcript()
+        self._transcript = Transcript()
         self._announced: NoteWidget | None = None
         self._next_frame: Timer | None = None
         self._drawn_at_s = clock.monotonic()
@@ -56,7 +56,7 @@ class Screen:
         if self._next_frame is not None:
             self._next_frame.cancel()
         self._announced = None
-        self._assembly.end()
+        self._transcript.end()
         self._print_finished()
         self._live.update(_Lines([]))
         self._live.stop()
@@ -65,28 +65,28 @@ class Screen:
 
     def show(self, part: Part) -> None:
         self._announced = None
-        self._assembly.take(part)
+        self._transcript.add_part(part)
         self._draw_soon()
 
     def begin_attempt(self) -> None:
         self._announced = None
-        self._assembly.begin_attempt()
+        self._transcript.begin_attempt()
         self._draw_soon()
 
     def end_attempt(self, *, cut: bool) -> None:
-        self._assembly.end_attempt(cut=cut)
+        self._transcript.end_attempt(cut=cut)
         self._draw_soon()
 
     def drop_attempt(self) -> None:
-        self._assembly.drop_attempt()
+        self._transcript.drop_attempt()
         self._draw_soon()
 
     def quote(self, text: str) -> None:
-        self._assembly.add(QuoteWidget(text))
+        self._transcript.add(QuoteWidget(text))
         self._draw_soon()
 
     def note(self, text: str) -> None:
-        self._assembly.add(NoteWidget(text))
+        self._transcript.add(NoteWidget(text))
         self._draw_soon()
 
     def announce(self, text: str) -> None:
@@ -108,9 +108,9 @@ class Screen:
     def _print_finished(self) -> None:
         """Print what is finished, with a blank line after each piece, and draw the rest below it."""
         finished: list[Line] = []
-        widgets = self._assembly.widgets
+        widgets = self._transcript.widgets
         while widgets:
-            lines = widgets[0].take_finished(self._console)
+            lines = widgets[0].pop_finished(self._console)
             if lines:
                 finished += [*lines, []]
             if not widgets[0].finished:

@@ -48,12 +48,12 @@ class Transcript:
         self.end()
         self.widgets.append(widget)
 
-    def take(self, part: Part) -> None:
+    def add_part(self, part: Part) -> None:
         match part:
             case TextStart() | TextDelta() | TextEnd():
-                self._take_speech(TextWidget, part)
+                self._add_speech(TextWidget, part)
             case ReasoningStart() | ReasoningDelta() | ReasoningEnd():
-                self._take_speech(ThoughtWidget, part)
+                self._add_speech(ThoughtWidget, part)
             case Source():
                 self._append(NoteWidget(f"↗ {part.title or part.url or part.id}"))
             case StreamWarning():
@@ -61,7 +61,7 @@ class Transcript:
             case Finish(reason="length"):
                 self._append(NoteWidget("The reply reached the model's length limit."))
             case _:
-                self._take_tool(part)
+                self._add_tool(part)
 
     # --- attempts ---
 
@@ -99,7 +99,7 @@ class Transcript:
 
     # --- parts to pieces ---
 
-    def _take_speech(
+    def _add_speech(
         self,
         kind: type[TextWidget | ThoughtWidget],
         part: TextStart | TextDelta | TextEnd | ReasoningStart | ReasoningDelta | ReasoningEnd,
@@ -131,7 +131,7 @@ class Transcript:
             if not (isinstance(widget, ThoughtWidget) and widget.fleeting and widget.finished)
         ]
 
-    def _take_tool(self, part: Part) -> None:
+    def _add_tool(self, part: Part) -> None:
         match part:
             case ToolInputStart():
                 self._find_tool(part.id, part.name)

@@ -24,7 +24,7 @@ _MARGIN: Final = Segment("┆ ", Style(dim=True))
 class Widget(Protocol):
     finished: bool
 
-    def take_finished(self, console: Console) -> list[Line]:
+    def pop_finished(self, console: Console) -> list[Line]:
         """Give away the lines that can be printed for good."""
 
     def render(self, console: Console) -> list[Line]:
@@ -38,7 +38,7 @@ class TextWidget:
         self.text = ""
         self.finished = False
 
-    def take_finished(self, console: Console) -> list[Line]:
+    def pop_finished(self, console: Console) -> list[Line]:
         blocks, self.text = split_finished(self.text)
         if self.finished:
             blocks, self.text = [*blocks, self.text], ""
@@ -59,7 +59,7 @@ class ThoughtWidget:
         self.finished = False
         self.fleeting = False
 
-    def take_finished(self, console: Console) -> list[Line]:
+    def pop_finished(self, console: Console) -> list[Line]:
         return self.render(console) if self.finished else []
 
     def render(self, console: Console) -> list[Line]:
@@ -77,7 +77,7 @@ class ToolWidget:
         self.result: ToolResult | None = None
         self.finished = False
 
-    def take_finished(self, console: Console) -> list[Line]:
+    def pop_finished(self, console: Console) -> list[Line]:
         return self.render(console) if self.finished else []
 
     def render(self, console: Console) -> list[Line]:
@@ -106,7 +106,7 @@ class QuoteWidget:
         self.finished = True
         self._text = disarm(text)
 
-    def take_finished(self, console: Console) -> list[Line]:
+    def pop_finished(self, console: Console) -> list[Line]:
         return self.render(console)
 
     def render(self, console: Console) -> list[Line]:
@@ -120,7 +120,7 @@ class NoteWidget:
         self.finished = True
         self._text = disarm(text)
 
-    def take_finished(self, console: Console) -> list[Line]:
+    def pop_finished(self, console: Console) -> list[Line]:
         return self.render(console)
 
     def render(self, console: Console) -> list[Line]:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from indelible.concurrency.scope import CancelScope, Cause
 from indelible.content import Message, Text
 from indelible.errors import Interrupted, Lost, ModelFailed, NotFound, Shutdown
+from indelible.logs import log_context
 from indelible.loop.prompt.build import is_summary
 from indelible.loop.prompt.response_chain import plan_chain
 from indelible.loop.run import run
@@ -83,14 +84,17 @@ class ChatRunner:
     async def _run_turn(self, work: OpenWork, plan: Plan) -> None:
         kind: RunKind = "compaction" if work.kind == "compaction" else "turn"
         with (
+            log_context(turn=work.turn_id),
             CancelScope(self._worker_scope) as scope,
             self._deps.record(work, kind=kind, worker_id=self._worker_id) as record,
         ):
             writer_ = TurnWriter(self._deps, work, scope, self._worker_scope, record)
             self._scope, self._scribe, self._turn_id = scope, writer_, work.turn_id
+            _log.info("turn started")
             try:
                 if await self._go_on(work, plan, writer_, scope, record):
                     self.finished.append(work)
+                    _log.info("turn ended")
             except OutOfStep:
                 writer_.drop()
             except BaseException:
@@ -130,7 +134,7 @@ class ChatRunner:
         except OutOfStep:
             raise
         except Exception:
-            _log.exception("the turn %s of %s broke", work.turn_id, self.chat_id)
+            _log.exception("the turn failed: an error in the server")
             record.end("error", BROKEN["message"])
             await self._fail(writer_, BROKEN)
         return True

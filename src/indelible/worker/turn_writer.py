@@ -22,6 +22,7 @@ import msgspec
 from indelible.concurrency.scope import CancelScope, Cause
 from indelible.content import Message, Part, PartialReason, ToolResult
 from indelible.errors import LeaseLost, StoreFailed
+from indelible.logs import set_log_attempt
 from indelible.loop.result import FinishedStep
 from indelible.machine.commands import (
     AnnounceRetry,
@@ -107,6 +108,7 @@ class TurnWriter:
         outcome = await self._carry_out(StartAttempt(epoch=self._epoch, turn_id=self._turn_id), start)
         assert outcome.attempt is not None
         self._take_up(outcome.attempt.id)
+        set_log_attempt(outcome.attempt.id)
 
     def publish(self, part: Part) -> Awaitable[None] | None:
         """The hot path: once per part."""
@@ -277,6 +279,6 @@ class TurnWriter:
                 is_leaving = self._worker_scope.cancelled or self._scope.cause is Cause.SHUTDOWN
                 if is_leaving and back_off_s > _PATIENCE_WHEN_LEAVING_S:
                     raise
-                _log.warning("%s of %s waits for the database: %s", command.name, self._chat_id, error)
+                _log.warning("%s waits for the database: %s", command.name, error, extra={"chat": self._chat_id})
             await self._deps.clock.sleep(back_off_s)
             back_off_s = min(2 * back_off_s, _LONGEST_BACK_OFF_S)

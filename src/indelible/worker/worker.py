@@ -25,6 +25,7 @@ from typing import Final, TypeVar
 from indelible.concurrency.scope import CancelScope
 from indelible.errors import Lost, NotFound, Refused, Shutdown, StoreFailed
 from indelible.ids import new_id
+from indelible.logs import log_context
 from indelible.machine.commands import ActionExpired, Fail, Release, UpdateChat
 from indelible.notify import Notifier, Subscription
 from indelible.store.payloads import ChatPatch, Failure
@@ -137,14 +138,15 @@ class Worker:
     async def _answer(self, runner: ChatRunner, group: asyncio.TaskGroup) -> None:
         """The boundary: nothing that goes wrong with one chat is another's trouble."""
         try:
-            await runner.run()
+            with log_context(chat=runner.chat_id, epoch=runner.epoch):
+                await runner.run()
         except (Lost, NotFound, Shutdown):
             pass
         except StoreFailed as error:
-            _log.warning("%s is let go, the database failed: %s", runner.chat_id, error)
+            _log.warning("chat released: the database failed: %s", error, extra=_about(runner))
         except Exception:
             # Taking it again would only meet the same again: the next beat ends its turn, from the journal alone.
-            _log.exception("%s cannot be answered", runner.chat_id)
+            _log.exception("the chat failed; its turn will be ended from the journal", extra=_about(runner))
             self._broken.add((runner.chat_id, runner.epoch))
         finally:
             del self._runners[runner.chat_id, runner.epoch]
@@ -254,3 +256,7 @@ class Worker:
         if self._deps.recorder is not None:
             await self._deps.recorder.drain()  # of a worker that is gone others judge: its own last words come first
         await self._survive(partial(self._deps.store.retire, self.id), what="retiring")
+
+
+def _about(runner: ChatRunner) -> dict[str, object]:
+    return {"chat": runner.chat_id, "epoch": runner.epoch}

@@ -1,0 +1,194 @@
+"""Logs: what every line carries, and how `serve` and `worker` print it.
+
+A line of ours names the chat, turn, attempt and epoch that it is about, wherever they are known. The worker sets them
+once per chat and turn (`log_context`), in a context variable that every task of the turn inherits, so that the loop and
+the tools log without being handed ids, and nothing is paid per token: the fields are read when a line is formatted.
+Code outside a turn passes what it knows with `extra={"chat": …}`.
+
+The library installs no handler: `set_up_logging` is for a process that is ours. It prints to standard error, as text
+(for people) or as one JSON object per line, and everything goes the same way: our loggers, uvicorn's, warnings, and
+an exception that ends the process. Text from outside cannot forge a line: control characters are replaced, and
+continuation lines are indented.
+
+Secrets stay out: URLs lose their query, and the secrets that the process knows are replaced, wherever they stand.
+
+Must stay true (tests/test_logs.py): each line of a server with `--log-format json` is JSON, and one about a chat has
+its ids; no token appears in any line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Final, Literal, TextIO
+
+LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+_SHORTEST_SECRET: Final = 6
+_SECRET_NAME: Final = re.compile(r"(_KEY|_TOKEN|_SECRET|PASSWORD)$")
+_USER_INFO: Final = re.compile(r"(?<=://)([^\s/:@]*):[^\s/@]+@")
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CHAT_IN_PATH: Final = re.compile(r"/chats/(chat_\w+)")
+_COLOURS: Final = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m"}
+
+
+@dataclass
+class LogFields:
+    """What a line is about. `attempt` changes within a turn, for all tasks of it."""
+
+    chat: str | None = None
+    turn: str | None = None
+    attempt: str | None = None
+    epoch: int | None = None
+
+
+_NAMES: Final = tuple(field.name for field in fields(LogFields))
+_current: Final[ContextVar[LogFields]] = ContextVar("indelible_log_fields")
+
+
+@contextmanager
+def log_context(**known: str | int | None) -> Iterator[LogFields]:
+    """Within, and in every task that is started within, lines carry these fields beside those around."""
+    entered = replace(_current.get(LogFields()), **known)  # type: ignore[arg-type]
+    token = _current.set(entered)
+    try:
+        yield entered
+    finally:
+        _current.reset(token)
+
+
+def set_log_attempt(attempt_id: str | None) -> None:
+    """From now on the lines of this turn are about this attempt."""
+    found = _current.get(None)
+    if found is not None:
+        found.attempt = attempt_id
+
+
+def set_up_logging(
+    *,
+    format: LogFormat = "text",
+    level: LogLevel = "warning",
+    access_log: bool = False,
+    secrets: Iterable[str] = (),
+    stream: TextIO | None = None,
+) -> None:
+    """Print the logs of this process. Call it once, in a process that is ours."""
+    out = stream or sys.stderr
+    redact = Redactor(secrets)
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(JsonFormatter(redact) if format == "json" else TextFormatter(redact, colours=out.isatty()))
+    handler.addFilter(_keep)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("indelible").setLevel(level.upper())
+    logging.getLogger("uvicorn").setLevel(logging.INFO if level == "debug" else logging.WARNING)
+    logging.getLogger("uvicorn.access").setLevel(logging.INFO if access_log else logging.CRITICAL)
+    logging.captureWarnings(capture=True)
+    sys.excepthook = _log_crash
+
+
+class Redactor:
+    """Replaces the secrets that the process knows, and passwords in URLs."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        known = {secret for secret in secrets if len(secret) >= _SHORTEST_SECRET}
+        self._known = re.compile("|".join(map(re.escape, sorted(known, key=len, reverse=True)))) if known else None
+
+    def __call__(self, text: str) -> str:
+        if self._known is not None:
+            text = self._known.sub("***", text)
+        return _USER_INFO.sub(r"\1:***@", text)
+
+
+def find_secrets(environment: Iterable[tuple[str, str]]) -> list[str]:
+    """The values of variables whose names say that they are secret: keys, tokens, passwords."""
+    return [value for name, value in environment if _SECRET_NAME.search(name.upper())]
+
+
+class JsonFormatter(logging.Formatter):
+    """One object per line: time, level, logger, message, then what is known of chat, turn, attempt, epoch, error."""
+
+    def __init__(self, redact: Redactor) -> None:
+        super().__init__()
+        self._redact = redact
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": f"{datetime.fromtimestamp(record.created, UTC).isoformat(timespec='milliseconds')[:-6]}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": self._redact(write_message(record)),
+            **find_fields(record),
+        }
+        if record.exc_info:
+            line["error"] = self._redact(_write_traceback(record.exc_info))
+        return json.dumps(line)
+
+
+class TextFormatter(logging.Formatter):
+    """`12:30:01.250 WARNING worker.chat_runner: message  chat=… turn=…`, with the date if it is not a terminal."""
+
+    def __init__(self, redact: Redactor, *, colours: bool) -> None:
+        super().__init__()
+        self._redact = redact
+        self._colours = colours
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created).astimezone()
+        time = f"{at:%H:%M:%S}.{at.microsecond // 1000:03}" if self._colours else at.isoformat(timespec="milliseconds")
+        text = write_message(record)
+        known = "".join(f" {name}={value}" for name, value in find_fields(record).items())
+        if record.exc_info:
+            known += "\n" + _write_traceback(record.exc_info)
+        rest = _CONTROL.sub("\ufffd", self._redact(f"{text} {known}".rstrip())).replace("\n", "\n    ")
+        level = f"{record.levelname:<7}"
+        if self._colours and record.levelname in _COLOURS:
+            level = f"{_COLOURS[record.levelname]}{level}\x1b[0m"
+        return f"{time} {level} {record.name.removeprefix('indelible.')}: {rest}"
+
+
+def find_fields(record: logging.LogRecord) -> dict[str, Any]:
+    """What is known of the line's subject: its own `extra`, then the context."""
+    current = _current.get(None)
+    found = {name: getattr(record, name, None) or getattr(current, name, None) for name in _NAMES}
+    if found["chat"] is None and (in_path := _CHAT_IN_PATH.search(_find_path(record))):
+        found["chat"] = in_path[1]
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def write_message(record: logging.LogRecord) -> str:
+    """The message. A line of the access log loses the query of its URL, which is the caller's business."""
+    if record.name == "uvicorn.access" and isinstance(record.args, tuple) and len(record.args) == 5:
+        client, method, _, _, status = record.args
+        return f"{method} {_find_path(record)} {status} from {client}"
+    return record.getMessage()
+
+
+def _find_path(record: logging.LogRecord) -> str:
+    if record.name == "uvicorn.access" and isinstance(record.args, tuple) and len(record.args) == 5:
+        return str(record.args[2]).partition("?")[0]
+    return ""
+
+
+def _keep(record: logging.LogRecord) -> bool:
+    """Drop what uvicorn repeats: an exception of the application is logged by server/problem_details.py."""
+    return not (record.name == "uvicorn.error" and str(record.msg).startswith("Exception in ASGI application"))
+
+
+def _write_traceback(found: tuple[Any, ...] | Any) -> str:
+    return "".join(traceback.format_exception(*found)).rstrip()
+
+
+def _log_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    logging.getLogger("indelible").critical("the process crashed", exc_info=(kind, error, trace))

@@ -1,0 +1,219 @@
+"""Logs: a real server and a real worker, driven and stopped, and every line that they print.
+
+Must hold: with `--log-format json` each line of both streams is JSON, and a line about a chat has its ids; as text a
+line is readable and cannot be forged; no secret is in any line; the library installs no handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.commands import DEADLINE_S
+
+from indelible.logs import JsonFormatter, Redactor, TextFormatter, log_context, set_log_attempt
+
+TOKEN = "hush-this-is-the-token"  # noqa: S105
+KEY = "sk-hush-this-is-a-key"
+
+
+class Running:
+    """`indelible …` as a process, with what it printed."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        assert process.stdout is not None
+        self.first = process.stdout.readline()
+
+    def stop(self) -> tuple[list[str], list[str]]:
+        """Its lines on standard output and standard error, when it has ended well."""
+        self.process.send_signal(signal.SIGTERM)
+        out, err = self.process.communicate(timeout=DEADLINE_S)
+        assert self.process.returncode == 0, err
+        return (self.first + out).splitlines(), err.splitlines()
+
+
+@contextmanager
+def run(directory: Path, *arguments: str, **variables: str) -> Iterator[Running]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "indelible", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=directory,
+        env={**os.environ, "OPENAI_API_KEY": KEY, **variables},
+    )
+    with process:
+        try:
+            yield Running(process)
+        finally:
+            process.kill()
+
+
+def post(url: str, body: object, *, token: str = TOKEN) -> Any:
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)  # noqa: S310  (our own server)
+    with urllib.request.urlopen(request, timeout=DEADLINE_S) as response:  # noqa: S310
+        return json.load(response)
+
+
+def wait_for_end_of_turn(url: str, chat_id: str) -> None:
+    """Read the feed until the chat is idle."""
+    address, headers = f"{url}/api/v1/chats/{chat_id}/events", {"Authorization": f"Bearer {TOKEN}"}
+    request = urllib.request.Request(address, headers=headers)  # noqa: S310
+    with urllib.request.urlopen(request, timeout=DEADLINE_S) as response:  # noqa: S310
+        for line in response:
+            if line.startswith(b"data: ") and json.loads(line[6:]).get("status") == "idle":
+                return
+    pytest.fail("the feed ended before the turn did")
+
+
+def test_every_line_of_a_server_is_json_and_a_line_about_a_chat_has_its_ids(tmp_path: Path) -> None:
+    options = ("--port", "0", "--log-format", "json", "--log-level", "info", "--access-log")
+    with run(tmp_path, "serve", *options, INDELIBLE_TOKEN=TOKEN) as server:
+        ready = json.loads(server.first)
+        assert ready["message"] == f"Indelible is ready at {ready['url']}"
+        chat_id = post(f"{ready['url']}/api/v1/chats", {"message": "hello"})["id"]
+        wait_for_end_of_turn(ready["url"], chat_id)
+        with pytest.raises(urllib.error.HTTPError):
+            post(f"{ready['url']}/api/v1/chats?token={TOKEN}", {"message": "hello"}, token=TOKEN[:4])
+        out, err = server.stop()
+    lines = [json.loads(line) for line in [*out, *err]]
+    assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
+    started = next(line for line in lines if line["message"] == "turn started")
+    ended = next(line for line in lines if line["message"] == "turn ended")
+    assert started["chat"] == ended["chat"] == chat_id
+    assert started["turn"] == ended["turn"]
+    assert started["turn"].startswith("turn_")
+    assert ended["attempt"].startswith("att")
+    assert started["epoch"] == ended["epoch"] == 1
+    requests = [line for line in lines if line["logger"] == "uvicorn.access"]
+    assert any(line["message"].startswith("POST /api/v1/chats 401 ") for line in requests)
+    assert all(line["chat"] == chat_id for line in requests if "/events" in line["message"])
+    assert TOKEN not in "".join([*out, *err])
+
+
+def test_a_server_that_cannot_start_says_so_in_json_too(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "indelible", "serve", "--host", "0.0.0.0", "--log-format", "json"],  # noqa: S104
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        timeout=DEADLINE_S,
+    )
+    (line,) = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (done.returncode, done.stdout, line["level"]) == (1, "", "critical")
+    assert line["message"].startswith("0.0.0.0 is reachable from other machines.")
+
+
+def test_a_server_is_silent_by_default_and_readable_when_asked(tmp_path: Path) -> None:
+    with run(tmp_path, "serve", "--port", "0", INDELIBLE_TOKEN=TOKEN) as server:
+        url = server.first.removeprefix("Indelible is ready at ").strip()
+        chat_id = post(f"{url}/api/v1/chats", {"message": "hello"})["id"]
+        wait_for_end_of_turn(url, chat_id)
+        assert server.stop() == ([server.first.strip()], [])
+    with run(tmp_path, "serve", "--port", "0", "--log-level", "info", INDELIBLE_TOKEN=TOKEN) as server:
+        url = server.first.removeprefix("Indelible is ready at ").strip()
+        chat_id = post(f"{url}/api/v1/chats", {"message": "hello"})["id"]
+        wait_for_end_of_turn(url, chat_id)
+        _, err = server.stop()
+    assert any(f" INFO    worker.chat_runner: turn started  chat={chat_id} turn=turn_" in line for line in err)
+
+
+def test_a_worker_logs_as_a_server_does(tmp_path: Path) -> None:
+    with run(tmp_path, "worker", "--log-format", "json") as worker:
+        out, err = worker.stop()
+    assert [json.loads(line)["message"] for line in out] == ["Indelible's worker is ready"]
+    assert err == []
+
+
+@pytest.mark.parametrize(("option", "value"), [("--log-format", "xml"), ("--log-level", "loud")])
+def test_an_unknown_format_or_level_is_one_line(tmp_path: Path, option: str, value: str) -> None:
+    command = [sys.executable, "-m", "indelible", "serve", option, value]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=DEADLINE_S)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith(f"indelible: {option[2:].replace('-', '_')} = '{value}'")
+
+
+# --- lines ---
+
+
+def write(formatter: logging.Formatter, message: str, *arguments: object, **more: Any) -> str:
+    """A line as a logger of ours would print it."""
+    out = io.StringIO()
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(formatter)
+    logger = logging.getLogger("indelible.worker.chat_runner")
+    logger.addHandler(handler)
+    try:
+        logger.warning(message, *arguments, **more)
+    finally:
+        logger.removeHandler(handler)
+    return out.getvalue()
+
+
+async def test_tasks_of_a_turn_share_its_ids_and_those_of_another_do_not() -> None:
+    formatter = JsonFormatter(Redactor(()))
+
+    async def run_turn(chat: str) -> dict[str, Any]:
+        with log_context(chat=chat, epoch=2), log_context(turn=f"turn of {chat}"):
+            begun = asyncio.Event()
+
+            async def work() -> dict[str, Any]:
+                await begun.wait()
+                written: dict[str, Any] = json.loads(write(formatter, "it happened"))
+                return written
+
+            task = asyncio.create_task(work())
+            await asyncio.sleep(0)
+            set_log_attempt(f"attempt of {chat}")
+            begun.set()
+            return await task
+
+    for line, chat in zip(await asyncio.gather(run_turn("a"), run_turn("b")), "ab", strict=True):
+        assert (line["chat"], line["turn"], line["attempt"], line["epoch"]) == (
+            chat,
+            f"turn of {chat}",
+            f"attempt of {chat}",
+            2,
+        )
+    assert "chat" not in json.loads(write(formatter, "outside"))
+
+
+def test_what_a_line_is_given_wins_over_the_context() -> None:
+    with log_context(chat="around"):
+        assert json.loads(write(JsonFormatter(Redactor(())), "x", extra={"chat": "given"}))["chat"] == "given"
+
+
+@pytest.mark.parametrize("formatter", [JsonFormatter, lambda redact: TextFormatter(redact, colours=False)])
+def test_secrets_and_passwords_in_urls_are_replaced_also_in_a_traceback(formatter: Any) -> None:
+    error = ValueError(f"postgresql://ada:hush@host/chats and {KEY}")
+    line = write(formatter(Redactor([KEY, ""])), "failed with %s", KEY, exc_info=error)
+    assert "hush" not in line
+    assert "postgresql://ada:***@host/chats and ***" in line
+
+
+def test_text_from_outside_cannot_forge_a_line() -> None:
+    formatter = TextFormatter(Redactor(()), colours=False)
+    line = write(formatter, "a provider said: %s", "well\n2026-11-16 INFO forged\x1b[2J")
+    assert line.splitlines()[1:] == ["    2026-11-16 INFO forged\ufffd[2J"]
+
+
+def test_the_library_installs_no_handler() -> None:
+    script = "import logging, indelible, indelible.app.compose, indelible.logs; print(logging.root.handlers)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
