@@ -11,10 +11,11 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from bench import debug, loop, providers, store, worker
+from bench import debug, growth, loop, providers, store, worker
 
 BENCHES: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "debug": debug.measure,
+    "growth": growth.measure,
     "loop": loop.measure,
     "providers": providers.measure,
     "store": store.measure,

@@ -7,6 +7,9 @@ wait for nothing but fsync, and none is about the disk unless it is marked `real
 tries the same ones every time, so that a change is judged by what it changed and not by luck. No example has a
 deadline: a busy machine is no failure, and a test that hangs is ended by pytest-timeout.
 
+`pytest -n auto` starts three processes per two cores, because many tests wait for processes, sockets and databases of
+their own, and begins with the folders whose tests are long, so that no core is idle while the last of them ends.
+
 `make nightly` chooses the profile of that name: INDELIBLE_EXAMPLES examples for every property test that
 does not say how many it wants, and a test that does say so should read that variable as well.
 """
@@ -17,6 +20,7 @@ import os
 import shutil
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 pytest_plugins = ["tests.databases"]
@@ -43,3 +47,19 @@ settings.register_profile(
     max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "50000")),
 )
 settings.load_profile("ours")
+
+LONG_FIRST = ("e2e", "prove", "faults", "test_package.py", "test_cli.py", "test_readme.py", "server", "store")
+"""Folders and files whose tests take seconds, the longest first; the others follow as they were collected."""
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    return max(2, (os.cpu_count() or 1) * 3 // 2)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def rank(item: pytest.Item) -> int:
+        return min(
+            (LONG_FIRST.index(name) for name in item.path.parts[-2:] if name in LONG_FIRST), default=len(LONG_FIRST)
+        )
+
+    items.sort(key=rank)

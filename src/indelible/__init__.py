@@ -80,7 +80,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def _load(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'indelible' has no attribute {name!r}")
@@ -92,3 +92,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *_HOMES])
+
+
+if not TYPE_CHECKING:  # a type checker that saw it would believe in every name (tests/test_public_types.py)
+    __getattr__ = _load

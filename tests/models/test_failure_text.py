@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 from hypothesis import given
@@ -89,23 +88,13 @@ HUGE = {
 
 
 @pytest.mark.parametrize("body", HUGE.values(), ids=HUGE)
-def test_a_huge_or_hostile_body_is_cheap(body: str) -> None:
-    """Four times as much of it costs four times as much at most, however slow the machine is."""
+def test_a_huge_or_hostile_body_gives_a_short_detail(body: str) -> None:
+    """bench/growth.py measures that it is cheap."""
     failure = classify_response(provider="openai", status=500, body=body.encode())
     again = classify(RuntimeError(body), provider="openai")
     assert failure.kind == "server_error"
     assert len(failure.detail or "") <= 500
     assert len(again.detail or "") <= 500
-    quarter_cpu_s = min(measure_cpu_s(body[: len(body) // 4]) for _ in range(3))
-    assert any(measure_cpu_s(body) < 8 * quarter_cpu_s for _ in range(3))
-
-
-def measure_cpu_s(body: str) -> float:
-    sent = body.encode()
-    started = time.process_time()
-    classify_response(provider="openai", status=500, body=sent)
-    classify(RuntimeError(body), provider="openai")
-    return time.process_time() - started
 
 
 def test_a_key_that_the_cut_goes_through_is_not_shown_in_part() -> None:

@@ -15,7 +15,7 @@ from tests.models.wires_under_test import find_model
 from tests.worker.workshop import PATIENCE_S, Hired, Workshop
 
 from indelible.app.chat import Chat
-from indelible.clock import Clock
+from indelible.clock import Clock, SystemClock
 from indelible.content import Usage
 from indelible.models.http.http_model import HttpModel
 from indelible.recording.recorder import DebugRecorder
@@ -30,6 +30,7 @@ from indelible.testing.provider import WireName
 from indelible.testing.provider.faults import Fault
 
 KEPT_S: Final = 30 * 86400.0
+LOOK_EVERY_S: Final = 0.005
 SOME: Final = Usage(input_tokens=100, output_tokens=7)
 
 
@@ -120,7 +121,7 @@ class Studio:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while not holds(runs := await self.load(chat)):
-                    await asyncio.sleep(0)
+                    await SystemClock().sleep(LOOK_EVERY_S)  # spinning would keep the recorder from writing
         except TimeoutError:
             raise AssertionError(f"it did not come true of {[tell(run) for run in runs]}") from None
         return runs

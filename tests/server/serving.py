@@ -16,6 +16,7 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from indelible.client.client import Client, ServerEvent
+from indelible.clock import SystemClock
 from indelible.models.protocol import Model
 from indelible.server.app import Server
 from indelible.server.process import Process
@@ -26,6 +27,7 @@ from indelible.testing.model import Step
 from indelible.tools.toolset import AnyTool
 
 PATIENCE_S = 100.0
+LOOK_EVERY_S = 0.005
 API = "/api/v1"
 QUICK: Mapping[str, Any] = {"auto_titles": False, "retry_base_s": 0, "tool_grace_s": 0.05, "lease_timeout_s": 3600}
 """Nobody is taken for dead because the machine stalled."""
@@ -168,7 +170,7 @@ async def wait_until(is_so: Callable[[], Awaitable[bool]]) -> None:
     """Ask until it is so."""
     async with asyncio.timeout(PATIENCE_S):
         while not await is_so():
-            await asyncio.sleep(0)
+            await SystemClock().sleep(LOOK_EVERY_S)  # spinning would keep the server from answering
 
 
 async def wait_until_idle(client: Client, chat_id: str) -> None:

@@ -1,0 +1,104 @@
+"""How the cost of a hostile text grows: four times as much of it may cost four times as much, never sixteen times.
+
+Whatever a model, a provider or a user sends is read by code of ours that searches, splits and redacts, and a text that
+is made for it must not cost the square of its length. That is a promise about time, and a test that measures time fails
+on a busy machine, so it is judged here: `make bench ARGS=growth` fails if one case is missed. The texts stand in the
+tests, which check that they are answered rightly: tests/loop/test_thinking.py and tests/models/test_failure_text.py.
+
+CPU time is counted, and the best of some rounds, so that another process can make a case only dearer, never cheaper.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+from tests.loop.test_thinking import LONG_TEXTS, RUNS, cut, repeat
+from tests.models.test_failure_text import HUGE
+
+from indelible.loop.thinking.splitter import ThinkingSplitter
+from indelible.models.failures.classify import classify, classify_response
+from indelible.models.http.sse import SseDecoder
+
+_ROUNDS: Final = 5
+_LIMIT: Final = 8.0
+_SSE_CHUNKS: Final = 100_000
+
+Prepare = Callable[[int], Callable[[], object]]
+"""Given a length, what is to be measured; what comes before it is not."""
+
+
+async def measure() -> None:
+    table = Table(title=f"Growth: the cost of four times the text, best of {_ROUNDS} rounds")
+    for column in ("text", "a quarter", "all of it", "growth", "aim"):
+        table.add_column(column, justify="left" if column == "text" else "right")
+    missed = 0
+    for name, length, prepare in _list_cases():
+        quarter_s = min(_measure_cpu_s(prepare(length // 4)) for _ in range(_ROUNDS))
+        whole_s = min(_measure_cpu_s(prepare(length)) for _ in range(_ROUNDS))
+        is_reached = whole_s < _LIMIT * quarter_s
+        missed += not is_reached
+        shown = f"{quarter_s * 1e3:.1f} ms", f"{whole_s * 1e3:.1f} ms", f"{whole_s / quarter_s:.1f} ×"
+        table.add_row(name, *shown, f"< {_LIMIT:.0f} ×: {'reached' if is_reached else 'MISSED'}")
+    Console().print(table)
+    if missed:
+        sys.exit(f"{missed} cases grow faster than they may.")
+
+
+def _measure_cpu_s(work: Callable[[], object]) -> float:
+    gc.collect()
+    gc.disable()  # what earlier cases left is not this one's cost
+    try:
+        started = time.process_time()
+        work()
+        return time.process_time() - started
+    finally:
+        gc.enable()
+
+
+def _list_cases() -> Iterator[tuple[str, int, Prepare]]:
+    for name, length, size in RUNS:
+        yield f"thinking: {name}, in pieces of {size:,}", length, partial(_split, name, size)
+    for name, body in HUGE.items():
+        yield f"failure: {name}", len(body), partial(_classify, body)
+    yield "event stream: one line in many chunks", _SSE_CHUNKS, _decode
+
+
+def _split(name: str, size: int, length: int) -> Callable[[], object]:
+    assert name in LONG_TEXTS
+    chunks = cut(repeat(name, length), size)
+    splitter = ThinkingSplitter()
+
+    def work() -> None:
+        for chunk in chunks:
+            splitter.feed(chunk)
+        splitter.finish()
+
+    return work
+
+
+def _classify(body: str, length: int) -> Callable[[], object]:
+    text = body[:length]
+    sent = text.encode()
+
+    def work() -> None:
+        classify_response(provider="openai", status=500, body=sent)
+        classify(RuntimeError(text), provider="openai")
+
+    return work
+
+
+def _decode(chunks: int) -> Callable[[], object]:
+    decoder = SseDecoder()
+
+    def work() -> None:
+        for _ in range(chunks):
+            decoder.feed(b"x" * 64)
+
+    return work
