@@ -1,7 +1,8 @@
 """Made-up credentials, each with a canary in it, and texts that only speak of such things.
 
-Whatever is recorded, no canary may be found in it, and of what is ordinary not a letter may be missing. Nothing here
-opens anything: every value is spelled with the word canary.
+Nothing here opens anything. What must not even be recorded (what stands under a sensitive name, in an address, or is a
+known secret) is spelled with the word kestrel; what only must not be shown, because it looks like a key, with the word
+canary. Of what is ordinary not a character may be missing.
 """
 
 from __future__ import annotations
@@ -10,11 +11,8 @@ from base64 import b64encode
 from typing import Final
 
 CANARY: Final = "canary"
+KESTREL: Final = "kestrel"
 PRIVATE_KEY: Final = "-----BEGIN PRIVATE KEY-----\ncanary\ncanary\n-----END PRIVATE KEY-----"
-PRIVATE_KEY_WITH_A_BLANK_LINE: Final = (
-    "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4\n\ncanary\n-----END RSA PRIVATE KEY-----"
-)
-
 LOOKS: Final = (
     "sk-canarycanary",
     "sk-proj-canary_0-canary",
@@ -53,7 +51,7 @@ LOOKS: Final = (
     "eyJcanarycanary.canarycanary.canary_canary",
     "eyJcanarycanary..canary.canarycanary.canary",  # an encrypted one
     PRIVATE_KEY,
-    PRIVATE_KEY_WITH_A_BLANK_LINE,
+    "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4\n\ncanary\n-----END RSA PRIVATE KEY-----",
     "-----BEGIN PGP PRIVATE KEY BLOCK-----\n\ncanary\n-----END PGP PRIVATE KEY BLOCK-----",
     "-----BEGIN OPENSSH PRIVATE KEY-----\ncanary\ncanary",  # without an end
     "Bearer canarycanarycanary",
@@ -66,43 +64,42 @@ LOOKS: Final = (
     "https://canary@host",
     "postgresql+asyncpg://user:canary@host:5432/name",
     "redis://:canary@host",
-    "postgres://user:p/canary#canary@host/name",
+    "export DB_PASSWORD='canary'",
+    'password = "canary"',
+    "{'client_secret': 'canary'}",
     "https://host/v1?api_key=canary",
-    "https://host/v1?a=1&key=canary;canary?canary",
-    "https://host/v1;session=canary?b=2",
+    "https://host/v1?a=1&key=canary&b=2",
     "https://host/?X-Amz-Signature=canary&X-Amz-Credential=canary",
     "https://host/back?code=canary#access_token=canary",
-    "https://host/%73k-canarycanary/x",
-    "https://host/?%61pi%5Fkey=canary",
-    "https://host/?q=Bearer+canarycanarycanary",
-    "https://host/?next=https%3A%2F%2Fcanary%3Acanary%40host",
-    "https://host/?next=%252Fx%253Ftoken%253Dcanary",
     "https:\\/\\/user:canary@host\\/path",
     "GET /v1/models?key=canary HTTP/1.1",
     "OPENAI_API_KEY=canary",
-    "export DB_PASSWORD='canary, canary'",
-    'password = "canary \\"canary\\" canary"',
     "AccountKey=canary==;EndpointSuffix=host",
-    "{'client_secret': 'canary canary'}",
     'at {"credentials":"canary"} here',
     'he said {\\"apiKey\\": \\"canary\\"}',
-    'config["access_token"] = "canary"',
     "api key: canary0canary",
     "Incorrect API key provided: canary0canary.",
-    "the password is canary0canary",
     "x-api-key: canarycanarycanarycanary",
     "Authorization: Basic canary",
-    "authorization: Digest username=canary, response=canary",
     "authorization: ApiKey canary",
-    "run it --api-key canary0canary --verbose",
-    "run it --auth-token 'canary0canary'",
-    "<password>canary</password>",
-    "Set-Cookie: sid=canary; theme=canary",
-    "'Cookie': 'canary'",
-    "token=Basic canary==",
     "token = call(api_key='canary')",
 )
-"""Texts that hide a canary wherever they stand."""
+"""Texts that look like a secret. They are kept as they are, and hidden when they are shown."""
+
+ADDRESSES: Final = (
+    "https://kestrel:kestrel@host/path",
+    "https://kestrel@host",
+    "postgresql+asyncpg://user:kestrel@host:5432/name",
+    "redis://:kestrel@host",
+    "https://host/v1?api_key=kestrel",
+    "https://host/v1?a=1&key=kestrel;kestrel?kestrel",
+    "https://host/v1;session=kestrel?b=2",
+    "https://host/?X-Amz-Signature=kestrel&X-Amz-Credential=kestrel",
+    "https://host/back?code=kestrel#access_token=kestrel",
+    "https://host/?%61pi%5Fkey=kestrel",
+    "GET /v1/models?key=kestrel HTTP/1.1",
+)
+"""Addresses with a secret in them."""
 
 WORDS: Final = (
     ("secret",),
@@ -181,15 +178,11 @@ ORDINARY: Final = (
     "token = lexer.next_token()",
     "if token > 5 and tokens>4096: run --max-tokens 123456 --token-count 123456 --password-file a.txt --api-key KEY",
     "<label>Password</label><b>The token</b> is <token>123456</token>",
-    "password = getpass.getpass('Password: ')",
-    'api_key = os.environ["OPENAI_API_KEY"]',
-    "client = OpenAI(api_key=api_key, token=self.token, password=${PASSWORD})",
     "def log_in(user: str, password: str, token: Token | None = None) -> Session:",
     "if token == 'end' and secret != other: cookie = jar.pop()",
     "for key, value in headers.items(): print(f'{key}: {value}')",
     'session = {"token": token, "password": None}',
     "def connect(passwd=None, token = True, secret=null, cookie=undefined): api_key = False",
-    "is_token = \"token\" in squashed and has_password = 'password' not in name",
     'secrets = {} and tokens = [1, 2] and cookies = []; f"password={password}" and "token: {{ my.token }}"',
     "call_aB3dE5fG7hJ9kL1mN3pQ5rS7 msg_0123456789abcdef resp_68a1b2c3d4e5f6 chatcmpl-AbCdEf0123456789 toolu_01AbCdEf",
     "req_011CQabcdefghijkLMNOP fp_44709d6fcb rs_0123456789abcdef0123456789 file-AbCdEf012345 org-abcdef",

@@ -1,8 +1,9 @@
-"""Canary secrets over the whole stack: none is left in what is recorded, told over HTTP, exported or logged.
+"""Secrets over the whole stack: what may not be recorded, and what may not be shown, exported or logged.
 
 A server, its worker and a simulated provider, with secrets wherever there is room for one: the key, headers, addresses,
 JSON at any depth in requests and replies, events, error bodies, exceptions; in pieces of a few bytes, so that the
-network cuts every one of them. What is no secret has to be there, or the records would be worth nothing.
+network cuts every one of them. No kestrel (canaries.py) may be in the database, and neither a kestrel nor a canary in
+anything that leaves it. What is no secret has to be there, or the records would be worth nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.models.wires_under_test import WIRES
-from tests.recording.canaries import CANARY, LOOKS, NAMES
+from tests.recording.canaries import CANARY, KESTREL, LOOKS, NAMES
 from tests.server.serving import QUICK, Here, run_server, wait_until, wait_until_idle
 
 from indelible import tool
@@ -34,28 +35,28 @@ from indelible.testing.model import Script, Step
 from indelible.testing.provider import WireName
 from indelible.testing.provider.faults import Chunked, ErrorEvent, Fault, Malformed, Status
 
-KEY = "canary+of/no-known=look"
+KEY = "kestrel+of/no-known=look"
 """The key itself. Only that it was sent as a key tells that it is one."""
 
 HARMLESS = "harmless words"
 USAGE = Usage(input_tokens=1234, output_tokens=567)
-DEEP: Any = {"password": "canary"}
+DEEP: Any = {"password": "kestrel"}
 for _ in range(20):
     DEEP = {"level": [1, DEEP]}
 SECRETS: dict[str, Any] = {
     "looks": list(LOOKS),
-    "names": dict.fromkeys(NAMES, "canary"),
-    "numbers": {"password": 31337, "api_key": ["canary", {"a": "canary"}]},
+    "names": dict.fromkeys(NAMES, "kestrel"),
+    "numbers": {"password": 31337, "api_key": ["kestrel", {"a": "kestrel"}]},
     "deep": DEEP,
-    "inside": json.dumps({"api_key": "canary", "said": json.dumps({"client_secret": "canary"})}),
+    "inside": json.dumps({"api_key": "kestrel", "said": json.dumps({"client_secret": "kestrel"})}),
     "note": HARMLESS,
     "usage": {"input_tokens": 1234},
 }
 HEADERS = {
-    "set-cookie": "sid=canary; theme=canary",
-    "x-api-key": "canary",
+    "set-cookie": "sid=kestrel; theme=kestrel",
+    "x-api-key": "kestrel",
     "x-echo": KEY,
-    "location": "https://user:canary@host/path?token=canary",
+    "location": "https://user:kestrel@host/path?token=kestrel",
     "x-debug": "Bearer canarycanarycanary",
     "x-ratelimit-remaining-tokens": "4321",
 }
@@ -74,7 +75,7 @@ def spell(secret: str) -> Step:
 
 def write_script() -> list[Script]:
     """Calls a tool with a secret, reads more of them, and says them all."""
-    arguments = json.dumps({"password": "canary"})
+    arguments = json.dumps({"password": "kestrel"})
     asks: list[Step] = [parts.text_delta("t", HARMLESS), parts.tool_call("c1", "vault", arguments)]
     says: list[Step] = [parts.text_delta("t", f"{HARMLESS}\n"), *(spell(secret) for secret in LOOKS)]
     return [[*asks, parts.finish("tool_calls", usage=USAGE)], [*says, parts.finish("stop", usage=USAGE)]]
@@ -139,9 +140,15 @@ def read_files(directory: Path) -> list[bytes]:
     return [path.read_bytes() for path in directory.iterdir()]
 
 
+def find_kestrels(text: str) -> list[str]:
+    """What must not even be recorded, with what stands around it."""
+    return [text[max(0, at.start() - 60) : at.end() + 20] for at in re.finditer(KESTREL, text, re.IGNORECASE)]
+
+
 def find_canaries(text: str) -> list[str]:
-    """Where a canary sings, with what stands around it."""
-    return [text[max(0, at.start() - 60) : at.end() + 20] for at in re.finditer(CANARY, text, re.IGNORECASE)]
+    """What must not be shown: nothing that looks like a key, and no kestrel either."""
+    found = re.finditer(f"{CANARY}|{KESTREL}", text, re.IGNORECASE)
+    return [text[max(0, at.start() - 60) : at.end() + 20] for at in found]
 
 
 def find_logged(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -154,7 +161,7 @@ def find_logged(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.parametrize("pieces", [None, [5], [1, 2, 3, 64]], ids=["whole", "in fives", "in bits"])
 @pytest.mark.parametrize("wire", WIRES)
-async def test_no_canary_is_left_in_records_answers_exports_or_logs(
+async def test_no_secret_is_left_in_records_answers_exports_or_logs(
     database: str, engine: AsyncEngine, wire: WireName, pieces: list[int] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="indelible")
@@ -172,9 +179,9 @@ async def test_no_canary_is_left_in_records_answers_exports_or_logs(
         (run,) = [json.loads(text) for text in told if text.startswith('{"id":"run_')][:1]
     dump = await dump_debug_tables(engine)
 
-    assert sent.count(b"canary") > 100
+    assert sent.count(b"canary") > 100 < sent.count(b"kestrel")
     assert all(KEY in key for key in keys)
-    assert find_canaries(dump) == []
+    assert find_kestrels(dump) == []
     assert [find_canaries(text) for text in told] == [[]] * len(told)
     assert find_logged(caplog) == []
 
@@ -196,7 +203,9 @@ async def test_no_canary_is_left_in_records_answers_exports_or_logs(
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("body", [ERROR, f"Not with {KEY}. api key: canary0canary".encode()], ids=["json", "text"])
-async def test_the_file_holds_no_canary_that_was_not_said(tmp_path: Path, wire: WireName, body: Any) -> None:
+async def test_the_file_holds_no_known_secret_and_nothing_under_a_sensitive_name(
+    tmp_path: Path, wire: WireName, body: Any
+) -> None:
     """What people and models say to each other is theirs, and kept. Everything else in the file is ours to guard."""
     path = tmp_path / "chats.db"
     refused = Status(401, body, HEADERS)
@@ -209,7 +218,7 @@ async def test_the_file_holds_no_canary_that_was_not_said(tmp_path: Path, wire: 
     files += read_files(tmp_path)
     assert seen["status"] == "error"
     assert any(b"debug_attempts" in each for each in files)
-    assert [find_canaries(each.decode("latin-1")) for each in files] == [[]] * len(files)
+    assert [find_kestrels(each.decode("latin-1")) for each in files] == [[]] * len(files)
     assert find_canaries(json.dumps(seen) + "".join(told)) == []
 
 
@@ -234,7 +243,7 @@ async def test_a_key_that_a_provider_repeats_is_not_shown_to_people(
 async def test_no_password_of_a_proxy_is_told_by_the_error_of_a_connection(
     database: str, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("http_proxy", "http://user:canary@127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", "http://user:kestrel@127.0.0.1:1")
     monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
     settings: dict[str, Any] = {"openai_api_key": KEY, "openai_base_url": "http://provider.invalid/sk-canarycanary/v1"}
     async with serve_model("openai:m", database=database, retry_max_attempts=2, **settings) as here:
@@ -246,5 +255,6 @@ async def test_no_password_of_a_proxy_is_told_by_the_error_of_a_connection(
     assert [attempt["status_code"] for attempt in step["attempts"]] == [None, None]
     assert all(attempt["error"] for attempt in step["attempts"])
     assert all(attempt["url"] == "http://provider.invalid/[redacted]/v1/responses" for attempt in step["attempts"])
-    assert find_canaries("".join(told) + await dump_debug_tables(engine) + json.dumps(seen)) == []
+    assert find_canaries("".join(told) + json.dumps(seen)) == []
+    assert find_kestrels(await dump_debug_tables(engine)) == []
     assert find_logged(caplog) == []

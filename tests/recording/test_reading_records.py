@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import asdict, replace
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.recording.recorded import LATER, NOON, make_all, make_attempt, make_run, make_step
 from tests.store.driver import OWNER, Driver
@@ -22,6 +23,8 @@ from indelible.machine import commands as c
 from indelible.recording.storage.export import load_exchange, write_run
 from indelible.recording.storage.protocol import Exchanged, Record, RunRecord, RunTree, StepRecord, WholeRun
 from indelible.recording.storage.sql_records import SqlRecords
+from indelible.store.database.engine import begin_read
+from indelible.store.database.tables import debug_attempts
 from indelible.testing import ManualClock
 
 pytestmark = pytest.mark.both_databases
@@ -196,3 +199,26 @@ async def test_a_tree_of_a_large_run_is_small(chat: Driver, records: SqlRecords)
         tree = await load_tree(records, run)
     assert tree.steps[0].attempts[0].request_bytes == len(body)
     assert watch.peak_bytes < BOUND_BYTES // 4
+
+
+async def test_what_looks_like_a_key_is_kept_as_it_was_and_hidden_from_whoever_reads_it(
+    chat: Driver, engine: AsyncEngine
+) -> None:
+    """The list, the tree, one exchange and the export: there is no way to a record that goes around it."""
+    records = SqlRecords(engine)
+    error, body = "Not with sk-canarycanary.", '{"text": "use Bearer canarycanarycanary, and then"}'
+    run, step, attempt = make_all(chat, status="error", error=error, ended_at=LATER)
+    said = {"request_body": body, "response_body": body, "request_headers": {"x-note": error}, "error": error}
+    await records.write([run, replace(step, status="error", error=error, ended_at=LATER), replace(attempt, **said)])
+    tree = await load_tree(records, run)
+    pieces: list[bytes] = []
+    await keep_reading(write_run(records, tree), pieces)
+    shown = [repr(await records.list_runs(chat.id)), repr(tree), repr(await records.load_run(chat.id, run.id))]
+    for text in (*shown, b"".join(pieces).decode()):
+        assert "canary" not in text
+        assert "Not with [redacted]." in text
+    attempts = json.loads(b"".join(pieces))["steps"][0]["attempts"]
+    assert json.loads(attempts[0]["request_body"]) == {"text": "use Bearer [redacted], and then"}
+    async with begin_read(engine) as connection:
+        (kept,) = (await connection.execute(select(debug_attempts.c.request_body))).scalars()
+    assert kept == body.encode()

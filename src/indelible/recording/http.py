@@ -33,16 +33,19 @@ import msgspec
 
 from indelible.models.http.recording_hook import Answer, HttpRequest, HttpResponse
 from indelible.recording.body import (
+    MAX_ANSWER_BYTES,
     UNEXPECTED_END,
     BodyCapture,
     RecordedBody,
     ResponseHead,
     find_fault,
+    is_short,
     keep_body,
     read_head,
 )
 from indelible.recording.exchange_log import ExchangeLog, ExchangeRecord
-from indelible.redaction.redact import hide_known, list_secrets, redact_address, redact_headers, redact_line
+from indelible.redaction.headers import redact_headers, redact_line
+from indelible.redaction.known import KnownSecrets
 
 MAX_DRAIN_BYTES: Final = 64 * 1024
 
@@ -71,7 +74,7 @@ class RecordedExchange:
         self.is_settled = False
         self._log_ = log
         self._request = request
-        self._secrets: list[str] = []
+        self._known = log.known
         self._head: ResponseHead | None = None
         self._started_at: datetime | None = None
         self._answered_at: datetime | None = None
@@ -82,7 +85,7 @@ class RecordedExchange:
         self._number = log.open(self)
         with self.best_effort():
             self._started_at = log.clock.now() if request else None
-            self._secrets = list_secrets(request.headers) if request else []
+            self._known = log.known.sent_with(request.headers) if request else log.known
 
     @contextmanager
     def best_effort(self) -> Iterator[None]:
@@ -103,6 +106,8 @@ class RecordedExchange:
         with self.best_effort():
             self._answered_at = self._log_.clock.now()
             self._head = read_head(response)
+            if self._head.is_json:
+                self.body.head_bytes = MAX_ANSWER_BYTES
         return RecordedResponse(response, self)
 
     # --- what happens, as it happens ---
@@ -110,20 +115,20 @@ class RecordedExchange:
     def failed(self, error: BaseException) -> None:
         """It could not be sent."""
         with self.best_effort():
-            self._count(describe(error, "sending the request"))
+            self._count(describe(error, "sending the request", self._known))
 
     def break_off(self, error: BaseException) -> None:
         """It could not be read. Who was settled and stops waiting has not failed: the close will tell."""
         if self.is_settled and isinstance(error, asyncio.CancelledError):
             return
         with self.best_effort():
-            self._count(describe(error, "reading the response"))
+            self._count(describe(error, "reading the response", self._known))
 
     def reach_end(self) -> None:
         self.end_seen = True
         if self._head and self._head.is_stream:
             with self.best_effort():
-                self._count(None)
+                self._count(UNEXPECTED_END if is_short(self._head, self.body) else None)
 
     def close(self) -> None:
         """It was closed, and that went well."""
@@ -132,11 +137,11 @@ class RecordedExchange:
 
     def fail_closing(self, error: BaseException) -> None:
         with self.best_effort():
-            self._count_close_error(describe(error, "closing the response"))
+            self._count_close_error(describe(error, "closing the response", self._known))
 
     def finalise(self, error: str) -> None:
         with self.best_effort():
-            self._count(redact_line(error) if self._find_fault() else None)
+            self._count(redact_line(error, self._known) if self._find_fault() else None)
 
     def may_be_drained(self) -> bool:
         """Whether what was read is a complete document, if only the end follows."""
@@ -164,7 +169,6 @@ class RecordedExchange:
                 self._make_entry(error, ended_at)
             elif self._attempt is not None and not self._close_failed:
                 known = self._attempt.error
-                error = hide_known(error, self._secrets)
                 error = error if known is None else f"{known}; then closing failed: {error}"
                 self._attempt = msgspec.structs.replace(self._attempt, status="failed", error=error)
                 self._log_.publish(self._attempt)
@@ -174,23 +178,21 @@ class RecordedExchange:
     def _make_entry(self, error: str | None, ended_at: datetime) -> None:
         """The lock is held."""
         self._is_counted = True
-        request, head, secrets = self._request, self._head, self._secrets
+        request, head, known = self._request, self._head, self._known
         sent_headers = request.headers if request else {}
         got_headers = head.headers if head else {}
         drop = partial(_drop_late, self._log_, self._number)
         self._attempt = ExchangeRecord(
             number=self._number,
             status="completed" if error is None else "failed",
-            error=None if error is None else hide_known(error, secrets),
+            error=error,
             method=request.method if request else head.method if head else "",
-            url=hide_known(redact_address(request.url), secrets) if request else "",
-            request_headers=redact_headers(sent_headers, secrets),
-            request=RecordedBody(
-                keep_body(request.body if request else b""), sent_headers, on_bug=drop, secrets=secrets
-            ),
+            url=redact_line(request.url, known) if request else "",
+            request_headers=redact_headers(sent_headers, known),
+            request=RecordedBody(keep_body(request.body if request else b""), sent_headers, on_bug=drop, known=known),
             status_code=head.status if head else None,
-            response_headers=redact_headers(got_headers, secrets),
-            response=RecordedBody(self.body.keep(), got_headers, on_bug=drop, secrets=secrets),
+            response_headers=redact_headers(got_headers, known),
+            response=RecordedBody(self.body.keep(), got_headers, on_bug=drop, known=known),
             started_at=self._started_at,
             answered_at=self._answered_at,
             ended_at=ended_at,
@@ -291,8 +293,8 @@ class RecordedResponse:
         return taken
 
 
-def describe(error: BaseException, doing: str) -> str:
+def describe(error: BaseException, doing: str, known: KnownSecrets) -> str:
     """An error in words, redacted. A cancellation has none of its own."""
     if isinstance(error, asyncio.CancelledError | GeneratorExit):
         return f"cancelled while {doing}"
-    return redact_line(str(error) or f"{type(error).__name__} while {doing}")
+    return redact_line(str(error) or f"{type(error).__name__} while {doing}", known)

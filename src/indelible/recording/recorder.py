@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Final, NamedTuple
@@ -26,6 +26,7 @@ from indelible.metrics import NO_METRICS, Metrics
 from indelible.recording.exchange_log import ExchangeRecord
 from indelible.recording.run import RecordedRun, Told
 from indelible.recording.storage.protocol import AttemptRecord, Record, RecordStore, RunRecord, StepRecord
+from indelible.redaction.known import KnownSecrets
 from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
 from indelible.store.database.tables import DebugMode, RunKind
 
@@ -60,8 +61,10 @@ class DebugRecorder:
         lease_timeout_s: float,
         clock: Clock,
         metrics: Metrics = NO_METRICS,
+        secrets: Iterable[str] = (),
     ) -> None:
         self.clock = clock
+        self.known = KnownSecrets(secrets)
         self.held_bytes = 0
         self._store = store
         self._mode: DebugMode = mode

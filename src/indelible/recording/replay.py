@@ -30,7 +30,7 @@ from indelible.models.http.recording_hook import Answer, HttpRequest
 from indelible.models.profile import find_profile
 from indelible.models.retry import RetryPolicy
 from indelible.recording.storage.protocol import AttemptRecord
-from indelible.redaction.redact import GAP
+from indelible.redaction.bodies import GAP
 
 _WIRES: Final = {"/messages": "anthropic", "/responses": "openai", "/chat/completions": "openai-chat"}
 _PIECE_BYTES: Final = 4096

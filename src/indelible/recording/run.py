@@ -30,7 +30,8 @@ from indelible.models.http.recording_hook import Exchange, HttpRequest, Recordin
 from indelible.recording.exchange_log import ExchangeLog, ExchangeRecord
 from indelible.recording.http import ExchangeLogHook
 from indelible.recording.storage.protocol import Record, RunRecord, StepRecord
-from indelible.redaction.redact import redact_line
+from indelible.redaction.headers import redact_line
+from indelible.redaction.known import KnownSecrets
 from indelible.store.database.tables import DebugMode, RunStatus
 
 P = ParamSpec("P")
@@ -46,6 +47,7 @@ class Teller(Protocol):
     """Where a run tells of itself. `held_bytes` is what all runs together hold back."""
 
     clock: Clock
+    known: KnownSecrets
     held_bytes: int
 
     def put(self, record: Told) -> None: ...
@@ -166,7 +168,7 @@ class RecordedRun:
         self._close_step(status, error)
         if status == "error":
             self._tell_run()
-        error = None if error is None else redact_line(error)
+        error = None if error is None else redact_line(error, self._recorder.known)
         self._run = replace(self._run, status=status, error=error, ended_at=self._recorder.clock.now())
         if self._is_told:
             self._recorder.put(self._run)
@@ -221,6 +223,7 @@ class RecordedRun:
         step = _Step(StepRecord(run_id=self._run.id, step=number, status="in_progress", started_at=now))
         step.log = ExchangeLog(
             clock=self._recorder.clock,
+            known=self._recorder.known,
             on_change=lambda attempt: self._note_attempt(step, attempt),
             on_drop=self._recorder.count_dropped,
         )
@@ -236,7 +239,7 @@ class RecordedRun:
         if status == "error" or self._mode == "all":
             self._tell_step(step)
         if step.is_told:
-            error = None if error is None else redact_line(error)
+            error = None if error is None else redact_line(error, self._recorder.known)
             self._recorder.put(replace(step.record, status=status, error=error, ended_at=self._recorder.clock.now()))
         self._release(step)
         self._last_step = step.record.step

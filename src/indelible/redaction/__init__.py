@@ -1,1 +1,1 @@
-"""Keeping secrets out of what is recorded, logged and exported."""
+"""Keeping secrets out of what is recorded, exported and shown to people."""

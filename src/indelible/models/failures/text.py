@@ -3,7 +3,7 @@
 Error texts are long, foreign and sometimes hostile: a proxy's page of five megabytes, a URL with
 a token in it, the very key that was refused. So every text is cut before any pattern sees it,
 every pattern is linear in what is left, and what is shown has no tag, no address and nothing that
-looks like a key.
+looks like a key (redaction/patterns.py, whose patterns exports use as well).
 
 In a text only `status NNN`, `status code NNN` and `http NNN` are statuses. Ports, request ids,
 stream ids and token counts are digits, no more.
@@ -17,6 +17,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from indelible.redaction.patterns import redact_keys
+
 MAX_DETAIL_CHARS: Final = 500
 MAX_READ_CHARS: Final = 8_000
 _MAX_KEY_CHARS: Final = 400
@@ -29,20 +31,8 @@ _HTML_PAGE: Final = re.compile(r"<(?:!doctype|html|head|body)\b", re.IGNORECASE)
 _HTML_TITLE: Final = re.compile(r"<title[^<>]{0,200}>([^<>]{1,500})", re.IGNORECASE)
 _TAG: Final = re.compile(r"<[A-Za-z!/?][^<>]*(?:>|$)")
 _URL: Final = re.compile(r"\b(?:[A-Za-z][A-Za-z0-9+.-]{1,15}://|www\.)[^\s\"<>]+")
-_SECRETS: Final = re.compile(
-    r"""
-      \b(?:authorization|proxy-authorization)["']?\s{0,3}[:=]\s{0,3}["']?(?:\w{1,20}\s{1,3})?[^\s"',;]+
-    | \b(?:x-)?(?:api[ _-]?key|access[_-]?token|auth[_-]?token|refresh[_-]?token|client[_-]?secret|secret|password)
-      ["']?\s{0,3}[:=]\s{0,3}["']?[^\s"',;&]+
-    | (?:\btoken|[?&](?:key|sig|signature))=[^\s"'&]+
-    | \bbearer\s{1,3}[^\s"',;]+
-    | (?<![A-Za-z0-9])(?:sk|pk|rk|gsk|hf|xai|pplx|ghp|gho|r8|nvapi)[-_][A-Za-z0-9_*.-]{3,}
-    | (?<![\w-])eyJ[\w-]{5,}\.[\w.-]*
-    | (?<![\w-])(?:AIza[\w-]{10,}|AKIA[A-Z0-9]{12,})
-    | (?<![\w-])(?=[A-Za-z]*\d)[A-Za-z0-9]{32,}(?![\w-])
-    """,
-    re.IGNORECASE | re.VERBOSE,
-)
+_OPAQUE: Final = re.compile(r"(?<![\w-])(?=[A-Za-z]*\d)[A-Za-z0-9]{32,}(?![\w-])")
+"""A word that may be anybody's key. In a sentence for people nothing is lost with it."""
 
 
 def cut_text(text: str) -> str:
@@ -69,7 +59,7 @@ def scrub_detail(text: str | None) -> str | None:
         text = title[1] if title else ""
     text = _TAG.sub(" ", text)
     text = _URL.sub("[link]", text)
-    text = _tidy(_SECRETS.sub("[removed]", text))
+    text = _tidy(_OPAQUE.sub("[removed]", redact_keys(text, "[removed]")))
     if len(text) > MAX_DETAIL_CHARS:
         text = text[: MAX_DETAIL_CHARS - 1].rstrip() + "…"
     return text or None

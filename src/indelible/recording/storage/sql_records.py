@@ -8,19 +8,23 @@ Records never use the journal's lane (store/sql_store.py). On SQLite they stand 
 which is why every transaction here is short. So is every read: an exchange comes alone, and nothing is held open
 between two.
 
+Records were redacted by name before they were written. What looks like a key in a text is hidden here, as a record is
+read: whatever shows or exports one reads it through this class, so none can forget to (redaction/patterns.py).
+
 Must stay true (tests/recording/test_records.py, test_refused_records.py, test_reading_records.py,
 test_record_locks.py).
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 from sqlalchemy import ColumnElement, Row, Select, Table, bindparam, delete, func, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -40,11 +44,13 @@ from indelible.recording.storage.protocol import (
     WholeStep,
 )
 from indelible.recording.storage.write import end_steps, split_records, write_records
+from indelible.redaction.patterns import redact_keys
 from indelible.store.commands.facts import alive_workers, load_now
 from indelible.store.database.engine import begin_read, begin_write
 from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
 from indelible.store.database.tables import chats, debug_attempts, debug_runs, debug_steps, workers
 
+_Shown = TypeVar("_Shown", bound=msgspec.Struct)
 _log: Final = logging.getLogger(__name__)
 
 GONE: Final = "The worker that ran it is gone."
@@ -96,7 +102,7 @@ class SqlRecords:
             wanted = wanted.where(debug_runs.c.id < before)
         async with begin_read(self._engine) as connection:
             rows = await connection.execute(wanted.order_by(debug_runs.c.id.desc()).limit(limit))
-            return [RunSummary(**row._mapping) for row in rows]
+            return [_hide_keys(RunSummary(**row._mapping)) for row in rows]
 
     @run_to_completion
     async def load_tree(self, chat_id: str, run_id: str) -> RunTree | None:
@@ -117,17 +123,16 @@ class SqlRecords:
             steps = (await connection.execute(own_steps)).all()
             attempts: dict[int, list[AttemptSummary]] = {step.step: [] for step in steps}
             for row in await connection.execute(own_attempts):
-                attempts[row.step].append(AttemptSummary(**row._mapping))
-        return RunTree(
-            **run._mapping, steps=[StepTree(**step._mapping, attempts=attempts[step.step]) for step in steps]
-        )
+                attempts[row.step].append(_hide_keys(AttemptSummary(**row._mapping)))
+        trees = [_hide_keys(StepTree(**step._mapping, attempts=attempts[step.step])) for step in steps]
+        return _hide_keys(RunTree(**run._mapping, steps=trees))
 
     @run_to_completion
     async def load_attempt(self, run_id: str, step: int, number: int) -> AttemptRecord | None:
         key = (debug_attempts.c.run_id == run_id, debug_attempts.c.step == step, debug_attempts.c.number == number)
         async with begin_read(self._engine) as connection:
             row = (await connection.execute(select(debug_attempts).where(*key))).one_or_none()
-            return None if row is None else _read_attempt(row)
+        return None if row is None else await asyncio.to_thread(_read_attempt, row)
 
     async def load_run(self, chat_id: str, run_id: str) -> WholeRun | None:
         tree = await self.load_tree(chat_id, run_id)
@@ -247,9 +252,20 @@ def _count(table: Table, name: str) -> Any:
 def _read_attempt(row: Row[Any]) -> AttemptRecord:
     headers = row.response_headers
     kept = {
-        "request_headers": msgspec.json.decode(row.request_headers, type=dict[str, str]),
-        "request_body": row.request_body.decode(),
-        "response_headers": None if headers is None else msgspec.json.decode(headers, type=dict[str, str]),
-        "response_body": row.response_body.decode(),
+        "request_headers": _read_headers(row.request_headers),
+        "request_body": redact_keys(row.request_body.decode()),
+        "response_headers": None if headers is None else _read_headers(headers),
+        "response_body": redact_keys(row.response_body.decode()),
     }
-    return AttemptRecord(**{**row._mapping, **kept})
+    return _hide_keys(AttemptRecord(**{**row._mapping, **kept}))
+
+
+def _read_headers(written: bytes) -> dict[str, str]:
+    headers = msgspec.json.decode(written, type=dict[str, str])
+    return {redact_keys(name): redact_keys(value) for name, value in headers.items()}
+
+
+def _hide_keys(record: _Shown) -> _Shown:
+    """A record without what looks like a key in its error and its address."""
+    texts = {name: getattr(record, name) for name in ("error", "url") if getattr(record, name, None)}
+    return replace(record, **{name: redact_keys(text) for name, text in texts.items()}) if texts else record
