@@ -13,10 +13,11 @@ import pytest
 from rich.console import Console
 
 from indelible.app.app import App
-from indelible.content import Message, Part
+from indelible.content import Part
 from indelible.errors import ModelFailed
 from indelible.models import Call
 from indelible.models.protocol import Model
+from indelible.service.results import ChatMessage
 from indelible.terminal.chat import COMMANDS, TerminalChat
 from indelible.terminal.loop_thread import LoopThread
 from indelible.testing import ManualClock, ScriptedModel, parts
@@ -89,17 +90,17 @@ def talk(
     return screen.getvalue()
 
 
-def load_messages(opened: AbstractAsyncContextManager[App], number: int = 1) -> list[Message]:
+def load_messages(opened: AbstractAsyncContextManager[App], number: int = 1) -> list[ChatMessage]:
     """What is kept of this chat of the list."""
 
-    async def load(app: App) -> list[Message]:
+    async def load(app: App) -> list[ChatMessage]:
         return await (await app.chat((await app.chats())[number - 1].id)).messages()
 
     with LoopThread(opened) as loop_thread:
         return loop_thread.run(load(loop_thread.value))
 
 
-def texts(messages: list[Message]) -> list[tuple[str, str]]:
+def texts(messages: list[ChatMessage]) -> list[tuple[str, str]]:
     return [(message.role, message.text) for message in messages]
 
 

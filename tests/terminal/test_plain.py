@@ -56,7 +56,7 @@ def test_a_resumed_chat_writes_only_what_is_new(open_chats: OpenApp) -> None:
 
 def test_a_resumed_chat_writes_the_whole_of_a_reply_that_was_left(open_chats: OpenApp) -> None:
     async def leave_in_the_middle(app: App) -> None:
-        chat = await app.create()
+        chat = await app.create_chat()
         async for part in chat.send("first"):
             if part.text:
                 return

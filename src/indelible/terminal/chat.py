@@ -28,10 +28,9 @@ from rich.text import Text as StyledText
 from indelible.app.app import App
 from indelible.app.chat import Chat
 from indelible.clock import Clock
-from indelible.content import Message, Role
+from indelible.content import Role
 from indelible.errors import NotFound, Refused, StoreFailed
-from indelible.store.payloads import ChatPatch
-from indelible.store.protocol import Outcome
+from indelible.service.results import Accepted, ChatMessage
 from indelible.terminal.feed_view import FeedView, begin_chat, describe_blocks
 from indelible.terminal.keyboard import catch_ctrl_c, hush_echo, read_line
 from indelible.terminal.listing import list_chats
@@ -121,7 +120,7 @@ class TerminalChat:
 
     # --- replies ---
 
-    def _watch(self, begin: Callable[[], Awaitable[Outcome]] | None = None) -> None:
+    def _watch(self, begin: Callable[[], Awaitable[Accepted]] | None = None) -> None:
         """Do what leads to a reply, and show it to its end."""
         presses = Presses()
         if begin is not None:
@@ -133,7 +132,7 @@ class TerminalChat:
         if self._follower is not None and self._follower.status == "error":
             self._remark("/retry tries again.\n")
 
-    async def _follow(self, begin: Callable[[], Awaitable[Outcome]] | None, presses: Presses) -> None:
+    async def _follow(self, begin: Callable[[], Awaitable[Accepted]] | None, presses: Presses) -> None:
         sent = None if begin is None else await begin()
         feed_view = self._require_chat()
         with Screen(self._console, self._clock) as screen:
@@ -157,7 +156,7 @@ class TerminalChat:
         await chat.interrupt(wait=False)
         await presses.second.wait()
 
-    async def _post(self, words: str) -> Outcome:
+    async def _post(self, words: str) -> Accepted:
         if self._follower is None:
             self._follower = await begin_chat(self._app)
         return await self._follower.chat.post(words)
@@ -180,13 +179,13 @@ class TerminalChat:
         if not title:
             self._remark("A title is missing: /title The keeper of Farrow Head\n")
             return
-        self._backstage.run(self._require_chat().chat.describe(ChatPatch(title=title)))
+        self._backstage.run(self._require_chat().chat.update(title=title))
         self._remark(f"This chat is “{title}” now.\n")
 
     def _retry(self, _rest: str) -> None:
         chat = self._require_chat().chat
 
-        async def begin() -> Outcome:
+        async def begin() -> Accepted:
             if await chat.status() == "error":
                 return await chat.retry().begin()
             return await chat.regenerate((await self._find_last("assistant")).id or "").begin()
@@ -212,7 +211,7 @@ class TerminalChat:
     def _leave(self, _rest: str) -> None:
         self._is_leaving = True
 
-    async def _find_last(self, role: Role) -> Message:
+    async def _find_last(self, role: Role) -> ChatMessage:
         messages = await self._require_chat().chat.messages(limit=_LOOKED_BACK)
         found = next((message for message in reversed(messages) if message.role == role), None)
         if found is None:

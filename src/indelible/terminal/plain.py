@@ -19,7 +19,7 @@ from typing import TextIO
 from indelible.app.app import App
 from indelible.app.chat import Chat
 from indelible.content import Part, TextDelta, ToolResult
-from indelible.store.protocol import Outcome
+from indelible.service.results import Accepted
 from indelible.terminal.feed_view import BUSY, FeedView, begin_chat
 from indelible.terminal.loop_thread import LoopThread
 from indelible.terminal.markdown import disarm
@@ -44,7 +44,7 @@ class PlainChat:
             self._backstage.run(self._reply(words))
 
     async def _resume(self, chat: Chat) -> None:
-        now = await self._app.feed.snapshot(chat.id)
+        now = await chat.details()
         is_running = now.status in BUSY
         self._follower = FeedView(chat, clock=self._app.clock, after=None if is_running else now.cursor, shown_turns=1)
         if is_running:
@@ -55,7 +55,7 @@ class PlainChat:
             self._follower = await begin_chat(self._app)
         await self._write(self._follower, await self._follower.chat.post(words))
 
-    async def _write(self, feed_view: FeedView, sent: Outcome | None = None) -> None:
+    async def _write(self, feed_view: FeedView, sent: Accepted | None = None) -> None:
         writer = _ReplyWriter(self._out, self._errors)
         await feed_view.follow(writer, sent)
         writer.end()
