@@ -166,7 +166,7 @@ async def _read_whole(model: str, database: Path, code: str, streams: int, mode:
     """The CPU time of replies in chats, from the sending to a database that is closed."""
     settings = load_settings(model=model, debug=mode, auto_titles=False, user_max_chats=streams + 1)
     async with indelible.open(database, settings=settings) as app:
-        chats = [await app.create() for _ in range(streams)]
+        chats = [await app.create_chat() for _ in range(streams)]
         await chats[0].send(_write_prompt(1, code, 0))
         started_s = time.process_time()
         replies = [chat.send(_write_prompt(_TOKENS, code, number)) for number, chat in enumerate(chats)]
@@ -182,7 +182,7 @@ async def _read_loop(model_name: str, database: Path, code: str, streams: int, m
     catalog = Catalog(load_settings(model=model_name))
     model = catalog.find(model_name)
     async with indelible.open(database, worker=False) as app:
-        chat_ids = [(await app.create()).id for _ in range(streams)]
+        chat_ids = [(await app.create_chat()).id for _ in range(streams)]
         recorder = DebugRecorder(app.records, mode=mode, kept_s=3600, lease_timeout_s=8, clock=SystemClock())
         writing = asyncio.create_task(recorder.run())
         await _read_reply(model, recorder, chat_ids[0], _write_prompt(1, code, 0), tokens=1)

@@ -158,7 +158,7 @@ async def _speaking(address: str, count: int) -> AsyncIterator[tuple[list[Chat],
                 heard.add(at, part)
 
     async with indelible.open(address, model=Speaker()) as app:
-        chats = [await app.create("Speak.") for _ in range(count)]
+        chats = [await app.create_chat("Speak.") for _ in range(count)]
         async with asyncio.TaskGroup() as group:
             reading = [group.create_task(read(at, chat)) for at, chat in enumerate(chats)]
             await heard.all_speak.wait()
@@ -197,7 +197,7 @@ async def _measure_takeover(address: str, number: signal.Signals, *, alone: bool
     async with indelible.open(address, worker=False) as app:
         processes = [await _start_worker(address)]
         try:
-            chats = [await app.create("Speak.") for _ in range(_TAKEN_OVER)]
+            chats = [await app.create_chat("Speak.") for _ in range(_TAKEN_OVER)]
             await _wait_for_attempts(address, chats, 1)
             if not alone:
                 processes.append(await _start_worker(address))

@@ -25,9 +25,10 @@ import pytest
 from tests.commands import DEADLINE_S, run_indelible
 
 import indelible
-from indelible.content import Message, TextDelta
+from indelible.content import TextDelta
 from indelible.models import Call, PromptMessage
 from indelible.models.providers.demo.model import DemoModel
+from indelible.service.results import ChatMessage
 from indelible.settings import load_settings
 from indelible.testing import SimulatedProvider, faults, parts
 
@@ -49,10 +50,10 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def load_messages() -> list[Message]:
+def load_messages() -> list[ChatMessage]:
     """What is kept of the last changed chat."""
 
-    async def load() -> list[Message]:
+    async def load() -> list[ChatMessage]:
         async with indelible.open("indelible.db", worker=False) as app:
             (last,) = await app.chats(limit=1)
             return await (await app.chat(last.id)).messages()
@@ -60,7 +61,7 @@ def load_messages() -> list[Message]:
     return asyncio.run(load())
 
 
-def load_replies() -> list[Message]:
+def load_replies() -> list[ChatMessage]:
     return [message for message in load_messages() if message.role == "assistant"]
 
 
@@ -366,7 +367,7 @@ def record_chat() -> str:
                 model=f"openai:m@{provider.base_url('openai')}", debug="all", auto_titles=False, retry_base_s=0
             )
             async with indelible.open(settings=settings) as app:
-                await (await app.create(title="Rain")).send("Is it raining?")
+                await (await app.create_chat(title="Rain")).send("Is it raining?")
 
     asyncio.run(talk())
     (run,) = json.loads(run_indelible("debug", "--json").stdout)

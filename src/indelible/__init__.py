@@ -6,7 +6,7 @@
     async def weather(city: str) -> str: ...
 
     async with indelible.open("chats.db", tools=[weather]) as app:
-        chat = await app.create()
+        chat = await app.create_chat()
         async for part in chat.send("Is it raining in Oslo?"):
             print(part.text, end="")
 
@@ -20,12 +20,18 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from indelible import testing
     from indelible.app.app import App
-    from indelible.app.chat import Chat, InterruptResult
+    from indelible.app.chat import Chat
     from indelible.app.compose import open_app as open  # noqa: A004  (as in `indelible.open`)
-    from indelible.app.reply import Reply
+    from indelible.app.reply import NeverSent, Reply
+    from indelible.app.user import User
+    from indelible.client.client import Client
+    from indelible.client.wire import ServerFailed
     from indelible.content import File, Message, Text, ToolCall, ToolResult, Usage
     from indelible.errors import IndelibleError, Interrupted, Invalid, ModelFailed, NotAllowed, NotFound, Refused
+    from indelible.service.results import ChatMessage, InterruptResult
+    from indelible.store.queries.listing import ChatSummary
     from indelible.tools.tool import Tool, ToolContext, tool
 
 __version__ = "0.1.0"
@@ -33,24 +39,30 @@ __version__ = "0.1.0"
 _HOMES: Final = {
     "App": "app.app",
     "Chat": "app.chat",
-    "InterruptResult": "app.chat",
-    "open": "app.compose:open_app",
+    "ChatMessage": "service.results",
+    "ChatSummary": "store.queries.listing",
+    "Client": "client.client",
     "File": "content",
-    "Message": "content",
-    "Text": "content",
-    "ToolCall": "content",
-    "ToolResult": "content",
-    "Usage": "content",
     "IndelibleError": "errors",
+    "InterruptResult": "service.results",
     "Interrupted": "errors",
     "Invalid": "errors",
+    "Message": "content",
     "ModelFailed": "errors",
+    "NeverSent": "app.reply",
     "NotAllowed": "errors",
     "NotFound": "errors",
     "Refused": "errors",
     "Reply": "app.reply",
+    "ServerFailed": "client.wire",
+    "Text": "content",
     "Tool": "tools.tool",
+    "ToolCall": "content",
     "ToolContext": "tools.tool",
+    "ToolResult": "content",
+    "Usage": "content",
+    "User": "app.user",
+    "open": "app.compose:open_app",
     "tool": "tools.tool",
 }
 """Where each name of the front door lives."""
@@ -58,6 +70,9 @@ _HOMES: Final = {
 __all__ = [
     "App",
     "Chat",
+    "ChatMessage",
+    "ChatSummary",
+    "Client",
     "File",
     "IndelibleError",
     "InterruptResult",
@@ -65,23 +80,29 @@ __all__ = [
     "Invalid",
     "Message",
     "ModelFailed",
+    "NeverSent",
     "NotAllowed",
     "NotFound",
     "Refused",
     "Reply",
+    "ServerFailed",
     "Text",
     "Tool",
     "ToolCall",
     "ToolContext",
     "ToolResult",
     "Usage",
+    "User",
     "open",
+    "testing",
     "tool",
 ]
 
 
 def _load(name: str) -> Any:
     home = _HOMES.get(name)
+    if name == "testing":
+        return importlib.import_module("indelible.testing")
     if home is None:
         raise AttributeError(f"module 'indelible' has no attribute {name!r}")
     module, _, attribute = home.partition(":")
@@ -91,7 +112,7 @@ def _load(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted({*globals(), *_HOMES, "testing"})
 
 
 if not TYPE_CHECKING:  # a type checker that saw it would believe in every name (tests/test_public_types.py)

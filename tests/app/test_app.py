@@ -17,7 +17,6 @@ from indelible.content import Part, TextDelta, ToolCall
 from indelible.errors import ModelFailed, NotFound, Shutdown
 from indelible.models.protocol import Call
 from indelible.store.database.errors import DatabaseUnusable
-from indelible.store.payloads import ChatPatch
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 
@@ -53,7 +52,7 @@ async def test_the_example_of_the_front_page(database: str) -> None:
     async with indelible.open(
         database, model=ScriptedModel([call, say("Yes.")]), tools=[weather], settings=SETTINGS
     ) as app:
-        chat = await app.create()
+        chat = await app.create_chat()
         async for part in chat.send("Is it raining in Oslo?"):
             shown += part.text
         messages = await chat.messages()
@@ -63,7 +62,7 @@ async def test_the_example_of_the_front_page(database: str) -> None:
 
 async def test_the_demo_model_answers_without_a_key(tmp_path: Path) -> None:
     async with indelible.open(tmp_path / "new.db", model="demo") as app:
-        chat = await app.create()
+        chat = await app.create_chat()
         reply = await chat.send("hello")
         stored = find_reply(await chat.messages())
     assert reply.text == read_text(stored.blocks) != ""
@@ -72,7 +71,7 @@ async def test_the_demo_model_answers_without_a_key(tmp_path: Path) -> None:
 @pytest.mark.both_databases
 async def test_what_is_under_way_when_it_closes_goes_on_when_it_opens_again(database: str) -> None:
     async with open_app(database, model=ScriptedModel([HANG]), settings=SETTINGS) as app:
-        chat = await app.create()
+        chat = await app.create_chat()
         async for part in chat.send("Talk"):
             assert part.text == "Well"
             break
@@ -89,7 +88,7 @@ async def test_what_is_under_way_when_it_closes_goes_on_when_it_opens_again(data
 
 async def test_a_reader_is_told_that_the_program_closes(database: str) -> None:
     async with open_app(database, model=ScriptedModel([HANG]), settings=SETTINGS) as app:
-        chat = await app.create()
+        chat = await app.create_chat()
         reading = asyncio.create_task(chat.send("Talk")._read_all())
         async for event in chat.events():
             if event.kind == "part":
@@ -102,7 +101,7 @@ async def test_what_the_body_raises_comes_out_as_it_is(database: str) -> None:
     failing = ScriptedModel([[ModelFailed("The key is wrong.", kind="auth")]])
     with pytest.raises(ModelFailed, match="The key is wrong"):
         async with open_app(database, model=failing, settings=SETTINGS) as app:
-            await (await app.create()).send("Hello")
+            await (await app.create_chat()).send("Hello")
 
 
 async def test_a_cancelled_body_hands_over_and_leaves_nothing(database: str) -> None:
@@ -112,7 +111,7 @@ async def test_a_cancelled_body_hands_over_and_leaves_nothing(database: str) -> 
     async def program() -> None:
         nonlocal chat_id
         async with open_app(database, model=ScriptedModel([HANG]), settings=SETTINGS) as app:
-            chat = await app.create()
+            chat = await app.create_chat()
             chat_id = chat.id
             async for _ in chat.send("Talk"):
                 begun.set()
@@ -129,7 +128,7 @@ async def test_a_cancelled_body_hands_over_and_leaves_nothing(database: str) -> 
 async def test_a_model_is_chosen_by_name(database: str) -> None:
     own, other = ScriptedModel([say("own")]), ScriptedModel([say("other")], name="other")
     async with open_app(database, model=own, models={"other": other}, settings=SETTINGS) as app:
-        chat = await app.create()
+        chat = await app.create_chat()
         assert (await chat.send("1")).text == "own"
         assert (await chat.send("2", model="other")).text == "other"
         with pytest.raises(ModelFailed, match="no model 'nonesuch'"):
@@ -140,13 +139,13 @@ async def test_a_model_given_by_its_own_name_may_be_named(database: str) -> None
     """`models` may give a name to the model that answers by default, too."""
     model = ScriptedModel([say("Hi")])
     async with open_app(database, model="mine", models={"mine": model}, settings=quick(model="mine")) as app:
-        assert (await (await app.create()).send("Hello")).text == "Hi"
+        assert (await (await app.create_chat()).send("Hello")).text == "Hi"
 
 
 async def test_the_model_argument_wins_over_the_settings(database: str) -> None:
     model = ScriptedModel([say("Hi")])
     async with open_app(database, model="mine", models={"mine": model}, settings=SETTINGS) as app:
-        assert (await (await app.create()).send("Hello")).text == "Hi"
+        assert (await (await app.create_chat()).send("Hello")).text == "Hi"
 
 
 async def test_two_programs_may_not_work_on_one_file(tmp_path: Path) -> None:
@@ -164,7 +163,7 @@ async def test_beside_a_working_program_one_can_send_and_read(database: str) -> 
         open_app(database, model=model, settings=SETTINGS),
         open_app(database, worker=False, settings=SETTINGS) as beside,
     ):
-        chat = await beside.create()
+        chat = await beside.create_chat()
         assert (await chat.send("1")).text == "One"
         reply = chat.send("2")
         async for part in reply:
@@ -176,7 +175,7 @@ async def test_beside_a_working_program_one_can_send_and_read(database: str) -> 
 
 async def test_without_anybody_who_works_a_chat_is_pending(database: str) -> None:
     async with open_app(database, worker=False, settings=SETTINGS) as app:
-        chat = await app.create("Hello")
+        chat = await app.create_chat("Hello")
         assert await chat.status() == "pending"
         assert (await chat.interrupt()).status == "idle"
 
@@ -186,16 +185,16 @@ async def test_the_list_of_chats_is_the_users_own(database: str) -> None:
         open_app(database, worker=False, user="ada", settings=SETTINGS) as ada,
         open_app(database, worker=False, user="bob", settings=SETTINGS) as bob,
     ):
-        first = await ada.create(title="First")
-        second = await ada.create(title="Second")
-        other = await bob.create(title="Other")
+        first = await ada.create_chat(title="First")
+        second = await ada.create_chat(title="Second")
+        other = await bob.create_chat(title="Other")
         assert [chat.title for chat in await ada.chats()] == ["Second", "First"]
         assert [chat.title for chat in await ada.chats(search="first")] == ["First"]
         await first.archive()
         assert [chat.id for chat in await ada.chats()] == [second.id]
         assert [chat.id for chat in await ada.chats(archived=True)] == [first.id]
         await first.archive(archived=False)
-        await first.describe(ChatPatch(title="New", pinned=True))
+        await first.update(title="New", pinned=True)
         assert [chat.title for chat in await ada.chats(search="new")] == ["New"]
         with pytest.raises(NotFound):
             await ada.chat("chat_none")
@@ -207,7 +206,7 @@ async def test_messages_come_in_pages_and_without_what_only_a_model_sees(databas
     broken = ModelFailed("Busy.", kind="overloaded")
     model = ScriptedModel([[parts.text_delta("1", "One, "), broken], say("two.")])
     async with open_app(database, model=model, settings=SETTINGS) as app:
-        chat = await app.create()
+        chat = await app.create_chat()
         await chat.send("Count")
         told = [("user", "Count"), ("assistant", "One, "), ("assistant", "two.")]
         assert tell(await chat.messages()) == told
@@ -236,7 +235,7 @@ async def test_client_tools_stop_a_reply_and_results_go_on_with_it(database: str
     call: Script = [parts.tool_call("c1", "ask", '{"question": "Sure?"}'), parts.finish("tool_calls")]
     model = ScriptedModel([call, say("Done")])
     async with open_app(database, model=model, client_tools=[ask], settings=SETTINGS) as app:
-        chat = await app.create()
+        chat = await app.create_chat()
         reply = chat.send("Delete it")
         calls = [part async for part in reply if isinstance(part, ToolCall)]
         assert (reply.outcome, [call.name for call in calls]) == ("requires_action", ["ask"])
@@ -260,7 +259,7 @@ async def test_many_replies_at_once_are_each_the_stored_one(database: str) -> No
             return stream()
 
     async with open_app(database, model=Echo(), settings=SETTINGS) as app:
-        chats = [await app.create() for _ in range(10)]
+        chats = [await app.create_chat() for _ in range(10)]
         replies = await asyncio.gather(*(chat.send(f"{at} " * 50)._read_all() for at, chat in enumerate(chats)))
         for at, (chat, reply) in enumerate(zip(chats, replies, strict=True)):
             assert reply.text == f"{at} " * 50 == read_text(find_reply(await chat.messages()).blocks)

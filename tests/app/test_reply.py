@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 
 import pytest
 from tests.worker.workshop import Workshop, find_reply, quick, read_text, tell
 
 from indelible.app.chat import Chat
-from indelible.app.reply import Reply
-from indelible.content import Part, TextDelta, ToolResult
+from indelible.app.reply import NeverSent, Reply
+from indelible.content import Part, TextDelta, ToolResult, Usage
 from indelible.errors import Invalid, ModelFailed, NotAllowed, NotFound, TooMany
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
@@ -39,7 +40,7 @@ async def roll() -> str:
 
 async def start(workshop: Workshop, *script: Script) -> Chat:
     await workshop.hire(ScriptedModel(list(script)), tools=[roll])
-    return await workshop.app.create()
+    return await workshop.app.create_chat()
 
 
 # --- reading ---
@@ -72,6 +73,44 @@ async def test_nothing_is_sent_before_it_is_read(workshop: Workshop) -> None:
     assert await chat.messages() == []
     await reply
     assert tell(await chat.messages()) == [("user", "Hello"), ("assistant", "Hi")]
+
+
+async def test_a_reply_that_is_dropped_unread_warns_that_nothing_was_sent(workshop: Workshop) -> None:
+    chat = await start(workshop)
+
+    def drop() -> None:
+        chat.send("Hello")
+        gc.collect()
+
+    with pytest.warns(NeverSent, match="was not sent"):
+        drop()
+    assert await chat.messages() == []
+
+
+async def test_a_block_sends_when_it_begins_and_stops_reading_when_it_ends(workshop: Workshop) -> None:
+    gate = asyncio.Event()
+    chat = await start(workshop, gated(gate, "One, ", "two."))
+    async with chat.stream("Count") as reply:
+        assert tell(await chat.messages()) == [("user", "Count")]
+        async for _ in reply:
+            break
+    assert workshop.feed._readers == set()
+    gate.set()
+    assert (await reply).text == "One, two."
+
+
+async def test_a_reply_knows_the_messages_the_usage_and_the_cost_of_its_turn(workshop: Workshop) -> None:
+    first: Script = [
+        parts.tool_call("c1", "roll", "{}"),
+        parts.finish("tool_calls", usage=Usage(input_tokens=10, output_tokens=1)),
+    ]
+    second: Script = [parts.text_delta("1", "Four."), parts.finish(usage=Usage(input_tokens=20, output_tokens=2))]
+    chat = await start(workshop, first, second)
+    reply = await chat.send("Roll")
+    assert [message.role for message in reply.messages] == ["assistant", "tool", "assistant"]
+    assert reply.message is reply.messages[-1]
+    assert reply.message.text == "Four."
+    assert (reply.usage, reply.cost) == (Usage(input_tokens=30, output_tokens=3), None)
 
 
 async def test_leaving_the_loop_stops_nothing(workshop: Workshop) -> None:
@@ -215,7 +254,7 @@ async def test_a_steer_that_was_stopped_before_it_joined_is_the_next_turn(worksh
 
 async def test_interrupt_sends_are_answered_one_after_the_other(workshop: Workshop) -> None:
     """The chat is being stopped already when the second comes: it stops nothing more, and waits behind the first."""
-    chat = await workshop.app.create("a")
+    chat = await workshop.app.create_chat("a")
     await workshop.store.acquire("somebody", limit=1)
     await workshop.store.beat("somebody")
     tasks = []
@@ -240,13 +279,13 @@ async def test_a_deleted_chat_ends_its_readers(workshop: Workshop) -> None:
 
 async def test_a_chat_that_was_deleted_before_its_reply_was_read(workshop: Workshop) -> None:
     chat = await start(workshop)
-    reply = Reply(workshop.feed, chat.id, await chat.post("Hello", if_busy="queue"))
+    reply = Reply(workshop.app.service, chat.id, await chat.post("Hello", if_busy="queue"))
     await chat.delete()
     assert (await reply).outcome == "deleted"
 
 
 async def test_stopping_a_chat_that_is_deleted_meanwhile_says_so(workshop: Workshop) -> None:
-    chat = await workshop.app.create("Hello")
+    chat = await workshop.app.create_chat("Hello")
     await workshop.store.acquire("somebody", limit=1)
     await workshop.store.beat("somebody")
     stopping = asyncio.create_task(chat.interrupt())
@@ -289,7 +328,7 @@ async def test_what_is_refused_raises_and_changes_nothing(workshop: Workshop) ->
 
 async def test_a_full_queue_is_told(workshop: Workshop) -> None:
     await workshop.hire(ScriptedModel([HANG]), settings=quick())
-    chat = await workshop.app.create("a")
+    chat = await workshop.app.create_chat("a")
     for number in range(20):
         await chat.post(f"{number}")
     with pytest.raises(TooMany):

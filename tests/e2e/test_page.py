@@ -15,7 +15,7 @@ from tests.server.forwarder import Forwarder
 from tests.server.hosting import choose_port, open_hosts
 from tests.server.serving import Here, say, say_half, serve_here, text_of
 
-from indelible.client.client import Client
+from indelible.client.wire import WireClient
 from indelible.content import Part
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step
@@ -115,7 +115,7 @@ async def test_a_server_that_is_killed_and_started_again_is_found_by_the_page_an
             [_, reply] = await window.read_items()
             assert reply == ("assistant", count(60))
             await expect(window.page.locator(".cut")).to_have_count(0)
-            async with Client(server.url) as client:
+            async with WireClient(server.url) as client:
                 stored = await client.read_all_messages(window.chat_id)
             assert "".join(text_of(message) for message in stored if message["role"] == "assistant") == count(60)
             assert len(stored) > 2

@@ -42,7 +42,7 @@ async def test_chats_go_on_when_the_database_comes_back(
     async with open_fleet(address, own_engine, tmp_path) as fleet, indelible.open(address, worker=False) as app:
         await fleet.start(**SHORT_LEASES)
         await fleet.start(**SHORT_LEASES)
-        witnesses = [Witness(await app.create(SLOWLY)) for _ in range(CHATS)]
+        witnesses = [Witness(await app.create_chat(SLOWLY)) for _ in range(CHATS)]
         async with watching(*witnesses):
             for go_away in (own_server.stop, lambda: crash(own_server)):
                 await wait_for_words(witnesses, 5)

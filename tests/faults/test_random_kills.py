@@ -34,7 +34,7 @@ async def test_whenever_workers_die_all_that_was_seen_is_kept_and_every_turn_end
     is_sqlite = not fleet.database.startswith("postgresql")
     for _ in range(1 if is_sqlite else 3):
         await fleet.start(**ENDLESS_LEASES)
-    opened = [await app.create() for _ in range(CHATS)]
+    opened = [await app.create_chat() for _ in range(CHATS)]
     witnesses = [Witness(chat, restless=restless) for chat in opened for restless in (False, True)]
     sent = dict.fromkeys(opened, 0)
     async with watching(*witnesses):

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
 
 async def test_a_killed_process_that_is_started_again_goes_on_at_once(fleet: Fleet, app: App) -> None:
     first = await fleet.start(**ENDLESS_LEASES)
-    witness = Witness(await app.create(SLOWLY))
+    witness = Witness(await app.create_chat(SLOWLY))
     async with watching(witness):
         await wait_for_words([witness], 5)
         await first.kill()
@@ -34,7 +34,7 @@ async def test_a_killed_process_that_is_started_again_goes_on_at_once(fleet: Fle
 
 async def test_a_second_process_is_told_who_has_the_file_and_the_first_goes_on(fleet: Fleet, app: App) -> None:
     await fleet.start()
-    witness = Witness(await app.create(ask_to_count(30)))
+    witness = Witness(await app.create_chat(ask_to_count(30)))
     process, answer = await fleet.try_to_start()
     process.join()
     assert f"chats.db is in use by another server or worker (process {fleet.processes[0].pid})" in answer
@@ -44,7 +44,7 @@ async def test_a_second_process_is_told_who_has_the_file_and_the_first_goes_on(f
 
 
 async def test_whoever_does_not_work_may_read_and_send_beside_the_one_that_does(fleet: Fleet, app: App) -> None:
-    chat = await app.create()
+    chat = await app.create_chat()
     await chat.post(ask_to_count(3))
     await fleet.start()
     witness = Witness(chat)

@@ -40,7 +40,7 @@ AND relation = 'journal'::regclass AND mode = 'RowExclusiveLock'
 
 async def ask_all(app: App, number: int) -> list[Witness]:
     """So many chats, each with a reply that takes its time."""
-    return [Witness(await app.create(SLOWLY)) for _ in range(number)]
+    return [Witness(await app.create_chat(SLOWLY)) for _ in range(number)]
 
 
 async def wait_for_the_end(fleet: Fleet, witnesses: Sequence[Witness]) -> None:

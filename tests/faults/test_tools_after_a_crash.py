@@ -25,7 +25,7 @@ async def test_no_tool_runs_twice_unless_it_may_and_the_model_is_told(
     fleet: Fleet, app: App, how: signal.Signals
 ) -> None:
     first = await fleet.start(**SHORT_LEASES)
-    chat = await app.create(CALL_TOOLS)
+    chat = await app.create_chat(CALL_TOOLS)
     await wait_until(lambda: has_begun(fleet), what="tools that have begun")
     first.send(how)
     await first.wait()

@@ -263,7 +263,7 @@ async def test_s53_a_poisoned_chat_heals_by_itself_and_the_new_answer_is_the_anc
         catalog = Catalog(settings, environment={})
         try:
             await workshop.hire(catalog.find(name), settings=settings)
-            chat = await workshop.app.create(system="Be brief.")
+            chat = await workshop.app.create_chat(system="Be brief.")
             for text in ("One?", "Two?"):
                 await chat.send(text)
             provider.forget_responses()
@@ -329,7 +329,7 @@ async def test_without_chain_mode_nothing_is_stored_and_nothing_is_leaned_on(eng
         catalog = Catalog(quick(model=name), environment={})
         try:
             await workshop.hire(catalog.find(name))
-            chat = await workshop.app.create()
+            chat = await workshop.app.create_chat()
             for text in ("One?", "Two?"):
                 await chat.send(text)
         finally:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 from hypothesis import strategies as st
 
-from indelible.client.client import ServerEvent
+from indelible.client.wire import ServerEvent
 from indelible.prove.checker import Evidence
 from indelible.prove.script import Wish
 from indelible.prove.transcript import ReaderTranscript

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from indelible.client.client import Client
+from indelible.client.wire import WireClient
 from indelible.prove.budget import Budget
 from indelible.prove.process import Orders
 from indelible.prove.script import Wish
@@ -13,7 +13,7 @@ SLOW_WISH = Wish(number=1, words=400, pace_ms=20)
 
 
 async def test_a_turn_bears_two_more_deaths_and_one_less_while_it_is_owed_a_takeover(orders: Orders) -> None:
-    async with run_servers(orders, count=1) as [server], Client(server.url) as client:
+    async with run_servers(orders, count=1) as [server], WireClient(server.url) as client:
         engine = await open_engine(orders.database)
         budget = Budget(engine)
         assert not await budget.can_bear(1), "nothing runs"

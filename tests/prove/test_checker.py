@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.prove.histories import BREAKS, Author, History, histories, make_evidence
 
-from indelible.client.client import ServerEvent
+from indelible.client.wire import ServerEvent
 from indelible.prove.checker import Evidence, Fault, check_chat, check_effects, tell_difference
 from indelible.prove.script import Wish, draw_wish, find_reply
 

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from indelible.client.client import Client
+from indelible.client.wire import WireClient
 from indelible.prove.crash_points import CRASH_POINTS, CrashPoint
 from indelible.prove.process import Orders
 from indelible.prove.script import Wish
@@ -24,7 +24,7 @@ RUNS = {"after_effect": 1}
 async def test_an_armed_server_dies_at_the_point_and_what_was_accepted_is_kept(
     orders: Orders, point: CrashPoint
 ) -> None:
-    async with run_servers(orders, count=1) as [server], Client(server.url) as client:
+    async with run_servers(orders, count=1) as [server], WireClient(server.url) as client:
         server.process.arm(point, 1)
         creating = asyncio.create_task(client.create_chat(WISH.to_text()))
         assert await server.process.wait_for_end() == -signal.SIGKILL
@@ -36,7 +36,7 @@ async def test_an_armed_server_dies_at_the_point_and_what_was_accepted_is_kept(
 
 
 async def test_a_server_dies_while_a_reply_is_being_stopped(orders: Orders) -> None:
-    async with run_servers(orders, count=1) as [server], Client(server.url) as client:
+    async with run_servers(orders, count=1) as [server], WireClient(server.url) as client:
         server.process.arm("during_stop", 1)
         chat_id = (await client.create_chat(SLOW_WISH.to_text()))["id"]
         await wait_for_a_word(client, chat_id)
@@ -47,7 +47,7 @@ async def test_a_server_dies_while_a_reply_is_being_stopped(orders: Orders) -> N
         assert (await client.interrupt(chat_id, wait_s=60))["status"] == "idle"
 
 
-async def wait_for_a_word(client: Client, chat_id: str) -> None:
+async def wait_for_a_word(client: WireClient, chat_id: str) -> None:
     async for event in client.stream_events(chat_id, after="start"):
         if event.kind == "part":
             return

@@ -23,7 +23,6 @@ from indelible.recording.storage.protocol import RecordStore, WholeRun
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.server.prometheus import PrometheusMetrics
 from indelible.store.database.tables import DebugMode
-from indelible.store.payloads import ChatPatch
 from indelible.testing import SimulatedProvider, parts
 from indelible.testing.model import Script, Step
 from indelible.testing.provider import WireName
@@ -104,8 +103,8 @@ class Studio:
     # --- chats and what was recorded of them ---
 
     async def create(self, message: str | None = "Hello", *, debug: DebugMode | None = None) -> Chat:
-        chat = await self.workshop.app.create(model=self.name)
-        await chat.describe(ChatPatch(debug=debug))
+        chat = await self.workshop.app.create_chat(model=self.name)
+        await chat.update(debug=debug)
         if message is not None:
             await chat.post(message)
         return chat

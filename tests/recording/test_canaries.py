@@ -24,7 +24,7 @@ from tests.recording.canaries import CANARY, KESTREL, LOOKS, NAMES
 from tests.server.serving import QUICK, Here, run_server, wait_until, wait_until_idle
 
 from indelible import tool
-from indelible.client.client import Client
+from indelible.client.wire import WireClient
 from indelible.content import Usage
 from indelible.server.app import Server
 from indelible.settings import load_settings
@@ -85,7 +85,7 @@ def write_script() -> list[Script]:
 async def serve_model(model: str, **settings: Any) -> AsyncIterator[Here]:
     """A server that asks a real model and records it all."""
     server = Server(load_settings(**{**QUICK, "port": 0, "debug": "all", "model": model, **settings}), tools=[vault])
-    async with run_server(server) as (url, process), Client(url) as client:
+    async with run_server(server) as (url, process), WireClient(url) as client:
         yield Here(url, client, server, process)
 
 

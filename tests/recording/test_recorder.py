@@ -27,7 +27,6 @@ from indelible.models.protocol import Call
 from indelible.recording.run import RecordedRun
 from indelible.recording.storage.sql_records import GONE, REPLACED
 from indelible.store.database.tables import DebugMode
-from indelible.store.payloads import ChatPatch
 from indelible.testing import ManualClock, SimulatedProvider, parts
 from indelible.testing.model import Script, Step
 from indelible.testing.provider import WireName
@@ -414,9 +413,9 @@ async def test_a_chats_own_mode_holds_from_the_next_turn_on(workshop: Workshop) 
         await studio.hire("off")
         chat = await studio.create(None)
         await chat.send("1")
-        await chat.describe(ChatPatch(debug="all"))
+        await chat.update(debug="all")
         await chat.send("2")
-        await chat.describe(ChatPatch(debug=None))
+        await chat.update(debug=None)
         await chat.send("3")
         (run,) = await studio.load_drained(chat)
     assert "Two." in run.steps[0].attempts[0].response_body
@@ -632,7 +631,7 @@ async def test_what_was_told_is_written_when_the_program_leaves(database: str) -
         model = f"openai-chat:m@{provider.base_url('openai-chat')}"
         settings = quick(model=model, debug="all", database=database)
         async with indelible.open(settings=settings) as app:
-            chat = await app.create()
+            chat = await app.create_chat()
             await chat.send("Hi")
     async with indelible.open(database, worker=False) as app:
         (summary,) = await app.records.list_runs(chat.id)

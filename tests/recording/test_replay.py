@@ -222,7 +222,7 @@ async def test_a_saved_recording_is_a_model_for_tests(tmp_path: Path) -> None:
     assert Recording.load(path) == made
     assert path.read_text().endswith("}\n")
     async with indelible.open(tmp_path / "chats.db", model=RecordedModel(path)) as app:
-        chat = await app.create()
+        chat = await app.create_chat()
         for _ in range(2):
             assert (await chat.send("Well?")).text == "Strange."
 

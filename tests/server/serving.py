@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from indelible.client.client import Client, ServerEvent
+from indelible.client.wire import ServerEvent, WireClient
 from indelible.clock import SystemClock
 from indelible.models.protocol import Model
 from indelible.server.app import Server
@@ -38,7 +38,7 @@ class Here:
     """A server that runs, and a client of it."""
 
     url: str
-    client: Client
+    client: WireClient
     server: Server
     process: Process
 
@@ -84,7 +84,7 @@ async def serve_here(
     chosen = load_settings(**{**QUICK, "model": "scripted", "database": database, "port": 0, **settings})
     models = {"scripted": model or ScriptedModel()}
     server = Server(chosen, models=models, tools=tools, client_tools=client_tools, worker=worker, pace=pace)
-    async with run_server(server) as (url, process), Client(url, token=client_token) as client:
+    async with run_server(server) as (url, process), WireClient(url, token=client_token) as client:
         yield Here(url, client, server, process)
 
 
@@ -125,7 +125,7 @@ def say_half(*pieces: str) -> list[Step]:
 
 
 async def read_until(
-    client: Client, chat_id: str, is_enough: Callable[[list[ServerEvent]], bool], *, after: str | None = None
+    client: WireClient, chat_id: str, is_enough: Callable[[list[ServerEvent]], bool], *, after: str | None = None
 ) -> list[ServerEvent]:
     """What the feed tells until it is enough."""
     events: list[ServerEvent] = []
@@ -173,5 +173,5 @@ async def wait_until(is_so: Callable[[], Awaitable[bool]]) -> None:
             await SystemClock().sleep(LOOK_EVERY_S)  # spinning would keep the server from answering
 
 
-async def wait_until_idle(client: Client, chat_id: str) -> None:
+async def wait_until_idle(client: WireClient, chat_id: str) -> None:
     await read_until(client, chat_id, lambda events: events[-1].kind in ("snapshot", "status") and has_ended(events))

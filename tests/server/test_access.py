@@ -7,7 +7,7 @@ from tests.server.asking import read_problem
 from tests.server.conftest import Serve
 from tests.server.serving import Here
 
-from indelible.client.client import Client
+from indelible.client.wire import WireClient
 from indelible.errors import Refused
 from indelible.server.access import OPEN_TO_ALL, is_loopback
 from indelible.server.app import Server
@@ -82,7 +82,7 @@ async def test_a_token_is_judged_whatever_it_looks_like(serve: Serve) -> None:
 async def test_a_client_with_the_token_is_let_in_and_one_without_is_told_so(serve: Serve) -> None:
     here = await serve(worker=False, token=TOKEN, client_token=TOKEN)
     assert (await here.client.list_chats())["items"] == []
-    async with Client(here.url) as stranger:
+    async with WireClient(here.url) as stranger:
         with pytest.raises(Refused, match="A token is needed"):
             await stranger.list_chats()
 

@@ -23,7 +23,7 @@ from tests.server.serving import (
     wait_until_idle,
 )
 
-from indelible.client.client import Client, ServerEvent, ServerFailed
+from indelible.client.wire import ServerEvent, ServerFailed, WireClient
 from indelible.content import Part, ToolSpec
 from indelible.errors import Invalid, NotAllowed, NotFound, TooLarge, TooMany
 from indelible.testing import ScriptedModel, parts
@@ -92,7 +92,7 @@ async def test_the_queue_is_read_changed_and_brought_forward(serve: Serve) -> No
     await client.edit_queued(chat_id, two, "Two, please")
     await client.reorder_queue(chat_id, [four, three, two])
     await client.delete_queued(chat_id, four)
-    queue = await client.read_queue(chat_id)
+    queue = await client.list_queue(chat_id)
     assert [(queued["id"], text_of(queued)) for queued in queue] == [(three, "Three"), (two, "Two, please")]
 
     await client.promote_queued(chat_id, three)
@@ -125,7 +125,7 @@ async def test_a_reply_that_was_cut_or_failed_goes_on(serve: Serve) -> None:
     await read_until(client, chat_id, has_said("Hello"))
     await client.interrupt(chat_id, wait_s=60)
 
-    await client.go_on(chat_id)
+    await client.continue_(chat_id)
     await wait_until_idle(client, chat_id)
     assert text_of((await client.read_all_messages(chat_id))[-1]) == " world."
 
@@ -159,7 +159,7 @@ async def test_a_message_to_a_chat_that_failed_with_others_waiting_waits_behind_
     sent = await client.send(chat["id"], "Three")
 
     await read_until(client, chat["id"], has_said("Two!"), after=sent["cursor"])
-    assert [queued["id"] for queued in await client.read_queue(chat["id"])] == [sent["queued"]]
+    assert [queued["id"] for queued in await client.list_queue(chat["id"])] == [sent["queued"]]
 
 
 async def test_results_of_the_clients_own_tools_are_brought(serve: Serve) -> None:
@@ -227,7 +227,7 @@ async def test_a_write_whose_answer_was_lost_happens_once(database: str) -> None
     async with (
         serve_here(database, worker=False) as here,
         Forwarder([here.url]).listening() as network,
-        Client(network.url) as client,
+        WireClient(network.url) as client,
     ):
         network.lose_answers(2)
         chat = await client.create_chat("One")
@@ -235,7 +235,7 @@ async def test_a_write_whose_answer_was_lost_happens_once(database: str) -> None
         sent = await client.send(chat["id"], "Two")
         network.lose_answers(2)
         await client.fork_chat(chat["id"], chat["message"])
-        assert [queued["id"] for queued in await client.read_queue(chat["id"])] == [sent["queued"]]
+        assert [queued["id"] for queued in await client.list_queue(chat["id"])] == [sent["queued"]]
         network.lose_answers(2)
         await client.delete_queued(chat["id"], sent["queued"])
         assert len((await client.list_chats())["items"]) == 2
@@ -266,7 +266,7 @@ async def test_a_feed_that_is_cut_again_and_again_tells_everything_once(serve: S
 
     async with (
         Forwarder([here.url]).listening() as network,
-        Client(network.url) as client,
+        WireClient(network.url) as client,
         aclosing(client.stream_events(chat["id"], after="start", on_reconnect=note)) as feed,
     ):
         async for event in feed:
@@ -296,7 +296,7 @@ async def test_a_feed_ends_when_its_chat_is_deleted(serve: Serve) -> None:
 async def test_a_server_that_cannot_be_reached_is_given_up_after_a_while(database: str) -> None:
     async with serve_here(database, worker=False) as here:
         url = here.url
-    async with Client(url, retry_for_s=0.05) as client:
+    async with WireClient(url, retry_for_s=0.05) as client:
         with pytest.raises(ServerFailed, match="The server cannot be reached"):
             await client.list_chats()
         with pytest.raises(ServerFailed, match="The server cannot be reached"):
@@ -332,14 +332,14 @@ async def answer_with(*answers: web.Response) -> AsyncIterator[tuple[str, list[w
 async def test_a_proxy_without_a_server_behind_it_is_asked_again_under_the_same_key() -> None:
     away = [web.Response(status=status, text="<h1>Away</h1>", content_type="text/html") for status in (502, 503, 504)]
     created = web.json_response({"id": "chat_1"}, status=201)
-    async with answer_with(*away, created) as (url, asked), Client(url) as client:
+    async with answer_with(*away, created) as (url, asked), WireClient(url) as client:
         assert (await client.create_chat("Hi"))["id"] == "chat_1"
     assert len(asked) == 4
     assert len({request.headers["Idempotency-Key"] for request in asked}) == 1
 
 
 async def test_a_fault_of_the_server_is_not_asked_for_again() -> None:
-    async with answer_with(web.Response(status=500, text="oh")) as (url, asked), Client(url) as client:
+    async with answer_with(web.Response(status=500, text="oh")) as (url, asked), WireClient(url) as client:
         with pytest.raises(ServerFailed, match="The server answered 500"):
             await client.create_chat("Hi")
     assert len(asked) == 1
@@ -348,7 +348,7 @@ async def test_a_fault_of_the_server_is_not_asked_for_again() -> None:
 async def test_a_feed_that_is_closed_at_once_every_time_is_not_asked_for_in_a_hurry() -> None:
     empty = web.Response(status=200, body=b"", content_type="text/event-stream")
     last = web.Response(status=404, text="{}", content_type="application/json")
-    async with answer_with(empty, empty, empty, last) as (url, asked), Client(url) as client:
+    async with answer_with(empty, empty, empty, last) as (url, asked), WireClient(url) as client:
         began_s = asyncio.get_running_loop().time()
         with pytest.raises(Exception, match="The server answered 404"):
             async for _ in client.stream_events("chat_1"):

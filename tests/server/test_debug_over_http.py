@@ -16,7 +16,7 @@ from tests.server.conftest import Serve
 from tests.server.serving import QUICK, Here, run_server, say, say_half, wait_until, wait_until_idle
 from tests.server.test_http_page import list_examples
 
-from indelible.client.client import Client, ServerFailed
+from indelible.client.wire import ServerFailed, WireClient
 from indelible.errors import Invalid, NotFound
 from indelible.ids import new_id
 from indelible.recording.storage.protocol import AttemptRecord, RunRecord, StepRecord
@@ -38,7 +38,7 @@ async def serve_recorded(
     async with SimulatedProvider(scripts, faults) as provider:
         model = f"openai:gpt-5.1@{provider.base_url('openai')}"
         given = {**QUICK, "database": database, "port": 0, "model": model, "debug": "all", **settings}
-        async with run_server(server := Server(load_settings(**given))) as (url, process), Client(url) as client:
+        async with run_server(server := Server(load_settings(**given))) as (url, process), WireClient(url) as client:
             yield Here(url, client, server, process), provider
 
 
@@ -252,11 +252,11 @@ async def cut_answers(count: int) -> AsyncIterator[str]:
 
 async def test_an_answer_that_was_cut_is_asked_for_again(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    async with cut_answers(2) as url, Client(url) as client:
+    async with cut_answers(2) as url, WireClient(url) as client:
         await client.save_run("c", "r", path)
     assert path.read_text() == '{"steps":[]}\n'
     path.unlink()
-    async with cut_answers(1000) as url, Client(url, retry_for_s=0) as client:
+    async with cut_answers(1000) as url, WireClient(url, retry_for_s=0) as client:
         with pytest.raises(ServerFailed):
             await client.save_run("c", "r", path)
     assert read_files(tmp_path) == {}

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from tests.server.conftest import Serve
 from tests.server.serving import Here, has_said, read_until, say_half, wait_until
 
-from indelible.client.client import ServerEvent
+from indelible.client.wire import ServerEvent
 from indelible.content import ToolSpec
 from indelible.server.routes import chats, debug, feed, messages, queue, turns
 from indelible.testing import ScriptedModel, parts
@@ -27,11 +27,11 @@ SECTIONS: dict[str, str] = dict(re.findall(r"^### `([A-Z]+ \S+)`\n(.*?)(?=^##|\Z
 PROMISED = {
     "POST /chats", "GET /chats", "GET /chats/{}", "PATCH /chats/{}", "DELETE /chats/{}", "POST /chats/{}/fork",
     "GET /chats/{}/messages", "POST /chats/{}/messages", "POST /chats/{}/messages/{}/edit",
-    "POST /chats/{}/messages/{}/regenerate", "POST /chats/{}/branch", "GET /chats/{}/queue", "PATCH /chats/{}/queue",
-    "PATCH /chats/{}/queue/{}", "DELETE /chats/{}/queue/{}", "POST /chats/{}/queue/{}/promote",
-    "POST /chats/{}/interrupt", "POST /chats/{}/tool-results", "POST /chats/{}/retry", "POST /chats/{}/compact",
-    "POST /chats/{}/continue", "GET /chats/{}/events", "GET /models", "GET /chats/{}/attempts",
-    "GET /chats/{}/debug/runs", "GET /chats/{}/debug/runs/{}",
+    "POST /chats/{}/messages/{}/regenerate", "POST /chats/{}/branch", "GET /chats/{}/queue",
+    "PUT /chats/{}/queue/order", "PATCH /chats/{}/queue/{}", "DELETE /chats/{}/queue/{}",
+    "POST /chats/{}/queue/{}/promote", "POST /chats/{}/interrupt", "POST /chats/{}/tool-results",
+    "POST /chats/{}/retry", "POST /chats/{}/compact", "POST /chats/{}/continue", "GET /chats/{}/events",
+    "GET /models", "GET /chats/{}/attempts", "GET /chats/{}/debug/runs", "GET /chats/{}/debug/runs/{}",
 }  # fmt: skip
 AT_THE_ROOT = {"GET /healthz", "GET /readyz", "GET /metrics"}
 
@@ -97,6 +97,7 @@ class Walk:
         self.walked: set[str] = set()
 
     async def ask(self, route: str, body: Any = None, **names: str) -> dict[str, Any]:
+        """Send the body that the page shows, with the names of this walk in it, or another one."""
         method, _, path = route.partition(" ")
         async with self.here.ask(method, f"/{path.format(**{**self.names, **names})}", json=body) as response:
             assert response.status < 300, await response.text()
@@ -128,7 +129,7 @@ async def walk_queue(walk: Walk) -> None:
     queued = await walk.ask(f"POST {ONE}/messages", {"text": "And in Bergen?"})
     walk.names["queued_id"] = queued["queued"]
     await walk.ask(f"GET {ONE}/queue")
-    await walk.ask(f"PATCH {ONE}/queue", {"ids": [queued["queued"]]})
+    await walk.ask(f"PUT {ONE}/queue/order", {"ids": [queued["queued"]]})
     await walk.ask(f"PATCH {ONE}/queue/{{queued_id}}", {"text": "And in Oslo?"})
     await walk.ask(f"POST {ONE}/queue/{{queued_id}}/promote")
     await walk.wait_for("ning")

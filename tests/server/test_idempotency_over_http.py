@@ -40,7 +40,7 @@ async def test_a_message_that_comes_twice_is_sent_once(serve: Serve) -> None:
     status, _ = await ask_twice(here, "POST", f"/chats/{chat['id']}/messages", json={"text": "Two"})
 
     assert status == 202
-    assert len(await here.client.read_queue(chat["id"])) == 1
+    assert len(await here.client.list_queue(chat["id"])) == 1
 
 
 async def test_many_that_come_at_once_are_one(serve: Serve) -> None:
@@ -56,7 +56,7 @@ async def test_many_that_come_at_once_are_one(serve: Serve) -> None:
         asking = [group.create_task(ask()) for _ in range(10)]
 
     assert len({task.result() for task in asking}) == 1
-    assert len(await here.client.read_queue(chat["id"])) == 1
+    assert len(await here.client.list_queue(chat["id"])) == 1
 
 
 async def test_the_key_of_another_request_is_refused(serve: Serve) -> None:
@@ -89,7 +89,7 @@ async def test_the_last_of_the_queue_can_be_taken_out_twice(serve: Serve) -> Non
     status, _ = await ask_twice(here, "DELETE", f"/chats/{chat['id']}/queue/{queued}")
 
     assert status == 204
-    assert await here.client.read_queue(chat["id"]) == []
+    assert await here.client.list_queue(chat["id"]) == []
 
 
 async def test_a_copy_that_is_asked_for_twice_is_one_chat(serve: Serve) -> None:

@@ -21,7 +21,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/chats/{chat_id}/messages"): {"text": "Hi"},
     ("POST", "/chats/{chat_id}/messages/{message_id}/edit"): {"text": "Hi"},
     ("POST", "/chats/{chat_id}/branch"): {"message_id": "{message_id}"},
-    ("PATCH", "/chats/{chat_id}/queue"): {"ids": []},
+    ("PUT", "/chats/{chat_id}/queue/order"): {"ids": []},
     ("PATCH", "/chats/{chat_id}/queue/{queued_id}"): {"text": "Hi"},
     ("POST", "/chats/{chat_id}/tool-results"): {"results": []},
 }
@@ -44,11 +44,11 @@ async def record_run(app: indelible.App, chat_id: str) -> str:
 async def test_no_route_knows_of_a_chat_of_somebody_else(serve: Serve, database: str) -> None:
     here: Here = await serve(worker=False)
     async with indelible.open(database, user="ada", worker=False) as app:
-        hers = await app.create("Hello")
+        hers = await app.create_chat("Hello")
         queued = await hers.post("And Bergen?")
         before = await app.store.view(hers.id)
         run_id = await record_run(app, hers.id)
-        names = {"chat_id": hers.id, "message_id": before.messages[0].id, "queued_id": queued.queued_id}
+        names = {"chat_id": hers.id, "message_id": before.messages[0].id, "queued_id": queued.queued}
         names["run_id"] = run_id
 
         for method, path in list_routes():

@@ -60,7 +60,7 @@ MISTAKES: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("POST", f"{CHAT}/branch", {"json": {"message_id": "\0"}}, 404, "not_found"),
     ("POST", f"{CHAT}/fork", {"json": {"message_id": "\0"}}, 404, "not_found"),
     ("PATCH", CHAT, {"json": {"pinned": None}}, 422, "invalid"),
-    ("PATCH", f"{CHAT}/queue", {"json": {"ids": []}}, 409, "not_allowed"),
+    ("PUT", f"{CHAT}/queue/order", {"json": {"ids": []}}, 409, "not_allowed"),
     ("PATCH", f"{CHAT}/queue/nothing", {"json": {}}, 422, "invalid"),
     ("PATCH", f"{CHAT}/queue/nothing", {"json": {"text": "Hi"}}, 409, "not_allowed"),
     ("DELETE", f"{CHAT}/queue/nothing", {}, 409, "not_allowed"),

@@ -16,7 +16,7 @@ from tests.server.hosting import Hosts, choose_port, open_hosts
 from tests.server.serving import PATIENCE_S, read_text
 
 import indelible
-from indelible.client.client import Client, ServerEvent
+from indelible.client.wire import ServerEvent, WireClient
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ async def hosts(database: str, tmp_path: Path) -> AsyncIterator[Hosts]:
 class Listener:
     """One client of one chat, who reads from the beginning until so many turns have ended."""
 
-    def __init__(self, client: Client, chat_id: str) -> None:
+    def __init__(self, client: WireClient, chat_id: str) -> None:
         self.chat_id = chat_id
         self.reconnects = 0
         self.text = ""
@@ -56,9 +56,9 @@ class Listener:
 
 
 @asynccontextmanager
-async def many_clients(url: str, count_: int) -> AsyncIterator[list[Client]]:
+async def many_clients(url: str, count_: int) -> AsyncIterator[list[WireClient]]:
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(Client(url)) for _ in range(count_)]
+        yield [await stack.enter_async_context(WireClient(url)) for _ in range(count_)]
 
 
 async def load_stored_texts(database: str, ids: list[str]) -> set[str]:

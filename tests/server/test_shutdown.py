@@ -30,7 +30,7 @@ from tests.server.serving import (
 )
 
 import indelible
-from indelible.client.client import Client
+from indelible.client.wire import WireClient
 from indelible.models.http.sse import SseDecoder
 from indelible.server.app import Server
 from indelible.server.process import Process
@@ -112,7 +112,7 @@ async def test_a_server_that_is_told_to_leave_tells_its_readers_hands_over_and_e
 ) -> None:
     async with run_command("serve", "--port", "0", "--database", database) as command:
         url = await command.read_url()
-        async with Client(url) as client, aiohttp.ClientSession() as session:
+        async with WireClient(url) as client, aiohttp.ClientSession() as session:
             chat = await client.create_chat("tell me a long story")
             await read_until(client, chat["id"], has_said("light"))
             decoder, events = SseDecoder(), []
@@ -179,7 +179,7 @@ async def test_a_server_whose_worker_has_failed_does_not_go_on_listening(databas
     noticed: list[str] = []
 
     async def serve_and_ask() -> None:
-        async with run_server(server) as (url, _), Client(url) as client:
+        async with run_server(server) as (url, _), WireClient(url) as client:
             await client.create_chat("Hi")
             await wait_until(lambda: is_dead(url))
             noticed.append("it does not listen any more")
@@ -206,13 +206,13 @@ async def test_a_killed_server_goes_on_with_its_replies_when_it_is_started_again
     port = str(choose_port())
     async with run_command("serve", "--port", port, "--database", database) as command:
         url = await command.read_url()
-        async with Client(url) as client:
+        async with WireClient(url) as client:
             chat_id = (await client.create_chat("roll a die"))["id"]
             seen = await read_until(client, chat_id, lambda events: events[-1].kind == "part", after="start")
         await command.kill()
     async with run_command("serve", "--port", port, "--database", database) as command:
         assert await command.read_url() == url
-        async with Client(url) as client:
+        async with WireClient(url) as client:
             rest = await read_until(
                 client, chat_id, lambda events: events[-1].data.get("status") == "idle", after=seen[-1].cursor
             )

@@ -13,10 +13,11 @@ import pytest
 from rich.console import Console
 
 from indelible.app.app import App
-from indelible.content import Message, Part
+from indelible.content import Part
 from indelible.errors import ModelFailed
 from indelible.models import Call
 from indelible.models.protocol import Model
+from indelible.service.results import ChatMessage
 from indelible.terminal.chat import COMMANDS, TerminalChat
 from indelible.testing import ManualClock, ScriptedModel, parts
 
@@ -85,13 +86,13 @@ async def talk(
     return screen.getvalue()
 
 
-async def load_messages(opened: AbstractAsyncContextManager[App], number: int = 1) -> list[Message]:
+async def load_messages(opened: AbstractAsyncContextManager[App], number: int = 1) -> list[ChatMessage]:
     """What is kept of this chat of the list."""
     async with opened as app:
         return await (await app.chat((await app.chats())[number - 1].id)).messages()
 
 
-def texts(messages: list[Message]) -> list[tuple[str, str]]:
+def texts(messages: list[ChatMessage]) -> list[tuple[str, str]]:
     return [(message.role, message.text) for message in messages]
 
 

@@ -82,7 +82,7 @@ def make_run(*attempts: AttemptRecord, **fields: Any) -> RunTree:
 
 async def record(app: App, *attempts: AttemptRecord, **fields: Any) -> RunTree:
     """A run with these exchanges that is really there."""
-    chat = await app.create(title="Rain")
+    chat = await app.create_chat(title="Rain")
     tree = make_run(*attempts, id=new_id("run"), chat_id=chat.id, **fields)
     told = {name: getattr(tree, name) for name in RunRecord.__struct_fields__}
     step = StepRecord(run_id=tree.id, step=1, status="completed", started_at=NOON, ended_at=at(2))
@@ -343,7 +343,7 @@ def test_a_run_without_an_exchange_has_nothing_to_replay() -> None:
 
 async def test_runs_of_a_chat_are_found_by_its_number_and_one_by_its_own_id(open_chats: OpenApp) -> None:
     async with open_chats(ScriptedModel(), worker=False) as app:
-        chat, other = await app.create(title="Rain"), await app.create()
+        chat, other = await app.create_chat(title="Rain"), await app.create_chat()
         known: dict[str, Any] = {"chat_id": chat.id, "turn_id": None, "kind": "turn", "worker_id": "w"}
         known |= {"status": "completed", "started_at": NOON, "ended_at": at(1)}
         runs = [RunRecord(id=f"run_{number}", **known) for number in range(3)]

@@ -106,7 +106,7 @@ async def test_a_reader_that_joins_anywhere_is_shown_the_same(open_chats: OpenAp
             yield part
 
     async with open_chats(ScriptedModel([wait_for_the_reader])) as app:
-        chat = await app.create("Well?")
+        chat = await app.create_chat("Well?")
         said = assemble(REPLY[:joined_at])
         while (live := (await app.feed.snapshot(chat.id)).live) is None or read_all(live.blocks) != read_all(said):
             await asyncio.sleep(0)

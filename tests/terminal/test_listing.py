@@ -19,8 +19,8 @@ OpenApp = Callable[..., AbstractAsyncContextManager[App]]
 async def test_the_last_changed_chat_is_first_and_a_title_is_one_harmless_line(open_chats: OpenApp) -> None:
     async with open_chats(ScriptedModel()) as app:
         assert await list_chats(app) == ["There are no chats yet. Start one with: indelible chat"]
-        older = await app.create(title="a\nlong\x1b[2Jtitle")
-        newer = await app.create()
+        older = await app.create_chat(title="a\nlong\x1b[2Jtitle")
+        newer = await app.create_chat()
         first, second = await list_chats(app)
         assert re.fullmatch(rf"  1  \d{{4}}-\d\d-\d\d \d\d:\d\d  idle  {newer.id}  \(no title\)", first)
         assert second.endswith(f"{older.id}  a long\ufffd[2Jtitle")
@@ -29,7 +29,7 @@ async def test_the_last_changed_chat_is_first_and_a_title_is_one_harmless_line(o
 
 async def test_a_chat_is_found_by_its_id_by_its_number_or_as_the_last_one(open_chats: OpenApp) -> None:
     async with open_chats(ScriptedModel()) as app:
-        older, newer = await app.create(), await app.create()
+        older, newer = await app.create_chat(), await app.create_chat()
         for name, chat in [(None, newer), ("1", newer), ("2", older), (older.id, older)]:
             assert (await find_chat(app, name)).id == chat.id
 
@@ -44,7 +44,7 @@ async def test_a_chat_is_found_by_its_id_by_its_number_or_as_the_last_one(open_c
 )
 async def test_a_chat_that_is_not_there_is_said_to_be_so(open_chats: OpenApp, name: str, said: str) -> None:
     async with open_chats(ScriptedModel()) as app:
-        await app.create()
+        await app.create_chat()
         with pytest.raises(NotFound, match=re.escape(said)):
             await find_chat(app, name)
 

@@ -57,7 +57,7 @@ async def test_a_resumed_chat_writes_only_what_is_new(open_chats: OpenApp) -> No
 
 async def test_a_resumed_chat_writes_the_whole_of_a_reply_that_was_left(open_chats: OpenApp) -> None:
     async with open_chats(ScriptedModel([[parts.text_delta("1", "Half"), parts.hang()]])) as app:
-        chat = await app.create()
+        chat = await app.create_chat()
         async for part in chat.send("first"):
             if part.text:
                 break

@@ -48,7 +48,7 @@ async def ask_the_client(workshop: Workshop, *script: Script, **settings: int) -
         client_tools=[ask],
         settings=quick(poll_interval_s=0.1, heartbeat_interval_s=0.1, client_tool_timeout_s=TIMEOUT_S, **settings),
     )
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     reply = await chat.send("Ask me")
     assert reply.outcome == "requires_action"
     assert await chat.status() == "requires_action"
@@ -73,7 +73,7 @@ async def test_local_calls_beside_the_clients_are_run_first(workshop: Workshop) 
     both: Script = [parts.tool_call("c1", "ask", "{}"), parts.tool_call("c2", "roll", "{}"), parts.finish("tool_calls")]
     model = ScriptedModel([both, say("Thanks")])
     await workshop.hire(model, tools=[roll], client_tools=[ask])
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     assert (await chat.send("Both")).outcome == "requires_action"
     assert [role for role, _ in tell(await chat.messages())] == ["user", "assistant", "tool"]
     await chat.submit_tool_results([answer()])

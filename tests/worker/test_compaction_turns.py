@@ -31,7 +31,7 @@ def is_summary_asked(call: Call) -> bool:
 async def talk(workshop: Workshop, model: ScriptedModel) -> Chat:
     """Two turns, the first of which is long."""
     await workshop.hire(model)
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     await chat.send("Tell me a story")
     await chat.send("And another")
     return chat
@@ -60,7 +60,7 @@ async def test_a_summary_is_the_models_alone_and_older_messages_stay_visible(wor
 
 async def test_nothing_to_summarise_is_said(workshop: Workshop) -> None:
     await workshop.hire(ScriptedModel([]))
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     assert (await chat.compact()).outcome == "complete"
     assert find_summaries(await workshop.store.path(chat.id)) == []
     assert find_notices(await chat.messages()) == ["There is nothing yet that could be summarised."]
@@ -82,7 +82,7 @@ async def test_readers_are_told_that_a_compaction_waits_to_be_tried_again(worksh
     busy = ModelFailed("Busy.", kind="overloaded", retry_after_s=30.0)
     model = ScriptedModel([say(LONG), say("Short"), [busy], say("In short")])
     await workshop.hire(model, clock=clock)
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     await chat.send("Tell me a story")
     await chat.send("And another")
     compacting = asyncio.create_task(chat.compact()._read_all())
@@ -161,7 +161,7 @@ async def test_compacting_after_a_stop_tells_nobody_to_go_on(workshop: Workshop)
     cut: Script = [parts.text_delta("1", "Half"), parts.hang()]
     model = ScriptedModel([say(LONG), cut, say("In short"), say("Hi")])
     await workshop.hire(model, settings=quick())
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     await chat.send("Tell me a story")
     await chat.post("And another")
     await workshop.until_said(chat, "Half")

@@ -117,7 +117,7 @@ def test_a_reply_that_only_the_provider_called_in_is_an_answer() -> None:
 
 @pytest.mark.parametrize("said", [[], [parts.reasoning_delta("r", "Let me think")]], ids=["nothing", "thinking"])
 async def test_nothing_shown_is_tried_again(workshop: Workshop, said: list[Any]) -> None:
-    chat = await workshop.app.create("Hello")
+    chat = await workshop.app.create_chat("Hello")
     await haunt(workshop, chat, *said)
     model = ScriptedModel([say("Hi")])
     await workshop.hire(model)
@@ -130,7 +130,7 @@ async def test_nothing_shown_is_tried_again(workshop: Workshop, said: list[Any])
 
 async def test_a_step_that_is_tried_again_keeps_its_number(workshop: Workshop) -> None:
     """It is part of the key by which a tool knows that a call is the same."""
-    chat = await workshop.app.create("Roll")
+    chat = await workshop.app.create_chat("Roll")
     ghost = await haunt(workshop, chat)
     dice = Dice()
     await workshop.hire(ScriptedModel([[ROLL, FINISH], say("A four")]), tools=[dice.tool])
@@ -140,7 +140,7 @@ async def test_a_step_that_is_tried_again_keeps_its_number(workshop: Workshop) -
 
 
 async def test_partial_text_is_kept_and_continued_as_one_reply(workshop: Workshop) -> None:
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     reading = asyncio.create_task(chat.send("Count")._read_all())
     await workshop.until(chat, lambda view: view.turn is not None)
     await haunt(workshop, chat, parts.reasoning_delta("r", "Hm"), parts.text_delta("1", "One, "))
@@ -162,7 +162,7 @@ async def test_partial_text_is_kept_and_continued_as_one_reply(workshop: Worksho
 async def test_calls_of_a_cut_stream_are_not_run_and_the_turn_goes_on_with_their_answers(
     workshop: Workshop, said: list[Any]
 ) -> None:
-    chat = await workshop.app.create("Roll")
+    chat = await workshop.app.create_chat("Roll")
     await haunt(workshop, chat, parts.text_delta("1", "Rolling"), *said)
     model, dice = ScriptedModel([say("Sorry")]), Dice()
     await workshop.hire(model, tools=[dice.tool])
@@ -175,7 +175,7 @@ async def test_calls_of_a_cut_stream_are_not_run_and_the_turn_goes_on_with_their
 
 
 async def test_tools_that_never_started_are_run_and_the_model_is_not_asked_again(workshop: Workshop) -> None:
-    chat = await workshop.app.create("Roll")
+    chat = await workshop.app.create_chat("Roll")
     ghost = await haunt(workshop, chat, parts.text_delta("1", "Rolling"), ROLL, FINISH)
     model, dice = ScriptedModel([say("A four")]), Dice()
     await workshop.hire(model, tools=[dice.tool])
@@ -195,7 +195,7 @@ async def test_tools_that_never_started_are_run_and_the_model_is_not_asked_again
 
 
 async def test_a_started_tool_is_not_run_again_and_the_model_is_told_so(workshop: Workshop) -> None:
-    chat = await workshop.app.create("Roll")
+    chat = await workshop.app.create_chat("Roll")
     await (await haunt(workshop, chat, ROLL, FINISH)).start(0, "c1", "roll")
     model, dice = ScriptedModel([say("Who knows")]), Dice()
     await workshop.hire(model, tools=[dice.tool])
@@ -208,7 +208,7 @@ async def test_a_started_tool_is_not_run_again_and_the_model_is_told_so(workshop
 
 
 async def test_a_started_idempotent_tool_is_run_again_with_the_same_key(workshop: Workshop) -> None:
-    chat = await workshop.app.create("Roll")
+    chat = await workshop.app.create_chat("Roll")
     ghost = await (await haunt(workshop, chat, ROLL, FINISH)).start(0, "c1", "roll")
     dice = Dice(idempotent=True)
     await workshop.hire(ScriptedModel([say("A four")]), tools=[dice.tool])
@@ -221,7 +221,7 @@ async def test_a_started_idempotent_tool_is_run_again_with_the_same_key(workshop
 
 
 async def test_a_settled_result_is_used_and_only_what_is_missing_is_run(workshop: Workshop) -> None:
-    chat = await workshop.app.create("Roll twice")
+    chat = await workshop.app.create_chat("Roll twice")
     again = parts.tool_call("c2", "roll", "{}")
     ghost = await (await haunt(workshop, chat, ROLL, again, FINISH)).start(0, "c1", "roll")
     await ghost.settle(0, ToolResult(call_id="c1", name="roll", output="6"))
@@ -234,7 +234,7 @@ async def test_a_settled_result_is_used_and_only_what_is_missing_is_run(workshop
 
 async def test_settled_results_of_a_cut_stream_are_kept(workshop: Workshop) -> None:
     """Text after the calls was cut. It cannot happen in one attempt of ours, and is legal in a journal."""
-    chat = await workshop.app.create("Roll")
+    chat = await workshop.app.create_chat("Roll")
     ghost = await haunt(workshop, chat, ROLL)
     await ghost.start(0, "c1", "roll")
     await ghost.settle(0, ToolResult(call_id="c1", name="roll", output="6"))
@@ -244,7 +244,7 @@ async def test_settled_results_of_a_cut_stream_are_kept(workshop: Workshop) -> N
 
 
 async def test_a_whole_reply_is_finished_without_asking_anybody(workshop: Workshop) -> None:
-    chat = await workshop.app.create("Hello")
+    chat = await workshop.app.create_chat("Hello")
     await haunt(workshop, chat, parts.text_delta("1", "Hi"), parts.finish())
     model = ScriptedModel([])
     await workshop.hire(model)
@@ -254,7 +254,7 @@ async def test_a_whole_reply_is_finished_without_asking_anybody(workshop: Worksh
 
 
 async def test_a_whole_reply_that_calls_the_client_waits_for_it(workshop: Workshop) -> None:
-    chat = await workshop.app.create("Ask")
+    chat = await workshop.app.create_chat("Ask")
     await haunt(workshop, chat, parts.tool_call("c1", "ask", "{}"), FINISH)
 
     async def ask() -> str:
@@ -267,7 +267,7 @@ async def test_a_whole_reply_that_calls_the_client_waits_for_it(workshop: Worksh
 
 
 async def test_an_answered_turn_without_an_end_is_ended(workshop: Workshop) -> None:
-    chat = await workshop.app.create("Hello")
+    chat = await workshop.app.create_chat("Hello")
     ghost = await haunt(workshop, chat, parts.text_delta("1", "Hi"), parts.finish())
     commit = CommitStep(epoch=ghost.epoch, turn_id=ghost.turn_id, attempt_id=ghost.attempt_id)
     await workshop.store.execute(chat.id, commit)
@@ -278,7 +278,7 @@ async def test_an_answered_turn_without_an_end_is_ended(workshop: Workshop) -> N
 
 
 async def test_a_turn_between_two_steps_goes_on_with_the_next(workshop: Workshop) -> None:
-    chat = await workshop.app.create("Roll")
+    chat = await workshop.app.create_chat("Roll")
     ghost = await haunt(workshop, chat, ROLL, FINISH)
     await (await ghost.start(0, "c1", "roll")).settle(0, ToolResult(call_id="c1", name="roll", output="6"))
     commit = CommitStep(epoch=ghost.epoch, turn_id=ghost.turn_id, attempt_id=ghost.attempt_id)
@@ -299,7 +299,7 @@ async def test_a_turn_between_two_steps_goes_on_with_the_next(workshop: Workshop
 
 
 async def test_a_stop_that_a_dead_worker_left_is_carried_out(workshop: Workshop) -> None:
-    chat = await workshop.app.create("Count")
+    chat = await workshop.app.create_chat("Count")
     await haunt(workshop, chat, parts.text_delta("1", "One"))
     (holder,) = {(await workshop.load(chat)).chat.holder}
     await workshop.store.beat(holder)
@@ -313,7 +313,7 @@ async def test_a_stop_that_a_dead_worker_left_is_carried_out(workshop: Workshop)
 async def test_a_compaction_whose_worker_died_is_begun_anew(workshop: Workshop) -> None:
     model = ScriptedModel([say("x" * 300), say("Two"), say("In short")])
     await workshop.hire(model)
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     await chat.send("one")
     await chat.send("two")
     await workshop.dismiss(workshop.hired[0])
@@ -329,7 +329,7 @@ async def test_a_compaction_whose_worker_died_is_begun_anew(workshop: Workshop) 
 
 
 async def test_three_barren_takeovers_end_in_an_error_that_keeps_the_text(workshop: Workshop) -> None:
-    chat = await workshop.app.create("Count")
+    chat = await workshop.app.create_chat("Count")
     await haunt(workshop, chat, parts.text_delta("1", "One"))
     for _ in range(3):
         await Ghost.take(workshop, chat)
@@ -343,7 +343,7 @@ async def test_three_barren_takeovers_end_in_an_error_that_keeps_the_text(worksh
 
 
 async def test_ten_takeovers_of_one_turn_end_in_an_error_whatever_it_said(workshop: Workshop) -> None:
-    chat = await workshop.app.create("Count")
+    chat = await workshop.app.create_chat("Count")
     for number in range(10):
         await haunt(workshop, chat, parts.text_delta("1", f"{number} "))
     model = ScriptedModel([])
@@ -358,7 +358,7 @@ async def test_ten_takeovers_of_one_turn_end_in_an_error_whatever_it_said(worksh
 
 async def test_a_killed_worker_is_found_dead_and_its_chat_goes_on(workshop: Workshop) -> None:
     dying = await workshop.hire(ScriptedModel([[parts.text_delta("1", "One, "), parts.hang()]]))
-    chat = await workshop.app.create("Count")
+    chat = await workshop.app.create_chat("Count")
     await workshop.until_said(chat, "One, ")
     await workshop.kill(dying)
     view = await workshop.store.view(chat.id)
@@ -389,7 +389,7 @@ async def test_a_worker_that_wakes_up_late_can_say_nothing_more(workshop: Worksh
         settings=quick(poll_interval_s=600, heartbeat_interval_s=4),
         notifier=DeafNotifier(),
     )
-    chat = await workshop.app.create("Count")
+    chat = await workshop.app.create_chat("Count")
     late.worker._stirred.set()
     await workshop.until_said(chat, "One, ")
     await workshop.bury(late)
@@ -414,10 +414,10 @@ async def test_a_worker_never_takes_over_from_itself(workshop: Workshop) -> None
 
     model = ScriptedModel([lambda call: doze(), say("Hi")])
     hired = await workshop.hire(model, settings=quick(heartbeat_interval_s=4))
-    chat = await workshop.app.create("Count")
+    chat = await workshop.app.create_chat("Count")
     await workshop.until_said(chat, "One, ")
     await workshop.bury(hired)
-    other = await workshop.app.create()
+    other = await workshop.app.create_chat()
     async with asyncio.timeout(PATIENCE_S):
         await other.send("Hello")
     gate.set()
@@ -436,7 +436,7 @@ async def hand_over(workshop: Workshop, chat: Any) -> None:
 @pytest.mark.parametrize("said", [[], [parts.reasoning_delta("r", "Hm")]], ids=["nothing", "thinking"])
 async def test_s21_shutdown_with_nothing_shown_is_tried_again_elsewhere(workshop: Workshop, said: list[Any]) -> None:
     await workshop.hire(ScriptedModel([[*said, parts.hang()]]))
-    chat = await workshop.app.create("Hello")
+    chat = await workshop.app.create_chat("Hello")
     await workshop.until(chat, lambda view: view.live is not None and len(view.live.blocks) == len(said))
     await hand_over(workshop, chat)
     model = ScriptedModel([say("Hi")])
@@ -448,7 +448,7 @@ async def test_s21_shutdown_with_nothing_shown_is_tried_again_elsewhere(workshop
 
 async def test_s21_shutdown_in_text_is_continued_elsewhere(workshop: Workshop) -> None:
     await workshop.hire(ScriptedModel([[parts.text_delta("1", "One, "), parts.hang()]]))
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     reading = asyncio.create_task(chat.send("Count")._read_all())
     await workshop.until_said(chat, "One, ")
     await hand_over(workshop, chat)
@@ -463,7 +463,7 @@ async def test_s21_shutdown_in_text_is_continued_elsewhere(workshop: Workshop) -
 async def test_s21_shutdown_in_tool_arguments_answers_the_call_elsewhere(workshop: Workshop) -> None:
     said: Script = [parts.tool_input_start("c1", "roll"), parts.tool_input_delta("c1", "{"), parts.hang()]
     await workshop.hire(ScriptedModel([said]))
-    chat = await workshop.app.create("Roll")
+    chat = await workshop.app.create_chat("Roll")
     await workshop.until(chat, lambda view: view.live is not None and bool(view.live.blocks))
     await hand_over(workshop, chat)
     dice = Dice()
@@ -489,7 +489,7 @@ async def test_s21_shutdown_while_a_tool_runs_hands_it_over(workshop: Workshop, 
 
     dice = tool(roll, idempotent=idempotent)
     await workshop.hire(ScriptedModel([[ROLL, FINISH]]), tools=[dice])
-    chat = await workshop.app.create("Roll")
+    chat = await workshop.app.create_chat("Roll")
     await began.wait()
     await hand_over(workshop, chat)
     model = ScriptedModel([say("So be it")])
@@ -505,7 +505,7 @@ async def test_s21_shutdown_in_a_retry_wait_is_tried_again_elsewhere(workshop: W
     clock = LongSleeps()
     busy = ModelFailed("Busy.", kind="overloaded", retry_after_s=30.0)
     await workshop.hire(ScriptedModel([[busy]]), clock=clock)
-    chat = await workshop.app.create("Hello")
+    chat = await workshop.app.create_chat("Hello")
     await clock.waiting.wait()
     await hand_over(workshop, chat)
     await workshop.hire(ScriptedModel([say("Hi")]))
@@ -523,7 +523,7 @@ async def test_s21_shutdown_of_a_compaction_begins_it_anew_elsewhere(workshop: W
 
     model = ScriptedModel([say("x" * 300), say("Two"), lambda call: ponder(), say("In short")])
     await workshop.hire(model)
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     await chat.send("one")
     await chat.send("two")
     compacting = asyncio.create_task(chat.compact()._read_all())
@@ -535,7 +535,7 @@ async def test_s21_shutdown_of_a_compaction_begins_it_anew_elsewhere(workshop: W
 
 async def test_s21_an_interrupt_leaves_the_chat_waiting(workshop: Workshop) -> None:
     hired = await workshop.hire(ScriptedModel([[parts.text_delta("1", "One"), parts.hang()]]))
-    chat = await workshop.app.create("Count")
+    chat = await workshop.app.create_chat("Count")
     await workshop.until_said(chat, "One")
     await chat.interrupt()
     assert (await workshop.store.view(chat.id)).status == "idle"
@@ -544,7 +544,7 @@ async def test_s21_an_interrupt_leaves_the_chat_waiting(workshop: Workshop) -> N
 
 
 async def test_ten_hand_overs_are_no_reason_to_give_up(workshop: Workshop) -> None:
-    chat = await workshop.app.create("Count")
+    chat = await workshop.app.create_chat("Count")
     for number in range(11):
         await workshop.hire(ScriptedModel([[parts.text_delta("1", f"{number} "), parts.hang()]]))
         await workshop.until_said(chat, f"{number} ")

@@ -13,7 +13,7 @@ import pytest
 from tests.worker.workshop import DeafNotifier, WatchedStore, Workshop, find_notices, quick, tell
 
 from indelible.app.chat import Chat
-from indelible.content import Message, ToolResult
+from indelible.content import ToolResult
 from indelible.errors import ModelFailed
 from indelible.machine.commands import (
     AnnounceRetry,
@@ -26,6 +26,7 @@ from indelible.machine.commands import (
     KeepSummary,
     StartAttempt,
 )
+from indelible.service.results import ChatMessage
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 
@@ -60,10 +61,12 @@ class StopBefore:
             assert (outcome.effective, outcome.status) == (True, "interrupting")
 
 
-async def stop_before(workshop: Workshop, kind: type[Command], script: list[Script], **hiring: Any) -> list[Message]:
+async def stop_before(
+    workshop: Workshop, kind: type[Command], script: list[Script], **hiring: Any
+) -> list[ChatMessage]:
     """Let a stop come right before this command, and give the chat as it rests then."""
     stop = StopBefore(workshop, kind)
-    stop.chat = await workshop.app.create("Go")
+    stop.chat = await workshop.app.create_chat("Go")
     watched = WatchedStore(workshop.store, before=stop)
     hiring = {"settings": FAR_AWAY, "tools": [roll], "client_tools": [ask], **hiring}
     await workshop.hire(ScriptedModel(script), store=watched, notifier=DeafNotifier(), **hiring)
@@ -132,7 +135,7 @@ async def test_stop_with_a_queue_right_before_the_end_goes_on_with_the_queue(
 ) -> None:
     stop = StopBefore(workshop, kind)
     calls: Script = [parts.tool_call("c1", "roll", "{}"), parts.finish("tool_calls")]
-    stop.chat = await workshop.app.create("Go")
+    stop.chat = await workshop.app.create_chat("Go")
     await stop.chat.post("Next")
     watched = WatchedStore(workshop.store, before=stop)
     model = ScriptedModel([HI if kind is FinishTurn else calls, HI])
@@ -153,7 +156,7 @@ async def test_a_worker_whose_chat_is_taken_right_before_the_end_writes_nothing(
             assert another.epoch == 2
             taken.set()
 
-    chat = await workshop.app.create("Go")
+    chat = await workshop.app.create_chat("Go")
     watched = WatchedStore(workshop.store, before=take_it_away)
     slow = await workshop.hire(ScriptedModel([HI]), store=watched, notifier=DeafNotifier(), settings=FAR_AWAY)
     await taken.wait()

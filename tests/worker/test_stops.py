@@ -36,7 +36,7 @@ def list_results(messages: Any) -> dict[str, ToolResult]:
 
 async def test_s06_after_a_stop_the_text_is_on_the_page_and_in_the_database(workshop: Workshop) -> None:
     await workshop.hire(ScriptedModel([[parts.text_delta("1", "Once upon"), parts.hang()]]))
-    chat = await workshop.app.create("A story")
+    chat = await workshop.app.create_chat("A story")
     await workshop.until_said(chat, "Once upon")
     await chat.interrupt()
     page = await workshop.feed.snapshot(chat.id)
@@ -52,7 +52,7 @@ async def test_s06_after_a_stop_the_text_is_on_the_page_and_in_the_database(work
 async def test_s07_hanging_provider_stop_keeps_what_a_reader_has_seen(workshop: Workshop) -> None:
     model = ScriptedModel([[parts.text_delta("1", "It is "), parts.text_delta("1", "raining"), parts.hang()]])
     await workshop.hire(model)
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     reply = chat.send("Weather?")
     seen = ""
     async for part in reply:
@@ -66,7 +66,7 @@ async def test_s07_hanging_provider_stop_keeps_what_a_reader_has_seen(workshop: 
 
 async def test_s58_a_reloaded_chat_has_the_partial_and_the_stop_notice(workshop: Workshop) -> None:
     await workshop.hire(ScriptedModel([[parts.text_delta("1", "Half an"), parts.hang()]]))
-    chat = await workshop.app.create("Answer")
+    chat = await workshop.app.create_chat("Answer")
     await workshop.until_said(chat, "Half an")
     await chat.interrupt()
     reopened = App(workshop.open_store(), workshop.feed, clock=workshop.clock, owner_id=workshop.app.owner_id)
@@ -77,7 +77,7 @@ async def test_s58_a_reloaded_chat_has_the_partial_and_the_stop_notice(workshop:
 async def test_s59_the_partial_is_no_error_and_the_notice_never_reaches_the_model(workshop: Workshop) -> None:
     model = ScriptedModel([[parts.text_delta("1", "Half an"), parts.hang()], HI])
     await workshop.hire(model)
-    chat = await workshop.app.create("Answer")
+    chat = await workshop.app.create_chat("Answer")
     await workshop.until_said(chat, "Half an")
     await chat.interrupt()
     view = await workshop.store.view(chat.id)
@@ -91,7 +91,7 @@ async def test_s59_the_partial_is_no_error_and_the_notice_never_reaches_the_mode
 
 async def test_s60_a_stop_before_any_token_leaves_only_the_notice(workshop: Workshop) -> None:
     await workshop.hire(ScriptedModel([[parts.hang()]]))
-    chat = await workshop.app.create("Answer")
+    chat = await workshop.app.create_chat("Answer")
     await workshop.until(chat, lambda view: view.live is not None)
     await chat.interrupt()
     assert tell(await chat.messages()) == [("user", "Answer"), ("notice", *STOPPED)]
@@ -104,7 +104,7 @@ async def test_s61_closed_thinking_then_visible_text_is_parted(workshop: Worksho
         parts.hang(),
     ]
     await workshop.hire(ScriptedModel([said]))
-    chat = await workshop.app.create("Answer")
+    chat = await workshop.app.create_chat("Answer")
     await workshop.until_said(chat, "answer")
     await chat.interrupt()
     reply = find_reply(await chat.messages())
@@ -115,7 +115,7 @@ async def test_s61_closed_thinking_then_visible_text_is_parted(workshop: Worksho
 async def test_s62_unclosed_thinking_is_no_visible_reply(workshop: Workshop) -> None:
     model = ScriptedModel([[parts.text_delta("1", "<think>still at it, for a while"), parts.hang()], HI])
     await workshop.hire(model)
-    chat = await workshop.app.create("Answer")
+    chat = await workshop.app.create_chat("Answer")
     await workshop.until(chat, lambda view: view.live is not None and bool(view.live.blocks))
     await chat.interrupt()
     messages = await chat.messages()
@@ -129,7 +129,7 @@ async def test_s62_unclosed_thinking_is_no_visible_reply(workshop: Workshop) -> 
 async def test_s63_the_next_prompt_has_the_message_and_the_partial(workshop: Workshop) -> None:
     model = ScriptedModel([[parts.text_delta("1", "Half an"), parts.hang()], HI])
     await workshop.hire(model)
-    chat = await workshop.app.create("Answer")
+    chat = await workshop.app.create_chat("Answer")
     await workshop.until_said(chat, "Half an")
     await chat.interrupt()
     await chat.send("Go on")
@@ -148,7 +148,7 @@ async def test_s64_chats_never_see_each_others_buffers(workshop: Workshop) -> No
         return say()
 
     await workshop.hire(ScriptedModel([answer] * 8))
-    chats = [await workshop.app.create(f"thing {number}") for number in range(8)]
+    chats = [await workshop.app.create_chat(f"thing {number}") for number in range(8)]
     for number, chat in enumerate(chats):
         await workshop.until_said(chat, f"thing {number} ")
     await asyncio.gather(*(chat.interrupt() for chat in chats))
@@ -159,7 +159,7 @@ async def test_s64_chats_never_see_each_others_buffers(workshop: Workshop) -> No
 async def test_s65_tokens_go_to_their_own_stream_only(workshop: Workshop) -> None:
     model = ScriptedModel([[parts.text_delta("1", letter), parts.finish()] for letter in "AB"])
     await workshop.hire(model, settings=quick(worker_max_chats=1))
-    first, second = await workshop.app.create(), await workshop.app.create()
+    first, second = await workshop.app.create_chat(), await workshop.app.create_chat()
     assert (await first.send("1")).text == "A"
     assert (await second.send("2")).text == "B"
     for chat, letter in ((first, "A"), (second, "B")):
@@ -181,7 +181,7 @@ class Unready(ScriptedModel):
 
 async def test_s65_a_stop_works_before_the_model_is_ready(workshop: Workshop) -> None:
     await workshop.hire(Unready([[]]))
-    chat = await workshop.app.create("Answer")
+    chat = await workshop.app.create_chat("Answer")
     await workshop.until(chat, lambda view: view.live is not None)
     assert (await chat.interrupt()).status == "idle"
     assert tell(await chat.messages()) == [("user", "Answer"), ("notice", *STOPPED)]
@@ -192,7 +192,7 @@ async def test_s65_a_stop_works_before_the_model_is_ready(workshop: Workshop) ->
 
 async def test_stop_in_reasoning_keeps_it_and_ends_it(workshop: Workshop) -> None:
     await workshop.hire(ScriptedModel([[parts.reasoning_delta("r", "Let me see"), parts.hang()]]))
-    chat = await workshop.app.create("Answer")
+    chat = await workshop.app.create_chat("Answer")
     await workshop.until(chat, lambda view: view.live is not None and bool(view.live.blocks))
     await chat.interrupt()
     reply = find_reply(await chat.messages())
@@ -206,7 +206,7 @@ async def test_stop_in_tool_arguments_keeps_them_raw_and_answers_the_call(worksh
     said: Script = [parts.tool_input_start("c1", "search"), parts.tool_input_delta("c1", '{"q": "os'), parts.hang()]
     model = ScriptedModel([said, HI])
     await workshop.hire(model)
-    chat = await workshop.app.create("Answer")
+    chat = await workshop.app.create_chat("Answer")
     await workshop.until(chat, lambda view: view.live is not None and bool(view.live.blocks))
     await chat.interrupt()
     messages = await chat.messages()
@@ -229,7 +229,7 @@ async def test_stop_between_the_stream_and_the_tools_answers_every_call(workshop
 
     said: Script = [parts.tool_call("c1", "dig", "{}"), parts.tool_call("c2", "dig", "{}"), parts.finish("tool_calls")]
     await workshop.hire(ScriptedModel([said]), tools=[dig], settings=quick(tool_concurrency=1))
-    chat = await workshop.app.create("Dig")
+    chat = await workshop.app.create_chat("Dig")
     await began.wait()
     await chat.interrupt()
     results = list_results(await chat.messages())
@@ -260,7 +260,7 @@ async def test_stop_while_tools_run_keeps_results_that_are_there(workshop: Works
             cancelled.set()
 
     await workshop.hire(model, tools=[quick_one, slow_one])
-    chat = await workshop.app.create("Both")
+    chat = await workshop.app.create_chat("Both")
     await workshop.until(
         chat,
         lambda view: view.live is not None and any(isinstance(block, ToolResult) for block in view.live.blocks),
@@ -291,7 +291,7 @@ async def test_stop_abandons_a_tool_that_ignores_cancellation(workshop: Workshop
 
     said: Script = [parts.tool_call("c1", "stubborn", "{}"), parts.finish("tool_calls")]
     await workshop.hire(ScriptedModel([said, HI]), tools=[stubborn])
-    chat = await workshop.app.create("Try")
+    chat = await workshop.app.create_chat("Try")
     await began.wait()
     assert (await chat.interrupt()).status == "idle"
     assert "abandoned" in list_results(await chat.messages())["c1"].output
@@ -316,7 +316,7 @@ async def test_stop_reaches_a_plain_function_through_its_scope(workshop: Worksho
 
     said: Script = [parts.tool_call("c1", "count", "{}"), parts.finish("tool_calls")]
     await workshop.hire(ScriptedModel([said]), tools=[count], settings=quick(tool_grace_s=PATIENCE_S))
-    chat = await workshop.app.create("Count")
+    chat = await workshop.app.create_chat("Count")
     await began.wait()
     await chat.interrupt()
     assert list_results(await chat.messages())["c1"].output == "as far as I came"
@@ -330,7 +330,7 @@ async def test_stop_in_a_retry_wait_keeps_what_was_shown(workshop: Workshop, sho
     clock = LongSleeps()
     said: Script = [parts.text_delta("1", shown), FAILS]
     await workshop.hire(ScriptedModel([said]), clock=clock)
-    chat = await workshop.app.create("Answer")
+    chat = await workshop.app.create_chat("Answer")
     await clock.waiting.wait()
     assert (await chat.interrupt()).status == "idle"
     messages = await chat.messages()
@@ -349,7 +349,7 @@ async def test_stop_of_a_compaction_leaves_the_conversation_as_it_is(workshop: W
 
     model = ScriptedModel([[parts.text_delta("1", "x" * 200), parts.finish()], HI, lambda call: ponder(), HI])
     await workshop.hire(model)
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     await chat.send("first")
     await chat.send("second")
     async with asyncio.TaskGroup() as group:
@@ -366,7 +366,7 @@ async def test_stop_of_a_compaction_leaves_the_conversation_as_it_is(workshop: W
 
 async def test_a_second_stop_and_one_after_the_end_find_nothing_to_do(workshop: Workshop) -> None:
     await workshop.hire(ScriptedModel([[parts.text_delta("1", "A"), parts.hang()]]))
-    chat = await workshop.app.create("Answer")
+    chat = await workshop.app.create_chat("Answer")
     await workshop.until_said(chat, "A")
     stops = await asyncio.gather(chat.interrupt(), chat.interrupt(), chat.interrupt())
     assert {stop.status for stop in stops} == {"idle"}
@@ -379,7 +379,7 @@ async def test_a_second_stop_and_one_after_the_end_find_nothing_to_do(workshop: 
 async def test_a_stop_that_names_an_old_turn_does_not_stop_the_next(workshop: Workshop) -> None:
     second: Script = [parts.text_delta("1", "two"), parts.hang()]
     await workshop.hire(ScriptedModel([[parts.text_delta("1", "one"), parts.finish()], second]))
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     reply = await chat.send("1")
     await chat.post("2")
     await workshop.until_said(chat, "two")
@@ -390,7 +390,7 @@ async def test_a_stop_that_names_an_old_turn_does_not_stop_the_next(workshop: Wo
 
 
 async def test_a_stop_before_any_worker_began_ends_the_turn_by_itself(workshop: Workshop) -> None:
-    chat = await workshop.app.create("Answer")
+    chat = await workshop.app.create_chat("Answer")
     stopped = await chat.interrupt()
     assert (stopped.stopped, stopped.status) == (True, "idle")
     await workshop.hire(ScriptedModel([HI]))
@@ -400,7 +400,7 @@ async def test_a_stop_before_any_worker_began_ends_the_turn_by_itself(workshop: 
 
 async def test_a_stop_with_a_dead_holder_ends_the_turn_from_the_journal(workshop: Workshop) -> None:
     dying = await workshop.hire(ScriptedModel([[parts.text_delta("1", "Last words"), parts.hang()]]))
-    chat = await workshop.app.create("Answer")
+    chat = await workshop.app.create_chat("Answer")
     await workshop.until_said(chat, "Last words")
     await workshop.kill(dying)
     await workshop.bury(dying)
@@ -411,7 +411,7 @@ async def test_a_stop_with_a_dead_holder_ends_the_turn_from_the_journal(workshop
 async def test_a_stop_that_a_dying_worker_never_saw_is_carried_out_by_the_next(workshop: Workshop) -> None:
     """Its row is still warm: the chat is being stopped until somebody finds the worker dead."""
     dying = await workshop.hire(ScriptedModel([[parts.text_delta("1", "Last words"), parts.hang()]]))
-    chat = await workshop.app.create("Answer")
+    chat = await workshop.app.create_chat("Answer")
     await workshop.until_said(chat, "Last words")
     await workshop.kill(dying)
     assert (await chat.interrupt(wait=False)).status == "interrupting"
@@ -435,7 +435,7 @@ async def test_a_stop_of_a_worker_that_is_only_taken_for_dead_silences_it(worksh
     hired = await workshop.hire(
         ScriptedModel([lambda call: say(), HI]), settings=quick(poll_interval_s=600, heartbeat_interval_s=4)
     )
-    chat = await workshop.app.create("Count")
+    chat = await workshop.app.create_chat("Count")
     await workshop.until_said(chat, "One")
     await workshop.bury(hired)
     assert (await chat.interrupt()).status == "idle"
@@ -470,7 +470,7 @@ class Dawdler:
 async def test_stop_then_send_at_once_two_hundred_times(workshop: Workshop) -> None:
     """On each database: nothing is lost, nothing is doubled, nothing gets stuck."""
     await workshop.hire(Dawdler())
-    chats = [await workshop.app.create() for _ in range(10)]
+    chats = [await workshop.app.create_chat() for _ in range(10)]
 
     async def hurry(chat: Any, seed: int) -> None:
         for round_ in range(20):

@@ -11,7 +11,6 @@ from tests.worker.workshop import Workshop, quick, read_text
 from indelible.content import Message, Part, Text, TextDelta
 from indelible.errors import ModelFailed
 from indelible.models.protocol import Call
-from indelible.store.payloads import ChatPatch
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 from indelible.worker.titles import INSTRUCTION, MAX_TITLE_LENGTH, take_first_words, tidy_title
@@ -44,7 +43,7 @@ class Titling:
 async def test_the_model_that_replied_makes_the_title(workshop: Workshop) -> None:
     model = Titling(say('  "Rain in Oslo."\n'))
     await workshop.hire(model, settings=TITLES)
-    chat = await workshop.app.create("Is it raining in Oslo?")
+    chat = await workshop.app.create_chat("Is it raining in Oslo?")
     view = await workshop.until(chat, lambda view: view.title is not None)
     assert view.title == "Rain in Oslo"
     (call,) = model.asked
@@ -55,7 +54,7 @@ async def test_the_model_that_replied_makes_the_title(workshop: Workshop) -> Non
 
 async def test_thinking_is_no_part_of_a_title(workshop: Workshop) -> None:
     await workshop.hire(Titling(say("<think>a name, a name</think>\nRain in Oslo")), settings=TITLES)
-    chat = await workshop.app.create("Is it raining in Oslo?")
+    chat = await workshop.app.create_chat("Is it raining in Oslo?")
     assert (await workshop.until(chat, lambda view: view.title is not None)).title == "Rain in Oslo"
 
 
@@ -63,7 +62,7 @@ async def test_thinking_is_no_part_of_a_title(workshop: Workshop) -> None:
 async def test_without_a_usable_title_the_users_first_words_serve(workshop: Workshop, title: Script) -> None:
     model = Titling(title)
     await workshop.hire(model, settings=TITLES)
-    chat = await workshop.app.create("Is it raining in Oslo?")
+    chat = await workshop.app.create_chat("Is it raining in Oslo?")
     view = await workshop.until(chat, lambda view: view.title is not None)
     assert (view.title, len(model.asked)) == ("Is it raining in Oslo?", 1)
 
@@ -71,7 +70,7 @@ async def test_without_a_usable_title_the_users_first_words_serve(workshop: Work
 async def test_a_title_of_the_user_is_never_asked_for_nor_overwritten(workshop: Workshop) -> None:
     model = Titling(say("Rain in Oslo"))
     await workshop.hire(model, settings=TITLES)
-    chat = await workshop.app.create(title="Weather")
+    chat = await workshop.app.create_chat(title="Weather")
     await chat.send("Is it raining in Oslo?")
     await workshop.dismiss(workshop.hired[0])
     assert ((await workshop.store.view(chat.id)).title, model.asked) == ("Weather", [])
@@ -88,9 +87,9 @@ async def test_a_title_that_the_user_gives_meanwhile_stays(workshop: Workshop) -
         yield parts.finish()
 
     await workshop.hire(Titling(lambda call: ponder()), settings=TITLES)
-    chat = await workshop.app.create("Is it raining in Oslo?")
+    chat = await workshop.app.create_chat("Is it raining in Oslo?")
     await asked.wait()
-    await chat.describe(ChatPatch(title="Weather"))
+    await chat.update(title="Weather")
     gate.set()
     await done.wait()
     await chat.send("And in Bergen?")
@@ -107,7 +106,7 @@ async def test_a_title_holds_nothing_up_and_ends_with_the_worker(workshop: Works
         yield parts.finish()
 
     hired = await workshop.hire(Titling(lambda call: ponder()), settings=TITLES)
-    chat = await workshop.app.create("Is it raining in Oslo?")
+    chat = await workshop.app.create_chat("Is it raining in Oslo?")
     await asked.wait()
     assert (await chat.send("And in Bergen?")).text == ANSWER
     await workshop.dismiss(hired)
@@ -120,7 +119,7 @@ async def test_a_title_holds_nothing_up_and_ends_with_the_worker(workshop: Works
 async def test_without_the_setting_there_are_no_titles(workshop: Workshop) -> None:
     model = Titling(say("Rain in Oslo"))
     await workshop.hire(model)
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     await chat.send("Is it raining in Oslo?")
     await workshop.dismiss(workshop.hired[0])
     assert ((await workshop.store.view(chat.id)).title, model.asked) == (None, [])
@@ -135,11 +134,11 @@ async def test_a_chat_that_was_deleted_meanwhile_needs_no_title(workshop: Worksh
         yield parts.finish()
 
     await workshop.hire(Titling(lambda call: ponder()), settings=TITLES)
-    chat = await workshop.app.create("Is it raining in Oslo?")
+    chat = await workshop.app.create_chat("Is it raining in Oslo?")
     await asked.wait()
     await chat.delete()
     gate.set()
-    other = await workshop.app.create(title="Another")
+    other = await workshop.app.create_chat(title="Another")
     assert (await other.send("Still there?")).text == ANSWER
 
 

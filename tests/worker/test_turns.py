@@ -47,7 +47,7 @@ async def test_failure_after_a_hundred_tokens_keeps_them_and_goes_on(workshop: W
     tokens = [f"{number} " for number in range(100)]
     model = ScriptedModel([[*(parts.text_delta("1", token) for token in tokens), BUSY], say("and done")])
     await workshop.hire(model)
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     reply = await chat.send("Count")
     assert (reply.text, reply.outcome) == ("".join(tokens) + "and done", "complete")
     first, second = [message for message in await chat.messages() if message.role == "assistant"]
@@ -66,7 +66,7 @@ async def test_retries_exhausted_after_text_keep_it_and_retry_continues_with_ano
     model = ScriptedModel([[parts.text_delta("1", "One, "), BUSY], [parts.text_delta("1", "two, "), BUSY]])
     other = ScriptedModel([say("three.")], name="other")
     await workshop.hire(model, models={"other": other}, settings=quick(retry_max_attempts=2))
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     reply = chat.send("Count")
     with pytest.raises(ModelFailed) as failed:
         await reply
@@ -86,7 +86,7 @@ async def test_retries_exhausted_after_text_keep_it_and_retry_continues_with_ano
 async def test_retry_with_nothing_shown_asks_anew(workshop: Workshop) -> None:
     model = ScriptedModel([[NO_KEY], HI])
     await workshop.hire(model)
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     with pytest.raises(ModelFailed, match="The key is wrong"):
         await chat.send("Hello")
     assert (await chat.retry()).text == "Hi"
@@ -98,7 +98,7 @@ async def test_failure_before_text_is_told_with_its_wait_and_then_succeeds(works
     clock = LongSleeps()
     waits = ModelFailed("Too fast.", kind="rate_limit", provider="scripted", status=429, retry_after_s=30.0)
     await workshop.hire(ScriptedModel([[parts.reasoning_delta("r", "Hm"), waits], HI]), clock=clock)
-    chat = await workshop.app.create("Hello")
+    chat = await workshop.app.create_chat("Hello")
     await clock.waiting.wait()
     snapshot = await workshop.feed.snapshot(chat.id)
     assert snapshot.retry is not None
@@ -117,7 +117,7 @@ async def test_failure_before_text_is_told_with_its_wait_and_then_succeeds(works
 
 async def test_a_model_nobody_has_is_an_error_that_retry_mends(workshop: Workshop) -> None:
     await workshop.hire(ScriptedModel([HI]))
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     with pytest.raises(ModelFailed) as failed:
         await chat.send("Hello", model="nonesuch")
     assert failed.value.kind == "config"
@@ -129,7 +129,7 @@ async def test_a_model_nobody_has_is_an_error_that_retry_mends(workshop: Worksho
 
 async def test_a_model_that_says_nothing_is_told_so(workshop: Workshop) -> None:
     await workshop.hire(ScriptedModel([[parts.finish()]]))
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     reply = await chat.send("Hello")
     assert (reply.text, reply.outcome) == ("", "complete")
     assert find_notices(await chat.messages()) == ["The model returned nothing."]
@@ -137,7 +137,7 @@ async def test_a_model_that_says_nothing_is_told_so(workshop: Workshop) -> None:
 
 async def test_a_reply_cut_at_its_length_is_marked_and_can_be_continued(workshop: Workshop) -> None:
     await workshop.hire(ScriptedModel([[parts.text_delta("1", "One"), parts.finish("length")], say(" two")]))
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     await chat.send("Count")
     cut = find_reply(await chat.messages())
     assert (cut.partial, cut.reason) == (True, "length")
@@ -150,7 +150,7 @@ async def test_something_broken_in_a_turn_parks_it_as_an_error(workshop: Worksho
         return 7  # type: ignore[return-value]
 
     await workshop.hire(ScriptedModel([broken, HI]))
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     with pytest.raises(ModelFailed):
         await chat.send("Hello")
     assert (await chat.retry()).text == "Hi"
@@ -158,7 +158,7 @@ async def test_something_broken_in_a_turn_parks_it_as_an_error(workshop: Worksho
 
 async def test_max_steps_ends_the_turn(workshop: Workshop) -> None:
     await workshop.hire(ScriptedModel([ROLL, ROLL]), tools=[roll], settings=quick(max_steps=2))
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     reply = await chat.send("Roll for ever")
     assert reply.outcome == "complete"
     assert [message.role for message in await chat.messages()] == ["user", "assistant", "tool", "assistant", "tool"]
@@ -174,7 +174,7 @@ async def test_a_commit_whose_answer_was_lost_is_repeated_without_harm(workshop:
             raise DatabaseUnreachable("The connection was lost.")
 
     await workshop.hire(ScriptedModel([ROLL, HI]), tools=[roll], store=WatchedStore(workshop.store, after=lose))
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     reply = await chat.send("Roll")
     assert (reply.text, lost.is_set()) == ("Hi", True)
     assert tell(await chat.messages()) == [("user", "Roll"), ("assistant", ""), ("tool", "4"), ("assistant", "Hi")]
@@ -183,7 +183,7 @@ async def test_a_commit_whose_answer_was_lost_is_repeated_without_harm(workshop:
 async def test_parameters_system_and_the_models_of_chat_and_message_reach_the_model(workshop: Workshop) -> None:
     first, second = ScriptedModel([HI]), ScriptedModel([HI], name="second")
     await workshop.hire(models={"first": first, "second": second})
-    chat = await workshop.app.create("Hello", model="first", system="Be brief.")
+    chat = await workshop.app.create_chat("Hello", model="first", system="Be brief.")
     await workshop.until_rest(chat)
     assert read_prompt(first.calls[0]) == [("system", "Be brief."), ("user", "Hello")]
     await chat.send("And you?", model="second")
@@ -207,7 +207,7 @@ def gated(gate: asyncio.Event, text: str) -> Script:
 async def test_queued_messages_are_answered_in_order_each_as_its_own_turn(workshop: Workshop) -> None:
     gate = asyncio.Event()
     await workshop.hire(ScriptedModel([gated(gate, "1"), say("2"), say("3")]))
-    chat = await workshop.app.create("a")
+    chat = await workshop.app.create_chat("a")
     await workshop.until_said(chat, "1")
     waiting = [asyncio.create_task(chat.send(text)._read_all()) for text in ("b", "c")]
     await workshop.until(chat, lambda view: len(view.queue) == 2)
@@ -223,7 +223,7 @@ async def test_queued_messages_are_answered_in_order_each_as_its_own_turn(worksh
 
 async def test_interrupt_send_stops_the_reply_and_is_next(workshop: Workshop) -> None:
     await workshop.hire(ScriptedModel([[parts.text_delta("1", "A long"), parts.hang()], say("Short"), say("Later")]))
-    chat = await workshop.app.create("Talk")
+    chat = await workshop.app.create_chat("Talk")
     await workshop.until_said(chat, "A long")
     await chat.post("Afterwards")
     reply = await chat.send("Shorter!", if_busy="interrupt")
@@ -245,7 +245,7 @@ async def test_a_steer_joins_the_running_turn_at_its_next_step(workshop: Worksho
     call: Script = [parts.tool_call("c1", "wait_for_it", "{}"), parts.finish("tool_calls")]
     model = ScriptedModel([call, say("As you wish")])
     await workshop.hire(model, tools=[wait_for_it])
-    chat = await workshop.app.create("Work")
+    chat = await workshop.app.create_chat("Work")
     await workshop.until(chat, lambda view: view.live is not None and bool(view.live.blocks))
     steering = asyncio.create_task(chat.send("In French", if_busy="steer")._read_all())
     await workshop.until(chat, lambda view: len(view.queue) == 1)
@@ -260,7 +260,7 @@ async def test_a_steer_joins_the_running_turn_at_its_next_step(workshop: Worksho
 async def test_a_steer_that_comes_too_late_is_the_next_turn(workshop: Workshop) -> None:
     gate = asyncio.Event()
     await workshop.hire(ScriptedModel([gated(gate, "Done"), say("Fait")]))
-    chat = await workshop.app.create("Work")
+    chat = await workshop.app.create_chat("Work")
     await workshop.until_said(chat, "Done")
     steering = asyncio.create_task(chat.send("In French", if_busy="steer")._read_all())
     await workshop.until(chat, lambda view: len(view.queue) == 1)
@@ -272,7 +272,7 @@ async def test_a_steer_that_comes_too_late_is_the_next_turn(workshop: Workshop) 
 
 async def test_a_promoted_message_stops_the_reply_and_runs(workshop: Workshop) -> None:
     await workshop.hire(ScriptedModel([[parts.text_delta("1", "A"), parts.hang()], say("C"), say("B")]))
-    chat = await workshop.app.create("a")
+    chat = await workshop.app.create_chat("a")
     await workshop.until_said(chat, "A")
     await chat.post("b")
     await chat.post("c")
@@ -289,7 +289,7 @@ async def test_an_error_leaves_the_queue_and_the_next_send_goes_on(workshop: Wor
         yield parts.error(NO_KEY)
 
     await workshop.hire(ScriptedModel([lambda call: fail(), say("B"), say("C")]))
-    chat = await workshop.app.create("a")
+    chat = await workshop.app.create_chat("a")
     await workshop.until(chat, lambda view: view.live is not None)
     await chat.post("b")
     gate.set()
@@ -305,7 +305,7 @@ async def test_an_error_leaves_the_queue_and_the_next_send_goes_on(workshop: Wor
 async def test_edit_while_running_ends_the_old_branch_and_answers_the_new(workshop: Workshop) -> None:
     model = ScriptedModel([[parts.text_delta("1", "In Oslo"), parts.hang()], say("In Rome")])
     await workshop.hire(model)
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     old = asyncio.create_task(chat.send("Oslo?")._read_all())
     await workshop.until_said(chat, "In Oslo")
     asked = (await chat.messages())[0].id
@@ -316,28 +316,28 @@ async def test_edit_while_running_ends_the_old_branch_and_answers_the_new(worksh
     stored = await workshop.load(chat)
     left = [row for row in stored.messages if row.reason == "edited"]
     assert [(row.partial, b"In Oslo" in row.blocks) for row in left] == [(True, True)]
-    await chat.switch(left[0].id)
+    await chat.switch_branch(left[0].id)
     assert tell(await chat.messages()) == [("user", "Oslo?"), ("assistant", "In Oslo")]
 
 
 async def test_regenerate_hangs_a_new_reply_beside_the_old(workshop: Workshop) -> None:
     model = ScriptedModel([ROLL, say("Old"), say("New")])
     await workshop.hire(model, tools=[roll])
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     await chat.send("Roll")
     old = find_reply(await chat.messages())
     assert old.id is not None
     assert (await chat.regenerate(old.id)).text == "New"
     assert tell(await chat.messages()) == [("user", "Roll"), ("assistant", "New")]
     assert read_prompt(model.calls[2]) == [("user", "Roll")]
-    await chat.switch(old.id)
+    await chat.switch_branch(old.id)
     assert tell(await chat.messages())[-1] == ("assistant", "Old")
 
 
 async def test_continue_after_a_stop_goes_on_with_the_partial(workshop: Workshop) -> None:
     model = ScriptedModel([[parts.text_delta("1", "One"), parts.hang()], say(" two"), HI])
     await workshop.hire(model)
-    chat = await workshop.app.create("Count")
+    chat = await workshop.app.create_chat("Count")
     await workshop.until_said(chat, "One")
     await chat.interrupt()
     reply = await chat.continue_()
@@ -350,7 +350,7 @@ async def test_continue_after_a_stop_goes_on_with_the_partial(workshop: Workshop
 async def test_a_fork_is_a_chat_of_its_own(workshop: Workshop) -> None:
     model = ScriptedModel([say("One"), say("Two"), say("Other")])
     await workshop.hire(model)
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     await chat.send("first")
     first = find_reply(await chat.messages())
     await chat.send("second")
@@ -372,7 +372,7 @@ async def test_delete_while_running_ends_the_work_and_leaves_nothing(workshop: W
             closed.set()
 
     await workshop.hire(ScriptedModel([lambda call: stream()]))
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     reply = asyncio.create_task(chat.send("Who?")._read_all())
     await workshop.until_said(chat, "I am")
     await chat.delete()

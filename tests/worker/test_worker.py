@@ -74,7 +74,7 @@ async def test_with_every_hint_lost_everything_happens_at_the_next_poll(engine: 
     async with Workshop(engine, notifier=DeafNotifier()).opened() as workshop:
         settings = quick(poll_interval_s=0.05)
         await workshop.hire(ScriptedModel([say("One"), HANG, call, say("Four")]), settings=settings, client_tools=[ask])
-        chat = await workshop.app.create()
+        chat = await workshop.app.create_chat()
         assert (await chat.send("1")).text == "One"
         await chat.post("2")
         await workshop.until_said(chat, "Well")
@@ -92,9 +92,9 @@ async def test_with_every_hint_lost_everything_happens_at_the_next_poll(engine: 
 
 
 async def test_a_user_with_many_chats_does_not_keep_another_waiting(workshop: Workshop) -> None:
-    greedy = [await workshop.app.create(f"hang {number}") for number in range(5)]
+    greedy = [await workshop.app.create_chat(f"hang {number}") for number in range(5)]
     other = App(workshop.store, workshop.feed, clock=workshop.clock, owner_id=await workshop.store.ensure_user("bob"))
-    modest = await other.create("hello")
+    modest = await other.create_chat("hello")
     model = Echo()
     await workshop.hire(model, settings=quick(worker_max_chats=3, user_max_chats=2))
     await workshop.until_rest(modest)
@@ -109,7 +109,7 @@ async def test_a_user_with_many_chats_does_not_keep_another_waiting(workshop: Wo
 
 
 async def test_a_worker_takes_no_more_chats_than_it_may(workshop: Workshop) -> None:
-    chats = [await workshop.app.create(f"hang {number}") for number in range(4)]
+    chats = [await workshop.app.create_chat(f"hang {number}") for number in range(4)]
     await workshop.hire(Echo(), settings=quick(worker_max_chats=2))
     await workshop.until_said(chats[1], "hang 1")
     assert [(await chat.status()) for chat in chats] == ["running", "running", "pending", "pending"]
@@ -123,7 +123,7 @@ async def test_two_workers_answer_every_chat_once(workshop: Workshop) -> None:
     models = [Echo(), Echo()]
     for model in models:
         await workshop.hire(model)
-    chats = [await workshop.app.create() for _ in range(12)]
+    chats = [await workshop.app.create_chat() for _ in range(12)]
     replies = await asyncio.gather(*(chat.send(f"{number}")._read_all() for number, chat in enumerate(chats)))
     assert [reply.text for reply in replies] == [f"{number}" for number in range(12)]
     assert sorted([*models[0].asked, *models[1].asked], key=int) == [f"{number}" for number in range(12)]
@@ -133,9 +133,9 @@ async def test_a_chat_that_it_holds_without_working_on_it_is_let_go(workshop: Wo
     hired = await workshop.hire(
         Echo(), settings=quick(worker_max_chats=1, heartbeat_interval_s=0.1, poll_interval_s=0.05)
     )
-    busy = await workshop.app.create("hang")
+    busy = await workshop.app.create_chat("hang")
     await workshop.until_said(busy, "hang")
-    orphan = await workshop.app.create("hello")
+    orphan = await workshop.app.create_chat("hello")
     taken = await workshop.store.execute(orphan.id, Acquire(worker_id=hired.worker.id))
     assert taken.epoch == 1
     await workshop.hire(Echo())
@@ -146,7 +146,7 @@ async def test_a_chat_that_it_holds_without_working_on_it_is_let_go(workshop: Wo
 
 async def test_a_worker_that_has_left_holds_nothing(workshop: Workshop) -> None:
     hired = await workshop.hire(Echo())
-    chats = [await workshop.app.create(f"hang {number}") for number in range(3)]
+    chats = [await workshop.app.create_chat(f"hang {number}") for number in range(3)]
     for number, chat in enumerate(chats):
         await workshop.until_said(chat, f"hang {number}")
     await workshop.dismiss(hired)
@@ -193,7 +193,7 @@ async def test_a_database_that_is_away_for_a_while_delays_and_loses_nothing(work
     await workshop.hire(
         ScriptedModel([lambda call: stream(), say("Hi")]), store=store, settings=quick(heartbeat_interval_s=0.05)
     )
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     reading = asyncio.create_task(chat.send("Count")._read_all())
     await workshop.until_said(chat, "One, ")
     store.away = True
@@ -224,7 +224,7 @@ async def test_a_worker_comes_to_its_end_though_the_database_is_away(workshop: W
 
     store._before = vanish
     hired = await workshop.hire(ScriptedModel([say("Hi")]), store=store, clock=Hasty())
-    chat = await workshop.app.create("Hello")
+    chat = await workshop.app.create_chat("Hello")
     await ending.wait()
     hired.worker.stop()
     await asyncio.wait([hired.task], timeout=PATIENCE_S)
@@ -256,7 +256,7 @@ async def test_a_worker_that_is_cancelled_while_a_flush_is_under_way_comes_to_it
         yield parts.finish()
 
     hired = await workshop.hire(ScriptedModel([lambda call: stream()]), store=Slow(workshop.store))
-    chat = await workshop.app.create("Count")
+    chat = await workshop.app.create_chat("Count")
     await workshop.until_said(chat, "One, ")
     continue_.set()
     await flushing.wait()
@@ -284,10 +284,10 @@ async def test_a_chat_that_breaks_its_worker_is_not_the_others_trouble(
     broken.set()
     model = Echo()
     await workshop.hire(model, store=WatchedStore(workshop.store, before=refuse))
-    first = await workshop.app.create("hello")
+    first = await workshop.app.create_chat("hello")
     await workshop.until_rest(first)
     assert (await workshop.store.view(first.id)).error["kind"] == "internal"
-    other = await workshop.app.create()
+    other = await workshop.app.create_chat()
     assert (await other.send("there")).text == "there"
     assert "the turn failed" in caplog.text
     assert (await first.retry()).outcome == "complete"
@@ -299,7 +299,7 @@ async def test_a_chat_that_breaks_its_worker_is_not_the_others_trouble(
 async def test_the_time_of_a_stop_is_told(workshop: Workshop) -> None:
     metrics = PrometheusMetrics()
     await workshop.hire(Echo(), metrics=metrics)
-    chat = await workshop.app.create("hang")
+    chat = await workshop.app.create_chat("hang")
     await workshop.until_said(chat, "hang")
     await chat.interrupt()
     await workshop.dismiss(workshop.hired[0])
@@ -325,7 +325,7 @@ async def test_a_worker_that_ended_its_own_turn_was_refused_nothing(workshop: Wo
             workshop.notifier.notify([chat.id])
             await looked.wait()
 
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     store = Watching(workshop.store, after=wait_for_a_look)
     await workshop.hire(ScriptedModel([say("Hi")]), store=store, metrics=metrics)
     assert (await chat.send("Hello")).text == "Hi"
@@ -337,7 +337,7 @@ async def test_a_worker_that_ended_its_own_turn_was_refused_nothing(workshop: Wo
 async def test_a_worker_that_lost_a_chat_says_so(workshop: Workshop) -> None:
     metrics = PrometheusMetrics()
     await workshop.hire(Echo(), metrics=metrics)
-    chat = await workshop.app.create("hang")
+    chat = await workshop.app.create_chat("hang")
     await workshop.until_said(chat, "hang")
     asked = (await chat.messages())[0].id
     assert asked is not None
@@ -354,7 +354,7 @@ async def test_a_reply_that_the_database_will_never_take_fails_and_is_not_asked_
             raise BadRows("The database refused a journal row.")
 
     await workshop.hire(ScriptedModel([say("Hi")]), store=Refusing(workshop.store))
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     with pytest.raises(ModelFailed, match="Something went wrong"):
         await chat.send("Hello")
     assert await chat.status() == "error"
@@ -366,7 +366,7 @@ async def test_a_chat_that_cannot_even_be_read_fails_and_does_not_hang(workshop:
             raise ValueError("an unknown kind of block")
 
     await workshop.hire(ScriptedModel([]), store=Garbled(workshop.store), settings=quick(heartbeat_interval_s=0.2))
-    chat = await workshop.app.create()
+    chat = await workshop.app.create_chat()
     with pytest.raises(ModelFailed, match="Something went wrong"):
         await chat.send("Hello")
     assert await chat.status() == "error"

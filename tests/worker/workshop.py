@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -34,6 +34,7 @@ from indelible.metrics import NO_METRICS, Metrics
 from indelible.models.protocol import Model
 from indelible.notify import LocalNotifier
 from indelible.recording.recorder import DebugRecorder
+from indelible.service.results import ChatMessage
 from indelible.settings import Settings, load_settings
 from indelible.store.database.engine import begin_read
 from indelible.store.database.tables import chats
@@ -45,6 +46,7 @@ from indelible.testing.invariants import StoredChat, find_faults, load_chat
 from indelible.tools.toolset import AnyTool
 from indelible.worker import Worker
 
+M = TypeVar("M", Message, ChatMessage)
 PATIENCE_S = 100.0
 NEVER_S = 3600.0
 """Longer than any test."""
@@ -272,7 +274,7 @@ def read_text(blocks: Sequence[Any]) -> str:
     return "".join(block.text for block in blocks if isinstance(block, Text))
 
 
-def tell(messages: Sequence[Message]) -> list[tuple[str, str]]:
+def tell(messages: Sequence[Message | ChatMessage]) -> list[tuple[str, str]]:
     """Messages as role and text; of tool results, their output."""
     told: list[tuple[str, str]] = []
     for message in messages:
@@ -281,10 +283,10 @@ def tell(messages: Sequence[Message]) -> list[tuple[str, str]]:
     return told
 
 
-def find_notices(messages: Sequence[Message]) -> list[str]:
+def find_notices(messages: Sequence[Message | ChatMessage]) -> list[str]:
     return [read_text(message.blocks) for message in messages if message.role == "notice"]
 
 
-def find_reply(messages: Sequence[Message]) -> Message:
+def find_reply(messages: Sequence[M]) -> M:
     """The newest thing that a model said."""
     return [message for message in messages if message.role == "assistant"][-1]

@@ -1,1 +1,1 @@
-"""The library: `indelible.open`, and what it gives."""
+"""The library: `indelible.open`, and the `User`, `Chat` and `Reply` that it shares with the remote client."""

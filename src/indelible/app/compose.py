@@ -53,7 +53,7 @@ async def open_app(
         name under which a message or a retry may ask for them.
     tools: typed functions or tools that the model may call. client_tools: those that you run yourself; a reply
         stops for them, and `chat.submit_tool_results` goes on with it.
-    user: the name under which the chats of this program are kept.
+    user: the name of the default user, whose chats `app.create_chat` and `app.chats` mean; see `app.user` for others.
     worker: whether to answer. Without it the database is only read and written to, and somebody else answers.
     """
     clock = clock or SystemClock()
@@ -82,7 +82,8 @@ async def open_app(
             )
             try:
                 names = list(dict.fromkeys([*(models or ()), *catalog.list_names()]))
-                yield App(*parts, clock=clock, owner_id=await parts[0].ensure_user(user), models=names)
+                owner_id = await parts[0].ensure_user(user)
+                yield App(*parts, clock=clock, owner_id=owner_id, models=names, default_model=settings.model)
             except Exception as error:
                 body_error = error
                 raise

@@ -1,45 +1,63 @@
-"""A reply, as whoever sent the message reads it: the parts of the turn that answers it, from the first to the last.
+"""A reply: the parts of the turn that answers a message, from the first to the last.
 
 It is made of the chat's feed and of nothing else, so it is what was committed, in order, without gap or repetition,
-whichever worker wrote it and however often it was taken over: a reply that was cut by a crash pauses and goes on.
-Thinking may begin anew after a failure; text that was shown is never taken back.
+whichever worker wrote it and however often another one took over: a reply that was cut by a crash pauses and goes on.
+Thinking may begin anew after a failure; text that was shown is never taken back. The same class reads the feed of this
+process and, with a cursor that survives lost connections, the feed of a server.
 
-A message may wait in the queue first, or join a running turn (a steer). Which turn is its own is read off the events
-that tell of it entering history: one that opens a turn is followed by that turn's `status`, one that joins is not.
+A message may wait in the queue first, or join a running turn (a steer). Which turn is its own follows from the events
+of its entry into history: a message that opens a turn is followed by that turn's `status`, one that joins is not.
+
+Nothing is sent before somebody reads: `begin`, `async with`, `async for` and `await` all send once. A reply that is
+dropped without any of them would lose the message silently, so it warns.
 
 Must stay true (tests/app/test_reply.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
-from contextlib import AsyncExitStack
-from typing import Any, Literal, cast
+import warnings
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
+from typing import Any, Literal, Self, cast
 
-from indelible.content import Part
+import msgspec
+
+from indelible.content import Part, Usage
 from indelible.errors import FailureKind, ModelFailed, NotFound, Shutdown
-from indelible.feed import Cursors, Feed
-from indelible.machine.events import FeedEvent, Position
-from indelible.store.protocol import Outcome
+from indelible.machine.events import FeedEvent
+from indelible.service.protocol import ChatService
+from indelible.service.results import Accepted, ChatMessage
 
 ReplyOutcome = Literal["complete", "interrupted", "failed", "edited", "requires_action", "withdrawn", "deleted"]
+
+
+class NeverSent(RuntimeWarning):
+    """A reply was dropped before anybody read it, so its message was never sent."""
+
+
+class _MessageEvent(msgspec.Struct):
+    message: ChatMessage
 
 
 class Reply:
     """Read it with `async for part in reply`, or `await reply` for all of it. Nothing is sent before that.
 
-    `text` is what was read of the answer so far. `outcome` is known at the end: "complete"; "interrupted" by the user;
-    "edited" away by a branch; "requires_action" if client tools are to be run; "withdrawn" if the message was taken out
-    of the queue. A reply that failed raises `ModelFailed`, after its last part.
+    `text` is what was read of the answer so far, and `messages` what the turn has added to history so far.
+    `outcome` is known at the end: "complete"; "interrupted" by the user; "edited" away by a branch; "requires_action"
+    if client tools are to be run; "withdrawn" if the message was removed from the queue; "deleted" with its chat. A
+    reply that failed raises `ModelFailed`, after its last part.
     """
 
-    def __init__(self, feed: Feed, chat_id: str, begin: Callable[[], Awaitable[Outcome]] | Outcome) -> None:
+    def __init__(self, service: ChatService, chat_id: str, begin: Callable[[], Awaitable[Accepted]] | Accepted) -> None:
         self.text = ""
         self.turn_id: str | None = None
         self.outcome: ReplyOutcome | None = None
-        self._feed = feed
+        self.messages: list[ChatMessage] = []
+        self._service = service
         self._chat_id = chat_id
         self._begin = begin
+        self._has_begun = isinstance(begin, Accepted)
+        self._reading: AsyncGenerator[Part, None] | None = None
         self._queued_id: str | None = None
         self._has_entered = False
         self._attempts: set[str] = set()
@@ -47,15 +65,55 @@ class Reply:
         self._current_turn: str | None = None
         self._error: dict[str, Any] | None = None
 
-    def __aiter__(self) -> AsyncIterator[Part]:
-        return self._read()
+    # --- what came of it ---
 
-    def __await__(self) -> Generator[Any, None, Reply]:
+    @property
+    def message(self) -> ChatMessage | None:
+        """The last message that the model wrote in this turn, as far as it was read; None if there is none yet."""
+        return next((message for message in reversed(self.messages) if message.role == "assistant"), None)
+
+    @property
+    def usage(self) -> Usage | None:
+        """The tokens of all steps of the turn; None if the provider has told of none."""
+        known = [message.usage for message in self.messages if message.usage is not None]
+        return sum(known[1:], start=known[0]) if known else None
+
+    @property
+    def cost(self) -> float | None:
+        """What the turn cost, in US dollars; None if no price is known."""
+        known = [message.cost_usd for message in self.messages if message.cost_usd is not None]
+        return sum(known) if known else None
+
+    @property
+    def cursor(self) -> str | None:
+        """How far the reply was read: `chat.events(after=…)` goes on from here. None before it has begun."""
+        return self._cursor
+
+    # --- reading ---
+
+    async def __aenter__(self) -> Self:
+        await self.begin()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def __aiter__(self) -> AsyncIterator[Part]:
+        self._reading = self._read()
+        return self._reading
+
+    def __await__(self) -> Generator[Any, None, Self]:
         return self._read_all().__await__()
 
-    async def begin(self) -> Outcome:
+    def __del__(self) -> None:
+        if not getattr(self, "_has_begun", True):
+            text = "This reply was never read, so its message was not sent: await it, or use chat.post()."
+            warnings.warn(text, NeverSent, stacklevel=2, source=self)
+
+    async def begin(self) -> Accepted:
         """Send what is to be sent, once. When this returns it is durable; the reply may be read then, or never."""
-        if not isinstance(self._begin, Outcome):
+        self._has_begun = True
+        if not isinstance(self._begin, Accepted):
             self._begin = await self._begin()
         return self._begin
 
@@ -66,37 +124,40 @@ class Reply:
         except ModelFailed:
             return
 
-    async def _read_all(self) -> Reply:
+    async def aclose(self) -> None:
+        """Stop reading. The reply goes on, and can be read on later."""
+        if self._reading is not None:
+            await self._reading.aclose()
+
+    async def _read_all(self) -> Self:
         async for _ in self:
             pass
         return self
 
-    async def _read(self) -> AsyncIterator[Part]:
+    async def _read(self) -> AsyncGenerator[Part, None]:
         if self._cursor is None:
             begun = await self.begin()
-            self._current_turn = begun.turn_id
-            self._queued_id = begun.queued_id
-            self._has_entered = begun.queued_id is None
-            self.turn_id = begun.turn_id if self._has_entered else None
-            self._cursor = Cursors(self._chat_id).write(Position(seq=begun.seq, attempt=begun.live_id))
+            self._current_turn = begun.turn
+            self._queued_id = begun.queued
+            self._has_entered = begun.queued is None
+            self.turn_id = begun.turn if self._has_entered else None
+            self._cursor = begun.cursor
         while not self._has_ended():
-            async with AsyncExitStack() as stack:
-                try:
-                    events = await stack.enter_async_context(self._feed.open(self._chat_id, after=self._cursor))
-                except NotFound:
-                    self.outcome = "deleted"
-                    return
-                async for event in events:
-                    if event.kind == "resync":  # we were slow: come back to where we were
-                        break
-                    self._cursor = event.cursor or self._cursor
-                    self._note(event)
-                    if event.kind == "part" and event.data["attempt"] in self._attempts:
-                        for part in event.parts:
-                            self.text += part.text
-                            yield part
-                    if self._has_ended():
-                        break
+            try:
+                async with self._service.open_events(self._chat_id, after=self._cursor) as events:
+                    async for event in events:
+                        if event.kind == "resync":  # we were slow: come back to where we were
+                            break
+                        self._cursor = event.cursor or self._cursor
+                        self._note(event)
+                        if event.kind == "part" and event.data["attempt"] in self._attempts:
+                            for part in event.parts:
+                                self.text += part.text
+                                yield part
+                        if self._has_ended():
+                            break
+            except NotFound:
+                self.outcome = "deleted"
         if self.outcome == "failed":
             raise self._describe_failure()
 
@@ -105,13 +166,13 @@ class Reply:
 
     def _note(self, event: FeedEvent) -> None:
         data = event.data if event.kind != "part" else {}
-        if event.kind == "message" and self._queued_id is not None and data.get("queued") == self._queued_id:
-            self._has_entered = True
+        if event.kind == "message":
+            self._note_message(event)
         elif event.kind == "status":
             self._note_status(data)
         elif event.kind == "queue":
             self._note_queue(data)
-        elif event.kind == "attempt" and self.turn_id is not None and self._current_turn == self.turn_id:
+        elif event.kind == "attempt" and self._is_own_turn():
             self._attempts.add(data["attempt"])
         elif event.kind == "error":
             self._error = data
@@ -119,6 +180,15 @@ class Reply:
             self.outcome = "deleted"
         elif event.kind == "end" and data["reason"] == "shutdown":
             raise Shutdown("The program is closing. The reply goes on when it is started again.")
+
+    def _is_own_turn(self) -> bool:
+        return self.turn_id is not None and self._current_turn == self.turn_id
+
+    def _note_message(self, event: FeedEvent) -> None:
+        if self._queued_id is not None and event.data.get("queued") == self._queued_id:
+            self._has_entered = True
+        elif self._is_own_turn() and event.data["message"]["role"] != "user":
+            self.messages.append(msgspec.json.decode(event.json, type=_MessageEvent).message)
 
     def _note_status(self, data: dict[str, Any]) -> None:
         ended = data.get("ended")

@@ -1,5 +1,6 @@
-"""The client: chats over HTTP."""
+"""The remote client: the same `Chat` and `Reply` as in process, over HTTP."""
 
-from indelible.client.client import Client, ServerEvent, ServerFailed
+from indelible.client.client import Client
+from indelible.client.wire import ServerEvent, ServerFailed, WireClient
 
-__all__ = ["Client", "ServerEvent", "ServerFailed"]
+__all__ = ["Client", "ServerEvent", "ServerFailed", "WireClient"]

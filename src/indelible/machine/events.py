@@ -68,6 +68,7 @@ class ShownMessage(msgspec.Struct, frozen=True, kw_only=True):
     continues: str | None
     model: str | None
     usage: msgspec.Raw
+    cost_usd: float | None
     created_at: datetime
     siblings: list[str] | msgspec.UnsetType = msgspec.UNSET
 

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
-from indelible.client.client import Client
+from indelible.client.wire import WireClient
 from indelible.errors import IndelibleError
 from indelible.prove.checker import Evidence, Fault
 from indelible.prove.reader import SimulatedReader
@@ -30,7 +30,7 @@ _ONCE_BROKEN_S: Final = 3.0
 class Member:
     """One chat and those who have to do with it."""
 
-    def __init__(self, user: SimulatedUser, clients: Sequence[Client]) -> None:
+    def __init__(self, user: SimulatedUser, clients: Sequence[WireClient]) -> None:
         self.user = user
         self.witnesses: list[SimulatedReader] = []
         self._clients = clients
@@ -150,7 +150,7 @@ async def gather_population(
     async with AsyncExitStack() as stack:
         members: list[Member] = []
         for number in range(1, chats + 1):
-            own = [Client(url, token=token, retry_for_s=_PATIENCE_S) for url in urls]
+            own = [WireClient(url, token=token, retry_for_s=_PATIENCE_S) for url in urls]
             clients = [await stack.enter_async_context(client) for client in own]
             client, model = clients[number % len(clients)], models[number % len(models)]
             user = SimulatedUser(client, number=number, seed=seed, model=model, phrases=phrases)

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
-from indelible.client.client import Client, ServerEvent
+from indelible.client.wire import ServerEvent, WireClient
 from indelible.errors import IndelibleError
 from indelible.prove.transcript import ReaderTranscript
 
@@ -19,7 +19,7 @@ from indelible.prove.transcript import ReaderTranscript
 class SimulatedReader:
     """`reconnects` counts how often it came back."""
 
-    def __init__(self, client: Client, chat_id: str, *, restless_after: int | None = None) -> None:
+    def __init__(self, client: WireClient, chat_id: str, *, restless_after: int | None = None) -> None:
         self.story = ReaderTranscript()
         self.reconnects = 0
         self._client = client

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from indelible.client.client import Client
+from indelible.client.wire import WireClient
 from indelible.errors import IndelibleError
 from indelible.prove.budget import Budget
 from indelible.prove.checker import Evidence, Fault, check_chat, check_effects
@@ -141,7 +141,7 @@ async def _carry_out(plan: Plan, orders: Orders, on_kill: Callable[[int], None])
 
 async def prove_server(url: str, *, seed: int, chats: int, seconds: float, token: str | None = None) -> Report:
     """Use a server that somebody else runs, and see whether everything was kept."""
-    async with Client(url, token=token, retry_for_s=0) as client:
+    async with WireClient(url, token=token, retry_for_s=0) as client:
         await client.list_models()  # whoever is not there is told of at once
     async with gather_population([url], chats=chats, seed=seed, phrases=_PHRASES, token=token) as population:
         began_s = time.monotonic()

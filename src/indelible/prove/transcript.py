@@ -17,7 +17,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from indelible.client.client import ServerEvent
+from indelible.client.wire import ServerEvent
 
 _TOLD_OF_MESSAGES: Final = ("id", "role", "blocks", "partial", "reason", "continues")
 _DIFFERS_BY_TIME: Final = frozenset({"queue"})

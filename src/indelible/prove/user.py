@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
-from indelible.client.client import Client
+from indelible.client.wire import WireClient
 from indelible.errors import IndelibleError
 from indelible.prove.reader import SimulatedReader
 from indelible.prove.script import draw_wish
@@ -23,7 +23,7 @@ class SimulatedUser:
     """The user of one chat. `sent` are the messages that were accepted, `stops` its wishes to stop a reply."""
 
     def __init__(
-        self, client: Client, *, number: int, seed: int, model: str | None, phrases: Sequence[str] | None
+        self, client: WireClient, *, number: int, seed: int, model: str | None, phrases: Sequence[str] | None
     ) -> None:
         """`phrases`: what to say to a server whose model is not ours."""
         self.sent: list[str] = []

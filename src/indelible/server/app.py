@@ -21,6 +21,7 @@ from indelible.clock import Clock, SystemClock
 from indelible.models.protocol import Model
 from indelible.server.access import AccessMiddleware
 from indelible.server.dependencies import ServerState
+from indelible.server.openapi import add_answer_schemas
 from indelible.server.problem_details import MEDIA_TYPE, PROBLEM_SCHEMA, add_problem_handlers
 from indelible.server.prometheus import PrometheusMetrics
 from indelible.server.routes import chats, debug, feed, health, messages, queue, turns
@@ -54,7 +55,7 @@ class _WebFiles(StaticFiles):
 class Server:
     """The application, and what its process has to know of it.
 
-    `office` is there while it runs. `failure` is what kept it from starting, or ended it.
+    `server_state` exists while it runs. `failure` is what kept it from starting, or ended it.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Server:
         application.include_router(health.models, prefix=PREFIX)
         application.include_router(health.health)
         add_problem_handlers(application)
+        add_answer_schemas(application)
         application.mount("/web", _WebFiles(directory=_WEB), name="web")
 
         @application.get("/", include_in_schema=False)

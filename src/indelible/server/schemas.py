@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from indelible.content import Block, File, Text, ToolResult, decode_blocks, encode
-from indelible.errors import Invalid
+from indelible.content import ToolResult, encode
+from indelible.service.inputs import ChatChanges, Content, IfBusy, parse_content
 from indelible.store.database.tables import DebugMode
-from indelible.store.payloads import ChatPatch
 
-IfBusy = Literal["queue", "interrupt", "steer"]
 ModelName = Annotated[str, Field(max_length=200)]
 Title = Annotated[str, Field(max_length=1000)]
 Label = Annotated[str, Field(max_length=100)]
@@ -23,19 +21,19 @@ class RequestBody(BaseModel):
 
 
 class MessageContent(RequestBody):
-    """Words of the user: `text`, or `content` as a list of text and file blocks."""
+    """A message of the user: `text`, or `content` as a list of text and file blocks."""
 
-    text: str | None = Field(default=None, description="What the user says.")
+    text: str | None = Field(default=None, description="The message as plain text.")
     content: list[dict[str, Any]] | None = Field(default=None, description='Blocks: [{"type": "text", "text": "…"}].')
 
     @model_validator(mode="after")
-    def _say_it_once(self) -> Self:
+    def _check_one_is_given(self) -> Self:
         if (self.text is None) == (self.content is None):
             raise ValueError("give either text or content")
         return self
 
-    def to_blocks(self) -> list[Block]:
-        return read_blocks(self.text if self.text is not None else self.content or [])
+    def to_content(self) -> Content:
+        return parse_content(self.text if self.text is not None else self.content or [])
 
 
 class EditedMessage(MessageContent):
@@ -57,8 +55,8 @@ class NewChat(RequestBody):
         default=None, description="The first message; it is answered at once."
     )
 
-    def to_blocks(self) -> list[Block]:
-        return [] if self.message is None else read_blocks(self.message)
+    def to_content(self) -> Content | None:
+        return None if self.message is None else parse_content(self.message)
 
 
 class ChatChange(RequestBody):
@@ -75,21 +73,18 @@ class ChatChange(RequestBody):
         default=None, description="Which exchanges with providers are recorded; null: as the setting says."
     )
 
-    def to_description(self) -> ChatPatch | None:
-        given = self.model_dump(exclude_unset=True, exclude={"archived"})
-        if "system" in given:
-            given["system_prompt"] = given.pop("system")
-        return ChatPatch(**given) if given else None
-
-    @property
-    def changes_archived(self) -> bool:
-        return "archived" in self.model_fields_set
+    def to_changes(self) -> ChatChanges:
+        return ChatChanges(**self.model_dump(exclude_unset=True))
 
 
 class ModelChoice(RequestBody):
     """Begin a turn anew, perhaps with another model."""
 
     model: ModelName | None = None
+
+
+def model_of(choice: ModelChoice | None) -> str | None:
+    return None if choice is None else choice.model
 
 
 class BranchTarget(RequestBody):
@@ -123,19 +118,3 @@ class ToolResultsInput(RequestBody):
 
 class Fork(RequestBody):
     message_id: str
-
-
-def read_blocks(given: str | list[dict[str, Any]]) -> list[Block]:
-    """What a user says, as blocks. Raises `Invalid` if it is nothing, or nothing that users say."""
-    if isinstance(given, str):
-        blocks: list[Block] = [Text(given)]
-    else:
-        try:
-            blocks = decode_blocks(encode(given))
-        except ValueError as error:
-            raise Invalid(f"content: {error}") from error
-    if any(not isinstance(block, Text | File) for block in blocks):
-        raise Invalid("content: a user's message holds text and files only.")
-    if not any(isinstance(block, File) or block.text.strip() for block in blocks):
-        raise Invalid("There is nothing in this message.")
-    return blocks

@@ -57,8 +57,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatStore(Protocol):
-    async def execute(self, chat_id: str, command: C, payload: Payload[C] | None = None) -> Outcome:
+    async def execute(
+        self, chat_id: str, command: C, payload: Payload[C] | None = None, *, user_id: str | None = None
+    ) -> Outcome:
         """Carry out one command on one chat, wholly or not at all.
+
+        * With `user_id`, a chat that this user does not own is `NotFound`; the locked row decides.
 
         * A refused command (`Refused`, `LeaseLost`, `Interrupted`) has changed nothing: no row, no event, no number.
         * Commands on one chat are carried out one after the other, whoever sends them.
@@ -76,6 +80,7 @@ class ChatStore(Protocol):
         command: C,
         payload: Payload[C] | None = None,
         *,
+        user_id: str | None = None,
         answer: Callable[[Outcome], StoredResponse],
     ) -> StoredResponse:
         """Carry out a command for a request that may be repeated.

@@ -141,13 +141,17 @@ class SqlStore:
         return self._engine
 
     @run_to_completion
-    async def execute(self, chat_id: str, command: C, payload: Payload[C] | None = None) -> Outcome:
+    async def execute(
+        self, chat_id: str, command: C, payload: Payload[C] | None = None, *, user_id: str | None = None
+    ) -> Outcome:
         _check_names(chat_id, command)
         self._check_size(payload)
         if isinstance(command, Delete) and self.before_delete is not None:
+            if user_id is not None and await find_owner(self._engine, chat_id) != user_id:
+                raise NotFound("There is no such chat.")
             await self.before_delete(chat_id)
         async with begin_write(self._engine) as connection:
-            outcome = await self._carry_out(connection, chat_id, command, payload)
+            outcome = await self._carry_out(connection, chat_id, command, payload, user_id)
         self._tell_committed(outcome)
         return outcome
 
@@ -159,6 +163,7 @@ class SqlStore:
         command: C,
         payload: Payload[C] | None = None,
         *,
+        user_id: str | None = None,
         answer: Callable[[Outcome], StoredResponse],
     ) -> StoredResponse:
         _check_names(chat_id, command)
@@ -167,7 +172,7 @@ class SqlStore:
         async with begin_write(self._engine) as connection:
             given = await claim(connection, request, await load_now(connection))
             if given is None:
-                outcome = await self._carry_out(connection, chat_id, command, payload)
+                outcome = await self._carry_out(connection, chat_id, command, payload, user_id)
                 given = answer(outcome)
                 await settle(connection, request, given, chat_id if outcome.status is not None else None)
         if outcome is not None:
@@ -185,9 +190,16 @@ class SqlStore:
             raise TooLarge(f"A message may have {self._limits.message_bytes:,} bytes at most; this has {size_bytes:,}.")
 
     async def _carry_out(
-        self, connection: AsyncConnection, chat_id: str, command: Command, payload: Payload[Any] | None
+        self,
+        connection: AsyncConnection,
+        chat_id: str,
+        command: Command,
+        payload: Payload[Any] | None,
+        user_id: str | None,
     ) -> Outcome:
         loaded = await load_snapshot(connection, chat_id, command, lease_timeout_s=self.lease_timeout_s)
+        if user_id is not None and loaded is not None and loaded.chat.owner_id != user_id:
+            raise NotFound("There is no such chat.")
         if loaded is None and isinstance(command, Create):
             return await self._create(connection, chat_id, command, payload)
         decision = decide(loaded.snapshot if loaded is not None else None, command)

@@ -28,10 +28,9 @@ from rich.text import Text as StyledText
 from indelible.app.app import App
 from indelible.app.chat import Chat
 from indelible.clock import Clock
-from indelible.content import Message, Role
+from indelible.content import Role
 from indelible.errors import NotFound, Refused, StoreFailed
-from indelible.store.payloads import ChatPatch
-from indelible.store.protocol import Outcome
+from indelible.service.results import Accepted, ChatMessage
 from indelible.terminal.feed_view import FeedView, begin_chat, describe_blocks
 from indelible.terminal.listing import list_chats
 from indelible.terminal.prompt import hush_echo, receive_ctrl_c
@@ -123,7 +122,7 @@ class TerminalChat:
 
     # --- replies ---
 
-    async def _show_reply(self, begin: Callable[[], Awaitable[Outcome]] | None = None) -> None:
+    async def _show_reply(self, begin: Callable[[], Awaitable[Accepted]] | None = None) -> None:
         """Start a reply, and show it to its end."""
         self._presses = presses = Presses()
         if begin is not None:
@@ -138,7 +137,7 @@ class TerminalChat:
         if self._view is not None and self._view.status == "error":
             self._note("Type /retry to try again.\n")
 
-    async def _follow(self, begin: Callable[[], Awaitable[Outcome]] | None, presses: Presses) -> None:
+    async def _follow(self, begin: Callable[[], Awaitable[Accepted]] | None, presses: Presses) -> None:
         sent = None if begin is None else await begin()
         view = self._require_chat()
         with Screen(self._console, self._clock) as screen:
@@ -162,7 +161,7 @@ class TerminalChat:
         await chat.interrupt(wait=False)
         await presses.second.wait()
 
-    async def _post(self, text: str) -> Outcome:
+    async def _post(self, text: str) -> Accepted:
         if self._view is None:
             self._view = await begin_chat(self._app)
         return await self._view.chat.post(text)
@@ -186,13 +185,13 @@ class TerminalChat:
         if not title:
             self._note("Missing title. Example: /title The keeper of Farrow Head\n")
             return
-        await self._require_chat().chat.describe(ChatPatch(title=title))
+        await self._require_chat().chat.update(title=title)
         self._note(f"Renamed to “{title}”.\n")
 
     async def _retry(self, _rest: str) -> None:
         chat = self._require_chat().chat
 
-        async def begin() -> Outcome:
+        async def begin() -> Accepted:
             if await chat.status() == "error":
                 return await chat.retry().begin()
             return await chat.regenerate((await self._find_last("assistant")).id or "").begin()
@@ -217,7 +216,7 @@ class TerminalChat:
     async def _leave(self, _rest: str) -> None:
         self._is_leaving = True
 
-    async def _find_last(self, role: Role) -> Message:
+    async def _find_last(self, role: Role) -> ChatMessage:
         messages = await self._require_chat().chat.messages(limit=_SEARCHED_MESSAGES)
         found = next((message for message in reversed(messages) if message.role == role), None)
         if found is None:

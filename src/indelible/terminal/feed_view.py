@@ -43,7 +43,7 @@ from indelible.content import (
 )
 from indelible.feed import Cursors
 from indelible.machine.events import FeedEvent, LiveReply
-from indelible.store.protocol import Outcome
+from indelible.service.results import Accepted
 
 BUSY: Final = frozenset({"pending", "running", "interrupting"})
 _SHOWN_TURNS: Final = 3
@@ -108,13 +108,14 @@ class FeedView:
         self._answered: set[str] = set()
         self._started: set[str] | None = None
 
-    async def follow(self, stage: Stage, sent: Outcome | None = None) -> None:
+    async def follow(self, stage: Stage, sent: Accepted | None = None) -> None:
         """Show what is new, until nothing is running; with `sent`, at least until that is answered."""
         enough_seq = 0
-        if sent is not None:
-            enough_seq = sent.seq
-            self._typed = {sent.queued_id, *(message.id for message in sent.messages)} - {None}
         cursors = Cursors(self.chat.id)
+        if sent is not None:
+            begun = cursors.read(sent.cursor)
+            enough_seq = 0 if begun is None else begun.seq
+            self._typed = {sent.queued, sent.message} - {None}
         while True:
             async with aclosing(self.chat.events(after=self._cursor)) as events:
                 async for event in events:
@@ -227,7 +228,7 @@ class FeedView:
 
 async def begin_chat(app: App) -> FeedView:
     """A new chat, of which nothing has been shown."""
-    return FeedView(await app.create(), clock=app.clock, after="start")
+    return FeedView(await app.create_chat(), clock=app.clock, after="start")
 
 
 def spell_out(blocks: Sequence[Block], *, is_open: bool = False) -> Iterator[Part]:

@@ -25,7 +25,7 @@ from typing import Final, TextIO
 from indelible.app.app import App
 from indelible.app.chat import Chat
 from indelible.content import Part, TextDelta, ToolResult
-from indelible.store.protocol import Outcome
+from indelible.service.results import Accepted
 from indelible.terminal.feed_view import BUSY, FeedView, begin_chat
 from indelible.terminal.markdown import disarm
 
@@ -51,7 +51,7 @@ class PlainChat:
                 await self._reply(text)
 
     async def _resume(self, chat: Chat) -> None:
-        now = await self._app.feed.snapshot(chat.id)
+        now = await chat.details()
         is_running = now.status in BUSY
         self._view = FeedView(chat, clock=self._app.clock, after=None if is_running else now.cursor, shown_turns=1)
         if is_running:
@@ -62,7 +62,7 @@ class PlainChat:
             self._view = await begin_chat(self._app)
         await self._write(self._view, await self._view.chat.post(text))
 
-    async def _write(self, feed_view: FeedView, sent: Outcome | None = None) -> None:
+    async def _write(self, feed_view: FeedView, sent: Accepted | None = None) -> None:
         writer = _ReplyWriter(self._out, self._errors)
         await feed_view.follow(writer, sent)
         writer.end()

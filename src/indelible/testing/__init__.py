@@ -14,6 +14,7 @@ from indelible.testing.clock import ManualClock
 from indelible.testing.model import ScriptedModel, ScriptEnded
 
 if TYPE_CHECKING:
+    from indelible.testing.forbid import forbid_model_calls
     from indelible.testing.provider import SeenRequest, SimulatedProvider, faults, write_reply
     from indelible.testing.recorded import RecordedModel
 
@@ -21,6 +22,7 @@ _PROVIDER: Final = "indelible.testing.provider"
 _LOADED_LATER: Final = {
     **dict.fromkeys(("SeenRequest", "SimulatedProvider", "faults", "write_reply"), _PROVIDER),
     "RecordedModel": "indelible.testing.recorded",
+    "forbid_model_calls": "indelible.testing.forbid",
 }
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "SeenRequest",
     "SimulatedProvider",
     "faults",
+    "forbid_model_calls",
     "parts",
     "write_reply",
 ]

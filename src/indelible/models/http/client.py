@@ -8,7 +8,8 @@ followed: a key is for the host it was given for.
 A body is always closed, however its reader was left. If it was read to its end, the connection goes back to the pool;
 if not, it is cut, which is how a stop reaches the provider.
 
-Whoever wants to see what is exchanged attaches at one seam (recording_hook.py).
+Whoever wants to see what is exchanged attaches at one seam (recording_hook.py). Tests may forbid calls that leave this
+machine (`indelible.testing.forbid_model_calls`).
 
 Must stay true (tests/models/test_http_client.py): no body stays open; nothing of a request is ever sent to another
 host.
@@ -16,6 +17,8 @@ host.
 
 from __future__ import annotations
 
+import ipaddress
+import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -30,6 +33,29 @@ from indelible.models.http.recording_hook import Answer, HttpRequest, recording
 
 CONNECT_TIMEOUT_S: Final = 15.0
 _MAX_HEADER_BYTES: Final = 64 * 1024
+
+
+class CallSwitch:
+    """Whether this process may call providers that are not on this machine. Off for as long as anybody forbids it."""
+
+    VARIABLE: Final = "INDELIBLE_FORBID_MODEL_CALLS"
+
+    def __init__(self) -> None:
+        self.forbidden_by = 0
+
+    def check(self, url: URL) -> None:
+        if (self.forbidden_by or os.environ.get(self.VARIABLE)) and not _is_loopback(url.host or ""):
+            raise ModelFailed(f"Calls of real models are forbidden here, so {url.host} was not called.", kind="config")
+
+
+call_switch: Final = CallSwitch()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class Http:
@@ -73,6 +99,7 @@ class Http:
         if self._session is None:
             self._session = self._make_session()
         url = URL(request.url, encoded=True)
+        call_switch.check(url)
         answer = await self._session.request(
             request.method,
             url,

@@ -19,44 +19,35 @@ from starlette.types import Send
 
 from indelible.errors import NotFound, StoreFailed
 from indelible.recording.storage.export import write_run
-from indelible.server.dependencies import JSON, Context, OwnedChatId, answer_json, check_name
-from indelible.server.routes.chats import PageLimit
+from indelible.recording.storage.protocol import RunTree, WholeRun
+from indelible.server.dependencies import JSON, PageLimit, Reads, State, answer_json
+from indelible.server.openapi import answers
+from indelible.service.results import AttemptPage, RunPage
 
 _log: Final = logging.getLogger(__name__)
 
 router = APIRouter(tags=["debug"])
 
 
-@router.get("/chats/{chat_id}/attempts")
-async def list_attempts(
-    chat_id: OwnedChatId, context: Context, before: str | None = None, limit: PageLimit = 50
-) -> Response:
+@router.get("/chats/{chat_id}/attempts", **answers(AttemptPage))
+async def list_attempts(chat_id: str, service: Reads, before: str | None = None, limit: PageLimit = 50) -> Response:
     """Every try at every step, also those that came to nothing; the newest first."""
-    found = await context.store.attempts(chat_id, before=before and check_name(before), limit=limit + 1)
-    page = found[:limit]
-    return answer_json({"items": page, "next": page[-1].id if len(found) > limit else None})
+    return answer_json(await service.list_attempts(chat_id, before=before, limit=limit))
 
 
-@router.get("/chats/{chat_id}/debug/runs")
-async def list_runs(
-    chat_id: OwnedChatId, context: Context, before: str | None = None, limit: PageLimit = 50
-) -> Response:
+@router.get("/chats/{chat_id}/debug/runs", **answers(RunPage))
+async def list_runs(chat_id: str, service: Reads, before: str | None = None, limit: PageLimit = 50) -> Response:
     """Recorded work with models, the newest first."""
-    found = await context.app.records.list_runs(chat_id, before=before and check_name(before), limit=limit + 1)
-    page = found[:limit]
-    return answer_json({"items": page, "next": page[-1].id if len(found) > limit else None})
+    return answer_json(await service.list_runs(chat_id, before=before, limit=limit))
 
 
-@router.get("/chats/{chat_id}/debug/runs/{run_id}")
-async def read_run(
-    chat_id: OwnedChatId, run_id: str, context: Context, *, bodies: bool = True, download: bool = False
+@router.get("/chats/{chat_id}/debug/runs/{run_id}", **answers(WholeRun, RunTree))
+async def get_run(
+    chat_id: str, run_id: str, service: Reads, state: State, *, bodies: bool = True, download: bool = False
 ) -> Response:
     """One run with its steps and exchanges, redacted; without `bodies`, only how large they are; or as a file."""
-    records = context.app.records
-    run = await records.load_tree(chat_id, check_name(run_id))
-    if run is None:
-        raise NotFound("There is no such run in this chat.")
-    answer = _Export(write_run(records, run), media_type=JSON) if bodies else answer_json(run)
+    run = await service.get_run(chat_id, run_id)
+    answer = _Export(write_run(state.app.records, run), media_type=JSON) if bodies else answer_json(run)
     if download:
         answer.headers["content-disposition"] = f'attachment; filename="{run.id}.json"'
     return answer

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header
 from starlette.responses import Response
 
-from indelible.server.dependencies import Context, OwnedChatId
+from indelible.server.dependencies import Reads, State
 from indelible.server.problem_details import NotReady
 from indelible.server.sse import FeedResponse
 
@@ -20,12 +20,14 @@ router = APIRouter(tags=["feed"])
     responses={200: {"content": {"text/event-stream": {}}, "description": "Events; see docs/feed.md."}},
 )
 async def stream_events(
-    chat_id: OwnedChatId,
-    context: Context,
+    chat_id: str,
+    state: State,
+    service: Reads,
     after: str | None = None,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> FeedResponse:
     """Server-sent events. Without a cursor: a snapshot, and then what happens. `after=start`: everything there was."""
-    if not context.server_state.is_ready:
+    await service.check_chat(chat_id)
+    if not state.is_ready:
         raise NotReady
-    return FeedResponse(context.feed, chat_id, last_event_id or after, pace=context.server_state.pace)
+    return FeedResponse(state.app.feed, chat_id, last_event_id or after, pace=state.pace)

@@ -6,40 +6,43 @@ from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import Response
 
-from indelible.server.dependencies import Context, answer_json
+from indelible.server.dependencies import Reads, State, answer_json
+from indelible.server.openapi import answers
 from indelible.server.problem_details import NotReady
+from indelible.service.results import Health, ModelPage
 
 models = APIRouter(tags=["process"])
 health = APIRouter(tags=["process"])
 
 
-@models.get("/models")
-async def list_models(context: Context) -> Response:
+@models.get("/models", **answers(ModelPage))
+async def list_models(service: Reads) -> Response:
     """The names under which a message, a chat or a retry may ask for a model."""
-    default = context.server_state.settings.model
-    return answer_json(
-        {"items": [{"id": name, "default": name == default} for name in context.server_state.app.models]}
-    )
+    return answer_json(await service.list_models())
 
 
-@health.get("/healthz")
-async def tell_alive() -> Response:
+@health.get("/healthz", **answers(Health))
+async def get_health() -> Response:
     """The process runs."""
-    return answer_json({"status": "ok"})
+    return answer_json(Health(status="ok"))
 
 
-@health.get("/readyz")
-async def tell_ready(context: Context) -> Response:
+@health.get("/readyz", **answers(Health))
+async def get_readiness(state: State) -> Response:
     """The process takes requests: it has started, is not about to end, and its database answers."""
-    if not context.server_state.is_ready:
+    if not state.is_ready:
         raise NotReady
-    await context.store.owner("nobody")  # any question will do
-    return answer_json({"status": "ready"})
+    await state.app.store.owner("nobody")  # any question will do
+    return answer_json(Health(status="ready"))
 
 
-@health.get("/metrics")
-async def tell_metrics(context: Context) -> Response:
+@health.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {}}, "description": "In Prometheus' own format."}},
+)
+async def get_metrics(state: State) -> Response:
     """Counters and measures for Prometheus."""
-    counted = await context.store.count_chats()
-    context.server_state.metrics.chats_counted(counted.by_state, stuck=counted.stuck)
-    return Response(generate_latest(context.server_state.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+    counted = await state.app.store.count_chats()
+    state.metrics.chats_counted(counted.by_state, stuck=counted.stuck)
+    return Response(generate_latest(state.metrics.registry), media_type=CONTENT_TYPE_LATEST)

@@ -1,48 +1,44 @@
-"""The queue: what waits for its turn, and in which order."""
+"""The queue: what waits its turn, and in which order."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from indelible.machine import commands
-from indelible.server.dependencies import Context, OwnedChatId, answer_json, describe_outcome
+from indelible.server.dependencies import Reads, Writes, answer_json
+from indelible.server.openapi import answers
 from indelible.server.schemas import MessageContent, QueueOrder
-from indelible.store.payloads import QueuedInput
+from indelible.service.results import Accepted, QueuePage
 
 router = APIRouter(tags=["queue"])
 
 
-@router.get("/chats/{chat_id}/queue")
-async def read_queue(chat_id: OwnedChatId, context: Context) -> Response:
+@router.get("/chats/{chat_id}/queue", **answers(QueuePage))
+async def list_queue(chat_id: str, service: Reads) -> Response:
     """What waits, in order."""
-    view = await context.store.view(chat_id, limit=1)
-    return answer_json({"items": view.queue})
+    return answer_json(await service.list_queue(chat_id))
 
 
-@router.put("/chats/{chat_id}/queue/order")
-async def reorder_queue(chat_id: OwnedChatId, body: QueueOrder, context: Context) -> Response:
+@router.put("/chats/{chat_id}/queue/order", **answers(Accepted))
+async def reorder_queue(chat_id: str, body: QueueOrder, service: Writes) -> Response:
     """Put the queue into another order."""
-    command = commands.ReorderQueue(queued_ids=tuple(body.ids))
-    return await context.execute(chat_id, command, answer=describe_outcome)
+    return answer_json(await service.reorder_queue(chat_id, body.ids))
 
 
-@router.patch("/chats/{chat_id}/queue/{queued_id}")
-async def edit_queued(chat_id: OwnedChatId, queued_id: str, body: MessageContent, context: Context) -> Response:
-    """Say something else with a message that still waits."""
-    command = commands.EditQueued(queued_id=queued_id)
-    return await context.execute(chat_id, command, QueuedInput(blocks=body.to_blocks()), answer=describe_outcome)
+@router.patch("/chats/{chat_id}/queue/{queued_id}", **answers(Accepted))
+async def edit_queued(chat_id: str, queued_id: str, body: MessageContent, service: Writes) -> Response:
+    """Replace the content of a message that still waits."""
+    return answer_json(await service.edit_queued(chat_id, queued_id, body.to_content()))
 
 
-@router.delete("/chats/{chat_id}/queue/{queued_id}", status_code=204)
-async def delete_queued(chat_id: OwnedChatId, queued_id: str, context: Context) -> Response:
-    """Take a message out of the queue."""
-    await context.do_once(chat_id, commands.DeleteQueued(queued_id=queued_id), answer=describe_outcome)
+@router.delete("/chats/{chat_id}/queue/{queued_id}", status_code=204, response_class=Response)
+async def delete_queued(chat_id: str, queued_id: str, service: Writes) -> Response:
+    """Remove a message from the queue."""
+    await service.delete_queued(chat_id, queued_id)
     return Response(status_code=204)
 
 
-@router.post("/chats/{chat_id}/queue/{queued_id}/promote", status_code=202)
-async def promote_queued(chat_id: OwnedChatId, queued_id: str, context: Context) -> Response:
-    """Have this one answered now; a running reply is stopped for it."""
-    command = commands.PromoteQueued(queued_id=queued_id)
-    return await context.execute(chat_id, command, answer=describe_outcome, status=202)
+@router.post("/chats/{chat_id}/queue/{queued_id}/promote", **answers(Accepted, status=202))
+async def promote_queued(chat_id: str, queued_id: str, service: Writes) -> Response:
+    """Answer this message now; a running reply is stopped for it."""
+    return answer_json(await service.promote_queued(chat_id, queued_id), 202)

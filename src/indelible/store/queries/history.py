@@ -26,12 +26,14 @@ from indelible.store.database.tables import chats, messages, queue
 from indelible.store.queries.ancestors import load_ancestors
 
 _HIDDEN: Final = "model"
+_NANO: Final = 1_000_000_000
 _COLUMNS: Final = (
     messages.c.blocks,
     messages.c.reason,
     messages.c.continues_id,
     messages.c.model,
     messages.c.usage,
+    messages.c.cost_nanousd,
     messages.c.created_at,
 )
 _SHAPE: Final = (messages.c.id, messages.c.parent_id, messages.c.role, messages.c.visibility, messages.c.partial)
@@ -134,6 +136,7 @@ def _show(row: Any, parent_id: str | None, siblings: list[str] | msgspec.UnsetTy
         continues=row.continues_id,
         model=row.model,
         usage=msgspec.Raw(row.usage or b"null"),
+        cost_usd=None if row.cost_nanousd is None else row.cost_nanousd / _NANO,
         created_at=row.created_at,
         siblings=siblings,
     )

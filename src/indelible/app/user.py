@@ -1,0 +1,63 @@
+"""One user: create a chat, open one, list them.
+
+A user of this process comes from `app.user(name)`, and the user behind a server's token is the `Client` itself
+(client/client.py). Both are this class on another service, so a program that has one of them works with either.
+
+Must stay true (tests/app/test_same_script.py): the same script gives the same results with both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from indelible.app.chat import Chat
+from indelible.service.inputs import Content
+from indelible.service.protocol import MAX_PAGE, ChatService
+from indelible.service.results import ModelEntry
+from indelible.store.queries.listing import ChatSummary
+
+
+class User:
+    """The chats of one user. Another user's chat is `NotFound`."""
+
+    def __init__(self, service: ChatService) -> None:
+        self._service = service
+
+    async def create_chat(
+        self,
+        message: Content | None = None,
+        *,
+        model: str | None = None,
+        system: str | None = None,
+        title: str | None = None,
+        parameters: dict[str, Any] | None = None,
+    ) -> Chat:
+        """A new chat; with a message it is answered at once."""
+        created = await self._service.create_chat(
+            message, model=model, system=system, title=title, parameters=parameters
+        )
+        return Chat(self._service, created.id)
+
+    async def chat(self, chat_id: str) -> Chat:
+        """A chat that exists. Raises `NotFound` if this user has none of this id."""
+        await self._service.check_chat(chat_id)
+        return Chat(self._service, chat_id)
+
+    async def chats(
+        self, *, search: str | None = None, archived: bool = False, limit: int | None = 50
+    ) -> list[ChatSummary]:
+        """The user's chats, the last changed first: at most `limit` of them, or all. `search` looks at titles."""
+        found: list[ChatSummary] = []
+        cursor: str | None = None
+        while limit is None or len(found) < limit:
+            size = MAX_PAGE if limit is None else min(MAX_PAGE, limit - len(found))
+            page = await self._service.list_chats(search=search, archived=archived, limit=size, cursor=cursor)
+            found += page.items
+            cursor = page.next
+            if cursor is None:
+                break
+        return found
+
+    async def list_models(self) -> list[ModelEntry]:
+        """The names under which a message, a chat or a retry may ask for a model."""
+        return (await self._service.list_models()).items

@@ -1,0 +1,383 @@
+"""The server's routes as Python methods: requests, their repetition, and a feed that never loses its place.
+
+Answers are the JSON of the server, as dictionaries; remote.py turns them into types. A refusal is the same error as in
+the library (errors.py): its class says what to do. Every write carries an idempotency key and is repeated under it when
+its answer was lost, so it happens once, whatever the network does. The feed reconnects by itself with its cursor: each
+event comes once and in order, over any number of restarts of any number of servers behind the address.
+
+Must stay true (tests/server/test_client.py, tests/server/test_restarts.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self, cast
+
+import aiohttp
+
+from indelible.errors import IndelibleError, Invalid, NotAllowed, NotFound, Refused, TooLarge, TooMany
+from indelible.machine.events import EventBody, EventKind, FeedEvent
+from indelible.models.http.sse import SseDecoder
+
+_PREFIX: Final = "/api/v1"
+_END_OF_RUN: Final = b"]}\n"
+_FIRST_BACK_OFF_S: Final = 0.05
+_LONGEST_BACK_OFF_S: Final = 2.0
+_FEED_SILENCE_S: Final = 45.0
+"""The server says something every 15 s. After three times that, the connection is dead whatever TCP thinks."""
+
+_ANSWER_S: Final = 90.0
+"""No answer takes longer: a stop may be waited for a minute."""
+
+_PASSING: Final = frozenset({502, 503, 504})
+"""Statuses of a server, or of a proxy before one, that may be well again in a moment."""
+
+_REFUSALS: Final[dict[str, Callable[[str], Refused]]] = {
+    "not_found": NotFound,
+    "invalid": Invalid,
+    "too_many": TooMany,
+    "too_large": TooLarge,
+}
+
+
+class ServerFailed(IndelibleError):
+    """The server did not do what it was asked, or could not be reached for too long."""
+
+
+class _Unreached(Exception):
+    """No answer, or one that may be another in a moment."""
+
+
+class ServerEvent(NamedTuple):
+    """One event of a chat's feed: its kind, where the reader stands after it, and its JSON."""
+
+    kind: str
+    cursor: str | None
+    data: dict[str, Any]
+
+
+class WireClient:
+    """See the module header. `retry_for_s`: how long a server that cannot be reached is tried again."""
+
+    def __init__(self, url: str, *, token: str | None = None, retry_for_s: float = 30.0) -> None:
+        self._url = url.rstrip("/")
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._retry_for_s = retry_for_s
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        # As many streams may be open as there are chats to read.
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_ANSWER_S)
+        connector = aiohttp.TCPConnector(limit=0)
+        self._session = aiohttp.ClientSession(timeout=timeout, connector=connector, headers=self._headers)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    # --- chats ---
+
+    async def create_chat(
+        self,
+        message: str | list[dict[str, Any]] | None = None,
+        *,
+        model: str | None = None,
+        system: str | None = None,
+        title: str | None = None,
+        parameters: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        body = {"message": message, "model": model, "system": system, "title": title, "parameters": parameters}
+        return await self._write("POST", "/chats", body)
+
+    async def list_chats(
+        self, *, search: str | None = None, archived: bool = False, limit: int = 50, cursor: str | None = None
+    ) -> dict[str, Any]:
+        query = {"q": search, "archived": str(archived).lower(), "limit": limit, "cursor": cursor}
+        return await self._read("/chats", query)
+
+    async def get_chat(self, chat_id: str) -> dict[str, Any]:
+        return await self._read(f"/chats/{chat_id}")
+
+    async def update_chat(self, chat_id: str, **changes: Any) -> dict[str, Any]:
+        """Change title, labels, pinned, archived, model, system, parameters or debug; None takes one away."""
+        return await self._write("PATCH", f"/chats/{chat_id}", changes)
+
+    async def delete_chat(self, chat_id: str) -> None:
+        await self._write("DELETE", f"/chats/{chat_id}")
+
+    async def fork_chat(self, chat_id: str, message_id: str) -> dict[str, Any]:
+        return await self._write("POST", f"/chats/{chat_id}/fork", {"message_id": message_id})
+
+    # --- messages ---
+
+    async def list_messages(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> dict[str, Any]:
+        return await self._read(f"/chats/{chat_id}/messages", {"before": before, "limit": limit})
+
+    async def read_all_messages(self, chat_id: str) -> list[dict[str, Any]]:
+        """The whole active path, oldest first."""
+        found: list[dict[str, Any]] = []
+        before: str | None = None
+        while True:
+            page = await self.list_messages(chat_id, before=before, limit=200)
+            found[:0] = page["items"]
+            before = page["next"]
+            if before is None:
+                return found
+
+    async def send(
+        self, chat_id: str, content: str | list[dict[str, Any]], *, if_busy: str = "queue", model: str | None = None
+    ) -> dict[str, Any]:
+        body = {**_write_content(content), "if_busy": if_busy, "model": model}
+        return await self._write("POST", f"/chats/{chat_id}/messages", body)
+
+    async def edit(
+        self, chat_id: str, message_id: str, content: str | list[dict[str, Any]], *, model: str | None = None
+    ) -> dict[str, Any]:
+        body = {**_write_content(content), "model": model}
+        return await self._write("POST", f"/chats/{chat_id}/messages/{message_id}/edit", body)
+
+    async def regenerate(self, chat_id: str, message_id: str, *, model: str | None = None) -> dict[str, Any]:
+        return await self._write("POST", f"/chats/{chat_id}/messages/{message_id}/regenerate", {"model": model})
+
+    async def switch_branch(self, chat_id: str, message_id: str) -> dict[str, Any]:
+        return await self._write("POST", f"/chats/{chat_id}/branch", {"message_id": message_id})
+
+    # --- the queue ---
+
+    async def list_queue(self, chat_id: str) -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = (await self._read(f"/chats/{chat_id}/queue"))["items"]
+        return items
+
+    async def reorder_queue(self, chat_id: str, ids: Sequence[str]) -> dict[str, Any]:
+        return await self._write("PUT", f"/chats/{chat_id}/queue/order", {"ids": list(ids)})
+
+    async def edit_queued(self, chat_id: str, queued_id: str, content: str | list[dict[str, Any]]) -> dict[str, Any]:
+        return await self._write("PATCH", f"/chats/{chat_id}/queue/{queued_id}", _write_content(content))
+
+    async def delete_queued(self, chat_id: str, queued_id: str) -> None:
+        await self._write("DELETE", f"/chats/{chat_id}/queue/{queued_id}")
+
+    async def promote_queued(self, chat_id: str, queued_id: str) -> dict[str, Any]:
+        return await self._write("POST", f"/chats/{chat_id}/queue/{queued_id}/promote")
+
+    # --- turns ---
+
+    async def interrupt(self, chat_id: str, *, wait_s: float = 0, turn: str | None = None) -> dict[str, Any]:
+        return await self._write("POST", f"/chats/{chat_id}/interrupt", {"wait_s": wait_s, "turn": turn})
+
+    async def retry(self, chat_id: str, *, model: str | None = None) -> dict[str, Any]:
+        return await self._write("POST", f"/chats/{chat_id}/retry", {"model": model})
+
+    async def continue_(self, chat_id: str, *, model: str | None = None) -> dict[str, Any]:
+        return await self._write("POST", f"/chats/{chat_id}/continue", {"model": model})
+
+    async def compact(self, chat_id: str) -> dict[str, Any]:
+        return await self._write("POST", f"/chats/{chat_id}/compact")
+
+    async def submit_tool_results(self, chat_id: str, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        return await self._write("POST", f"/chats/{chat_id}/tool-results", {"results": list(results)})
+
+    # --- what was tried ---
+
+    async def list_attempts(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> dict[str, Any]:
+        return await self._read(f"/chats/{chat_id}/attempts", {"before": before, "limit": limit})
+
+    async def list_runs(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> dict[str, Any]:
+        """What was recorded of the work with models, the newest first."""
+        return await self._read(f"/chats/{chat_id}/debug/runs", {"before": before, "limit": limit})
+
+    async def read_run(self, chat_id: str, run_id: str, *, bodies: bool = True) -> dict[str, Any]:
+        """One run with all that was exchanged, which may be much; without `bodies`, only how much that is."""
+        return await self._read(f"/chats/{chat_id}/debug/runs/{run_id}", {"bodies": str(bodies).lower()})
+
+    async def save_run(self, chat_id: str, run_id: str, path: Path) -> None:
+        """Write a run as JSON into a file, piece by piece, however large it is. A file that is there is whole."""
+        assert self._session is not None
+        url = f"{self._url}{_PREFIX}/chats/{chat_id}/debug/runs/{run_id}"
+        back_off = _BackOff(self._retry_for_s)
+        while True:
+            try:
+                with _noting_loss():
+                    async with self._session.get(url) as response:
+                        await _check(response)
+                        return await _save(response, path)
+            except _Unreached as error:
+                await back_off.wait(error)
+
+    async def list_models(self) -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = (await self._read("/models"))["items"]
+        return items
+
+    # --- the feed ---
+
+    async def stream_events(
+        self, chat_id: str, *, after: str | None = None, on_reconnect: Callable[[], None] | None = None
+    ) -> AsyncGenerator[ServerEvent, None]:
+        """What happens in a chat, for ever: it ends only when the chat is deleted. Leave it when you have enough."""
+        async with aclosing(self.stream_feed(chat_id, after=after, on_reconnect=on_reconnect)) as events:
+            async for event in events:
+                if event.kind != "end":
+                    yield ServerEvent(event.kind, event.cursor, event.data)
+
+    async def stream_feed(
+        self, chat_id: str, *, after: str | None = None, on_reconnect: Callable[[], None] | None = None
+    ) -> AsyncGenerator[FeedEvent, None]:
+        """The same as the library's events. Only a deletion ends it, and that is its last event.
+
+        `on_reconnect` is called when a server answers again after the connection was lost. Raises `NotFound` if there
+        is no such chat, and `ServerFailed` if no server could be reached for too long.
+        """
+        cursor = after
+        back_off = _BackOff(self._retry_for_s)
+        was_connected = False
+        while True:
+            try:
+                async with self._connect(chat_id, cursor) as response:
+                    if was_connected and on_reconnect is not None:
+                        on_reconnect()
+                    was_connected = True
+                    back_off.begin_anew()
+                    brought_something = False
+                    async for event in _read_events(response):
+                        cursor = event.cursor or cursor
+                        if event.kind != "end":
+                            brought_something = True
+                            yield event
+                        elif event.data.get("reason") == "deleted":
+                            yield event
+                            return
+            except _Unreached as error:
+                await back_off.wait(error)
+            else:
+                if not brought_something:
+                    await back_off.wait(_Unreached("It closes the connection at once."))
+
+    @asynccontextmanager
+    async def _connect(self, chat_id: str, cursor: str | None) -> AsyncIterator[aiohttp.ClientResponse]:
+        assert self._session is not None
+        query = {} if cursor is None else {"after": cursor}
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_FEED_SILENCE_S)
+        url = f"{self._url}{_PREFIX}/chats/{chat_id}/events"
+        with _noting_loss():
+            async with self._session.get(url, params=query, timeout=timeout) as response:
+                await _check(response)
+                yield response
+
+    # --- requests ---
+
+    async def _read(self, path: str, query: dict[str, Any] | None = None) -> dict[str, Any]:
+        given = {name: str(value) for name, value in (query or {}).items() if value is not None}
+        return await self._ask("GET", path, params=given)
+
+    async def _write(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        headers = {"Idempotency-Key": str(uuid.uuid4())}
+        given = {} if body is None else body
+        if method != "PATCH":
+            given = {name: value for name, value in given.items() if value is not None}
+        return await self._ask(method, path, json=given if method != "DELETE" else None, headers=headers)
+
+    async def _ask(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+        """Ask until there is an answer. What is asked may have happened already: then the answer is the same."""
+        assert self._session is not None
+        back_off = _BackOff(self._retry_for_s)
+        is_repeated = False
+        while True:
+            try:
+                with _noting_loss():
+                    async with self._session.request(method, f"{self._url}{_PREFIX}{path}", **more) as response:
+                        await _check(response)
+                        return {} if response.status == 204 else await response.json()
+            except _Unreached as error:
+                await back_off.wait(error)
+                is_repeated = True
+            except NotFound:
+                if method == "DELETE" and is_repeated:
+                    return {}  # the first time was not in vain
+                raise
+
+
+class _BackOff:
+    """How long to wait before the next try, and when to give up."""
+
+    def __init__(self, retry_for_s: float) -> None:
+        self._retry_for_s = retry_for_s
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        self._waited_s = 0.0
+        self._next_s = _FIRST_BACK_OFF_S
+
+    async def wait(self, error: Exception) -> None:
+        if self._waited_s >= self._retry_for_s:
+            raise ServerFailed(f"The server cannot be reached: {error}") from error.__cause__
+        delay_s = self._next_s * random.uniform(0.5, 1.0)  # noqa: S311  (only to keep clients from coming all at once)
+        self._waited_s += delay_s
+        self._next_s = min(2 * self._next_s, _LONGEST_BACK_OFF_S)
+        await asyncio.sleep(delay_s)
+
+
+def _write_content(content: str | list[dict[str, Any]]) -> dict[str, Any]:
+    return {"text": content} if isinstance(content, str) else {"content": content}
+
+
+@contextmanager
+def _noting_loss() -> Iterator[None]:
+    """Whatever the network does is one thing: there was no answer."""
+    try:
+        yield
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise _Unreached(str(error) or type(error).__name__) from error
+
+
+async def _read_events(response: aiohttp.ClientResponse) -> AsyncIterator[FeedEvent]:
+    decoder = SseDecoder()
+    async for chunk in response.content.iter_any():
+        for found in decoder.feed(chunk):
+            yield FeedEvent(cast("EventKind", found.event), found.id, EventBody(found.data))
+
+
+async def _save(response: aiohttp.ClientResponse, path: Path) -> None:
+    """Under another name until all of it is there."""
+    part = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.part")
+    last = b""
+    try:
+        with part.open("wb") as file:
+            async for piece in response.content.iter_any():
+                await asyncio.to_thread(file.write, piece)
+                last = (last + piece)[-len(_END_OF_RUN) :]
+        if last != _END_OF_RUN:
+            raise aiohttp.ClientPayloadError("The run was cut.")
+        part.replace(path)
+    except (aiohttp.ClientError, TimeoutError):
+        raise
+    except OSError as error:
+        raise Invalid(f"{path} cannot be written: {error.strerror}.") from error
+    finally:
+        with suppress(OSError):
+            part.unlink()
+
+
+async def _check(response: aiohttp.ClientResponse) -> None:
+    """Raise the error that an answer above 399 stands for."""
+    if response.status < 400:
+        return
+    try:
+        problem = await response.json(content_type=None)
+    except ValueError:
+        problem = None
+    problem = problem if isinstance(problem, dict) else {}
+    detail = str(problem.get("detail") or f"The server answered {response.status}.")
+    kind = problem.get("kind")
+    if response.status in _PASSING:
+        raise _Unreached(detail)
+    if response.status >= 500:
+        raise ServerFailed(detail)
+    if kind == "not_allowed":
+        raise NotAllowed(command=str(problem.get("command")), state=str(problem.get("state")), detail=detail)
+    raise _REFUSALS.get(str(kind), Refused)(detail)

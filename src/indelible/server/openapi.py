@@ -1,0 +1,62 @@
+"""The schemas of answers in OpenAPI.
+
+Answers are msgspec values (service/results.py), of which FastAPI knows nothing. A route declares its answer's type with
+`answers`, and the schemas of all types are put into the document's components. Bodies of requests are pydantic models
+(schemas.py), which FastAPI describes by itself.
+
+Must stay true (tests/server/test_openapi.py): every 2xx JSON answer has a schema, and every reference leads to one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from fastapi import FastAPI
+from starlette.responses import Response
+
+from indelible.recording.storage.protocol import RunTree, WholeRun
+from indelible.service import results
+
+_PLACE: Final = "#/components/schemas/{name}"
+_TYPES: Final[tuple[type, ...]] = (
+    results.Accepted,
+    results.AttemptPage,
+    results.ChatDetails,
+    results.ChatPage,
+    results.CreatedChat,
+    results.Health,
+    results.InterruptResult,
+    results.MessagePage,
+    results.ModelPage,
+    results.QueuePage,
+    results.RunPage,
+    RunTree,
+    WholeRun,
+)
+
+
+def answers(*result_types: type, status: int = 200) -> dict[str, Any]:
+    """For a route's decorator: what it answers when all is well. Several types are alternatives."""
+    places = [{"$ref": _PLACE.format(name=result_type.__name__)} for result_type in result_types]
+    schema = places[0] if len(places) == 1 else {"anyOf": places}
+    about = (result_types[0].__doc__ or "").split("\n")[0]
+    content = {"application/json": {"schema": schema}}
+    return {
+        "status_code": status,
+        "response_class": Response,
+        "responses": {status: {"description": about, "content": content}},
+    }
+
+
+def add_answer_schemas(application: FastAPI) -> None:
+    """Put the schemas that `answers` refers to into the application's OpenAPI document."""
+    make_document = application.openapi
+
+    def openapi() -> dict[str, Any]:
+        if application.openapi_schema is None:
+            schemas = make_document().setdefault("components", {}).setdefault("schemas", {})
+            schemas.update(msgspec.json.schema_components(_TYPES, ref_template=_PLACE)[1])
+        return make_document()
+
+    application.openapi = openapi  # type: ignore[method-assign]

@@ -1,0 +1,352 @@
+"""Every use case on the store and the feed of this process (see protocol.py for what each one promises).
+
+A command carries the user's id into the transaction, where the store compares it with the owner in the locked row. A
+read asks for the owner first: an owner never changes, so nothing can come between. Another user's chat is `NotFound`.
+
+`once` gives the same service for one request that may be repeated. Its command, the answer and the key are one
+transaction (SPEC 3.5), so a route needs nothing but the method it always calls.
+
+This is the only place that builds payloads for commands of users.
+
+Must stay true (tests/service/test_local.py, tests/server/test_owners.py): no use case reads or changes a chat of
+another user; a repeated request changes nothing and gets the same answer.
+
+The results are results.py; stopping a reply is stop.py; the cursor of a list is pages.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from copy import copy
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Self, TypeVar
+
+import msgspec
+
+from indelible.content import ToolResult, encode
+from indelible.errors import NotFound
+from indelible.feed import Cursors, Feed
+from indelible.ids import new_id
+from indelible.machine import commands
+from indelible.machine.commands import SendCommand
+from indelible.machine.events import BEGINNING, FeedEvent, Position
+from indelible.recording.storage.protocol import RecordStore, RunTree
+from indelible.service.inputs import ChatChanges, Content, IfBusy, check_if_busy, to_blocks
+from indelible.service.pages import check_name, read_list_cursor, split_page, write_list_cursor
+from indelible.service.results import (
+    Accepted,
+    AttemptPage,
+    ChatDetails,
+    ChatMessage,
+    ChatPage,
+    CreatedChat,
+    InterruptResult,
+    MessagePage,
+    ModelEntry,
+    ModelPage,
+    QueuePage,
+    RunPage,
+)
+from indelible.service.stop import Stop, describe_stop, wait_for_end
+from indelible.store.commands.idempotency import Request, StoredResponse
+from indelible.store.payloads import (
+    C,
+    ChatPatch,
+    ModelChoice,
+    NewChat,
+    Payload,
+    QueuedInput,
+    ToolResultsInput,
+    UserInput,
+)
+from indelible.store.protocol import ChatStore, Outcome
+
+T = TypeVar("T")
+
+_SENDS: Final[dict[str, Callable[[], SendCommand]]] = {
+    "queue": commands.Send,
+    "interrupt": commands.SendInterrupt,
+    "steer": commands.SendSteer,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceDependencies:
+    """What the use cases of all users share."""
+
+    store: ChatStore
+    feed: Feed
+    records: RecordStore
+    models: Sequence[str] = ()
+    default_model: str | None = None
+
+
+class LocalService:
+    """The use cases of one user, who is known by id, or by name and made when there is none of this name."""
+
+    def __init__(
+        self, dependencies: ServiceDependencies, *, user_id: str | None = None, user: str | None = None
+    ) -> None:
+        self._dependencies = dependencies
+        self._store = dependencies.store
+        self._feed = dependencies.feed
+        self._records = dependencies.records
+        self._user_id = user_id
+        self._user = user
+        self._request: Request | None = None
+
+    async def get_user_id(self) -> str:
+        if self._user_id is None:
+            assert self._user is not None
+            self._user_id = await self._store.ensure_user(self._user)
+        return self._user_id
+
+    async def once(self, key: str, *, route: str, body_hash: bytes) -> Self:
+        """The same service, for one request that may come again: its command is carried out once."""
+        repeatable = copy(self)
+        repeatable._request = Request(await self.get_user_id(), key, route, body_hash)
+        return repeatable
+
+    # --- chats ---
+
+    async def create_chat(
+        self,
+        message: Content | None = None,
+        *,
+        model: str | None = None,
+        system: str | None = None,
+        title: str | None = None,
+        parameters: dict[str, Any] | None = None,
+    ) -> CreatedChat:
+        new = NewChat(
+            owner_id=await self.get_user_id(),
+            blocks=[] if message is None else to_blocks(message),
+            model=model,
+            system_prompt=system,
+            title=title,
+            parameters=parameters,
+        )
+
+        def describe(outcome: Outcome) -> CreatedChat:
+            return CreatedChat(
+                id=outcome.chat_id,
+                status=str(outcome.status),
+                turn=outcome.turn_id,
+                cursor=write_cursor(outcome),
+                title=title,
+                model=model,
+                message=outcome.messages[0].id if outcome.messages else None,
+            )
+
+        command = commands.Create(with_message=message is not None)
+        return await self._execute(new_id("chat"), command, new, answer=describe, answer_type=CreatedChat)
+
+    async def list_chats(
+        self, *, search: str | None = None, archived: bool = False, limit: int = 50, cursor: str | None = None
+    ) -> ChatPage:
+        found = await self._store.list_chats(
+            await self.get_user_id(),
+            archived=archived,
+            search=search,
+            after=None if cursor is None else read_list_cursor(cursor),
+            limit=limit + 1,
+        )
+        items, last = split_page(found, limit)
+        return ChatPage(items=items, next=None if last is None else write_list_cursor(last))
+
+    async def check_chat(self, chat_id: str) -> None:
+        if await self._store.owner(chat_id) != await self.get_user_id():
+            raise NotFound("There is no such chat.")
+
+    async def get_chat(self, chat_id: str) -> ChatDetails:
+        await self.check_chat(chat_id)
+        return msgspec.json.decode(encode(await self._feed.snapshot(chat_id)), type=ChatDetails)
+
+    async def update_chat(self, chat_id: str, changes: ChatChanges) -> ChatDetails:
+        await self.check_chat(chat_id)
+        if changes.archived is not msgspec.UNSET:
+            await self._run(chat_id, commands.Archive() if changes.archived else commands.Unarchive())
+        patch = _to_patch(changes)
+        if patch is not None:
+            await self._run(chat_id, commands.UpdateChat(), patch)
+        return await self.get_chat(chat_id)
+
+    async def delete_chat(self, chat_id: str) -> None:
+        await self._run(chat_id, commands.Delete())
+
+    async def fork_chat(self, chat_id: str, message_id: str) -> CreatedChat:
+        await self.check_chat(chat_id)
+        copy_id = new_id("chat") if self._request is None else _name_copy(self._request)
+        if self._request is None or await self._store.owner(copy_id) is None:
+            owner_id = await self.get_user_id()
+            await self._store.fork(chat_id, check_name(message_id), new_chat_id=copy_id, owner_id=owner_id)
+        new = await self._feed.snapshot(copy_id)
+        beside = {"title": new.title, "model": new.model}
+        return CreatedChat(id=copy_id, status=new.status, turn=new.turn, cursor=new.cursor, **beside)
+
+    # --- messages ---
+
+    async def list_messages(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> MessagePage:
+        await self.check_chat(chat_id)
+        positions = await self._store.positions([chat_id])  # first, so that reading on from there misses nothing
+        page = await self._store.page(chat_id, before=None if before is None else check_name(before), limit=limit)
+        return MessagePage(
+            cursor=Cursors(chat_id).write(positions.get(chat_id, BEGINNING)),
+            items=msgspec.json.decode(encode(page.items), type=list[ChatMessage]),
+            next=page.items[0].id if page.has_more else None,
+        )
+
+    async def send(
+        self, chat_id: str, content: Content, *, if_busy: IfBusy = "queue", model: str | None = None
+    ) -> Accepted:
+        check_if_busy(if_busy)
+        return await self._accept(chat_id, _SENDS[if_busy](), UserInput(blocks=to_blocks(content), model=model))
+
+    async def edit(self, chat_id: str, message_id: str, content: Content, *, model: str | None = None) -> Accepted:
+        payload = UserInput(blocks=to_blocks(content), model=model)
+        return await self._accept(chat_id, commands.Edit(message_id=message_id), payload)
+
+    async def regenerate(self, chat_id: str, message_id: str, *, model: str | None = None) -> Accepted:
+        return await self._accept(chat_id, commands.Regenerate(message_id=message_id), ModelChoice(model=model))
+
+    async def switch_branch(self, chat_id: str, message_id: str) -> Accepted:
+        return await self._accept(chat_id, commands.SwitchBranch(message_id=message_id))
+
+    # --- turns ---
+
+    async def interrupt(self, chat_id: str, *, turn: str | None = None, wait_s: float | None = 0) -> InterruptResult:
+        command = commands.Interrupt(turn_id=turn)
+        describe = partial(describe_stop, turn=turn)
+        stop = await self._execute(chat_id, command, None, answer=describe, answer_type=Stop)
+        if wait_s != 0:
+            stop = await wait_for_end(self._feed, chat_id, stop, wait_s=wait_s)
+        return stop.result
+
+    async def retry(self, chat_id: str, *, model: str | None = None) -> Accepted:
+        return await self._accept(chat_id, commands.Retry(), ModelChoice(model=model))
+
+    async def continue_(self, chat_id: str, *, model: str | None = None) -> Accepted:
+        return await self._accept(chat_id, commands.Continue(), ModelChoice(model=model))
+
+    async def compact(self, chat_id: str) -> Accepted:
+        return await self._accept(chat_id, commands.Compact())
+
+    async def submit_tool_results(self, chat_id: str, results: Sequence[ToolResult]) -> Accepted:
+        command = commands.ToolResults(call_ids=tuple(result.call_id for result in results))
+        return await self._accept(chat_id, command, ToolResultsInput(results=list(results)))
+
+    # --- the queue ---
+
+    async def list_queue(self, chat_id: str) -> QueuePage:
+        await self.check_chat(chat_id)
+        return QueuePage(items=(await self._store.view(chat_id, limit=1)).queue)
+
+    async def edit_queued(self, chat_id: str, queued_id: str, content: Content) -> Accepted:
+        payload = QueuedInput(blocks=to_blocks(content))
+        return await self._accept(chat_id, commands.EditQueued(queued_id=queued_id), payload)
+
+    async def delete_queued(self, chat_id: str, queued_id: str) -> None:
+        await self._accept(chat_id, commands.DeleteQueued(queued_id=queued_id))
+
+    async def reorder_queue(self, chat_id: str, queued_ids: Sequence[str]) -> Accepted:
+        return await self._accept(chat_id, commands.ReorderQueue(queued_ids=tuple(queued_ids)))
+
+    async def promote_queued(self, chat_id: str, queued_id: str) -> Accepted:
+        return await self._accept(chat_id, commands.PromoteQueued(queued_id=queued_id))
+
+    # --- reading along, and what was tried ---
+
+    @asynccontextmanager
+    async def open_events(self, chat_id: str, *, after: str | None = None) -> AsyncIterator[AsyncIterator[FeedEvent]]:
+        await self.check_chat(chat_id)
+        async with self._feed.open(chat_id, after=after) as events:
+            yield events
+
+    async def list_attempts(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> AttemptPage:
+        await self.check_chat(chat_id)
+        found = await self._store.attempts(chat_id, before=before and check_name(before), limit=limit + 1)
+        items, last = split_page(found, limit)
+        return AttemptPage(items=items, next=None if last is None else last.id)
+
+    async def list_runs(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> RunPage:
+        await self.check_chat(chat_id)
+        found = await self._records.list_runs(chat_id, before=before and check_name(before), limit=limit + 1)
+        items, last = split_page(found, limit)
+        return RunPage(items=items, next=None if last is None else last.id)
+
+    async def get_run(self, chat_id: str, run_id: str) -> RunTree:
+        await self.check_chat(chat_id)
+        run = await self._records.load_tree(chat_id, check_name(run_id))
+        if run is None:
+            raise NotFound("There is no such run in this chat.")
+        return run
+
+    async def list_models(self) -> ModelPage:
+        default = self._dependencies.default_model
+        return ModelPage(items=[ModelEntry(id=name, default=name == default) for name in self._dependencies.models])
+
+    # --- commands ---
+
+    async def _accept(self, chat_id: str, command: C, payload: Payload[C] | None = None) -> Accepted:
+        return await self._execute(chat_id, command, payload, answer=describe_accepted, answer_type=Accepted)
+
+    async def _run(self, chat_id: str, command: C, payload: Payload[C] | None = None) -> None:
+        """Carry out a command that does the same however often it is repeated: it needs no key."""
+        await self._store.execute(chat_id, command, payload, user_id=await self.get_user_id())
+
+    async def _execute(
+        self,
+        chat_id: str,
+        command: C,
+        payload: Payload[C] | None,
+        *,
+        answer: Callable[[Outcome], T],
+        answer_type: type[T],
+    ) -> T:
+        """Carry out a command; if this request was made before, give the answer that it got then."""
+        user_id = await self.get_user_id()
+        if self._request is None:
+            return answer(await self._store.execute(chat_id, command, payload, user_id=user_id))
+        stored = await self._store.execute_once(
+            self._request,
+            chat_id,
+            command,
+            payload,
+            user_id=user_id,
+            answer=lambda outcome: StoredResponse(200, encode(answer(outcome))),
+        )
+        return msgspec.json.decode(stored.body, type=answer_type)
+
+
+def write_cursor(outcome: Outcome) -> str:
+    """The cursor from which everything that follows a command can be read."""
+    return Cursors(outcome.chat_id).write(Position(seq=outcome.seq, attempt=outcome.live_id))
+
+
+def describe_accepted(outcome: Outcome) -> Accepted:
+    """A message that was sent may wait while an older one of the queue enters history: then it is not `message`."""
+    sent = next((message.id for message in reversed(outcome.messages) if message.role == "user"), None)
+    return Accepted(
+        status=str(outcome.status),
+        turn=outcome.turn_id,
+        cursor=write_cursor(outcome),
+        message=sent if outcome.queued_id is None else None,
+        queued=outcome.queued_id,
+    )
+
+
+def _to_patch(changes: ChatChanges) -> ChatPatch | None:
+    given = {name: value for name, value in msgspec.structs.asdict(changes).items() if value is not msgspec.UNSET}
+    given.pop("archived", None)
+    if "system" in given:
+        given["system_prompt"] = given.pop("system")
+    return ChatPatch(**given) if given else None
+
+
+def _name_copy(request: Request) -> str:
+    """The same request makes the same chat: a fork is no command of the old chat, so its key is kept by its name."""
+    asked = encode([request.user_id, request.key, request.route, request.body_hash])
+    return f"chat_{hashlib.sha256(asked).hexdigest()[:26]}"

@@ -1,0 +1,92 @@
+"""Stopping a reply, and waiting until it has stopped.
+
+A stop is one command, and its outcome says everything that an answer needs: the chat's status and turn come from the
+locked row, or from the event that ends the turn. So a stop reads neither the history nor the running reply, however
+long they are. A stop with an idempotency key that comes again finds what the first one came to, and waits from there.
+
+Must stay true (tests/server/test_stop_over_http.py, tests/service/test_local.py): a late stop does not stop the next
+turn; a wait ends with the turn, with its time, with the chat, or with the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from indelible.errors import NotFound
+from indelible.feed import Cursors, Feed
+from indelible.machine.events import FeedEvent, Position
+from indelible.machine.states import Status
+from indelible.service.results import InterruptResult
+from indelible.store.protocol import Outcome
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stop came to so far. `is_ending`: the turn that was meant is still coming to its end."""
+
+    result: InterruptResult
+    is_ending: bool
+    cursor: str
+
+
+def describe_stop(outcome: Outcome, *, turn: str | None) -> Stop:
+    replies = [message.id for message in outcome.messages if message.role == "assistant"]
+    is_meant = turn is None or outcome.turn_id == turn
+    return Stop(
+        result=InterruptResult(
+            stopped=outcome.effective,
+            message_id=replies[-1] if replies else None,
+            status=str(outcome.status),
+            turn=outcome.turn_id,
+        ),
+        is_ending=is_meant and outcome.status is Status.INTERRUPTING,
+        cursor=Cursors(outcome.chat_id).write(Position(seq=outcome.seq, attempt=outcome.live_id)),
+    )
+
+
+async def wait_for_end(feed: Feed, chat_id: str, stop: Stop, *, wait_s: float | None) -> Stop:
+    """Wait until the turn has ended, or for so long. A process that is shutting down does not wait either."""
+    try:
+        async with asyncio.timeout(wait_s):
+            while stop.is_ending:
+                stop = await _follow(feed, chat_id, stop)
+    except TimeoutError:
+        pass
+    return stop
+
+
+async def _follow(feed: Feed, chat_id: str, stop: Stop) -> Stop:
+    """Read until the turn ends, or until the reader has to join anew."""
+    async with feed.open(chat_id, stop.cursor) as events:
+        async for event in events:
+            if event.kind == "resync":
+                break
+            stop = replace(_note(stop, event), cursor=event.cursor or stop.cursor)
+            if not stop.is_ending:
+                break
+    return stop
+
+
+def _note(stop: Stop, event: FeedEvent) -> Stop:
+    data: dict[str, Any] = event.data if event.kind in ("snapshot", "message", "status", "end") else {}
+    match event.kind:
+        case "message" if data["message"]["role"] == "assistant":
+            return replace(stop, result=replace(stop.result, message_id=data["message"]["id"]))
+        case "status" if data.get("ended") is not None:
+            return _finish(stop, data)
+        case "snapshot" if data["turn"] != stop.result.turn:
+            return _finish(stop, data)
+        case "end" if data["reason"] == "deleted":
+            raise NotFound("There is no such chat.")
+        case "end" if data["reason"] == "shutdown":
+            return replace(stop, is_ending=False)
+        case _:
+            return stop
+
+
+def _finish(stop: Stop, data: dict[str, Any]) -> Stop:
+    result = replace(stop.result, status=data["status"], turn=data["turn"])
+    return replace(stop, result=result, is_ending=False)

@@ -1,0 +1,215 @@
+"""One script, twice: with `indelible.open`, and with `indelible.Client` on a real server. Both give the same.
+
+The script knows a `User` and nothing else. What it saw is compared with what is expected, and not only one run with the
+other, so that both cannot be wrong in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+
+import pytest
+from tests.server.serving import QUICK, run_server
+from tests.worker.workshop import tell
+
+import indelible
+from indelible.app.user import User
+from indelible.content import ToolCall
+from indelible.server.app import Server
+from indelible.settings import load_settings
+from indelible.testing import ScriptedModel, parts
+from indelible.testing.model import Script
+
+Open = Callable[..., AbstractAsyncContextManager[User]]
+
+
+def say(text: str) -> Script:
+    usage = indelible.Usage(input_tokens=3, output_tokens=5)
+    return [parts.text_delta("1", text), parts.finish(usage=usage)]
+
+
+def hang(text: str) -> Script:
+    return [parts.text_delta("1", text), parts.hang()]
+
+
+@indelible.tool
+async def weather(city: str) -> str:
+    """The weather in a city."""
+    return f"rain in {city}"
+
+
+async def ask(question: str) -> str:
+    raise NotImplementedError
+
+
+@asynccontextmanager
+async def open_in_process(database: str, model: ScriptedModel) -> AsyncIterator[User]:
+    settings = load_settings(**QUICK)
+    async with indelible.open(database, model=model, tools=[weather], client_tools=[ask], settings=settings) as app:
+        yield app
+
+
+@asynccontextmanager
+async def open_over_http(database: str, model: ScriptedModel) -> AsyncIterator[User]:
+    settings = load_settings(**QUICK, model="scripted", database=database, port=0)
+    server = Server(settings, models={"scripted": model}, tools=[weather], client_tools=[ask])
+    async with run_server(server) as (url, _), indelible.Client(url) as client:
+        yield client
+
+
+@pytest.fixture(params=[open_in_process, open_over_http], ids=["in process", "over HTTP"])
+def open_user(request: pytest.FixtureRequest) -> Open:
+    opened: Open = request.param
+    return opened
+
+
+async def test_create_stream_and_read(open_user: Open, database: str) -> None:
+    call: Script = [parts.tool_call("c1", "weather", '{"city": "Oslo"}'), parts.finish("tool_calls")]
+    async with open_user(database, ScriptedModel([call, say("Yes.")])) as user:
+        chat = await user.create_chat(title="Rain", system="Be brief.")
+        shown = ""
+        async with chat.stream("Is it raining in Oslo?") as reply:
+            async for part in reply:
+                shown += part.text
+
+        assert (shown, reply.text, reply.outcome) == ("Yes.", "Yes.", "complete")
+        assert [message.role for message in reply.messages] == ["assistant", "tool", "assistant"]
+        assert reply.message is not None
+        assert reply.usage == indelible.Usage(input_tokens=3, output_tokens=5)
+        messages = await chat.messages()
+        assert tell(messages) == [
+            ("user", "Is it raining in Oslo?"), ("assistant", ""), ("tool", "rain in Oslo"), ("assistant", "Yes.")
+        ]  # fmt: skip
+        last = messages[-1]
+        assert (last.id, last.text, last.usage) == (reply.message.id, "Yes.", reply.usage)
+        assert (last.parent_id, last.siblings) == (messages[-2].id, [last.id])
+        assert messages[0].created_at <= last.created_at
+        details = await chat.details()
+        assert (details.status, details.title, details.messages) == ("idle", "Rain", messages)
+        assert [message.id for message in await chat.messages(limit=2)] == [messages[2].id, messages[3].id]
+        assert (await chat.attempts())[0].outcome == "complete"
+
+
+async def test_stop_retry_edit_regenerate_and_branches(open_user: Open, database: str) -> None:
+    script = [hang("Well"), say(" then"), say("again"), say("other")]
+    async with open_user(database, ScriptedModel(script)) as user:
+        chat = await user.create_chat()
+        async with chat.stream("Talk") as reply:
+            stops = [await chat.interrupt() async for _ in reply]
+        assert reply.message is not None
+        assert (reply.outcome, reply.text) == ("interrupted", "Well")
+        expected = indelible.InterruptResult(stopped=True, message_id=reply.message.id, status="idle", turn=None)
+        assert stops == [expected]
+        assert not (await chat.interrupt()).stopped
+        assert (await chat.continue_()).text == " then"
+
+        question, partial, *_ = await chat.messages()
+        assert (partial.partial, partial.reason) == (True, "interrupted")
+        assert (await chat.regenerate(partial.id)).text == "again"
+        assert (await chat.edit(question.id, "Speak")).text == "other"
+        edited = await chat.messages()
+        assert tell(edited) == [("user", "Speak"), ("assistant", "other")]
+        assert edited[0].siblings == [question.id, edited[0].id]
+        await chat.switch_branch(partial.id)
+        assert (await chat.messages())[0].id == question.id
+
+
+async def test_the_queue(open_user: Open, database: str) -> None:
+    async with open_user(database, ScriptedModel([hang("One"), say("c"), say("b")])) as user:
+        chat = await user.create_chat()
+        running = chat.send("a")
+        async for _ in running:
+            break
+        await running.aclose()
+        for text in ("b", "c", "never"):
+            assert (await chat.post(text)).queued is not None
+        first, second, third = await chat.queue()
+        await chat.delete_queued(third.id)
+        await chat.edit_queued(first.id, "B")
+        await chat.reorder_queue([second.id, first.id])
+        assert [row.id for row in await chat.queue()] == [second.id, first.id]
+        with pytest.raises(indelible.Refused):
+            await chat.reorder_queue([second.id])
+        await chat.promote_queued(first.id)
+        await chat.promote_queued(second.id)
+        await running.wait()
+        assert running.outcome == "interrupted"
+        async with aclosing(chat.events()) as events:
+            async for event in events:
+                if event.kind in ("snapshot", "status") and event.data["status"] == "idle":
+                    break
+        users = [text for role, text in tell(await chat.messages()) if role == "user"]
+        assert sorted(users[1:]) == ["B", "c"]
+
+
+async def test_client_tools(open_user: Open, database: str) -> None:
+    call: Script = [parts.tool_call("c1", "ask", '{"question": "Sure?"}'), parts.finish("tool_calls")]
+    async with open_user(database, ScriptedModel([call, say("Done")])) as user:
+        chat = await user.create_chat()
+        reply = chat.send("Delete it")
+        calls = [part async for part in reply if isinstance(part, ToolCall)]
+        assert (reply.outcome, [call.name for call in calls]) == ("requires_action", ["ask"])
+        results = [indelible.ToolResult(call_id=call.id, name=call.name, output="yes") for call in calls]
+        assert (await chat.submit_tool_results(results)).text == "Done"
+
+
+async def test_update_archive_fork_and_delete(open_user: Open, database: str) -> None:
+    async with open_user(database, ScriptedModel([say("One")])) as user:
+        chat = await user.create_chat()
+        await chat.send("1")
+        await chat.update(title="First", labels=["x"], pinned=True, parameters={"temperature": 0})
+        (summary,) = await user.chats(search="first")
+        assert (summary.title, summary.labels, summary.pinned) == ("First", ["x"], True)
+        copy = await chat.fork((await chat.messages())[-1].id)
+        assert tell(await copy.messages()) == [("user", "1"), ("assistant", "One")]
+        await chat.archive()
+        assert [found.id for found in await user.chats()] == [copy.id]
+        assert [found.id for found in await user.chats(archived=True)] == [chat.id]
+        with pytest.raises(indelible.NotAllowed):
+            await chat.send("2")
+        await chat.archive(archived=False)
+        await chat.update(title=None)
+        assert (await chat.details()).title is None
+        await chat.delete()
+        with pytest.raises(indelible.NotFound):
+            await user.chat(chat.id)
+        with pytest.raises(indelible.NotFound):
+            await chat.messages()
+
+
+async def test_a_reply_is_read_on_from_its_cursor(open_user: Open, database: str) -> None:
+    async with open_user(database, ScriptedModel([hang("One, ")])) as user:
+        chat = await user.create_chat()
+        async with chat.stream("Count") as reply:
+            async for _ in reply:
+                break
+        seen = reply.text
+        await chat.interrupt()
+        kinds = []
+        async with aclosing(chat.events(after=reply.cursor)) as events:
+            async for event in events:
+                kinds.append(event.kind)
+                seen += "".join(part.text for part in event.parts)
+                if event.kind == "status" and event.data["status"] == "idle":
+                    break
+        assert seen == "One, "
+        assert "snapshot" not in kinds
+        async with chat.stream("x", if_busy="steer") as other:
+            await chat.delete()
+            await other.wait()
+        assert other.outcome == "deleted"
+
+
+async def test_what_is_refused_is_the_same_error(open_user: Open, database: str) -> None:
+    async with open_user(database, ScriptedModel([])) as user:
+        chat = await user.create_chat()
+        with pytest.raises(indelible.NotAllowed):
+            await chat.retry()
+        with pytest.raises(indelible.Invalid):
+            await chat.send("  ")
+        with pytest.raises(indelible.NotFound):
+            await chat.edit("message_none", "x")
+        with pytest.raises(indelible.NotFound):
+            await user.chat("chat_none")
+        assert await chat.messages() == []

@@ -1,0 +1,57 @@
+"""The remote client itself: where it finds its server, who it is there, and what it raises."""
+
+from __future__ import annotations
+
+import pytest
+from tests.server.conftest import Serve
+from tests.server.serving import say
+
+import indelible
+from indelible.testing import ScriptedModel
+
+
+async def test_the_address_and_the_token_come_from_the_environment(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = await serve(ScriptedModel([say("Hi")]), token="secret", client_token="secret")  # noqa: S106
+    monkeypatch.setenv("INDELIBLE_URL", f"{here.url}/")
+    monkeypatch.setenv("INDELIBLE_TOKEN", "secret")
+
+    async with indelible.Client() as client:
+        reply = await (await client.create_chat()).send("Hello")
+
+    assert (reply.text, client.url) == ("Hi", here.url)
+
+
+async def test_an_argument_wins_over_the_environment(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = await serve(worker=False, token="secret", client_token="secret")  # noqa: S106
+    monkeypatch.setenv("INDELIBLE_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("INDELIBLE_TOKEN", "another")
+
+    async with indelible.Client(here.url, token="secret") as client:  # noqa: S106
+        assert await client.chats() == []
+    async with indelible.Client(here.url) as stranger:
+        with pytest.raises(indelible.Refused, match="token"):
+            await stranger.chats()
+
+
+@pytest.mark.parametrize("url", [None, "", "127.0.0.1:8000"])
+def test_a_client_without_a_usable_address_is_refused_at_once(url: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("INDELIBLE_URL", raising=False)
+    with pytest.raises(indelible.Invalid, match="URL"):
+        indelible.Client(url)
+
+
+async def test_a_server_that_cannot_be_reached_is_no_refusal() -> None:
+    async with indelible.Client("http://127.0.0.1:1", retry_for_s=0) as client:
+        with pytest.raises(indelible.ServerFailed, match="cannot be reached"):
+            await client.create_chat()
+
+
+async def test_the_models_that_may_be_asked_for_are_listed(serve: Serve) -> None:
+    here = await serve(worker=False)
+    async with indelible.Client(here.url) as client:
+        assert [(model.id, model.default) for model in await client.list_models()] == [
+            ("scripted", True),
+            ("demo", False),
+        ]

@@ -1,0 +1,99 @@
+"""The examples of the docs run as they stand: Python in process and over HTTP, and curl's requests on a real server."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import shlex
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from tests.server.serving import run_server
+
+import indelible
+from indelible.server.app import Server
+from indelible.settings import load_settings
+
+DOCS = Path(__file__).parent.parent / "docs"
+SHOWN_URL = "http://127.0.0.1:8000"
+
+
+def list_blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+async def run_blocks(blocks: list[str], names: dict[str, Any]) -> None:
+    """Run each block as if it were typed where `await` is allowed, one after the other."""
+    assert blocks
+    for block in blocks:
+        code = compile(block, "example", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        running = eval(code, names)  # noqa: S307  (our own pages)
+        if inspect.iscoroutine(running):
+            await running
+
+
+async def test_the_library_page_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with indelible.open("other.db", model="demo") as app:
+        first, *rest = list_blocks("library.md", "python")
+        await run_blocks([first], {})
+        await run_blocks(rest, {"indelible": indelible, "chat": await app.create_chat()})
+    assert "complete" in capsys.readouterr().out
+
+
+@pytest.fixture
+async def demo_url(tmp_path: Path) -> AsyncIterator[str]:
+    """A server that answers with the demo model, where the pages say 127.0.0.1:8000."""
+    settings = load_settings(model="demo", database=str(tmp_path / "chats.db"), port=0)
+    async with run_server(Server(settings)) as (url, _):
+        yield url
+
+
+async def test_the_remote_page_runs(demo_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = [block.replace(SHOWN_URL, demo_url) for block in list_blocks("remote.md", "python")]
+    await run_blocks(blocks, {})
+    assert "complete" in capsys.readouterr().out
+
+
+async def test_every_curl_of_the_http_page_is_answered(demo_url: str) -> None:
+    (block,) = [block for block in list_blocks("http.md", "sh") if "curl" in block]
+    chat_id = ""
+    async with aiohttp.ClientSession() as session:
+        for line in block.splitlines():
+            command, *arguments = shlex.split(line.replace(SHOWN_URL, demo_url).replace("$CHAT", chat_id))
+            assert command == "curl"
+            request = read_curl(arguments)
+            async with session.request(**request) as response:
+                assert response.status < 300, (line, await response.text())
+                if response.content_type == "text/event-stream":
+                    assert (await response.content.readline()).startswith(b"id: ")
+                else:
+                    answer = await response.json()
+                    chat_id = chat_id or answer["id"]
+
+
+def read_curl(arguments: list[str]) -> dict[str, Any]:
+    """What curl would send. Fails with an option that is not known here."""
+    request: dict[str, Any] = {"method": "GET", "headers": {}}
+    given = iter(arguments)
+    for argument in given:
+        match argument:
+            case "-X":
+                request["method"] = next(given)
+            case "-H":
+                name, _, value = next(given).partition(": ")
+                request["headers"][name] = value
+            case "-d":
+                request["data"] = next(given).encode()
+            case "-N":
+                pass
+            case _:
+                assert argument.startswith("http"), argument
+                request["url"] = argument
+    return request
