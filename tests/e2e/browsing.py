@@ -1,7 +1,7 @@
-"""A real browser (Debian's chromium) on the page, that objects to every error on its console.
+"""A real browser (Debian's chromium) on the page. Any error or warning on its console fails the test.
 
-A browser that is not there fails the test. `tolerates` is for tests that take the server away: then requests fail, and
-the browser says so.
+A missing browser fails the test, too. `tolerates` is for tests that stop the server: requests then fail, and the
+browser logs it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ PATIENCE_MS = 100_000
 
 
 class Window:
-    """The page in one window. Its parts by what a user would call them."""
+    """The page in one window, with locators for its parts."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
         self.complaints: list[str] = []
-        self.words = page.get_by_label("Message", exact=True)
+        self.composer = page.get_by_label("Message", exact=True)
         self.items = page.locator("#messages > li")
         self.live = page.locator("#messages > li.live")
         self.status = page.get_by_role("status")
@@ -49,12 +49,12 @@ class Window:
     def button(self, name: str) -> Locator:
         return self.page.get_by_role("button", name=name, exact=True)
 
-    async def say(self, text: str) -> None:
-        await self.words.fill(text)
-        await self.words.press("Enter")
+    async def send(self, text: str) -> None:
+        await self.composer.fill(text)
+        await self.composer.press("Enter")
 
     async def read_items(self) -> list[tuple[str, str]]:
-        """Everything in the conversation: whose it is, and its text."""
+        """Every item of the conversation: its role and its text."""
         found = []
         for item in await self.items.all():
             kind = str(await item.get_attribute("class")).split()[0]
@@ -69,7 +69,7 @@ class Window:
 @asynccontextmanager
 async def start_browser() -> AsyncIterator[Browser]:
     path = shutil.which("chromium")
-    assert path, "there is no chromium: install it, as .ci/run does"
+    assert path, "chromium is missing: install it, as .ci/run does"
     expect.set_options(timeout=PATIENCE_MS)
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=path, args=FLAGS)
@@ -83,7 +83,7 @@ async def start_browser() -> AsyncIterator[Browser]:
 async def browse(
     browser: Browser, url: str, *, size: tuple[int, int] = WIDE, tolerates: tuple[str, ...] = ()
 ) -> AsyncIterator[Window]:
-    """A window of a user who has never been here."""
+    """A window of a new user: an empty browser context."""
     context = await browser.new_context(viewport={"width": size[0], "height": size[1]})
     try:
         page = await context.new_page()
@@ -93,4 +93,4 @@ async def browse(
         yield window
     finally:
         await context.close()
-    assert [said for said in window.complaints if not any(known in said for known in tolerates)] == []
+    assert [text for text in window.complaints if not any(known in text for known in tolerates)] == []

@@ -31,21 +31,21 @@ MARKUP = "<img src=x onerror=\"window.broken='in'\"><script>window.broken = 'in'
 
 
 class Pen:
-    """A model that writes when it is told to."""
+    """A model that streams the chunks that the test gives it."""
 
     def __init__(self) -> None:
-        self._words: asyncio.Queue[str | None] = asyncio.Queue()
+        self._chunks: asyncio.Queue[str | None] = asyncio.Queue()
 
-    def write(self, *words: str) -> None:
-        for word in words:
-            self._words.put_nowait(word)
+    def write(self, *chunks: str) -> None:
+        for chunk in chunks:
+            self._chunks.put_nowait(chunk)
 
     def finish(self) -> None:
-        self._words.put_nowait(None)
+        self._chunks.put_nowait(None)
 
     async def stream(self, _call: Any) -> AsyncIterator[Part]:
-        while (word := await self._words.get()) is not None:
-            yield parts.text_delta("1", word)
+        while (chunk := await self._chunks.get()) is not None:
+            yield parts.text_delta("1", chunk)
         yield parts.finish()
 
 
@@ -59,12 +59,12 @@ async def test_s6_a_reply_appears_as_it_is_written_and_a_stop_keeps_it_on_the_pa
 ) -> None:
     pen = Pen()
     async with serve_here(database, ScriptedModel([pen.stream])) as here, browse(browser, here.url) as window:
-        await window.say("Tell me of the rain.")
+        await window.send("Tell me of the rain.")
         pen.write("It rains ")
         await expect(window.live).to_have_text("It rains ")
         pen.write("in Bergen.")
         await expect(window.live).to_have_text("It rains in Bergen.")
-        await expect(window.status).to_have_text("answering")
+        await expect(window.status).to_have_text("Replying…")
 
         await window.button("Stop").click()
 
@@ -76,10 +76,10 @@ async def test_s6_a_reply_appears_as_it_is_written_and_a_stop_keeps_it_on_the_pa
         assert shown == await read_stored(here, window)
 
 
-async def test_after_a_refresh_a_reply_goes_on_and_ends_as_it_is_stored(browser: Browser, database: str) -> None:
+async def test_after_a_refresh_a_reply_continues_and_ends_as_stored(browser: Browser, database: str) -> None:
     pen = Pen()
     async with serve_here(database, ScriptedModel([pen.stream])) as here, browse(browser, here.url) as window:
-        await window.say("Tell me of the rain.")
+        await window.send("Tell me of the rain.")
         pen.write("It ", "rains ")
         await expect(window.live).to_have_text("It rains ")
 
@@ -95,16 +95,16 @@ async def test_after_a_refresh_a_reply_goes_on_and_ends_as_it_is_stored(browser:
         await expect(window.chats).to_have_count(1)
 
 
-async def test_a_server_that_is_killed_and_started_again_is_found_by_the_page_and_the_text_is_there_once(
+async def test_the_page_reconnects_to_a_killed_and_restarted_server_and_shows_the_text_once(
     browser: Browser, database: str, tmp_path: Path
 ) -> None:
     async with open_hosts(database, tmp_path) as hosts:
         server = await hosts.start(port=choose_port())
         async with browse(browser, server.url, tolerates=("net::ERR_",)) as window:
-            await window.say(ask_to_count(60, pace_ms=5))
+            await window.send(ask_to_count(60, pace_ms=5))
             await expect(window.live).to_contain_text("3 ")
             await server.kill()
-            await expect(window.status).to_have_text("reconnecting…")
+            await expect(window.status).to_have_text("Reconnecting…")
 
             await hosts.start(port=server.port)
             hosts.hurry()
@@ -128,7 +128,7 @@ async def test_markup_from_anywhere_is_shown_as_text_and_nothing_of_it_runs(brow
         parts.finish("tool_calls"),
     ]
     async with serve_here(database, ScriptedModel([call, say(MARKUP)])) as here, browse(browser, here.url) as window:
-        await window.say(MARKUP)
+        await window.send(MARKUP)
         await expect(window.items).to_have_count(4)
         await here.client.update_chat(window.chat_id, title=MARKUP)
         await expect(window.page.locator("#title")).to_have_text(MARKUP)
@@ -140,7 +140,7 @@ async def test_markup_from_anywhere_is_shown_as_text_and_nothing_of_it_runs(brow
         assert await window.page.evaluate("window.broken") is None
 
 
-async def test_the_policy_of_the_page_forbids_what_is_not_its_own(browser: Browser, database: str) -> None:
+async def test_the_content_security_policy_blocks_foreign_scripts_and_requests(browser: Browser, database: str) -> None:
     inline = "document.head.append(Object.assign(document.createElement('script'), {textContent: 'window.broken = 1'}))"
     async with (
         serve_here(database, worker=False) as here,
@@ -155,13 +155,13 @@ async def test_the_policy_of_the_page_forbids_what_is_not_its_own(browser: Brows
 async def test_everything_can_be_done_with_the_keyboard(browser: Browser, database: str) -> None:
     model = ScriptedModel([say_half("One"), say("Two")])
     async with serve_here(database, model) as here, browse(browser, here.url) as window:
-        await expect(window.words).to_be_focused()
+        await expect(window.composer).to_be_focused()
         await window.page.keyboard.type("First line")
         await window.page.keyboard.press("Shift+Enter")
         await window.page.keyboard.type("second line")
         await window.page.keyboard.press("Enter")
         await expect(window.live).to_have_text("One")
-        await expect(window.words).to_have_value("")
+        await expect(window.composer).to_have_value("")
         await window.page.keyboard.press("Escape")
         await expect(window.items).to_have_count(3)
         await window.page.keyboard.type("Again")
@@ -170,10 +170,12 @@ async def test_everything_can_be_done_with_the_keyboard(browser: Browser, databa
         assert (await window.read_items())[0] == ("user", "First line\nsecond line")
 
 
-async def test_on_a_narrow_screen_nothing_sticks_out_and_the_list_is_near(browser: Browser, database: str) -> None:
+async def test_on_a_narrow_screen_nothing_overflows_and_the_list_is_one_tap_away(
+    browser: Browser, database: str
+) -> None:
     wide = say("An-unbroken-word-" * 20)
     async with serve_here(database, ScriptedModel([wide])) as here, browse(browser, here.url, size=NARROW) as window:
-        await window.say("x" * 300)
+        await window.send("x" * 300)
         await expect(window.items).to_have_count(2)
         assert await window.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         await expect(window.chats).to_be_hidden()
@@ -185,25 +187,25 @@ async def test_on_a_narrow_screen_nothing_sticks_out_and_the_list_is_near(browse
         await window.button("New chat").click()
         await expect(window.chats).to_be_hidden()
         await expect(window.items).to_have_count(0)
-        await expect(window.words).to_be_in_viewport()
+        await expect(window.composer).to_be_in_viewport()
 
 
-async def test_what_is_sent_during_a_reply_waits_and_can_be_taken_back(browser: Browser, database: str) -> None:
+async def test_a_message_sent_during_a_reply_is_queued_and_can_be_removed(browser: Browser, database: str) -> None:
     pen = Pen()
     async with (
         serve_here(database, ScriptedModel([pen.stream, say("Two!")])) as here,
         browse(browser, here.url) as window,
     ):
-        await window.say("One")
+        await window.send("One")
         pen.write("One!")
         await expect(window.live).to_have_text("One!")
-        await window.say("Two")
-        await window.say("Three")
-        await expect(window.queue).to_have_count(2)
+        await window.send("Two")
+        await window.send("Three")
+        await expect(window.queue.locator("span")).to_have_text(["Queued · 1 of 2: Two", "Queued · 2 of 2: Three"])
         drawn = [await window.queue.last.element_handle(), await window.live.locator(".text").element_handle()]
         pen.write(" And one!")
         await expect(window.live).to_have_text("One! And one!")
-        assert [await thing.evaluate("node => node.isConnected") for thing in drawn] == [True, True], "drawn anew"
+        assert [await thing.evaluate("node => node.isConnected") for thing in drawn] == [True, True], "redrawn"
         await window.queue.last.get_by_role("button").click()
         await expect(window.queue).to_have_count(1)
         pen.finish()
@@ -213,39 +215,39 @@ async def test_what_is_sent_during_a_reply_waits_and_can_be_taken_back(browser: 
         assert [text for _, text in await window.read_items()] == ["One", "One! And one!", "Two", "Two!"]
 
 
-async def test_a_reply_that_failed_says_why_and_can_be_tried_again(browser: Browser, database: str) -> None:
+async def test_a_failed_reply_shows_why_and_can_be_retried(browser: Browser, database: str) -> None:
     broken: list[Step] = [RuntimeError("The model fell over.")]
     async with (
         serve_here(database, ScriptedModel([broken, say("Well again.")])) as here,
         browse(browser, here.url) as window,
     ):
-        await window.say("Hello?")
+        await window.send("Hello?")
         await expect(window.problem).to_contain_text("failed in an unexpected way")
-        await expect(window.status).to_have_text("failed")
-        await window.button("Try again").click()
+        await expect(window.status).to_have_text("Error")
+        await window.button("Retry").click()
         await expect(window.items.last).to_have_text("Well again.")
         await expect(window.problem).to_be_hidden()
 
 
-async def test_a_message_whose_answer_is_lost_is_sent_once(browser: Browser, database: str) -> None:
+async def test_a_message_whose_response_is_lost_is_stored_once(browser: Browser, database: str) -> None:
     async with (
         serve_here(database, worker=False) as here,
         Forwarder([here.url]).listening() as network,
         browse(browser, network.url, tolerates=("net::ERR_",)) as window,
     ):
         network.lose_answers(1)
-        await window.say("Once")
+        await window.send("Once")
         await expect(window.items).to_have_count(1)
         assert len((await here.client.list_chats())["items"]) == 1
 
 
-async def test_a_chat_that_is_not_there_is_told_and_not_asked_for_for_ever(browser: Browser, database: str) -> None:
+async def test_a_missing_chat_is_reported_and_not_requested_forever(browser: Browser, database: str) -> None:
     async with (
         serve_here(database, worker=False) as here,
         browse(browser, f"{here.url}/#chat_of_nobody", tolerates=("404",)) as window,
     ):
-        await expect(window.problem).to_have_text("There is no such chat.")
+        await expect(window.problem).to_have_text("Chat not found. It may have been deleted.")
         await window.button("New chat").click()
         await expect(window.problem).to_be_hidden()
-        await window.say("Hello")
+        await window.send("Hello")
         await expect(window.items).to_have_count(1)

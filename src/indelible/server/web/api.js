@@ -1,28 +1,28 @@
-// Speaking to the server: one function per route that the page needs.
+// The server's HTTP API: one function per route that the page uses.
 
 const PREFIX = "/api/v1";
 
 export class Problem extends Error {
   constructor(status, problem) {
-    super(problem?.detail ?? `The server answered ${status}.`);
+    super(problem?.detail ?? `The server responded with status ${status}.`);
     this.status = status;
     this.kind = problem?.kind;
   }
 }
 
-async function ask(method, path, body, headers = {}) {
+async function request(method, path, body, headers = {}) {
   const given = body === undefined ? {} : { body: JSON.stringify(body), headers: { "Content-Type": "application/json", ...headers } };
   const response = await fetch(PREFIX + path, { method, ...given });
   if (!response.ok) throw new Problem(response.status, await response.json().catch(() => null));
   return response.status === 204 ? null : response.json();
 }
 
-// A send that got no answer may have arrived: it is repeated under the same key, and so sent once.
-async function askOnce(path, body) {
+// A message without a response may have arrived. It is sent again under the same idempotency key, so it is stored once.
+async function requestOnce(path, body) {
   const headers = { "Idempotency-Key": crypto.randomUUID() };
   for (let tries = 0; ; tries += 1) {
     try {
-      return await ask("POST", path, body, headers);
+      return await request("POST", path, body, headers);
     } catch (error) {
       const lost = error instanceof TypeError || error.status === 503;
       if (!lost || tries === 5) throw error;
@@ -31,13 +31,13 @@ async function askOnce(path, body) {
   }
 }
 
-export const listChats = () => ask("GET", "/chats?limit=100");
-export const createChat = (message) => askOnce("/chats", { message });
-export const sendMessage = (id, text) => askOnce(`/chats/${id}/messages`, { text });
-export const interrupt = (id, turn) => ask("POST", `/chats/${id}/interrupt`, { turn });
-export const retry = (id) => ask("POST", `/chats/${id}/retry`, {});
-export const goOn = (id) => ask("POST", `/chats/${id}/continue`, {});
-export const deleteQueued = (id, queuedId) => ask("DELETE", `/chats/${id}/queue/${queuedId}`);
-export const readChat = (id) => ask("GET", `/chats/${id}`);
+export const listChats = () => request("GET", "/chats?limit=100");
+export const createChat = (message) => requestOnce("/chats", { message });
+export const sendMessage = (id, text) => requestOnce(`/chats/${id}/messages`, { text });
+export const interrupt = (id, turn) => request("POST", `/chats/${id}/interrupt`, { turn });
+export const retry = (id) => request("POST", `/chats/${id}/retry`, {});
+export const continueReply = (id) => request("POST", `/chats/${id}/continue`, {});
+export const deleteQueued = (id, queuedId) => request("DELETE", `/chats/${id}/queue/${queuedId}`);
+export const readChat = (id) => request("GET", `/chats/${id}`);
 export const openFeed = (id, cursor) =>
   new EventSource(`${PREFIX}/chats/${id}/events${cursor ? `?after=${encodeURIComponent(cursor)}` : ""}`);

@@ -1,8 +1,8 @@
-// One chat as the page knows it: what the feed has told, folded into messages and a running reply.
+// The state of one chat on the page: the events of the feed, assembled into messages and a running reply.
 //
-// `apply` takes one event of the feed. A running reply is a list of blocks that parts are folded into, as the server does
-// it; when the message that ends the attempt comes, it takes their place. `items` is what there is to draw: a reply that
-// was cut and goes on, after a crash or a restart, is one item and reads as one text.
+// `apply` handles one event of the feed. A running reply is a list of blocks; parts are assembled into them by the same
+// rules as on the server. The message that ends the attempt replaces them. `items` is what the page draws: an interrupted
+// reply that was resumed, after a crash or a restart, is one item and reads as one text.
 
 export class Chat {
   constructor(id) {
@@ -41,7 +41,7 @@ export class Chat {
   }
 }
 
-// The running reply goes on with one that was cut, unless it was the user who cut it.
+// The running reply continues an interrupted one, unless the user stopped that one.
 function addLive(items, { attempt, blocks }) {
   const last = items.at(-1);
   if (last?.role === "assistant" && last.cut && last.reason !== "interrupted") {
@@ -68,16 +68,16 @@ const HANDLERS = {
     if (!chat.messages.some(({ id }) => id === message.id)) chat.messages.push(message);
   },
   head(chat) {
-    chat.needsReload = true; // another branch: its messages have to be fetched
+    chat.needsReload = true; // another branch: fetch its messages
   },
   attempt(chat, { attempt }) {
     chat.retry = null;
     chat.live = { attempt, blocks: [] };
-    if (chat.status === "pending") chat.status = "running"; // a worker has it now; no event says so
+    if (chat.status === "pending") chat.status = "running"; // a worker claimed the chat; no event reports this
   },
   part(chat, { attempt, parts }) {
     if (chat.live?.attempt !== attempt) chat.live = { attempt, blocks: [] };
-    for (const part of parts) foldPart(chat.live.blocks, part);
+    for (const part of parts) applyPart(chat.live.blocks, part);
   },
   reset(chat, { attempt }) {
     if (chat.live?.attempt === attempt) chat.live = null;
@@ -108,7 +108,7 @@ const HANDLERS = {
 function find(blocks, type, id) {
   const known = blocks.find((block) => block.type === type && block.partId === id && !block.closed);
   if (known) return known;
-  // The blocks of a snapshot do not say whose parts they were made of: the last one may be going on.
+  // The blocks of a snapshot carry no part ids: the last one may still be growing.
   const last = blocks.findLast((block) => block.type === type);
   if (!last || last.partId !== undefined) return undefined;
   last.partId = id;
@@ -128,7 +128,7 @@ function findCall(blocks, id, name) {
   );
 }
 
-const FOLDS = {
+const PART_HANDLERS = {
   text_start: (blocks, { id }) => open(blocks, "text", id),
   text_delta(blocks, { id, delta }) {
     (find(blocks, "text", id) ?? open(blocks, "text", id)).text += delta;
@@ -163,6 +163,6 @@ const FOLDS = {
   file: (blocks, part) => blocks.push(part),
 };
 
-export function foldPart(blocks, part) {
-  FOLDS[part.type]?.(blocks, part);
+export function applyPart(blocks, part) {
+  PART_HANDLERS[part.type]?.(blocks, part);
 }

@@ -1,8 +1,8 @@
-// The plain page: a list of chats, one conversation, a place to write.
+// The page: a list of chats, one conversation, and a composer.
 //
-// What is on the page is what the feed told (chat.js), drawn once per frame at most. The address holds the chat, so
-// a reload goes on where it was; a running reply comes back with the snapshot. A connection that is lost is opened again
-// at the last cursor, for as long as it takes. Text is put in as text, never as HTML.
+// The page draws the state that the feed delivers (chat.js), at most once per frame. The URL names the chat, so a reload
+// returns to it, and the snapshot restores a running reply. A lost connection is reopened at the last cursor, without a
+// limit on attempts. Text is inserted as text, never as HTML.
 
 import * as api from "./api.js";
 import { Chat } from "./chat.js";
@@ -11,15 +11,16 @@ const KINDS = [
   "snapshot", "message", "head", "attempt", "part", "reset", "status", "queue", "retry", "error", "chat", "resync", "end",
 ];
 const STATUS = {
-  waiting: "", pending: "waiting for a worker", running: "answering", interrupting: "stopping",
-  requires_action: "waiting for results", error: "failed",
+  idle: "", pending: "Queued: no worker is running", running: "Replying…", interrupting: "Stopping…",
+  requires_action: "Waiting for tool results", error: "Error",
 };
 const SHORTEST_WAIT_MS = 200;
 const LONGEST_WAIT_MS = 5000;
+const TITLE_CHARS = 60;
 
 const $ = (id) => document.getElementById(id);
 let chat = null;
-let place = { id: null }; // where the user is: a chat, or one that is still to be made
+let place = { id: null }; // what the user is looking at: a chat, or one that does not exist yet
 let feed = null;
 let cursor = null;
 let waitMs = SHORTEST_WAIT_MS;
@@ -33,7 +34,7 @@ let frame = null;
 // --- reading ---
 
 function open(id) {
-  hangUp();
+  closeFeed();
   drawn.clear();
   $("messages").replaceChildren();
   chat = id ? new Chat(id) : null;
@@ -42,39 +43,39 @@ function open(id) {
   problem = null;
   isConnected = true;
   document.body.classList.remove("chats-shown");
-  if (id) listen(id);
+  if (id) openFeed(id);
   draw();
   refreshList();
 }
 
-function hangUp() {
+function closeFeed() {
   clearTimeout(reopening);
   feed?.close();
   feed = null;
 }
 
-function listen(id) {
+function openFeed(id) {
   const own = (feed = api.openFeed(id, cursor));
   for (const kind of KINDS) {
     own.addEventListener(kind, (event) => {
-      // A lost connection is an event named error too, but it brings no data.
+      // A lost connection is also an event named error, but without data.
       if (event.data === undefined || feed !== own) return;
       cursor = event.lastEventId || cursor;
-      take(kind, JSON.parse(event.data));
+      handle(kind, JSON.parse(event.data));
     });
   }
   own.onopen = () => noteConnection(true);
-  own.onerror = (event) => { if (event.data === undefined && feed === own) listenAgain(id); };
+  own.onerror = (event) => { if (event.data === undefined && feed === own) reopenFeed(id); };
 }
 
-function listenAgain(id) {
-  hangUp();
+function reopenFeed(id) {
+  closeFeed();
   noteConnection(false);
   reopening = setTimeout(async () => {
     const gone = await api.readChat(id).then(() => null, (error) => (error.status === 404 ? error : null));
     if (chat?.id !== id || feed) return;
-    if (gone) showProblem(gone);
-    else listen(id);
+    if (gone) showProblem(new Error("Chat not found. It may have been deleted."));
+    else openFeed(id);
   }, waitMs);
   waitMs = Math.min(2 * waitMs, LONGEST_WAIT_MS);
 }
@@ -85,8 +86,8 @@ function noteConnection(is) {
   drawState();
 }
 
-function take(kind, data) {
-  if (kind === "end") return data.reason === "deleted" ? go(null) : listenAgain(chat.id);
+function handle(kind, data) {
+  if (kind === "end") return data.reason === "deleted" ? navigate(null) : reopenFeed(chat.id);
   chat.apply(kind, data);
   if (chat.needsReload) return open(chat.id);
   if (["chat", "status"].includes(kind)) refreshList();
@@ -124,9 +125,9 @@ function describe(block) {
   }
 }
 
-// What is there already stays as it is, so that what somebody has selected, opened or scrolled to does too.
-function drawItem(item, { role, blocks, cut, live }) {
-  item.className = `${role}${cut ? " cut" : ""}${live ? " live" : ""}`;
+// Elements that exist already stay, and so do the user's selection, open details and scroll position.
+function drawItem(item, { role, blocks, cut, reason, live }) {
+  item.className = `${role}${cut ? ` cut ${reason ?? ""}` : ""}${live ? " live" : ""}`;
   const visible = blocks.filter(({ type, text }) => !["text", "reasoning"].includes(type) || text);
   visible.forEach((block, at) => {
     const known = item.children[at];
@@ -144,9 +145,19 @@ function drawItem(item, { role, blocks, cut, live }) {
 }
 
 function grow(place, text) {
-  const said = place.firstChild?.data ?? "";
-  if (said && text.startsWith(said)) place.firstChild.appendData(text.slice(said.length));
+  const shown = place.firstChild?.data ?? "";
+  if (shown && text.startsWith(shown)) place.firstChild.appendData(text.slice(shown.length));
   else place.textContent = text;
+}
+
+function describeRetry({ message, delay_ms, number }) {
+  const reason = (message ?? "").split(". ")[0].replace(/\.$/, "");
+  return `${reason}. Retrying in ${Math.ceil((delay_ms ?? 0) / 1000)} s (attempt ${(number ?? 0) + 1})`;
+}
+
+function quoteFirstMessage({ messages }) {
+  const text = messages.find(({ role }) => role === "user")?.blocks.find(({ type }) => type === "text")?.text;
+  return text && (text.length > TITLE_CHARS ? `${text.slice(0, TITLE_CHARS)}…` : text);
 }
 
 function draw() {
@@ -169,22 +180,22 @@ function draw() {
 }
 
 function drawState() {
-  const said = chat?.messages.findLast(({ role }) => ["assistant", "user"].includes(role));
-  const words = chat?.retry ? `trying again: ${chat.retry.message ?? ""}` : STATUS[chat?.status] ?? "";
+  const last = chat?.messages.findLast(({ role }) => ["assistant", "user"].includes(role));
+  const status = chat?.retry ? describeRetry(chat.retry) : STATUS[chat?.status] ?? "";
   const trouble = problem ?? chat?.error?.message ?? "";
-  $("title").textContent = chat?.title ?? (chat ? "Untitled" : "New chat");
+  $("title").textContent = chat?.title ?? (chat && quoteFirstMessage(chat)) ?? "New chat";
   document.title = chat?.title ? `${chat.title} · Indelible` : "Indelible";
-  $("status").textContent = isConnected ? words : "reconnecting…";
+  $("status").textContent = isConnected ? status : "Reconnecting…";
   $("stop").hidden = !chat?.busy;
   $("stop").disabled = chat?.status === "interrupting";
   $("retry").hidden = chat?.status !== "error";
-  $("go-on").hidden = !(chat?.status === "idle" && said?.role === "assistant" && said.partial);
+  $("continue").hidden = !(chat?.status === "idle" && last?.role === "assistant" && last.partial);
   $("problem").hidden = !trouble;
   $("problem").textContent = trouble;
   drawQueue(chat?.queue ?? []);
 }
 
-// Only when it has changed: a button that is drawn anew under somebody's finger does not notice that it was pressed.
+// Redrawn only on a change: a button that is replaced while it is pressed loses the click.
 function drawQueue(queue) {
   const state = JSON.stringify(queue);
   if ($("queue").dataset.state === state) return;
@@ -192,21 +203,21 @@ function drawQueue(queue) {
   $("queue").replaceChildren(...queue.map(drawQueued));
 }
 
-function drawQueued(queued) {
+function drawQueued(queued, at, queue) {
   const item = element("li");
   const remove = element("button", "", "✕");
   remove.type = "button";
-  remove.ariaLabel = "Take out of the queue";
+  remove.ariaLabel = "Remove from queue";
   remove.onclick = () => attempt(() => api.deleteQueued(chat.id, queued.id));
-  item.append(element("span", "", `Next: ${queued.blocks.map(describe).join(" ")}`), remove);
+  item.append(element("span", "", `Queued · ${at + 1} of ${queue.length}: ${queued.blocks.map(describe).join(" ")}`), remove);
   return item;
 }
 
 async function refreshList() {
   const page = await api.listChats().catch(() => null);
-  if (!page) return; // the old list is better than none
+  if (!page) return; // keep the old list
   $("chat-list").replaceChildren(...page.items.map(({ id, title, status }) => {
-    const link = element("a", ["running", "pending", "interrupting"].includes(status) ? "busy" : "", title ?? "Untitled");
+    const link = element("a", ["running", "pending", "interrupting"].includes(status) ? "busy" : "", title ?? "New chat");
     link.href = `#${id}`;
     if (id === chat?.id) link.ariaCurrent = "page";
     const item = element("li");
@@ -215,13 +226,13 @@ async function refreshList() {
   }));
 }
 
-// --- doing ---
+// --- actions ---
 
-async function attempt(act) {
+async function attempt(action) {
   try {
     problem = null;
     drawState();
-    return await act();
+    return await action();
   } catch (error) {
     showProblem(error);
     return undefined;
@@ -229,28 +240,31 @@ async function attempt(act) {
 }
 
 function showProblem(error) {
-  problem = error.message;
+  // fetch throws a TypeError ("Failed to fetch") if there was no response at all.
+  problem = error instanceof TypeError ? "The server is unreachable. Try again when it is back." : error.message;
   drawState();
 }
 
-// One after the other: what is sent while a new chat is being made belongs to that chat.
+// One at a time: a message sent while a new chat is being created belongs to that chat.
 function send() {
-  const words = $("words").value.trim();
-  const meant = place;
-  if (!words) return;
-  $("words").value = "";
+  const text = $("message").value.trim();
+  const target = place;
+  if (!text) return;
+  $("message").value = "";
   sending = sending.then(async () => {
-    const isNew = !meant.id;
-    const sent = await attempt(() => (isNew ? api.createChat(words) : api.sendMessage(meant.id, words)));
-    if (!sent) $("words").value = [words, $("words").value].filter(Boolean).join("\n"); // what was typed is never lost
-    else if (isNew) {
-      meant.id = sent.id;
-      if (place === meant) go(sent.id);
+    const isNew = !target.id;
+    const sent = await attempt(() => (isNew ? api.createChat(text) : api.sendMessage(target.id, text)));
+    if (!sent) {
+      $("message").value = [text, $("message").value].filter(Boolean).join("\n"); // never lose what was typed
+      showProblem(new Error(`Not sent. ${problem}`));
+    } else if (isNew) {
+      target.id = sent.id;
+      if (place === target) navigate(sent.id);
     }
   });
 }
 
-function go(id) {
+function navigate(id) {
   history.pushState(null, "", id ? `#${id}` : location.pathname);
   open(id);
 }
@@ -264,14 +278,14 @@ function stop() {
 }
 
 $("composer").addEventListener("submit", (event) => { event.preventDefault(); send(); });
-$("words").addEventListener("keydown", (event) => {
+$("message").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); send(); }
 });
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") stop(); });
 $("stop").onclick = stop;
 $("retry").onclick = () => attempt(() => api.retry(chat.id));
-$("go-on").onclick = () => attempt(() => api.goOn(chat.id));
-$("new-chat").onclick = () => { go(null); $("words").focus(); };
+$("continue").onclick = () => attempt(() => api.continueReply(chat.id));
+$("new-chat").onclick = () => { navigate(null); $("message").focus(); };
 $("show-chats").onclick = () => document.body.classList.add("chats-shown");
 $("shade").onclick = () => document.body.classList.remove("chats-shown");
 window.addEventListener("popstate", () => open(readAddress())); // also when a link changes the hash
