@@ -44,7 +44,7 @@ from indelible.content import (
     is_visible,
 )
 
-PAGE = (Path(__file__).parent.parent / "docs" / "content.md").read_text()
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "content.md").read_text()
 BLOCKS = get_args(Block)
 PARTS = get_args(Part)
 TAGGED = tuple(dict.fromkeys((*BLOCKS, *PARTS)))

@@ -35,9 +35,9 @@ class Ghost:
         assert taken.chat_id == chat.id
         return cls(workshop, chat, taken)
 
-    async def begin(self) -> Ghost:
+    async def begin(self, *, provider: str = "scripted") -> Ghost:
         command = StartAttempt(epoch=self.epoch, turn_id=self.turn_id)
-        words = Words(model="scripted", provider="scripted")
+        words = Words(model="scripted", provider=provider)
         outcome = await self._workshop.store.execute(self._chat.id, command, words)
         assert outcome.attempt is not None
         self.attempt_id, self.step, self._n = outcome.attempt.id, outcome.attempt.step, 0

@@ -57,8 +57,7 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
     """What comes with a command and is not for deciding.
 
     `rest` are parts that were published after the journal was last flushed: they become its last row, in the
-    transaction that ends the attempt (R4). `partial` is the live holder's knowledge of whether the reply was
-    cut; without it the journal alone decides. `model` is the one that was chosen: for a message and the turn that
+    transaction that ends the attempt (R4). `model` is the one that was chosen: for a message and the turn that
     answers it, or for a turn that is begun anew; an attempt names the one that really answers.
     """
 
@@ -75,7 +74,6 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
     notice: str | None = None
     deadline_s: float | None = None
     rest: list[Part] = []
-    partial: bool | None = None
     response_id: str | None = None
     usage: Usage | None = None
     cost_nanousd: int | None = None
