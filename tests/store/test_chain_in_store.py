@@ -17,7 +17,7 @@ async def make_chained(engine: AsyncEngine) -> Driver:
     chat = await Driver(SqlStore(engine), engine).create()
     for number in (1, 2):
         await chat.work("live", TextDelta("t", "Hi"), Finish("stop"))
-        await chat.end(c.FinishTurn, response_id=f"resp_{number}", partial=False)
+        await chat.end(c.FinishTurn, response_id=f"resp_{number}")
         await chat.do(c.Send(), "And?")
     return await chat.work("live")
 

@@ -114,7 +114,7 @@ class Desk:
         command: type[FinishTurn | CommitStep | FinishInterruption] = FinishTurn if step.last else CommitStep
         if step.reason == "interrupted":
             command = FinishInterruption
-        words = StepResult(pending=await self.writer.close(), partial=step.partial)
+        words = StepResult(pending=await self.writer.close())
         saved = await self.store.execute(
             "chat_1", command(epoch=self.epoch, turn_id=self.turn_id, attempt_id=self.attempt_id), words
         )

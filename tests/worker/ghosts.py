@@ -36,9 +36,9 @@ class Ghost:
         assert taken.chat_id == chat.id
         return cls(workshop, chat, taken)
 
-    async def begin(self) -> Ghost:
+    async def begin(self, *, provider: str = "scripted") -> Ghost:
         command = StartAttempt(epoch=self.epoch, turn_id=self.turn_id)
-        start = AttemptStart(model="scripted", provider="scripted")
+        start = AttemptStart(model="scripted", provider=provider)
         outcome = await self._workshop.store.execute(self._chat.id, command, start)
         assert outcome.attempt is not None
         self.attempt_id, self.step, self._n = outcome.attempt.id, outcome.attempt.step, 0

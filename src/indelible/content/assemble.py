@@ -1,14 +1,20 @@
 """From the parts of a stream to the blocks of a message.
 
-`assemble` is raw: it says what had come, no more. `finalize` turns that into something that may stand
+`assemble` is raw: it gives what had arrived, no more. `finalize` turns that into something that may stand
 in a history for ever: it ends open reasoning, drops what is empty, and answers every open call.
-A step that is saved is always
+`conclude` decides the rest: whether the reply is partial, and why. A step that is saved is always
 
     step.blocks == finalize(assemble(parts), reason, at)
 
-whoever saves it: the live loop, or somebody who finds the parts in the journal after a crash.
-Both call these two pure functions, so a reply can not come out differently for having crashed.
-That is also why they live here, below the store, and not in the loop that uses them most.
+no matter who saves it: the live worker, or another process that finds the parts in the journal after a
+crash. Both call `conclude`, a pure function of the parts and of the reason for which the attempt ended, so
+a reply cannot come out differently because its worker died. That is why it lives here, below the store,
+and not in the loop.
+
+A reply is cut if its stream never finished or reached its length limit, or if it was ended (`reason`) while
+one of its local calls had no result or only the result of a tool that was itself stopped
+(`ToolResult.interrupted`): the turn is not done, and Continue makes sense. A cut reply is partial if any of
+it is visible; reasoning alone is not (S62).
 
 Blocks stand in stream order. Results of local tools come after them, in the order of their calls,
 whenever they settled; results of provider-executed tools stay where they came. `tool_started` only
@@ -18,13 +24,14 @@ may be merged without changing the outcome: the journal does.
 
 Must stay true (tests/content/test_assemble.py, tests/loop/test_stop_everywhere.py): the equation above at
 every prefix of every stream; every local call has exactly one result after `finalize` with a reason.
+tests/worker/test_same_journal.py ends the same journal live and after a crash and compares the rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -56,6 +63,7 @@ from indelible.content import (
     ToolResult,
     ToolStarted,
     Usage,
+    has_visible,
 )
 
 UNANSWERED: Final[dict[PartialReason, str]] = {
@@ -185,6 +193,11 @@ class PartAssembler:
 
     def result_of(self, call: ToolCall) -> ToolResult | None:
         return self._results.get(call.id)
+
+    def has_unfinished_call(self) -> bool:
+        """Whether a local call has no result yet, or only that of a tool which was stopped."""
+        results = map(self.result_of, self.local_calls())
+        return any(result is None or result.interrupted for result in results)
 
     # --- one method per kind of part ---
 
@@ -342,6 +355,31 @@ def finalize(blocks: Sequence[Block], reason: PartialReason | None, at: datetime
     local = {call_id: answer for call_id, answer in answers.items() if not answer.provider_executed}
     in_order = [local.pop(call_id) for call_id in calls if call_id in local]
     return [*streamed, *in_order, *local.values()]
+
+
+class Conclusion(NamedTuple):
+    """What an attempt amounts to. `whole`: nothing of it was cut. `partial`: a visible piece of a cut reply."""
+
+    blocks: list[Block]
+    whole: bool
+    partial: bool
+    reason: PartialReason | None
+
+
+def conclude(assembler: PartAssembler, reason: PartialReason | None, at: datetime | None) -> Conclusion:
+    """Decide what is kept of a reply, whether it is partial, and why. The one rule, for every way to end.
+
+    `reason` is why the attempt was ended, None if it was ended as complete; `at` is when.
+    """
+    finish = assembler.finish
+    reached_limit = finish is not None and finish.reason == "length"
+    if reason is None and finish is None:
+        reason = "failed"  # it was ended as complete, but its stream never finished
+    elif reason is None and reached_limit:
+        reason = "length"
+    cut = finish is None or reached_limit or (reason is not None and assembler.has_unfinished_call())
+    blocks = finalize(assembler.blocks(), reason, at)
+    return Conclusion(blocks, whole=not cut, partial=cut and has_visible(blocks), reason=reason)
 
 
 def to_messages(blocks: Sequence[Block], **fields: Any) -> list[Message]:

@@ -67,7 +67,10 @@ class ToolCall(Value, tag="tool_call", frozen=True):
 
 
 class ToolResult(Value, tag="tool_result", frozen=True):
-    """The one answer to a call. A local tool's `output` is text; a provider's is any JSON."""
+    """The one answer to a call. A local tool's `output` is text; a provider's is any JSON.
+
+    `interrupted` marks the result of a tool that a stop cut while it ran: its reply is not complete.
+    """
 
     call_id: str
     name: str
@@ -75,6 +78,7 @@ class ToolResult(Value, tag="tool_result", frozen=True):
     is_error: bool = False
     provider_executed: bool = False
     metadata: Metadata | None = None
+    interrupted: bool = False
 
 
 class Source(Value, tag="source", frozen=True):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from indelible.content import PartialReason, ToolCall, has_visible
-from indelible.content.assemble import PartAssembler, finalize
+from indelible.content import PartialReason, ToolCall
+from indelible.content.assemble import PartAssembler, conclude
 from indelible.loop.attempt import AdoptedAttempt, Attempt
 from indelible.loop.result import FinishedStep, TurnReason
 from indelible.loop.setup import TurnSetup
@@ -23,7 +23,6 @@ class Step:
         self.attempts = 0
         self.attempt: Attempt | AdoptedAttempt | None = None
         self.number = 0
-        self.tools_cut = False
         self.awaiting: list[ToolCall] = []
         self.latest_failed: FinishedStep | None = None
         self.closed = False
@@ -45,28 +44,26 @@ class Step:
         return self.attempt.thinking_state if self.attempt is not None else None
 
     def record(self, reason: PartialReason | None) -> FinishedStep:
-        """The step as it stands now. Only what was really cut short is partial."""
+        """The step as it stands now, ended for this reason."""
         setup = self._setup
         ended_at = self._tell_time()
         if self.attempt is None:
             return FinishedStep(index=self.index, blocks=[], reason=reason, ended_at=ended_at)
         finish = self.assembler.finish
-        unanswered = any(not self.assembler.has_result(call) for call in self.assembler.local_calls())
-        cut = finish is None or self.tools_cut or reason == "length" or (reason is not None and unanswered)
-        blocks = finalize(self.assembler.blocks(), reason, ended_at)
+        concluded = conclude(self.assembler, reason, ended_at)
         return FinishedStep(
             index=self.index,
-            blocks=blocks,
+            blocks=concluded.blocks,
             last=True,
-            partial=cut and has_visible(blocks),
-            reason=reason,
+            partial=concluded.partial,
+            reason=concluded.reason,
             finish_reason=finish.reason if finish is not None else None,
             usage=self.assembler.usage,
             context_limit=setup.context_limit,
             provider=setup.model.provider,
             model=setup.model.name,
             provider_response_id=finish.response_id
-            if finish is not None and self._is_stored(reason, cut=cut)
+            if finish is not None and concluded.whole and self._is_stored(concluded.reason)
             else None,
             attempt=self.number,
             started_at=self.attempt.started_at,
@@ -75,9 +72,9 @@ class Step:
             metadata=finish.metadata if finish is not None else None,
         )
 
-    def _is_stored(self, reason: PartialReason | None, *, cut: bool) -> bool:
-        """Whether the provider keeps this very reply, whole: only then its id is worth anything."""
-        return self.call.options.store and not cut and reason in (None, "interrupted")
+    def _is_stored(self, reason: PartialReason | None) -> bool:
+        """Whether the provider keeps this very reply: only then is its id worth anything."""
+        return self.call.options.store and reason in (None, "interrupted")
 
     def decide_end(self, *, last_allowed: bool) -> TurnReason | None:
         """Why the turn ends with this complete step, or None if it goes on."""

@@ -105,7 +105,7 @@ class Turn:
         setup = self._setup
         self._completed += 1
         reason = step.decide_end(last_allowed=self._completed >= setup.max_steps)
-        record = step.record("length" if reason == "length" else None)
+        record = step.record(None)
         record = replace(record, last=reason not in (None, "client_tools"), awaiting=step.awaiting)
         setup.metrics.step_ended(setup.model.provider, setup.model.name)
         await self._saver.save(step, record)
@@ -222,10 +222,7 @@ class Turn:
             clock=setup.clock,
             metrics=setup.metrics,
         )
-        try:
-            await run.run([(at, verdict) for at, verdict in waiting if isinstance(verdict, RunHere)])
-        finally:
-            step.tools_cut = run.cut
+        await run.run([(at, verdict) for at, verdict in waiting if isinstance(verdict, RunHere)])
 
     def _judge(self, step: Step, calls: list[ToolCall]) -> list[ToolPlan]:
         """A verdict for each call. Of those that had begun elsewhere only the idempotent ones are run again (P5)."""

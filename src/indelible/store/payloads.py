@@ -138,12 +138,8 @@ class WithPending(Payload[C_contra], frozen=True, kw_only=True):
 
 
 class WithStep(WithPending[C_contra], frozen=True, kw_only=True):
-    """What the holder of an attempt knows of the step that the attempt made.
+    """What the holder of an attempt knows of the step that the attempt made."""
 
-    `partial` is the live holder's knowledge of whether the reply was cut; without it the journal alone decides.
-    """
-
-    partial: bool | None = None
     response_id: str | None = None
     usage: Usage | None = None
     cost_nanousd: int | None = None

@@ -79,7 +79,6 @@ class ToolRunner:
         clock: Clock,
         metrics: Metrics,
     ) -> None:
-        self.cut = False
         self._turn_id = turn_id
         self._step = step
         self._scope = scope
@@ -116,9 +115,7 @@ class ToolRunner:
                 if tool.serial:
                     await turns.enter_async_context(self._turns)
                 await turns.enter_async_context(self._cap)
-                if self._stopped:
-                    self.cut = True
-                else:
+                if not self._stopped:
                     await self._carry_out(index, call, tool)
         except asyncio.CancelledError as error:
             lost = StoreFailed("What a tool did could not be recorded: the ledger or the publishing was cancelled.")
@@ -165,11 +162,7 @@ class ToolRunner:
         await self._say(ToolStarted(call.id, call.name))
         started = self._clock.monotonic()
         result = await self._execute(tool, work, record, context)
-        if result is None:
-            self.cut = True
-            return
-        if self._scope.cause is Cause.LEASE_LOST:
-            self.cut = True
+        if result is None or self._scope.cause is Cause.LEASE_LOST:
             return
         result = self._measure(result, self._clock.monotonic() - started)
         if self._ledger is not None:
@@ -233,8 +226,10 @@ class ToolRunner:
         return _error(record, _describe(outcome.error))
 
     def _after_cut(self, record: ToolCallRecord, text: str) -> ToolResult | None:
-        self.cut = True
-        return _error(record, text) if self._scope.interrupted and self._failure is None else None
+        """The result of a tool that was stopped; None, its outcome being unknown, if nobody may write one."""
+        if not self._scope.interrupted or self._failure is not None:
+            return None
+        return msgspec.structs.replace(_error(record, text), interrupted=True)
 
     def _measure(self, result: ToolResult, seconds: float) -> ToolResult:
         kept = cut_text(result.output, self._result_limit_bytes)

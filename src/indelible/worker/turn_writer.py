@@ -253,7 +253,6 @@ class TurnWriter:
         timings = Timings(started_at=step.started_at, first_part_at=first_part_at, ended_at=step.ended_at)
         return msgspec.structs.replace(
             result,
-            partial=step.partial,
             response_id=step.provider_response_id,
             usage=step.usage,
             cost_nanousd=self._price(step),

@@ -2,8 +2,9 @@
 
 Commit, stop, failure, edit, hand-over and crash all come here. The journal is read *after* the attempt's row
 was locked, in a later statement, so that a flush that was on its way is either in it or refused (R1). Nothing
-is taken from the process that wrote it: `finalize(assemble(parts), reason, at)` gives the same blocks to a live holder
-and to whoever finds the journal after a crash.
+depends on the process that wrote it: `conclude(assembler, reason, at)` decides the blocks, whether the reply is partial
+and why, and gives the same answer to a live holder and to another process that finds the journal after a crash
+(tests/worker/test_same_journal.py).
 
 A reply that shows nothing (no part, or thinking alone) leaves no message when its worker died or left: the
 step is tried again, and readers are told `reset`.
@@ -18,8 +19,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from indelible.content import Message, Part, PartialReason, decode_parts, encode, has_visible
-from indelible.content.assemble import PartAssembler, finalize, to_messages
+from indelible.content import Message, Part, decode_parts, encode, has_visible
+from indelible.content.assemble import PartAssembler, conclude, to_messages
 from indelible.errors import LeaseLost
 from indelible.machine.effects import AttemptOutcome, CloseAttempt
 from indelible.store.database.tables import attempts, journal, messages
@@ -128,24 +129,12 @@ async def _read_journal(
 def _write_messages(
     assembler: PartAssembler, effect: CloseAttempt, step: WithStep[Any], attempt: Any, said_at: datetime
 ) -> list[Message]:
-    finish = assembler.finish
-    reason: PartialReason | None = effect.reason
-    if reason is None and finish is None:
-        reason = "failed"  # told to be complete, but its stream never finished
-    elif reason is None and finish is not None and finish.reason == "length":
-        reason = "length"
-    unanswered = any(not assembler.has_result(call) for call in assembler.local_calls())
-    cut = finish is None or reason == "length" or (reason is not None and unanswered)
-    if step.partial is not None:
-        cut = step.partial
-    if cut and reason is None:
-        reason = "failed"  # it broke off and nobody said why
-    blocks = finalize(assembler.blocks(), reason, said_at)
+    concluded = conclude(assembler, effect.reason, said_at)
     return to_messages(
-        blocks,
-        partial=cut and has_visible(blocks),
-        reason=reason,
+        concluded.blocks,
+        partial=concluded.partial,
+        reason=concluded.reason,
         provider=attempt.provider,
         model=attempt.model,
-        response_id=None if cut else step.response_id,
+        response_id=step.response_id if concluded.whole else None,
     )
