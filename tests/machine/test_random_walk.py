@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from indelible.errors import Interrupted, LeaseLost, Refused
 from indelible.machine import TABLE, CommandName, State, Status, commands
 from indelible.machine.commands import Command
-from indelible.machine.decide import MAX_STALLED_TAKEOVERS, MAX_TAKEOVERS
+from indelible.machine.decide_worker import MAX_STALLED_TAKEOVERS, MAX_TAKEOVERS
 
 if TYPE_CHECKING:
     from tests.machine.conftest import Chat, Way

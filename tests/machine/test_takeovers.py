@@ -24,7 +24,7 @@ from indelible.machine.commands import (
     Send,
     StartAttempt,
 )
-from indelible.machine.decide import MAX_STALLED_TAKEOVERS, MAX_TAKEOVERS
+from indelible.machine.decide_worker import MAX_STALLED_TAKEOVERS, MAX_TAKEOVERS
 
 if TYPE_CHECKING:
     from tests.machine.conftest import Chat

@@ -14,7 +14,7 @@ from indelible.errors import Invalid, NotFound
 from indelible.ids import new_id
 from indelible.machine import State, Status
 from indelible.machine import commands as c
-from indelible.store.commands.apply import CONTINUE
+from indelible.store.commands.apply.texts import CONTINUE
 from indelible.store.database.engine import begin_read
 from indelible.store.database.tables import attempts, chats, drafts, events, messages, queue, turns
 from indelible.store.payloads import ChatPatch

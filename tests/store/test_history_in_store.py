@@ -19,7 +19,7 @@ from indelible.machine import State
 from indelible.machine import commands as c
 from indelible.recording.storage.protocol import RunRecord, StepRecord
 from indelible.recording.storage.sql_records import SqlRecords
-from indelible.store.commands.apply import NOTICES
+from indelible.store.commands.apply.texts import NOTICES
 from indelible.store.database.engine import begin_write
 from indelible.store.database.tables import chats, drafts, events, files, messages, tool_runs, turns
 from indelible.store.payloads import ChatPatch

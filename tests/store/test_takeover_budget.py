@@ -17,8 +17,8 @@ from indelible.content import Finish, Part, ReasoningDelta, TextDelta, ToolCall,
 from indelible.errors import LeaseLost, NotAllowed
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.machine.decide import MAX_STALLED_TAKEOVERS, MAX_TAKEOVERS
-from indelible.store.commands.apply import CONTINUE, NOTICES
+from indelible.machine.decide_worker import MAX_STALLED_TAKEOVERS, MAX_TAKEOVERS
+from indelible.store.commands.apply.texts import CONTINUE, NOTICES
 from indelible.store.database.tables import attempts, turns
 from indelible.store.journal.append import JournalRow
 from indelible.store.sql_store import SqlStore

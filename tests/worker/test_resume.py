@@ -30,7 +30,7 @@ from indelible.machine.commands import CommitStep, Interrupt
 from indelible.machine.states import Status
 from indelible.models.protocol import Call
 from indelible.server.prometheus import PrometheusMetrics
-from indelible.store.commands.apply import CONTINUE
+from indelible.store.commands.apply.texts import CONTINUE
 from indelible.store.queries.chat_view import AttemptName
 from indelible.store.queries.open_turn import OpenWork
 from indelible.testing import ScriptedModel, parts

@@ -1,6 +1,7 @@
 """The machine: what a chat may do, as data (transitions.py) and as a pure function (decide.py)."""
 
-from indelible.machine.decide import Decision, decide
+from indelible.machine.decide import decide
+from indelible.machine.decision import Decision
 from indelible.machine.states import Snapshot, State, Status, state_of
 from indelible.machine.transitions import TABLE, CommandName, is_legal
 

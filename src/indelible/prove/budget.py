@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Row, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from indelible.machine.decide import MAX_STALLED_TAKEOVERS, MAX_TAKEOVERS
+from indelible.machine.decide_worker import MAX_STALLED_TAKEOVERS, MAX_TAKEOVERS
 from indelible.store.commands.facts import load_now
 from indelible.store.database.engine import begin_read
 from indelible.store.database.tables import attempts, chats, journal, turns, workers

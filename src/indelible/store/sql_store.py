@@ -6,7 +6,7 @@ lock that SQLite does not need; everything else is the same statements on both.
 The journal and the heartbeat have connections of their own, a lane beside the others: however many users wait for
 the database, running replies are written and the worker is known to be alive.
 
-Neighbours: store/commands/facts.py loads, machine/decide.py decides, store/commands/apply.py writes,
+Neighbours: store/commands/facts.py loads, machine/decide.py decides, store/commands/apply writes,
 store/commands/finish_attempt.py ends attempts.
 """
 
@@ -32,12 +32,13 @@ from indelible.machine import Snapshot, decide
 from indelible.machine.commands import Acquire, Command, Create, Delete
 from indelible.machine.effects import Enqueue, StartQueued
 from indelible.machine.events import Position
-from indelible.store.commands.apply import EffectApplier
+from indelible.store.commands.apply.applier import apply_effects
+from indelible.store.commands.apply.change import ChatChange
+from indelible.store.commands.apply.history import forget_responses
 from indelible.store.commands.facts import load_now, load_snapshot
 from indelible.store.commands.finish_attempt import add_what_is_missing
 from indelible.store.commands.fork import fork_chat
 from indelible.store.commands.idempotency import Request, StoredResponse, claim, forget_expired, settle
-from indelible.store.commands.response_ids import forget_responses
 from indelible.store.database.engine import begin_read, begin_write, open_engine
 from indelible.store.database.migrate import migrate
 from indelible.store.database.tables import chats, messages
@@ -221,8 +222,8 @@ class SqlStore:
         kinds = {type(effect) for effect in decision.effects}
         if len(snapshot.queue) >= self._limits.queued and Enqueue in kinds and StartQueued not in kinds:
             raise TooMany(f"{self._limits.queued} messages wait already. Let the chat answer some of them first.")
-        applier = EffectApplier(connection, snapshot, payload, seq=chat.seq, open_calls=open_calls, now=now)
-        outcome = await applier.carry_out(decision.effects)
+        change = ChatChange(connection, snapshot, payload, seq=chat.seq, open_calls=open_calls, now=now)
+        outcome = await apply_effects(change, decision.effects)
         return replace(outcome, vacant_s=vacant_s) if isinstance(command, Acquire) else outcome
 
     async def _create(
@@ -244,8 +245,8 @@ class SqlStore:
                 updated_at=now,
             )
         )
-        applier = EffectApplier(connection, Snapshot(chat_id=chat_id), payload, seq=0, open_calls=[], now=now)
-        return await applier.carry_out(decision.effects)
+        change = ChatChange(connection, Snapshot(chat_id=chat_id), payload, seq=0, open_calls=[], now=now)
+        return await apply_effects(change, decision.effects)
 
     async def append(self, rows: Sequence[JournalRow]) -> Appended:
         # By this machine's clock: nobody compares a row's time with another clock's, and asking the database for its

@@ -1,0 +1,277 @@
+"""What the users' commands do to a chat: messages, branches, the queue, stops, and what stands beside the chat.
+
+Each function answers for one command in the states that the table allows; `decide` has checked that. What a command
+may read of the snapshot is declared beside the table (`FACTS`).
+
+Neighbours: decide_worker.py for the workers' commands, decision.py for the pieces that both use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from indelible.errors import Invalid, NotFound
+from indelible.machine.commands import (
+    Archive,
+    Command,
+    Compact,
+    Continue,
+    Create,
+    Delete,
+    DeleteQueued,
+    Edit,
+    EditQueued,
+    Interrupt,
+    PromoteQueued,
+    Regenerate,
+    ReorderQueue,
+    Retry,
+    Send,
+    SendInterrupt,
+    SendSteer,
+    SwitchBranch,
+    ToolResults,
+    Unarchive,
+    UpdateChat,
+)
+from indelible.machine.decision import (
+    NOTHING,
+    Decision,
+    answer_calls,
+    clear_error,
+    close_attempt,
+    close_turn,
+    end_stopped,
+    is_turn,
+    refuse,
+)
+from indelible.machine.effects import (
+    AddInstruction,
+    AddMessage,
+    AddToolResults,
+    BeginTurn,
+    ClearHolder,
+    DeleteChat,
+    EditQueuedMessage,
+    Effect,
+    Enqueue,
+    MoveHead,
+    RaiseEpoch,
+    RemoveQueued,
+    ReorderQueueRows,
+    SetArchived,
+    SetStatus,
+    StartQueued,
+    UpdateMetadata,
+)
+from indelible.machine.states import Snapshot, Status, Target, place_in_queue
+
+_IDLE: Final = (Status.IDLE, Status.ERROR)
+_BUSY: Final = (Status.RUNNING, Status.INTERRUPTING)
+
+
+def _begin_stop(snapshot: Snapshot) -> list[Effect]:
+    return [] if snapshot.status is Status.INTERRUPTING else [SetStatus(status=Status.INTERRUPTING)]
+
+
+def _run_message(snapshot: Snapshot) -> list[Effect]:
+    """The command's message enters history and is answered."""
+    return [
+        *answer_calls(snapshot, "cancelled"),
+        *clear_error(snapshot),
+        AddMessage(),
+        BeginTurn(),
+        SetStatus(status=Status.RUNNING),
+    ]
+
+
+def _require_target(snapshot: Snapshot, message_id: str) -> Target:
+    if snapshot.target is None or snapshot.target.id != message_id:
+        raise NotFound("There is no such message in this chat.")
+    return snapshot.target
+
+
+def _require_queued(snapshot: Snapshot, queued_id: str) -> None:
+    if all(row.id != queued_id for row in snapshot.queue):
+        raise NotFound("There is no such message in the queue.")
+
+
+def create(command: Create) -> Decision:
+    if not command.with_message:
+        return Decision((SetStatus(status=Status.IDLE),))
+    return Decision((AddMessage(), BeginTurn(), SetStatus(status=Status.RUNNING)))
+
+
+def _send(snapshot: Snapshot, command: Send | SendSteer | SendInterrupt) -> Decision:
+    if snapshot.status not in _IDLE:
+        return Decision((Enqueue(if_busy="queue"),))
+    if not snapshot.queue:
+        return Decision(tuple(_run_message(snapshot)))
+    answers = answer_calls(snapshot, "cancelled")
+    run = (*answers, *clear_error(snapshot), Enqueue(if_busy="queue"), StartQueued(), SetStatus(status=Status.RUNNING))
+    return Decision(run)
+
+
+def _send_steer(snapshot: Snapshot, command: SendSteer) -> Decision:
+    """There is something to steer only while a turn runs; elsewhere it is a plain message."""
+    if snapshot.status is Status.RUNNING:
+        return Decision((Enqueue(if_busy="steer"),))
+    return _send(snapshot, command)
+
+
+def _send_interrupt(snapshot: Snapshot, command: SendInterrupt) -> Decision:
+    if snapshot.status in _BUSY:
+        return Decision((Enqueue(if_busy="interrupt"), *_begin_stop(snapshot)))
+    if snapshot.status is Status.REQUIRES_ACTION:
+        closing = (*answer_calls(snapshot, "cancelled"), *close_turn(snapshot, "interrupted"))
+        return Decision((*closing, AddMessage(), BeginTurn(), SetStatus(status=Status.RUNNING)))
+    return _send(snapshot, command)
+
+
+def _fork(snapshot: Snapshot) -> list[Effect]:
+    """Running work ends on the branch it was on, and nobody who did it can write any more."""
+    return [
+        *close_attempt(snapshot, "edited", "edited"),
+        *answer_calls(snapshot, "cancelled"),
+        *close_turn(snapshot, "edited"),
+        *clear_error(snapshot),
+        RaiseEpoch(),
+    ]
+
+
+def _edit(snapshot: Snapshot, command: Edit) -> Decision:
+    target = _require_target(snapshot, command.message_id)
+    if target.role != "user":
+        raise Invalid("Only a message of the user can be edited.")
+    effects = (MoveHead(message_id=target.parent_id), AddMessage(), BeginTurn(), SetStatus(status=Status.RUNNING))
+    return Decision((*_fork(snapshot), *effects))
+
+
+def _regenerate(snapshot: Snapshot, command: Regenerate) -> Decision:
+    target = _require_target(snapshot, command.message_id)
+    if target.role != "assistant" or target.user_above_id is None:
+        raise Invalid("Only a reply to a message of the user can be written anew.")
+    above = target.user_above_id
+    effects = (MoveHead(message_id=above), BeginTurn(message_id=above), SetStatus(status=Status.RUNNING))
+    return Decision((*_fork(snapshot), *effects))
+
+
+def _switch_head(snapshot: Snapshot, command: SwitchBranch) -> Decision:
+    return Decision((MoveHead(message_id=_require_target(snapshot, command.message_id).id),))
+
+
+def _continue(snapshot: Snapshot, command: Continue) -> Decision:
+    if not snapshot.last_is_partial:
+        raise refuse(snapshot, command, "The last reply is not a partial one.")
+    return _answer_again(snapshot)
+
+
+def _retry(snapshot: Snapshot, command: Retry) -> Decision:
+    if snapshot.last_turn_kind == "compaction":
+        return _compact(snapshot, command)
+    if snapshot.last_user_id is None:
+        raise refuse(snapshot, command, "There is nothing to answer.")
+    return _answer_again(snapshot)
+
+
+def _answer_again(snapshot: Snapshot) -> Decision:
+    """A new turn for the same message: it continues a visible partial, else it asks anew."""
+    turn = BeginTurn(message_id=snapshot.last_user_id)
+    effects = (*answer_calls(snapshot, "cancelled"), *clear_error(snapshot), AddInstruction(), turn)
+    return Decision((*effects, SetStatus(status=Status.RUNNING)))
+
+
+def _compact(snapshot: Snapshot, command: Compact | Retry) -> Decision:
+    turn = BeginTurn(kind="compaction", message_id=snapshot.last_user_id)
+    effects = (*answer_calls(snapshot, "cancelled"), *clear_error(snapshot), turn)
+    return Decision((*effects, SetStatus(status=Status.RUNNING)))
+
+
+def _delete(snapshot: Snapshot, command: Delete) -> Decision:
+    closing = (*close_attempt(snapshot, "edited", "edited"), *close_turn(snapshot, "edited"))
+    return Decision((RaiseEpoch(), *closing, DeleteChat()))
+
+
+def _delete_queued(snapshot: Snapshot, command: DeleteQueued) -> Decision:
+    _require_queued(snapshot, command.queued_id)
+    return Decision((RemoveQueued(queued_id=command.queued_id),))
+
+
+def _reorder_queue(snapshot: Snapshot, command: ReorderQueue) -> Decision:
+    if sorted(command.queued_ids) != sorted(row.id for row in snapshot.queue):
+        raise Invalid("A new order must name every message of the queue exactly once.")
+    return Decision((ReorderQueueRows(queued_ids=command.queued_ids),))
+
+
+def _edit_queued(snapshot: Snapshot, command: EditQueued) -> Decision:
+    _require_queued(snapshot, command.queued_id)
+    return Decision((EditQueuedMessage(queued_id=command.queued_id),))
+
+
+def _promote_queued(snapshot: Snapshot, command: PromoteQueued) -> Decision:
+    _require_queued(snapshot, command.queued_id)
+    if snapshot.status in _BUSY:
+        order = ReorderQueueRows(queued_ids=_bring_forward(snapshot, command.queued_id), promoted_id=command.queued_id)
+        return Decision((order, *_begin_stop(snapshot)))
+    closing = (*answer_calls(snapshot, "cancelled"), *close_turn(snapshot, "interrupted"), *clear_error(snapshot))
+    return Decision((*closing, StartQueued(queued_id=command.queued_id), SetStatus(status=Status.RUNNING)))
+
+
+def _bring_forward(snapshot: Snapshot, queued_id: str) -> tuple[str, ...]:
+    """The order with this row promoted: behind those that were before it, and never further back than it is."""
+    ids = [row.id for row in snapshot.queue]
+    others = [row for row in snapshot.queue if row.id != queued_id]
+    place = min(ids.index(queued_id), place_in_queue(others, "promoted"))
+    ids.remove(queued_id)
+    ids.insert(place, queued_id)
+    return tuple(ids)
+
+
+def _interrupt(snapshot: Snapshot, command: Interrupt) -> Decision:
+    if command.turn_id is not None and not is_turn(snapshot, command.turn_id):
+        return NOTHING
+    if snapshot.status is Status.REQUIRES_ACTION:
+        return end_stopped(snapshot, *answer_calls(snapshot, "cancelled"))
+    if not snapshot.holder_alive:
+        return end_stopped(snapshot, *close_attempt(snapshot, "interrupted", "interrupted"), ClearHolder())
+    return Decision(tuple(_begin_stop(snapshot)))
+
+
+def _tool_results(snapshot: Snapshot, command: ToolResults) -> Decision:
+    if sorted(command.call_ids) != sorted(snapshot.awaiting):
+        raise Invalid("The results must answer every open call exactly once, and nothing else.")
+    return Decision((AddToolResults(), SetStatus(status=Status.RUNNING)))
+
+
+def _archive(snapshot: Snapshot, command: Archive | Unarchive) -> Decision:
+    return Decision((SetArchived(archived=isinstance(command, Archive)),))
+
+
+def _describe(snapshot: Snapshot, command: UpdateChat) -> Decision:
+    if command.only_untitled and snapshot.titled:
+        return NOTHING
+    return Decision((UpdateMetadata(),))
+
+
+DECIDE_USER: Final[dict[type[Command], Callable[[Snapshot, Any], Decision]]] = {
+    Send: _send,
+    SendSteer: _send_steer,
+    SendInterrupt: _send_interrupt,
+    Edit: _edit,
+    Regenerate: _regenerate,
+    SwitchBranch: _switch_head,
+    Continue: _continue,
+    Delete: _delete,
+    DeleteQueued: _delete_queued,
+    ReorderQueue: _reorder_queue,
+    EditQueued: _edit_queued,
+    PromoteQueued: _promote_queued,
+    Interrupt: _interrupt,
+    ToolResults: _tool_results,
+    Retry: _retry,
+    Compact: _compact,
+    Archive: _archive,
+    Unarchive: _archive,
+    UpdateChat: _describe,
+}

@@ -1,0 +1,170 @@
+"""What the workers' commands do to a chat: acquiring it, the attempts and steps of a turn, and every way a turn ends.
+
+`decide` has checked the epoch, the turn and the attempt before, and that the table allows the command. A turn that is
+being stopped ends as stopped with whatever arrives first (`end_stopped`).
+
+Must stay true (tests/machine/test_takeovers.py, tests/machine/test_stop_and_lease.py): a turn that kills its workers
+fails in the end; what a dead worker left is closed or adopted by whoever acquires the chat.
+
+Neighbours: decide_user.py for the users' commands, decision.py for the pieces that both use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from indelible.machine.commands import (
+    Acquire,
+    ActionExpired,
+    AnnounceRetry,
+    AwaitAction,
+    Command,
+    CommitStep,
+    Fail,
+    FinishInterruption,
+    FinishTurn,
+    KeepSummary,
+    Release,
+    StartAttempt,
+)
+from indelible.machine.decision import NOTHING, Decision, answer_calls, close_attempt, end_stopped, go_on, refuse
+from indelible.machine.effects import (
+    AddInstruction,
+    AddNotice,
+    AddSummary,
+    AdoptAttempt,
+    BeginAttempt,
+    ClearHolder,
+    CloseAttempt,
+    CloseTurn,
+    Effect,
+    InsertSteers,
+    LeaveAttempt,
+    RaiseEpoch,
+    RecordTakeover,
+    ScheduleRetry,
+    SetDeadline,
+    SetError,
+    SetStatus,
+)
+from indelible.machine.states import OpenTurn, Snapshot, Status
+
+MAX_TAKEOVERS: Final = 10
+"""A turn that outlived this many crashes fails: whatever kills its workers may well be the turn itself."""
+
+MAX_STALLED_TAKEOVERS: Final = 3
+"""It fails sooner if none of this many in a row brought a part of an answer."""
+
+
+def _acquire(snapshot: Snapshot, command: Acquire) -> Decision:
+    """Whoever takes a chat closes first what another left open, unless only its tools are missing."""
+    if snapshot.holder_alive or snapshot.holder == command.worker_id:
+        raise refuse(snapshot, command, "A live worker holds the chat.")
+    taken = RaiseEpoch(holder=command.worker_id)
+    if snapshot.status is Status.INTERRUPTING:
+        return Decision((taken, *close_attempt(snapshot, "interrupted", "interrupted")))
+    count = _count_takeover(snapshot)
+    if count is not None and (count.takeovers >= MAX_TAKEOVERS or count.stalled >= MAX_STALLED_TAKEOVERS):
+        closing = (RaiseEpoch(), count, *close_attempt(snapshot, "crashed", "crashed"), CloseTurn(outcome="failed"))
+        told = (AddNotice(kind="crashed"), SetError(kind="crashed"), SetStatus(status=Status.ERROR))
+        return Decision((*closing, *told))
+    counted = [] if count is None else [count]
+    if snapshot.attempt is not None and snapshot.attempt.finished:
+        return Decision((taken, *counted, AdoptAttempt()))
+    is_reply = snapshot.turn is not None and snapshot.turn.kind == "reply"
+    instruction = [AddInstruction()] if is_reply else []
+    return Decision((taken, *counted, *close_attempt(snapshot, "crashed", "crashed"), *instruction))
+
+
+def _count_takeover(snapshot: Snapshot) -> RecordTakeover | None:
+    """Taking a chat from a dead worker counts; taking one that was handed over, or that nobody had, does not."""
+    turn: OpenTurn | None = snapshot.turn
+    if turn is None or snapshot.holder is None:
+        return None
+    stalled = turn.stalled_takeovers + 1 if turn.journal_rows == turn.journal_rows_at_takeover else 0
+    return RecordTakeover(takeovers=turn.takeovers + 1, stalled=stalled, journal_rows=turn.journal_rows)
+
+
+def _release(snapshot: Snapshot, command: Release) -> Decision:
+    """A reply that is whole stays open: its tools may be missing, and whoever takes the chat runs them."""
+    if snapshot.status is Status.RUNNING and snapshot.attempt is not None and snapshot.attempt.finished:
+        return Decision((LeaveAttempt(), ClearHolder()))
+    return Decision((*close_attempt(snapshot, "handed_over", "handed_over"), ClearHolder()))
+
+
+def _announce_retry(snapshot: Snapshot, command: AnnounceRetry) -> Decision:
+    return Decision((ScheduleRetry(),))
+
+
+def _keep_summary(snapshot: Snapshot, command: KeepSummary) -> Decision:
+    return Decision((AddSummary(),))
+
+
+def _start_attempt(snapshot: Snapshot, command: StartAttempt) -> Decision:
+    return Decision((*close_attempt(snapshot, "reset"), BeginAttempt()))
+
+
+def _commit_step(snapshot: Snapshot, command: CommitStep) -> Decision:
+    stopped = snapshot.status is Status.INTERRUPTING
+    if command.failed:
+        closed = CloseAttempt(outcome="failed", reason="failed")
+    else:
+        closed = CloseAttempt(outcome="complete", reason="interrupted" if stopped else None)
+    if stopped:
+        return end_stopped(snapshot, closed)
+    instruction = [AddInstruction()] if command.failed else []
+    steers = [InsertSteers()] if any(row.if_busy == "steer" for row in snapshot.queue) else []
+    return Decision((closed, *instruction, *steers))
+
+
+def _finish_turn(snapshot: Snapshot, command: FinishTurn) -> Decision:
+    if snapshot.status is Status.INTERRUPTING:
+        return end_stopped(snapshot, *close_attempt(snapshot, "complete", "interrupted"))
+    said_nothing = command.attempt_id is None and snapshot.attempt is not None
+    notice = [AddNotice(kind="empty")] if said_nothing else []
+    summary: list[Effect] = []
+    if snapshot.turn is not None and snapshot.turn.kind == "compaction":
+        summary, notice = [AddSummary()], [AddNotice(kind="compacted")]
+    closing = (*close_attempt(snapshot, "complete"), *summary, CloseTurn(outcome="complete"), *notice)
+    return Decision((*closing, *go_on(snapshot)))
+
+
+def _await_action(snapshot: Snapshot, command: AwaitAction) -> Decision:
+    if snapshot.status is Status.INTERRUPTING:
+        return end_stopped(snapshot, CloseAttempt(outcome="complete", reason="interrupted"))
+    waiting = (SetDeadline(), ClearHolder(), SetStatus(status=Status.REQUIRES_ACTION))
+    return Decision((CloseAttempt(outcome="complete"), *waiting))
+
+
+def _action_expired(snapshot: Snapshot, command: ActionExpired) -> Decision:
+    if not snapshot.deadline_passed:
+        return NOTHING
+    return Decision((*answer_calls(snapshot, "expired"), SetStatus(status=Status.RUNNING)))
+
+
+def _fail(snapshot: Snapshot, command: Fail) -> Decision:
+    closing = close_attempt(snapshot, "failed", "failed")
+    if snapshot.status is Status.INTERRUPTING:
+        return end_stopped(snapshot, *closing)
+    ending = (CloseTurn(outcome="failed"), AddNotice(kind="failed"), SetError(), ClearHolder())
+    return Decision((*closing, *ending, SetStatus(status=Status.ERROR)))
+
+
+def _finish_interruption(snapshot: Snapshot, command: FinishInterruption) -> Decision:
+    return end_stopped(snapshot, *close_attempt(snapshot, "interrupted", "interrupted"))
+
+
+DECIDE_WORKER: Final[dict[type[Command], Callable[[Snapshot, Any], Decision]]] = {
+    Acquire: _acquire,
+    Release: _release,
+    StartAttempt: _start_attempt,
+    AnnounceRetry: _announce_retry,
+    KeepSummary: _keep_summary,
+    CommitStep: _commit_step,
+    FinishTurn: _finish_turn,
+    AwaitAction: _await_action,
+    ActionExpired: _action_expired,
+    Fail: _fail,
+    FinishInterruption: _finish_interruption,
+}

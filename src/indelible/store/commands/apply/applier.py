@@ -1,0 +1,24 @@
+"""Carrying out the effects of one command, in order, and writing the chat's row at the end.
+
+Must stay true (tests/store/test_conformance.py): after every command the chat is in the state that the machine's own
+interpreter of the same effects is in; every kind of effect has exactly one handler (tests/store/test_apply.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from indelible.machine import effects
+from indelible.store.commands.apply import chat, history, queue, turns
+from indelible.store.commands.apply.change import ChatChange, Handlers
+from indelible.store.protocol import Outcome
+
+HANDLERS: Final[Handlers] = {**chat.HANDLERS, **history.HANDLERS, **queue.HANDLERS, **turns.HANDLERS}
+
+
+async def apply_effects(change: ChatChange, decided: Sequence[effects.Effect]) -> Outcome:
+    """Carry out what was decided; everything is in the transaction of `change`."""
+    for effect in decided:
+        await HANDLERS[type(effect)](change, effect)
+    return await change.write()

@@ -1,0 +1,112 @@
+"""The change of one chat by one command: its row, its events, and what the effects learn from each other.
+
+The chat's row is kept in memory and written once, at the end, because the checks of the schema judge every statement;
+the row and the events that tell of the change are in the same transaction as everything else. Events are numbered
+here and nowhere else: the chat's lock is held, so their numbers have neither gaps nor races.
+
+Must stay true (tests/store/test_conformance.py): `seq` of the row is the number of its last event.
+
+What each effect does to it is in chat.py, history.py, turns.py and queue.py; applier.py carries them out in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import insert, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from indelible.content import Message, ToolCall, encode
+from indelible.machine import effects
+from indelible.machine.states import Snapshot
+from indelible.store.database.tables import chats, events
+from indelible.store.payloads import Payload
+from indelible.store.protocol import Outcome
+from indelible.store.queries.chat_view import AttemptName
+
+
+class ChatChange:
+    """What the effects of one command have made of one chat so far.
+
+    `open_calls` are those at the end of the path, `put_id` is the user's message that was added last, `live_id` the
+    open attempt. `changes` are further columns of the chat's row.
+    """
+
+    def __init__(
+        self,
+        connection: AsyncConnection,
+        snapshot: Snapshot,
+        payload: Payload[Any] | None,
+        *,
+        seq: int,
+        open_calls: list[ToolCall],
+        now: datetime,
+    ) -> None:
+        self.connection = connection
+        self.chat_id = snapshot.chat_id
+        self.snapshot = snapshot
+        self.payload = payload
+        self.open_calls = open_calls
+        self.now = now
+        self.changes: dict[str, Any] = {}
+        self.seq = seq
+        self.head_id = snapshot.head_id
+        self.status = snapshot.status
+        self.epoch = snapshot.epoch
+        self.turn_id = snapshot.turn.id if snapshot.turn is not None else None
+        self.live_id = snapshot.attempt.id if snapshot.attempt is not None else None
+        self.ended: dict[str, Any] | None = None
+        self.dropped = False
+        self.put_id: str | None = None
+        self.queue_order = [row.id for row in snapshot.queue]
+        self.queue_changed = False
+        self.messages: list[Message] = []
+        self.steers: list[Message] = []
+        self.queued_id: str | None = None
+        self.attempt: AttemptName | None = None
+        self._events: list[dict[str, Any]] = []
+
+    def emit(self, kind: str, ref: str | None = None, /, **detail: Any) -> None:
+        """Append an event. It gets the chat's next number."""
+        self.seq += 1
+        payload = encode(detail) if detail else None
+        self._events.append(
+            {"chat_id": self.chat_id, "seq": self.seq, "kind": kind, "ref": ref, "payload": payload, "at": self.now}
+        )
+
+    async def write(self) -> Outcome:
+        """Write the chat's row and its events, unless the chat is gone, and say what came of the command."""
+        if not self.dropped:
+            await self._write_row()
+        return Outcome(
+            chat_id=self.chat_id,
+            effective=True,
+            status=None if self.dropped else self.status,
+            seq=self.seq,
+            epoch=self.epoch,
+            messages=self.messages,
+            steers=self.steers,
+            queued_id=self.queued_id,
+            turn_id=self.turn_id,
+            attempt=self.attempt,
+            live_id=self.live_id,
+        )
+
+    async def _write_row(self) -> None:
+        turn_before = self.snapshot.turn.id if self.snapshot.turn is not None else None
+        if self.status is not self.snapshot.status or self.turn_id != turn_before:
+            ended = {} if self.ended is None else {"ended": self.ended}
+            self.emit("status", self.turn_id, status=self.status.value, **ended)
+        if self.queue_changed:
+            self.emit("queue", ids=self.queue_order)
+        changes = {**self.changes, "status": self.status.value, "head_id": self.head_id, "seq": self.seq}
+        changes |= {"epoch": self.epoch, "updated_at": self.now}
+        await self.connection.execute(update(chats).where(chats.c.id == self.chat_id).values(**changes))
+        if self._events:
+            await self.connection.execute(insert(events), self._events)
+
+
+Handlers = Mapping[type[effects.Effect], Callable[[ChatChange, Any], Awaitable[None]]]
+"""What is done for each kind of effect; a module of this package has those of its part of a chat."""

@@ -1,0 +1,94 @@
+"""Effects on the chat itself: its status, its holder, its error and deadline, what stands beside it, its end.
+
+Notices and errors have their texts in texts.py. Deleting is the one
+effect that writes the row at once: there is none afterwards.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final, get_args
+
+import msgspec
+from sqlalchemy import delete, select, update
+
+from indelible.content import encode
+from indelible.errors import Invalid
+from indelible.machine import effects
+from indelible.store.commands.apply.change import ChatChange, Handlers
+from indelible.store.commands.apply.texts import ERRORS
+from indelible.store.database.tables import DebugMode, attempts, chats, journal
+from indelible.store.payloads import AwaitedStep, ChatPatch, Failure, require
+
+DEBUG_MODES: Final[tuple[str, ...]] = get_args(DebugMode)
+_KEPT_AS_JSON: Final = ("labels", "system_prompt", "parameters")
+_KEPT_TO_OURSELVES: Final = ("system_prompt", "parameters")
+
+
+async def set_status(change: ChatChange, effect: effects.SetStatus) -> None:
+    change.status = effect.status
+
+
+async def set_error(change: ChatChange, effect: effects.SetError) -> None:
+    given = change.payload.error if isinstance(change.payload, Failure) else None
+    error = given or ERRORS[effect.kind]
+    change.changes["error"] = encode(error)
+    change.emit("error", **error)
+
+
+async def clear_error(change: ChatChange, _effect: effects.ClearError) -> None:
+    change.changes["error"] = None
+
+
+async def set_deadline(change: ChatChange, _effect: effects.SetDeadline) -> None:
+    deadline_s = change.payload.deadline_s if isinstance(change.payload, AwaitedStep) else None
+    deadline_at = change.now + timedelta(seconds=deadline_s) if deadline_s else None
+    change.changes["deadline_at"] = deadline_at
+    change.emit("action", change.turn_id, calls=change.open_calls, deadline_at=deadline_at)
+
+
+async def clear_holder(change: ChatChange, _effect: effects.ClearHolder) -> None:
+    change.changes["holder"] = None
+
+
+async def raise_epoch(change: ChatChange, effect: effects.RaiseEpoch) -> None:
+    change.epoch += 1
+    change.changes |= {"holder": effect.holder, "retry": None}
+
+
+async def set_archived(change: ChatChange, effect: effects.SetArchived) -> None:
+    change.changes["archived"] = effect.archived
+    change.emit("chat", archived=effect.archived)
+
+
+async def update_metadata(change: ChatChange, _effect: effects.UpdateMetadata) -> None:
+    detail = msgspec.to_builtins(require(change.payload, ChatPatch))
+    if detail.get("debug") not in (None, *DEBUG_MODES):
+        raise Invalid(f"What is recorded of a chat is one of {', '.join(DEBUG_MODES)}.")
+    kept = {name: encode(value) for name, value in detail.items() if name in _KEPT_AS_JSON and value is not None}
+    change.changes |= {**detail, **kept}
+    if detail:
+        change.emit("chat", **{name: value for name, value in detail.items() if name not in _KEPT_TO_OURSELVES})
+
+
+async def delete_chat(change: ChatChange, _effect: effects.DeleteChat) -> None:
+    """The journal has no foreign key (R7), so it goes first. With the attempts locked nobody packs it meanwhile."""
+    own = select(attempts.c.id).where(attempts.c.chat_id == change.chat_id)
+    await change.connection.execute(own.order_by(attempts.c.id).with_for_update())
+    await change.connection.execute(delete(journal).where(journal.c.attempt_id.in_(own)))
+    await change.connection.execute(update(chats).where(chats.c.id == change.chat_id).values(head_id=None, holder=None))
+    await change.connection.execute(delete(chats).where(chats.c.id == change.chat_id))
+    change.dropped = True
+
+
+HANDLERS: Final[Handlers] = {
+    effects.ClearError: clear_error,
+    effects.ClearHolder: clear_holder,
+    effects.DeleteChat: delete_chat,
+    effects.RaiseEpoch: raise_epoch,
+    effects.SetArchived: set_archived,
+    effects.SetDeadline: set_deadline,
+    effects.SetError: set_error,
+    effects.SetStatus: set_status,
+    effects.UpdateMetadata: update_metadata,
+}

@@ -1,0 +1,145 @@
+"""Effects on history: messages are added under the head, and the head moves.
+
+A message is never changed here once it is written; every one that is added becomes the head, and one event tells of
+it. What an attempt left becomes messages in turns.py, through `put`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec.structs import replace
+from sqlalchemy import insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from indelible.content import Block, Message, Text, ToolResult, encode
+from indelible.errors import LeaseLost
+from indelible.ids import new_id
+from indelible.machine import effects
+from indelible.store.commands.apply.change import ChatChange, Handlers
+from indelible.store.commands.apply.texts import ANSWERS, CONTINUE, NOTICES
+from indelible.store.database.tables import chats, messages
+from indelible.store.payloads import CompactionResult, Failure, NewChat, Summary, ToolResultsInput, UserInput, require
+from indelible.store.queries.ancestors import load_ancestors
+
+
+async def put(
+    change: ChatChange,
+    message: Message,
+    *,
+    attempt_id: str | None = None,
+    columns: dict[str, Any] | None = None,
+    **detail: Any,
+) -> Message:
+    """Add a message under the head, and make it the head."""
+    id_ = new_id("message")
+    await change.connection.execute(
+        insert(messages).values(
+            chat_id=change.chat_id,
+            id=id_,
+            parent_id=change.head_id,
+            role=message.role,
+            blocks=encode(message.blocks),
+            visibility=message.visibility,
+            partial=message.partial,
+            reason=message.reason,
+            continues_id=message.continues,
+            provider=message.provider,
+            model=message.model,
+            response_id=message.response_id,
+            turn_id=change.turn_id,
+            attempt_id=attempt_id,
+            created_at=change.now,
+            **(columns or {}),
+        )
+    )
+    change.head_id = id_
+    change.emit("message", id_, **detail)
+    stored = replace(message, id=id_)
+    change.messages.append(stored)
+    return stored
+
+
+async def add_message(change: ChatChange, _effect: effects.AddMessage) -> None:
+    new = change.payload if isinstance(change.payload, NewChat) else require(change.payload, UserInput)
+    await put_user(change, new.blocks, new.model)
+
+
+async def put_user(change: ChatChange, blocks: list[Block], model: str | None, **detail: Any) -> Message:
+    stored = await put(change, Message(role="user", blocks=blocks, model=model), **detail)
+    change.put_id = stored.id
+    return stored
+
+
+async def _ends_partial(change: ChatChange) -> bool:
+    """Whether the path ends with a reply that was cut, notices left out."""
+    async for row in load_ancestors(change.connection, change.chat_id, change.head_id):
+        if row.role != "notice" and row.visibility != "people":
+            return bool(row.role == "assistant" and row.partial)
+    return False
+
+
+async def add_instruction(change: ChatChange, _effect: effects.AddInstruction) -> None:
+    if await _ends_partial(change):
+        await put(change, Message(role="user", blocks=[Text(CONTINUE)], visibility="model"))
+
+
+async def add_summary(change: ChatChange, _effect: effects.AddSummary) -> None:
+    """Once: the answer to the first time may have been lost."""
+    summary = change.payload.summary if isinstance(change.payload, CompactionResult | Summary) else None
+    if summary is None:
+        return
+    head = select(messages.c.blocks).where(messages.c.chat_id == change.chat_id, messages.c.id == change.head_id)
+    if (await change.connection.execute(head)).scalar() != encode(summary.blocks):
+        await put(change, replace(summary, visibility="model"))
+
+
+async def add_tool_results(change: ChatChange, _effect: effects.AddToolResults) -> None:
+    names = {call.id: call.name for call in change.open_calls}
+    given = {result.call_id: result for result in require(change.payload, ToolResultsInput).results}
+    ordered = [
+        ToolResult(call_id=call_id, name=name, output=given[call_id].output, is_error=given[call_id].is_error)
+        for call_id, name in names.items()
+    ]
+    await put(change, Message(role="tool", blocks=list(ordered)))
+
+
+async def answer_open_calls(change: ChatChange, effect: effects.AnswerOpenCalls) -> None:
+    answers: list[Block] = [
+        ToolResult(call_id=call.id, name=call.name, output=ANSWERS[effect.reason], is_error=True)
+        for call in change.open_calls
+    ]
+    await put(change, Message(role="tool", blocks=answers))
+
+
+async def add_notice(change: ChatChange, effect: effects.AddNotice) -> None:
+    given = change.payload.notice if isinstance(change.payload, CompactionResult | Failure) else None
+    if effect.kind == "stopped":
+        given = None  # whatever arrives in a stop, the user stopped it
+    text = given or NOTICES[effect.kind]
+    await put(change, Message(role="notice", blocks=[Text(text)], visibility="people"))
+
+
+async def move_head(change: ChatChange, effect: effects.MoveHead) -> None:
+    change.head_id = effect.message_id
+    change.emit("head", effect.message_id)
+
+
+async def forget_responses(connection: AsyncConnection, chat_id: str, *, epoch: int) -> None:
+    """Erase what a provider calls the replies of a chat: it may not know them any more (SPEC 4.4)."""
+    held = select(chats.c.epoch).where(chats.c.id == chat_id).with_for_update(key_share=True)
+    if (await connection.execute(held)).scalar() != epoch:
+        raise LeaseLost(f"The lease of epoch {epoch} is over.")
+    named = update(messages).where(messages.c.chat_id == chat_id, messages.c.response_id.is_not(None))
+    await connection.execute(named.values(response_id=None))
+
+
+HANDLERS: Final[Handlers] = {
+    effects.AddInstruction: add_instruction,
+    effects.AddMessage: add_message,
+    effects.AddNotice: add_notice,
+    effects.AddSummary: add_summary,
+    effects.AddToolResults: add_tool_results,
+    effects.AnswerOpenCalls: answer_open_calls,
+    effects.MoveHead: move_head,
+}

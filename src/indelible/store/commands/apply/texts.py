@@ -1,0 +1,29 @@
+"""The texts that the store itself puts into a conversation, or at a chat.
+
+`NOTICES` are for people, `CONTINUE` is for the model alone, `ANSWERS` are the results of calls that nobody will answer
+any more: a model refuses a conversation in which a call has none. A worker that knows more brings its own text for a
+notice or an error (payloads.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from indelible.machine import effects
+
+NOTICES: Final[dict[effects.NoticeKind, str]] = {
+    "stopped": "Stopped by you.",
+    "failed": "The reply failed.",
+    "crashed": "The reply was cut off by a crash again and again, and was given up. What it said is kept.",
+    "empty": "The model returned nothing.",
+    "compacted": "The conversation was summarised for the model. Everything above stays as it is for you.",
+}
+ERRORS: Final[dict[effects.ErrorKind, dict[str, Any]]] = {
+    "failed": {"kind": "unknown", "message": NOTICES["failed"]},
+    "crashed": {"kind": "crashed", "message": NOTICES["crashed"]},
+}
+CONTINUE: Final = "Your last message was cut off. Go on exactly where it ends, without repeating any of it."
+ANSWERS: Final[dict[effects.AnswerReason, str]] = {
+    "cancelled": "Cancelled: the user went on without the result of this call.",
+    "expired": "Expired: nobody gave the result of this call in time.",
+}
