@@ -78,6 +78,7 @@ class Studio:
             lease_timeout_s=8.0,
             clock=clock or self.workshop.clock,
             metrics=metrics or self.metrics,
+            linger_s=0.0,
         )
         hired = await self.workshop.hire(models={self.name: self.model}, recorder=recorder, **more)
         self.recorders[hired.worker.id] = recorder

@@ -234,7 +234,7 @@ def test_s37_a_body_with_many_readers_and_closers_has_one_entry() -> None:
 
 
 def test_s38_whoever_takes_the_locks_takes_them_in_one_order() -> None:
-    """Everything that takes both locks, or one of them, at once: on several bodies of one sink."""
+    """Everything that takes both locks, or one of them, at once: on several bodies of one log."""
     for _ in range(ROUNDS):
         told: list[ExchangeRecord] = []
         log = ExchangeLog(on_change=told.append)

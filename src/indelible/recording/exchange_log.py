@@ -3,12 +3,12 @@
 An exchange gets its number when it begins and its entry when it is counted (SPEC 7.1); until then it is open, and not
 among the `attempts`. Afterwards only one thing can change the entry: a close that failed, which is never lost.
 
-Two locks order it all, and they are always taken in this order: an exchange's own, then the sink's. Neither is held
-while anything is awaited, nor while somebody else's code runs. Whoever wants to hear of changes (`on_change`) hears of
-them with no lock held, one at a time and in the order they happened, though not always in the thread that caused one.
+Two locks order it all, and they are always taken in this order: an exchange's own, then the log's. Neither is held
+while anything is awaited, nor while foreign code runs. A listener (`on_change`) is called with no lock held, for one
+change at a time and in the order they happened, though not always in the thread that caused one.
 
-Recording is best effort. What goes wrong in it costs this one record: the exchange is dropped, counted in `dropped`,
-told to `on_drop`, and nobody else notices.
+Recording is best effort. What goes wrong in it costs this one record: the exchange is dropped, counted in `dropped`
+and reported to `on_drop`, and nobody else notices.
 
 Must stay true (tests/recording/test_recorded_races.py): one entry per exchange, whoever races; no deadlock.
 What counts as what is http.py.
@@ -90,8 +90,8 @@ class ExchangeLog:
         self._open: dict[int, OpenExchange] = {}
         self._entries: dict[int, ExchangeRecord] = {}
         self._dropped: set[int] = set()
-        self._news: deque[tuple[int, Callable[[], None]]] = deque()
-        self._is_telling = False
+        self._notifications: deque[tuple[int, Callable[[], None]]] = deque()
+        self._is_notifying = False
 
     @property
     def attempts(self) -> list[ExchangeRecord]:
@@ -101,7 +101,7 @@ class ExchangeLog:
 
     @property
     def dropped(self) -> int:
-        """How many exchanges could not be recorded, or not be told of."""
+        """How many exchanges could not be recorded, or whose listener failed."""
         with self._lock:
             return len(self._dropped)
 
@@ -127,7 +127,7 @@ class ExchangeLog:
             self._open.pop(attempt.number, None)
             self._entries[attempt.number] = attempt
             if self._on_change is not None and attempt.number not in self._dropped:
-                self._news.append((attempt.number, partial(self._on_change, attempt)))
+                self._notifications.append((attempt.number, partial(self._on_change, attempt)))
 
     def drop(self, number: int, bug: Exception) -> None:
         """Recording this exchange failed. Only the error's class is logged: its words may hold what was exchanged."""
@@ -137,29 +137,29 @@ class ExchangeLog:
                 return
             self._dropped.add(number)
             if self._on_drop is not None:
-                self._news.append((number, self._on_drop))
+                self._notifications.append((number, self._on_drop))
         _log.warning("An exchange could not be recorded: %s.", type(bug).__name__)
 
-    def tell(self) -> None:
-        """Tell the news, unless somebody is telling them already and so will tell these. No lock is held."""
+    def notify(self) -> None:
+        """Call the listeners, unless another thread is doing so already and so will for these. No lock is held."""
         with self._lock:
-            if self._is_telling:
+            if self._is_notifying:
                 return
-            self._is_telling = True
+            self._is_notifying = True
         try:
-            while (news := self._next_news()) is not None:
-                number, tell = news
+            while (notification := self._next_notification()) is not None:
+                number, call = notification
                 try:
-                    tell()
+                    call()
                 except Exception as bug:
                     self.drop(number, bug)
         except BaseException:
-            self._is_telling = False
+            self._is_notifying = False
             raise
 
-    def _next_news(self) -> tuple[int, Callable[[], None]] | None:
+    def _next_notification(self) -> tuple[int, Callable[[], None]] | None:
         with self._lock:
-            if not self._news:
-                self._is_telling = False
+            if not self._notifications:
+                self._is_notifying = False
                 return None
-            return self._news.popleft()
+            return self._notifications.popleft()

@@ -15,7 +15,7 @@ never waits: a read that would is abandoned at its first wait, so a close is nei
 of it. What was taken is handed out again if somebody reads after the close.
 
 Must stay true (tests/recording/test_recorded_property.py): exactly one entry for each exchange, and a caller that can
-not tell whether it is recorded.
+not notify whether it is recorded.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MAX_DRAIN_BYTES: Final = 64 * 1024
 
 
 def wrap(response: HttpResponse, log: ExchangeLog) -> Answer:
-    """The response, recorded into the sink as it is read and closed."""
+    """The response, recorded into the log as it is read and closed."""
     return RecordedExchange(log, request=None).wrap(response)
 
 
@@ -59,10 +59,10 @@ class ExchangeLogHook:
     """Records what models/http/client.py sends: set it as the `recording` of a task."""
 
     def __init__(self, log: ExchangeLog) -> None:
-        self._log_ = log
+        self._exchange_log = log
 
     def begin(self, request: HttpRequest) -> RecordedExchange:
-        return RecordedExchange(self._log_, request=request)
+        return RecordedExchange(self._exchange_log, request=request)
 
 
 class RecordedExchange:
@@ -72,7 +72,7 @@ class RecordedExchange:
         self.body: Final = BodyCapture()
         self.end_seen = False
         self.is_settled = False
-        self._log_ = log
+        self._exchange_log = log
         self._request = request
         self._known = log.known
         self._head: ResponseHead | None = None
@@ -99,12 +99,12 @@ class RecordedExchange:
         """Record nothing more of this exchange, and have it counted as dropped."""
         with self._lock:
             self._is_counted = True
-            self._log_.drop(self._number, bug)
-        self._log_.tell()
+            self._exchange_log.drop(self._number, bug)
+        self._exchange_log.notify()
 
     def wrap(self, response: HttpResponse) -> Answer:
         with self.best_effort():
-            self._answered_at = self._log_.clock.now()
+            self._answered_at = self._exchange_log.clock.now()
             self._head = read_head(response)
             if self._head.is_json:
                 self.body.head_bytes = MAX_ANSWER_BYTES
@@ -118,7 +118,7 @@ class RecordedExchange:
             self._count(describe(error, "sending the request", self._known))
 
     def break_off(self, error: BaseException) -> None:
-        """It could not be read. Who was settled and stops waiting has not failed: the close will tell."""
+        """It could not be read. Who was settled and stops waiting has not failed: the close will notify."""
         if self.is_settled and isinstance(error, asyncio.CancelledError):
             return
         with self.best_effort():
@@ -156,14 +156,14 @@ class RecordedExchange:
         return None if self.is_settled else find_fault(self._head, self.body, end_seen=self.end_seen)
 
     def _count(self, error: str | None) -> None:
-        ended_at = self._log_.clock.now()
+        ended_at = self._exchange_log.clock.now()
         with self._lock:
             if not self._is_counted:
                 self._make_entry(error, ended_at)
-        self._log_.tell()
+        self._exchange_log.notify()
 
     def _count_close_error(self, error: str) -> None:
-        ended_at = self._log_.clock.now()
+        ended_at = self._exchange_log.clock.now()
         with self._lock:
             if not self._is_counted:
                 self._make_entry(error, ended_at)
@@ -171,9 +171,9 @@ class RecordedExchange:
                 known = self._attempt.error
                 error = error if known is None else f"{known}; then closing failed: {error}"
                 self._attempt = msgspec.structs.replace(self._attempt, status="failed", error=error)
-                self._log_.publish(self._attempt)
+                self._exchange_log.publish(self._attempt)
             self._close_failed = True
-        self._log_.tell()
+        self._exchange_log.notify()
 
     def _make_entry(self, error: str | None, ended_at: datetime) -> None:
         """The lock is held."""
@@ -181,7 +181,7 @@ class RecordedExchange:
         request, head, known = self._request, self._head, self._known
         sent_headers = request.headers if request else {}
         got_headers = head.headers if head else {}
-        drop = partial(_drop_late, self._log_, self._number)
+        drop = partial(_drop_late, self._exchange_log, self._number)
         self._attempt = ExchangeRecord(
             number=self._number,
             status="completed" if error is None else "failed",
@@ -197,7 +197,7 @@ class RecordedExchange:
             answered_at=self._answered_at,
             ended_at=ended_at,
         )
-        self._log_.publish(self._attempt)
+        self._exchange_log.publish(self._attempt)
         self._request = None  # the entry has what is kept of it; the rest may be large
         self.body.release()
 
@@ -205,7 +205,7 @@ class RecordedExchange:
 def _drop_late(log: ExchangeLog, number: int, bug: Exception) -> None:
     """An entry whose body could not be redacted, when somebody asked for it."""
     log.drop(number, bug)
-    log.tell()
+    log.notify()
 
 
 class RecordedResponse:
@@ -267,8 +267,8 @@ class RecordedResponse:
 
     def _drain(self) -> None:
         """Take what has arrived; see the module header."""
-        taken_bytes = 0
-        while taken_bytes < MAX_DRAIN_BYTES:
+        drained_bytes = 0
+        while drained_bytes < MAX_DRAIN_BYTES:
             try:
                 read = self._response.read().__await__()
                 next(read)
@@ -284,13 +284,13 @@ class RecordedResponse:
                 return
             self._drained.append(piece)
             self._keep(piece)
-            taken_bytes += len(piece)
+            drained_bytes += len(piece)
 
     def _hand_out(self) -> bytes:
-        taken = self._drained.popleft()
-        if isinstance(taken, BaseException):
-            raise taken
-        return taken
+        drained = self._drained.popleft()
+        if isinstance(drained, BaseException):
+            raise drained
+        return drained
 
 
 def describe(error: BaseException, doing: str, known: KnownSecrets) -> str:

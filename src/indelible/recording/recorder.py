@@ -1,6 +1,6 @@
 """Runs, steps and attempts on their way to the database, off the hot path.
 
-A run is recorded by the task that works on it (run.py). Telling of it only puts a record into a queue; one writer per
+A run is recorded by the task that works on it (run.py), which only puts a record into a queue; one writer per
 process redacts what is in it, in a thread, and writes it, a moment later and together with what else there is by then,
 in short transactions. A database that is away is waited for, by the writer alone. The queue is bounded: what does not
 fit is dropped and counted, and so is what the database refuses. Exchanges fill it first: runs and steps are small, and
@@ -24,7 +24,7 @@ from indelible.clock import Clock
 from indelible.ids import new_id
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.recording.exchange_log import ExchangeRecord
-from indelible.recording.run import RecordedRun, Told
+from indelible.recording.run import QueueItem, RecordedRun
 from indelible.recording.storage.protocol import AttemptRecord, Record, RecordStore, RunRecord, StepRecord
 from indelible.redaction.known import KnownSecrets
 from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
@@ -37,20 +37,23 @@ MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
 MAX_WAITING_SMALL: Final = 10 * MAX_WAITING
 _BATCH: Final = 200
 _BATCH_BYTES: Final = 1024 * 1024
-_LINGER_S: Final = 0.25
+LINGER_S: Final = 0.25
 _PAUSE_S: Final = 1.0
-LAST_WORDS_S: Final = 2.0
+DRAIN_S: Final = 2.0
 
 
 class _Waiting(NamedTuple):
     """`size_bytes` is how much of the memory it is to blame for."""
 
-    told: Told
+    item: QueueItem
     size_bytes: int
 
 
 class DebugRecorder:
-    """One per process: `run` writes, until it is cancelled."""
+    """One per process: `run` writes, until it is cancelled.
+
+    secrets: what no record may hold (redaction/known.py). linger_s: how long it waits for more before it writes.
+    """
 
     def __init__(
         self,
@@ -62,8 +65,10 @@ class DebugRecorder:
         clock: Clock,
         metrics: Metrics = NO_METRICS,
         secrets: Iterable[str] = (),
+        linger_s: float = LINGER_S,
     ) -> None:
         self.clock = clock
+        self._linger_s = linger_s
         self.known = KnownSecrets(secrets)
         self.held_bytes = 0
         self._store = store
@@ -76,7 +81,7 @@ class DebugRecorder:
         self._waiting_exchanges = 0
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="debug records")  # others are busy with tools
-        self._stirred = asyncio.Event()
+        self._woken = asyncio.Event()
         self._due = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -114,7 +119,7 @@ class DebugRecorder:
 
     # --- what is to be written ---
 
-    def put(self, record: Told) -> None:
+    def put(self, record: QueueItem) -> None:
         """Have it written, some time soon. From any thread."""
         try:
             is_here = asyncio.get_running_loop() is self._loop
@@ -125,7 +130,7 @@ class DebugRecorder:
         else:
             self._loop.call_soon_threadsafe(self._put, record)
 
-    def _put(self, record: Told) -> None:
+    def _put(self, record: QueueItem) -> None:
         size_bytes = _measure(record)
         fits = self._has_room(size_bytes) if isinstance(record, tuple) else len(self._waiting) < MAX_WAITING_SMALL
         if not fits:
@@ -135,7 +140,7 @@ class DebugRecorder:
         self._waiting_exchanges += isinstance(record, tuple)
         self._waiting_bytes += size_bytes
         self._idle.clear()
-        self._stirred.set()
+        self._woken.set()
 
     def _has_room(self, size_bytes: int) -> bool:
         """For an exchange of this size; the first one always fits."""
@@ -154,26 +159,26 @@ class DebugRecorder:
     async def run(self) -> None:
         try:
             while True:
-                await self._stirred.wait()
+                await self._woken.wait()
                 await self._linger()
-                self._stirred.clear()
+                self._woken.clear()
                 while self._waiting:
-                    await self._write(self._take_batch())
+                    await self._write(self._next_batch())
                 self._idle.set()
         finally:
             self._thread.shutdown(wait=False)
 
     async def _linger(self) -> None:
         """More is about to come: a transaction costs as much as the tokens of half a reply."""
-        timer = self.clock.call_later(_LINGER_S, self._due.set)
+        timer = self.clock.call_later(self._linger_s, self._due.set)
         try:
             await self._due.wait()
         finally:
             timer.cancel()
         self._due.clear()
 
-    async def drain(self, *, limit_s: float = LAST_WORDS_S) -> None:
-        """Wait until what was told is written, but not for longer than this."""
+    async def drain(self, *, limit_s: float = DRAIN_S) -> None:
+        """Wait until everything is written that is in the queue, but not for longer than this."""
         deadline = self.clock.call_later(limit_s, self._idle.set)
         self._due.set()
         try:
@@ -181,23 +186,23 @@ class DebugRecorder:
         finally:
             deadline.cancel()
 
-    def _take_batch(self) -> list[Told]:
+    def _next_batch(self) -> list[QueueItem]:
         """About as much as a short transaction holds: others want to write, too."""
-        batch: list[Told] = []
+        batch: list[QueueItem] = []
         size_bytes = 0
         while self._waiting and len(batch) < _BATCH:
             if batch and size_bytes + self._waiting[0].size_bytes > _BATCH_BYTES:
                 break
             waiting = self._waiting.popleft()
-            batch.append(waiting.told)
+            batch.append(waiting.item)
             size_bytes += waiting.size_bytes
         self._waiting_bytes -= size_bytes
-        self._waiting_exchanges -= sum(isinstance(told, tuple) for told in batch)
+        self._waiting_exchanges -= sum(isinstance(item, tuple) for item in batch)
         return batch
 
-    async def _write(self, batch: Sequence[Told]) -> None:
+    async def _write(self, batch: Sequence[QueueItem]) -> None:
         try:
-            records = await self._loop.run_in_executor(self._thread, _spell_out, batch)
+            records = await self._loop.run_in_executor(self._thread, _redact_bodies, batch)
             while not await self._try_to_write(records):
                 await self.clock.sleep(_PAUSE_S)
         except Exception as error:
@@ -228,14 +233,14 @@ class DebugRecorder:
             _log.warning("What dead workers left could not be ended yet: %s.", type(error).__name__)
 
 
-def _measure(record: Told) -> int:
+def _measure(record: QueueItem) -> int:
     if not isinstance(record, tuple):
         return 0
     _, attempt = record
     return attempt.request.size_bytes + attempt.response.size_bytes
 
 
-def _spell_out(batch: Sequence[Told]) -> list[Record]:
+def _redact_bodies(batch: Sequence[QueueItem]) -> list[Record]:
     """In a thread: this is where bodies are redacted."""
     return [_describe(*record) if isinstance(record, tuple) else record for record in batch]
 

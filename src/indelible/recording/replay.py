@@ -1,6 +1,6 @@
-"""A recorded answer, heard again: offline, through the same adapter and the same loop.
+"""A recorded response, replayed offline through the same adapter and the same loop.
 
-When a reply was strange, the question is whether the provider said it or we misheard. Here the recorded body is what
+When a reply looks wrong, the question is whether the provider sent it or we misread it. Here the recorded body is what
 comes out of the wire; everything behind it is the real thing: decoding, the adapter, the splitter, the assemble. What
 was redacted stays so. A body whose middle is missing ends where the gap begins, for nobody knows what was said in it.
 
@@ -64,7 +64,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recording comes to: blocks, and how it ended. A `failure` is what the user would have been told."""
+    """What a recording comes to: blocks, and how it ended. A `failure` is what the user would have been shown."""
 
     blocks: Sequence[Block]
     reason: str | None = None

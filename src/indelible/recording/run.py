@@ -1,11 +1,11 @@
-"""One run on its way: what the worker and the wire tell of it, put into order.
+"""One open run: what the worker and the HTTP client report of it, put into order.
 
 Entering a run makes it the `recording` of its task (models/http/recording_hook.py). Every exchange becomes an attempt
 of the step that is open; one that comes while none is open, a summary, belongs to the step that follows it. What is to
-be kept is told to the recorder (recorder.py) at once with the mode `all`.
+be kept is published to the recorder (recorder.py) at once with the mode `all`.
 
 With the mode `errors` everything is held back until a step fails or is tried again. Only then are the run and what was
-held of this step told, and what follows in this step as it comes: a step that goes well costs no write and no
+held of this step published, and what follows in this step as it comes: a step that goes well costs no write and no
 redaction. All runs together hold 64 MiB at most; what is more is dropped and counted.
 
 Must stay true (tests/recording/test_recorder.py, test_recorder_in_trouble.py): a run that was begun has an end,
@@ -39,18 +39,18 @@ _log: Final = logging.getLogger(__name__)
 MAX_HELD_BYTES: Final = 64 * 1024 * 1024
 _GIVEN_UP: Final = "It was given up."
 
-Told = Record | tuple[StepRecord, ExchangeRecord]
+QueueItem = Record | tuple[StepRecord, ExchangeRecord]
 """What is to be written: a record, or an exchange of a step that is not redacted yet."""
 
 
-class Teller(Protocol):
-    """Where a run tells of itself. `held_bytes` is what all runs together hold back."""
+class RecordQueue(Protocol):
+    """Where a run puts its records. `held_bytes` is what all runs together hold back."""
 
     clock: Clock
     known: KnownSecrets
     held_bytes: int
 
-    def put(self, record: Told) -> None: ...
+    def put(self, record: QueueItem) -> None: ...
 
     def count_dropped(self) -> None: ...
 
@@ -73,15 +73,15 @@ def _best_effort(
 
 
 class _Step:
-    """A step on its way, and what is held back of it. `is_asked`: it is known which step it is."""
+    """A step on its way, and what is held back of it. `is_requested`: it is known which step it is."""
 
     def __init__(self, record: StepRecord) -> None:
         self.record = record
         self.log = ExchangeLog()
         self.held: list[ExchangeRecord] = []
         self.held_bytes = 0
-        self.is_asked = False
-        self.is_told = False
+        self.is_requested = False
+        self.is_published = False
 
 
 class RecordedRun:
@@ -89,12 +89,12 @@ class RecordedRun:
 
     _run: RunRecord
 
-    def __init__(self, recorder: Teller, describe: Callable[[], RunRecord], mode: DebugMode) -> None:
+    def __init__(self, recorder: RecordQueue, describe: Callable[[], RunRecord], mode: DebugMode) -> None:
         self.is_recording = mode != "off"
         self._recorder = recorder
         self._describe = describe
         self._mode = mode
-        self._is_told = False
+        self._is_published = False
         self._step: _Step | None = None
         self._last_step = 0
         self._token: Token[RecordingHook | None] | None = None
@@ -116,45 +116,45 @@ class RecordedRun:
             self.end("interrupted", _GIVEN_UP)
 
     def give_up(self, bug: Exception) -> None:
-        """Record nothing more of this run. If it was told of, it has its end now."""
+        """Record nothing more of this run. If it was published, it has its end now."""
         self.is_recording = False
-        _log.warning("A run is recorded no further: %s.", type(bug).__name__)
+        _log.warning("Recording of a run stopped: %s.", type(bug).__name__)
         try:
             self._recorder.count_dropped()
-            if self._is_told and self._run.status == "in_progress":
+            if self._is_published and self._run.status == "in_progress":
                 ended_at = max(datetime.now(UTC), self._run.started_at)
                 self._recorder.put(replace(self._run, status="error", error=_GIVEN_UP, ended_at=ended_at))
         except Exception as worse:
-            _log.warning("Nor could its end be told: %s.", type(worse).__name__)
+            _log.warning("Its end could not be recorded either: %s.", type(worse).__name__)
 
-    # --- what the worker tells ---
+    # --- what the worker reports ---
 
     @_best_effort
     def _begin_run(self) -> None:
         self._run = self._describe()
         if self._mode == "all":
-            self._tell_run()
+            self._publish_run()
 
     @_best_effort
     def begin_step(self, step: int) -> None:
         """The model is asked for this step; if it was asked before, that has failed."""
         opened = self._step
-        if opened is not None and not opened.is_asked and not opened.is_told:
+        if opened is not None and not opened.is_requested and not opened.is_published:
             opened.record = replace(opened.record, step=step)  # a summary was asked for: it belongs to what follows it
         if opened is None or opened.record.step != step:
             opened = self._open_step(step)
-        elif opened.is_asked or any(_has_failed(attempt) for attempt in opened.log.attempts):
-            self._tell_step(opened)
-        opened.is_asked = True
+        elif opened.is_requested or any(_has_failed(attempt) for attempt in opened.log.attempts):
+            self._publish_step(opened)
+        opened.is_requested = True
         self._last_step = step
         if self._mode == "all":
-            self._tell_step(opened)
+            self._publish_step(opened)
 
     @_best_effort
     def note_failure(self) -> None:
-        """The model has failed, and will be asked again: whoever looks meanwhile shall see why."""
+        """The model has failed and will be asked again: the records show why in the meantime."""
         if self._step is not None:
-            self._tell_step(self._step)
+            self._publish_step(self._step)
 
     @_best_effort
     def end_step(self, status: RunStatus, error: str | None = None) -> None:
@@ -167,14 +167,14 @@ class RecordedRun:
             return
         self._close_step(status, error)
         if status == "error":
-            self._tell_run()
+            self._publish_run()
         error = None if error is None else redact_line(error, self._recorder.known)
         self._run = replace(self._run, status=status, error=error, ended_at=self._recorder.clock.now())
-        if self._is_told:
+        if self._is_published:
             self._recorder.put(self._run)
         self.is_recording = False
 
-    # --- what the wire tells ---
+    # --- what the HTTP client reports ---
 
     def begin(self, request: HttpRequest) -> Exchange | None:
         """An exchange that belongs to no step is the beginning of the next one."""
@@ -193,8 +193,8 @@ class RecordedRun:
             self._open_step(self._last_step + 1)
 
     def _note_attempt(self, step: _Step, attempt: ExchangeRecord) -> None:
-        """Also what is told late, of a step that is over: a close that failed."""
-        if step.is_told:
+        """Also what comes late, of a step that is over: a close that failed."""
+        if step.is_published:
             self._recorder.put((step.record, attempt))
         elif step is self._step:
             self._hold(step, attempt)
@@ -237,28 +237,28 @@ class RecordedRun:
             return
         step.log.finalise()
         if status == "error" or self._mode == "all":
-            self._tell_step(step)
-        if step.is_told:
+            self._publish_step(step)
+        if step.is_published:
             error = None if error is None else redact_line(error, self._recorder.known)
             self._recorder.put(replace(step.record, status=status, error=error, ended_at=self._recorder.clock.now()))
         self._release(step)
         self._last_step = step.record.step
         self._step = None
 
-    # --- telling ---
+    # --- publishing ---
 
-    def _tell_run(self) -> None:
-        if not self._is_told:
-            self._is_told = True
+    def _publish_run(self) -> None:
+        if not self._is_published:
+            self._is_published = True
             self._recorder.put(self._run)
 
-    def _tell_step(self, step: _Step) -> None:
+    def _publish_step(self, step: _Step) -> None:
         """From now on, and what was held back of it."""
-        if step.is_told:
+        if step.is_published:
             return
-        self._tell_run()
+        self._publish_run()
         self._recorder.put(step.record)
-        step.is_told = True
+        step.is_published = True
         for attempt in self._release(step):
             self._recorder.put((step.record, attempt))
 

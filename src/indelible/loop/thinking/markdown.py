@@ -1,11 +1,12 @@
 """Whether a tag would stand in code: the little of Markdown that this needs.
 
 A `Place` is all that must be remembered of the text so far, and `walk` goes on from it, so text
-can be read in pieces of any size. The rules are CommonMark's, as far as they matter here:
+can be read in pieces of any size. The rules are simpler than CommonMark's, and where they differ
+they end code sooner: a tag shown as text is a blemish, thinking shown as an answer is a leak.
 
-  * a fence is three or more ` or ~ at the start of a line; it ends with a line of at least as
-    many; an info string with a back-tick makes it no fence. It may stand deeper than three
-    columns where that is no indented code, because models indent fences in lists;
+  * a fence is three or more ` or ~ at the start of a line, at any indentation that is no indented
+    code; the next line that starts with at least as many ends it, whatever follows on that line.
+    An info string with a back-tick makes it no fence;
   * a line indented by four or more is code at the start, after a blank line, and after such code;
   * back-ticks quote a tag if a run of the same length stands before and after it on its line,
     the second one ending at most `QUOTE_REACH_CHARS` behind the tag. So a single stray back-tick
@@ -41,14 +42,12 @@ class Line(StrEnum):
     TEXT = "text"
     CODE = "code"
     OPENING = "opening"
-    CLOSING = "closing"
     THOUGHT = "thought"
 
 
 class Fence(msgspec.Struct, frozen=True):
     char: str
     length: int
-    indent: int
 
 
 class MarkdownPosition(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -77,7 +76,6 @@ _STOPS: Final = {
     Line.THOUGHT: re.compile(r"[\n`<]"),
     Line.CODE: re.compile(r"\n"),
     Line.OPENING: re.compile(r"[\n`]"),
-    Line.CLOSING: re.compile(r"[^ \t\r]"),
 }
 
 
@@ -110,8 +108,6 @@ def walk(place: MarkdownPosition, text: str, pos: int) -> tuple[MarkdownPosition
             match text[pos]:
                 case "\n":
                     place, pos = _end_line(place), pos + 1
-                case _ if place.line is Line.CLOSING:
-                    place = replace(place, line=Line.CODE)
                 case "`":
                     place = _begin_run(place)
                 case _:
@@ -151,9 +147,7 @@ def is_quoted(place: MarkdownPosition, text: str, end: int, *, final: bool) -> b
 def _begin_line(place: MarkdownPosition, char: str) -> MarkdownPosition:
     fence = place.fence
     if fence is not None:
-        if char == fence.char and place.indent < fence.indent + _CODE_INDENT:
-            return replace(place, run_char=char)
-        return replace(place, line=Line.CODE)
+        return replace(place, run_char=char) if char == fence.char else replace(place, line=Line.CODE)
     if place.indent >= _CODE_INDENT and place.may_indent_code:
         return replace(place, line=Line.CODE)
     if char in _RUNS:
@@ -176,9 +170,9 @@ def _settle_run(place: MarkdownPosition) -> MarkdownPosition:
     place = replace(place, run_char="", run=0)
     if place.line is Line.START:
         if fence is not None:
-            return replace(place, line=Line.CLOSING if length >= fence.length else Line.CODE)
+            return replace(place, line=Line.CODE, fence=None if length >= fence.length else fence)
         if length >= _MIN_FENCE:
-            return replace(place, line=Line.OPENING, fence=Fence(char, length, place.indent))
+            return replace(place, line=Line.OPENING, fence=Fence(char, length))
         place = replace(place, line=Line.TEXT)
     if char == "~":
         return place
@@ -190,8 +184,6 @@ def _end_line(place: MarkdownPosition) -> MarkdownPosition:
     match place.line:
         case Line.THOUGHT:
             return IN_THOUGHT
-        case Line.CLOSING:
-            return AT_START
         case Line.TEXT:
             return MarkdownPosition(may_indent_code=False)
         case _:

@@ -5,7 +5,7 @@ exchanges are loaded one by one while their turn comes. So a run of any length t
 however slowly a reader reads, nothing in the database is held for it.
 
 A run that is deleted meanwhile has no end that would be true. Writing it raises `NotFound` there, and whoever has the
-pieces has no document: it is the reader who should ask again, and be told that there is no such run.
+pieces has no document: a reader that asks again gets a 404.
 
 Must stay true (tests/recording/test_reading_records.py): the pieces together are the run, and no more than an exchange
 or two of it is in memory. They go out by server/routes/debug.py and terminal/debugging.py.

@@ -4,7 +4,7 @@ A *run* is one piece of work with a model, a *step* one model call of it with it
 exchange (SPEC 7). The three are written apart, whenever there is news of one: a run and a step when they begin and when
 they end, an attempt when it is over. So whoever looks sees the exchanges of a step that still runs.
 
-Records are best effort and nothing hangs on them: no command looks at them, no event tells of them, and writing them
+Records are best effort and nothing hangs on them: no command reads them, no event mentions them, and writing them
 takes no lock that a worker or a user waits for. They were redacted before they came here (redaction/redact.py), and go
 with their chat, or when they are too old.
 

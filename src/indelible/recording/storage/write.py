@@ -32,7 +32,7 @@ from indelible.store.database.dialect import upsert
 from indelible.store.database.tables import chats, debug_attempts, debug_runs, debug_steps
 
 _TOGETHER_CHARS: Final = 1024 * 1024
-"""So much of what was said goes into one transaction."""
+"""Bodies of so many characters go into one transaction."""
 
 _KINDS: Final = (RunRecord, StepRecord, AttemptRecord)
 _END: Final = ("status", "error", "ended_at")
@@ -76,12 +76,12 @@ def split_records(records: Sequence[Record]) -> Iterator[list[Record]]:
     batch: list[Record] = []
     size_chars = 0
     for record in (record for kind in _KINDS for record in records if isinstance(record, kind)):
-        said_chars = len(record.request_body) + len(record.response_body) if isinstance(record, AttemptRecord) else 0
-        if batch and size_chars + said_chars > _TOGETHER_CHARS:
+        body_chars = len(record.request_body) + len(record.response_body) if isinstance(record, AttemptRecord) else 0
+        if batch and size_chars + body_chars > _TOGETHER_CHARS:
             yield batch
             batch, size_chars = [], 0
         batch.append(record)
-        size_chars += said_chars
+        size_chars += body_chars
     if batch:
         yield batch
 
