@@ -45,7 +45,7 @@ class Author:
     def write(self, turns: int) -> History:
         for _ in range(turns):
             self._write_turn()
-        self._tell("status", status="idle", turn=None, ended=self._ended)
+        self._report("status", status="idle", turn=None, ended=self._ended)
         return self.history
 
     def _write_turn(self) -> None:
@@ -55,7 +55,7 @@ class Author:
         self._add_message("user", wish.to_text())
         turn_id = self._name("turn")
         ended = {} if self._ended is None else {"ended": self._ended}
-        self._tell("status", status="running", turn=turn_id, **ended)
+        self._report("status", status="running", turn=turn_id, **ended)
         words = wish.list_words()
         is_stopped = self._chance.random() < 0.3
         until = self._chance.randint(0, len(words)) if is_stopped else len(words)
@@ -71,13 +71,13 @@ class Author:
 
     def _write_attempt(self, words: Sequence[str], *, is_last: bool, is_stopped: bool) -> None:
         attempt_id = self._name("attempt")
-        self._tell("attempt", attempt=attempt_id, step=1, number=1, model="proof")
+        self._report("attempt", attempt=attempt_id, step=1, number=1, model="proof")
         rows = 0
         while words:
             size = self._chance.randint(1, len(words))
             rows += 1
             parts = [{"type": "text_delta", "id": "text", "delta": "".join(words[:size])}]
-            self._tell("part", attempt=attempt_id, n=rows, parts=parts)
+            self._report("part", attempt=attempt_id, n=rows, parts=parts)
             words = words[size:]
         text = "".join(
             part["delta"]
@@ -86,7 +86,7 @@ class Author:
             for part in event.data["parts"]
         )
         if not text:
-            self._tell("reset", attempt=attempt_id, last_n=rows, outcome="reset")
+            self._report("reset", attempt=attempt_id, last_n=rows, outcome="reset")
         else:
             is_cut = not is_last or is_stopped
             self._add_message("assistant", text, attempt=attempt_id, last_n=rows, partial=is_cut)
@@ -95,13 +95,13 @@ class Author:
         said = {"id": self._name("message"), "role": role, "blocks": [{"type": "text", "text": text}]}
         message: dict[str, Any] = {**said, "partial": partial, "reason": None, "continues": None}
         self.history.messages.append(message)
-        self._tell("message", message=message, **ending)
+        self._report("message", message=message, **ending)
 
     def _name(self, kind: str) -> str:
         self._numbers[kind] += 1
         return f"{kind}_{self._numbers[kind]}"
 
-    def _tell(self, kind: str, **data: Any) -> None:
+    def _report(self, kind: str, **data: Any) -> None:
         if data.get("ended", ...) is None:
             del data["ended"]
         self.history.events.append(ServerEvent(kind, f"cursor_{len(self.history.events)}", data))

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tests.prove.histories import BREAKS, Author, History, histories, make_evidence
 
 from indelible.client.wire import ServerEvent
-from indelible.prove.checker import Evidence, Fault, check_chat, check_effects, tell_difference
+from indelible.prove.checker import Evidence, Fault, check_chat, check_effects, describe_difference
 from indelible.prove.script import Wish, draw_wish, find_reply
 
 
@@ -120,7 +120,7 @@ def test_a_reader_that_was_not_told_all_is_found() -> None:
 
     faults = find_faults(make_evidence(history, history.events[:-1]))
 
-    assert "reader 1 was not told all there is" in faults
+    assert "reader 1 did not receive everything" in faults
 
 
 # --- tools ---
@@ -172,7 +172,7 @@ def test_a_message_of_anybody_else_has_no_known_reply() -> None:
 
 
 def test_a_difference_is_shown_where_it_begins() -> None:
-    told = tell_difference("a" * 100 + "b", "a" * 100 + "c")
+    told = describe_difference("a" * 100 + "b", "a" * 100 + "c")
 
     assert told == f"after 100 characters …'{'a' * 30}b' and …'{'a' * 30}c'"
 

@@ -100,7 +100,7 @@ async def test_a_model_that_is_told_wrong_words_of_its_own_fails_for_good(model:
 
     with pytest.raises(ModelFailed) as failure:
         await listen(model, ask(WISH), wrong, TO_GO_ON)
-    assert "was told that it said" in (failure.value.detail or "")
+    assert "claims that the model wrote" in (failure.value.detail or "")
     assert not failure.value.retryable
 
 

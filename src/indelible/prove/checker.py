@@ -1,16 +1,16 @@
-"""Whether the promises were kept: everything that readers saw, held against everything that is stored.
+"""Whether the promises held: everything that readers saw, compared with everything that is stored.
 
-For every chat there are the stories of those who watched it live, over all their reconnects; the story that somebody
-gets who asks for all of it afterwards; and the conversation, the snapshot and the event numbers as they are stored. For
-the tools there is their notebook. What must hold, in the order of the functions below:
+For every chat there are the transcripts of those who watched it live, over all their reconnects; the transcript of a
+reader who asks for all of it afterwards; and the conversation, the snapshot and the event numbers as they are stored.
+For the tools there is their notebook. What must hold, in the order of the functions below:
 
-    each story is in order by itself                      nothing taken back, nothing repeated, one end of everything
-    each live story is the story that is stored           all that was seen is kept, and nothing was kept from anybody
-    every message that was accepted is there, once        what the user typed is safe
-    every reply is the one that is known in advance       all of it, or its beginning if somebody stopped it
-    the conversation says what the story says
-    the chat is at rest                                   nothing runs, nothing waits, no number is missing
-    no tool ran twice unless it may                       and whatever reported that it ran did run
+    each transcript is in order by itself                 nothing retracted, nothing repeated, one end of everything
+    each live transcript is the stored one                all that was seen is stored, and no reader missed anything
+    every accepted message is there, once                 what the user typed is safe
+    every reply is the expected one                       all of it, or its beginning if its user stopped it
+    the conversation agrees with the transcript
+    the chat is at rest                                   nothing runs, nothing is queued, no number is missing
+    no tool ran twice unless it may                       and a tool that reported its run did run
 
 Pure: from values to sentences. Must stay true (tests/prove/test_checker.py): a history that keeps the promises has no
 fault, whatever it is; one in which any single thing was lost, doubled, changed or left open has one.
@@ -90,38 +90,41 @@ def check_effects(
 
 
 def _check_stories(evidence: Evidence) -> Iterator[str]:
-    for who, story in _name_stories(evidence):
-        for fault in story.faults:
+    for who, transcript in _name_transcripts(evidence):
+        for fault in transcript.faults:
             yield f"{who}: {fault}"
-        for attempt_id, attempt in story.attempts.items():
+        for attempt_id, attempt in transcript.attempts.items():
             if not attempt.has_ended:
                 yield f"{who}: {attempt_id} never ends"
-        for turn_id, turn in story.turns.items():
+        for turn_id, turn in transcript.turns.items():
             if len(turn.outcomes) != 1:
                 yield f"{who}: {turn_id} ends {len(turn.outcomes)} times"
 
 
-def _name_stories(evidence: Evidence) -> list[tuple[str, ReaderTranscript]]:
-    live = [(f"reader {number}", story) for number, story in enumerate(evidence.live, 1)]
+def _name_transcripts(evidence: Evidence) -> list[tuple[str, ReaderTranscript]]:
+    live = [(f"reader {number}", transcript) for number, transcript in enumerate(evidence.live, 1)]
     return [*live, ("a newcomer", evidence.stored)]
 
 
 def _check_live(evidence: Evidence) -> Iterator[str]:
     stored = evidence.stored
-    unfinished = [who for who, story in _name_stories(evidence) if story.cursor != evidence.snapshot["cursor"]]
-    yield from (f"{who} was not told all there is" for who in unfinished)
+    unfinished = [
+        who for who, transcript in _name_transcripts(evidence) if transcript.cursor != evidence.snapshot["cursor"]
+    ]
+    yield from (f"{who} did not receive everything" for who in unfinished)
     if stored.cursor != evidence.snapshot["cursor"]:
         return
-    for number, story in enumerate(evidence.live, 1):
-        for attempt_id in stored.attempts.keys() | story.attempts.keys():
-            seen, kept = (which.attempts.get(attempt_id) for which in (story, stored))
+    for number, transcript in enumerate(evidence.live, 1):
+        for attempt_id in stored.attempts.keys() | transcript.attempts.keys():
+            seen, kept = (which.attempts.get(attempt_id) for which in (transcript, stored))
             if seen is None or kept is None:
                 yield f"reader {number}: {attempt_id} was {'not seen' if seen is None else 'seen and is not stored'}"
             elif seen.rows != kept.rows:
-                yield f"reader {number}: of {attempt_id}, seen is not stored: {tell_difference(seen.text, kept.text)}"
-        for seen_fact, kept_fact in zip_longest(story.facts, stored.facts):
+                difference = describe_difference(seen.text, kept.text)
+                yield f"reader {number}: of {attempt_id}, seen is not stored: {difference}"
+        for seen_fact, kept_fact in zip_longest(transcript.facts, stored.facts):
             if seen_fact != kept_fact:
-                yield f"reader {number} was told {seen_fact}, and stored is {kept_fact}"
+                yield f"reader {number} received {seen_fact}, but stored is {kept_fact}"
                 break
 
 
@@ -140,13 +143,13 @@ def _check_replies(evidence: Evidence, find_reply: Callable[[str], str | None]) 
         known = find_reply(turn.question)
         shown = evidence.stored.read_turn(turn_id)
         if shown != turn.reply:
-            yield f"{turn_id}: shown is not kept: {tell_difference(shown, turn.reply)}"
+            yield f"{turn_id}: shown is not kept: {describe_difference(shown, turn.reply)}"
         if known is None:
             continue
         is_whole = turn.outcomes == ["complete"]
         if turn.reply != known if is_whole else not known.startswith(turn.reply):
-            told = "the whole reply" if is_whole else "the beginning of the reply"
-            yield f"{turn_id} is not {told} to {turn.question!r}: {tell_difference(turn.reply, known)}"
+            expected = "the whole reply" if is_whole else "the beginning of the reply"
+            yield f"{turn_id} is not {expected} to {turn.question!r}: {describe_difference(turn.reply, known)}"
     answered = Counter(turn.question for turn in evidence.stored.turns.values())
     for text, times in (answered - Counter(evidence.sent)).items():
         yield f"a message was answered {times} times too often: {text!r}"
@@ -157,10 +160,10 @@ def _check_replies(evidence: Evidence, find_reply: Callable[[str], str | None]) 
 
 def _check_conversation(evidence: Evidence) -> Iterator[str]:
     """Nobody edits and nobody goes back here, so the conversation is all messages in the order in which they came."""
-    said = [describe_message(message) for message in evidence.messages]
-    for is_said, is_told in zip_longest(said, evidence.stored.messages):
-        if is_said != is_told:
-            yield f"the conversation has {is_said}, and the feed tells of {is_told}"
+    stored = [describe_message(message) for message in evidence.messages]
+    for in_conversation, in_feed in zip_longest(stored, evidence.stored.messages):
+        if in_conversation != in_feed:
+            yield f"the conversation has {in_conversation}, but the feed has {in_feed}"
             break
 
 
@@ -174,7 +177,7 @@ def _check_rest(evidence: Evidence) -> Iterator[str]:
         yield f"its events are numbered {list(evidence.seqs)}"
 
 
-def tell_difference(one: str, other: str) -> str:
+def describe_difference(one: str, other: str) -> str:
     """Where two texts differ first, with a little of what is around."""
     if one == other:
         return "the texts are the same, their rows are not"

@@ -1,14 +1,14 @@
 """Killing servers: every way in which one can go away, in an order that the seed decides.
 
     sigkill        at a random instant
-    sigterm        told to leave, at a random instant; it has to leave in good order
-    sigstop        put to sleep. With another server beside it: past its lease, so that it wakes to find its chats gone
-    a point        by itself, at a named place in its work (crash_points.py)
+    sigterm        a graceful shutdown at a random instant; it has to exit with status 0
+    sigstop        paused. With another server beside it: past its lease, so that it resumes without its chats
+    a point        killed at a named place in its work (crash_points.py)
 
-Ways are dealt like cards: each once before any comes again. Two of them need two deaths: a server that is killed
-when it starts, or while it takes chats over, is one that was just restarted. Between two kills there is a random short
-time, and as much more as the running turns need to be able to bear it (budget.py). A point that is not reached in
-time is left for what it is, and the process is killed as it stands.
+Ways are dealt like cards: each once before any is repeated. Two of them need two kills: a server that is killed while
+it starts, or during a takeover, was restarted just before. Between two kills there is a short random time, and as much
+more as the running turns need to survive the next one (budget.py). If a point is not reached in time, the process is
+killed where it is.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from indelible.prove.servers import ServerUnderTest
 
 Way = Literal["sigkill", "sigterm", "sigstop"] | CrashPoint
 WAYS: Final[tuple[Way, ...]] = ("sigkill", "sigterm", "sigstop", *CRASH_POINTS)
-_OF_THE_BEGINNING: Final[frozenset[Way]] = frozenset({"at_start", "during_takeover"})
+_AT_STARTUP: Final[frozenset[Way]] = frozenset({"at_start", "during_takeover"})
 _LONGEST_WAIT_S: Final = 0.5
 _LONGEST_LIFE_S: Final = 3.0
-_NAP_S: Final = 0.5
+_PAUSE_S: Final = 0.5
 _NOTICED_AFTER_S: Final = 1.0
 """Until a worker has polled again (`poll_interval_s`) and taken over the chats of one whose lease is over."""
 _PASSES_AT_MOST: Final[dict[CrashPoint, int]] = {
@@ -38,14 +38,14 @@ _PASSES_AT_MOST: Final[dict[CrashPoint, int]] = {
     "before_notify": 4,
     "during_takeover": 4,
 }
-_LOOK_EVERY_S: Final = 0.02
+_POLL_INTERVAL_S: Final = 0.02
 
 
 class FaultInjector:
-    """`kills` counts deaths (and sleeps) by the way they came about; `faults` are servers that did not leave well.
+    """`kills` counts kills (and pauses) by way; `faults` are servers that did not shut down gracefully.
 
-    provoke: make somebody stop a reply, for a death in the middle of that.
-    on_kill: told after each.
+    provoke: have a user stop a reply, for a kill in the middle of the stop.
+    on_kill: called after each kill with their number.
     """
 
     def __init__(
@@ -75,17 +75,17 @@ class FaultInjector:
         while self.kills.total() < times and not is_enough():
             way = self._draw(times - self.kills.total())
             await asyncio.sleep(self._chance.uniform(0, _LONGEST_WAIT_S))
-            while not await self._budget.can_bear(2 if way in _OF_THE_BEGINNING else 1):
+            while not await self._budget.can_bear(2 if way in _AT_STARTUP else 1):
                 if is_enough():
                     return
-                await asyncio.sleep(_LOOK_EVERY_S)
+                await asyncio.sleep(_POLL_INTERVAL_S)
             await self._carry_out(way, self._chance.choice(self._servers))
 
     def _draw(self, left: int) -> Way:
         if not self._deck:
             self._deck = self._chance.sample(self._ways, len(self._ways))
         way = self._deck.pop()
-        return "sigkill" if way in _OF_THE_BEGINNING and left < 2 else way
+        return "sigkill" if way in _AT_STARTUP and left < 2 else way
 
     async def _carry_out(self, way: Way, server: ServerUnderTest) -> None:
         if way == "sigkill":
@@ -96,14 +96,14 @@ class FaultInjector:
             await self._send_away(server)
         elif way == "sigstop":
             await self._put_to_sleep(server)
-        elif way in _OF_THE_BEGINNING:
+        elif way in _AT_STARTUP:
             await self._kill_at_the_beginning(way, server)
         else:
             await self._kill_at(way, server)
 
     async def _put_to_sleep(self, server: ServerUnderTest) -> None:
         server.process.send(signal.SIGSTOP)
-        await asyncio.sleep(self._past_lease_s if len(self._servers) > 1 else _NAP_S)
+        await asyncio.sleep(self._past_lease_s if len(self._servers) > 1 else _PAUSE_S)
         server.process.send(signal.SIGCONT)
         await self._count("sigstop")
 
@@ -111,7 +111,7 @@ class FaultInjector:
         server.process.send(signal.SIGTERM)
         code = await server.process.wait_for_end()
         if code != 0:
-            self.faults.append(f"a server that was told to leave ended with {code}")
+            self.faults.append(f"a server that got SIGTERM exited with {code}")
         await server.process.kill()
         await self._count("sigterm")
         await server.start()

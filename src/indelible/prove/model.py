@@ -38,7 +38,7 @@ from indelible.prove.tools import AGAIN, ONCE
 
 
 class ProofModel:
-    """`on_call` is told of every call before it is answered."""
+    """`on_call` is called with every call before the reply begins."""
 
     provider: Final = "proof"
     name: Final = "proof"
@@ -51,18 +51,18 @@ class ProofModel:
         self._on_call()
         wish, since = _find_wish(call.messages)
         words = wish.list_words()
-        said = "".join(_read_text(message) for message in since if message.role == "assistant").split()
-        if said != [word.strip() for word in words[: len(said)]]:
-            raise ModelFailed(f"The model was told that it said {said}.", kind="config", retryable=False)
+        written = "".join(_read_text(message) for message in since if message.role == "assistant").split()
+        if written != [word.strip() for word in words[: len(written)]]:
+            raise ModelFailed(f"The history claims that the model wrote {written}.", kind="config", retryable=False)
         has_called = any(isinstance(block, ToolCall) for message in since for block in message.blocks)
         until = len(words) if has_called else wish.words_before_tools
         pace_s = wish.pace_ms / 1000
         if wish.thoughts and not since:
             async for part in _think(wish.thoughts, pace_s):
                 yield part
-        if len(said) < until:
+        if len(written) < until:
             yield TextStart("text")
-            for word in words[len(said) : until]:
+            for word in words[len(written) : until]:
                 await asyncio.sleep(pace_s)
                 yield TextDelta("text", word)
             yield TextEnd("text")
@@ -85,8 +85,8 @@ async def _think(thoughts: int, pace_s: float) -> AsyncIterator[Part]:
 
 
 def _call_tool(call_id: str, name: str) -> list[Part]:
-    said: list[Part] = [ToolInputStart(call_id, name), ToolInputDelta(call_id, "{"), ToolInputDelta(call_id, "}")]
-    return [*said, ToolInputEnd(call_id), ToolCall(id=call_id, name=name, arguments="{}")]
+    written: list[Part] = [ToolInputStart(call_id, name), ToolInputDelta(call_id, "{"), ToolInputDelta(call_id, "}")]
+    return [*written, ToolInputEnd(call_id), ToolCall(id=call_id, name=name, arguments="{}")]
 
 
 def _find_wish(messages: Sequence[PromptMessage]) -> tuple[Wish, Sequence[PromptMessage]]:

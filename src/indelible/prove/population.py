@@ -3,8 +3,8 @@
 With two servers each reader stays with one of them, and the user with either: everything is seen from both sides. With
 one server the second reader is restless, and comes back again and again. Each has a client of its own.
 
-When the users have had enough, everybody waits for the last reply, and somebody who was not there before reads all of
-it from the beginning. What comes out is the evidence for checker.py.
+At the end everybody waits for the last reply, and a reader who was not there before reads all of it from the beginning.
+The result is the evidence for checker.py.
 """
 
 from __future__ import annotations
@@ -32,37 +32,39 @@ class Member:
 
     def __init__(self, user: SimulatedUser, clients: Sequence[WireClient]) -> None:
         self.user = user
-        self.witnesses: list[SimulatedReader] = []
+        self.readers: list[SimulatedReader] = []
         self._clients = clients
 
     async def begin(self) -> None:
         await self.user.begin()
         restless_after = _RESTLESS_AFTER if len(self._clients) == 1 else None
-        self.witnesses = [
+        self.readers = [
             SimulatedReader(self._clients[0], self.user.chat_id),
             SimulatedReader(self._clients[-1], self.user.chat_id, restless_after=restless_after),
         ]
 
     @property
     def faults(self) -> list[str]:
-        return [*self.user.faults, *(fault for reader in self.witnesses for fault in reader.story.faults)]
+        return [*self.user.faults, *(fault for reader in self.readers for fault in reader.transcript.faults)]
 
     @property
     def has_failed(self) -> bool:
-        return any(reader.story.status == "error" for reader in self.witnesses)
+        return any(reader.transcript.status == "error" for reader in self.readers)
 
     async def delete_chat(self) -> None:
         await self._clients[-1].delete_chat(self.user.chat_id)
 
-    async def testify(self, *, at_most_s: float) -> Evidence:
+    async def collect_evidence(self, *, at_most_s: float) -> Evidence:
         """All there is to know, when everybody has seen all of it, or it is clear that somebody will not."""
         client, chat_id = self._clients[-1], self.user.chat_id
         snapshot = await client.get_chat(chat_id)
         newcomer = SimulatedReader(client, chat_id)
-        everybody = [*self.witnesses, newcomer]
+        everybody = [*self.readers, newcomer]
         reading = asyncio.create_task(newcomer.read())
         try:
-            has_all = [reader.wait_until(lambda story: story.cursor == snapshot["cursor"]) for reader in everybody]
+            has_all = [
+                reader.wait_until(lambda transcript: transcript.cursor == snapshot["cursor"]) for reader in everybody
+            ]
             await _wait_for_all(has_all, at_most_s=at_most_s)
         finally:
             reading.cancel()
@@ -71,8 +73,8 @@ class Member:
             chat_id=chat_id,
             sent=self.user.sent,
             stops=self.user.stops,
-            live=[reader.story for reader in self.witnesses],
-            stored=newcomer.story,
+            live=[reader.transcript for reader in self.readers],
+            stored=newcomer.transcript,
             messages=await client.read_all_messages(chat_id),
             snapshot=snapshot,
         )
@@ -85,8 +87,8 @@ class Population:
         self.members = members
         self._enough = asyncio.Event()
         self._waited_in_vain = False
-        self._reading = [asyncio.create_task(reader.read()) for one in members for reader in one.witnesses]
-        self._talking = [asyncio.create_task(one.user.talk(one.witnesses[0], self._enough)) for one in members]
+        self._reading = [asyncio.create_task(reader.read()) for one in members for reader in one.readers]
+        self._chatting = [asyncio.create_task(one.user.chat(one.readers[0], self._enough)) for one in members]
         self._chance = random.Random(seed)  # noqa: S311  (it only has to be the same next time)
 
     @property
@@ -96,30 +98,30 @@ class Population:
 
     async def stop_a_reply(self) -> None:
         """Let one of those whose reply is running stop it."""
-        busy = [member for member in self.members if member.witnesses[0].story.turn_id is not None]
+        busy = [member for member in self.members if member.readers[0].transcript.turn_id is not None]
         if busy:
             member = self._chance.choice(busy)
-            await member.user.stop(member.witnesses[0])
+            await member.user.stop(member.readers[0])
 
     async def come_to_rest(self, *, at_most_s: float) -> None:
-        """No more is said; wait for the last reply. What does not come by then will not come."""
+        """Send no more, and wait for the last reply. One that has not come by then will not come."""
         self._enough.set()
         timeout_s = _ONCE_BROKEN_S if self.is_disappointed else at_most_s
-        _, waiting = await asyncio.wait(self._talking, timeout=timeout_s)
+        _, waiting = await asyncio.wait(self._chatting, timeout=timeout_s)
         self._waited_in_vain = bool(waiting)
 
-    async def testify(self) -> tuple[list[Evidence], list[Fault]]:
+    async def collect_evidence(self) -> tuple[list[Evidence], list[Fault]]:
         """The evidence, and what is wrong beside it."""
-        faults = [Fault(told, one.user.chat_id) for one in self.members for told in one.user.faults]
+        faults = [Fault(fault, one.user.chat_id) for one in self.members for fault in one.user.faults]
         at_most_s = _ONCE_BROKEN_S if self.is_disappointed else _REPLAY_S
-        testifying = [member.testify(at_most_s=at_most_s) for member in self.members]
-        told = await asyncio.gather(*testifying, return_exceptions=True)
-        for member, answer in zip(self.members, told, strict=True):
+        collecting = [member.collect_evidence(at_most_s=at_most_s) for member in self.members]
+        collected = await asyncio.gather(*collecting, return_exceptions=True)
+        for member, answer in zip(self.members, collected, strict=True):
             if isinstance(answer, IndelibleError):
                 faults.append(Fault(f"what is stored cannot be read: {answer}", member.user.chat_id))
             elif isinstance(answer, BaseException):
                 raise answer
-        return [answer for answer in told if isinstance(answer, Evidence)], faults
+        return [answer for answer in collected if isinstance(answer, Evidence)], faults
 
     async def delete_chats(self) -> None:
         for member in self.members:
@@ -127,7 +129,7 @@ class Population:
 
     async def leave(self) -> None:
         """Everybody goes home. What is an error of theirs, and not of a server, is raised here."""
-        everybody = (*self._talking, *self._reading)
+        everybody = (*self._chatting, *self._reading)
         for task in everybody:
             task.cancel()
         await asyncio.wait(everybody)

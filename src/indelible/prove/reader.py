@@ -1,8 +1,8 @@
 """A reader of one chat, over HTTP, as any client would be: it reads from the beginning and never stops.
 
 The client reconnects by itself, with its cursor, as often as the server goes away. A restless reader also leaves by
-itself every few events and comes back. Either way it is told one story (transcript.py), and whoever wants to know how
-far that has come waits for it here.
+itself every few events and comes back. Either way it has one transcript (transcript.py), and a user who
+wants to know how far it has come waits for it here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class SimulatedReader:
     """`reconnects` counts how often it came back."""
 
     def __init__(self, client: WireClient, chat_id: str, *, restless_after: int | None = None) -> None:
-        self.story = ReaderTranscript()
+        self.transcript = ReaderTranscript()
         self.reconnects = 0
         self._client = client
         self._chat_id = chat_id
@@ -28,31 +28,31 @@ class SimulatedReader:
         self._changed = asyncio.Event()
 
     async def read(self) -> None:
-        """For ever. That the server is gone for good is a fault of the story."""
+        """For ever. A server that is gone for good is a fault of the transcript."""
         try:
             await self._read()
         except IndelibleError as error:
-            self.story.faults.append(f"a reader had to give up: {error}")
+            self.transcript.faults.append(f"a reader had to give up: {error}")
             self._changed.set()
 
     async def _read(self) -> None:
         while True:
             async with aclosing(self._open_feed()) as feed:
-                taken = 0
+                received = 0
                 async for event in feed:
-                    self.story.add(event)
+                    self.transcript.add(event)
                     self._changed.set()
-                    taken += 1
-                    if taken == self._restless_after:
+                    received += 1
+                    if received == self._restless_after:
                         break
             self._note_reconnect()
 
     def _open_feed(self) -> AsyncGenerator[ServerEvent, None]:
-        after = self.story.cursor or "start"
+        after = self.transcript.cursor or "start"
         return self._client.stream_events(self._chat_id, after=after, on_reconnect=self._note_reconnect)
 
     async def wait_until(self, is_so: Callable[[ReaderTranscript], bool]) -> None:
-        while not is_so(self.story):
+        while not is_so(self.transcript):
             self._changed.clear()
             await self._changed.wait()
 

@@ -127,7 +127,7 @@ async def _carry_out(plan: Plan, orders: Orders, on_kill: Callable[[int], None])
         )
         await injector.kill(plan.kills, is_enough=_end_after(plan.seconds, population))
         await population.come_to_rest(at_most_s=plan.retry_for_s + 2 * plan.lease_timeout_s)
-        evidence, faults = await population.testify()
+        evidence, faults = await population.collect_evidence()
         evidence = [replace(one, seqs=await _load_seqs(engine, one.chat_id)) for one in evidence]
         runs = read_notebook(orders.notebook)
         faults += [*check_effects(runs, evidence, safe=SAFE_TOOLS), *map(Fault, injector.faults)]
@@ -147,7 +147,7 @@ async def prove_server(url: str, *, seed: int, chats: int, seconds: float, token
         began_s = time.monotonic()
         await asyncio.sleep(seconds)
         await population.come_to_rest(at_most_s=_PATIENCE_S)
-        evidence, faults = await population.testify()
+        evidence, faults = await population.collect_evidence()
         length_s = time.monotonic() - began_s
         report = _judge(seed, population, evidence, faults, knew_replies=False, seconds=length_s)
         if report.is_proof:
@@ -163,12 +163,12 @@ def _end_after(seconds: float | None, population: Population) -> Callable[[], bo
 def _judge(
     seed: int, population: Population, evidence: Sequence[Evidence], faults: Sequence[Fault], **counts: Any
 ) -> Report:
-    witnesses = [reader for member in population.members for reader in member.witnesses]
+    readers = [reader for member in population.members for reader in member.readers]
     return Report(
         seed=seed,
         chats=len(population.members),
-        readers=len(witnesses),
-        reconnects=sum(reader.reconnects for reader in witnesses),
+        readers=len(readers),
+        reconnects=sum(reader.reconnects for reader in readers),
         replies=count_replies(evidence),
         words=sum(len(one.stored.text.split()) for one in evidence),
         faults=[*(fault for one in evidence for fault in check_chat(one, find_reply)), *faults],

@@ -58,12 +58,12 @@ class ServerProcess:
 
     async def wait_until_ready(self) -> bool:
         """Whether it answers requests now. It may also have died on the way."""
-        answer = await asyncio.to_thread(self._hear, self._line)
+        answer = await asyncio.to_thread(self._receive, self._line)
         if isinstance(answer, Unable):
             raise ServerNotStarted(f"The server did not start: {answer.reason}")
         return isinstance(answer, Ready)
 
-    def _hear(self, line: Connection) -> object:
+    def _receive(self, line: Connection) -> object:
         try:
             return line.recv() if line.poll(_START_S) else Unable("it says nothing.")
         except (EOFError, OSError):

@@ -1,14 +1,14 @@
-"""What one reader was told of a chat, event by event, and what was wrong with it.
+"""What one reader received of a chat, event by event, and what was wrong with it.
 
-A story holds no opinion about what should have been said. It knows the rules of a feed (docs/feed.md): an attempt
+A transcript has no opinion about what should have been written. It knows the rules of a feed (docs/feed.md): an attempt
 begins once, its rows come in order and without gap, exactly one event ends it and names its last row, a message that
-ends it says what its rows said, text that was shown is never taken back, a turn ends once. Whoever reads from the
-beginning is never given a snapshot: that would mean that the server did not know the place the reader had come to.
+ends it agrees with its rows, text that was shown is never retracted, a turn ends once. A reader that starts at the
+beginning never gets a snapshot: that would mean that the server did not know the reader's cursor.
 
-Two readers of one chat are told the same facts in the same order; only the rows of a running attempt may stand
-elsewhere between them. So a story keeps the facts and the rows apart, and stories can be compared.
+Two readers of one chat receive the same facts in the same order; only the rows of a running attempt may come at other
+places between them. So a transcript keeps the facts and the rows apart, and transcripts can be compared.
 
-Pure. What a story has to be is checker.py.
+Pure. What a transcript has to be is checker.py; tests/prove/test_checker.py breaks both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from indelible.client.wire import ServerEvent
 
-_TOLD_OF_MESSAGES: Final = ("id", "role", "blocks", "partial", "reason", "continues")
+_COMPARED_FIELDS: Final = ("id", "role", "blocks", "partial", "reason", "continues")
 _DIFFERS_BY_TIME: Final = frozenset({"queue"})
 """Of a queue event: what still waits at the time of reading."""
 
@@ -48,7 +48,7 @@ class SeenTurn:
 
 
 class ReaderTranscript:
-    """See the module header. `faults` are sentences; a story without any is in order so far. `rows` counts them."""
+    """See the module header. `faults` are sentences; without any, it is in order so far. `rows` counts rows."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []
@@ -178,4 +178,4 @@ def _describe(event: ServerEvent) -> str:
 
 def describe_message(message: dict[str, Any]) -> str:
     """A message as it is told of, in a feed and elsewhere."""
-    return json.dumps({name: message.get(name) for name in _TOLD_OF_MESSAGES}, sort_keys=True)
+    return json.dumps({name: message.get(name) for name in _COMPARED_FIELDS}, sort_keys=True)

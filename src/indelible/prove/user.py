@@ -1,7 +1,7 @@
-"""A user: sends, queues, stops, sends again, and takes note of what the server accepted.
+"""A user: sends, queues, stops, sends again, and notes what the server accepted.
 
-What a user does is drawn from its own chance, so the same seed makes the same user. When it is told to stop
-talking, it waits for its last reply; a proof has to end with every chat at rest.
+What a user does is drawn from its own random numbers, so the same seed makes the same user. At the end it sends
+nothing more and waits for its last reply; a proof has to end with every chat at rest.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ class SimulatedUser:
 
     async def begin(self) -> None:
         """Open the chat with a first message."""
-        text = self._think_of_something()
+        text = self._draw_message()
         created = await self._client.create_chat(text, model=self._model, title="Proof")
         self.chat_id = created["id"]
         self.sent.append(text)
 
-    async def talk(self, reader: SimulatedReader, enough: asyncio.Event) -> None:
+    async def chat(self, reader: SimulatedReader, enough: asyncio.Event) -> None:
         """Until it is enough, and everything that was said is answered."""
         try:
-            await self._talk(reader, enough)
+            await self._chat(reader, enough)
         except IndelibleError as error:
-            self.faults.append(f"a user was turned away: {error}")
+            self.faults.append(f"a request of a user was refused: {error}")
 
-    async def _talk(self, reader: SimulatedReader, enough: asyncio.Event) -> None:
+    async def _chat(self, reader: SimulatedReader, enough: asyncio.Event) -> None:
         chance = self._chance
         while not enough.is_set():
-            await self._say("queue")
+            await self._send("queue")
             if chance.random() < 0.3:
-                await self._say("queue")
+                await self._send("queue")
             mood = chance.random()
             if mood < 0.4:
                 await self._listen(reader, rows=chance.randint(0, 12))
@@ -65,29 +65,29 @@ class SimulatedUser:
 
     async def stop(self, reader: SimulatedReader) -> None:
         """Stop the reply that this user sees running. One that has ended meanwhile is not disturbed."""
-        turn_id = reader.story.turn_id
+        turn_id = reader.transcript.turn_id
         if turn_id is not None:
             self.stops += 1
             await self._client.interrupt(self.chat_id, turn=turn_id)
 
     async def _wait_for_answers(self, reader: SimulatedReader) -> None:
-        await reader.wait_until(lambda story: story.ended >= len(self.sent))
+        await reader.wait_until(lambda transcript: transcript.ended >= len(self.sent))
 
-    async def _say(self, if_busy: str) -> None:
-        text = self._think_of_something()
+    async def _send(self, if_busy: str) -> None:
+        text = self._draw_message()
         await self._client.send(self.chat_id, text, if_busy=if_busy)
         self.sent.append(text)
 
     async def _interrupt(self) -> None:
         self.stops += 1
-        await self._say("interrupt")
+        await self._send("interrupt")
 
     async def _listen(self, reader: SimulatedReader, *, rows: int) -> None:
         """To so much more, or to the end of all replies."""
-        enough = reader.story.rows + rows
-        await reader.wait_until(lambda story: story.rows >= enough or story.ended >= len(self.sent))
+        enough = reader.transcript.rows + rows
+        await reader.wait_until(lambda transcript: transcript.rows >= enough or transcript.ended >= len(self.sent))
 
-    def _think_of_something(self) -> str:
+    def _draw_message(self) -> str:
         self._next_number += 1
         if self._phrases is not None:
             return f"{self._chance.choice(self._phrases)} ({self._next_number})"
