@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -28,9 +29,10 @@ pytest_plugins = ["tests.databases"]
 MEMORY = Path("/dev/shm")  # noqa: S108  (the name that Linux gives it)
 ROOM_BYTES = 4 << 30
 
-# Set while this file is imported: pytest and tempfile look later, and processes of xdist inherit it.
-if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ROOM_BYTES:
-    os.environ.setdefault("TMPDIR", str(MEMORY))
+# Set while this file is imported: pytest makes its directory later, and processes of xdist inherit it. `tempfile` has
+# chosen already, for what pytest captures.
+if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ROOM_BYTES:
+    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 settings.register_profile(
     "ours",
