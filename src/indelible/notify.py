@@ -32,6 +32,7 @@ import msgspec
 from sqlalchemy import URL
 
 from indelible.clock import Clock
+from indelible.concurrency.tasks import Backoff
 
 CHANNEL: Final = "indelible_chats"
 MAX_PAYLOAD_BYTES: Final = 7_500
@@ -45,8 +46,8 @@ CHECK_INTERVAL_S: Final = 30.0
 _ALL: Final = "*"
 _STREAMING: Final = "~"
 _ANSWER_TIMEOUT_S: Final = 10.0
-_FIRST_BACK_OFF_S: Final = 0.1
-_LONGEST_BACK_OFF_S: Final = 5.0
+_FIRST_DELAY_S: Final = 0.1
+_LONGEST_DELAY_S: Final = 5.0
 _log: Final = logging.getLogger(__name__)
 
 
@@ -154,7 +155,7 @@ class PostgresNotifier:
         self._local = LocalNotifier()
         self._unsent = _Hints()
         self._woken = asyncio.Event()
-        self._back_off_s = _FIRST_BACK_OFF_S
+        self._backoff = Backoff(clock, first_s=_FIRST_DELAY_S, longest_s=_LONGEST_DELAY_S)
         self._own_pid: int | None = None
 
     def notify(self, chat_ids: Iterable[str]) -> None:
@@ -176,10 +177,9 @@ class PostgresNotifier:
                 await self._serve_one_connection()
             except Exception as error:
                 _log.warning(
-                    "sending hints to other processes failed; trying again in %g s: %r", self._back_off_s, error
+                    "sending hints to other processes failed; trying again in %g s: %r", self._backoff.delay_s, error
                 )
-            await self._clock.sleep(self._back_off_s)
-            self._back_off_s = min(self._back_off_s * 2, _LONGEST_BACK_OFF_S)
+            await self._backoff.wait()
 
     async def _serve_one_connection(self) -> None:
         """Listen and send until the connection is lost. The payload that was being sent is dropped; the rest waits."""
@@ -189,7 +189,7 @@ class PostgresNotifier:
             await connection.execute("SET application_name = 'indelible notify'", timeout=_ANSWER_TIMEOUT_S)
             self._own_pid = connection.get_server_pid()
             await connection.add_listener(CHANNEL, self._receive)
-            self._back_off_s = _FIRST_BACK_OFF_S
+            self._backoff.reset()
             self._local.publish(Changed(everything=True))  # hints were lost until now
             while not connection.is_closed():
                 if payload := self._unsent.pop_payload():
