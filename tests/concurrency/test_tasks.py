@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from indelible.concurrency.scope import CancelScope, Cause
-from indelible.concurrency.tasks import GracefulTask, wait_uncancelled
+from indelible.concurrency.tasks import Backoff, GracefulTask, wait_uncancelled
 from indelible.testing import ManualClock
 
 
@@ -302,3 +302,31 @@ async def test_work_that_is_cancelled_itself_ends_the_wait() -> None:
     work.cancel()
     await waiting
     assert scope.cause is None
+
+
+# --- trying again -----------------------------------------------------------------------
+
+
+async def test_each_delay_is_twice_the_last_one_up_to_the_longest_and_begins_anew_after_a_success() -> None:
+    clock = ManualClock(skip_sleeps=True)
+    backoff = Backoff(clock, first_s=0.5, longest_s=3.0)
+    waited: list[float] = []
+    for number in range(6):
+        if number == 4:
+            backoff.reset()
+        before_s = clock.monotonic()
+        await backoff.wait()
+        waited.append(clock.monotonic() - before_s)
+    assert waited == [0.5, 1.0, 2.0, 3.0, 0.5, 1.0]
+    assert backoff.delay_s == 2.0
+
+
+async def test_a_wait_before_trying_again_can_be_cancelled() -> None:
+    clock = ManualClock()
+    backoff = Backoff(clock, first_s=0.5, longest_s=3.0)
+    waiting = asyncio.create_task(backoff.wait())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert clock.pending == 0

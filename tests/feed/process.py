@@ -46,7 +46,7 @@ class CountingStore(SqlStore):
 
     async def changes(self, chat_id: str, after: Position) -> Changes:
         """While the gate is closed, what was read is held back."""
-        self._note("news")
+        self._note("changes")
         changes = await super().changes(chat_id, after)
         await self.gate.wait()
         return changes
@@ -103,7 +103,7 @@ class Process:
     def _publish_rows(self, rows: Sequence[JournalRow]) -> None:
         if not self.is_deaf:
             self.feed.publish(rows)
-            self.notifier.notify_saying({row.chat_id for row in rows})
+            self.notifier.notify_streaming({row.chat_id for row in rows})
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Process]:

@@ -67,14 +67,14 @@ async def test_rows_that_come_while_the_watch_reads_are_told_after_what_it_reads
         process.store.gate.clear()
         process.store.asked.clear()
         await talk.do(UpdateChat(), payload=ChatPatch(title="Rain"))
-        await wait_until(lambda: "news" in process.store.asked)
+        await wait_until(lambda: "changes" in process.store.asked)
         await talk.speak("It is ")
         await talk.speak("raining")
         process.store.gate.set()
         await wait_until(lambda: seen.text == "It is raining")
 
     assert seen.kinds == ["snapshot", "chat", "part", "part"]
-    assert process.store.asked.count("news") == 1
+    assert process.store.asked.count("changes") == 1
 
 
 async def test_more_rows_than_are_kept_meanwhile_are_read(process: Process) -> None:
@@ -84,14 +84,14 @@ async def test_more_rows_than_are_kept_meanwhile_are_read(process: Process) -> N
         process.store.gate.clear()
         process.store.asked.clear()
         await talk.do(UpdateChat(), payload=ChatPatch(title="Rain"))
-        await wait_until(lambda: "news" in process.store.asked)
+        await wait_until(lambda: "changes" in process.store.asked)
         for number in range(100):
             await talk.speak(f"{number},")
         process.store.gate.set()
         await wait_until(lambda: seen.text == "".join(f"{number}," for number in range(100)))
 
     assert seen.kinds == ["snapshot", "chat", *["part"] * 100]
-    assert process.store.asked.count("news") == 2
+    assert process.store.asked.count("changes") == 2
 
 
 async def test_a_watch_that_is_far_behind_reads_on_until_nothing_is_new(engine: AsyncEngine, process: Process) -> None:
@@ -115,4 +115,4 @@ async def test_a_chat_that_many_read_is_read_once(process: Process) -> None:
         await talk.do(UpdateChat(), payload=ChatPatch(title="Rain"))
         await asyncio.gather(*(seen.until("chat") for seen in readers))
 
-    assert process.store.asked == ["positions", "news"]
+    assert process.store.asked == ["changes"]

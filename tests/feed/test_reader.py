@@ -123,7 +123,7 @@ async def test_a_reader_that_falls_far_behind_while_it_reads_starts_with_a_snaps
             await talk.speak("x" * 1000)
         process.store.gate.clear()
         reading = asyncio.ensure_future(take(slow, 2))
-        await wait_until(lambda: "news" in process.store.asked)
+        await wait_until(lambda: "changes" in process.store.asked)
         for _ in range(100):
             await talk.speak("x" * 1000)
         process.store.gate.set()

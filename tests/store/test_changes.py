@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, settle_in
 
 from indelible.content import Finish, ReasoningDelta, TextDelta, encode
+from indelible.errors import NotFound
 from indelible.feed.cursor import Cursors
 from indelible.feed.timeline import build_timeline
 from indelible.machine import commands as c
@@ -177,3 +178,13 @@ async def test_what_the_events_tell_of_comes_with_them(chat: Driver, store: SqlS
         encode([{"type": "text", "text": "Hello"}])
     ]
     assert [queued.id for queued in changes.queue] == await chat.queued_ids()
+
+
+async def test_a_chat_that_is_not_there_has_no_changes_and_one_without_news_has_none(
+    store: SqlStore, chat: Driver
+) -> None:
+    here = (await store.positions([chat.id]))[chat.id]
+    assert (await store.changes(chat.id, here)).entries == []
+    await chat.do(c.Delete())
+    with pytest.raises(NotFound):
+        await store.changes(chat.id, here)

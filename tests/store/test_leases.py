@@ -8,10 +8,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.store.statements import counted
 
 from indelible.content import Text
 from indelible.errors import LeaseLost, NotAllowed
 from indelible.machine.commands import Acquire, Create, Interrupt, Release, StartAttempt
+from indelible.machine.states import Status
 from indelible.store.database.engine import begin_read, begin_write
 from indelible.store.database.tables import chats, users, workers
 from indelible.store.payloads import NewChat
@@ -224,3 +226,66 @@ async def test_many_workers_at_once_keep_the_limit_of_a_user(crowd: SqlStore, en
 async def test_chats_that_rest_or_wait_for_an_answer_are_no_candidates(crowd: SqlStore, engine: AsyncEngine) -> None:
     await crowd.execute("empty", Create(), NewChat(owner_id="user_1"))
     assert "empty" not in await find(crowd, engine)
+
+
+# --- probing hinted chats ---
+
+EVERY = ["ada_1", "ada_2", "ada_3", "bob_1", "cyd_1", "cyd_2"]
+
+
+async def test_a_probe_finds_what_a_full_search_finds_in_the_same_order(crowd: SqlStore, engine: AsyncEngine) -> None:
+    await crowd.execute("idle", Create(), NewChat(owner_id="user_1"))
+    for per_user in (None, 1, 2):
+        probe = await crowd.probe("worker_me", [*EVERY, "idle", "chat_gone"], per_user=per_user)
+        assert (probe.held, probe.runnable) == ([], await find(crowd, engine, per_user=per_user))
+    await hold(crowd, "ada_3", "cyd_2")
+    await hold(crowd, "cyd_1", worker_id="worker_y")
+    for name in ("ada_3", "cyd_1"):
+        await crowd.execute(name, Interrupt())
+    await crowd.retire("worker_y")
+    for per_user in (None, 1, 2):
+        probe = await crowd.probe("worker_me", EVERY, per_user=per_user)
+        assert probe.runnable == await find(crowd, engine, per_user=per_user)
+
+
+async def test_a_probe_finds_only_hinted_chats_and_counts_the_others_of_their_user(crowd: SqlStore) -> None:
+    assert (await crowd.probe("worker_me", ["ada_3", "bob_1"])).runnable == ["bob_1", "ada_3"]
+    assert (await crowd.probe("worker_me", ["ada_3", "bob_1"], per_user=2)).runnable == ["bob_1"]
+    await hold(crowd, "ada_1", "ada_2")
+    assert (await crowd.probe("worker_me", ["ada_3"], per_user=2)).runnable == []
+    await crowd.retire("worker_x")
+    assert (await crowd.probe("worker_me", ["ada_1"], per_user=1)).runnable == [], "the third waits longer by now"
+    assert (await crowd.probe("worker_me", ["ada_3"], per_user=1)).runnable == ["ada_3"]
+
+
+async def test_a_probe_tells_a_worker_what_it_holds_and_what_is_wanted_of_it(
+    crowd: SqlStore, engine: AsyncEngine
+) -> None:
+    await hold(crowd, "ada_1", "bob_1", worker_id="worker_me")
+    await hold(crowd, "cyd_1")
+    await crowd.execute("ada_1", Interrupt())
+    await let_die(engine, "worker_me")  # what it holds itself is not runnable, however late its heartbeat is
+    probe = await crowd.probe("worker_me", ["ada_1", "cyd_1", "cyd_2"])
+    assert probe.held == [held for held in await crowd.held("worker_me") if held.chat_id == "ada_1"]
+    assert [held.status for held in probe.held] == [Status.INTERRUPTING]
+    assert probe.runnable == ["cyd_2"]
+
+
+async def test_a_probe_is_one_statement(store: SqlStore) -> None:
+    await run_chats(store, "chat_1", "chat_2")
+    with counted(store.engine) as sent:
+        probe = await store.probe("worker_me", ["chat_1", "chat_2"], per_user=1)
+    assert probe.runnable == ["chat_1"]
+    assert len(sent) == 1
+
+
+async def test_only_the_named_chats_are_acquired_and_each_by_one_worker(crowd: SqlStore) -> None:
+    rivals = [f"worker_{letter}" for letter in "abcd"]
+    for worker in rivals:
+        await crowd.beat(worker)
+    hinted = ["cyd_1", "ada_1", "idle", "chat_gone"]
+    rounds = await asyncio.gather(*(crowd.acquire(worker, limit=9, chat_ids=hinted) for worker in rivals))
+    taken = [outcome.chat_id for outcomes in rounds for outcome in outcomes]
+    assert sorted(taken) == ["ada_1", "cyd_1"]
+    assert await crowd.acquire("worker_a", limit=9, chat_ids=hinted) == []
+    assert [outcome.chat_id for outcome in await crowd.acquire("worker_a", limit=1, chat_ids=EVERY)] == ["ada_2"]

@@ -29,6 +29,7 @@ from indelible.errors import ModelFailed
 from indelible.machine.commands import CommitStep, Interrupt
 from indelible.machine.states import Status
 from indelible.models.protocol import Call
+from indelible.notify import Changed
 from indelible.server.prometheus import PrometheusMetrics
 from indelible.store.commands.apply.texts import CONTINUE
 from indelible.store.queries.chat_view import AttemptName
@@ -387,10 +388,10 @@ async def test_a_worker_that_wakes_up_late_can_say_nothing_more(workshop: Worksh
     late = await workshop.hire(
         ScriptedModel([lambda call: doze()]),
         settings=quick(poll_interval_s=600, heartbeat_interval_s=4),
-        notifier=DeafNotifier(),
+        notifier=(hints := DeafNotifier()),
     )
     chat = await workshop.app.create_chat("Count")
-    late.worker._stirred.set()
+    hints.publish(Changed(frozenset({chat.id})))
     await workshop.until_said(chat, "One, ")
     await workshop.bury(late)
     await workshop.hire(ScriptedModel([say("two.")]))

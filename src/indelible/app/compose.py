@@ -198,7 +198,7 @@ def make_worker(
 
     def publish(rows: Sequence[JournalRow]) -> None:
         feed.publish(rows)
-        notifier.notify_saying({row.chat_id for row in rows})
+        notifier.notify_streaming({row.chat_id for row in rows})
 
     journal = Journal(
         store,

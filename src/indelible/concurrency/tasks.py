@@ -18,6 +18,8 @@ leaves the driver in the middle of a statement; on SQLite a cursor that is still
 alive, and with it the one write lock, until it is collected (measured). So each call of the store runs in a task of
 its own (`run_to_completion`), and a cancelled caller waits for its end first. What a thread does in one go needs no
 task, only a future that refuses to be cancelled: `UncancellableFuture` (tests/store/test_run_to_completion.py).
+
+`Backoff` is how everything here waits before it tries again: by the clock that it is given, so that tests do not wait.
 """
 
 from __future__ import annotations
@@ -140,6 +142,31 @@ def _forget(task: asyncio.Task[Any]) -> None:
     _abandoned.discard(task)
     if not task.cancelled() and task.exception() is not None:
         _log.warning("abandoned %s failed: %r", task.get_name(), task.exception())
+
+
+# --- trying again ---
+
+
+class Backoff:
+    """Delays before trying again: each is twice the last one, up to `longest_s`.
+
+    `delay_s` is the next one, for a log line or for a caller that would rather give up. Cancelling `wait` is safe.
+    """
+
+    def __init__(self, clock: Clock, *, first_s: float, longest_s: float) -> None:
+        self.delay_s = first_s
+        self._clock = clock
+        self._first_s = first_s
+        self._longest_s = longest_s
+
+    async def wait(self) -> None:
+        delay_s = self.delay_s
+        self.delay_s = min(2 * delay_s, self._longest_s)
+        await self._clock.sleep(delay_s)
+
+    def reset(self) -> None:
+        """It worked: the next failure begins with the first delay."""
+        self.delay_s = self._first_s
 
 
 # --- work that must not stop half-way ---

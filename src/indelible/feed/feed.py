@@ -1,16 +1,17 @@
-"""The feed of a process: who reads which chat, and who is woken when.
+"""The feed of a process: who reads which chat, and when a reader is woken.
 
-`run` has to be running, in a task of its owner. It hears hints (notify.py) and polls once a second, in both cases
-with one small query for all chats concerned: how far has each of them come? Those that have come further than their
-watch are read. So hints only make it sooner (R10), and a thousand readers of idle chats cost one query a second.
+`run` has to be running, in a task of its owner. A hint (notify.py) that names one chat that is read here makes the
+chat's channel load what is new, at once. For several hinted chats, and once a second for all, the feed asks with one
+small query how far each chat has come, and the channels that are behind load. So hints only make it sooner (R10), and
+a thousand readers of idle chats cost one query a second.
 
-A chat is watched while somebody reads it. Joining is: watch, then ask where the chat stands, then let the reader read
-(R9). A cursor that names no place of this chat that a reader can have come to means a snapshot.
+A chat has a channel while somebody reads it. Joining is: open the channel, then ask where the chat stands, then let
+the reader read (R9). A cursor that names no place of this chat that a reader can have come to means a snapshot.
 
-`close` tells every reader `end`: the process is going away, and whoever reads comes back elsewhere with its cursor.
+`close` sends every reader `end`: the process is going away, and its readers come back elsewhere with their cursors.
 
 Must stay true (tests/feed/test_feed.py): with every hint lost, readers are a poll late and miss nothing; a database
-that fails for a while delays readers and ends none.
+that fails for a while delays readers and ends none. What a hint costs is counted in tests/feed/test_hints.py.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Feed:
 
         Raises `NotFound` if there is no such chat.
         """
-        channel = self._channels.get(chat_id) or self._begin_to_watch(chat_id)
+        channel = self._channels.get(chat_id) or self._open_channel(chat_id)
         reader = Reader(
             channel, buffer_bytes=self._buffer_bytes, resync_bytes=self._resync_bytes, metrics=self._metrics
         )
@@ -82,8 +83,8 @@ class Feed:
         self._readers.add(reader)
         self._metrics.reader_joined()
         try:
-            channel.start(await self._find_place(chat_id))
-            reader.position = await self._read_cursor(channel.source, after)
+            channel.start(await self._load_position(chat_id))
+            reader.position = await self._read_cursor(channel.loader, after)
             if self._is_closed:
                 reader.end("shutdown")
             yield reader
@@ -91,12 +92,12 @@ class Feed:
             channel.listeners.discard(reader)
             self._readers.discard(reader)
             if not channel.listeners:
-                self._stop_watching(chat_id, channel)
+                self._close_channel(chat_id, channel)
             self._metrics.reader_left()
 
     async def snapshot(self, chat_id: str) -> ChatSnapshot:
         """The chat as it is now, with the cursor to read on from."""
-        return (await self._make_source(chat_id).load_snapshot())[0]
+        return (await self._make_loader(chat_id).load_snapshot())[0]
 
     async def run(self) -> None:
         """Wake readers, until cancelled."""
@@ -104,9 +105,9 @@ class Feed:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 try:
-                    tasks.create_task(self._poll())
+                    tasks.create_task(self._poll_forever())
                     while True:
-                        await self._look(self._choose(await hints.wait()))
+                        await self._act_on(await hints.wait())
                 finally:
                     self._tasks = None
 
@@ -121,65 +122,70 @@ class Feed:
                 channel.receive(row)
 
     def close(self) -> None:
-        """Tell every reader, and whoever still comes, that this process is going away."""
+        """End every reader, and every one that still comes: this process is going away."""
         self._is_closed = True
         for reader in self._readers:
             reader.end("shutdown")
 
     # --- joining ---
 
-    def _begin_to_watch(self, chat_id: str) -> Channel:
-        channel = self._channels[chat_id] = Channel(self._make_source(chat_id), spawn=self._spawn)
+    def _open_channel(self, chat_id: str) -> Channel:
+        channel = self._channels[chat_id] = Channel(self._make_loader(chat_id), spawn=self._spawn)
         return channel
 
-    def _stop_watching(self, chat_id: str, channel: Channel) -> None:
+    def _close_channel(self, chat_id: str, channel: Channel) -> None:
         if self._channels.get(chat_id) is channel:
             del self._channels[chat_id]
 
-    def _make_source(self, chat_id: str) -> Loader:
+    def _make_loader(self, chat_id: str) -> Loader:
         return Loader(chat_id, self._store, metrics=self._metrics, snapshot_messages=self._snapshot_messages)
 
-    async def _find_place(self, chat_id: str) -> Position:
-        place = (await self._store.positions([chat_id])).get(chat_id)
-        if place is None:
+    async def _load_position(self, chat_id: str) -> Position:
+        position = (await self._store.positions([chat_id])).get(chat_id)
+        if position is None:
             raise NotFound("There is no such chat.")
-        return place
+        return position
 
-    async def _read_cursor(self, source: Loader, after: str | None) -> Position | None:
-        position = None if after is None else source.cursors.read(after)
-        if position is None or not await self._store.reached(source.chat_id, position):
+    async def _read_cursor(self, loader: Loader, after: str | None) -> Position | None:
+        position = None if after is None else loader.cursors.read(after)
+        if position is None or not await self._store.reached(loader.chat_id, position):
             return None
         return position
 
     # --- waking ---
 
-    def _choose(self, changed: Changed) -> list[str]:
+    async def _act_on(self, changed: Changed) -> None:
         if changed.everything:
-            return list(self._channels)
-        return [chat_id for chat_id in changed.chat_ids | changed.saying if chat_id in self._channels]
+            await self._poll(list(self._channels))
+            return
+        chat_ids = [chat_id for chat_id in changed.chat_ids | changed.streaming if chat_id in self._channels]
+        if len(chat_ids) == 1:
+            self._channels[chat_ids[0]].refresh()
+        else:
+            await self._poll(chat_ids)
 
-    async def _poll(self) -> None:
+    async def _poll_forever(self) -> None:
         while True:
-            await self._look(list(self._channels))
+            await self._poll(list(self._channels))
             await self._clock.sleep(self._poll_interval_s)
             now_s = self._clock.monotonic()
             for reader in self._readers:
                 reader.check_pace(now_s, idle_limit_s=self._idle_limit_s)
 
-    async def _look(self, chat_ids: Sequence[str]) -> None:
-        """See how far these chats have come, and let their watches know."""
+    async def _poll(self, chat_ids: Sequence[str]) -> None:
+        """Ask how far these chats have come, and let the channels that are behind catch up."""
         if not chat_ids:
             return
         try:
             positions = await self._store.positions(chat_ids)
         except Exception as error:
-            _log.warning("it cannot be seen what is new, readers have to wait: %r", error)
+            _log.warning("polling for new events failed; readers are delayed: %r", error)
             return
         for chat_id in chat_ids:
             channel = self._channels.get(chat_id)
             position = positions.get(chat_id)
             if channel is not None and position is not None:
-                channel.note(position)
+                channel.catch_up(position)
             elif channel is not None and channel.position is not None:
                 channel.end("deleted")
 

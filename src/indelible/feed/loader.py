@@ -1,7 +1,11 @@
 """One chat as the store has it, in steps.
 
-A snapshot is the state of the chat and its position of one moment (`ChatStore.view`, R9). The messages are read after
-that: a path does not change above its end, so it is the same path.
+A snapshot is the state of the chat and its position at one moment (`ChatStore.view`, R9). The messages are read after
+that: a path does not change above its end, so it is the same path. The steps after a position are what the two logs
+hold, in the order of SPEC 6.2 (`ChatStore.changes`); timeline.py gives them their shape.
+
+Must stay true (tests/feed/test_resume.py): a snapshot and the steps after its position are the whole chat, each thing
+once. Both raise `NotFound` for a chat that was deleted.
 """
 
 from __future__ import annotations
@@ -24,6 +28,8 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Loader:
+    """Loads one chat for its channel and its readers, and knows its cursors."""
+
     def __init__(self, chat_id: str, store: ChatStore, *, metrics: Metrics, snapshot_messages: int) -> None:
         self.chat_id = chat_id
         self.cursors = Cursors(chat_id)
@@ -31,16 +37,18 @@ class Loader:
         self._metrics = metrics
         self._snapshot_messages = snapshot_messages
 
-    async def read_after(self, position: Position) -> tuple[list[TimelineStep], bool]:
-        """What comes after this position, or a first piece of it, and whether it is all."""
+    async def load_after(self, position: Position) -> tuple[list[TimelineStep], bool]:
+        """The steps after this position, or the first of them, and whether that is all."""
         changes = await self._store.changes(self.chat_id, position)
         if changes.missing:
-            _log.error("the logs of %s lack %d entries after %s", self.chat_id, changes.missing, position)
+            _log.error(
+                "the logs of %s lack %d entries after %s; please report this", self.chat_id, changes.missing, position
+            )
             self._metrics.gaps_found(changes.missing)
         return build_timeline(self.cursors, position, changes), changes.complete
 
     async def load_snapshot(self) -> tuple[ChatSnapshot, Position]:
-        """The chat as it is, and where a reader who has seen that stands."""
+        """The chat as it is, and the position of a reader who has seen that."""
         view = await self._store.view(self.chat_id, limit=1)
         page = Page(items=[], has_more=False)
         if view.messages:

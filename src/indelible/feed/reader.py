@@ -1,18 +1,17 @@
 """One reader of a chat: an async iterator of events that has its own pace.
 
-It begins with a snapshot, or where its cursor says, and reads the store at its own pace until it covers what the
-watch of its chat has come to. From then on it is *live*: the watch hands it every further step, and what it has seen
-already is dropped (R9: watch first, then read, then drop).
+It begins with a snapshot, or where its cursor says, and reads the store at its own pace until it covers the position
+of its chat's channel. From then on it is *live*: the channel pushes every further step to it, and steps that it has
+seen already are dropped (R9: subscribe first, then read, then drop).
 
-Only a live reader is handed anything, and only up to a number of bytes. One that is slower than that loses what it was
-handed and reads the store again, at its own pace: it costs no memory and holds up nobody. One that falls far behind is
-told `resync`, and begins again with a snapshot, which is shorter than all that it missed. One that takes nothing for a
-long time is ended. The cursor of `resync` and of `end` is where the reader really stands, so it may also come back with
-that and miss nothing.
+Only a live reader buffers steps, and only up to a number of bytes. A slower one drops its buffer and reads the store
+again, at its own pace: it costs no memory and delays nobody. One that falls far behind gets `resync` and begins again
+with a snapshot, which is shorter than all that it missed. One that receives nothing for a long time is ended. The
+cursor of `resync` and of `end` is the reader's true position, so it may also come back with that and miss nothing.
 
-Taking the next event may be cancelled at any time (`asyncio.timeout`) without losing one.
+Waiting for the next event may be cancelled at any time (`asyncio.timeout`) without losing one.
 
-Must stay true (tests/feed/test_reader.py, tests/feed/test_resume.py): no event is missed or told twice, whenever a
+Must stay true (tests/feed/test_reader.py, tests/feed/test_resume.py): no event is missed or sent twice, whenever a
 reader joins; a slow reader holds a bounded number of bytes.
 """
 
@@ -47,7 +46,7 @@ class Reader:
         metrics: Metrics = NO_METRICS,
     ) -> None:
         self.position: Position | None = None
-        self._watch = channel
+        self._channel = channel
         self._buffer_bytes = buffer_bytes
         self._resync_bytes = resync_bytes
         self._metrics = metrics
@@ -56,12 +55,12 @@ class Reader:
         self._missed_bytes: int | None = None  # since it was last live, if it was
         self._is_live = False
         self._is_lagging = False
-        self._is_taking = False
-        self._has_taken = False
+        self._is_receiving = False
+        self._has_received = False
         self._idle_since_s: float | None = None
         self._end_reason: EndReason | None = None
         self._is_over = False
-        self._stirred = asyncio.Event()
+        self._woken = asyncio.Event()
 
     def __aiter__(self) -> Self:
         return self
@@ -69,26 +68,26 @@ class Reader:
     async def __anext__(self) -> FeedEvent:
         if self._is_over:
             raise StopAsyncIteration
-        self._is_taking = True
+        self._is_receiving = True
         try:
-            while (event := self._take()) is None:
+            while (event := self._next_event()) is None:
                 await self._move_on()
             return event
         finally:
-            self._is_taking = False
-            self._has_taken = True
+            self._is_receiving = False
+            self._has_received = True
 
     def get_nowait(self) -> FeedEvent | None:
-        """The next event if there is one without waiting, for whoever sends several at once."""
-        self._has_taken = True
-        return None if self._is_over else self._take()
+        """The next event if there is one without waiting, for a server that sends several at once."""
+        self._has_received = True
+        return None if self._is_over else self._next_event()
 
     @property
     def held_bytes(self) -> int:
-        """What waits in memory to be taken."""
+        """What waits in memory to be received."""
         return self._held_bytes
 
-    # --- what the watch and the hub tell ---
+    # --- called by the channel and the feed ---
 
     def push(self, step: TimelineStep) -> None:
         size_bytes = step.size_bytes
@@ -100,19 +99,19 @@ class Reader:
             self._held_bytes += size_bytes
         elif self._missed_bytes is not None:
             self._count_missed(self._missed_bytes + size_bytes)
-        self._stirred.set()
+        self._woken.set()
 
     def end(self, reason: EndReason) -> None:
-        """Tell the reader that this is the end, before anything that it has not taken yet."""
+        """End the reader, before anything that it has not received yet."""
         self._drop_all()
         self._end_reason = self._end_reason or reason
-        self._stirred.set()
+        self._woken.set()
 
     def check_pace(self, now_s: float, *, idle_limit_s: float) -> None:
-        """End a reader that has something to take and has taken nothing for so long."""
+        """End a reader that has something to receive and has received nothing for so long."""
         has_something = bool(self._steps) or not self._is_live
-        if self._is_taking or self._has_taken or not has_something:
-            self._has_taken = False
+        if self._is_receiving or self._has_received or not has_something:
+            self._has_received = False
             self._idle_since_s = None
         elif self._idle_since_s is None:
             self._idle_since_s = now_s
@@ -132,19 +131,19 @@ class Reader:
         self._held_bytes = 0
         self._is_live = False
 
-    # --- taking ---
+    # --- receiving ---
 
-    def _take(self) -> FeedEvent | None:
-        """The next event that is at hand."""
+    def _next_event(self) -> FeedEvent | None:
+        """The next event that needs no waiting."""
         if self._end_reason is not None:
             self._is_over = True
-            return self._tell("end", {"reason": self._end_reason})
+            return self._make_event("end", {"reason": self._end_reason})
         if self._is_lagging:
             self._is_lagging = False
             self._drop_all()
-            told = self._tell("resync", {"reason": "slow"})
+            resync = self._make_event("resync", {"reason": "slow"})
             self.position = None
-            return told
+            return resync
         while self._steps:
             step = self._steps.popleft()
             self._held_bytes -= step.size_bytes
@@ -157,40 +156,47 @@ class Reader:
                 return step.event if is_shared else msgspec.structs.replace(step.event, cursor=self._write_cursor())
         return None
 
-    def _tell(self, kind: EventKind, data: dict[str, Any]) -> FeedEvent:
+    def _make_event(self, kind: EventKind, data: dict[str, Any]) -> FeedEvent:
         return FeedEvent(kind, self._write_cursor(), EventBody(encode(data)))
 
     def _write_cursor(self) -> str | None:
-        return None if self.position is None else self._watch.source.cursors.write(self.position)
+        return None if self.position is None else self._channel.loader.cursors.write(self.position)
 
     async def _move_on(self) -> None:
-        """Nothing is at hand: wait, go live, or read."""
-        self._stirred.clear()
+        """The buffer is empty: wait, go live, or load."""
+        self._woken.clear()
         if self._is_live:
-            await self._stirred.wait()
+            await self._woken.wait()
         elif self.position is None:
-            self._put_at_hand(await self._load_snapshot())
+            self._buffer(await self._load_snapshot())
         elif self._has_caught_up(self.position):
             self._is_live = True
             self._missed_bytes = None
         else:
-            steps, _ = await self._watch.source.read_after(self.position)
-            self._put_at_hand(steps)
-            if not steps:  # the watch knows of a commit that this read came too early for
-                await self._stirred.wait()
+            steps = await self._load_after(self.position)
+            self._buffer(steps)
+            if not steps:  # the channel knows of a commit that this read came too early for
+                await self._woken.wait()
 
     def _has_caught_up(self, position: Position) -> bool:
-        edge = self._watch.position
+        edge = self._channel.position
         return edge is not None and covers(position, edge)
+
+    async def _load_after(self, position: Position) -> list[TimelineStep]:
+        try:
+            return (await self._channel.loader.load_after(position))[0]
+        except NotFound:
+            self.end("deleted")
+            return []
 
     async def _load_snapshot(self) -> list[TimelineStep]:
         try:
-            snapshot, position = await self._watch.source.load_snapshot()
+            snapshot, position = await self._channel.loader.load_snapshot()
         except NotFound:
             self.end("deleted")
             return []
         return [TimelineStep(position, FeedEvent("snapshot", snapshot.cursor, EventBody(encode(snapshot))))]
 
-    def _put_at_hand(self, steps: list[TimelineStep]) -> None:
+    def _buffer(self, steps: list[TimelineStep]) -> None:
         self._steps.extend(steps)
         self._held_bytes += sum(step.size_bytes for step in steps)

@@ -1,14 +1,14 @@
-"""From what the store holds to what a reader is told. Pure.
+"""From what the store holds to what a reader is sent. Pure.
 
-A `Step` is one step of a chat's stream: the event, if people may see it, and the position after it. Steps are the same
-for everybody who reads the chat, and so are their JSON and their cursor, which are made here, once.
+A `TimelineStep` is one step of a chat's stream: the event, if people may see it, and the position after it. Steps are
+the same for everybody who reads the chat, and so are their JSON and their cursor, which are made here, once.
 
 Rows and events advance a position independently, so two readers may meet a row and an event in different order, and
-one may be ahead in the one and behind in the other. `follow` says what a step is for somebody at a position: new, or
-seen already; `covers` says whether somebody has seen at least all that somebody else has.
+one may be ahead in the one and behind in the other. `follow` decides what a step is for a reader at a position: new,
+or seen already; `covers` decides whether one position includes everything that another includes.
 
-Must stay true (tests/feed/test_timeline.py): whoever covers a watch and follows its steps from there meets each
-event and each row exactly once.
+Must stay true (tests/feed/test_timeline.py): a reader that covers a channel and follows its steps from there meets
+each event and each row exactly once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OVERHEAD_BYTES: Final = 512
 
 
 class TimelineStep(msgspec.Struct, frozen=True):
-    """`after` is where whoever made it stands then. A step without an event only moves the position."""
+    """`after` is the position of its channel or reader after it. A step without an event only moves the position."""
 
     after: Position
     event: FeedEvent | None = None
@@ -53,14 +53,14 @@ def build_timeline(cursors: Cursors, position: Position, changes: Changes) -> li
 
 
 def make_row_step(cursors: Cursors, position: Position, attempt_id: str, n: int, parts: bytes) -> TimelineStep:
-    """A row, told as it stands in the journal."""
+    """A row, as it stands in the journal."""
     after = Position(position.seq, attempt_id, n)
     body = EventBody(b'{"attempt":%b,"n":%d,"parts":%b}' % (encode(attempt_id), n, parts))
     return TimelineStep(after, FeedEvent("part", cursors.write(after), body), is_row=True)
 
 
 def follow(position: Position | None, step: TimelineStep) -> Position | None:
-    """Where somebody at this position is after the step; the same position if the step is nothing new."""
+    """The position of a reader after the step; the same object if the step is nothing new."""
     after = step.after
     if position is None:
         return after
@@ -75,53 +75,53 @@ def follow(position: Position | None, step: TimelineStep) -> Position | None:
 
 
 def covers(position: Position, other: Position) -> bool:
-    """Whether everything that leads to the other position leads to this one as well."""
+    """Whether a reader at this position has seen everything that leads to the other."""
     return position.seq >= other.seq and (position.attempt != other.attempt or position.n >= other.n)
 
 
-def _make_event_step(cursors: Cursors, position: Position, told: Event, changes: Changes) -> TimelineStep:
-    payload: dict[str, Any] = told.payload or {}
-    after = Position(told.seq, position.attempt, position.n)
+def _make_event_step(cursors: Cursors, position: Position, event: Event, changes: Changes) -> TimelineStep:
+    payload: dict[str, Any] = event.payload or {}
+    after = Position(event.seq, position.attempt, position.n)
     if "last_n" in payload:
-        after = Position(told.seq)
-    if told.kind == "attempt":
-        after = Position(told.seq, told.ref)
-    make = _SHAPES.get(told.kind)  # type: ignore[call-overload]
-    shape = None if make is None else make(told, payload, changes)
+        after = Position(event.seq)
+    if event.kind == "attempt":
+        after = Position(event.seq, event.ref)
+    make = _SHAPES.get(event.kind)  # type: ignore[call-overload]
+    shape = None if make is None else make(event, payload, changes)
     if shape is None:
         return TimelineStep(after)
-    kind: EventKind = told.kind  # type: ignore[assignment]
+    kind: EventKind = event.kind  # type: ignore[assignment]
     return TimelineStep(after, FeedEvent(kind, cursors.write(after), EventBody(encode(shape))))
 
 
-def _shape_message(told: Event, payload: dict[str, Any], changes: Changes) -> MessageAdded | None:
+def _shape_message(event: Event, payload: dict[str, Any], changes: Changes) -> MessageAdded | None:
     """None for what only a model sees."""
-    message = changes.messages.get(told.ref or "")
+    message = changes.messages.get(event.ref or "")
     if message is None:
         return None
     ended = {name: payload.get(name) for name in ("attempt", "last_n")}
     return MessageAdded(message=message, queued=payload.get("queued"), **ended)
 
 
-def _shape_head(told: Event, _payload: dict[str, Any], changes: Changes) -> dict[str, Any]:
-    return {"head": None if told.ref is None else changes.visible[told.ref]}
+def _shape_head(event: Event, _payload: dict[str, Any], changes: Changes) -> dict[str, Any]:
+    return {"head": None if event.ref is None else changes.visible[event.ref]}
 
 
-def _shape_attempt(told: Event, payload: dict[str, Any], _news: Changes) -> dict[str, Any]:
-    return {"attempt": told.ref, **payload}
+def _shape_attempt(event: Event, payload: dict[str, Any], _changes: Changes) -> dict[str, Any]:
+    return {"attempt": event.ref, **payload}
 
 
-def _shape_queue(_told: Event, payload: dict[str, Any], changes: Changes) -> dict[str, Any]:
+def _shape_queue(_event: Event, payload: dict[str, Any], changes: Changes) -> dict[str, Any]:
     """The order as it was then, and those of its messages that are still waiting."""
     waiting = {queued.id: queued for queued in changes.queue}
     return {**payload, "queue": [waiting[id_] for id_ in payload["ids"] if id_ in waiting]}
 
 
-def _shape_of_turn(told: Event, payload: dict[str, Any], _news: Changes) -> dict[str, Any]:
-    return {**payload, "turn": told.ref}
+def _shape_of_turn(event: Event, payload: dict[str, Any], _changes: Changes) -> dict[str, Any]:
+    return {**payload, "turn": event.ref}
 
 
-def _shape_plainly(_told: Event, payload: dict[str, Any], _news: Changes) -> dict[str, Any]:
+def _shape_plainly(_event: Event, payload: dict[str, Any], _changes: Changes) -> dict[str, Any]:
     return payload
 
 

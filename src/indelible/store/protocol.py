@@ -29,7 +29,7 @@ from indelible.store.queries.changes import Changes
 from indelible.store.queries.chat_view import AttemptName, ChatStatus, ChatView, Event, JournalEntry
 from indelible.store.queries.history import Page
 from indelible.store.queries.listing import ChatCount, ChatSummary, ListCursor
-from indelible.store.queries.open_turn import Expired, Held, OpenWork
+from indelible.store.queries.open_turn import Expired, Held, OpenWork, Probe
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +108,9 @@ class ChatStore(Protocol):
     async def retire_all(self) -> None:
         """Say that every worker is gone. Only for whoever holds the database alone."""
 
-    async def acquire(self, worker_id: str, *, limit: int, per_user: int | None = None) -> list[Outcome]:
+    async def acquire(
+        self, worker_id: str, *, limit: int, per_user: int | None = None, chat_ids: Sequence[str] | None = None
+    ) -> list[Outcome]:
         """Take up to `limit` runnable chats whose holder is missing or dead: interrupted ones first, then the oldest.
 
         * Two workers never get the same chat; a chat of a live worker is never handed out.
@@ -116,6 +118,14 @@ class ChatStore(Protocol):
         * Every user's first chat comes before anybody's second; no user gets more than `per_user` at a time.
         * What a dead worker left open is closed, or adopted if its stream was complete, in the same transaction.
           A turn that was taken over too often fails instead, and is not in the answer.
+        * With `chat_ids` it tries these, in this order, and searches for no others: what `probe` found runnable.
+        """
+
+    async def probe(self, worker_id: str, chat_ids: Sequence[str], *, per_user: int | None = None) -> Probe:
+        """Of these chats, what a worker holds and what is wanted of it, and what it may try to `acquire`.
+
+        * One statement that finds the chats by key, for a worker that received a hint.
+        * Runnable is what a full search would find among them, in the same order and within the limit of a user.
         """
 
     async def work(self, chat_id: str) -> OpenWork:
@@ -211,6 +221,7 @@ class ChatStore(Protocol):
         """What a reader who has come to this position has not seen yet, from both logs, in the order of SPEC 6.2.
 
         All of one moment. If there is much of it, the first piece; reading on from where that ends gives the next.
+        `NotFound` if there is no such chat.
         """
 
     async def positions(self, chat_ids: Sequence[str]) -> dict[str, Position]:

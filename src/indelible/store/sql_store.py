@@ -67,11 +67,12 @@ from indelible.store.queries.leases import (
     beat,
     find_candidates,
     forget_dead,
+    probe_chats,
     retire,
     retire_all,
 )
 from indelible.store.queries.listing import ChatCount, ChatSummary, ListCursor, count_chats, list_chats
-from indelible.store.queries.open_turn import Expired, Held, OpenWork, load_expired, load_held, load_work
+from indelible.store.queries.open_turn import Expired, Held, OpenWork, Probe, load_expired, load_held, load_work
 from indelible.store.queries.users import ensure_user, find_owner
 
 LEASE_TIMEOUT_S: Final = 8.0
@@ -276,15 +277,24 @@ class SqlStore:
         await retire_all(self._engine)
 
     @run_to_completion
-    async def acquire(self, worker_id: str, *, limit: int, per_user: int | None = None) -> list[Outcome]:
-        candidates = await find_candidates(
-            self._engine,
-            worker_id,
-            lease_timeout_s=self.lease_timeout_s,
-            limit=limit * CANDIDATES_PER_CHAT,
-            per_user=per_user,
+    async def acquire(
+        self, worker_id: str, *, limit: int, per_user: int | None = None, chat_ids: Sequence[str] | None = None
+    ) -> list[Outcome]:
+        if chat_ids is None:
+            chat_ids = await find_candidates(
+                self._engine,
+                worker_id,
+                lease_timeout_s=self.lease_timeout_s,
+                limit=limit * CANDIDATES_PER_CHAT,
+                per_user=per_user,
+            )
+        return await acquire_chats(chat_ids, worker_id, limit=limit, execute=self.execute)
+
+    @run_to_completion
+    async def probe(self, worker_id: str, chat_ids: Sequence[str], *, per_user: int | None = None) -> Probe:
+        return await probe_chats(
+            self._lane, worker_id, chat_ids, lease_timeout_s=self.lease_timeout_s, per_user=per_user
         )
-        return await acquire_chats(candidates, worker_id, limit=limit, execute=self.execute)
 
     @run_to_completion
     async def view(self, chat_id: str, *, limit: int = 50) -> ChatView:

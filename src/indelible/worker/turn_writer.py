@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from indelible.concurrency.scope import CancelScope, Cause
+from indelible.concurrency.tasks import Backoff
 from indelible.content import Message, Part, PartialReason, ToolResult
 from indelible.errors import LeaseLost, StoreFailed
 from indelible.logs import set_log_attempt
@@ -60,8 +61,8 @@ from indelible.worker.dependencies import RunLog, WorkerDependencies
 from indelible.worker.ledger import JournalLedger
 
 _log: Final = logging.getLogger(__name__)
-_FIRST_BACK_OFF_S: Final = 0.05
-_LONGEST_BACK_OFF_S: Final = 2.0
+_FIRST_DELAY_S: Final = 0.05
+_LONGEST_DELAY_S: Final = 2.0
 _PATIENCE_WHEN_LEAVING_S: Final = 0.5
 _STATUS_OF: Final[dict[PartialReason | None, RunStatus]] = {"failed": "error", "interrupted": "interrupted"}
 """What is recorded of a step that was cut for this reason; any other is complete."""
@@ -270,14 +271,13 @@ class TurnWriter:
 
     async def _carry_out(self, command: C, payload: Payload[C]) -> Outcome:
         """Carry out a command, however long the database is away; a process that is leaving does not wait for it."""
-        back_off_s = _FIRST_BACK_OFF_S
+        backoff = Backoff(self._deps.clock, first_s=_FIRST_DELAY_S, longest_s=_LONGEST_DELAY_S)
         while True:
             try:
                 return await self._deps.store.execute(self._chat_id, command, payload)
             except StoreFailed as error:
                 is_leaving = self._worker_scope.cancelled or self._scope.cause is Cause.SHUTDOWN
-                if is_leaving and back_off_s > _PATIENCE_WHEN_LEAVING_S:
+                if is_leaving and backoff.delay_s > _PATIENCE_WHEN_LEAVING_S:
                     raise
                 _log.warning("%s waits for the database: %s", command.name, error, extra={"chat": self._chat_id})
-            await self._deps.clock.sleep(back_off_s)
-            back_off_s = min(2 * back_off_s, _LONGEST_BACK_OFF_S)
+            await backoff.wait()

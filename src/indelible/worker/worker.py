@@ -1,15 +1,20 @@
 """Holding chats: one row with one heartbeat, and a task for each chat that is being answered.
 
-A worker looks at the database when somebody tells it that a chat has changed, and every half a second if nobody
-does. A look is two small queries: are the chats that I hold still mine, and is one of them to be stopped; are there
-chats that nobody works on. What a hint says is never believed, only that there is something to look at.
+A worker acts on a hint ("chat X changed") by reading chat X, in one statement: is it mine, and is it to be stopped?
+is it runnable and free? A hint is never believed, and may be lost, so every half a second the worker polls: it reads
+all chats that it holds, and acquires what nobody works on, the oldest first (R10).
 
-Shutting down is not stopping. No further chat is taken, every turn is told to end where it is, what it said is
-flushed, the chat is let go, and another worker goes on. A worker that is cut off from the database goes on trying:
-if it was away for too long its chats have another holder, and its epoch, which every write carries, is worth nothing.
+Hints must not let new chats pass old ones. While the last poll may have left a chat waiting and there is room for it, a
+hint leads to a poll instead, and so does the end of a turn, which makes room. Two workers that receive the same hint
+both try, and the lock decides (R2).
+
+Shutting down is not stopping. The worker acquires no further chat, every turn ends where it is and flushes its parts,
+the chat is released, and another worker goes on. A worker that is cut off from the database goes on trying: if it was
+away for too long, its chats have another holder, and every write that carries its old epoch is refused.
 
 Must stay true (tests/worker/test_worker.py, tests/faults/test_takeover.py): no chat is answered by two workers; after
-`run` has returned it holds no chat; a chat that it holds without working on it is let go.
+`run` has returned it holds no chat; a chat that it holds without working on it is released; a hint costs one
+statement and never starves a chat that waits (tests/worker/test_hints.py).
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Final, TypeVar
@@ -36,10 +41,13 @@ from indelible.worker.titles import make_title
 
 T = TypeVar("T")
 _log: Final = logging.getLogger(__name__)
-_TAKEN_AT_A_TIME: Final = 32
-"""Between two handfuls of chats the worker looks whether one of its own is to be stopped."""
+_ACQUIRED_AT_ONCE: Final = 32
+"""Between two groups of chats the worker checks whether one of its own is to be stopped."""
 
-_LOOK_AT_MOST_EVERY_S: Final = 0.02
+_HINTED_AT_ONCE: Final = 100
+"""More hinted chats than this lead to a poll, which is cheaper then."""
+
+_SHORTEST_PAUSE_S: Final = 0.02
 _HAND_OVER_S: Final = 10.0
 _CLEAN_UP_EVERY_S: Final = 60.0
 _FORGET_DEAD_AFTER_S: Final = 24 * 3600.0
@@ -60,14 +68,17 @@ class Worker:
         self._titling: set[asyncio.Task[None]] = set()
         self._broken: set[tuple[str, int]] = set()
         self._stopping = False
-        self._stirred = asyncio.Event()
+        self._woken = asyncio.Event()
+        self._hinted: set[str] = set()
+        self._must_poll = True
+        self._has_backlog = True  # whether the last poll may have left a chat waiting
         self._idle = asyncio.Event()
         self._idle.set()
 
     def stop(self) -> None:
         """Hand everything over and come to an end."""
         self._stopping = True
-        self._stirred.set()
+        self._woken.set()
 
     async def run(self) -> None:
         await self._deps.store.beat(self.id)
@@ -80,52 +91,94 @@ class Worker:
                     group.create_task(self._deps.journal.run(), name="writing the journal"),
                 ]
                 self.ready.set()
-                await self._watch(group)
+                await self._find_work(group)
                 await self._hand_over()
                 for service in services:
                     service.cancel()
         await self._leave()
 
-    # --- looking ---
+    # --- finding work ---
 
-    async def _watch(self, group: asyncio.TaskGroup) -> None:
-        """Look until the worker is stopped."""
+    async def _find_work(self, group: asyncio.TaskGroup) -> None:
+        """Act on hints, and poll when that is due, until the worker is stopped."""
         settings, clock = self._deps.settings, self._deps.clock
-        beaten_s = clock.monotonic()
+        polled_s = beaten_s = clock.monotonic()
         while not self._stopping:
-            self._stirred.clear()
-            is_beat = clock.monotonic() - beaten_s >= settings.heartbeat_interval_s
-            beaten_s = clock.monotonic() if is_beat else beaten_s
-            more = await self._survive(partial(self._look, group), what="looking for work")
+            self._woken.clear()
+            now_s = clock.monotonic()
+            is_beat = now_s - beaten_s >= settings.heartbeat_interval_s
+            beaten_s = now_s if is_beat else beaten_s
+            more = False
+            if self._is_poll_due(now_s - polled_s):
+                polled_s = now_s
+                more = bool(await self._survive(partial(self._poll, group), what="polling for work"))
+            elif self._hinted:
+                await self._survive(partial(self._probe, group), what="reading chats that changed")
             if is_beat:
-                await self._survive(self._let_orphans_go, what="letting go of chats")
+                await self._survive(self._release_orphans, what="releasing chats")
                 await self._survive(self._end_waits, what="ending waits for results")
             if more:
+                self._must_poll = True
                 continue
-            await clock.sleep(_LOOK_AT_MOST_EVERY_S)
-            timer = clock.call_later(settings.poll_interval_s, self._stirred.set)
+            await clock.sleep(_SHORTEST_PAUSE_S)
+            timer = clock.call_later(max(0.0, polled_s + settings.poll_interval_s - clock.monotonic()), self._woken.set)
             try:
-                await self._stirred.wait()
+                await self._woken.wait()
             finally:
                 timer.cancel()
 
-    async def _look(self, group: asyncio.TaskGroup) -> bool:
-        """One look; whether there may be more to take at once."""
-        store, settings = self._deps.store, self._deps.settings
+    def _is_poll_due(self, since_s: float) -> bool:
+        """Besides the interval: whether acting on the hints alone would be unfair to a chat that waits, or dearer."""
+        is_unfair = self._has_backlog and self._count_room() > 0
+        must_poll = self._must_poll or (bool(self._hinted) and (is_unfair or len(self._hinted) > _HINTED_AT_ONCE))
+        return must_poll or since_s >= self._deps.settings.poll_interval_s
+
+    async def _poll(self, group: asyncio.TaskGroup) -> bool:
+        """Read all chats that are ours and acquire what waits; whether there may be more to acquire at once."""
+        self._must_poll = False
+        self._has_backlog = True
+        self._hinted.clear()
         known = dict(self._runners)
         if known:
-            held = {(chat.chat_id, chat.epoch): chat for chat in await store.held(self.id)}
-            for key, runner in known.items():
-                runner.notice(held.get(key))
-        limit = min(settings.worker_max_chats - len(self._runners), _TAKEN_AT_A_TIME)
-        if limit <= 0 or self._stopping:
+            self._notify_runners(known, await self._deps.store.held(self.id))
+        limit = self._count_room()
+        if limit <= 0:
             return False
-        taken = await store.acquire(self.id, limit=limit, per_user=settings.user_max_chats)
-        for outcome in taken:
+        acquired = await self._acquire(group, limit)
+        self._has_backlog = acquired == limit
+        return self._has_backlog
+
+    async def _probe(self, group: asyncio.TaskGroup) -> None:
+        """Read the hinted chats and acquire what is free of them. If that fails, the next poll makes up for it."""
+        hinted, self._hinted = self._hinted, set()
+        known = {key: runner for key, runner in self._runners.items() if runner.chat_id in hinted}
+        probe = await self._deps.store.probe(self.id, sorted(hinted), per_user=self._deps.settings.user_max_chats)
+        self._notify_runners(known, probe.held)
+        limit = self._count_room()
+        if len(probe.runnable) > limit:
+            self._has_backlog = True
+        if probe.runnable and limit > 0:
+            await self._acquire(group, limit, probe.runnable)
+
+    def _count_room(self) -> int:
+        if self._stopping:
+            return 0
+        return min(self._deps.settings.worker_max_chats - len(self._runners), _ACQUIRED_AT_ONCE)
+
+    def _notify_runners(self, known: dict[tuple[str, int], ChatRunner], held: Sequence[Held]) -> None:
+        """Let each of these runners know what the database says about its chat; `known` was read before `held`."""
+        by_lease = {(chat.chat_id, chat.epoch): chat for chat in held}
+        for lease, runner in known.items():
+            runner.notice(by_lease.get(lease))
+
+    async def _acquire(self, group: asyncio.TaskGroup, limit: int, chat_ids: Sequence[str] | None = None) -> int:
+        per_user = self._deps.settings.user_max_chats
+        acquired = await self._deps.store.acquire(self.id, limit=limit, per_user=per_user, chat_ids=chat_ids)
+        for outcome in acquired:
             if outcome.vacant_s is not None:
                 self._deps.metrics.chat_taken_over(after_s=outcome.vacant_s)
             self._start(group, outcome.chat_id, outcome.epoch)
-        return len(taken) == limit
+        return len(acquired)
 
     def _start(self, group: asyncio.TaskGroup, chat_id: str, epoch: int) -> None:
         runner = ChatRunner(self._deps, self.id, chat_id, epoch, self._scope)
@@ -145,12 +198,13 @@ class Worker:
         except StoreFailed as error:
             _log.warning("chat released: the database failed: %s", error, extra=_about(runner))
         except Exception:
-            # Taking it again would only meet the same again: the next beat ends its turn, from the journal alone.
+            # Acquiring it again would fail in the same way: the next beat ends its turn, from the journal alone.
             _log.exception("the chat failed; its turn will be ended from the journal", extra=_about(runner))
             self._broken.add((runner.chat_id, runner.epoch))
         finally:
             del self._runners[runner.chat_id, runner.epoch]
-            self._stirred.set()
+            self._must_poll = True  # there is room for one more, of this worker and of this user
+            self._woken.set()
             if not self._runners:
                 self._idle.set()
         for work in runner.finished:
@@ -167,13 +221,13 @@ class Worker:
             end = partial(store.execute, expired.chat_id, ActionExpired(turn_id=expired.turn_id))
             await self._survive(end, what="ending a wait for results")
 
-    async def _let_orphans_go(self) -> None:
+    async def _release_orphans(self) -> None:
         """Chats that we hold and do not work on, because something went wrong in between."""
         for held in await self._deps.store.held(self.id):
             if (held.chat_id, held.epoch) not in self._runners:
-                await self._survive(partial(self._let_go, held), what="letting go of a chat")
+                await self._survive(partial(self._release, held), what="releasing a chat")
 
-    async def _let_go(self, held: Held) -> None:
+    async def _release(self, held: Held) -> None:
         """Somebody else goes on with it; a turn that cannot be answered fails, with what it said."""
         lease = (held.chat_id, held.epoch)
         with contextlib.suppress(Lost, Refused):
@@ -195,8 +249,10 @@ class Worker:
     async def _listen(self, changes: Subscription) -> None:
         while True:
             changed = await changes.wait()
+            self._hinted |= changed.chat_ids
+            self._must_poll = self._must_poll or changed.everything
             if changed.everything or changed.chat_ids:
-                self._stirred.set()
+                self._woken.set()
 
     async def _clean_up(self) -> None:
         """Pack journals, and forget what is too old."""
@@ -252,7 +308,7 @@ class Worker:
             task.cancel()
 
     async def _leave(self) -> None:
-        await self._survive(self._let_orphans_go, what="letting go of chats")
+        await self._survive(self._release_orphans, what="releasing chats")
         if self._deps.recorder is not None:
             await self._deps.recorder.drain()  # of a worker that is gone others judge: its own last words come first
         await self._survive(partial(self._deps.store.retire, self.id), what="retiring")

@@ -28,6 +28,7 @@ from typing import Any, Final, Protocol
 from msgspec.structs import replace
 
 from indelible.clock import Clock
+from indelible.concurrency.tasks import Backoff
 from indelible.content import Part, ReasoningDelta, TextDelta, ToolInputDelta, encode
 from indelible.errors import LeaseLost, Shutdown
 from indelible.metrics import NO_METRICS, Metrics
@@ -36,8 +37,8 @@ from indelible.store.journal.tool_ledger import RunChange
 
 _log: Final = logging.getLogger(__name__)
 _PART_OVERHEAD_BYTES: Final = 64
-_FIRST_BACK_OFF_S: Final = 0.05
-_LONGEST_BACK_OFF_S: Final = 5.0
+_FIRST_DELAY_S: Final = 0.05
+_LONGEST_DELAY_S: Final = 5.0
 
 
 class RowStore(Protocol):
@@ -289,16 +290,15 @@ class Journal:
 
     async def _append(self, rows: list[JournalRow]) -> Appended:
         """Write rows, however often it takes. Only data that will never be accepted comes back as an error."""
-        back_off_s = _FIRST_BACK_OFF_S
+        backoff = Backoff(self._clock, first_s=_FIRST_DELAY_S, longest_s=_LONGEST_DELAY_S)
         while True:
             try:
                 return await self._store.append(rows)
             except BadRows:
                 raise
             except Exception as error:
-                _log.warning("the journal could not be written, trying again in %g s: %r", back_off_s, error)
-            await self._clock.sleep(back_off_s)
-            back_off_s = min(back_off_s * 2, _LONGEST_BACK_OFF_S)
+                _log.warning("writing the journal failed; trying again in %g s: %r", backoff.delay_s, error)
+            await backoff.wait()
 
     def _settle(self, rows: list[JournalRow], appended: Appended) -> None:
         for row in rows:

@@ -22,6 +22,7 @@ import msgspec
 from sqlalchemy import Row, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from indelible.errors import NotFound
 from indelible.machine.events import Position, ShownMessage, ShownQueued
 from indelible.store.database.engine import begin_read
 from indelible.store.database.tables import attempts, chats, events, journal
@@ -62,11 +63,18 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 async def load_changes(
     engine: AsyncEngine, chat_id: str, after: Position, *, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES
 ) -> Changes:
-    """What comes after this position, in order; about as much as the limits say, but always something if there is."""
-    wanted = select(events).where(events.c.chat_id == chat_id, events.c.seq > after.seq)
+    """What comes after this position, in order; about as much as the limits say, but always something if there is.
+
+    It raises `NotFound` if there is no such chat: the first statement begins at the chat, so a reader that received a
+    hint need not ask for its position first.
+    """
+    is_new = (events.c.chat_id == chats.c.id) & (events.c.seq > after.seq)
+    wanted = select(events).outerjoin_from(chats, events, is_new).where(chats.c.id == chat_id)
     async with begin_read(engine) as connection:
-        rows = await connection.execute(wanted.order_by(events.c.seq).limit(max_events))
-        found = [_to_event(row) for row in rows]
+        rows = (await connection.execute(wanted.order_by(events.c.seq).limit(max_events))).all()
+        if not rows:
+            raise NotFound("There is no such chat.")
+        found = [_to_event(row) for row in rows if row.seq is not None]
         weaver = _Weaver(connection, after, max_bytes)
         complete = await weaver.weave(found) and len(found) < max_events
         told = [entry for entry in weaver.entries if isinstance(entry, Event)]

@@ -60,6 +60,13 @@ class Held(NamedTuple):
     turn_id: str | None
 
 
+class Probe(NamedTuple):
+    """What a worker finds out about hinted chats: those that it holds, and those that it may try to acquire."""
+
+    held: list[Held]
+    runnable: list[str]
+
+
 class Expired(NamedTuple):
     """A chat that has waited in vain for answers from outside."""
 
