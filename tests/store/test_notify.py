@@ -315,7 +315,7 @@ async def test_a_server_that_is_away_is_tried_again_ever_more_slowly(
             await task
 
     assert clock.slept[:8] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
-    assert "hints" in caplog.text
+    assert "notifications" in caplog.text
     assert "hush" not in caplog.text
 
 

@@ -114,7 +114,7 @@ async def test_a_new_message_is_found_by_one_statement_and_answered(workshop: Wo
 
 async def test_a_stop_reaches_the_worker_by_a_hint_alone(workshop: Workshop, store: Noting) -> None:
     await workshop.hire(Echo(), store=store, settings=quick(**NO_POLL))
-    chat, other = await workshop.app.create_chat("hang 1"), await workshop.app.create("hang 2")
+    chat, other = await workshop.app.create_chat("hang 1"), await workshop.app.create_chat("hang 2")
     await workshop.until_said(chat, "hang 1")
     await workshop.until_said(other, "hang 2")
     await store.settle()
@@ -154,7 +154,7 @@ async def test_a_hinted_chat_does_not_pass_one_that_waits_longer(workshop: Works
         clock=workshop.clock,
         owner_id=await workshop.store.ensure_user("local"),
     )
-    older = await workshop.app.chat((await silent.create("hang 2")).id)
+    older = await workshop.app.chat((await silent.create_chat("hang 2")).id)
     younger = await workshop.app.create_chat("hang 3")
     await store.until_probed(younger.id)
     await first.interrupt()
@@ -171,7 +171,7 @@ async def test_a_hint_does_not_give_a_user_more_than_the_limit(workshop: Worksho
     await workshop.until_said(first, "hang 1")
     second = await workshop.app.create_chat("hang 2")
     other = App(workshop.store, workshop.feed, clock=workshop.clock, owner_id=await workshop.store.ensure_user("bob"))
-    third = await other.create("hang 3")
+    third = await other.create_chat("hang 3")
     await workshop.until_said(third, "hang 3")
     await store.settle()
     assert await second.status() == "pending"
