@@ -23,7 +23,7 @@ from typing import Final
 
 from indelible.content.unicode import clean_text
 from indelible.redaction.headers import note_missing, redact_addresses
-from indelible.redaction.json import redact_document, shorten_document
+from indelible.redaction.json import is_harmless, redact_document, shorten_document
 from indelible.redaction.known import NO_SECRETS, KnownSecrets
 from indelible.redaction.patterns import REDACTED
 
@@ -182,6 +182,8 @@ def _redact_lines_of_data(data: list[str], known: KnownSecrets) -> list[str] | N
 
     It is one document; or, if the sender forgets the empty lines, one on each line. Malformed JSON is replaced.
     """
+    if len(data) == 1 and is_harmless(data[0]):
+        return None
     if not any(line.lstrip().removeprefix(REDACTED)[:1] in ("{", "[", '"') for line in data):
         return None
     whole = "\n".join(data)
