@@ -535,7 +535,7 @@ def test_the_help_of_chat_has_examples() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("chat", "--model", "oracle"), "There is no model 'oracle'. A model is demo, or provider:NAME"),
+        (("chat", "--model", "oracle"), "Unknown model 'oracle'. Use demo, or provider:NAME"),
         (("serve", "--model", "antropic:claude"), "Did you mean anthropic:NAME?"),
         (("worker", "--model", "xai:grok"), "Set the environment variable XAI_API_KEY"),
         (("chat", "--pace", "slow"), "--pace"),
@@ -599,4 +599,4 @@ def test_a_wrong_setting_stops_the_chat_at_its_start(monkeypatch: pytest.MonkeyP
 
 def test_the_chat_takes_its_model_from_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INDELIBLE_MODEL", "oracle")
-    assert "There is no model 'oracle'" in run_indelible("chat", typed="hello\n").stderr
+    assert "Unknown model 'oracle'" in run_indelible("chat", typed="hello\n").stderr

@@ -1,11 +1,10 @@
-"""Time, handed in.
+"""Time as an argument.
 
-Nothing in Indelible looks at the wall or waits by itself: it is given a `Clock`. So a test
-moves time by hand (`indelible.testing.ManualClock`) and never sleeps, and a retry that
-waits a minute is tested in no time at all.
+Nothing in Indelible reads the system clock or sleeps by itself: it is given a `Clock`. So a test moves time by hand
+(`indelible.testing.ManualClock`) and never sleeps, and a retry that waits a minute is tested in no time.
 
-`now` is for people and for the record (an aware UTC datetime). `monotonic` is for measuring
-and never goes back. `call_later` is the one primitive for waiting; `sleep` is built on it.
+`now` is for people and for records (an aware UTC datetime). `monotonic` is for measuring and never goes back.
+`call_later` is the one primitive for waiting; `sleep` is built on it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Clock(Protocol):
         """The time of day, aware, in UTC."""
 
     def monotonic(self) -> float:
-        """Seconds since some moment; only differences mean anything."""
+        """Seconds since an arbitrary moment; only differences are meaningful."""
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Call `callback` on the running event loop after `delay_s`, unless it is cancelled."""
@@ -38,7 +37,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The real one."""
+    """The clock of the operating system and the event loop."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)

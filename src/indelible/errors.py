@@ -1,29 +1,29 @@
-"""Everything that can go wrong, drawn once.
+"""Every error of Indelible, drawn once.
 
 The class says what to do; the fields say what happened.
 
     IndelibleError
-    ├── Refused        a command that was not carried out; nothing was changed (HTTP 4xx)
-    │   ├── NotAllowed     not in this state (409)
-    │   ├── NotFound       it names what is not there (404)
-    │   ├── Invalid        it makes no sense (422)
+    ├── Refused        a rejected command; nothing was changed (HTTP 4xx)
+    │   ├── NotAllowed     not allowed in this state (409)
+    │   ├── NotFound       it names something that does not exist (404)
+    │   ├── Invalid        malformed, whatever the state (422)
     │   ├── TooMany        more than a limit allows (429)
     │   └── TooLarge       larger than a limit allows (413)
     ├── Lost           the right to write is gone: stop, write nothing
     │   └── LeaseLost      another worker holds the chat
-    ├── ModelFailed    the model's answer failed; `kind` and `retryable` steer the retry policy
-    ├── StoreFailed    the database failed; retry or crash, never go on as if it had worked
-    ├── Interrupted    the run was stopped by the user; what was said has been kept
-    └── Shutdown       the process is going away; somebody else continues the turn
+    ├── ModelFailed    the model call failed; `kind` and `retryable` drive the retry policy
+    ├── StoreFailed    the database failed; retry or crash, never continue as if it had worked
+    ├── Interrupted    the user stopped the run; everything published is saved
+    └── Shutdown       the process is shutting down; another worker resumes the turn
 
-`Interrupted` and `Shutdown` are the two ways a run is ended from outside. Neither is a kind
-of the other, and neither is an `asyncio.CancelledError`: asyncio's cancellation carries no
-cause, so the loop asks its scope for one (scope.py) and raises what the scope says.
+`Interrupted` and `Shutdown` are the two ways to end a run from outside. Neither is a kind of the other, and neither is
+an `asyncio.CancelledError`: asyncio's cancellation carries no cause, so the loop asks its scope for the cause
+(concurrency/scope.py) and raises accordingly.
 
 Foreign errors are read once, at the edge: for providers that is models/failures/classify.py.
 
-Must stay true (tests/test_errors.py): the tree above is the tree in this module, and every
-failure kind has a row in `RETRYABLE`.
+Must stay true (tests/test_errors.py): the tree above is the tree in this module, and every failure kind has a row in
+`RETRYABLE`.
 """
 
 from __future__ import annotations
@@ -68,32 +68,32 @@ class IndelibleError(Exception):
 
 
 class Refused(IndelibleError):
-    """The command was not carried out. Nothing was changed."""
+    """The command was rejected. Nothing was changed."""
 
 
 class NotAllowed(Refused):
     """The command is not allowed in this state."""
 
     def __init__(self, *, command: str, state: str, detail: str | None = None) -> None:
-        super().__init__(detail or f"{command} is not possible while the chat is {state}.")
+        super().__init__(detail or f"Cannot {command.replace('_', ' ')} while the chat is {state}.")
         self.command = command
         self.state = state
 
 
 class NotFound(Refused):
-    """The command names a chat, message, turn or queued message that is not there."""
+    """The command names a chat, message, turn or queued message that does not exist."""
 
 
 class Invalid(Refused):
-    """The command makes no sense, whatever the state."""
+    """The command is malformed, whatever the state."""
 
 
 class TooMany(Refused):
-    """There would be more of something than a limit allows."""
+    """The command would exceed a limit on the number of something."""
 
 
 class TooLarge(Refused):
-    """Something is larger than a limit allows."""
+    """Something exceeds a size limit."""
 
 
 class Lost(IndelibleError):
@@ -101,22 +101,22 @@ class Lost(IndelibleError):
 
 
 class LeaseLost(Lost):
-    """Another worker holds the chat now; it keeps what was said and goes on."""
+    """Another worker holds the chat now and resumes its turn; nothing is lost."""
 
 
 class StoreFailed(IndelibleError):
-    """The database did not do what it was asked."""
+    """A database operation failed."""
 
 
 class Interrupted(IndelibleError):
-    """The user stopped the run. Everything that was published has been kept."""
+    """The user stopped the run. Everything that was published is saved."""
 
     def __init__(self, message: str = "The reply was stopped.") -> None:
         super().__init__(message)
 
 
 class Shutdown(IndelibleError):
-    """The process is going away. The turn is not over: somebody else continues it."""
+    """The process is shutting down. The turn is not over: another worker resumes it."""
 
     def __init__(self, message: str = "The process is shutting down.") -> None:
         super().__init__(message)
@@ -125,9 +125,9 @@ class Shutdown(IndelibleError):
 class ModelFailed(IndelibleError):
     """A model call failed.
 
-    `message` is fit for the user: it names the provider, says what happened and what to do.
-    `detail` is at most 500 characters of the provider's own words, scrubbed.
-    `retry_after_s` is the provider's own wish, already parsed, or None.
+    `message` is for the user: it names the provider, what happened and what to do.
+    `detail` is at most 500 characters of the provider's own message, scrubbed.
+    `retry_after_s` is the wait that the provider asks for, already parsed, or None.
     """
 
     def __init__(

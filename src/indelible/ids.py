@@ -1,8 +1,8 @@
-"""Names for things: short, unique, and sorted by when they were made.
+"""Ids: short, unique, and sorted by creation time.
 
-An id is a prefix that says what it names and a ULID in lower-case Crockford base 32:
-48 bits of milliseconds, then 80 bits of chance. Sorting ids sorts by time, which keeps
-database indexes compact and logs readable. Ids carry no secret and grant no access.
+An id is a prefix that names its kind and a ULID in lower-case Crockford base 32: 48 bits of milliseconds, then 80
+random bits. Sorting ids sorts by time, which keeps database indexes compact and logs readable. Ids are not secret and
+grant no access.
 
 Must stay true (tests/test_ids.py): two ids are never equal, and a later millisecond sorts later.
 """

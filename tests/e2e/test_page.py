@@ -222,7 +222,7 @@ async def test_a_failed_reply_shows_why_and_can_be_retried(browser: Browser, dat
         browse(browser, here.url) as window,
     ):
         await window.send("Hello?")
-        await expect(window.problem).to_contain_text("failed in an unexpected way")
+        await expect(window.problem).to_contain_text("failed with an unknown error")
         await expect(window.status).to_have_text("Error")
         await window.button("Retry").click()
         await expect(window.items.last).to_have_text("Well again.")

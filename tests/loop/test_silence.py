@@ -71,7 +71,7 @@ async def test_the_time_is_a_setting(stage: Stage) -> None:
     task = stage.start(ScriptedModel([line.stream]), retry=ONCE, silence_timeout_s=7)
     await line.opened.wait()
     await stage.clock.advance(7)
-    with pytest.raises(ModelFailed, match="stopped sending"):
+    with pytest.raises(ModelFailed, match="stopped responding"):
         await task
 
 

@@ -287,7 +287,7 @@ def test_ending_a_turn_that_is_over_succeeds_and_changes_nothing_in_any_state(
 
 
 def test_a_refusal_names_the_command_and_the_state(chat_in: Callable[[State], Chat]) -> None:
-    with pytest.raises(NotAllowed, match="retry is not possible while the chat is running") as refusal:
+    with pytest.raises(NotAllowed, match="Cannot retry while the chat is running") as refusal:
         chat_in(State.RUNNING).do(commands.Retry())
     assert (refusal.value.command, refusal.value.state) == ("retry", "running")
 

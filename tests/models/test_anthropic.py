@@ -45,7 +45,7 @@ from indelible.models.http.sse import SseDecoder, SseEvent
 from indelible.models.profile import Profile
 from indelible.models.protocol import Call, CallOptions, PromptMessage
 from indelible.models.providers.anthropic.request import PausedCall, write_call
-from indelible.models.providers.anthropic.response import MAX_TAKE_UPS, AnthropicReader, AnthropicWire
+from indelible.models.providers.anthropic.response import MAX_RESUMES, AnthropicReader, AnthropicWire
 
 EXAMPLES = settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "250")))
 
@@ -169,7 +169,7 @@ def test_a_recorded_reply_is_told_part_by_part() -> None:
     ]
     assert reader.complete
     assert reader.over
-    assert reader.take_up() is None
+    assert reader.resume() is None
     assert reader.finish() == Finish(reason="stop", usage=Usage(input_tokens=25, output_tokens=15))
 
 
@@ -211,7 +211,7 @@ def test_halves_of_a_character_are_handed_on_and_go_back_joined() -> None:
     whole = SseEvent("content_block_start", b'{"content_block": {"type": "tool_use", "input": {"a": "\\ud83c"}}}', None)
     reader, parts = read([start(), *halves, whole, *end("pause_turn")], call=SEARCHING)
     assert [part.delta for part in parts if isinstance(part, TextDelta)] == ["\ud83c", "\udf0d"]
-    asked = reader.take_up()
+    asked = reader.resume()
     assert asked is not None
     assert asked.messages[-1].blocks == [Text("🌍"), ToolCall("call_1", "", '{"a":"\ufffd"}')]
 
@@ -590,7 +590,7 @@ def test_what_follows_the_end_is_not_read() -> None:
 def test_every_stop_reason_has_its_word(stop: str, change: Json, reason: str, metadata: Json | None) -> None:
     reader, _ = read([start(), *text_block(0, "x"), *end(stop, **change)])
     assert reader.complete
-    assert reader.take_up() is None
+    assert reader.resume() is None
     finish = reader.finish()
     assert (finish.reason, finish.metadata, finish.response_id) == (reason, metadata, None)
 
@@ -630,7 +630,7 @@ def test_later_counters_replace_earlier_ones_and_garbage_replaces_none() -> None
 def test_paused_reply_is_taken_up_with_what_it_said_and_goes_on() -> None:
     opening = [start(cache_read_input_tokens=5), *text_block(2, "Looking. "), *SEARCH_BLOCKS]
     reader, first = read([*opening, *end("pause_turn", container={"id": "container_1"})], call=SEARCHING)
-    asked = reader.take_up()
+    asked = reader.resume()
     assert isinstance(asked, PausedCall)
     assert (asked.tools, asked.options, asked.container) == (SEARCHING.tools, SEARCHING.options, "container_1")
     assert asked.messages == [*SEARCHING.messages, PromptMessage(role="assistant", blocks=assemble(first))]
@@ -638,7 +638,7 @@ def test_paused_reply_is_taken_up_with_what_it_said_and_goes_on() -> None:
     assert not reader.complete
     going_on, second = read([start(), *text_block(0, "Sunny."), *end(usage={"output_tokens": 4})], reader=reader)
     assert going_on.complete
-    assert going_on.take_up() is None
+    assert going_on.resume() is None
     usage = Usage(input_tokens=19, output_tokens=13, cache_read_tokens=5)
     assert going_on.finish() == Finish(reason="stop", usage=usage, metadata={"container": {"id": "container_1"}})
     assert [part.id for part in (*first, *second) if isinstance(part, TextStart)] == ["0", "2"]
@@ -647,9 +647,9 @@ def test_paused_reply_is_taken_up_with_what_it_said_and_goes_on() -> None:
 
 def test_each_pause_adds_to_one_message() -> None:
     reader, first = read([start(), *text_block(0, "a"), *end("pause_turn", container={"id": "c1"})], call=SEARCHING)
-    reader.take_up()
+    reader.resume()
     _, second = read([start(), *text_block(0, "b"), *end("pause_turn")], reader=reader)
-    asked = reader.take_up()
+    asked = reader.resume()
     assert isinstance(asked, PausedCall)
     assert asked.container == "c1"
     assert [message.role for message in asked.messages] == ["user", "assistant"]
@@ -658,12 +658,12 @@ def test_each_pause_adds_to_one_message() -> None:
 
 def test_reply_that_never_stops_pausing_is_ended() -> None:
     reader = AnthropicReader(SEARCHING)
-    for _ in range(MAX_TAKE_UPS):
+    for _ in range(MAX_RESUMES):
         read([start(), *text_block(0, "."), *end("pause_turn")], reader=reader)
-        assert reader.take_up() is not None
+        assert reader.resume() is not None
     read([start(), *text_block(0, "."), *end("pause_turn")], reader=reader)
-    assert reader.take_up() is None
-    assert MAX_TAKE_UPS == 10
+    assert reader.resume() is None
+    assert MAX_RESUMES == 10
     finish = reader.finish()
     assert (finish.reason, finish.metadata) == ("stop", {"stop_reason": "pause_turn"})
     assert finish.usage == Usage(input_tokens=7 * 11, output_tokens=9 * 11)
@@ -671,7 +671,7 @@ def test_reply_that_never_stops_pausing_is_ended() -> None:
 
 def test_pause_that_is_cut_after_the_take_up_is_not_complete() -> None:
     reader, _ = read([start(), *text_block(0, "a"), *end("pause_turn")], call=SEARCHING)
-    assert reader.take_up() is not None
+    assert reader.resume() is not None
     assert not read([start(), *text_block(0, "b"), event("message_stop")], reader=reader)[0].complete
 
 
@@ -745,7 +745,7 @@ def read_whatever(events: Iterable[SseEvent]) -> None:
             if isinstance(part, TextStart | ReasoningStart | Source):
                 assert part.id not in used
                 used.add(part.id)
-        if reader.complete and (asked := reader.take_up()):
+        if reader.complete and (asked := reader.resume()):
             assert msgspec.json.encode(write_call(asked, "claude", Profile()).body)
     if reader.complete:
         assert isinstance(decode_part(encode(reader.finish())), Finish)

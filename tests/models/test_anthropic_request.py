@@ -518,7 +518,7 @@ def test_parameter_without_a_place_is_warned_of() -> None:
     written = write(user("a"), seed=1, colour="red")
     assert written.warnings == [
         "The parameter seed was not sent: Anthropic has no such parameter.",
-        "The parameter colour was not sent: it is not known.",
+        "The parameter colour was not sent: unknown parameter.",
     ]
     with pytest.raises(ModelFailed, match="max_tokens must be a whole number"):
         write(user("a"), max_tokens="many")
@@ -554,13 +554,13 @@ def test_sampling_is_sent_where_the_model_takes_it(
 
 
 @pytest.mark.parametrize(
-    ("effort", "told"),
+    ("effort", "emitted"),
     [("minimal", "low"), ("low", "low"), ("medium", "medium"), ("high", "high"), ("xhigh", "xhigh"), ("max", "max")],
 )
-def test_newer_models_are_told_a_level(effort: str, told: str) -> None:
+def test_newer_models_are_told_a_level(effort: str, emitted: str) -> None:
     written = write(user("a"), profile=LEVEL, effort=effort)
     assert written.body["thinking"] == {"type": "adaptive", "display": "summarized"}
-    assert written.body["output_config"] == {"effort": told}
+    assert written.body["output_config"] == {"effort": emitted}
     assert written.body["max_tokens"] == 64_000
     assert written.warnings == []
 
@@ -819,7 +819,7 @@ def test_paused_reply_goes_back_as_it_came_into_its_container() -> None:
         stream.append({"type": "content_block_stop", "index": index})
     pause = {"stop_reason": "pause_turn", "container": {"id": "container_1", "expires_at": "2026-01-01T00:00:00Z"}}
     read_stream(reader, [*stream, {"type": "message_delta", "delta": pause}, stop])
-    asked = reader.take_up()
+    asked = reader.resume()
     assert isinstance(asked, PausedCall)
     body = write_call(asked, "claude-test", LEVEL).body
     judge(body)

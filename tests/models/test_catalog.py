@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,6 +50,12 @@ def test_every_provider_is_asked_at_its_own_address_with_its_own_key(name: str) 
     assert (model.provider, model.name) == (name, "some-model")
     assert model.base_url == PROVIDERS[name].address
     assert read_key(model) == KEYS.get(PROVIDERS[name].key or "")
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_every_provider_has_a_row_in_the_documentation(name: str) -> None:
+    page = Path(__file__).parents[2].joinpath("docs/models.md").read_text("utf-8")
+    assert f"| `{name}:NAME` |" in page
 
 
 def test_a_model_name_may_hold_a_colon_a_slash_and_an_at() -> None:

@@ -54,7 +54,7 @@ class Caller:
     """Whoever calls the loop: which callback was called when, and what was kept."""
 
     def __init__(self, messages: Sequence[Message] = WHOLE) -> None:
-        self.told: list[str] = []
+        self.emitted: list[str] = []
         self.steps: list[FinishedStep] = []
         self.retries: list[RetryEvent] = []
         self.metrics = PrometheusMetrics()
@@ -62,16 +62,16 @@ class Caller:
         self._messages = list(messages)
 
     def disable(self) -> None:
-        self.told.append("disable")
+        self.emitted.append("disable")
 
     def reload(self) -> list[Message]:
-        self.told.append("reload")
+        self.emitted.append("reload")
         if self.reload_error is not None:
             raise self.reload_error
         return self._messages
 
     def prepare(self, messages: list[Message]) -> list[Message]:
-        self.told.append("prepare")
+        self.emitted.append("prepare")
         return [*messages, REMINDER]
 
     def save(self, step: FinishedStep, scope: CancelScope) -> None:
@@ -128,7 +128,7 @@ async def test_s42_a_broken_chain_is_left_and_the_whole_history_sent() -> None:
     caller = Caller()
     async with serve([ANSWER]) as (provider, model):
         await caller.ask(model)
-    assert caller.told == ["disable", "reload"]
+    assert caller.emitted == ["disable", "reload"]
     assert list_ids(provider) == ["resp_forgotten", None]
     assert read(provider, 0) == [("user", "And now?")]
     assert read(provider, 1) == TOLD_WHOLE
@@ -139,7 +139,7 @@ async def test_s43_the_whole_preparation_runs_on_the_reloaded_history() -> None:
     caller = Caller()
     async with serve([ANSWER]) as (provider, model):
         await caller.ask(model, prepare_messages=caller.prepare)
-    assert caller.told == ["prepare", "disable", "reload", "prepare"]
+    assert caller.emitted == ["prepare", "disable", "reload", "prepare"]
     assert read(provider, 1)[:2] == TOLD_WHOLE[:2]
     assert "And now?" in read(provider, 1)[-2][1] + read(provider, 1)[-1][1]
     assert "(Mind the time.)" in read(provider, 1)[-1][1]
@@ -154,7 +154,7 @@ async def test_s44_at_anthropic_the_reloaded_history_gets_its_cache_markers() ->
     caller = Caller(five)
     async with serve([ANSWER], [Status(400, not_found)], wire="anthropic") as (provider, model):
         await caller.ask(model)
-    assert caller.told == ["disable", "reload"]
+    assert caller.emitted == ["disable", "reload"]
     body = provider.requests[1].body
     assert body is not None
     entries = [*body["system"], *(message["content"][-1] for message in body["messages"])]
@@ -167,7 +167,7 @@ async def test_s45_a_reload_without_a_disable_is_legal() -> None:
     caller = Caller()
     async with serve([ANSWER]) as (provider, model):
         await caller.ask(model, disable_chain_mode=None)
-    assert caller.told == ["reload"]
+    assert caller.emitted == ["reload"]
     assert list_ids(provider) == ["resp_forgotten", None]
     assert read(provider, 1) == TOLD_WHOLE
 
@@ -188,7 +188,7 @@ async def test_s47_a_failing_reload_keeps_the_prompt_that_was_prepared() -> None
     caller.reload_error = OSError("the database is away")
     async with serve([ANSWER]) as (provider, model):
         await caller.ask(model, prepare_messages=caller.prepare)
-    assert caller.told == ["prepare", "disable", "reload"]
+    assert caller.emitted == ["prepare", "disable", "reload"]
     assert list_ids(provider) == ["resp_forgotten", None]
     first, second = (request.body for request in provider.requests)
     assert first is not None
@@ -213,7 +213,7 @@ async def test_s49_a_503_while_chained_keeps_the_chain() -> None:
         [stored] = caller.steps
         kept = CallOptions(store=True, previous_response_id=stored.provider_response_id)
         await caller.ask(model, options=kept)
-    assert caller.told == []
+    assert caller.emitted == []
     assert stored.provider_response_id is not None
     assert list_ids(provider) == [None, stored.provider_response_id, stored.provider_response_id]
 
@@ -303,7 +303,7 @@ async def test_s54_whatever_the_reason_that_the_provider_does_not_know_the_id(fa
         await caller.ask(model, options=CallOptions(store=True))
         kept = CallOptions(store=True, previous_response_id=caller.steps[0].provider_response_id)
         await caller.ask(model, options=kept)
-    assert caller.told == ["disable", "reload"]
+    assert caller.emitted == ["disable", "reload"]
     assert list_ids(provider) == [None, kept.previous_response_id, None]
     assert read(provider, 2) == TOLD_WHOLE
 

@@ -29,9 +29,9 @@ from tests.models.wires_under_test import (
     find_model,
     find_model_at,
     open_stage,
+    run_turn,
     say,
     scripts,
-    take_turn,
     think,
 )
 from tests.server.forwarder import Forwarder
@@ -156,20 +156,20 @@ def strip_private(blocks: list[Block]) -> Iterator[Block]:
 
 async def tell_directly(script: list[Part], model: HttpModel) -> Turn:
     """The turn as it is without a wire."""
-    return await take_turn(ScriptedModel([script], provider=model.provider))
+    return await run_turn(ScriptedModel([script], provider=model.provider))
 
 
 async def assert_same(script: list[Part], model: HttpModel, wire: WireName) -> Turn:
     """The script has to give over the wire what it gives without one, but for what the wire can not express."""
-    expected, told = await tell_directly(script, model), await take_turn(model)
+    expected, emitted = await tell_directly(script, model), await run_turn(model)
     blocks = expected.blocks
     for lose in LOSSES[wire]:
         blocks = lose(blocks)
-    assert list(strip_private(told.blocks)) == list(strip_private(blocks))
+    assert list(strip_private(emitted.blocks)) == list(strip_private(blocks))
     if (bool(blocks), has_visible(blocks)) == (bool(expected.blocks), has_visible(expected.blocks)):
-        assert list(map(describe_end, told.steps)) == list(map(describe_end, expected.steps))
-        assert getattr(told.failure, "kind", None) == getattr(expected.failure, "kind", None)
-    return told
+        assert list(map(describe_end, emitted.steps)) == list(map(describe_end, expected.steps))
+        assert getattr(emitted.failure, "kind", None) == getattr(expected.failure, "kind", None)
+    return emitted
 
 
 def describe_end(step: FinishedStep) -> tuple[Any, ...]:
@@ -209,7 +209,7 @@ def test_any_script_gives_the_same_blocks_over_every_wire(wire: WireName) -> Non
         @given(scripts(), _faults)
         @example([parts.finish("stop")], None)
         def try_script(script: list[Part], fault: Fault | None) -> None:
-            stage.recital.script = script
+            stage.repeating_model.script = script
             stage.provider.faults.append(fault)
             runner.run(assert_same(script, stage.model, wire))
 
@@ -231,7 +231,10 @@ HALVES: Final[dict[str, list[Part]]] = {
 async def test_halves_of_a_character_that_come_apart_are_joined(wire: WireName) -> None:
     async with open_stage(wire) as stage:
         for place, said in HALVES.items():
-            stage.recital.script = script = [*said, parts.finish("tool_calls" if place == "arguments" else "stop")]
+            stage.repeating_model.script = script = [
+                *said,
+                parts.finish("tool_calls" if place == "arguments" else "stop"),
+            ]
             turn = await assert_same(script, stage.model, wire)
             assert turn.failure is None, place
 
@@ -282,23 +285,23 @@ def ask(**parameters: Any) -> Call:
 async def test_every_kind_of_part_is_told(wire: WireName) -> None:
     script = [UPLOADED, *EVERYTHING]
     async with SimulatedProvider([script]) as provider, find_model_at(wire, provider) as model:
-        told = await listen(model, ask(nonsense=1))
+        emitted = await listen(model, ask(nonsense=1))
     kinds = set(get_args(Part)) - NOT_FROM_A_MODEL - NOT_ON_THE_WIRE[wire]
-    assert {type(part) for part in told} == kinds
-    assert isinstance(told[0], StreamWarning)
-    assert isinstance(told[-1], Finish)
+    assert {type(part) for part in emitted} == kinds
+    assert isinstance(emitted[0], StreamWarning)
+    assert isinstance(emitted[-1], Finish)
 
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_arguments_arrive_as_deltas_and_whole(wire: WireName) -> None:
     script = [*call("call_1", "weather", ['{"city"', ': "Oslo"}']), *call("call_2", "clock", []), parts.finish()]
     async with SimulatedProvider([script]) as provider, find_model_at(wire, provider) as model:
-        told = await listen(model, ask())
+        emitted = await listen(model, ask())
     for id_, name, arguments, deltas in (
         ("call_1", "weather", '{"city": "Oslo"}', ['{"city"', ': "Oslo"}']),
         ("call_2", "clock", "{}", None),
     ):
-        about = [part for part in told if getattr(part, "id", None) == id_]
+        about = [part for part in emitted if getattr(part, "id", None) == id_]
         assert about[0] == ToolInputStart(id_, name)
         assert about[-2] == ToolInputEnd(id_)
         assert replace(about[-1], metadata=None) == ToolCall(id_, name, arguments)
@@ -331,7 +334,7 @@ async def test_finish_reasons_arrive(wire: WireName) -> None:
     reasons: list[FinishReason] = ["stop", "length", "content_filter"]
     async with open_stage(wire) as stage:
         for reason in reasons:
-            stage.recital.script = script = [*say("t", ["Hello."]), parts.finish(reason, usage=USAGE)]
+            stage.repeating_model.script = script = [*say("t", ["Hello."]), parts.finish(reason, usage=USAGE)]
             turn = await assert_same(script, stage.model, wire)
             assert turn.result is not None
             assert (turn.result.reason, turn.result.usage) == (reason, USAGE)
@@ -361,7 +364,7 @@ async def test_usage_and_cost_are_right_for_cached_and_reasoning_tokens(wire: Wi
             http=http,
             clock=SystemClock(),
         )
-        turn = await take_turn(model)
+        turn = await run_turn(model)
     [step] = turn.steps
     assert step.usage == usage
     assert model.price(step.usage) == cost
@@ -371,7 +374,7 @@ async def test_usage_and_cost_are_right_for_cached_and_reasoning_tokens(wire: Wi
 async def test_a_stored_reply_tells_its_id_where_there_is_one(wire: WireName) -> None:
     script = [*say("t", ["Hello."]), parts.finish("stop", response_id="resp_1")]
     async with SimulatedProvider([script]) as provider, find_model_at(wire, provider) as model:
-        turn = await take_turn(model, options=CallOptions(store=True))
+        turn = await run_turn(model, options=CallOptions(store=True))
     assert turn.steps[0].provider_response_id == ("resp_1" if wire == "openai" else None)
 
 
@@ -379,7 +382,7 @@ async def test_a_stored_reply_tells_its_id_where_there_is_one(wire: WireName) ->
 async def test_thinking_inside_the_text_is_looked_for_only_where_models_do_that(wire: WireName) -> None:
     script = [*say("t", ["<thi", "nk>hm</think>", "\nYes."]), parts.finish("stop")]
     async with SimulatedProvider([script]) as provider, find_model_at(wire, provider) as model:
-        turn = await take_turn(model)
+        turn = await run_turn(model)
     said = [block.text for block in turn.blocks if isinstance(block, Text)]
     thought = [block.text for block in turn.blocks if isinstance(block, Reasoning)]
     assert (thought, said) == ((["hm"], ["Yes."]) if wire == "openai-chat" else ([], ["<think>hm</think>\nYes."]))
@@ -395,7 +398,7 @@ async def test_a_paused_reply_is_taken_up_and_is_one_reply() -> None:
     rest = [*say("t", ["It is wet."]), parts.finish("stop", usage=USAGE)]
     lookup = ToolSpec(name="lookup", provider_executed=True, options={"type": "lookup_1", "name": "lookup"})
     async with SimulatedProvider([begun, rest]) as provider, find_model_at("anthropic", provider) as model:
-        turn = await take_turn(model, tools=[lookup])
+        turn = await run_turn(model, tools=[lookup])
     assert [type(block) for block in turn.blocks] == [Text, ToolCall, ToolResult, Text]
     assert turn.result is not None
     assert (turn.result.reason, turn.result.usage) == ("stop", USAGE + USAGE)
@@ -416,12 +419,12 @@ async def test_a_stop_reaches_the_provider(wire: WireName, where: str) -> None:
     scope = CancelScope()
     begun = asyncio.Event()
 
-    def hear(part: Part) -> None:
+    def feed(part: Part) -> None:
         if isinstance(part, TextDelta):
             begun.set()
 
     async with SimulatedProvider([script], [stops.get(where)]) as provider, find_model_at(wire, provider) as model:
-        turn = asyncio.create_task(take_turn(model, scope=scope, publish=hear))
+        turn = asyncio.create_task(run_turn(model, scope=scope, publish=feed))
         if where == "in the text":
             await asyncio.wait_for(begun.wait(), PATIENCE_S)
         else:
@@ -450,7 +453,7 @@ async def test_a_connection_is_used_again_for_the_next_step(wire: WireName) -> N
     async with SimulatedProvider(steps, in_crumbs) as provider, Forwarder([provider.url]).listening() as forwarder:
         address = provider.base_url(wire).replace(provider.url, forwarder.url)
         async with find_model(wire, address) as model:
-            turn = await take_turn(model, tools=[double], client_tools=(), max_steps=5)
+            turn = await run_turn(model, tools=[double], client_tools=(), max_steps=5)
     assert [block.output for block in turn.blocks if isinstance(block, ToolResult)] == ["42", "84"]
     assert (len(provider.requests), forwarder.connections) == (3, 1)
 
@@ -462,7 +465,7 @@ async def test_a_key_goes_where_it_belongs_and_the_request_names_the_model(wire:
         SimulatedProvider([script], require_key=KEY) as provider,
         find_model_at(wire, provider) as model,
     ):
-        turn = await take_turn(model)
+        turn = await run_turn(model)
     assert turn.failure is None
     [request] = provider.requests
     assert request.wire == wire

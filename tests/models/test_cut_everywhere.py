@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Final
 
 import pytest
-from tests.models.wires_under_test import EVERYTHING, USAGE, WIRES, Listener, call, find_model_at, say, take_turn
+from tests.models.wires_under_test import EVERYTHING, USAGE, WIRES, ReaderDriver, call, find_model_at, run_turn, say
 
 from indelible.content import Block, Finish, Part, ToolSpec, encode
 from indelible.content.assemble import assemble
@@ -34,31 +34,31 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def hear_whole(wire: WireName, body: bytes) -> tuple[list[Part], list[Block], Finish]:
-    listener = Listener(wire)
-    listener.hear(body)
+    listener = ReaderDriver(wire)
+    listener.feed(body)
     assert listener.reader.complete
-    return listener.told, assemble(listener.told), listener.reader.finish()
+    return listener.emitted, assemble(listener.emitted), listener.reader.finish()
 
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_cut_at_every_byte_a_reply_is_whole_or_not_complete_and_the_rest_may_follow(wire: WireName) -> None:
     body = b"".join(write_reply(wire, EVERYTHING))
-    told, blocks, finish = hear_whole(wire, body)
+    emitted, blocks, finish = hear_whole(wire, body)
     completed = 0
     for cut_at in range(len(body) + 1):
-        listener = Listener(wire)
-        listener.hear(body[:cut_at])
-        assert listener.told == told[: len(listener.told)], f"cut at byte {cut_at}"
+        listener = ReaderDriver(wire)
+        listener.feed(body[:cut_at])
+        assert listener.emitted == emitted[: len(listener.emitted)], f"cut at byte {cut_at}"
         if listener.reader.complete:
             completed += 1
-            assert assemble(listener.told) == blocks, f"complete without all of it, cut at byte {cut_at}"
+            assert assemble(listener.emitted) == blocks, f"complete without all of it, cut at byte {cut_at}"
             ended = listener.reader.finish()
             assert ended.reason == finish.reason
             assert ended.usage == finish.usage or (wire in TELLS_USAGE_LAST and ended.usage is None)
         else:
-            assert Finish not in map(type, listener.told)
-        listener.hear(body[cut_at:])
-        assert listener.told == told, f"cut into two at byte {cut_at}"
+            assert Finish not in map(type, listener.emitted)
+        listener.feed(body[cut_at:])
+        assert listener.emitted == emitted, f"cut into two at byte {cut_at}"
         assert listener.reader.finish() == finish
     assert 0 < completed < len(body) // 4, "the end is at the end"
 
@@ -66,14 +66,14 @@ def test_cut_at_every_byte_a_reply_is_whole_or_not_complete_and_the_rest_may_fol
 @pytest.mark.parametrize("wire", WIRES)
 def test_byte_by_byte_every_part_is_told_as_soon_as_its_event_is_there(wire: WireName) -> None:
     events = write_reply(wire, EVERYTHING)
-    told, _, _ = hear_whole(wire, b"".join(events))
-    at_once, slowly = Listener(wire), Listener(wire)
+    emitted, _, _ = hear_whole(wire, b"".join(events))
+    at_once, slowly = ReaderDriver(wire), ReaderDriver(wire)
     for event in events:
-        at_once.hear(event)
+        at_once.feed(event)
         for byte in event:
-            slowly.hear(bytes([byte]))
-        assert slowly.told == at_once.told
-    assert slowly.told == told
+            slowly.feed(bytes([byte]))
+        assert slowly.emitted == at_once.emitted
+    assert slowly.emitted == emitted
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -88,8 +88,8 @@ def test_without_the_providers_last_word_nothing_is_complete(wire: WireName, lef
 
 
 def is_complete(wire: WireName, events: list[bytes]) -> bool:
-    listener = Listener(wire)
-    listener.hear(b"".join(events))
+    listener = ReaderDriver(wire)
+    listener.feed(b"".join(events))
     return listener.reader.complete
 
 
@@ -142,13 +142,13 @@ async def test_over_http_a_cut_reply_is_whole_or_a_retryable_timeout(wire: WireN
     workshop = Workshop()
     tools = workshop.list_tools()
     async with SimulatedProvider([EVERYTHING] * (len(cuts) + 1)) as provider, find_model_at(wire, provider) as model:
-        turn = await take_turn(model, tools=tools, client_tools=())
+        turn = await run_turn(model, tools=tools, client_tools=())
         published, blocks = spell(turn.published, provider), spell(turn.blocks, provider)
         assert workshop.ran == ["Tromsø", "clock"]
         for cut_at in cuts:
             workshop.ran.clear()
             provider.faults.append(faults.Cut(at_byte=cut_at, clean=clean))
-            turn = await take_turn(model, tools=tools, client_tools=())
+            turn = await run_turn(model, tools=tools, client_tools=())
             outcomes.add(turn.failure is None)
             if turn.failure is None:
                 assert spell(turn.blocks, provider) == blocks, f"a silent success, cut at byte {cut_at}"
@@ -166,7 +166,7 @@ async def test_a_reply_that_was_cut_is_asked_for_again(wire: WireName) -> None:
     middle = len(b"".join(write_reply(wire, script, model="m"))) // 2
     cut = [faults.Cut(middle), faults.Cut(middle, clean=False), None]
     async with SimulatedProvider([script] * 3, cut) as provider, find_model_at(wire, provider) as model:
-        turn = await take_turn(model, attempts=3)
+        turn = await run_turn(model, attempts=3)
     assert [event.kind for event in turn.retries] == ["timeout", "timeout"]
     assert [block.text for block in turn.blocks] == ["It rains."]
     assert len(provider.requests) == 3
@@ -181,7 +181,7 @@ async def test_a_paused_reply_that_is_cut_after_it_was_taken_up_is_truncated(cle
     for cut_at in (0, length // 2, length - 2):
         cuts = [None, faults.Cut(cut_at, clean=clean)]
         async with SimulatedProvider([begun, rest], cuts) as provider, find_model_at("anthropic", provider) as model:
-            turn = await take_turn(model, tools=[lookup])
+            turn = await run_turn(model, tools=[lookup])
         assert turn.failure is not None
         assert turn.failure.kind == "timeout"
         assert len(provider.requests) == 2

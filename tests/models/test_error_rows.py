@@ -31,8 +31,8 @@ from tests.models.wires_under_test import (
     find_model,
     find_model_at,
     open_stage,
+    run_turn,
     say,
-    take_turn,
 )
 
 from indelible.content import Text, TextDelta
@@ -84,8 +84,8 @@ def assert_discreet(text: str | None) -> None:
 def check_failure(turn: Turn) -> ModelFailed:
     """The failure, which keeps to itself what is not for telling."""
     assert turn.failure is not None
-    for told in (turn.failure.message, turn.failure.detail, str(turn.failure), repr(turn.failure)):
-        assert_discreet(told)
+    for emitted in (turn.failure.message, turn.failure.detail, str(turn.failure), repr(turn.failure)):
+        assert_discreet(emitted)
     return turn.failure
 
 
@@ -325,7 +325,7 @@ def reset(writer: asyncio.StreamWriter) -> None:
 
 async def fail_at(wire: WireName, address: str) -> ModelFailed:
     async with find_model(wire, address) as model:
-        return check_failure(await take_turn(model))
+        return check_failure(await run_turn(model))
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -360,7 +360,7 @@ async def test_a_connection_that_is_reset_anywhere_is_a_timeout(wire: WireName) 
 
     async with listen(serve) as port, find_model(wire, f"http://127.0.0.1:{port}") as model:
         for sent in BROKEN:
-            failure = check_failure(await take_turn(model))
+            failure = check_failure(await run_turn(model))
             assert (failure.kind, failure.retryable) == ("timeout", True), sent
 
 
@@ -414,7 +414,7 @@ async def test_good_runs_and_bad_ones_log_nothing_of_what_was_said(
         SimulatedProvider([script] * 4, [None, *bad], require_key=KEY) as provider,
         find_model_at(wire, provider) as model,
     ):
-        assert (await take_turn(model)).failure is None
+        assert (await run_turn(model)).failure is None
         for _ in bad:
-            check_failure(await take_turn(model))
+            check_failure(await run_turn(model))
     assert [record for record in caplog.get_records("call") if record.levelno > logging.INFO] == []

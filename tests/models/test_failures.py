@@ -325,7 +325,7 @@ def test_the_failures_that_we_find_ourselves() -> None:
     assert (quiet.kind, quiet.retryable, quiet.detail) == (
         "stream_silence_timeout",
         True,
-        "Nothing came for 120 seconds.",
+        "Nothing arrived for 120 seconds.",
     )
     assert (filtered("openai").kind, filtered("openai").retryable) == ("content_filter", False)
     assert (missing_key("openai").kind, missing_key("openai").retryable) == ("missing_key", False)
@@ -340,7 +340,7 @@ def test_the_message_names_the_provider_what_happened_and_what_to_do() -> None:
         "Anthropic is overloaded (status 529). Try again in a few minutes, or choose another model."
     )
     assert str(failure) == failure.message
-    assert missing_key("openai").message.startswith("There is no API key for OpenAI. ")
+    assert missing_key("openai").message.startswith("No API key for OpenAI. ")
     assert classify(RuntimeError("x")).message.startswith("The model's provider failed")
     assert classify(RuntimeError("x"), provider="acme").message.startswith("acme failed")
 

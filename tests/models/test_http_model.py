@@ -60,7 +60,7 @@ class Body:
             await self.aclose()
 
 
-async def hear(body: Body) -> list[Part]:
+async def feed(body: Body) -> list[Part]:
     model = HttpModel(
         ChatWire(official=False),
         provider="test",
@@ -78,17 +78,17 @@ async def hear(body: Body) -> list[Part]:
 
 async def test_a_comment_is_a_sign_of_life() -> None:
     """OpenRouter and DeepSeek send nothing else while a request waits, for minutes."""
-    heard = await hear(Body([b": OPENROUTER PROCESSING\n\n", b": keep-alive\n\n", WORD, END, DONE]))
+    heard = await feed(Body([b": OPENROUTER PROCESSING\n\n", b": keep-alive\n\n", WORD, END, DONE]))
     assert heard[:2] == [KeepAlive(), KeepAlive()]
     assert isinstance(heard[-1], Finish)
 
 
 async def test_half_an_event_is_a_sign_of_life_too() -> None:
-    assert (await hear(Body([WORD[:9], WORD[9:], END, DONE])))[0] == KeepAlive()
+    assert (await feed(Body([WORD[:9], WORD[9:], END, DONE])))[0] == KeepAlive()
 
 
 async def test_usage_behind_the_end_is_waited_for_and_counted() -> None:
-    finish = (await hear(Body([WORD, END, USAGE, DONE])))[-1]
+    finish = (await feed(Body([WORD, END, USAGE, DONE])))[-1]
     assert isinstance(finish, Finish)
     assert finish.usage is not None
     assert (finish.usage.input_tokens, finish.usage.output_tokens) == (7, 2)
@@ -96,26 +96,26 @@ async def test_usage_behind_the_end_is_waited_for_and_counted() -> None:
 
 async def test_who_watches_is_told_when_the_reply_is_whole_and_not_before() -> None:
     cut, whole = Body([WORD]), Body([WORD, END])
-    await hear(cut)
-    await hear(whole)
+    await feed(cut)
+    await feed(whole)
     assert (cut.is_settled, whole.is_settled) == (False, True)
 
 
 async def test_a_provider_that_keeps_the_connection_open_does_not_keep_the_reply() -> None:
-    assert isinstance((await hear(Body([WORD, END, DONE], ends=False)))[-1], Finish)
+    assert isinstance((await feed(Body([WORD, END, DONE], ends=False)))[-1], Finish)
 
 
 async def test_a_provider_that_goes_on_talking_behind_its_end_does_not_keep_the_reply_either() -> None:
-    assert isinstance((await hear(Body([WORD, END, DONE], again=b": still here\n\n")))[-1], Finish)
+    assert isinstance((await feed(Body([WORD, END, DONE], again=b": still here\n\n")))[-1], Finish)
 
 
 async def test_garbage_behind_the_end_makes_a_reply_no_less_complete() -> None:
     for garbage in (b"data: {broken\n\n", b'data: {"error":{"message":"late"}}\n\n', b"event: error\ndata: {}\n\n"):
         for body in (Body([WORD, END + garbage]), Body([WORD, END, garbage])):
-            assert isinstance((await hear(body))[-1], Finish)
+            assert isinstance((await feed(body))[-1], Finish)
 
 
 async def test_without_its_end_a_reply_has_no_finish() -> None:
-    heard = await hear(Body([WORD, USAGE, DONE]))
+    heard = await feed(Body([WORD, USAGE, DONE]))
     assert TextDelta in map(type, heard)
     assert not any(isinstance(part, Finish) for part in heard)

@@ -862,7 +862,7 @@ def test_after_the_end_only_usage_counts() -> None:
     assert (read_all(reader, rest), reader.over) == ([], False)
     assert (read_all(reader, to_sse(DONE)), reader.over) == ([], True)
     assert reader.finish() == Finish(usage=Usage(input_tokens=1, output_tokens=2))
-    assert reader.take_up() is None
+    assert reader.resume() is None
 
 
 @pytest.mark.parametrize(

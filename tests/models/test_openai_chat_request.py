@@ -480,7 +480,7 @@ def test_a_model_that_is_not_told_how_hard_to_think_gets_no_effort() -> None:
 
 
 def test_an_unknown_parameter_is_told_and_a_wrong_one_refused() -> None:
-    assert write(user("Hi"), model="x").warnings == ["The parameter model was not sent: it is not known."]
+    assert write(user("Hi"), model="x").warnings == ["The parameter model was not sent: unknown parameter."]
     with pytest.raises(ModelFailed, match="temperature must be a number") as failed:
         write(user("Hi"), temperature="warm")
     assert failed.value.kind == "config"
@@ -489,7 +489,7 @@ def test_an_unknown_parameter_is_told_and_a_wrong_one_refused() -> None:
 # --- round trips -------------------------------------------------------------------------
 
 
-def hear(wire: ChatWire, profile: Profile, *chunks: Json) -> list[Message]:
+def feed(wire: ChatWire, profile: Profile, *chunks: Json) -> list[Message]:
     """The messages that a reply becomes, its calls answered."""
     reader = wire.open_reader(Call(messages=[], tools=[WEATHER]), profile)
     assembler = PartAssembler()
@@ -518,7 +518,7 @@ def test_a_reply_with_calls_goes_back_as_it_came(returns_reasoning: bool) -> Non
         {"id": "b", "type": "function", "function": {"name": "get_weather", "arguments": "{}"},
          "extra_content": {"google": {"thought_signature": "EpIC"}}},
     ]  # fmt: skip
-    heard = hear(
+    heard = feed(
         wire,
         profile,
         {"delta": {"role": "assistant", "reasoning_content": "Hm"}},
@@ -539,7 +539,7 @@ def test_the_details_of_openrouter_go_back_as_they_came() -> None:
     wire, profile = ChatWire(official=False), Profile()
     signed = {"type": "reasoning.text", "index": 0, "signature": "ErUB", "text": "Hmm."}
     finalized = {"type": "reasoning.encrypted", "index": 1, "data": "CiQB"}
-    heard = hear(
+    heard = feed(
         wire,
         profile,
         {"delta": {"reasoning": "Hm", "reasoning_details": [{"type": "reasoning.text", "text": "Hm", "index": 0}]}},
@@ -556,7 +556,7 @@ def test_the_details_of_openrouter_go_back_as_they_came() -> None:
 def test_a_reply_of_another_model_takes_nothing_private_along() -> None:
     wire, profile = ChatWire(official=False), Profile(returns_reasoning=True)
     call = {"id": "a", "function": {"name": "get_weather"}, "extra_content": {"google": {}}}
-    heard = hear(wire, profile, {"delta": {"reasoning": "Hm.", "tool_calls": [call]}, "finish_reason": "stop"})
+    heard = feed(wire, profile, {"delta": {"reasoning": "Hm.", "tool_calls": [call]}, "finish_reason": "stop"})
     foreign = [msgspec.structs.replace(message, model="another") for message in heard]
     [reply, _] = write_back(wire, profile, foreign)
     assert set(reply) == {"role", "content", "tool_calls"}

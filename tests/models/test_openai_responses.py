@@ -374,7 +374,7 @@ def read(events: Sequence[Event], *, named: bool = True) -> list[Part]:
     parts = read_with(reader, events, named=named)
     assert reader.complete
     assert reader.over
-    assert reader.take_up() is None
+    assert reader.resume() is None
     return [*(part for part in parts if not isinstance(part, KeepAlive)), reader.finish()]
 
 
@@ -610,18 +610,18 @@ def test_only_the_last_event_completes_a_reply(events: list[Event]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "reason", "told"),
+    ("name", "reason", "emitted"),
     [
         ("a reply that was cut", "length", "max_output_tokens"),
         ("a call that was cut", "length", "max_output_tokens"),
         ("a reply that was filtered", "content_filter", "content_filter"),
     ],
 )
-def test_an_incomplete_response_is_complete_and_says_why(name: str, reason: str, told: str) -> None:
+def test_an_incomplete_response_is_complete_and_says_why(name: str, reason: str, emitted: str) -> None:
     end = finish(STREAMS[name])
     assert end.reason == reason
     assert end.metadata is not None
-    assert end.metadata["incomplete_reason"] == told
+    assert end.metadata["incomplete_reason"] == emitted
     assert end.usage is not None
     assert end.usage.output_tokens == 1035
 
@@ -728,12 +728,12 @@ def test_deltas_alone_bring_everything_that_can_be_seen(events: list[Event]) -> 
     """A host that leaves out all that is whole: no `….done`, and nothing in the last response."""
     kept = [event for event in events if not event["type"].endswith(".done")]
     last = {**kept[-1], "response": {**kept[-1]["response"], "output": []}}
-    told = assemble(read([*kept[:-1], last]))
+    emitted = assemble(read([*kept[:-1], last]))
     for block in assemble(read(events)):
         if isinstance(block, Text):
-            assert block.text in [other.text for other in told]
+            assert block.text in [other.text for other in emitted]
         if isinstance(block, ToolCall) and not block.provider_executed:
-            assert block.arguments in [other.arguments for other in told if isinstance(other, ToolCall)]
+            assert block.arguments in [other.arguments for other in emitted if isinstance(other, ToolCall)]
 
 
 @every_stream

@@ -12,9 +12,9 @@ from indelible.models.parameters import EFFORTS, NAMES, Parameters
 
 def test_a_value_is_taken_as_it_is_and_only_once() -> None:
     parameters = Parameters({"temperature": 1, "top_p": 0.5, "seed": None})
-    assert parameters.take("temperature", float) == 1
-    assert parameters.take("temperature", float) is None
-    assert parameters.take("seed", int) is None
+    assert parameters.pop("temperature", float) == 1
+    assert parameters.pop("temperature", float) is None
+    assert parameters.pop("seed", int) is None
     assert parameters.warn("Nobody") == ["The parameter top_p was not sent: Nobody has no such parameter."]
 
 
@@ -32,30 +32,30 @@ def test_a_value_is_taken_as_it_is_and_only_once() -> None:
 )
 def test_a_value_of_the_wrong_kind_is_told(name: str, kind: type, value: Any) -> None:
     with pytest.raises(ModelFailed, match=f"The parameter {name} must be") as caught:
-        Parameters({name: value}).take(name, kind)
+        Parameters({name: value}).pop(name, kind)
     assert caught.value.kind == "config"
 
 
 def test_texts_may_come_alone() -> None:
-    assert Parameters({"stop": "END"}).take_texts("stop") == ["END"]
-    assert Parameters({"stop": ["A", "B"]}).take_texts("stop") == ["A", "B"]
-    assert Parameters({}).take_texts("stop") is None
+    assert Parameters({"stop": "END"}).pop_texts("stop") == ["END"]
+    assert Parameters({"stop": ["A", "B"]}).pop_texts("stop") == ["A", "B"]
+    assert Parameters({}).pop_texts("stop") is None
     for wrong in (1, [1], {"a": "b"}):
         with pytest.raises(ModelFailed, match="a list of texts"):
-            Parameters({"stop": wrong}).take_texts("stop")
+            Parameters({"stop": wrong}).pop_texts("stop")
 
 
 @pytest.mark.parametrize("effort", EFFORTS)
 def test_every_effort_is_known(effort: str) -> None:
-    assert Parameters({"effort": effort}).take_effort() == effort
+    assert Parameters({"effort": effort}).pop_effort() == effort
 
 
 def test_an_unknown_effort_says_which_there_are() -> None:
     with pytest.raises(ModelFailed, match="none, minimal, low, medium, high, xhigh, max"):
-        Parameters({"effort": "enormous"}).take_effort()
+        Parameters({"effort": "enormous"}).pop_effort()
 
 
 def test_what_nobody_knows_is_told_apart_from_what_a_provider_lacks() -> None:
     warnings = Parameters({"model": "gpt-evil", **dict.fromkeys(NAMES, 1)}).warn("Groq")
-    assert "The parameter model was not sent: it is not known." in warnings
+    assert "The parameter model was not sent: unknown parameter." in warnings
     assert len(warnings) == 1 + len(NAMES)

@@ -30,7 +30,7 @@ from openai.types.responses.response_create_params import ResponseCreateParamsSt
 from pydantic import TypeAdapter
 from pydantic_core import SchemaValidator, ValidationError
 from tests.loop.test_any_history import AT, REASONS, chats, histories
-from tests.models.wires_under_test import PNG, WIRES, Listener, OwnTool, scripts, think
+from tests.models.wires_under_test import PNG, WIRES, OwnTool, ReaderDriver, scripts, think
 
 from indelible.content import (
     Block,
@@ -240,10 +240,10 @@ PRIVATE: Final[dict[type, list[Metadata]]] = {
 def replies(draw: st.DrawFn, wire: WireName) -> list[Message]:
     """What is saved of a reply that came over this wire, whole or cut anywhere for any reason."""
     body = b"".join(write_reply(wire, [*draw(thoughts), *draw(scripts(SEARCH))], model="m"))
-    listener = Listener(wire, Profile(returns_reasoning=True))
-    listener.hear(body[: draw(st.sampled_from([len(body), len(body)]) | st.integers(0, len(body)))])
+    listener = ReaderDriver(wire, Profile(returns_reasoning=True))
+    listener.feed(body[: draw(st.sampled_from([len(body), len(body)]) | st.integers(0, len(body)))])
     normalizer = Normalizer(provider=wire, clock=ManualClock())
-    blocks = assemble([each for part in listener.told for each in normalizer.feed(part)] + normalizer.release())
+    blocks = assemble([each for part in listener.emitted for each in normalizer.feed(part)] + normalizer.release())
     reason = None if listener.reader.complete else draw(st.sampled_from(REASONS))
     calls = [block for block in blocks if isinstance(block, ToolCall) and not block.provider_executed]
     outputs = [draw(st.sampled_from(["wet", ""])) for _ in calls if reason is None]

@@ -60,8 +60,8 @@ def test_an_event_is_there_with_its_last_byte_whatever_ends_its_lines(ending: by
     decoder = SseDecoder()
     for number in range(3):
         last = b"%d" % number
-        told = decoder.feed(b"data: " + last + ending + ending)
-        assert [event.data for event in told] == [last]
+        emitted = decoder.feed(b"data: " + last + ending + ending)
+        assert [event.data for event in emitted] == [last]
 
 
 def test_an_event_without_an_end_is_bounded() -> None:

@@ -72,7 +72,7 @@ class Turn(msgspec.Struct, kw_only=True):
         return [block for step in self.steps for block in step.blocks]
 
 
-async def take_turn(model: Model, *, attempts: int = 1, **more: Any) -> Turn:
+async def run_turn(model: Model, *, attempts: int = 1, **more: Any) -> Turn:
     """One step of the loop. Calls of the local tools are left to the client; no time passes in waits."""
     turn = Turn()
     clock = ManualClock(skip_sleeps=True)
@@ -98,7 +98,7 @@ async def take_turn(model: Model, *, attempts: int = 1, **more: Any) -> Turn:
     return turn
 
 
-class Recital:
+class RepeatingModel:
     """A model that says whatever script was put into it last, as often as it is asked."""
 
     provider = "scripted"
@@ -116,40 +116,40 @@ class Recital:
 class Stage:
     """A provider that tells one script again and again, and the model that hears it: cheap to ask many times."""
 
-    def __init__(self, provider: SimulatedProvider, model: HttpModel, recital: Recital) -> None:
+    def __init__(self, provider: SimulatedProvider, model: HttpModel, repeating_model: RepeatingModel) -> None:
         self.provider = provider
         self.model = model
-        self.recital = recital
+        self.repeating_model = repeating_model
 
     async def play(self, fault: Fault | None = None, **more: Any) -> Turn:
         """One turn, with this fault in it."""
         self.provider.faults.append(fault)
-        return await take_turn(self.model, **more)
+        return await run_turn(self.model, **more)
 
 
 @asynccontextmanager
 async def open_stage(wire: WireName, script: Sequence[Part] = ()) -> AsyncIterator[Stage]:
-    recital = Recital(script)
-    async with SimulatedProvider(recital) as provider, find_model_at(wire, provider) as model:
-        yield Stage(provider, model, recital)
+    repeating_model = RepeatingModel(script)
+    async with SimulatedProvider(repeating_model) as provider, find_model_at(wire, provider) as model:
+        yield Stage(provider, model, repeating_model)
 
 
-class Listener:
+class ReaderDriver:
     """The pure half of an adapter, driven as http_model.py drives it: chunk by chunk, and beyond the reply's end."""
 
     def __init__(self, wire: WireName, profile: Profile | None = None) -> None:
         asked = Call(messages=[], tools=[ToolSpec(name=name) for name in LOCAL_TOOLS])
         self.reader: ResponseReader = make_wire_format(wire, official=False).open_reader(asked, profile or Profile())
-        self.told: list[Part] = []
+        self.emitted: list[Part] = []
         self._decoder = SseDecoder()
 
-    def hear(self, chunk: bytes) -> None:
+    def feed(self, chunk: bytes) -> None:
         if self.reader.complete:
             for event in self._decoder.feed(chunk):
                 self.reader.read(event)
             return
         for event in self._decoder.feed(chunk):
-            self.told += self.reader.read(event)
+            self.emitted += self.reader.read(event)
 
 
 # --- scripts -----------------------------------------------------------------------------
@@ -164,15 +164,15 @@ def say(id: str, deltas: Sequence[str], *sources: Part) -> list[Part]:
 
 
 def think(id: str, deltas: Sequence[str], signature: str | None) -> list[Part]:
-    told = [parts.reasoning_delta(id, each) for each in deltas]
-    return [parts.reasoning_start(id), *told, parts.reasoning_end(id, signature=signature)]
+    emitted = [parts.reasoning_delta(id, each) for each in deltas]
+    return [parts.reasoning_start(id), *emitted, parts.reasoning_end(id, signature=signature)]
 
 
 def call(id: str, name: str, pieces: Sequence[str], *, executed: bool = False, result: Any = "") -> list[Part]:
     """A call in pieces and whole; one that the provider executes brings its result."""
-    told: list[Part] = [ToolInputDelta(id, piece) for piece in pieces]
+    emitted: list[Part] = [ToolInputDelta(id, piece) for piece in pieces]
     whole = parts.tool_call(id, name, "".join(pieces), executed)
-    called = [parts.tool_input_start(id, name, executed), *told, parts.tool_input_end(id), whole]
+    called = [parts.tool_input_start(id, name, executed), *emitted, parts.tool_input_end(id), whole]
     return [*called, parts.tool_result(id, name, result, provider_executed=True)] if executed else called
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from msgspec.structs import asdict
-from tests.models.wires_under_test import EVERYTHING, WIRES, Recital, Turn, find_model_at, scripts, take_turn
+from tests.models.wires_under_test import EVERYTHING, WIRES, RepeatingModel, Turn, find_model_at, run_turn, scripts
 
 import indelible
 from indelible.content import Block, Part, Text, ToolResult, ToolSpec
@@ -57,7 +57,7 @@ async def record(wire: WireName, provider: SimulatedProvider, **more: Any) -> tu
     async with find_model_at(wire, provider) as model:
         before = recording_now.set(ExchangeLogHook(log))
         try:
-            turn = await take_turn(model, **more)
+            turn = await run_turn(model, **more)
         finally:
             recording_now.reset(before)
     name = f"{wire}:m@{provider.base_url(wire)}"
@@ -83,7 +83,7 @@ def assert_same(replayed: Replayed, turn: Turn) -> None:
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(script=scripts())
 async def test_any_complete_reply_is_the_same_again(wire: WireName, script: list[Part]) -> None:
-    async with SimulatedProvider(Recital(script)) as provider:
+    async with SimulatedProvider(RepeatingModel(script)) as provider:
         turn, made = await record(wire, provider)
     assert_same(await replay(made), turn)
 
@@ -111,7 +111,7 @@ async def test_any_complete_reply_is_the_same_again(wire: WireName, script: list
     ids=repr,
 )
 async def test_a_reply_that_went_wrong_goes_wrong_again_at_the_same_place(wire: WireName, fault: Fault | None) -> None:
-    async with SimulatedProvider(Recital(EVERYTHING), [fault]) as provider:
+    async with SimulatedProvider(RepeatingModel(EVERYTHING), [fault]) as provider:
         turn, made = await record(wire, provider)
     replayed = await replay(made)
     assert_same(replayed, turn)
@@ -147,7 +147,7 @@ async def test_a_reply_with_a_secret_in_it_is_the_same_but_for_that(wire: WireNa
 async def test_a_reply_whose_middle_is_missing_ends_there(wire: WireName) -> None:
     words = [f"word{number} " for number in range(6000)]
     said: list[Part] = [parts.text_delta("t", word) for word in words]
-    async with SimulatedProvider(Recital([*said, parts.finish()])) as provider:
+    async with SimulatedProvider(RepeatingModel([*said, parts.finish()])) as provider:
         turn, made = await record(wire, provider)
     assert turn.failure is None
     replayed = await replay(made)
@@ -231,7 +231,7 @@ async def test_two_that_listen_at_once_both_hear_all_of_it() -> None:
     async with SimulatedProvider([[parts.text_delta("t", "All of it."), parts.finish()]]) as provider:
         _, made = await record("anthropic", provider)
     model = ReplayedModel(made)
-    turns = await asyncio.gather(*(take_turn(model) for _ in range(2)))
+    turns = await asyncio.gather(*(run_turn(model) for _ in range(2)))
     assert [turn.blocks for turn in turns] == [[Text("All of it.")]] * 2
 
 

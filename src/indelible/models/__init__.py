@@ -1,4 +1,4 @@
-"""Models: the port that the loop calls (protocol.py) and what stands behind it."""
+"""Models: the protocol that the loop calls (protocol.py), and its implementations."""
 
 from indelible.models.protocol import Call, CallOptions, Model, PromptMessage
 

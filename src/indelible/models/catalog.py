@@ -1,23 +1,26 @@
 """Models by name.
 
-A name is what a user writes: in the settings, at a chat, with a message.
+A name is what a user writes: in the settings, for a chat, with a message.
 
     demo                                      built in; needs nothing
     anthropic:claude-sonnet-4-5               Anthropic Messages
     openai:gpt-5.1                            OpenAI Responses
-    openai-chat:gpt-4o                        OpenAI Chat Completions, and everything that speaks it
-    groq:…, openrouter:…, ollama:…, …         the same, where it is well known (PROVIDERS)
-    openai-chat:NAME@http://localhost:8000/v1 the same, elsewhere
+    openai-chat:gpt-4o                        OpenAI Chat Completions, and every server that speaks it
+    groq:…, openrouter:…, ollama:…, …         the same, at well-known providers (PROVIDERS)
+    openai-chat:NAME@http://localhost:8000/v1 the same, at another address
 
-Keys come from the settings or the environment, and each belongs to one place: it is sent to its provider's own address
-(ANTHROPIC_BASE_URL and OPENAI_BASE_URL move that) and to no other. An address in a name is taken if whoever runs
-Indelible chose it: it is in the setting `base_urls`, which also says where its key is, or the name is the setting
-`model` itself. A chat or a message can name no other, lest a user make the server talk to whatever it can reach.
+Keys come from the settings or the environment, and each belongs to one address: it is sent to its provider's own
+address (ANTHROPIC_BASE_URL and OPENAI_BASE_URL move it) and to no other. An address inside a name is accepted only if
+the operator chose it: it is in the setting `base_urls`, which also names the variable of its key, or the name is the
+setting `model` itself. A chat or a message can name no other address. Otherwise a user could make the server send
+requests to anything that it can reach.
 
-A name that nobody knows, an address that is not allowed, or a missing key is a `ModelFailed` that says what to set. It
-reaches the user as a failed reply, with everything that was said kept, and Retry may name another model.
+An unknown name, a forbidden address or a missing key is a `ModelFailed` that says what to set. The user sees a failed
+reply; everything before it is saved, and Retry may name another model.
 
-Must stay true (tests/models/test_catalog.py): no key leaves for an address that it was not given for.
+Must stay true (tests/models/test_catalog.py): a key is never sent to an address that it was not given for.
+
+How to add a provider is docs/adding-a-provider.md.
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ DEMO: Final = "demo"
 
 
 class Provider(NamedTuple):
-    """A place that is known by name. `prices` is its name in the price data; without a `key` it needs none."""
+    """A provider that is known by name. `prices` is its id in the price data; `key` is None if it needs no key."""
 
     wire: str
     address: str
@@ -72,14 +75,14 @@ PROVIDERS: Final[dict[str, Provider]] = {
     "xai": Provider("openai-chat", "https://api.x.ai/v1", "XAI_API_KEY", "x-ai"),
 }
 _SETTING_OF: Final = {"anthropic": "anthropic", "openai": "openai", "openai-chat": "openai"}
-"""Whose settings (`…_api_key`, `…_base_url`) and variables (`…_BASE_URL`) hold for which provider."""
+"""Providers with settings of their own: the prefix of `…_api_key`, `…_base_url` and of the variable `…_BASE_URL`."""
 
 _BEFORE_ADDRESS: Final = re.compile(r"@(?=https?://)", re.IGNORECASE)
-"""Where a name ends and an address begins; model names may hold an `@` too."""
+"""Where the name ends and the address begins. Model names may contain an `@`, too."""
 
 
 class _Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to ask, and with which key. `official`: it is the provider itself, so its prices hold."""
+    """The address and the key of a request. `official`: this is the provider itself, so its prices apply."""
 
     address: str
     key: str | None
@@ -87,7 +90,7 @@ class _Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Catalog:
-    """Finds models. Those that are behind HTTP share one pool of connections: close the catalog in the end."""
+    """Finds models. All HTTP models share one connection pool: close the catalog when you are done."""
 
     def __init__(
         self, settings: Settings, *, clock: Clock | None = None, environment: Mapping[str, str] | None = None
@@ -98,7 +101,7 @@ class Catalog:
         self._http: Http | None = None
 
     def load(self) -> None:
-        """Load what a provider's model needs: half a second that nobody should wait for later. A thread may do it."""
+        """Import what a provider's model needs, so that no request pays this half second. Safe to call in a thread."""
         from genai_prices import data_snapshot  # noqa: PLC0415
 
         _load_wire_formats()
@@ -112,11 +115,11 @@ class Catalog:
             await self._http.aclose()
 
     def list_names(self) -> list[str]:
-        """What people are offered, the setting's own model first."""
+        """The models to offer, the configured one first."""
         return list(dict.fromkeys([self._settings.model, *self._settings.models, DEMO]))
 
     def find(self, name: str) -> Model:
-        """The model of this name. Raises `ModelFailed` if there is none, or if it can not be used."""
+        """Find the model of this name. Raises `ModelFailed` if it does not exist or cannot be used."""
         if name == DEMO:
             return DemoModel(self._clock)
         provider_name, _, rest = name.partition(":")
@@ -130,22 +133,22 @@ class Catalog:
         return self._make(name, provider_name, provider, model, place)
 
     def _make(self, name: str, provider_name: str, provider: Provider, model: str, place: _Place) -> Model:
-        """Only now are aiohttp and the price data loaded: the demo needs neither."""
+        """Imports aiohttp and the price data only here: the demo model needs neither."""
         from indelible.models.http.client import Http  # noqa: PLC0415
         from indelible.models.http.http_model import HttpModel  # noqa: PLC0415
         from indelible.models.profile import find_profile  # noqa: PLC0415
 
         self._http = self._http or Http()
         host = _read_host(place.address)
-        speaker = provider_name if place.official or provider.wire != "openai-chat" else host
+        provider_label = provider_name if place.official or provider.wire != "openai-chat" else host
         is_openai = place.official and provider.wire == provider_name
-        wire = make_wire_format(provider.wire, official=is_openai, provider=speaker)
+        wire = make_wire_format(provider.wire, official=is_openai, provider=provider_label)
         profile = find_profile(provider.wire, model, provider_id=provider.prices if place.official else None)
         return HttpModel(
             wire,
-            provider=speaker,
-            name=model if place.official or speaker == host else f"{model}@{host}",
-            asked_as=model,
+            provider=provider_label,
+            name=model if place.official or provider_label == host else f"{model}@{host}",
+            remote_name=model,
             base_url=place.address,
             headers=wire.authorise(place.key) if place.key else {},
             profile=replace(profile, chains=name in self._settings.chain_models),
@@ -153,10 +156,10 @@ class Catalog:
             clock=self._clock,
         )
 
-    # --- where, and with which key ---
+    # --- addresses and keys ---
 
     def _find_place(self, name: str, provider_name: str, provider: Provider, given: str | None) -> _Place:
-        """The provider's own address, or the `given` one. A key goes to the one that it is for."""
+        """The provider's own address or the `given` one, with the key that belongs to it."""
         own = self._read_own_address(provider_name, provider)
         address = own if given is None else check_address(given)
         variable = None if given is None else self._find_allowed(name, address)
@@ -171,11 +174,11 @@ class Catalog:
         return _Place(address=address, key=key, official=official)
 
     def _find_allowed(self, name: str, address: str) -> str | None:
-        """Which variable holds the key for an address that somebody named. Raises if nobody allowed it."""
+        """The variable that holds the key for this address. Raises if the operator did not allow the address."""
         allowed = {_check_listed(listed): variable for listed, variable in self._settings.base_urls.items()}
         if address not in allowed and name not in (self._settings.model, *self._settings.models):
             raise ModelFailed(
-                f"The address {address} may not be asked. Whoever runs Indelible can allow it: the setting base_urls.",
+                f"The address {address} is not allowed. The operator can allow it in the setting base_urls.",
                 kind="config",
             )
         return allowed.get(address)
@@ -198,7 +201,7 @@ class Catalog:
 
 
 def check_address(address: str) -> str:
-    """The address in its one spelling. Raises `ModelFailed` if it is none that a key may be sent to."""
+    """Normalize the address. Raises `ModelFailed` if it is not one that a key may be sent to."""
     from yarl import URL  # noqa: PLC0415  (it comes with aiohttp)
 
     try:
@@ -210,7 +213,7 @@ def check_address(address: str) -> str:
     except ValueError:
         pass
     raise ModelFailed(
-        "The address of a provider must be like https://host/v1, without a name, a password or a query in it.",
+        "Invalid provider address. It must look like https://host/v1, without a user name, a password or a query.",
         kind="config",
     )
 
@@ -223,11 +226,11 @@ def _check_listed(address: str) -> str:
 
 
 def _clean_key(key: str | None) -> str | None:
-    """A key as it is sent; a line end behind it comes from the file that it was read from."""
+    """The key as it is sent, without the newline of the file that it was read from."""
     if key is None or not key.strip():
         return None
     if not key.strip().isascii() or not key.strip().isprintable():
-        raise ModelFailed("An API key has letters in it that no key has. Set it anew.", kind="config")
+        raise ModelFailed("The API key contains characters that no key has. Set it again.", kind="config")
     return key.strip()
 
 
@@ -244,7 +247,7 @@ def _read_host(address: str) -> str:
     return URL(address).authority
 
 
-# --- what to tell ---
+# --- failures ---
 
 
 def _fail_unknown(name: str) -> NoReturn:
@@ -252,7 +255,7 @@ def _fail_unknown(name: str) -> NoReturn:
     similar = get_close_matches(given, [DEMO, *PROVIDERS], n=1)
     hint = f" Did you mean {similar[0]}{':NAME' if similar[0] != DEMO else ''}?" if similar else ""
     raise ModelFailed(
-        f"There is no model '{name}'.{hint} A model is {DEMO}, or provider:NAME with one of these providers: "
+        f"Unknown model '{name}'.{hint} Use {DEMO}, or provider:NAME with one of these providers: "
         f"{', '.join(PROVIDERS)}.",
         kind="config",
     )
@@ -260,7 +263,7 @@ def _fail_unknown(name: str) -> NoReturn:
 
 def _fail_without_key(provider_name: str, variable: str) -> NoReturn:
     raise ModelFailed(
-        f"There is no API key for {get_display_name(provider_name)}. Set the environment variable {variable}, or "
+        f"No API key for {get_display_name(provider_name)}. Set the environment variable {variable}, or "
         f"choose another model.",
         kind="missing_key",
         provider=provider_name,
@@ -268,7 +271,7 @@ def _fail_without_key(provider_name: str, variable: str) -> NoReturn:
 
 
 def make_wire_format(name: str, *, official: bool, provider: str | None = None) -> WireFormat:
-    """`official`: OpenAI itself is at the other end, and not `provider`, which speaks the same format."""
+    """`official`: the server is OpenAI itself, not a `provider` that speaks the same format."""
     anthropic, responses, chat = _load_wire_formats()
     match name:
         case "anthropic":
@@ -280,7 +283,7 @@ def make_wire_format(name: str, *, official: bool, provider: str | None = None) 
 
 
 def _load_wire_formats() -> tuple[type[AnthropicWire], type[ResponsesWire], type[ChatWire]]:
-    """They are imported when a provider is first asked: the demo model needs none of them."""
+    """Imported on first use: the demo model needs none of them."""
     from indelible.models.providers.anthropic.response import AnthropicWire  # noqa: PLC0415
     from indelible.models.providers.openai_chat.response import ChatWire  # noqa: PLC0415
     from indelible.models.providers.openai_responses.response import ResponsesWire  # noqa: PLC0415

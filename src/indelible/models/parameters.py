@@ -1,18 +1,19 @@
-"""The parameters of a call: one vocabulary, written differently by every wire.
+"""The parameters of a call: one vocabulary, which every wire format writes differently.
 
     temperature, top_p, top_k        numbers
-    max_tokens                       the most that a reply may hold
+    max_tokens                       the maximum length of a reply
     stop                             a list of texts that end it
     effort                           how hard to think: none, minimal, low, medium, high, xhigh, max
-    summary                          what is shown of the thinking: auto, concise, detailed, none
+    summary                          how much of the thinking to show: auto, concise, detailed, none
     tool_choice                      auto, none, required, or the name of a tool
     parallel_tool_calls              true or false
     seed, frequency_penalty, presence_penalty, verbosity, service_tier, user
 
-A wire takes what it has a place for. What nobody took is not sent, and the reader is warned: a parameter that is
-dropped in silence looks like a model that does not obey. A value of the wrong kind is a failure of kind `config`.
+A wire format reads the parameters that it supports. The rest are not sent, and the user gets a warning: a parameter
+that is dropped silently looks like a model that does not obey. A value of the wrong type is a failure of kind `config`.
 
-Nothing else of a request can be set here: who may choose a chat's parameters may not choose its model or its tools.
+Nothing else of a request can be set here: permission to choose a chat's parameters is not permission to choose its
+model or its tools.
 """
 
 from __future__ import annotations
@@ -32,38 +33,38 @@ _KINDS: Final[dict[Any, str]] = {float: "a number", int: "a whole number", bool:
 
 
 class Parameters:
-    """Those of one call. Each is taken at most once; `warn` tells of the rest."""
+    """The parameters of one call. `pop` each supported one; `warn` reports the rest."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self._given = dict(given)
 
-    def take(self, name: str, kind: type[T]) -> T | None:
-        """The value, checked; None if it was not given."""
+    def pop(self, name: str, kind: type[T]) -> T | None:
+        """The value, type-checked; None if it was not given."""
         value = self._given.pop(name, None)
         if value is None or _fits(value, kind):
             return cast("T | None", value)
         raise ModelFailed(f"The parameter {name} must be {_KINDS.get(kind, kind.__name__)}.", kind="config")
 
-    def take_texts(self, name: str) -> list[str] | None:
-        """A list of texts; a single one may stand for itself."""
+    def pop_texts(self, name: str) -> list[str] | None:
+        """A list of texts; a single text counts as a list of one."""
         value = self._given.pop(name, None)
         texts = [value] if isinstance(value, str) else value
         if texts is None or (isinstance(texts, list) and all(isinstance(text, str) for text in texts)):
             return texts
         raise ModelFailed(f"The parameter {name} must be a list of texts.", kind="config")
 
-    def take_effort(self) -> str | None:
-        effort = self.take("effort", str)
+    def pop_effort(self) -> str | None:
+        effort = self.pop("effort", str)
         if effort is not None and effort not in EFFORTS:
             raise ModelFailed(f"The parameter effort must be one of {', '.join(EFFORTS)}.", kind="config")
         return effort
 
     def warn(self, provider: str) -> list[str]:
-        """A sentence for each that was given and not taken."""
+        """One sentence per parameter that was given and not popped."""
         return [
             f"The parameter {name} was not sent: {provider} has no such parameter."
             if name in NAMES
-            else f"The parameter {name} was not sent: it is not known."
+            else f"The parameter {name} was not sent: unknown parameter."
             for name in self._given
         ]
 

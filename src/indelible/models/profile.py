@@ -1,10 +1,11 @@
-"""What is known of a model by its name: its window, its price, its habits.
+"""What is known of a model by its name: its context window, its price, its abilities.
 
-Windows and prices are those of the `genai-prices` data, which is kept by hand and current; a model that it does not
-know has neither, and everything works without. Loading it takes a tenth of a second, so it is done once, when the
-first model of a provider is looked up. Habits are ours: a short table of name patterns, because no data has them.
+Context windows and prices come from the `genai-prices` data, which is maintained by hand and current. A model that is
+not in it has neither, and everything else works. Loading the data costs a tenth of a second, so it happens once, when
+the first model of a provider is looked up. Abilities are our own short table of name patterns, because no data set
+lists them.
 
-Must stay true (tests/models/test_profile.py): cached and reasoning tokens are priced as their provider does it; an
+Must stay true (tests/models/test_profile.py): cached and reasoning tokens are priced as their provider prices them; an
 unknown model has no price rather than a wrong one.
 """
 
@@ -23,10 +24,10 @@ NANO: Final = 10**9
 _THINKS_FIRST: Final = re.compile(
     r"deepseek-r1|deepseek-reasoner|\bqwq\b|qwen3.*thinking|glm-z1|magistral", re.IGNORECASE
 )
-"""Models whose template opens the thinking for them: their text begins inside it (SPEC 5.6)."""
+"""Models whose chat template opens the thinking tag: their text begins inside it (SPEC 5.6)."""
 
 _RETURNS_REASONING: Final = re.compile(r"deepseek|kimi.*thinking|minimax-m2|glm-4\.[5-9]|glm-5", re.IGNORECASE)
-"""Models of Chat Completions that want their reasoning back while they call tools."""
+"""Chat Completions models that need their reasoning back while they call tools."""
 
 _CLAUDE_NAME: Final = re.compile(
     r"claude-(?:(?P<family>[a-z]+)-)?(?P<major>\d+)(?:[-.](?P<minor>\d{1,2})(?!\d))?", re.IGNORECASE
@@ -34,20 +35,20 @@ _CLAUDE_NAME: Final = re.compile(
 _THINKING_FAMILIES: Final = frozenset({"fable", "mythos"})
 _LATER_THAN_ALL: Final = (99, 0)
 _CLAUDE_OUTPUT_TOKENS: Final = (((3, 5), 4096), ((3, 7), 8192), ((4, 5), 32_000))
-"""The most that a reply of an older Claude model holds: before version 3.5, before 3.7, before 4.5."""
+"""The maximum output tokens of older Claude models: before version 3.5, before 3.7, before 4.5."""
 
 Effort = Literal["level", "budget", "none"]
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one model. The defaults are what holds of a model that nobody knows.
+    """What is known of one model. The defaults fit an unknown model.
 
-    provider_id, model: under which name its prices are found. max_output_tokens: the most a reply may hold, for wires
-    that must be told. returns_reasoning: it wants its reasoning back while it calls tools. continues_prefix: it goes on
-    with a reply that is the last message. samples: it takes a temperature and the like. always_thinks: that can not be
-    switched off. binds_thinking: its signed thinking is refused behind a conversation that has changed. chains: whether
-    the user wants chain mode (SPEC §4) for it. effort: how it is told how hard to think: by a level's name, by a budget
-    of tokens, or not at all.
+    provider_id, model: its name in the price data. max_output_tokens: the maximum length of a reply, for wire formats
+    that require it. returns_reasoning: it needs its reasoning back while it calls tools. continues_prefix: it continues
+    a reply that is the last message. samples: it accepts sampling parameters such as temperature. always_thinks: its
+    thinking cannot be switched off. binds_thinking: it rejects its signed thinking after a changed conversation.
+    chains: the user wants chain mode (SPEC §4) for it. effort: how to set the thinking effort: by the name of a level,
+    by a token budget, or not at all.
     """
 
     provider_id: str | None = None
@@ -65,10 +66,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     effort: Effort = "level"
 
     def price(self, usage: Usage) -> int | None:
-        """What this usage costs, in billionths of a dollar; None if the price is not known."""
+        """The cost of this usage, in billionths of a dollar; None if the price is unknown."""
         if self.provider_id is None:
             return None
-        import genai_prices  # noqa: PLC0415  (it takes a tenth of a second)
+        import genai_prices  # noqa: PLC0415  (the import takes a tenth of a second)
 
         counted = genai_prices.Usage(
             input_tokens=usage.input_tokens,
@@ -84,7 +85,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_profile(wire: str, model: str, *, provider_id: str | None) -> Profile:
-    """What is known of this model. `provider_id` is whose prices and windows hold; None if nobody's are known."""
+    """What is known of this model. `provider_id` selects the prices and windows; None if they are unknown."""
     known = Profile(provider_id=provider_id, model=model, context_limit=_find_window(provider_id, model))
     if wire == "anthropic":
         return msgspec.structs.replace(known, inline_thinking=False, **_describe_claude(model))
@@ -98,7 +99,7 @@ def find_profile(wire: str, model: str, *, provider_id: str | None) -> Profile:
 
 
 def _describe_claude(model: str) -> dict[str, Any]:
-    """The habits of a Claude model by its version; one without a version is taken for a new one."""
+    """The abilities of a Claude model by its version; a name without a version counts as the newest."""
     name = _CLAUDE_NAME.search(model)
     version = (int(name["major"]), int(name["minor"] or 0)) if name else _LATER_THAN_ALL
     family = (name["family"] or "").lower() if name else ""
@@ -118,7 +119,7 @@ def _describe_claude(model: str) -> dict[str, Any]:
 def _find_window(provider_id: str | None, model: str) -> int | None:
     if provider_id is None:
         return None
-    from genai_prices import data_snapshot  # noqa: PLC0415  (it takes a tenth of a second)
+    from genai_prices import data_snapshot  # noqa: PLC0415  (the import takes a tenth of a second)
 
     try:
         _, found = data_snapshot.get_snapshot().find_provider_model(model, None, provider_id, None)

@@ -1,20 +1,18 @@
-"""Whether to try again, and how long to wait first (SPEC 2.1).
+"""Whether to retry, and how long to wait first (SPEC 2.1).
 
-Pure: chance, elapsed time and the failure come in, a number of seconds comes out. So a policy
-that waits a quarter of an hour is tested in no time, and the loop decides when to look at a clock.
+Pure: randomness, elapsed time and the failure are arguments, and the result is a number of seconds. So a policy that
+waits a quarter of an hour is tested in no time, and the loop decides when to read a clock.
 
-The wait doubles from one second to a minute with full jitter: any time between none and all of
-it, so that many chats that failed together do not come back together. What the provider asks for
-is a floor under that, up to five minutes. A broken chain and a context overflow are cured by
-another request, not by waiting.
+The wait doubles from one second to a minute with full jitter, anything between zero and the whole, so that many chats
+that failed together do not retry together. The provider's own request is a floor under that, up to five minutes. A
+broken chain and a context overflow are cured by another request, not by waiting.
 
-Two limits, and the first that is met ends it: eight attempts, and a quarter of an hour after which
-no further attempt is started. A wait that would end after that is not begun. Neither limit cuts
-a stream that is running.
+There are two limits, and the first one reached ends the retries: eight attempts, and a quarter of an hour, after which
+no further attempt is started. A wait that would end after that is not begun. Neither limit cuts a running stream.
 
-Must stay true (tests/models/test_retry.py): the bounds above, for all chances and all failures.
+Must stay true (tests/models/test_retry.py): the bounds above, for all random values and all failures.
 
-What may be retried at all is decided in models/failures/classify.py; compacting after an overflow is the loop's.
+What may be retried at all is decided in models/failures/classify.py; compacting after an overflow is the loop's job.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ _MAX_DOUBLINGS: Final = 64
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How patient to be. The defaults are those of SPEC 2.1."""
+    """The limits of retrying. The defaults are those of SPEC 2.1."""
 
     base_s: float = 1.0
     max_delay_s: float = 60.0
@@ -45,13 +43,13 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
             return 0.0
         doublings = min(max(failed_attempts - 1, 0), _MAX_DOUBLINGS)
         jittered_s = chance * min(self.base_s * 2.0**doublings, self.max_delay_s)
-        asked_s = min(failure.retry_after_s or 0.0, self.retry_after_cap_s)
-        return max(jittered_s, asked_s)
+        requested_s = min(failure.retry_after_s or 0.0, self.retry_after_cap_s)
+        return max(jittered_s, requested_s)
 
     def decide_retry(
         self, *, failed_attempts: int, elapsed_s: float, failure: ModelFailed, chance: float
     ) -> float | None:
-        """How long to wait before the next attempt, or None if there is to be none.
+        """How long to wait before the next attempt, or None for no retry.
 
         `elapsed_s` counts from the first attempt to now, after the one that just failed.
         """
@@ -66,7 +64,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetryEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A retry that will be made (SPEC 2.3). `attempt` is the one that failed, counted from 1."""
+    """A scheduled retry (SPEC 2.3). `attempt` is the number of the failed attempt, from 1."""
 
     attempt: int
     delay_ms: int
@@ -78,7 +76,7 @@ class RetryEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def announce_retry(failure: ModelFailed, *, attempt: int, delay_s: float, now: datetime) -> RetryEvent:
-    """What readers are told before the wait."""
+    """The event that readers get before the wait."""
     return RetryEvent(
         attempt=attempt,
         delay_ms=round(delay_s * 1000),

@@ -194,8 +194,8 @@ def _calls_of(message: PromptMessage) -> list[ToolCall]:
 
 
 def _check_whole(messages: Sequence[PromptMessage], wire: _Wire) -> Iterator[str]:
-    said = [message for message in messages if message.role != "system"]
-    if said and said[-1].role == "assistant" and not wire.assistant_may_end:
+    conversation = [message for message in messages if message.role != "system"]
+    if conversation and conversation[-1].role == "assistant" and not wire.assistant_may_end:
         yield "at the end: the assistant has the last word"
     if wire.counts_cache_markers and sum(message.cache for message in messages) > _MAX_CACHE_MARKERS:
         yield "more than four cache markers"

@@ -1,1 +1,1 @@
-"""What went wrong with a model: signals, classification, and the sentence for the user."""
+"""Why a model call failed: signals, classification, and the sentence for the user."""

@@ -1,25 +1,21 @@
-"""Foreign errors, read once: whatever a provider or its client throws becomes one `ModelFailed`.
+"""Foreign errors are read once: any error of a provider or its client becomes one `ModelFailed`.
 
-The rest of Indelible asks a failure for its `kind` and `retryable` and nothing else, so all
-knowledge of how providers fail is here and in three neighbours: facts.py collects what
-the error says, table.py knows what each signal means, text.py reads and cleans
-words. This module weighs the facts (typed ones first, words last) and writes what people see.
+The rest of Indelible reads only a failure's `kind` and `retryable`. All knowledge of how providers fail is here and in
+three neighbours: facts.py collects the signals of an error, table.py says what each signal means, text.py reads and
+cleans texts. This module weighs the signals, typed ones first and text last, and writes the sentence for the user.
 
-    telling code  >  status  >  general code  >  exception class  >  words
+    specific code  >  status  >  general code  >  exception class  >  text
 
-Words may name more exactly why a request was refused (`config` becomes `context_overflow`), but
-never make a refused request retryable. A broken chain is the one exception to that: the recovery
-does not send the same request again (SPEC §4).
+Text may refine why a request was refused (`config` becomes `context_overflow`), but it never makes a refused request
+retryable. A broken chain is the one exception: its recovery sends another request (SPEC §4).
 
-`x-should-retry` overrides `retryable` and leaves the kind. It is about repeating the request, so
-it says nothing about a broken chain or a context overflow, which are cured by another request.
+`x-should-retry` overrides `retryable` and leaves the kind. It is about repeating the same request, so it does not apply
+to a broken chain or a context overflow, which another request cures.
 
-What people see names the provider, says what happened and what can be done. Nothing of a refused
-login is quoted.
+The user's sentence names the provider, what happened and what to do. Nothing of a refused login is quoted.
 
-Must stay true: the table of SPEC 2.2 row by row (tests/models/test_failure_table.py); every kind
-has its words here and its place in docs/errors.md (tests/models/test_failures.py). How long to
-wait is retry.py.
+Must stay true: the table of SPEC 2.2 row by row (tests/models/test_failure_table.py); every kind has a sentence here
+and a section in docs/errors.md (tests/models/test_failures.py). How long to wait is retry.py.
 """
 
 from __future__ import annotations
@@ -44,36 +40,36 @@ from indelible.models.failures.table import (
     find_codes,
     get_general_kind,
     get_phrase_kind,
+    get_specific_kind,
     get_status_kind,
-    get_telling_kind,
     is_chain_broken,
     refine_config,
 )
 from indelible.models.failures.text import cut_text, find_status, scrub_detail
 
 MESSAGES: Final[dict[FailureKind, tuple[str, str]]] = {
-    "overloaded": ("{provider} is overloaded", "Try again in a few minutes, or choose another model."),
-    "rate_limit": ("{provider} is limiting how often it may be asked", "Wait a little, or choose another model."),
+    "overloaded": ("{provider} is overloaded", "Retry in a few minutes, or choose another model."),
+    "rate_limit": ("{provider} is limiting the request rate", "Wait a moment, or choose another model."),
     "usage_limit": (
         "The account at {provider} has used up its quota or credit",
-        "Check the plan and billing there, or choose another model.",
+        "Check its plan and billing, or choose another model.",
     ),
-    "auth": ("{provider} did not accept the API key", "Check the key and what it is allowed to use."),
-    "config": ("{provider} refused the request", "Check the model's name and its settings."),
+    "auth": ("{provider} rejected the API key", "Check the key and its permissions."),
+    "config": ("{provider} refused the request", "Check the model's name and parameters."),
     "context_overflow": (
         "The conversation is too long for this model at {provider}",
         "Start a new chat, or choose a model with a larger context window.",
     ),
-    "timeout": ("{provider} could not be reached, or the connection was cut", "Try again in a moment."),
-    "stream_silence_timeout": ("{provider} stopped sending", "Try again, or choose another model."),
-    "server_error": ("{provider} had an internal error", "Try again in a few minutes, or choose another model."),
+    "timeout": ("Can't reach {provider}, or the connection was lost", "Check the network, or retry in a moment."),
+    "stream_silence_timeout": ("{provider} stopped responding", "Retry, or choose another model."),
+    "server_error": ("{provider} had an internal error", "Retry in a few minutes, or choose another model."),
     "chain_broken": (
-        "{provider} no longer has the earlier reply that this one was to continue",
-        "The whole conversation is sent instead.",
+        "{provider} no longer has the earlier response that this one continues",
+        "The full conversation is sent instead.",
     ),
-    "content_filter": ("{provider} declined to answer because of its content rules", "Put the request differently."),
-    "missing_key": ("There is no API key for {provider}", "Add one to the settings, or choose another model."),
-    "unknown": ("{provider} failed in an unexpected way", "Try again, or choose another model."),
+    "content_filter": ("{provider} declined to reply because of its content policy", "Rephrase the request."),
+    "missing_key": ("No API key for {provider}", "Add one to the settings, or choose another model."),
+    "unknown": ("{provider} failed with an unknown error", "Retry, or choose another model."),
 }
 
 _DISPLAY_NAMES: Final = {
@@ -98,7 +94,7 @@ _CURED_BY_ANOTHER_REQUEST: Final = frozenset({"chain_broken", "context_overflow"
 
 
 def get_display_name(provider: str) -> str:
-    """What people call it."""
+    """The provider's name for users."""
     return _DISPLAY_NAMES.get(provider.lower(), provider)
 
 
@@ -108,11 +104,11 @@ def get_display_name(provider: str) -> str:
 def classify(
     error: BaseException | StreamError, *, provider: str | None = None, now: datetime | None = None
 ) -> ModelFailed:
-    """Any error of a model call as a `ModelFailed`.
+    """Classify any error of a model call.
 
-    Ask only while the scope is live: a cancellation was then not ours, and is a reset connection
-    (SPEC 1.6). A `ModelFailed`, alone or inside another error, is given back as it is, with the
-    provider filled in; only a broken chain is told by its words even then.
+    Call it only while the scope is live: a cancellation then did not come from us and counts as a reset connection
+    (SPEC 1.6). A `ModelFailed`, alone or as the cause of another error, is returned as it is, with the provider filled
+    in. Only a broken chain is still recognised by its text.
     """
     if isinstance(error, StreamError):
         return _from_part(error, provider)
@@ -123,7 +119,7 @@ def classify(
             return read if read.kind == "chain_broken" else each
     if isinstance(error, (asyncio.CancelledError, Interrupted)):
         return _fail("timeout", provider, detail="The provider cancelled the request.")
-    return _judge(read_exception(error), provider, now)
+    return _classify_facts(read_exception(error), provider, now)
 
 
 def classify_response(
@@ -134,8 +130,8 @@ def classify_response(
     body: Body = None,
     now: datetime | None = None,
 ) -> ModelFailed:
-    """An HTTP error answer, or (`status=None`) an error event inside a stream that began well."""
-    return _judge([read_response(status, headers or {}, body)], provider, now)
+    """Classify an HTTP error response, or (`status=None`) an error event inside a stream that began well."""
+    return _classify_facts([read_response(status, headers or {}, body)], provider, now)
 
 
 def to_error_part(failure: ModelFailed) -> StreamError:
@@ -152,12 +148,12 @@ def to_error_part(failure: ModelFailed) -> StreamError:
 
 
 def _from_part(part: StreamError, provider: str | None) -> ModelFailed:
-    """A part is taken at its word; one whose kind nobody knows is read like any foreign error."""
+    """A part with a known kind is trusted; any other is classified like a foreign error."""
     provider = part.provider or provider
     known = part.kind in RETRYABLE and part.kind != "unknown"
     if not known:
         facts = Facts(status=part.status, message=part.detail or part.message, text=part.message)
-        read = _judge([facts], provider, None)
+        read = _classify_facts([facts], provider, None)
         if read.kind != "unknown":
             return read
     return ModelFailed(
@@ -171,41 +167,41 @@ def _from_part(part: StreamError, provider: str | None) -> ModelFailed:
     )
 
 
-# --- failures that Indelible finds itself ------------------------------------------------
+# --- failures that Indelible detects itself ----------------------------------------------
 
 
 def truncated(provider: str | None) -> ModelFailed:
-    """The stream ended without its end (SPEC 1.2)."""
+    """The stream ended without a finish (SPEC 1.2)."""
     return _fail("timeout", provider, detail="The stream ended before the reply was complete.")
 
 
 def garbled(provider: str | None, detail: str) -> ModelFailed:
-    """What came was not what such a stream is made of. Another try may well be read."""
+    """The stream contained invalid data. A retry may well succeed."""
     return _fail("server_error", provider, detail=detail)
 
 
 def silence(provider: str | None, timeout_s: float) -> ModelFailed:
     """The provider sent nothing for too long (SPEC 1.7)."""
-    return _fail("stream_silence_timeout", provider, detail=f"Nothing came for {timeout_s:g} seconds.")
+    return _fail("stream_silence_timeout", provider, detail=f"Nothing arrived for {timeout_s:g} seconds.")
 
 
 def filtered(provider: str | None) -> ModelFailed:
-    """The reply was withheld and nothing of it can be seen (SPEC 1.2)."""
+    """The provider withheld the whole reply (SPEC 1.2)."""
     return _fail("content_filter", provider)
 
 
 def missing_key(provider: str | None) -> ModelFailed:
-    """There are no credentials for the provider, so it was not asked."""
+    """There are no credentials for the provider, so no request was sent."""
     return _fail("missing_key", provider)
 
 
 # --- weighing ----------------------------------------------------------------------------
 
 
-def _judge(witnesses: Sequence[Facts], provider: str | None, now: datetime | None) -> ModelFailed:
-    kind, status = _decide_kind(witnesses)
-    message = next((facts.message for facts in witnesses if facts.message), None)
-    headers = next((facts.headers for facts in witnesses if facts.headers), {})
+def _classify_facts(all_facts: Sequence[Facts], provider: str | None, now: datetime | None) -> ModelFailed:
+    kind, status = _decide_kind(all_facts)
+    message = next((facts.message for facts in all_facts if facts.message), None)
+    headers = next((facts.headers for facts in all_facts if facts.headers), {})
     retryable = RETRYABLE[kind]
     if kind not in _CURED_BY_ANOTHER_REQUEST:
         wish = read_should_retry(headers)
@@ -220,14 +216,14 @@ def _judge(witnesses: Sequence[Facts], provider: str | None, now: datetime | Non
     )
 
 
-def _decide_kind(witnesses: Sequence[Facts]) -> tuple[FailureKind, int | None]:
-    """What failed, and the status: by the nearest witness with a typed fact, else by the words of all."""
-    text = cut_text(" ".join(facts.text for facts in witnesses)).lower()
-    words = Facts(status=find_status(text), codes=find_codes(text), implied=get_phrase_kind(text))
-    if is_chain_broken([code for facts in (*witnesses, words) for code in facts.codes], text):
-        return "chain_broken", next((facts.status for facts in (*witnesses, words) if facts.status), None)
-    for facts in (*witnesses, words):
-        kind = get_telling_kind(facts.codes, facts.status)
+def _decide_kind(all_facts: Sequence[Facts]) -> tuple[FailureKind, int | None]:
+    """The kind and the status: from the nearest facts with a typed signal, else from the text of all."""
+    text = cut_text(" ".join(facts.text for facts in all_facts)).lower()
+    from_text = Facts(status=find_status(text), codes=find_codes(text), implied=get_phrase_kind(text))
+    if is_chain_broken([code for facts in (*all_facts, from_text) for code in facts.codes], text):
+        return "chain_broken", next((facts.status for facts in (*all_facts, from_text) if facts.status), None)
+    for facts in (*all_facts, from_text):
+        kind = get_specific_kind(facts.codes, facts.status)
         kind = kind or get_status_kind(facts.status) or get_general_kind(facts.codes) or facts.implied
         if kind is not None:
             return (refine_config(text) if kind == "config" else kind), facts.status

@@ -1,17 +1,15 @@
-"""What a failed call says about itself, collected before anybody judges it.
+"""The signals of a failed call, collected before anything interprets them.
 
-Facts come from an HTTP answer, from an error event inside a stream, or from any exception: SDKs
-and HTTP clients differ in their classes, but all carry some of `status_code`, `status`, `code`,
-`type`, `body` and `response`. They are read by name, so no client is imported here; an attribute
-that raises or holds something else is no fact.
+Facts come from an HTTP response, from an error event inside a stream, or from any exception. SDKs and HTTP clients
+differ in their classes, but all carry some of `status_code`, `status`, `code`, `type`, `body` and `response`. These are
+read by name, so no client is imported here; an attribute that raises or has another type is ignored.
 
-Bodies are read in the shapes that are met in the wild: `{"error": {…}}` (OpenAI, Anthropic,
-vLLM, Groq), flat events and `response.failed` (Responses), `innererror` (Azure), `metadata.raw`
-(OpenRouter), JSON inside a message (Gemini), `{"error": "…"}` (Ollama), `{"detail": …}`
-(FastAPI). Only these keys are followed, a few levels deep.
+Bodies are read in the shapes that occur in the wild: `{"error": {…}}` (OpenAI, Anthropic, vLLM, Groq), flat events and
+`response.failed` (Responses), `innererror` (Azure), `metadata.raw` (OpenRouter), JSON inside a message (Gemini),
+`{"error": "…"}` (Ollama), `{"detail": …}` (FastAPI). Only these keys are followed, a few levels deep.
 
-Must stay true (tests/models/test_failures.py): reading facts never raises; an exception's causes
-and group members are heard too, after itself; a status that nobody sent is no fact.
+Must stay true (tests/models/test_failures.py): reading facts never raises; an exception's causes and group members are
+read after the exception itself; a status that no server sent is not a fact.
 
 What the facts mean is table.py.
 """
@@ -38,7 +36,7 @@ _MAX_JSON_BYTES: Final = 256 * 1024
 _MAX_DEPTH: Final = 6
 _MAX_ITEMS: Final = 8
 _MAX_LINEAGE: Final = 8
-_STATUSES: Final = range(300, 600)  # of answers that are no success
+_STATUSES: Final = range(300, 600)  # everything but success
 _ERROR_STATUSES: Final = range(400, 600)
 _THREE_DIGITS: Final = re.compile(r"[0-9]{3}")
 _CODE_KEYS: Final = ("code", "type", "status", "reason", "error_type")
@@ -48,10 +46,10 @@ _EMPTY_PHRASES: Final = frozenset({"provider returned error", "error"})
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """`codes` in the spelling of `to_code`, most telling place first; `headers` with lower-case names.
+    """`codes` are normalized by `to_code`, the most specific place first; `headers` have lower-case names.
 
-    `implied` is the kind that an exception's class (or a phrase, of mere words) suggests. `message` is
-    the provider's own sentence; `text` is everything that was said, for reading only.
+    `implied` is the kind that an exception's class (or a phrase in the text) suggests. `message` is the provider's own
+    sentence; `text` is all text of the error, for matching only.
     """
 
     status: int | None = None
@@ -62,17 +60,17 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str] = {}
 
 
-# --- answers and events ------------------------------------------------------------------
+# --- responses and events ------------------------------------------------------------------
 
 
 def read_response(status: int | None, headers: Mapping[str, str], body: Body) -> Facts:
-    """The facts of an error answer, or (without a status) of an error event inside a stream."""
+    """The facts of an error response, or (without a status) of an error event inside a stream."""
     facts = read_body(body)
     return msgspec.structs.replace(facts, status=_as_status(status) or facts.status, headers=_lower_names(headers))
 
 
 def read_body(body: object) -> Facts:
-    """The facts of a body: JSON of any known shape, or plain words."""
+    """The facts of a body: JSON of any known shape, or plain text."""
     root = _parse(body)
     if isinstance(root, str):
         return Facts(message=root or None, text=cut_text(root))
@@ -90,17 +88,17 @@ def read_body(body: object) -> Facts:
         if "flagged_input" in node:
             codes.append("flagged_input")
         messages += [node[key] for key in _MESSAGE_KEYS if _is_sentence(node.get(key))]
-    telling = [message for message in messages if message.strip().rstrip(".").lower() not in _EMPTY_PHRASES]
+    informative = [message for message in messages if message.strip().rstrip(".").lower() not in _EMPTY_PHRASES]
     return Facts(
         status=statuses[0] if statuses else None,
         codes=tuple(codes),
-        message=next(iter(telling or messages), None),
+        message=next(iter(informative or messages), None),
         text=cut_text(" ".join(cut_text(message) for message in messages)),
     )
 
 
 def _parse(body: object) -> object:
-    """JSON objects, lists and strings as values, anything else that can be read as text."""
+    """Decode JSON objects, lists and strings; return anything else as text."""
     if not isinstance(body, (bytes, str)):
         return body or ""
     if len(body) <= _MAX_JSON_BYTES:
@@ -112,7 +110,7 @@ def _parse(body: object) -> object:
 
 
 def _walk(value: object, depth: int = 0) -> Iterator[Mapping[str, Any]]:
-    """Every object of a body that may speak of the error, outer before inner."""
+    """Every object of a body that may describe the error, outer before inner."""
     if depth > _MAX_DEPTH:
         return
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
@@ -132,7 +130,7 @@ def _is_sentence(value: object) -> bool:
 
 
 def _as_status(value: object) -> int | None:
-    """A number, or three digits, if that is the status of an answer that is no success."""
+    """A number, or a string of three digits, if it is a status other than success."""
     if isinstance(value, str) and _THREE_DIGITS.fullmatch(value):
         value = int(value)
     return int(value) if isinstance(value, int) and value in _STATUSES else None
@@ -148,7 +146,7 @@ def _lower_names(headers: object) -> dict[str, str]:
 
 
 def trace_lineage(error: BaseException) -> list[BaseException]:
-    """An error, what it was raised from, and the members of groups: nearest first, and not without end."""
+    """An error, its causes and the members of groups: nearest first, at most `_MAX_LINEAGE`."""
     lineage: list[BaseException] = []
     waiting = [error]
     while waiting and len(lineage) < _MAX_LINEAGE:
@@ -162,12 +160,12 @@ def trace_lineage(error: BaseException) -> list[BaseException]:
 
 
 def read_exception(error: BaseException) -> list[Facts]:
-    """The facts of an exception and of each that led to it, nearest first."""
+    """The facts of an exception and of each of its causes, nearest first."""
     lineage = trace_lineage(error)
-    witnesses = [_read_one(each) for each in lineage]
+    all_facts = [_read_one(each) for each in lineage]
     if any(map(is_unreadable_answer, lineage)):
-        return [msgspec.structs.replace(facts, status=None) for facts in witnesses]
-    return witnesses
+        return [msgspec.structs.replace(facts, status=None) for facts in all_facts]
+    return all_facts
 
 
 def _read_one(error: BaseException) -> Facts:
@@ -175,14 +173,14 @@ def _read_one(error: BaseException) -> Facts:
     body = read_body(_get(error, "body"))
     own = [_get(error, name) for name in ("status_code", "status", "code", "type")]
     numbers = [*own, _get(response, "status_code"), _get(response, "status")]
-    said = _say(error)
+    description = _describe_error(error)
     message = _get(error, "message")
     return Facts(
         status=_first_status(numbers) or body.status,
         codes=(*(to_code(value) for value in own if isinstance(value, str)), *body.codes),
         implied=get_class_kind(error),
-        message=body.message or (message if isinstance(message, str) and message else said),
-        text=cut_text(f"{cut_text(said)} {body.text}"),
+        message=body.message or (message if isinstance(message, str) and message else description),
+        text=cut_text(f"{cut_text(description)} {body.text}"),
         headers=_lower_names(_get(response, "headers") or _get(error, "headers")),
     )
 
@@ -191,26 +189,26 @@ def _first_status(values: Sequence[object]) -> int | None:
     return next((status for status in map(_as_status, values) if status is not None), None)
 
 
-def _say(error: BaseException) -> str:
-    """An error's own words, else its name."""
+def _describe_error(error: BaseException) -> str:
+    """The error's message, else the name of its class."""
     with suppress(Exception):
-        if words := str(error):
-            return words
+        if text := str(error):
+            return text
     return type(error).__name__
 
 
 def _get(owner: object, name: str) -> object:
-    """An attribute of a foreign object, or None: a property there may raise anything."""
+    """An attribute of a foreign object, or None: its property may raise anything."""
     with suppress(Exception):
         return getattr(owner, name, None)
     return None
 
 
-# --- the provider's wishes ---------------------------------------------------------------
+# --- retry headers -----------------------------------------------------------------------
 
 
 def read_retry_after_s(headers: Mapping[str, str], now: datetime | None) -> float | None:
-    """How long the provider asks us to wait. A date counts from the answer's own date, else from `now`."""
+    """How long the provider asks us to wait. A date counts from the response's own date, else from `now`."""
     wait_ms = _as_wait(headers.get("retry-after-ms"))
     if wait_ms is not None:
         return wait_ms / 1000
@@ -226,7 +224,7 @@ def read_retry_after_s(headers: Mapping[str, str], now: datetime | None) -> floa
 
 
 def read_should_retry(headers: Mapping[str, str]) -> bool | None:
-    """The provider's own word on whether to try again, if it gave one."""
+    """Whether the provider asks for a retry; None if it does not say."""
     return {"true": True, "false": False}.get(headers.get("x-should-retry", "").strip().lower())
 
 

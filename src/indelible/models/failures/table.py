@@ -1,25 +1,24 @@
 """What each signal of a failed model call means: SPEC 2.2 as data.
 
-Providers say what went wrong in five ways, and they do not weigh the same:
+Providers report what went wrong in five ways, in this order of weight:
 
-    1. a telling code      `insufficient_quota`, `overloaded_error`, `context_length_exceeded`
+    1. a specific code     `insufficient_quota`, `overloaded_error`, `context_length_exceeded`
     2. a status            429, 503
-    3. a general code      `invalid_request_error`, `api_error`: says little beside a status
+    3. a general code      `invalid_request_error`, `api_error`: adds little to a status
     4. an exception class  a reset connection, an SDK's `APITimeoutError`
-    5. words               "prompt is too long"
+    5. text                "prompt is too long"
 
-A telling code refines its status (429 with `insufficient_quota` is a bill, not a rate), but it
-cannot make a refused request retryable: Groq sends `rate_limit_exceeded` with a 413 that no
-waiting will cure, and Ollama `api_error` with a 404. Words come last, because providers quote
-the user, one another, and times and ports in them.
+A specific code refines its status (429 with `insufficient_quota` is a bill, not a rate), but it cannot make a refused
+request retryable: Groq sends `rate_limit_exceeded` with a 413 that no waiting will cure, and Ollama `api_error` with a
+404. Text comes last, because providers quote the user, other providers, times and ports in it.
 
-Codes are compared in one spelling (`to_code`): `BadRequestError`, `RESOURCE_EXHAUSTED` and
-`rate-limit-error` are written in lower case with underscores.
+Codes are compared in one spelling (`to_code`): `BadRequestError`, `RESOURCE_EXHAUSTED` and `rate-limit-error` become
+lower case with underscores.
 
-Must stay true (tests/models/test_failure_table.py): the rows of SPEC 2.2, and no 4xx other than 408,
-409 and 429 is read as retryable from its status, code or words, a broken chain excepted.
+Must stay true (tests/models/test_failure_table.py): the rows of SPEC 2.2; no 4xx other than 408, 409 and 429 becomes
+retryable by its status, code or text, except a broken chain.
 
-Who collects the signals is facts.py, who weighs them is classify.py.
+A new provider error goes here (docs/adding-a-provider.md). facts.py collects the signals; classify.py weighs them.
 """
 
 from __future__ import annotations
@@ -39,22 +38,22 @@ _STATUS_KINDS: Final[dict[int, FailureKind]] = {
     402: "usage_limit",
     403: "auth",
     408: "timeout",
-    409: "server_error",  # two requests met at the provider; it passes, and the SDKs retry it too
-    413: "context_overflow",  # too many bytes or tokens: a shorter history is the one cure
+    409: "server_error",  # two requests collided at the provider; transient, and the SDKs retry it, too
+    413: "context_overflow",  # too many bytes or tokens: only a shorter history helps
     429: "rate_limit",
     502: "timeout",
     503: "timeout",
     504: "timeout",
     529: "overloaded",
 }
-_UNREACHED: Final = range(520, 528)  # what Cloudflare says when it cannot reach the provider
+_UNREACHED: Final = range(520, 528)  # Cloudflare cannot reach the provider
 _REFUSALS: Final = frozenset(range(400, 500)) - {408, 409, 429}
 _MISDIRECTED: Final = range(300, 400)
 _FAULTS: Final = range(500, 600)
 
 
 def get_status_kind(status: int | None) -> FailureKind | None:
-    """What a status alone means. A success is no signal."""
+    """What a status alone means. Success is not a signal."""
     if status is None:
         return None
     if status in _STATUS_KINDS:
@@ -70,7 +69,7 @@ def get_status_kind(status: int | None) -> FailureKind | None:
 
 CHAIN_BROKEN_CODE: Final = "previous_response_not_found"
 
-_TELLING_CODES: Final[dict[FailureKind, frozenset[str]]] = {
+_SPECIFIC_CODES: Final[dict[FailureKind, frozenset[str]]] = {
     "overloaded": frozenset(
         {"overloaded_error", "overloaded", "server_is_overloaded", "model_overloaded", "slow_down"}
     ),
@@ -124,9 +123,9 @@ _GENERAL_CODES: Final[dict[FailureKind, frozenset[str]]] = {
     ),
 }
 
-_TELLING_KIND_OF: Final = {code: kind for kind, codes in _TELLING_CODES.items() for code in codes}
+_SPECIFIC_KIND_OF: Final = {code: kind for kind, codes in _SPECIFIC_CODES.items() for code in codes}
 _GENERAL_KIND_OF: Final = {code: kind for kind, codes in _GENERAL_CODES.items() for code in codes}
-_KNOWN_CODES: Final = frozenset({CHAIN_BROKEN_CODE, *_TELLING_KIND_OF, *_GENERAL_KIND_OF})
+_KNOWN_CODES: Final = frozenset({CHAIN_BROKEN_CODE, *_SPECIFIC_KIND_OF, *_GENERAL_KIND_OF})
 
 _WORDS: Final = re.compile(r"[a-z_]+")
 _WORD_STARTS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[^A-Za-z0-9]+")
@@ -138,21 +137,21 @@ def to_code(name: str) -> str:
 
 
 def find_codes(text: str) -> tuple[str, ...]:
-    """Known codes in a lower-case text. A code is written as no plain word is, with an underscore."""
+    """Known codes in a lower-case text. Only names with an underscore count: no plain word has one."""
     return tuple(word for word in _WORDS.findall(text) if "_" in word and word in _KNOWN_CODES)
 
 
-def get_telling_kind(codes: Iterable[str], status: int | None) -> FailureKind | None:
-    """What the first telling code means, unless it would retry a request that was refused."""
+def get_specific_kind(codes: Iterable[str], status: int | None) -> FailureKind | None:
+    """What the first specific code means, unless it would make a refused request retryable."""
     for code in codes:
-        kind = _TELLING_KIND_OF.get(code)
+        kind = _SPECIFIC_KIND_OF.get(code)
         if kind is not None and not (RETRYABLE[kind] and status in _REFUSALS):
             return kind
     return None
 
 
 def get_general_kind(codes: Iterable[str]) -> FailureKind | None:
-    """What a general code means where there is no status."""
+    """What a general code means without a status."""
     return next((_GENERAL_KIND_OF[code] for code in codes if code in _GENERAL_KIND_OF), None)
 
 
@@ -162,7 +161,7 @@ _TRANSPORT_ERRNOS: Final = frozenset(
     {errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED, errno.EPIPE, errno.ETIMEDOUT}
     | {errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN, errno.ENETRESET}
 )
-_PARSER_CLASS: Final = "http_processing_error"  # aiohttp's parser, which calls garbage a 400 of its own making
+_PARSER_CLASS: Final = "http_processing_error"  # aiohttp's parser reports garbage as a 400 that no server sent
 _TRANSPORT_CLASSES: Final = frozenset(
     {"client_connection_error", "client_payload_error", "server_disconnected_error", "client_os_error"}  # aiohttp
     | {"transport_error", "timeout_exception"}  # httpx
@@ -174,9 +173,9 @@ _SETTING_CLASSES: Final = frozenset({"invalid_url", "unsupported_protocol", "cli
 
 
 def get_class_kind(error: BaseException) -> FailureKind | None:
-    """What the class of an exception means. Foreign classes are known by name, so none is imported.
+    """What the class of an exception means. Foreign classes are matched by name, so none is imported.
 
-    A certificate that does not verify will not verify in a minute either.
+    A certificate that fails verification is `config`: a retry would fail the same way.
     """
     names = _list_class_codes(error)
     if isinstance(error, ssl.SSLCertVerificationError) or not _SETTING_CLASSES.isdisjoint(names):
@@ -187,11 +186,11 @@ def get_class_kind(error: BaseException) -> FailureKind | None:
         return "timeout"
     if isinstance(error, OSError) and error.errno in _TRANSPORT_ERRNOS:
         return "timeout"
-    return get_telling_kind(names, None) or get_general_kind(names)
+    return get_specific_kind(names, None) or get_general_kind(names)
 
 
 def is_unreadable_answer(error: BaseException) -> bool:
-    """Whether a client could not parse what came. A status that it then names, nobody sent."""
+    """Whether the client could not parse the response. A status that it reports then was not sent by the server."""
     return _PARSER_CLASS in _list_class_codes(error)
 
 
@@ -200,7 +199,7 @@ def _list_class_codes(error: BaseException) -> list[str]:
     return [to_code(cls.__name__) for cls in type(error).__mro__ if cls.__module__ != "builtins"]
 
 
-# --- words -------------------------------------------------------------------------------
+# --- text --------------------------------------------------------------------------------
 
 _PHRASES: Final[tuple[tuple[FailureKind, re.Pattern[str]], ...]] = (
     (
@@ -262,16 +261,16 @@ _REFINING_KINDS: Final = frozenset({"context_overflow", "usage_limit", "missing_
 
 
 def get_phrase_kind(text: str) -> FailureKind | None:
-    """What lower-case words mean where nothing better is known."""
+    """What lower-case text means if there is no better signal."""
     return next((kind for kind, phrase in _PHRASES if phrase.search(text)), None)
 
 
 def refine_config(text: str) -> FailureKind:
-    """What a refused request was refused for, as far as lower-case words tell. Never retryable."""
+    """Why a request was refused, as far as its lower-case text shows. Never retryable."""
     kind = get_phrase_kind(text)
     return kind if kind in _REFINING_KINDS else "config"
 
 
 def is_chain_broken(codes: Iterable[str], text: str) -> bool:
-    """Whether the provider does not know a previous response: any id, any provider, any status."""
+    """Whether the provider lost the previous response: any id, any provider, any status."""
     return CHAIN_BROKEN_CODE in codes or ("previous response with id" in text and "not found" in text)

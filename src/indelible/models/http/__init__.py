@@ -1,1 +1,1 @@
-"""Asking a model over HTTP: connections, server-sent events, and the hook for recording."""
+"""Calling a model over HTTP: connections, server-sent events, and the recording hook."""

@@ -1,18 +1,17 @@
-"""Asking a provider over HTTP: a streaming POST, and the body as it comes.
+"""The HTTP client: a streaming POST, and the body as it arrives.
 
-One pool of connections per process. Proxies come from the environment (HTTPS_PROXY, NO_PROXY…) and so do
-certificates (SSL_CERT_FILE, SSL_CERT_DIR). Connecting has a limit; a reply has none, for it may take as long as it
-likes: whether it is still alive is the loop's question (its silence guard), not the socket's. Redirects are not
-followed: a key is for the host it was given for.
+One connection pool per process. Proxies come from the environment (HTTPS_PROXY, NO_PROXY…), and so do certificates
+(SSL_CERT_FILE, SSL_CERT_DIR). Connecting has a timeout. A reply has none, because a long reply is legitimate: the loop
+decides whether it is still alive (its silence guard), not the socket. Redirects are not followed: a key belongs to the
+host that it was given for.
 
-A body is always closed, however its reader was left. If it was read to its end, the connection goes back to the pool;
-if not, it is cut, which is how a stop reaches the provider.
+A body is always closed, however its reader exits. If it was read to its end, the connection returns to the pool. If
+not, the connection is closed, which is how a stop reaches the provider.
 
-Whoever wants to see what is exchanged attaches at one seam (recording_hook.py). Tests may forbid calls that leave this
-machine (`indelible.testing.forbid_model_calls`).
+Recording attaches at one seam (recording_hook.py). Tests may forbid calls that leave this machine
+(`indelible.testing.forbid_model_calls`).
 
-Must stay true (tests/models/test_http_client.py): no body stays open; nothing of a request is ever sent to another
-host.
+Must stay true (tests/models/test_http_client.py): no body stays open; no part of a request is sent to another host.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _MAX_HEADER_BYTES: Final = 64 * 1024
 
 
 class CallSwitch:
-    """Whether this process may call providers that are not on this machine. Off for as long as anybody forbids it."""
+    """Whether this process may call providers on other machines. Forbidden as long as one caller forbids it."""
 
     VARIABLE: Final = "INDELIBLE_FORBID_MODEL_CALLS"
 
@@ -59,7 +58,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class Http:
-    """The pool. Close it when nobody asks any more."""
+    """The connection pool. Close it after the last request."""
 
     def __init__(self, *, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> None:
         self._connect_timeout_s = connect_timeout_s
@@ -79,7 +78,7 @@ class Http:
 
     @asynccontextmanager
     async def send(self, request: HttpRequest) -> AsyncIterator[Answer]:
-        """Send it; the answer's head is there when the block begins, and its body is closed when it ends."""
+        """Send the request. The block begins with the response's head; its body is closed when the block ends."""
         recorder = recording.get()
         exchange = recorder.begin(request) if recorder is not None else None
         try:
@@ -125,7 +124,7 @@ class Http:
 def find_proxy(url: URL) -> str | None:
     """The proxy that the environment names for this address.
 
-    aiohttp would look itself (`trust_env`), but would read ~/.netrc too, and then refuse a request that has a key.
+    aiohttp's own `trust_env` would also read ~/.netrc, and then refuse a request that carries a key.
     """
     proxies = getproxies()
     if not url.host or not proxies or proxy_bypass(f"{url.host}:{url.port}" if url.port else url.host):
@@ -137,14 +136,14 @@ def find_proxy(url: URL) -> str | None:
     proxy = proxy if "://" in proxy else f"http://{proxy}"
     if not proxy.lower().startswith(("http://", "https://")):
         raise ModelFailed(
-            f"The proxy that the environment variable {kind.upper()}_PROXY names is none that speaks HTTP.",
+            f"The proxy in {kind.upper()}_PROXY is not an HTTP proxy. Set one that starts with http:// or https://.",
             kind="config",
         )
     return proxy
 
 
 class _Response:
-    """aiohttp's answer."""
+    """aiohttp's response."""
 
     def __init__(self, answer: aiohttp.ClientResponse) -> None:
         self.status = answer.status
@@ -154,8 +153,8 @@ class _Response:
         self._answer = answer
 
     def settle(self) -> None:
-        """Nobody watches."""
+        """Nothing records this exchange."""
 
     async def aclose(self) -> None:
-        """A body that was read to its end has given its connection back by itself."""
+        """After a body that was read to its end, the connection is back in the pool already."""
         self._answer.close()

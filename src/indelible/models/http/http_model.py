@@ -1,20 +1,21 @@
-"""A model behind HTTP: one streaming request, told as parts.
+"""A model behind HTTP: one streaming request, read as parts.
 
-What is the same for every provider stands here: asking, errors before the stream and inside it, decoding events, the
-end. What differs is a `WireFormat`: how a call is written (`write`), and a `ResponseReader` that turns one stream of
-events into parts. Both are pure, so that they can be tested byte by byte; only this module touches the network.
+Everything that all providers share is here: sending, errors before the stream and inside it, decoding events, the end.
+What differs is a `WireFormat`: how a call is written (`write`), and a `ResponseReader` that turns one stream of events
+into parts. Both are pure, so tests can drive them byte by byte; only this module touches the network.
 
-*The end.* A reader says `complete` once the provider has given its own word that the reply is whole (SPEC 1.2). The
-rest of the body is then still read, for a moment at most: usage may follow, and a connection that was read to its end
-is used again for the next step. Only then comes the `Finish`. A stream that ends before that gives none, and the loop
-calls it truncated.
+*The end.* A reader is `complete` once the provider has declared the reply complete (SPEC 1.2). The rest of the body is
+then still read, for a moment at most: usage may follow, and a connection that was read to its end is reused for the
+next step. Only then comes the `Finish`. A stream that ends earlier yields none, and the loop treats it as truncated.
 
-*What is not a stream.* An error status is read, up to a limit, and judged by models/failures/classify.py. A 200 that is
-JSON or HTML is no stream either: an error in disguise, or the page of a proxy.
+*Not a stream.* The body of an error status is read, up to a limit, and classified (models/failures/classify.py). A 200
+with JSON or HTML is not a stream either: it is an error in disguise, or the page of a proxy.
 
-Must stay true (tests/models/test_contract.py, for every wire): a stream that is cut at any byte is complete or
-truncated, never a silent success; whatever the provider sends, nothing but `ModelFailed`, a transport error or a
-decoding error comes out.
+Must stay true (tests/models/test_contract.py, for every wire format): a stream that is cut at any byte is complete or
+truncated, never a silent success; whatever the provider sends, only `ModelFailed`, a transport error or a decoding
+error is raised.
+
+How to add a wire format is docs/adding-a-provider.md.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ _SHORTEST_KEY: Final = 8
 _USAGE_S: Final = 5.0
 _LAST_BYTES_S: Final = 0.25
 _ALIVE: Final = KeepAlive()
-_NO_STREAMS: Final = ("application/json", "application/problem+json", "text/html")
+_NOT_STREAMS: Final = ("application/json", "application/problem+json", "text/html")
 _BROKEN_TRANSPORT: Final = (aiohttp.ClientError, OSError, EOFError, TimeoutError)
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class WireRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A call as its provider wants it. `warnings` tell of what had to be left out."""
+    """A call in the provider's format. `warnings` name what had to be left out."""
 
     path: str
     body: dict[str, Any]
@@ -56,33 +57,33 @@ class WireRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResponseReader(Protocol):
-    """One reply on its way."""
+    """Reads one reply."""
 
     @property
     def complete(self) -> bool:
-        """The provider has said that the reply is whole."""
+        """Whether the provider has declared the reply complete."""
 
     @property
     def over(self) -> bool:
-        """It has also said that nothing more follows, not even usage."""
+        """Whether nothing more follows, not even usage."""
 
     def read(self, event: SseEvent) -> Sequence[Part]:
-        """What this event says. Raises `ModelFailed` if it says that the reply failed."""
+        """The parts of this event. Raises `ModelFailed` if the event reports a failure."""
 
     def finish(self) -> Finish:
-        """The end, once the reply is complete."""
+        """The finish of a complete reply."""
 
-    def take_up(self) -> Call | None:
-        """The call to ask next, if the provider only paused: the same reply goes on with its answer."""
+    def resume(self) -> Call | None:
+        """The call that resumes the reply, if the provider only paused it; None if the reply is over."""
 
 
 class WireFormat(Protocol):
-    """How one provider is spoken to. `name` is the wire's: anthropic, openai, openai-chat."""
+    """The request and response format of a provider. `name` is anthropic, openai or openai-chat."""
 
     name: str
 
     def write(self, call: Call, model: str, profile: Profile) -> WireRequest:
-        """The call, written. Raises `ModelFailed` (config) if it can not be."""
+        """Write the call. Raises `ModelFailed` (config) if this format cannot express it."""
 
     def authorise(self, key: str) -> dict[str, str]:
         """The headers that carry the key."""
@@ -93,8 +94,8 @@ class WireFormat(Protocol):
 class HttpModel:
     """A model of a provider. It satisfies the loop's port (models/protocol.py); the catalog makes it (catalog.py).
 
-    `headers` go with every request; the key is one of them. `asked_as` is the model's name at its provider, where
-    that is not the name by which we tell it from others.
+    `headers` are sent with every request and include the key. `remote_name` is the model's name at its provider, if
+    that differs from the name by which we distinguish it.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class HttpModel:
         *,
         provider: str,
         name: str,
-        asked_as: str | None = None,
+        remote_name: str | None = None,
         base_url: str,
         headers: Mapping[str, str],
         profile: Profile,
@@ -112,7 +113,7 @@ class HttpModel:
     ) -> None:
         self.provider = provider
         self.name = name
-        self._asked_as = asked_as or name
+        self._remote_name = remote_name or name
         self.context_limit = profile.context_limit
         self.inline_thinking = profile.inline_thinking
         self.thinks_first = profile.thinks_first
@@ -126,32 +127,32 @@ class HttpModel:
         self._clock = clock
 
     def price(self, usage: Usage) -> int | None:
-        """What this usage costs, in billionths of a dollar; None if the price is not known."""
+        """The cost of this usage, in billionths of a dollar; None if the price is unknown."""
         return self._profile.price(usage)
 
     async def stream(self, call: Call) -> AsyncIterator[Part]:
         reader = self._wire.open_reader(call, self._profile)
-        asked: Call | None = call
-        while asked is not None:
-            written = self._wire.write(asked, self._asked_as, self._profile)
-            for warning in written.warnings if asked is call else ():
+        next_call: Call | None = call
+        while next_call is not None:
+            written = self._wire.write(next_call, self._remote_name, self._profile)
+            for warning in written.warnings if next_call is call else ():
                 yield StreamWarning(warning)
             async with self._http.send(self._make_request(written)) as response:
                 await self._check_head(response)
                 decoder = SseDecoder()
                 while not reader.complete and (chunk := await response.read()):
-                    told = False
+                    emitted = False
                     for event in self._decode(decoder, chunk):
                         for part in self._read(reader, event):
                             yield part
-                            told = True
-                    if not told:
-                        yield _ALIVE  # half an event, or a comment: whoever sends those is not silent
+                            emitted = True
+                    if not emitted:
+                        yield _ALIVE  # half an event, or a comment: the provider is alive
                 if not reader.complete:
                     return
                 response.settle()
                 await self._read_rest(response, decoder, reader)
-            asked = reader.take_up()
+            next_call = reader.resume()
         yield reader.finish()
 
     def _make_request(self, written: WireRequest) -> HttpRequest:
@@ -165,7 +166,7 @@ class HttpModel:
         try:
             body = msgspec.json.encode(written.body)
         except (TypeError, UnicodeEncodeError) as error:
-            raise ModelFailed(f"The request can not be written as JSON: {error}.", kind="config") from error
+            raise ModelFailed(f"The request cannot be encoded as JSON: {error}.", kind="config") from error
         return HttpRequest(url=self.base_url + written.path, headers=headers, body=body)
 
     # --- reading ---
@@ -177,7 +178,7 @@ class HttpModel:
             raise garbled(self.provider, str(error)) from error
 
     def _read(self, reader: ResponseReader, event: SseEvent) -> Sequence[Part]:
-        """What an event says. Behind a complete reply, whatever it says makes that no less complete."""
+        """The parts of an event. After the reply is complete, errors are ignored: the reply stays complete."""
         was_complete = reader.complete
         try:
             return reader.read(event)
@@ -189,10 +190,10 @@ class HttpModel:
         except _UNREADABLE as error:
             if was_complete:
                 return ()
-            raise garbled(self.provider, "It sent something that is no event of its stream.") from error
+            raise garbled(self.provider, "It sent an event that cannot be decoded.") from error
 
     async def _read_rest(self, response: HttpResponse, decoder: SseDecoder, reader: ResponseReader) -> None:
-        """What follows a complete reply. Nothing that goes wrong here makes it less complete."""
+        """Read what follows a complete reply. Errors are ignored: the reply stays complete."""
         try:
             async with asyncio.timeout(_USAGE_S):
                 while not reader.over:
@@ -211,11 +212,11 @@ class HttpModel:
 
     async def _check_head(self, response: HttpResponse) -> None:
         media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if response.status == 200 and media_type not in _NO_STREAMS:
+        if response.status == 200 and media_type not in _NOT_STREAMS:
             return
         body = await self._read_error(response)
         if response.status == 200 and b"error" not in body:
-            raise garbled(self.provider, f"It answered with {media_type} instead of a stream. Is its address right?")
+            raise garbled(self.provider, f"It sent {media_type} instead of a stream. Check the base URL.")
         raise classify_response(
             provider=self.provider,
             status=response.status if response.status != 200 else None,
@@ -225,7 +226,7 @@ class HttpModel:
         )
 
     async def _read_error(self, response: HttpResponse) -> bytes:
-        """The body, or its beginning: what came of it until it was too long, too slow, or cut."""
+        """The body, or as much as arrived before it was too long, too slow or interrupted."""
         pieces: list[bytes] = []
         try:
             async with asyncio.timeout(_ERROR_BODY_S):
@@ -236,7 +237,7 @@ class HttpModel:
         return self._hide_key(b"".join(pieces)[:MAX_ERROR_BYTES])
 
     def _hide_key(self, body: bytes) -> bytes:
-        """Some providers repeat the key that they refuse, and what they say is shown to people."""
+        """Remove the key: some providers quote the key that they reject, and users see their messages."""
         for value in self.headers.values():
             key = value.rpartition(" ")[2].encode()
             body = body.replace(key, b"[removed]") if len(key) >= _SHORTEST_KEY else body

@@ -1,10 +1,10 @@
-"""Decoding what a provider sends, quickly, into what is wanted of it.
+"""Fast decoding of provider events into the fields that we read.
 
-msgspec reads an event ten times quicker than `json` does and takes only the fields that are named. It refuses half of a
-surrogate pair, which JSON can escape and which some hosts send when they cut a text between two events; those few
-are read the slow way, and the loop joins the halves (loop/normalize.py).
+msgspec decodes an event ten times faster than `json` and keeps only the declared fields. It rejects half of a surrogate
+pair, which JSON can escape and which some hosts send when they split a text between two events. Those few events take
+the slow path, and the loop joins the halves (loop/normalize.py).
 
-Must stay true (tests/models/test_contract.py): nothing but an error of msgspec's comes out.
+Must stay true (tests/models/test_contract.py): only msgspec's errors are raised.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def make_decoder(kind: type[T] | Any) -> Callable[[bytes], T]:
-    """What reads JSON of this kind."""
+    """Make a decoder for JSON of this type."""
     decode = msgspec.json.Decoder(kind).decode
 
     def decode_event(data: bytes) -> T:
@@ -29,7 +29,7 @@ def make_decoder(kind: type[T] | Any) -> Callable[[bytes], T]:
             if b"\\ud" not in data.lower():
                 raise
         except RecursionError as error:
-            raise msgspec.DecodeError("It is nested too deeply.") from error
+            raise msgspec.DecodeError("The JSON is nested too deeply.") from error
         else:
             return found
         try:

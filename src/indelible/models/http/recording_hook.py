@@ -1,8 +1,8 @@
-"""One exchange with a provider, as values; and the one seam where somebody may watch it.
+"""One exchange with a provider as values, and the one seam where it can be recorded.
 
-`recording` is what client.py asks before it sends. It holds for the task that sets it and for all that this task
-starts, so a turn is recorded by whoever begins it, and nobody between there and here knows of it. Nothing is imported
-here that speaks HTTP: who only wants to watch need not pay for it.
+client.py reads `recording` before it sends. It is a context variable, so it applies to the task that sets it and to all
+tasks that this one starts: the code that begins a turn decides about its recording, and no code in between knows of it.
+This module imports no HTTP library, so a recorder need not pay for one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 
 class HttpRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is sent. `headers` holds the key: it is for the wire only."""
+    """A request. `headers` include the key: send them, never store them."""
 
     method: str = "POST"
     url: str
@@ -25,7 +25,7 @@ class HttpRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HttpResponse(Protocol):
-    """What comes back: the head at once, the body in pieces as they arrive."""
+    """A response: the head at once, the body in chunks as they arrive."""
 
     @property
     def status(self) -> int: ...
@@ -35,42 +35,42 @@ class HttpResponse(Protocol):
 
     @property
     def method(self) -> str:
-        """Of the request; a HEAD has no body."""
+        """The method of the request; the response to a HEAD has no body."""
 
     async def read(self) -> bytes:
-        """The next piece; empty at the end, and ever after."""
+        """The next chunk; empty at the end and from then on."""
 
     async def aclose(self) -> None: ...
 
 
 class Answer(HttpResponse, Protocol):
-    """A response to somebody who may have heard enough before its body ends."""
+    """A response whose reader may be done before the body ends."""
 
     def settle(self) -> None:
-        """All that was wanted has been read: to leave the rest unread is no failure of this exchange."""
+        """Everything needed has been read: leaving the rest unread is not a failure of this exchange."""
 
 
 class Sender(Protocol):
-    """Whoever sends requests: client.py, or somebody who stands for it (recording/replay.py)."""
+    """Sends requests: client.py, or its replacement for replays (recording/replay.py)."""
 
     def send(self, request: HttpRequest) -> AbstractAsyncContextManager[Answer]:
-        """Send it; the answer's head is there when the block begins, and its body is closed when it ends."""
+        """Send the request. The block begins with the response's head; its body is closed when the block ends."""
 
 
 class Exchange(Protocol):
-    """One request and its answer, seen by somebody. Nothing here raises or waits."""
+    """The recording of one request and its response. Its methods neither raise nor wait."""
 
     def failed(self, error: BaseException) -> None:
-        """There is no answer: it could not be sent, or was cancelled meanwhile."""
+        """There is no response: sending failed or was cancelled."""
 
     def wrap(self, response: HttpResponse) -> Answer:
-        """The answer, to be read through what is returned."""
+        """Wrap the response. The caller reads through the returned object."""
 
 
 class RecordingHook(Protocol):
     def begin(self, request: HttpRequest) -> Exchange | None:
-        """A request is about to be sent; None if nobody wants to see more of it."""
+        """A request is about to be sent. None means that it is not recorded."""
 
 
 recording: Final[ContextVar[RecordingHook | None]] = ContextVar("recording", default=None)
-"""Who sees the exchanges of this task; see the module header."""
+"""The recorder of this task's exchanges; see the module header."""

@@ -1,15 +1,15 @@
 """Decoding server-sent events from raw chunks.
 
-A stream of bytes is cut anywhere: inside a line, inside a character, between CR and LF. So bytes are kept until a line
-is whole, and decoded then; a CR ends a line at once, and an LF behind it is its other half. What the standard asks for:
+Chunks can end anywhere: inside a line, inside a character, between CR and LF. So bytes are buffered until a line is
+complete and decoded then; a CR ends a line at once, and an LF after it belongs to the same line end. From the standard:
 lines end with LF, CR or CRLF; a byte order mark at the very beginning is dropped; lines that begin with a colon are
-comments; several `data` lines are joined by newlines; an empty line ends an event, and an event without data is none.
-What is left at the end of the stream without its empty line is not an event: it was cut.
+comments; several `data` lines are joined by newlines; an empty line ends an event, and an event without data is
+dropped. A last event without its empty line is dropped, too: the stream was cut inside it.
 
-An event is bounded, because a server that never ends one would fill the memory.
+The size of an event is limited, because a server that never ends one would fill the memory.
 
-Must stay true (tests/models/test_sse.py): however a stream is cut into chunks, the same events come out, each as soon
-as its last byte is there.
+Must stay true (tests/models/test_sse.py): however a stream is split into chunks, the same events come out, each as soon
+as its last byte has arrived.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MARK: Final = b"\xef\xbb\xbf"
 
 
 class SseEvent(msgspec.Struct, frozen=True, gc=False):
-    """One event. `data` is its lines joined; `id` is the last one that the stream gave."""
+    """One event. `data` is its data lines, joined; `id` is the latest id of the stream."""
 
     event: str
     data: bytes
@@ -31,18 +31,18 @@ class SseEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class EventTooLarge(ValueError):
-    """A single event is larger than any that makes sense."""
+    """A single event exceeds the size limit."""
 
 
 class SseDecoder:
-    """Feed it chunks; it gives the events that have become complete."""
+    """Feed it chunks; it returns the events that they complete."""
 
     def __init__(self, *, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_event_bytes = max_event_bytes
         self._at_beginning = True
         self._after_cr = False
-        self._begun: list[bytes] = []
-        self._begun_bytes = 0
+        self._line: list[bytes] = []
+        self._line_bytes = 0
         self._event = b""
         self._data: list[bytes] = []
         self._data_bytes = 0
@@ -60,24 +60,24 @@ class SseDecoder:
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         lines = chunk.split(b"\n")
         rest = lines.pop()
-        if lines and self._begun:
-            lines[0] = b"".join([*self._begun, lines[0]])
-            self._begun, self._begun_bytes = [], 0
-        events = self._take_lines(lines)
+        if lines and self._line:
+            lines[0] = b"".join([*self._line, lines[0]])
+            self._line, self._line_bytes = [], 0
+        events = self._read_lines(lines)
         if rest:
-            self._begun.append(rest)
-            self._begun_bytes += len(rest)
+            self._line.append(rest)
+            self._line_bytes += len(rest)
             self._check_size()
         return events
 
     def _skip_mark(self, chunk: bytes) -> bytes:
-        chunk = b"".join([*self._begun, chunk])
+        chunk = b"".join([*self._line, chunk])
         self._at_beginning = len(chunk) < len(_MARK) and _MARK.startswith(chunk)
-        self._begun = [chunk] if self._at_beginning else []
+        self._line = [chunk] if self._at_beginning else []
         return b"" if self._at_beginning else chunk.removeprefix(_MARK)
 
-    def _take_lines(self, lines: list[bytes]) -> list[SseEvent]:
-        """The events that these lines end. Nearly all lines are of the first two kinds, so those are read here."""
+    def _read_lines(self, lines: list[bytes]) -> list[SseEvent]:
+        """The events that these lines complete. The two most frequent kinds of lines are read inline."""
         events: list[SseEvent] = []
         for line in lines:
             if line.startswith(b"data: "):
@@ -85,14 +85,14 @@ class SseDecoder:
             elif line.startswith(b"event: "):
                 self._event = line[7:]
             elif line:
-                self._take(line)
+                self._read_field(line)
             elif self._data:
                 events.append(self._finish())
             else:
                 self._event = b""
         return events
 
-    def _take(self, line: bytes) -> None:
+    def _read_field(self, line: bytes) -> None:
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
@@ -113,5 +113,5 @@ class SseDecoder:
         return event
 
     def _check_size(self) -> None:
-        if self._data_bytes + self._begun_bytes > self._max_event_bytes:
-            raise EventTooLarge(f"An event of more than {self._max_event_bytes:,} bytes.")
+        if self._data_bytes + self._line_bytes > self._max_event_bytes:
+            raise EventTooLarge(f"An event is larger than {self._max_event_bytes:,} bytes.")

@@ -17,7 +17,7 @@ from indelible.content import Block, File, Reasoning, Role, Text, ToolCall, Tool
 from indelible.errors import ModelFailed
 from indelible.models.protocol import Call, CallOptions, PromptMessage
 from indelible.testing.provider.anthropic_reply import AnthropicReply
-from indelible.testing.provider.dialect import CREATED_AT, Asked, ReplyWriter
+from indelible.testing.provider.dialect import CREATED_AT, ParsedRequest, ReplyWriter
 from indelible.testing.provider.events import encode_json
 from indelible.testing.provider.refusals import Refusal, find_anthropic_type, refuse_as_anthropic, show_anthropic
 from indelible.testing.provider.transcript import Transcript, decode_base64, find_orphans, find_unanswered
@@ -47,7 +47,7 @@ class AnthropicDialect:
         message = "invalid x-api-key" if key else "x-api-key header is required"
         return Refusal(message, status=401, type="authentication_error")
 
-    def read(self, body: dict[str, Any], headers: Mapping[str, str]) -> Asked:
+    def read(self, body: dict[str, Any], headers: Mapping[str, str]) -> ParsedRequest:
         if "anthropic-version" not in headers:
             raise Refusal("anthropic-version: header is required")
         for field in _REQUIRED:
@@ -62,7 +62,7 @@ class AnthropicDialect:
             _read_message(transcript, message, f"messages.{at}")
         parameters = {ours: body[theirs] for theirs, ours in _PARAMETERS.items() if theirs in body}
         effort = (body.get("output_config") or {}).get("effort")
-        return Asked(
+        return ParsedRequest(
             model=str(body["model"]),
             body=body,
             messages=transcript.messages,
@@ -83,7 +83,7 @@ class AnthropicDialect:
                 f"messages: unexpected `tool_use_id` found in `tool_result` blocks: {', '.join(orphans)}. Each "
                 f"`tool_result` block must have a corresponding `tool_use` block in the previous message."
             )
-        _check_last_word(call.messages)
+        _check_trailing_space(call.messages)
 
     def refuse(self, status: int, message: str) -> Refusal:
         return Refusal(message, status=status, type=find_anthropic_type(status))
@@ -94,8 +94,8 @@ class AnthropicDialect:
     def show(self, refusal: Refusal, request_id: str) -> dict[str, Any]:
         return show_anthropic(refusal, request_id)
 
-    def open_reply(self, asked: Asked, id: str) -> ReplyWriter:
-        return AnthropicReply(model=asked.model, id=id)
+    def open_reply(self, parsed: ParsedRequest, id: str) -> ReplyWriter:
+        return AnthropicReply(model=parsed.model, id=id)
 
     def list_models(self, names: Sequence[str]) -> dict[str, Any]:
         created_at = datetime.fromtimestamp(CREATED_AT, UTC).isoformat()
@@ -106,7 +106,7 @@ class AnthropicDialect:
         return {"data": data, "has_more": False, "first_id": names[0], "last_id": names[-1]}
 
 
-def _check_last_word(messages: Sequence[PromptMessage]) -> None:
+def _check_trailing_space(messages: Sequence[PromptMessage]) -> None:
     last = messages[-1].blocks[-1]
     if messages[-1].role == "assistant" and isinstance(last, Text) and last.text != last.text.rstrip():
         raise Refusal("messages: final assistant content cannot end with trailing whitespace")

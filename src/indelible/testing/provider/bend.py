@@ -96,25 +96,25 @@ async def _cut_up(body: Body, fault: Chunked) -> Body:
 
 
 async def _fail(body: Body, fault: ErrorEvent, write_error: Callable[[Any], bytes]) -> Body:
-    told = 0
+    sent = 0
     async for event in body:
-        if told == fault.after_events:
+        if sent == fault.after_events:
             break
         yield event
-        told += 1
+        sent += 1
     yield write_error(fault.body)
 
 
 async def _spoil(body: Body, after_events: int, ending: bytes) -> Body:
-    told = 0
+    sent = 0
     async for event in body:
-        if told == after_events:
+        if sent == after_events:
             names, mark, data = event.partition(_DATA)
             half = data[: len(data) // 2].decode("utf-8", "ignore").encode()
             yield names + mark + half + ending + b"\n\n"
         else:
             yield event
-        told += 1
+        sent += 1
 
 
 async def _end_lines_with_crlf(body: Body) -> Body:

@@ -26,7 +26,7 @@ CREATED_AT: Final = 1_767_225_600
 """When every reply is made: the same script gives the same bytes."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request, understood. `instructions` hold for this one request only; a stored response does not keep them."""
 
     model: str
@@ -71,7 +71,7 @@ class Dialect(Protocol):
     def refuse_key(self, key: str | None) -> Refusal:
         """The answer to a wrong key, or to none."""
 
-    def read(self, body: dict[str, Any], headers: Mapping[str, str]) -> Asked:
+    def read(self, body: dict[str, Any], headers: Mapping[str, str]) -> ParsedRequest:
         """Understand a request, or raise a `Refusal`."""
 
     def check(self, call: Call) -> None:
@@ -85,7 +85,7 @@ class Dialect(Protocol):
     def show(self, refusal: Refusal, request_id: str) -> dict[str, Any]:
         """The body of the answer."""
 
-    def open_reply(self, asked: Asked, id: str) -> ReplyWriter: ...
+    def open_reply(self, parsed: ParsedRequest, id: str) -> ReplyWriter: ...
 
     def list_models(self, names: Sequence[str]) -> dict[str, Any]:
         """What GET /v1/models says."""

@@ -26,7 +26,7 @@ from indelible.errors import ModelFailed
 from indelible.models.failures.classify import classify
 from indelible.models.protocol import Call, Model, PromptMessage
 from indelible.testing.provider.bend import Body, Severed, bend
-from indelible.testing.provider.dialect import Asked, ReplyWriter
+from indelible.testing.provider.dialect import ParsedRequest, ReplyWriter
 from indelible.testing.provider.events import encode_json
 from indelible.testing.provider.faults import ContentType, Fault, Hang, SlowHead, Status
 from indelible.testing.provider.refusals import Refusal
@@ -36,7 +36,7 @@ from indelible.testing.provider.tally import Tally
 _EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
 _JSON: Final = "application/json"
 _WIRES: Final[dict[str, WireName]] = {dialect.path: wire for wire, dialect in DIALECTS.items()}
-_NONSENSE: Final = (TypeError, AttributeError, LookupError, ValueError)
+_SHAPE_ERRORS: Final = (TypeError, AttributeError, LookupError, ValueError)
 """What reading a request raises that is JSON, but of another shape than anybody expects."""
 
 
@@ -51,7 +51,7 @@ class SeenRequest(msgspec.Struct, frozen=True, kw_only=True):
     call: Call | None = None
 
 
-class Backstage:
+class ProviderState:
     """What all exchanges share: the model, the faults to come, and what is remembered."""
 
     def __init__(self, model: Model, faults: Iterable[Fault | None], require_key: str | None) -> None:
@@ -66,9 +66,9 @@ class Backstage:
 class ProviderExchange:
     """`response` is the answer, once its head was sent."""
 
-    def __init__(self, stage: Backstage, request: web.Request) -> None:
+    def __init__(self, state: ProviderState, request: web.Request) -> None:
         self.response: web.StreamResponse | None = None
-        self._stage = stage
+        self._state = state
         self._request = request
         self._wire = _WIRES[request.path]
         self._dialect = DIALECTS[self._wire]
@@ -76,11 +76,11 @@ class ProviderExchange:
 
     async def answer(self) -> web.StreamResponse:
         raw = await self._request.read()
-        fault = self._stage.faults.popleft() if self._stage.faults else None
+        fault = self._state.faults.popleft() if self._state.faults else None
         headers = {name.lower(): value for name, value in self._request.headers.items()}
         body = _read_object(raw)
-        understood = self._understand(body, headers)
-        call = None if isinstance(understood, Refusal) else understood[1]
+        outcome = self._parse_request(body, headers)
+        call = None if isinstance(outcome, Refusal) else outcome[1]
         self._note(
             SeenRequest(wire=self._wire, path=self._request.path, headers=headers, raw=raw, body=body, call=call)
         )
@@ -91,44 +91,46 @@ class ProviderExchange:
                 await asyncio.Event().wait()
             case SlowHead():
                 await fault.until.wait()
-        if isinstance(understood, Refusal):
-            return await self.refuse(understood)
+        if isinstance(outcome, Refusal):
+            return await self.refuse(outcome)
         try:
-            return await self._tell(*understood, fault)
+            return await self._send_reply(*outcome, fault)
         except ModelFailed as failure:
             return await self.refuse(self._dialect.refuse_failure(failure))
 
     async def refuse(self, refusal: Refusal) -> web.StreamResponse:
         body = encode_json(self._dialect.show(refusal, f"req_{self._id}"))
-        return await self._send(_say(body), _JSON, status=refusal.status, headers=refusal.headers)
+        return await self._send(_yield_once(body), _JSON, status=refusal.status, headers=refusal.headers)
 
     # --- the request ---
 
     def _note(self, seen: SeenRequest) -> None:
-        self._stage.requests.append(seen)
-        self._stage.seen.add()
-        self._id = f"{self._stage.seen.count:012d}"
+        self._state.requests.append(seen)
+        self._state.seen.add()
+        self._id = f"{self._state.seen.count:012d}"
 
-    def _understand(self, body: dict[str, Any] | None, headers: Mapping[str, str]) -> tuple[Asked, Call] | Refusal:
+    def _parse_request(
+        self, body: dict[str, Any] | None, headers: Mapping[str, str]
+    ) -> tuple[ParsedRequest, Call] | Refusal:
         key = self._dialect.find_key(headers)
-        if self._stage.require_key not in {None, key}:
+        if self._state.require_key not in {None, key}:
             return self._dialect.refuse_key(key)
         if body is None:
             return Refusal("We could not parse the JSON body of your request.")
         try:
-            asked = self._dialect.read(body, headers)
-            call = asked.build_call(self._find_history(asked.options.previous_response_id))
+            parsed = self._dialect.read(body, headers)
+            call = parsed.build_call(self._find_history(parsed.options.previous_response_id))
             self._dialect.check(call)
         except Refusal as refusal:
             return refusal
-        except _NONSENSE as error:
+        except _SHAPE_ERRORS as error:
             return Refusal(f"The request has a shape that is not known: {error!r}")
-        return asked, call
+        return parsed, call
 
     def _find_history(self, response_id: str | None) -> list[PromptMessage]:
         if response_id is None:
             return []
-        history = self._stage.stored.get(response_id)
+        history = self._state.stored.get(response_id)
         if history is None:
             message = f"Previous response with id '{response_id}' not found."
             raise Refusal(message, code="previous_response_not_found", param="previous_response_id")
@@ -142,23 +144,25 @@ class ProviderExchange:
             refusal = self._dialect.refuse(fault.status, f"Simulated status {fault.status}.")
             body = self._dialect.show(refusal, f"req_{self._id}")
         raw = body if isinstance(body, bytes) else encode_json(body)
-        return await self._send(_say(raw), _JSON, status=fault.status, headers=fault.headers)
+        return await self._send(_yield_once(raw), _JSON, status=fault.status, headers=fault.headers)
 
-    async def _tell(self, asked: Asked, call: Call, fault: Fault | None) -> web.StreamResponse:
+    async def _send_reply(self, parsed: ParsedRequest, call: Call, fault: Fault | None) -> web.StreamResponse:
         reply_id = f"{self._dialect.reply_prefix}{self._id}"
-        reply = self._dialect.open_reply(asked, reply_id)
-        content_type = fault.value if isinstance(fault, ContentType) else _EVENT_STREAM if asked.streams else _JSON
-        told = (
-            self._stream(asked, call, reply, reply_id) if asked.streams else self._gather(asked, call, reply, reply_id)
+        reply = self._dialect.open_reply(parsed, reply_id)
+        content_type = fault.value if isinstance(fault, ContentType) else _EVENT_STREAM if parsed.streams else _JSON
+        reply_body = (
+            self._stream(parsed, call, reply, reply_id)
+            if parsed.streams
+            else self._gather(parsed, call, reply, reply_id)
         )
-        bent = bend(fault, told, reply.write_error)
-        async with aclosing(told), aclosing(bent):
+        bent = bend(fault, reply_body, reply.write_error)
+        async with aclosing(reply_body), aclosing(bent):
             return await self._send(bent, content_type)
 
-    async def _stream(self, asked: Asked, call: Call, reply: ReplyWriter, reply_id: str) -> Body:
+    async def _stream(self, parsed: ParsedRequest, call: Call, reply: ReplyWriter, reply_id: str) -> Body:
         has_begun = False
         try:
-            async with aclosing(self._listen(asked, call, reply_id)) as parts:
+            async with aclosing(self._run_model(parsed, call, reply_id)) as parts:
                 async for part in parts:
                     for event in reply.write(part):
                         has_begun = True
@@ -169,28 +173,28 @@ class ProviderExchange:
             for event in reply.write_failure(self._dialect.refuse_failure(failure)):
                 yield event
 
-    async def _gather(self, asked: Asked, call: Call, reply: ReplyWriter, reply_id: str) -> Body:
+    async def _gather(self, parsed: ParsedRequest, call: Call, reply: ReplyWriter, reply_id: str) -> Body:
         """The whole reply as one object, for a request that does not stream."""
         part: Part | None = None
-        async with aclosing(self._listen(asked, call, reply_id)) as parts:
+        async with aclosing(self._run_model(parsed, call, reply_id)) as parts:
             async for part in parts:
                 reply.write(part)
         if not isinstance(part, Finish):
             raise ModelFailed("The model stopped in the middle of its reply.", kind="server_error")
         yield encode_json(reply.build_whole())
 
-    async def _listen(self, asked: Asked, call: Call, reply_id: str) -> AsyncGenerator[Part, None]:
+    async def _run_model(self, parsed: ParsedRequest, call: Call, reply_id: str) -> AsyncGenerator[Part, None]:
         """What the model says, up to its finish. Whatever it raises is a `ModelFailed`."""
-        said: list[Part] = []
+        received: list[Part] = []
         try:
-            stream = self._stage.model.stream(call)
+            stream = self._state.model.stream(call)
             try:
                 async for part in stream:
                     if isinstance(part, StreamError):
                         raise classify(part)
-                    if asked.options.store:
-                        said.append(part)
-                        self._store(asked, call, said, reply_id)
+                    if parsed.options.store:
+                        received.append(part)
+                        self._store(parsed, call, received, reply_id)
                     yield part
                     if isinstance(part, Finish):
                         return
@@ -204,13 +208,13 @@ class ProviderExchange:
                 raise
             raise failure from error
 
-    def _store(self, asked: Asked, call: Call, said: list[Part], reply_id: str) -> None:
+    def _store(self, parsed: ParsedRequest, call: Call, received: list[Part], reply_id: str) -> None:
         """Keep the response if it is complete: all that was said but the instructions, which hold only once."""
-        finish = said[-1]
+        finish = received[-1]
         if isinstance(finish, Finish):
-            reply = PromptMessage(role="assistant", blocks=assemble(said))
-            history = [*call.messages[len(asked.instructions) :], reply]
-            self._stage.stored[finish.response_id or reply_id] = history
+            reply = PromptMessage(role="assistant", blocks=assemble(received))
+            history = [*call.messages[len(parsed.instructions) :], reply]
+            self._state.stored[finish.response_id or reply_id] = history
 
     async def _send(
         self, body: Body, content_type: str, *, status: int = 200, headers: Mapping[str, str] | None = None
@@ -236,7 +240,7 @@ class ProviderExchange:
         return response
 
 
-async def _say(body: bytes) -> Body:
+async def _yield_once(body: bytes) -> Body:
     yield body
 
 

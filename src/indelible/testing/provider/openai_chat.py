@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from indelible.content import Block, File, Reasoning, Text, ToolCall, ToolResult, ToolSpec
 from indelible.models.protocol import Call, CallOptions
-from indelible.testing.provider.dialect import Asked, ReplyWriter
+from indelible.testing.provider.dialect import ParsedRequest, ReplyWriter
 from indelible.testing.provider.openai import OpenAI, refuse_missing
 from indelible.testing.provider.openai_chat_reply import ChatReply
 from indelible.testing.provider.refusals import Refusal
@@ -40,7 +40,7 @@ class ChatDialect(OpenAI):
     path = "/v1/chat/completions"
     reply_prefix = "chatcmpl-"
 
-    def read(self, body: dict[str, Any], headers: Mapping[str, str]) -> Asked:  # noqa: ARG002  (nothing in them counts)
+    def read(self, body: dict[str, Any], headers: Mapping[str, str]) -> ParsedRequest:  # noqa: ARG002  (nothing in them counts)
         for field in ("model", "messages"):
             if field not in body:
                 raise refuse_missing(field)
@@ -53,7 +53,7 @@ class ChatDialect(OpenAI):
         for at, message in enumerate(body["messages"]):
             _read_message(transcript, message, f"messages.[{at}]")
         parameters = {ours: body[theirs] for theirs, ours in _PARAMETERS.items() if body.get(theirs) is not None}
-        return Asked(
+        return ParsedRequest(
             model=str(body["model"]),
             body=body,
             messages=transcript.messages,
@@ -76,9 +76,9 @@ class ChatDialect(OpenAI):
                 param="messages",
             )
 
-    def open_reply(self, asked: Asked, id: str) -> ReplyWriter:
-        tells_usage = (asked.body.get("stream_options") or {}).get("include_usage") is True
-        return ChatReply(model=asked.model, id=id, tells_usage=tells_usage)
+    def open_reply(self, parsed: ParsedRequest, id: str) -> ReplyWriter:
+        include_usage = (parsed.body.get("stream_options") or {}).get("include_usage") is True
+        return ChatReply(model=parsed.model, id=id, include_usage=include_usage)
 
 
 # --- messages ----------------------------------------------------------------------------

@@ -48,11 +48,11 @@ class _Call:
 
 
 class ChatReply:
-    def __init__(self, *, model: str, id: str, tells_usage: bool) -> None:
+    def __init__(self, *, model: str, id: str, include_usage: bool) -> None:
         self._head = {"id": id, "created": CREATED_AT, "model": model, "service_tier": "default"}
         self._head["system_fingerprint"] = _FINGERPRINT
-        self._tells_usage = tells_usage
-        self._no_usage: dict[str, Any] = {"usage": None} if tells_usage else {}
+        self._include_usage = include_usage
+        self._no_usage: dict[str, Any] = {"usage": None} if include_usage else {}
         self._order = PartOrder()
         self._has_begun = False
         self._text: list[str] = []
@@ -134,7 +134,7 @@ class ChatReply:
         self._finish = finish
         reason = (finish.metadata or {}).get("finish_reason", finish.reason)
         yield self._chunk({}, reason)
-        if self._tells_usage and finish.usage is not None:
+        if self._include_usage and finish.usage is not None:
             chunk = {**self._head, "object": "chat.completion.chunk", "choices": []}
             yield write_event({**chunk, "usage": _show_usage(finish.usage)})
         yield _DONE

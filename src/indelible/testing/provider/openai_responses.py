@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from indelible.content import Block, File, Reasoning, Text, ToolCall, ToolResult, ToolSpec
 from indelible.models.protocol import Call, CallOptions, PromptMessage
-from indelible.testing.provider.dialect import Asked, ReplyWriter
+from indelible.testing.provider.dialect import ParsedRequest, ReplyWriter
 from indelible.testing.provider.events import encode_json
 from indelible.testing.provider.openai import OpenAI, refuse_missing
 from indelible.testing.provider.openai_responses_reply import ResponsesReply
@@ -37,7 +37,7 @@ class ResponsesDialect(OpenAI):
     path = "/v1/responses"
     reply_prefix = "resp_"
 
-    def read(self, body: dict[str, Any], headers: Mapping[str, str]) -> Asked:  # noqa: ARG002  (nothing in them counts)
+    def read(self, body: dict[str, Any], headers: Mapping[str, str]) -> ParsedRequest:  # noqa: ARG002  (nothing in them counts)
         for field in ("model", "input"):
             if field not in body:
                 raise refuse_missing(field)
@@ -52,7 +52,7 @@ class ResponsesDialect(OpenAI):
         parameters = {ours: body[theirs] for theirs, ours in _PARAMETERS.items() if body.get(theirs) is not None}
         effort = (body.get("reasoning") or {}).get("effort")
         instructions = body.get("instructions")
-        return Asked(
+        return ParsedRequest(
             model=str(body["model"]),
             body=body,
             instructions=[PromptMessage(role="system", blocks=[Text(instructions)])] if instructions else [],
@@ -72,18 +72,18 @@ class ResponsesDialect(OpenAI):
         for call_id in find_orphans(call.messages, at_once=False):
             raise Refusal(f"No tool call found for function call output with call_id {call_id}.", param="input")
 
-    def open_reply(self, asked: Asked, id: str) -> ReplyWriter:
-        return ResponsesReply(asked.body, id=id)
+    def open_reply(self, parsed: ParsedRequest, id: str) -> ReplyWriter:
+        return ResponsesReply(parsed.body, id=id)
 
 
 def _check_reasoning(items: Sequence[dict[str, Any]]) -> None:
     for item, following in zip(items, [*items[1:], {}], strict=True):
-        if item.get("type") == "reasoning" and not _is_said_by_assistant(following):
+        if item.get("type") == "reasoning" and not _is_from_assistant(following):
             named = f"Item '{item.get('id')}' of type 'reasoning'"
             raise Refusal(f"{named} was provided without its required following item.", param="input")
 
 
-def _is_said_by_assistant(item: dict[str, Any]) -> bool:
+def _is_from_assistant(item: dict[str, Any]) -> bool:
     kind = item.get("type", "message")
     if kind == "message":
         return item.get("role") == "assistant"

@@ -123,10 +123,12 @@ class ResponsesReply:
     def write(self, part: Part) -> list[bytes]:
         events: list[bytes] = []
         if self._number == 0:
-            events += [self._tell(f"response.{state}", response=self._whole) for state in ("created", "in_progress")]
+            events += [
+                self._make_event(f"response.{state}", response=self._whole) for state in ("created", "in_progress")
+            ]
         for each in self._order.feed(part):
             if type(each) is TextDelta:
-                events.append(self._texts[each.id].write_delta(each.delta, self._take_number()))
+                events.append(self._texts[each.id].write_delta(each.delta, self._next_number()))
             else:
                 events += self._write(each)
         return events
@@ -134,14 +136,14 @@ class ResponsesReply:
     def write_failure(self, refusal: Refusal) -> list[bytes]:
         self._whole["status"] = "failed"
         self._whole["error"] = {"code": refusal.code or "server_error", "message": refusal.message}
-        return [self._tell("response.failed", response=self._whole)]
+        return [self._make_event("response.failed", response=self._whole)]
 
     def write_error(self, body: Any) -> bytes:
         if body is not None:
             return write_event(body, "error")
         message = "The server had an error while processing your request."
         error = {"type": "server_error", "code": "server_error", "message": message, "param": None}
-        return self._tell("error", error=error)
+        return self._make_event("error", error=error)
 
     def build_whole(self) -> dict[str, Any]:
         return self._whole
@@ -167,19 +169,19 @@ class ResponsesReply:
             case ToolInputDelta() if part.id in self._own_calls:
                 yield from self._report(part.id, *self._own_calls[part.id][1].report_input(part.delta))
             case ToolInputDelta() if part.id in self._calls:
-                yield self._calls[part.id].write_delta(part.delta, self._take_number())
+                yield self._calls[part.id].write_delta(part.delta, self._next_number())
             case ToolInputEnd() if part.id in self._own_calls:
                 yield from self._report(part.id, *self._own_calls[part.id][1].report_work())
             case ToolInputEnd() if part.id in self._calls:
                 yield from self._end_call(self._calls.pop(part.id))
             case ToolCall() if part.id in self._own_calls:
-                self._own_calls[part.id][1].take_item(part.metadata)
+                self._own_calls[part.id][1].set_item(part.metadata)
             case ToolResult(provider_executed=True) if part.call_id in self._own_calls:
                 yield from self._end_own_call(part.call_id, part)
             case File(data=bytes(data)):
                 yield from self._show_image(data, part.media_type)
             case KeepAlive():
-                yield self._tell("keepalive")
+                yield self._make_event("keepalive")
             case Finish():
                 yield from self._finish(part)
             case _:
@@ -192,7 +194,7 @@ class ResponsesReply:
         item = _Item(index, body, b"response.output_text.delta", {"content_index": 0}, b',"logprobs":[]')
         self._texts[id] = self._last_text = item
         body["content"] = [{"type": "output_text", "text": "", "annotations": [], "logprobs": []}]
-        yield self._tell("response.content_part.added", **item.place, part=body["content"][0])
+        yield self._make_event("response.content_part.added", **item.place, part=body["content"][0])
 
     def _annotate(self, source: Source) -> Iterator[bytes]:
         assert self._last_text is not None, "PartOrder lets no source come without a text"
@@ -200,14 +202,14 @@ class ResponsesReply:
         annotations = item.body["content"][0]["annotations"]
         annotations.append(_show_annotation(source, item.text))
         place = {**item.place, "annotation_index": len(annotations) - 1}
-        yield self._tell("response.output_text.annotation.added", **place, annotation=annotations[-1])
+        yield self._make_event("response.output_text.annotation.added", **place, annotation=annotations[-1])
 
     def _end_text(self, id: str) -> Iterator[bytes]:
         item = self._texts.pop(id)
         content = item.body["content"][0]
         content["text"] = item.text
-        yield self._tell("response.output_text.done", **item.place, text=item.text, logprobs=[])
-        yield self._tell("response.content_part.done", **item.place, part=content)
+        yield self._make_event("response.output_text.done", **item.place, text=item.text, logprobs=[])
+        yield self._make_event("response.content_part.done", **item.place, part=content)
         yield self._end(item.index, {**item.body, "status": "completed"})
 
     def _reason(self, part: ReasoningStart | ReasoningDelta | ReasoningEnd) -> Iterator[bytes]:
@@ -217,20 +219,20 @@ class ResponsesReply:
             event = b"response.reasoning_summary_text.delta"
             self._reasonings[part.id] = _Item(index, body, event, {"summary_index": 0})
         item = self._reasonings[part.id]
-        if finalized := (part.metadata or {}).get("encrypted_content") or part.signature:
-            item.body["encrypted_content"] = finalized
+        if encrypted := (part.metadata or {}).get("encrypted_content") or part.signature:
+            item.body["encrypted_content"] = encrypted
         if isinstance(part, ReasoningDelta) and part.delta:
             if not item.pieces:
                 place = {"part": {"type": "summary_text", "text": ""}, **item.place}
-                yield self._tell("response.reasoning_summary_part.added", **place)
-            yield item.write_delta(part.delta, self._take_number())
+                yield self._make_event("response.reasoning_summary_part.added", **place)
+            yield item.write_delta(part.delta, self._next_number())
         if isinstance(part, ReasoningEnd):
             del self._reasonings[part.id]
             if item.pieces:
                 summary = {"type": "summary_text", "text": item.text}
                 item.body["summary"] = [summary]
-                yield self._tell("response.reasoning_summary_text.done", **item.place, text=item.text)
-                yield self._tell("response.reasoning_summary_part.done", **item.place, part=summary)
+                yield self._make_event("response.reasoning_summary_text.done", **item.place, text=item.text)
+                yield self._make_event("response.reasoning_summary_part.done", **item.place, part=summary)
             yield self._end(item.index, item.body)
 
     def _start_call(self, part: ToolInputStart) -> Iterator[bytes]:
@@ -241,7 +243,7 @@ class ResponsesReply:
 
     def _end_call(self, item: _Item) -> Iterator[bytes]:
         done = {"name": item.body["name"], "arguments": item.text}
-        yield self._tell("response.function_call_arguments.done", **item.place, **done)
+        yield self._make_event("response.function_call_arguments.done", **item.place, **done)
         yield self._end(item.index, {**item.body, "arguments": item.text, "status": "completed"})
 
     def _end_own_call(self, id: str, result: ToolResult | None) -> Iterator[bytes]:
@@ -254,7 +256,7 @@ class ResponsesReply:
         body: dict[str, Any] = {"id": self._name("ig"), "type": "image_generation_call", "result": None}
         index = yield from self._add({**body, "status": "in_progress"})
         for state in ("in_progress", "generating", "completed"):
-            yield self._tell(f"response.image_generation_call.{state}", item_id=body["id"], output_index=index)
+            yield self._make_event(f"response.image_generation_call.{state}", item_id=body["id"], output_index=index)
         made = {"result": base64.b64encode(data).decode(), "output_format": media_type.rpartition("/")[2]}
         yield self._end(index, {**body, **made, "status": "completed"})
 
@@ -270,7 +272,7 @@ class ResponsesReply:
             "output": self._output,
             "usage": _show_usage(finish.usage) if finish.usage is not None else None,
         }
-        yield self._tell(f"response.{status}", response=self._whole)
+        yield self._make_event(f"response.{status}", response=self._whole)
 
     # --- items and events ---
 
@@ -280,22 +282,22 @@ class ResponsesReply:
     def _add(self, body: dict[str, Any]) -> Generator[bytes, None, int]:
         self._output.append(body)
         index = len(self._output) - 1
-        yield self._tell("response.output_item.added", output_index=index, item=body)
+        yield self._make_event("response.output_item.added", output_index=index, item=body)
         return index
 
     def _end(self, index: int, body: dict[str, Any]) -> bytes:
         self._output[index] = body
-        return self._tell("response.output_item.done", output_index=index, item=body)
+        return self._make_event("response.output_item.done", output_index=index, item=body)
 
     def _report(self, id: str, *reports: tuple[str, dict[str, Any]]) -> Iterator[bytes]:
         index, own = self._own_calls[id]
         for state, more in reports:
-            yield self._tell(f"response.{state}", output_index=index, item_id=own.item_id, **more)
+            yield self._make_event(f"response.{state}", output_index=index, item_id=own.item_id, **more)
 
-    def _tell(self, type: str, **fields: Any) -> bytes:
-        return write_event({"type": type, "sequence_number": self._take_number(), **fields}, type)
+    def _make_event(self, type: str, **fields: Any) -> bytes:
+        return write_event({"type": type, "sequence_number": self._next_number(), **fields}, type)
 
-    def _take_number(self) -> int:
+    def _next_number(self) -> int:
         number = self._number
         self._number += 1
         return number

@@ -32,7 +32,7 @@ class OwnCall:
         self._arguments = ""
         self._item: dict[str, Any] = {}
 
-    def take_item(self, metadata: Metadata | None) -> None:
+    def set_item(self, metadata: Metadata | None) -> None:
         """The item that the script brought along, if it did."""
         self._item = (metadata or {}).get("item") or {}
 
@@ -85,8 +85,8 @@ class OwnCall:
             case _:
                 failed = result is not None and result.is_error
                 error = {"type": "mcp_tool_execution_error", "content": _show(output)} if failed else None
-                said = {"output": None if failed or result is None else _show(output), "error": error}
-                return {"server_label": "simulated", "name": self._name, "arguments": self._arguments, **said}
+                outcome = {"output": None if failed or result is None else _show(output), "error": error}
+                return {"server_label": "simulated", "name": self._name, "arguments": self._arguments, **outcome}
 
     def _read_arguments(self) -> dict[str, Any]:
         try:

@@ -110,9 +110,9 @@ class PartOrder:
         missing: list[Part] = []
         if call.id not in self._calls:
             missing.append(ToolInputStart(call.id, call.name, call.provider_executed, call.standalone))
-        said = "".join(self._calls.pop(call.id, ()))
-        if len(call.arguments) > len(said) and call.arguments.startswith(said):
-            missing.append(ToolInputDelta(call.id, call.arguments[len(said) :]))
+        sent = "".join(self._calls.pop(call.id, ()))
+        if len(call.arguments) > len(sent) and call.arguments.startswith(sent):
+            missing.append(ToolInputDelta(call.id, call.arguments[len(sent) :]))
         return (*missing, ToolInputEnd(call.id), call)
 
     def _feed_source(self, source: Source) -> Sequence[Part]:

@@ -67,7 +67,7 @@ _ANTHROPIC_STATUS: Final[dict[FailureKind, int]] = {
     "missing_key": 401,
     "unknown": 500,
 }
-_ANTHROPIC_WORDS: Final[dict[FailureKind, str]] = {
+_ANTHROPIC_PREFIXES: Final[dict[FailureKind, str]] = {
     "context_overflow": "prompt is too long: ",
     "content_filter": "Output blocked by content filtering policy: ",
 }
@@ -80,7 +80,7 @@ def find_anthropic_type(status: int) -> str:
 def refuse_as_anthropic(failure: ModelFailed) -> Refusal:
     status = _ANTHROPIC_STATUS[failure.kind]
     return Refusal(
-        _ANTHROPIC_WORDS.get(failure.kind, "") + (failure.detail or failure.message),
+        _ANTHROPIC_PREFIXES.get(failure.kind, "") + (failure.detail or failure.message),
         status=failure.status or status,
         type=find_anthropic_type(status),
         headers=_advise(failure),

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from indelible.content import Finish, Part, StreamError
 from indelible.models.failures.classify import classify
 from indelible.testing.provider.anthropic import AnthropicDialect
-from indelible.testing.provider.dialect import Asked, Dialect
+from indelible.testing.provider.dialect import Dialect, ParsedRequest
 from indelible.testing.provider.openai_chat import ChatDialect
 from indelible.testing.provider.openai_responses import ResponsesDialect
 
@@ -27,7 +27,9 @@ def write_reply(wire: WireName, parts: Iterable[Part], *, model: str = "simulate
     dialect = DIALECTS[wire]
     body = {"model": model, "stream_options": {"include_usage": True}}
     named = next((part.response_id for part in parts if isinstance(part, Finish)), None)
-    reply = dialect.open_reply(Asked(model=model, body=body, messages=[]), named or f"{dialect.reply_prefix}simulated")
+    reply = dialect.open_reply(
+        ParsedRequest(model=model, body=body, messages=[]), named or f"{dialect.reply_prefix}simulated"
+    )
     events: list[bytes] = []
     for part in parts:
         if isinstance(part, StreamError):

@@ -27,7 +27,7 @@ from aiohttp import web
 from indelible.models.protocol import Model
 from indelible.testing.model import Script, ScriptedModel, ScriptEnded
 from indelible.testing.provider.events import encode_json
-from indelible.testing.provider.exchange import Backstage, ProviderExchange, SeenRequest
+from indelible.testing.provider.exchange import ProviderExchange, ProviderState, SeenRequest
 from indelible.testing.provider.faults import Fault
 from indelible.testing.provider.refusals import Refusal
 from indelible.testing.provider.reply import DIALECTS, WireName
@@ -46,9 +46,9 @@ class SimulatedProvider:
         *,
         require_key: str | None = None,
     ) -> None:
-        asked: Model = ScriptedModel(model) if isinstance(model, Sequence) else model
+        scripted: Model = ScriptedModel(model) if isinstance(model, Sequence) else model
         self.url = ""
-        self._stage = Backstage(asked, faults, require_key)
+        self._state = ProviderState(scripted, faults, require_key)
         self._dropped = Tally()
         self._answering: set[asyncio.Task[Any]] = set()
         self._is_closing = False
@@ -93,16 +93,16 @@ class SimulatedProvider:
 
     @property
     def model(self) -> Model:
-        return self._stage.model
+        return self._state.model
 
     @property
     def faults(self) -> deque[Fault | None]:
         """One for each coming request, in order; None is an answer that is right."""
-        return self._stage.faults
+        return self._state.faults
 
     @property
     def requests(self) -> list[SeenRequest]:
-        return self._stage.requests
+        return self._state.requests
 
     @property
     def open_streams(self) -> int:
@@ -115,14 +115,14 @@ class SimulatedProvider:
         return self._dropped.count
 
     async def wait_for_requests(self, count: int) -> None:
-        await self._stage.seen.wait_for(count)
+        await self._state.seen.wait_for(count)
 
     async def wait_for_drops(self, count: int) -> None:
         await self._dropped.wait_for(count)
 
     def forget_responses(self) -> None:
         """Lose all stored responses: whoever leans on one is told that it was not found."""
-        self._stage.stored.clear()
+        self._state.stored.clear()
 
     # --- HTTP ---
 
@@ -130,7 +130,7 @@ class SimulatedProvider:
         task = asyncio.current_task()
         assert task is not None
         self._answering.add(task)
-        exchange = ProviderExchange(self._stage, request)
+        exchange = ProviderExchange(self._state, request)
         try:
             return await exchange.answer()
         except ScriptEnded as error:
@@ -149,7 +149,7 @@ class SimulatedProvider:
     async def _list_models(self, request: web.Request) -> web.Response:
         dialect = DIALECTS["anthropic" if "anthropic-version" in request.headers else "openai"]
         key = dialect.find_key({name.lower(): value for name, value in request.headers.items()})
-        if self._stage.require_key not in {None, key}:
+        if self._state.require_key not in {None, key}:
             refusal = dialect.refuse_key(key)
             return _answer_json(refusal.status, dialect.show(refusal, "req_models"))
         return _answer_json(200, dialect.list_models([self.model.name]))

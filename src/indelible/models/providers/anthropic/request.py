@@ -63,7 +63,7 @@ def write_call(call: Call, model: str, profile: Profile) -> WireRequest:
     warnings: list[str] = []
     body: Json = {
         "model": model,
-        "max_tokens": parameters.take("max_tokens", int) or profile.max_output_tokens,
+        "max_tokens": parameters.pop("max_tokens", int) or profile.max_output_tokens,
         "stream": True,
     }
     system = [block for message in call.messages if message.role == "system" for block in _write_content(message)]
@@ -72,13 +72,13 @@ def write_call(call: Call, model: str, profile: Profile) -> WireRequest:
     body["messages"] = _write_messages(call.messages)
     if call.tools:
         body["tools"] = [_write_tool(tool) for tool in call.tools]
-    _add_thinking(body, parameters.take_effort(), profile, warnings)
+    _add_thinking(body, parameters.pop_effort(), profile, warnings)
     _add_sampling(body, parameters, profile, warnings)
     _add_tool_choice(body, parameters, profile, warnings)
-    _add_stop(body, parameters.take_texts("stop"), warnings)
-    if user := parameters.take("user", str):
+    _add_stop(body, parameters.pop_texts("stop"), warnings)
+    if user := parameters.pop("user", str):
         body["metadata"] = {"user_id": user}
-    if tier := parameters.take("service_tier", str):
+    if tier := parameters.pop("service_tier", str):
         body["service_tier"] = tier
     if isinstance(call, PausedCall) and call.container:
         body["container"] = call.container
@@ -311,9 +311,9 @@ def _add_thinking(body: Json, effort: str | None, profile: Profile, warnings: li
             budget, body["max_tokens"] = _fit_budget(_BUDGETS[effort], body["max_tokens"])
             body["thinking"] = {"type": "enabled", "budget_tokens": budget}
         elif effort in _BUDGETS:
-            warnings.append(_say_unsent("effort", "this reply began without thinking"))
+            warnings.append(_explain_unsent("effort", "this reply began without thinking"))
     elif effort != "none":
-        warnings.append(_say_unsent("effort", "this model does not think before it answers"))
+        warnings.append(_explain_unsent("effort", "this model does not think before it answers"))
 
 
 def _bind_thinking(body: Json, profile: Profile) -> dict[str, str]:
@@ -337,8 +337,8 @@ def _fit_budget(wanted: int, max_tokens: int) -> tuple[int, int]:
 
 def _may_begin_to_think(messages: Sequence[Json]) -> bool:
     """Whether a budget is taken: not while a reply goes on that began without thinking."""
-    asked = next((at for at in reversed(range(len(messages))) if _is_question(messages[at])), -1)
-    begun = next((message for message in messages[asked + 1 :] if message["role"] == "assistant"), None)
+    question_at = next((at for at in reversed(range(len(messages))) if _is_question(messages[at])), -1)
+    begun = next((message for message in messages[question_at + 1 :] if message["role"] == "assistant"), None)
     return begun is None or begun["content"][0]["type"] in {"thinking", "redacted_thinking"}
 
 
@@ -348,29 +348,29 @@ def _is_question(message: Json) -> bool:
 
 
 def _add_sampling(body: Json, parameters: Parameters, profile: Profile, warnings: list[str]) -> None:
-    given = {name: parameters.take(name, float) for name in ("temperature", "top_p")}
-    given["top_k"] = parameters.take("top_k", int)
+    given = {name: parameters.pop(name, float) for name in ("temperature", "top_p")}
+    given["top_k"] = parameters.pop("top_k", int)
     for name, value in given.items():
         if value is None:
             continue
         if not profile.samples:
-            warnings.append(_say_unsent(name, "newer models of Anthropic do not take it"))
+            warnings.append(_explain_unsent(name, "newer models of Anthropic do not take it"))
         elif _thinks(body) and (name != "top_p" or value < _MIN_TOP_P_THINKING):
-            warnings.append(_say_unsent(name, "Anthropic does not take it while the model thinks"))
+            warnings.append(_explain_unsent(name, "Anthropic does not take it while the model thinks"))
         elif name == "top_p" and "temperature" in body:
-            warnings.append(_say_unsent(name, "Anthropic does not take it together with temperature"))
+            warnings.append(_explain_unsent(name, "Anthropic does not take it together with temperature"))
         else:
             body[name] = value
 
 
 def _add_tool_choice(body: Json, parameters: Parameters, profile: Profile, warnings: list[str]) -> None:
-    wish = parameters.take("tool_choice", str)
-    one_by_one = parameters.take("parallel_tool_calls", bool) is False
+    wish = parameters.pop("tool_choice", str)
+    one_by_one = parameters.pop("parallel_tool_calls", bool) is False
     forced = wish not in {None, "auto", "none"}
     is_thinking = body.get("thinking", {}).get("type") == "enabled" or profile.always_thinks
     if forced and ("tools" not in body or is_thinking):
         why = "Anthropic forces no tool while the model thinks" if "tools" in body else "there are no tools"
-        warnings.append(_say_unsent("tool_choice", why))
+        warnings.append(_explain_unsent("tool_choice", why))
         wish = None
     if "tools" not in body or (wish is None and not one_by_one):
         return
@@ -399,5 +399,5 @@ def _thinks(body: Json) -> bool:
     return body.get("thinking", {}).get("type") in {"adaptive", "enabled"}
 
 
-def _say_unsent(name: str, why: str) -> str:
+def _explain_unsent(name: str, why: str) -> str:
     return f"The parameter {name} was not sent: {why}."

@@ -57,7 +57,7 @@ from indelible.models.profile import Profile
 from indelible.models.protocol import Call, PromptMessage
 from indelible.models.providers.anthropic.request import PausedCall, write_call
 
-MAX_TAKE_UPS: Final = 10
+MAX_RESUMES: Final = 10
 """How often a reply that pauses is taken up. Then what there is of it is the reply."""
 
 _NAME: Final = "anthropic"
@@ -129,11 +129,11 @@ class AnthropicReader:
     def __init__(self, call: Call) -> None:
         self._call = call
         provider_tools = any(tool.provider_executed for tool in call.tools)
-        self._collector = PartAssembler() if provider_tools else None
+        self._assembler = PartAssembler() if provider_tools else None
         self._blocks: dict[int | None, _Block] = {}
         self._names: dict[str, str] = {}
         self._next_id = 0
-        self._take_ups = 0
+        self._resumes = 0
         self._spent = Usage()
         self._counts: dict[str, int] = {}
         self._stop: Metadata = {}
@@ -149,9 +149,9 @@ class AnthropicReader:
 
     def read(self, event: SseEvent) -> Sequence[Part]:
         parts = self._read_delta(event.data) if event.event == _DELTA else self._read_other(event)
-        if self._collector is not None:
+        if self._assembler is not None:
             for part in parts:
-                self._collector.add(part)
+                self._assembler.add(part)
         return parts
 
     def finish(self) -> Finish:
@@ -163,18 +163,18 @@ class AnthropicReader:
             metadata=_keep_rest(self._stop, plain),
         )
 
-    def take_up(self) -> Call | None:
+    def resume(self) -> Call | None:
         paused = self._stop.get("stop_reason") == "pause_turn"
-        if not paused or self._collector is None or self._take_ups >= MAX_TAKE_UPS:
+        if not paused or self._assembler is None or self._resumes >= MAX_RESUMES:
             return None
-        said = PromptMessage(role="assistant", blocks=decode_blocks(encode(self._collector.blocks())))
+        reply = PromptMessage(role="assistant", blocks=decode_blocks(encode(self._assembler.blocks())))
         container = _read_object(self._stop, "container")
-        self._take_ups += 1
+        self._resumes += 1
         self._spent += self._add_up_usage()
         self._blocks, self._counts, self._stopped = {}, {}, False
         self._stop = {"container": container} if container else {}
         return PausedCall(
-            messages=[*self._call.messages, said],
+            messages=[*self._call.messages, reply],
             tools=self._call.tools,
             options=self._call.options,
             container=_read_text(container, "id"),
@@ -244,7 +244,7 @@ class AnthropicReader:
                 block = _ThinkingBlock(self._give_id())
                 parts = (ReasoningStart(id=block.id), *block.read_first(content))
             case "redacted_thinking":
-                parts = self._tell_redacted(content)
+                parts = self._emit_redacted(content)
             case "container_upload":
                 parts = (_describe_upload(content),)
             case _ if kind.endswith("tool_use"):
@@ -252,7 +252,7 @@ class AnthropicReader:
                 self._names[block.id] = block.name
                 parts = (block.start(),)
             case _ if kind.endswith("_tool_result"):
-                parts = self._tell_result(content, kind=kind)
+                parts = self._emit_result(content, kind=kind)
         self._blocks[index] = block
         return parts
 
@@ -260,14 +260,14 @@ class AnthropicReader:
         block = self._blocks.pop(index, None)
         return block.stop() if block is not None else _ALIVE
 
-    def _tell_redacted(self, content: Metadata) -> Sequence[Part]:
-        finalized = _read_text(content, "data")
-        if finalized is None:
+    def _emit_redacted(self, content: Metadata) -> Sequence[Part]:
+        encrypted = _read_text(content, "data")
+        if encrypted is None:
             return _ALIVE
         id_ = self._give_id()
-        return ReasoningStart(id=id_, metadata={"redacted_thinking": finalized}), ReasoningEnd(id=id_)
+        return ReasoningStart(id=id_, metadata={"redacted_thinking": encrypted}), ReasoningEnd(id=id_)
 
-    def _tell_result(self, content: Metadata, *, kind: str) -> Sequence[Part]:
+    def _emit_result(self, content: Metadata, *, kind: str) -> Sequence[Part]:
         call_id = _read_text(content, "tool_use_id")
         if call_id is None:
             return _ALIVE
@@ -394,8 +394,8 @@ class _CallBlock:
         self._executed = kind != "tool_use"
         self._input = content.get("input")
         self._chunks: list[str] = []
-        told = {"id", "name", "input"} if self._executed else {"id", "name", "input", "type"}
-        self._metadata = _keep_rest(content, told)
+        mapped = {"id", "name", "input"} if self._executed else {"id", "name", "input", "type"}
+        self._metadata = _keep_rest(content, mapped)
 
     def start(self) -> Part:
         return ToolInputStart(id=self.id, name=self.name, provider_executed=self._executed)
@@ -464,9 +464,9 @@ def _read_index(event: Metadata) -> int | None:
     return index if isinstance(index, int) else None
 
 
-def _keep_rest(value: Metadata, told: AbstractSet[str]) -> Metadata | None:
+def _keep_rest(value: Metadata, mapped: AbstractSet[str]) -> Metadata | None:
     """What has no field of ours. Nulls say nothing, and requests do not take all of them."""
-    return {name: each for name, each in value.items() if name not in told and each is not None} or None
+    return {name: each for name, each in value.items() if name not in mapped and each is not None} or None
 
 
 def _is_error(output: Any) -> bool:

@@ -95,7 +95,7 @@ class _Thread(msgspec.Struct):
     """
 
     question: str
-    said: str = ""
+    written: str = ""
     results: Sequence[ToolResult] = ()
     after_cut: str = ""
 
@@ -115,10 +115,10 @@ class _Reader:
         if message.role == "user":
             self._read_question(_text_of(message))
         elif message.role == "assistant" and self._threads:
-            self._threads[-1].said += _text_of(message)
+            self._threads[-1].written += _text_of(message)
         elif message.role == "tool" and self._threads:
             thread = self._threads[-1]
-            thread.said = ""
+            thread.written = ""
             thread.results = [block for block in message.blocks if isinstance(block, ToolResult)]
 
     def _read_question(self, question: str) -> None:
@@ -129,19 +129,19 @@ class _Reader:
                 self._go_back_to(thread)
                 return
         previous = self._threads[-1] if self._threads else None
-        cut = previous.said if previous is not None and self._is_unfinished(previous) else ""
+        cut = previous.written if previous is not None and self._is_unfinished(previous) else ""
         self._threads.append(_Thread(question=question, after_cut=cut))
 
     def _go_back_to(self, thread: _Thread) -> None:
         self._threads = [other for other in self._threads if other is not thread] + [thread]
         self._continuing = True
         if any(result.is_error for result in thread.results):
-            thread.results, thread.said = (), ""
+            thread.results, thread.written = (), ""
 
     def _is_unfinished(self, thread: _Thread) -> bool:
         whole = self._write_whole(thread)
-        said = thread.said.rstrip()
-        return whole.text.startswith(said) and (whole.tool is not None or whole.text != said)
+        written = thread.written.rstrip()
+        return whole.text.startswith(written) and (whole.tool is not None or whole.text != written)
 
     def _write_whole(self, thread: _Thread) -> DemoReply:
         """The reply as it is, or would have been, with nothing cut off."""
@@ -157,14 +157,14 @@ class _Reader:
         """What is to be said now."""
         thread = self._threads[-1] if self._threads else _Thread(question="")
         whole = self._write_whole(thread)
-        if not whole.text.startswith(thread.said):
+        if not whole.text.startswith(thread.written):
             return whole
-        if self._continuing and thread.said:
-            tail = quote(" ".join(thread.said.split()[-4:]))
+        if self._continuing and thread.written:
+            tail = quote(" ".join(thread.written.split()[-4:]))
             return msgspec.structs.replace(
                 whole,
                 thinking=f"I was cut after “…{tail}”. I go on right there, and repeat nothing.",
-                text=whole.text[len(thread.said) :],
+                text=whole.text[len(thread.written) :],
             )
         return whole
 

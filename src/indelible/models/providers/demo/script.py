@@ -39,17 +39,17 @@ class DemoReply(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_reply(question: str, tools: Sequence[str], chance: Random) -> DemoReply:
     """Answer a question, or ask one of `tools` (their names) to help with it."""
-    words = question.casefold()
+    lowered = question.casefold()
     for name in tools:
-        if re.search(rf"\b{re.escape(name.casefold())}\b", words):
+        if re.search(rf"\b{re.escape(name.casefold())}\b", lowered):
             return _call(name, _find_json_object(question))
     for pattern, name, arguments in _ERRANDS:
-        if name in tools and re.search(pattern, words):
+        if name in tools and re.search(pattern, lowered):
             return _call(name, arguments)
     for pattern, write in _REPLIES:
-        if re.search(pattern, words):
+        if re.search(pattern, lowered):
             return write if isinstance(write, DemoReply) else write(chance)
-    return _echo(question, chance) if words.strip() else _SILENCE
+    return _echo(question, chance) if lowered.strip() else _SILENCE
 
 
 def report_results(results: Sequence[ToolResult]) -> DemoReply:
@@ -58,13 +58,13 @@ def report_results(results: Sequence[ToolResult]) -> DemoReply:
     verdict = "That did not work, and I should say so plainly." if failed else "That is all I need."
     return DemoReply(
         thinking=f"The tool has answered. {verdict}",
-        text="\n\n".join(map(_tell_result, results)) or "No tool answered, so I have nothing to tell.",
+        text="\n\n".join(map(_format_result, results)) or "No tool answered, so I have nothing to tell.",
     )
 
 
-def recall_cut(said: str) -> str:
+def recall_cut(written: str) -> str:
     """The opening of a reply that follows one that was cut."""
-    tail = quote(" ".join(said.split()[-8:]))
+    tail = quote(" ".join(written.split()[-8:]))
     return (
         f"> My last reply was cut short. I know how far it got: it ended with “…{tail}”. "
         "Say *continue* and I go on from there.\n\n"
@@ -106,7 +106,7 @@ def _find_json_object(question: str) -> str:
     return "{}"
 
 
-def _tell_result(result: ToolResult) -> str:
+def _format_result(result: ToolResult) -> str:
     output = result.output if isinstance(result.output, str) else json.dumps(result.output, ensure_ascii=False)
     if result.is_error:
         return f"`{result.name}` did not give me an answer. It said: *{quote(output)}*"

@@ -103,15 +103,15 @@ def write_messages(messages: Sequence[PromptMessage], *, profile: Profile, offic
 
 
 def _write_parameters(parameters: Parameters, *, profile: Profile, official: bool, with_tools: bool) -> dict[str, Any]:
-    written: dict[str, Any] = {name: parameters.take(name, kind) for name, kind in _PLAIN_PARAMETERS}
-    written["max_completion_tokens" if official else "max_tokens"] = parameters.take("max_tokens", int)
-    written["stop"] = parameters.take_texts("stop") or None
+    written: dict[str, Any] = {name: parameters.pop(name, kind) for name, kind in _PLAIN_PARAMETERS}
+    written["max_completion_tokens" if official else "max_tokens"] = parameters.pop("max_tokens", int)
+    written["stop"] = parameters.pop_texts("stop") or None
     if not official:
-        written["top_k"] = parameters.take("top_k", int)
+        written["top_k"] = parameters.pop("top_k", int)
     if profile.effort != "none":
-        written["reasoning_effort"] = parameters.take_effort()
-    choice = parameters.take("tool_choice", str)
-    parallel = parameters.take("parallel_tool_calls", bool)
+        written["reasoning_effort"] = parameters.pop_effort()
+    choice = parameters.pop("tool_choice", str)
+    parallel = parameters.pop("parallel_tool_calls", bool)
     if with_tools:  # without any, both are refused, and there is nothing to choose
         written["tool_choice"] = _write_choice(choice)
         written["parallel_tool_calls"] = parallel

@@ -198,7 +198,7 @@ class ChatReader:
             metadata=None if raw in _ORDINARY else {"finish_reason": raw},
         )
 
-    def take_up(self) -> None:
+    def resume(self) -> None:
         """Nobody pauses on this wire."""
 
     def _read_envelope(self, chunk: _Chunk, data: bytes) -> Sequence[Part]:
@@ -232,22 +232,22 @@ class ChatReader:
 
     def _read_delta(self, delta: _Delta, parts: list[Part]) -> None:
         if delta.reasoning_content:
-            self._think(delta.reasoning_content, "reasoning_content", parts)
+            self._add_reasoning(delta.reasoning_content, "reasoning_content", parts)
         elif delta.reasoning and isinstance(delta.reasoning, str):
-            self._think(delta.reasoning, "reasoning", parts)
+            self._add_reasoning(delta.reasoning, "reasoning", parts)
         elif delta.reasoning_details:
             for text in _list_thoughts(delta.reasoning_details):
-                self._think(text, None, parts)
+                self._add_reasoning(text, None, parts)
         if delta.reasoning_details and self._keeps_details:
             self._details.add(delta.reasoning_details)
         if delta.content:
             if isinstance(delta.content, str):
-                self._say(delta.content, parts)
+                self._add_text(delta.content, parts)
             else:
                 self._read_pieces(delta.content, parts)
         if delta.refusal:
             self._refused = True
-            self._say(delta.refusal, parts)
+            self._add_text(delta.refusal, parts)
         if delta.tool_calls:
             self._close(parts)
             for piece in delta.tool_calls:
@@ -258,14 +258,14 @@ class ChatReader:
         if delta.annotations or delta.images:
             self._read_extras(delta, parts)
 
-    def _say(self, text: str, parts: list[Part]) -> None:
+    def _add_text(self, text: str, parts: list[Part]) -> None:
         if self._open is not TextDelta:
             self._close(parts)
             self._open, self._open_id = TextDelta, self._make_id("text")
             parts.append(TextStart(self._open_id))
         parts.append(TextDelta(self._open_id, text))
 
-    def _think(self, text: str, field: str | None, parts: list[Part]) -> None:
+    def _add_reasoning(self, text: str, field: str | None, parts: list[Part]) -> None:
         """`field` is where it stood, if it can be sent back in that place."""
         if self._open is not ReasoningDelta:
             self._close(parts)
@@ -291,10 +291,10 @@ class ChatReader:
         for piece in content:
             if isinstance(piece, dict) and piece.get("type") == "thinking":
                 for text in _list_texts(piece.get("thinking")):
-                    self._think(text, None, parts)
+                    self._add_reasoning(text, None, parts)
             else:
                 for text in _list_texts([piece]):
-                    self._say(text, parts)
+                    self._add_text(text, parts)
 
     def _read_extras(self, delta: _Delta, parts: list[Part]) -> None:
         for annotation in list_dicts(delta.annotations):
@@ -314,8 +314,8 @@ class ChatReader:
         if reason in _UNFINISHED:
             return
         if reason in _FAILURES:
-            said = f"The reply was ended with the reason {finish_reason}."
-            raise self._fail({"error": {"code": _FAILURES[reason], "message": said}})
+            message = f"The reply was ended with the reason {finish_reason}."
+            raise self._fail({"error": {"code": _FAILURES[reason], "message": message}})
         self._close(parts)
         self._calls.end(parts, cut=reason in _REASONS, details=self._details.build())
         self._finish_reason = reason

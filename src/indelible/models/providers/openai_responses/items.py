@@ -39,17 +39,17 @@ _RESULTS: Final = ("results", "outputs", "output", "result")
 class OpenText:
     """One piece of a message: what was told of it, and how many sources."""
 
-    __slots__ = ("content_index", "id", "output_index", "sources", "told")
+    __slots__ = ("content_index", "emitted", "id", "output_index", "sources")
 
     def __init__(self, id_: str, output_index: int, content_index: int) -> None:
         self.id = id_
         self.output_index = output_index
         self.content_index = content_index
-        self.told: list[str] = []
+        self.emitted: list[str] = []
         self.sources = 0
 
-    def tell(self, delta: str) -> TextDelta:
-        self.told.append(delta)
+    def emit(self, delta: str) -> TextDelta:
+        self.emitted.append(delta)
         return TextDelta(self.id, delta)
 
 
@@ -63,15 +63,15 @@ class OpenMessage:
 class OpenThought:
     """Reasoning: a summary in parts, or the text itself, with a blank line between parts."""
 
-    __slots__ = ("id", "part", "told")
+    __slots__ = ("emitted", "id", "part")
 
     def __init__(self, id_: str) -> None:
         self.id = id_
-        self.told: dict[tuple[str, int], list[str]] = {}
+        self.emitted: dict[tuple[str, int], list[str]] = {}
         self.part: tuple[str, int] | None = None
 
-    def tell(self, part: tuple[str, int], delta: str) -> ReasoningDelta:
-        self.told.setdefault(part, []).append(delta)
+    def emit(self, part: tuple[str, int], delta: str) -> ReasoningDelta:
+        self.emitted.setdefault(part, []).append(delta)
         if part != self.part:
             delta = delta if self.part is None else "\n\n" + delta
             self.part = part
@@ -80,8 +80,8 @@ class OpenThought:
     def finish(self, item: Item) -> Iterator[Part]:
         for kind in ("summary", "content"):
             for at, piece in enumerate(list_objects(item.get(kind))):
-                if rest := find_rest(get_text(piece, "text") or "", self.told.get((kind, at), [])):
-                    yield self.tell((kind, at), rest)
+                if rest := find_rest(get_text(piece, "text") or "", self.emitted.get((kind, at), [])):
+                    yield self.emit((kind, at), rest)
         kept = {name: get_text(item, name) for name in ("id", "encrypted_content")}
         yield ReasoningEnd(self.id, metadata=kept if all(kept.values()) and is_whole(item) else None)
 
@@ -89,30 +89,30 @@ class OpenThought:
 class OpenCall:
     """A call, ours to run or the provider's own. `wrapped_in` names the argument that its plain text becomes."""
 
-    __slots__ = ("id", "name", "own", "told", "wrapped_in")
+    __slots__ = ("emitted", "id", "name", "own", "wrapped_in")
 
     def __init__(self, id_: str, name: str, *, own: bool, wrapped_in: str | None) -> None:
         self.id = id_
         self.name = name
         self.own = own
         self.wrapped_in = wrapped_in
-        self.told: list[str] = []
+        self.emitted: list[str] = []
 
-    def tell(self, delta: str) -> ToolInputDelta:
+    def emit(self, delta: str) -> ToolInputDelta:
         if self.wrapped_in is not None:
-            opening = "" if self.told else f'{{"{self.wrapped_in}":"'
+            opening = "" if self.emitted else f'{{"{self.wrapped_in}":"'
             delta = opening + msgspec.json.encode(delta)[1:-1].decode()
-        self.told.append(delta)
+        self.emitted.append(delta)
         return ToolInputDelta(self.id, delta)
 
-    def tell_rest(self, whole: str) -> Iterator[Part]:
-        if rest := find_rest(whole, self.told):
-            self.told.append(rest)
+    def emit_rest(self, whole: str) -> Iterator[Part]:
+        if rest := find_rest(whole, self.emitted):
+            self.emitted.append(rest)
             yield ToolInputDelta(self.id, rest)
 
     def finish(self, item: Item) -> Iterator[Part]:
         whole = _describe_arguments(item, wrapped_in=self.wrapped_in) or self._close() or "{}"
-        yield from self.tell_rest(whole)
+        yield from self.emit_rest(whole)
         yield ToolInputEnd(self.id)
         if self.own:
             metadata: Metadata = {"item": item} if item else {}
@@ -130,8 +130,8 @@ class OpenCall:
 
     def _close(self) -> str:
         """The arguments by their deltas alone."""
-        told = "".join(self.told)
-        return f'{told}"}}' if told and self.wrapped_in is not None else told
+        emitted = "".join(self.emitted)
+        return f'{emitted}"}}' if emitted and self.wrapped_in is not None else emitted
 
 
 def _describe_arguments(item: Item, *, wrapped_in: str | None) -> str:
@@ -150,9 +150,9 @@ def _describe_arguments(item: Item, *, wrapped_in: str | None) -> str:
     return msgspec.json.encode(known).decode() if known else ""
 
 
-def find_rest(whole: str, told: list[str]) -> str:
+def find_rest(whole: str, emitted: list[str]) -> str:
     """What is still to be told; nothing if what was told is something else, for that can not be taken back."""
-    begun = "".join(told)
+    begun = "".join(emitted)
     return whole[len(begun) :] if whole.startswith(begun) else ""
 
 
@@ -187,5 +187,5 @@ def name_own_call(kind: str, item: Item) -> str:
 
 
 def identify_message(item: Item) -> Metadata | None:
-    told = {name: get_text(item, name) for name in ("id", "phase")}
-    return {name: value for name, value in told.items() if value} or None if is_whole(item) else None
+    emitted = {name: get_text(item, name) for name in ("id", "phase")}
+    return {name: value for name, value in emitted.items() if value} or None if is_whole(item) else None

@@ -58,7 +58,7 @@ def get_text(values: Mapping[str, Any] | None, name: str) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _ask_to_think(effort: str | None, summary: str | None) -> dict[str, Any] | None:
+def _write_reasoning_options(effort: str | None, summary: str | None) -> dict[str, Any] | None:
     """Whoever asks for effort wants to see it. Accounts that OpenAI has not verified get no summaries: `none`."""
     wished = summary or ("auto" if effort else "none")
     reasoning = {"effort": effort, "summary": None if wished == "none" else wished}
@@ -69,22 +69,22 @@ def write_call(call: Call, model: str) -> WireRequest:
     """The whole request."""
     parameters = Parameters(call.parameters)
     leading = next((at for at, message in enumerate(call.messages) if message.role != "system"), len(call.messages))
-    effort = parameters.take_effort()
-    verbosity = parameters.take("verbosity", str)
-    tool_choice = parameters.take("tool_choice", str)
+    effort = parameters.pop_effort()
+    verbosity = parameters.pop("verbosity", str)
+    tool_choice = parameters.pop("tool_choice", str)
     optional: dict[str, Any] = {
         "previous_response_id": call.options.previous_response_id,
         "instructions": "\n\n".join(filter(None, map(_join_texts, call.messages[:leading]))) or None,
         "tools": [_write_tool(tool) for tool in call.tools] or None,
         "tool_choice": _write_choice(tool_choice, call.tools) if tool_choice and call.tools else None,
-        "parallel_tool_calls": parameters.take("parallel_tool_calls", bool),
-        "max_output_tokens": parameters.take("max_tokens", int),
-        "temperature": parameters.take("temperature", float),
-        "top_p": parameters.take("top_p", float),
-        "reasoning": _ask_to_think(effort, parameters.take("summary", str)),
+        "parallel_tool_calls": parameters.pop("parallel_tool_calls", bool),
+        "max_output_tokens": parameters.pop("max_tokens", int),
+        "temperature": parameters.pop("temperature", float),
+        "top_p": parameters.pop("top_p", float),
+        "reasoning": _write_reasoning_options(effort, parameters.pop("summary", str)),
         "text": {"verbosity": verbosity} if verbosity else None,
-        "service_tier": parameters.take("service_tier", str),
-        "safety_identifier": parameters.take("user", str),
+        "service_tier": parameters.pop("service_tier", str),
+        "safety_identifier": parameters.pop("user", str),
         "include": _list_includes(call.tools, reasons=bool(effort or _REASONS.match(model))) or None,
     }
     body = {

@@ -146,7 +146,7 @@ class ResponsesReader:
         self._items: dict[int, OpenMessage | OpenThought | OpenCall] = {}
         self._text: OpenText | None = None
         self._own_calls: dict[str, OpenCall] = {}
-        self._told = 0
+        self._ids_made = 0
         self._ended: set[int] = set()
         self._ended_items = 0
         self._called = False
@@ -170,7 +170,7 @@ class ResponsesReader:
             reason = "content_filter"
         elif cut_by is not None:
             reason = "length"
-        told = {
+        emitted = {
             "model": response.get("model"),
             "service_tier": response.get("service_tier"),
             "incomplete_reason": cut_by,
@@ -179,10 +179,10 @@ class ResponsesReader:
             reason=reason,
             usage=_read_usage(response.get("usage")),
             response_id=get_text(response, "id"),
-            metadata={name: value for name, value in told.items() if isinstance(value, str)} or None,
+            metadata={name: value for name, value in emitted.items() if isinstance(value, str)} or None,
         )
 
-    def take_up(self) -> Call | None:
+    def resume(self) -> Call | None:
         """A response does not pause."""
         return None
 
@@ -195,10 +195,10 @@ class ResponsesReader:
             return ()
         text = self._text
         if text is not None and text.content_index == event.content_index and text.output_index == event.output_index:
-            return (text.tell(delta),)
+            return (text.emit(delta),)
         parts: list[Part] = []
         text = self._find_text(event, parts)
-        return (*parts, text.tell(delta))
+        return (*parts, text.emit(delta))
 
     def _read_refusal(self, data: bytes) -> Sequence[Part]:
         self._refused = True
@@ -210,7 +210,7 @@ class ResponsesReader:
         self._refused = self._refused or bool(event.refusal)
         parts: list[Part] = []
         if whole and self._is_message_open(event):
-            self._tell_text(event, whole, parts)
+            self._emit_text(event, whole, parts)
         return parts
 
     def _read_annotation(self, data: bytes) -> Sequence[Part]:
@@ -224,11 +224,11 @@ class ResponsesReader:
     def _is_message_open(self, place: _Place) -> bool:
         return isinstance(self._items.get(place.output_index or 0), OpenMessage)
 
-    def _tell_text(self, place: _Place, whole: str, parts: list[Part]) -> OpenText:
+    def _emit_text(self, place: _Place, whole: str, parts: list[Part]) -> OpenText:
         """What no delta had of this piece of text."""
         text = self._find_text(place, parts)
-        if rest := find_rest(whole, text.told):
-            parts.append(text.tell(rest))
+        if rest := find_rest(whole, text.emitted):
+            parts.append(text.emit(rest))
         return text
 
     def _find_text(self, place: _Place, parts: list[Part]) -> OpenText:
@@ -261,22 +261,22 @@ class ResponsesReader:
         if not event.delta:
             return ()
         if isinstance(thought, OpenThought):
-            return (thought.tell(part, event.delta),)
+            return (thought.emit(part, event.delta),)
         parts = self._finish_item(index, _CUT)
         thought = self._items[index] = OpenThought(self._make_id("reasoning"))
-        return (*parts, ReasoningStart(thought.id), thought.tell(part, event.delta))
+        return (*parts, ReasoningStart(thought.id), thought.emit(part, event.delta))
 
     # --- calls ---
 
     def _read_arguments(self, data: bytes) -> Sequence[Part]:
         event = _decode_delta(data)
         call = self._items.get(event.output_index or 0)
-        return (call.tell(event.delta),) if isinstance(call, OpenCall) and event.delta else ()
+        return (call.emit(event.delta),) if isinstance(call, OpenCall) and event.delta else ()
 
     def _read_arguments_done(self, data: bytes) -> Sequence[Part]:
         event = _decode_done(data)
         call = self._items.get(event.output_index or 0)
-        return list(call.tell_rest(event.arguments)) if isinstance(call, OpenCall) and event.arguments else ()
+        return list(call.emit_rest(event.arguments)) if isinstance(call, OpenCall) and event.arguments else ()
 
     # --- items ---
 
@@ -287,15 +287,15 @@ class ResponsesReader:
 
     def _read_item_done(self, data: bytes) -> Sequence[Part]:
         event = _decode_item(data)
-        return self._take_item(event.output_index or 0, event.item or {})
+        return self._read_whole_item(event.output_index or 0, event.item or {})
 
-    def _take_item(self, index: int, item: Item) -> list[Part]:
+    def _read_whole_item(self, index: int, item: Item) -> list[Part]:
         """A whole item, of which deltas may have come."""
         opened = () if index in self._items else self._open_item(index, item)
         if index not in self._items:  # it is told in one piece, or not at all
             self._note_end(index)
-        asked = self._own_calls.get(get_text(item, "call_id") or "") if _is_answer(item) else None
-        answered = read_results(asked, item) if asked is not None else ()
+        own_call = self._own_calls.get(get_text(item, "call_id") or "") if _is_answer(item) else None
+        answered = read_results(own_call, item) if own_call is not None else ()
         return [*opened, *self._finish_item(index, item), *answered]
 
     def _open_item(self, index: int, item: Item) -> Sequence[Part]:
@@ -357,7 +357,7 @@ class ResponsesReader:
             refusal = get_text(content, "refusal")
             self._refused = self._refused or refusal is not None
             if whole := get_text(content, "text") or refusal:
-                text = self._tell_text(_Place(output_index=index, content_index=at), whole, parts)
+                text = self._emit_text(_Place(output_index=index, content_index=at), whole, parts)
                 parts += map(self._make_source, list_objects(content.get("annotations"))[text.sources :])
 
     def _make_source(self, annotation: Item) -> Source:
@@ -367,8 +367,8 @@ class ResponsesReader:
         return Source(self._make_id("source"), url=url, title=title or filename, metadata=details or None)
 
     def _make_id(self, kind: str) -> str:
-        self._told += 1
-        return f"{kind}-{self._told}"
+        self._ids_made += 1
+        return f"{kind}-{self._ids_made}"
 
     # --- the end ---
 
@@ -388,9 +388,9 @@ class ResponsesReader:
         has_unseen = len(output) > self._ended_items + len(self._items)
         for index, item in enumerate(output):
             if index in self._items or (has_unseen and index not in self._ended):
-                parts += self._take_item(index, item)
+                parts += self._read_whole_item(index, item)
         for index, left in list(self._items.items()):
-            is_known = not isinstance(left, OpenCall) or bool(left.told)
+            is_known = not isinstance(left, OpenCall) or bool(left.emitted)
             parts += self._finish_item(index, {} if _read_cut(response) is None and is_known else _CUT)
         self._response = response
         self.complete = self.over = True
