@@ -307,6 +307,60 @@ def test_a_signal_at_the_prompt_leaves_the_terminal_as_it_was(number: signal.Sig
         assert session.echoes
 
 
+# --- on a server ---
+
+
+@contextlib.contextmanager
+def serve(*arguments: str) -> Iterator[str]:
+    """A real server with the demo model; its URL."""
+    with subprocess.Popen(
+        [*INDELIBLE, "serve", "--port", "0", *arguments], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().removeprefix("Indelible is ready at ").strip()
+        finally:
+            process.terminate()
+
+
+def test_a_chat_on_a_server_is_answered_stopped_and_resumed() -> None:
+    with serve() as url:
+        with open_session("chat", "--server", url) as session:
+            session.wait_for(url)
+            session.wait_for(PROMPT)
+            session.type(f"{STORY}\r")
+            session.wait_for("older than its lamp")
+            session.type(CTRL_C)
+            assert "The end." not in session.wait_for(STOPPED)
+            session.wait_for(PROMPT)
+            session.type("hello\r")
+            assert "My last reply was cut short" in session.wait_for("I am the demo model")
+            session.wait_for(PROMPT)
+            session.type("/title Ashore\r")
+            session.wait_for("Renamed to “Ashore”.")
+            session.wait_for(PROMPT)
+            session.type(CTRL_D)
+            assert session.wait_for_exit() == 0
+        assert run_indelible("chats", "--server", url).stdout.endswith("  Ashore\n")
+        done = run_indelible("chat", "--resume", typed="roll a die\n", INDELIBLE_URL=url)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert re.search(r"\[roll_die answered: [1-6]\]", done.stdout)
+    assert [message.text for message in load_messages() if message.role == "user"] == [STORY, "hello", "roll a die"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("--server", "http://127.0.0.1:9", "--database", "x.db"), 2, "Choose either --server or --database."),
+        (("--server", "127.0.0.1:9"), 1, "The server's URL begins with http:// or https://"),
+    ],
+)
+def test_a_server_that_cannot_be_used_is_one_line(arguments: tuple[str, ...], status: int, said: str) -> None:
+    done = run_indelible("chat", *arguments, typed="hello\n")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1)
+    assert said in done.stderr
+
+
 # --- in a pipe ---------------------------------------------------------------------------
 
 

@@ -31,7 +31,7 @@ async def filter_lines(
             yield line
 
     async with opened as app:
-        chat = PlainChat(app, out=out, errors=errors)
+        chat = PlainChat(app, out=out, errors=errors, clock=app.clock)
         await chat.run(await app.chat((await app.chats(limit=1))[0].id) if resume else None, give())
     return out.getvalue(), errors.getvalue(), chat.failed
 

@@ -45,6 +45,15 @@ ToolsOption = Annotated[
         help="Tools that the model may call: a tool or a list of tools in a Python module. Repeatable.",
     ),
 ]
+ServerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        metavar="URL",
+        help="Use a server instead of a database; its token is in INDELIBLE_TOKEN.",
+        show_default="INDELIBLE_URL",
+    ),
+]
 LogFormatOption = Annotated[
     str | None,
     typer.Option("--log-format", metavar="text|json", help="Format of the log.", show_default="text"),
@@ -72,6 +81,15 @@ def read_settings(**given: Any) -> Settings:
         return load_settings(**given)
     except BadSettings as error:
         raise UsageMistake(str(error)) from error
+
+
+def find_server(server: str | None, database: str | None) -> str | None:
+    """The server to use, if any: that of the option, or INDELIBLE_URL unless a database was named."""
+    if server is not None and database is not None:
+        raise UsageMistake("Choose either --server or --database.")
+    if server is None and database is None:
+        return os.environ.get("INDELIBLE_URL") or None
+    return server
 
 
 def check_model(settings: Settings) -> None:

@@ -25,11 +25,11 @@ from typing import Final, Protocol
 from rich.console import Console
 from rich.text import Text as StyledText
 
-from indelible.app.app import App
 from indelible.app.chat import Chat
+from indelible.app.user import User
 from indelible.clock import Clock
 from indelible.content import Role
-from indelible.errors import NotFound, Refused, StoreFailed
+from indelible.errors import IndelibleError, NotFound, Refused, StoreFailed
 from indelible.service.results import Accepted, ChatMessage
 from indelible.terminal.feed_view import FeedView, begin_chat, describe_blocks
 from indelible.terminal.listing import list_chats
@@ -60,10 +60,13 @@ class Presses:
 
 
 class TerminalChat:
-    """One session, from the greeting to the farewell."""
+    """One session, from the greeting to the farewell. `model` is for new chats; otherwise the default."""
 
-    def __init__(self, app: App, *, console: Console, clock: Clock, keyboard: Keyboard) -> None:
-        self._app = app
+    def __init__(
+        self, user: User, *, console: Console, clock: Clock, keyboard: Keyboard, model: str | None = None
+    ) -> None:
+        self._user = user
+        self._model = model
         self._console = console
         self._clock = clock
         self._keyboard = keyboard
@@ -119,6 +122,8 @@ class TerminalChat:
             self._note(f"{refusal}\n")
         except StoreFailed as failure:
             self._note(f"Not saved: {failure} Press the up arrow to get your message back.\n")
+        except IndelibleError as failure:  # a server that is away, for example
+            self._note(f"{failure}\n")
 
     # --- replies ---
 
@@ -163,7 +168,7 @@ class TerminalChat:
 
     async def _post(self, text: str) -> Accepted:
         if self._view is None:
-            self._view = await begin_chat(self._app)
+            self._view = await begin_chat(self._user, clock=self._clock, model=self._model)
         return await self._view.chat.post(text)
 
     # --- commands ---
@@ -174,7 +179,7 @@ class TerminalChat:
         self._note("\n".join(lines) + f"\n\n{keys}\n")
 
     async def _print_list(self, _rest: str) -> None:
-        lines = await list_chats(self._app)
+        lines = await list_chats(self._user)
         self._console.print(StyledText("\n".join(lines)), "", sep="\n")
 
     async def _start_new_chat(self, _rest: str) -> None:

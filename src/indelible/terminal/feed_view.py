@@ -21,8 +21,8 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from indelible.app.app import App
 from indelible.app.chat import Chat
+from indelible.app.user import User
 from indelible.clock import Clock
 from indelible.content import (
     Block,
@@ -226,9 +226,9 @@ class FeedView:
         stage.announce(f"{retry['message']} Trying again in {wait_s:.0f} s.")
 
 
-async def begin_chat(app: App) -> FeedView:
+async def begin_chat(user: User, *, clock: Clock, model: str | None = None) -> FeedView:
     """A new chat, of which nothing has been shown."""
-    return FeedView(await app.create_chat(), clock=app.clock, after="start")
+    return FeedView(await user.create_chat(model=model), clock=clock, after="start")
 
 
 def spell_out(blocks: Sequence[Block], *, is_open: bool = False) -> Iterator[Part]:

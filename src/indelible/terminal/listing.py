@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from indelible.app.app import App
 from indelible.app.chat import Chat
+from indelible.app.user import User
 from indelible.errors import NotFound
 from indelible.store.queries.listing import ChatSummary
 from indelible.terminal.markdown import disarm
@@ -18,26 +18,26 @@ LISTED: Final = 20
 _NO_CHATS: Final = "There are no chats yet. Start one with: indelible chat"
 
 
-async def list_chats(app: App, *, limit: int = LISTED) -> list[str]:
+async def list_chats(user: User, *, limit: int = LISTED) -> list[str]:
     """One line for each chat: number, time of the last update, status, id and title."""
-    chats = await app.chats(limit=limit)
+    chats = await user.chats(limit=limit)
     return _describe(chats) or [_NO_CHATS]
 
 
-async def find_chat(app: App, name: str | None) -> Chat:
+async def find_chat(user: User, name: str | None) -> Chat:
     """The chat with this id or this number in the list; by default the most recent one."""
     if name is not None and not name.isdecimal():
         try:
-            return await app.chat(name)
+            return await user.chat(name)
         except NotFound:
             raise NotFound(f"Chat '{name}' not found. List chats with: indelible chats") from None
     number = 1 if name is None else int(name)
-    chats = await app.chats(limit=max(1, number))
+    chats = await user.chats(limit=max(1, number))
     if not chats:
         raise NotFound(_NO_CHATS)
     if not 1 <= number <= len(chats):
         raise NotFound(f"Chat {number} not found: the list has {len(chats)}.")
-    return await app.chat(chats[number - 1].id)
+    return await user.chat(chats[number - 1].id)
 
 
 def _describe(chats: Sequence[ChatSummary]) -> list[str]:

@@ -22,8 +22,9 @@ import sys
 from collections.abc import AsyncIterable, AsyncIterator
 from typing import Final, TextIO
 
-from indelible.app.app import App
 from indelible.app.chat import Chat
+from indelible.app.user import User
+from indelible.clock import Clock
 from indelible.content import Part, TextDelta, ToolResult
 from indelible.service.results import Accepted
 from indelible.terminal.feed_view import BUSY, FeedView, begin_chat
@@ -35,9 +36,11 @@ _READ_BYTES: Final = 65536
 class PlainChat:
     """One session. `failed` says whether any reply of it did."""
 
-    def __init__(self, app: App, *, out: TextIO, errors: TextIO) -> None:
+    def __init__(self, user: User, *, out: TextIO, errors: TextIO, clock: Clock, model: str | None = None) -> None:
         self.failed = False
-        self._app = app
+        self._user = user
+        self._clock = clock
+        self._model = model
         self._out = out
         self._errors = errors
         self._view: FeedView | None = None
@@ -53,13 +56,13 @@ class PlainChat:
     async def _resume(self, chat: Chat) -> None:
         now = await chat.details()
         is_running = now.status in BUSY
-        self._view = FeedView(chat, clock=self._app.clock, after=None if is_running else now.cursor, shown_turns=1)
+        self._view = FeedView(chat, clock=self._clock, after=None if is_running else now.cursor, shown_turns=1)
         if is_running:
             await self._write(self._view)
 
     async def _reply(self, text: str) -> None:
         if self._view is None:
-            self._view = await begin_chat(self._app)
+            self._view = await begin_chat(self._user, clock=self._clock, model=self._model)
         await self._write(self._view, await self._view.chat.post(text))
 
     async def _write(self, feed_view: FeedView, sent: Accepted | None = None) -> None:
