@@ -32,7 +32,7 @@ from rich.table import Table
 import indelible
 from indelible.clock import SystemClock
 from indelible.content import Finish, Message, Part, Text, TextDelta, Usage
-from indelible.loop import run
+from indelible.loop import TurnHost, run
 from indelible.models import Call, Model
 from indelible.models.catalog import Catalog
 from indelible.recording.recorder import DebugRecorder
@@ -205,10 +205,15 @@ async def _read_loop(model_name: str, database: Path, code: str, streams: int, m
 
 async def _read_reply(model: Model, recorder: DebugRecorder, chat_id: str, prompt: str, *, tokens: int) -> None:
     heard: list[Part] = []
+
+    class Host(TurnHost):
+        def publish(self, part: Part) -> None:
+            heard.append(part)
+
     with recorder.record(chat_id=chat_id, turn_id=None, kind="turn", model=None, worker_id="bench") as record:
         record.begin_step(1)
         messages = [Message(role="user", blocks=[Text(prompt)])]
-        await run(model=model, messages=messages, persist_step=lambda step, scope: None, publish=heard.append)
+        await run(model, messages, Host())
         record.end("completed")
     assert sum(isinstance(part, TextDelta) for part in heard) == tokens, "not every token was heard"
 

@@ -14,12 +14,21 @@ from rich.console import Console
 from rich.table import Table
 
 from indelible.content import Finish, Part, ReasoningDelta, TextDelta, ToolInputDelta
-from indelible.loop import run
+from indelible.loop import TurnHost, run
 from indelible.models import Call
 from indelible.testing import ScriptedModel
 
 _PARTS: Final = 100_000
 _ROUNDS: Final = 5
+
+
+class _Counting(TurnHost):
+    def __init__(self) -> None:
+        self.published: list[Part] = []
+
+    def publish(self, part: Part) -> None:
+        self.published.append(part)
+
 
 Source = Callable[[Call], AsyncIterator[Part]]
 
@@ -81,11 +90,6 @@ async def _read_bare(source: Source) -> int:
 
 
 async def _read_in_loop(source: Source) -> int:
-    published: list[Part] = []
-    await run(
-        model=ScriptedModel([source]),
-        messages=[],
-        persist_step=lambda step, scope: None,
-        publish=published.append,
-    )
-    return len(published)
+    host = _Counting()
+    await run(ScriptedModel([source]), [], host)
+    return len(host.published)

@@ -38,7 +38,7 @@ from rich.status import Status
 from rich.table import Column, Table
 
 from indelible.content import Message, Part, Text, TextDelta, TextStart
-from indelible.loop import run
+from indelible.loop import TurnHost, run
 from indelible.models import Call, Model, PromptMessage
 from indelible.models.catalog import Catalog, make_wire_format
 from indelible.models.http.sse import SseDecoder
@@ -282,12 +282,12 @@ async def _read_adapter(model: Model, prompt: str, tell: Tell) -> None:
 
 
 async def _read_loop(model: Model, prompt: str, tell: Tell) -> None:
-    def publish(part: Part) -> None:
-        if type(part) is TextDelta:
-            tell()
+    class Host(TurnHost):
+        def publish(self, part: Part) -> None:
+            if type(part) is TextDelta:
+                tell()
 
-    messages = [Message(role="user", blocks=[Text(prompt)])]
-    await run(model=model, messages=messages, persist_step=lambda step, scope: None, publish=publish)
+    await run(model, [Message(role="user", blocks=[Text(prompt)])], Host())
 
 
 # An SDK is imported only where it reads, so that no other process is larger for it.

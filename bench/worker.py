@@ -23,7 +23,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Final
@@ -37,7 +36,7 @@ from bench.databases import start_databases
 from indelible.app.chat import Chat
 from indelible.concurrency.scope import CancelScope
 from indelible.content import Part, TextDelta
-from indelible.loop import run
+from indelible.loop import TurnHost, run
 from indelible.models import Call
 from indelible.settings import load_settings
 from indelible.store.database.engine import begin_read, open_engine
@@ -124,11 +123,11 @@ async def _measure_loop(count: int) -> float:
     heard = Heard(count)
 
     async def speak(at: int, scope: CancelScope) -> None:
-        publish = partial(heard.add, at)
-        try:
-            await run(model=Speaker(), messages=[], persist_step=lambda step, scope: None, publish=publish, scope=scope)
-        except indelible.Interrupted:
-            return
+        class Host(TurnHost):
+            def publish(self, part: Part) -> None:
+                heard.add(at, part)
+
+        await run(Speaker(), [], Host(), scope=scope)
 
     with CancelScope() as scope:
         async with asyncio.TaskGroup() as group:

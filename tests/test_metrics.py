@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from tests.support.loop_harness import run_turn
 
 from indelible import tool
 from indelible.content import Message, Text
 from indelible.errors import ModelFailed
-from indelible.loop import CancelScope, FinishedStep, run
+from indelible.loop import FinishedStep
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.models import Call
 from indelible.server.prometheus import PrometheusMetrics
@@ -76,12 +77,9 @@ def counted() -> Counted:
 async def play(counted: Counted, streams: list[Any], **more: Any) -> list[FinishedStep]:
     saved: list[FinishedStep] = []
 
-    def save(step: FinishedStep, scope: CancelScope) -> None:
-        saved.append(step)
-
     given: dict[str, Any] = {"messages": HISTORY, "clock": ManualClock(skip_sleeps=True)}
     model = ScriptedModel(streams, provider="openai", name="gpt")
-    await run(model=model, persist_step=save, metrics=counted.metrics, **(given | more))
+    await run_turn(model=model, persist_step=saved.append, metrics=counted.metrics, **(given | more))
     return saved
 
 

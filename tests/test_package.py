@@ -43,13 +43,6 @@ def double(number: int) -> str:
     "Twice the number."
     return str(number * 2)
 
-async def keep(step, scope):
-    for message in step.messages():
-        if message.role == "tool":
-            print("tool:", message.blocks[0].output)
-        elif message.text:
-            print(message.text)
-
 model = ScriptedModel(
     streams=[
         [parts.tool_call("c1", "double", '{"number": 21}'), parts.finish("tool_calls")],
@@ -57,8 +50,13 @@ model = ScriptedModel(
     ]
 )
 question = [Message(role="user", blocks=[Text(text="Twice 21?")])]
-result = asyncio.run(run(model=model, messages=question, tools=[double], persist_step=keep))
-print(result.reason)
+end = asyncio.run(run(model, question, tools=[double]))
+for message in end.messages:
+    if message.role == "tool":
+        print("tool:", message.blocks[0].output)
+    elif message.text:
+        print(message.text)
+print(end.reason)
 """
 
 # All of this file on one xdist worker, so that the wheel is built once.

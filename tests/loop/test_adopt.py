@@ -8,15 +8,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.loop_harness import raise_failure
 
 from indelible.content import Finish, Message, Part, Text, ToolCall, ToolResult, ToolStarted, Usage
 from indelible.content.assemble import OUTCOME_UNKNOWN
-from indelible.errors import Interrupted, ModelFailed
+from indelible.errors import ModelFailed
+from indelible.loop import TurnInterrupted
 from indelible.testing import ScriptedModel, parts
 from indelible.tools import tool
+from indelible.tools.tool import ToolCallRecord
 
 if TYPE_CHECKING:
-    from tests.loop.conftest import Stage
+    from tests.support.loop_harness import LoopHarness
 
 ran: list[str] = []
 
@@ -59,13 +62,13 @@ FINISH = Finish(reason="tool_calls", usage=Usage(input_tokens=7))
 PAY = call("p", "pay", '{"amount": 3}')
 
 
-async def adopt(stage: Stage, *said: Part, answers: int = 1, **more: Any) -> ScriptedModel:
+async def adopt(stage: LoopHarness, *said: Part, answers: int = 1, **more: Any) -> ScriptedModel:
     model = ScriptedModel([[*say("so"), parts.finish()]] * answers)
     await stage.start(model, tools=[pay, look, alone], adopt=list(said), turn_id="t", first_step=4, **more)
     return model
 
 
-async def test_a_call_that_never_began_is_run_and_the_model_is_not_asked_for_the_step_again(stage: Stage) -> None:
+async def test_a_call_that_never_began_is_run_and_the_model_is_not_asked_for_the_step_again(stage: LoopHarness) -> None:
     model = await adopt(stage, PAY, FINISH)
     assert (ran, len(model.calls), stage.attempts) == (["pay 3"], 1, [(5, 1)])
     assert stage.saved[0].index == 4
@@ -74,7 +77,7 @@ async def test_a_call_that_never_began_is_run_and_the_model_is_not_asked_for_the
 
 
 async def test_a_call_that_had_begun_is_not_run_again_and_the_model_hears_that_its_outcome_is_unknown(
-    stage: Stage,
+    stage: LoopHarness,
 ) -> None:
     model = await adopt(stage, PAY, FINISH, ToolStarted("p", "pay"))
     assert ran == []
@@ -83,52 +86,52 @@ async def test_a_call_that_had_begun_is_not_run_again_and_the_model_hears_that_i
     assert model.calls[0].messages[-1].blocks == [result]
 
 
-async def test_an_idempotent_call_that_had_begun_is_run_again_with_the_same_key(stage: Stage) -> None:
+async def test_an_idempotent_call_that_had_begun_is_run_again_with_the_same_key(stage: LoopHarness) -> None:
     keys = []
 
-    class Keys:
-        async def starting(self, record: Any) -> None:
-            keys.append(record.idempotency_key)
-
-        async def settled(self, record: Any, result: ToolResult) -> None: ...
+    async def record(part: Part, call: ToolCallRecord) -> None:
+        if isinstance(part, ToolStarted):
+            keys.append(call.idempotency_key)
+        stage.publish(part)
 
     await adopt(
-        stage, call("a", "pay", '{"amount": 1}'), call("l", "look"), FINISH, ToolStarted("l", "look"), ledger=Keys()
+        stage, call("a", "pay", '{"amount": 1}'), call("l", "look"), FINISH, ToolStarted("l", "look"), record=record
     )
     assert sorted(ran) == ["look", "pay 1"]
     assert sorted(keys) == ["t/4/0", "t/4/1"]
 
 
-async def test_results_that_are_known_are_used_as_they_are(stage: Stage) -> None:
+async def test_results_that_are_known_are_used_as_they_are(stage: LoopHarness) -> None:
     known = ToolResult(call_id="p", name="pay", output="paid already")
     await adopt(stage, PAY, call("l", "look"), FINISH, ToolStarted("p", "pay"), known)
     assert ran == ["look"]
     assert stage.saved[0].blocks[2:] == [known, ToolResult(call_id="l", name="look", output="seen")]
 
 
-async def test_an_exclusive_tool_does_not_run_because_the_others_were_answered_before_the_crash(stage: Stage) -> None:
+async def test_an_exclusive_tool_does_not_run_because_the_others_were_answered_before_the_crash(
+    stage: LoopHarness,
+) -> None:
     refused = ToolResult(call_id="p", name="pay", output="Not run", is_error=True)
     await adopt(stage, PAY, call("x", "alone"), FINISH, refused)
     assert ran == []
     assert stage.saved[0].blocks[-1].is_error  # type: ignore[union-attr]
 
 
-async def test_a_reply_without_calls_is_saved_and_ends_the_turn(stage: Stage) -> None:
+async def test_a_reply_without_calls_is_saved_and_ends_the_turn(stage: LoopHarness) -> None:
     model = await adopt(stage, *say("all said"), Finish(reason="stop"), answers=0)
     assert (model.calls, stage.attempts, stage.saved[0].last) == ([], [], True)
     assert stage.saved[0].blocks == [Text("all said")]
 
 
-async def test_a_filtered_reply_fails_as_if_it_had_been_read_here(stage: Stage) -> None:
+async def test_a_filtered_reply_fails_as_if_it_had_been_read_here(stage: LoopHarness) -> None:
     with pytest.raises(ModelFailed) as caught:
-        await adopt(stage, Finish(reason="content_filter"), answers=0)
+        await raise_failure(stage.start(ScriptedModel(), adopt=[Finish(reason="content_filter")]))
     assert caught.value.kind == "content_filter"
 
 
-async def test_a_stop_keeps_what_was_adopted(stage: Stage) -> None:
+async def test_a_stop_keeps_what_was_adopted(stage: LoopHarness) -> None:
     stage.scope.interrupt()
-    with pytest.raises(Interrupted):
-        await adopt(stage, PAY, FINISH, answers=0)
+    assert isinstance(await stage.start(ScriptedModel(), tools=[pay], adopt=[PAY, FINISH]), TurnInterrupted)
     assert stage.saved == []  # nothing was begun here; whoever asked for the stop ends it from the journal
 
 
@@ -143,10 +146,12 @@ def history(turns: int) -> list[Message]:
     return [*said, Message(role="user", blocks=[Text("and now?")])]
 
 
-async def test_a_conversation_that_nearly_fills_the_window_is_summarised_before_the_next_call(stage: Stage) -> None:
+async def test_a_conversation_that_nearly_fills_the_window_is_summarised_before_the_next_call(
+    stage: LoopHarness,
+) -> None:
     kept: list[Message] = []
     model = ScriptedModel([[*say("the gist"), parts.finish()], [*say("so"), parts.finish()]], context_limit=1000)
-    await stage.start(model, messages=history(6), compact_at=0.8, used_tokens=800, on_compacted=kept.append)
+    await stage.start(model, messages=history(6), compact_at=0.8, used_tokens=800, keep_summary=kept.append)
     assert len(kept) == 1
     asked = [block.text for message in model.calls[1].messages for block in message.blocks]
     assert any("the gist" in text for text in asked)
@@ -155,13 +160,13 @@ async def test_a_conversation_that_nearly_fills_the_window_is_summarised_before_
 
 
 @pytest.mark.parametrize(("used", "share"), [(799, 0.8), (5000, None)])
-async def test_one_that_has_room_is_left_alone(stage: Stage, used: int, share: float | None) -> None:
+async def test_one_that_has_room_is_left_alone(stage: LoopHarness, used: int, share: float | None) -> None:
     model = ScriptedModel([[*say("so"), parts.finish()]], context_limit=1000)
     await stage.start(model, messages=history(6), compact_at=share, used_tokens=used)
     assert len(model.calls) == 1
 
 
-async def test_the_window_is_watched_between_steps(stage: Stage) -> None:
+async def test_the_window_is_watched_between_steps(stage: LoopHarness) -> None:
     big = Finish(reason="tool_calls", usage=Usage(input_tokens=700, output_tokens=150))
     model = ScriptedModel(
         [[call("l", "look"), big], [*say("the gist"), parts.finish()], [*say("so"), parts.finish()]],
@@ -172,7 +177,7 @@ async def test_the_window_is_watched_between_steps(stage: Stage) -> None:
     assert any("the gist" in block.text for message in model.calls[2].messages for block in message.blocks)
 
 
-async def test_a_model_that_cannot_summarise_is_asked_all_the_same(stage: Stage) -> None:
+async def test_a_model_that_cannot_summarise_is_asked_all_the_same(stage: LoopHarness) -> None:
     model = ScriptedModel([ModelFailed("no", kind="overloaded"), [*say("so"), parts.finish()]], context_limit=1000)
     await stage.start(model, messages=history(6), compact_at=0.8, used_tokens=900)
     assert (len(model.calls), stage.saved[0].blocks) == (2, [Text("so")])

@@ -18,12 +18,13 @@ from typing import Any, Literal, NamedTuple
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from tests.support.loop_harness import run_turn
 
 from indelible import tool
 from indelible.content import Message, Part, StreamError, Text, ToolCall, ToolResult, ToolSpec
 from indelible.content.assemble import assemble, finalize, to_messages
 from indelible.errors import Interrupted, ModelFailed, Shutdown
-from indelible.loop import CancelScope, FinishedStep, RetryPolicy, run
+from indelible.loop import CancelScope, FinishedStep, RetryPolicy
 from indelible.loop.prompt.build import build_prompt, mark_cache
 from indelible.loop.prompt.compact import make_summary
 from indelible.models import Call
@@ -185,7 +186,7 @@ class Chat:
     async def _run(self, model: ScriptedModel) -> str:
         turn = self._turn
         try:
-            result = await run(
+            result = await run_turn(
                 model=model,
                 messages=self.messages,
                 persist_step=self._save,
@@ -197,8 +198,8 @@ class Chat:
                 scope=self._scope,
                 publish=self._publish,
                 compact=self._compact,
-                on_attempt=lambda step, number: self._journal.clear(),
-                on_retry=lambda retry: self._happen(),
+                open_attempt=lambda step, number: self._journal.clear(),
+                schedule_retry=lambda retry: self._happen(),
                 keep_failed=turn.keep_failed,
                 retry=RetryPolicy(max_attempts=3),
                 clock=ManualClock(skip_sleeps=True),
@@ -221,7 +222,7 @@ class Chat:
         if result.reason == "client_tools" and turn.client_answers:
             answers = [ToolResult(call_id=call.id, name=call.name, output="yes") for call in result.steps[-1].awaiting]
             self.messages.append(Message(role="tool", blocks=[*answers]))
-        return result.reason
+        return str(result.reason)
 
     def _happen(self) -> None:
         """Something happened; perhaps it is what the stop was waiting for."""
@@ -249,7 +250,7 @@ class Chat:
         self._journal.append(part)
         self._happen()
 
-    def _save(self, step: FinishedStep, scope: CancelScope) -> list[Message]:
+    def _save(self, step: FinishedStep) -> list[Message]:
         returned = []
         if step.reason == "failed" and not step.last:
             returned.append(say("user", "Go on where you stopped.", visibility="model"))

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
+from tests.support.loop_harness import raise_failure
 
 from indelible import tool
 from indelible.content import File, Message, Reasoning, StreamError, Text, TextDelta, ToolCall, ToolResult
 from indelible.errors import Interrupted, ModelFailed
-from indelible.loop import CancelScope, FinishedStep, RetryPolicy
+from indelible.loop import FinishedStep, RetryPolicy, TurnInterrupted
 from indelible.loop.prompt.compact import make_summary
 from indelible.loop.prompt.response_chain import plan_chain
 from indelible.models import Call, CallOptions
@@ -27,7 +28,7 @@ from indelible.testing import ManualClock, ScriptedModel, parts
 from indelible.testing.model import Script, Step
 
 if TYPE_CHECKING:
-    from tests.loop.conftest import Stage
+    from tests.support.loop_harness import LoopHarness
 
 NOT_FOUND = "Previous response with id 'resp_abc' not found."
 UNAVAILABLE = "received status 503 from upstream"
@@ -104,7 +105,7 @@ class Chat:
         return self._answer([*messages, REMINDER])
 
     def callbacks(self, *, disable: bool = True, reload: bool = True) -> dict[str, Any]:
-        chosen = {"disable_chain_mode": self.disable if disable else None}
+        chosen = {"forget_responses": self.disable if disable else None}
         return chosen | {"reload_messages": self.reload if reload else None}
 
 
@@ -127,11 +128,11 @@ def ids_sent(model: ScriptedModel) -> list[str | None]:
 @every_break
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain callbacks", "async callbacks"])
 async def test_s42_a_broken_chain_is_left_and_the_whole_history_sent(
-    stage: Stage, broken: Callable[[], Script], *, is_async: bool
+    stage: LoopHarness, broken: Callable[[], Script], *, is_async: bool
 ) -> None:
     chat = Chat(WHOLE, is_async=is_async)
     model = ScriptedModel([broken(), ANSWER], provider="openai")
-    result = await stage.start(model, messages=NEWS, options=CHAINED, **chat.callbacks())
+    result = await stage.start(model, messages=NEWS, call=CHAINED, **chat.callbacks())
     assert len(model.calls) == 2
     assert chat.told == ["disable", "reload"]
     assert read(model.calls[0]) == spell(NEWS)
@@ -142,25 +143,25 @@ async def test_s42_a_broken_chain_is_left_and_the_whole_history_sent(
     assert [step.blocks for step in stage.saved] == [[Text("Better.")]]
 
 
-async def test_s42_the_retry_is_at_once_and_told(stage: Stage) -> None:
+async def test_s42_the_retry_is_at_once_and_told(stage: LoopHarness) -> None:
     model = ScriptedModel([RuntimeError(NOT_FOUND), ANSWER], provider="openai")
-    await stage.start(model, messages=NEWS, options=CHAINED)
+    await stage.start(model, messages=NEWS, call=CHAINED)
     assert [(event.kind, event.delay_ms, event.attempt) for event in stage.retries] == [("chain_broken", 0, 1)]
     assert stage.clock.slept == []
     assert stage.attempts == [(1, 1), (1, 2)]
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain callbacks", "async callbacks"])
-async def test_s43_the_whole_preparation_runs_on_the_reloaded_history(stage: Stage, *, is_async: bool) -> None:
+async def test_s43_the_whole_preparation_runs_on_the_reloaded_history(stage: LoopHarness, *, is_async: bool) -> None:
     chat = Chat(WHOLE, is_async=is_async)
     model = ScriptedModel([RuntimeError(NOT_FOUND), ANSWER], provider="openai")
-    await stage.start(model, messages=NEWS, options=CHAINED, prepare_messages=chat.prepare, **chat.callbacks())
+    await stage.start(model, messages=NEWS, call=CHAINED, prepare_messages=chat.prepare, **chat.callbacks())
     assert chat.told == ["prepare", "disable", "reload", "prepare"]
     assert read(model.calls[0]) == spell([*NEWS, REMINDER])
     assert read(model.calls[1]) == spell([*WHOLE, REMINDER])
 
 
-async def test_s43_the_reloaded_history_is_made_legal_like_any_other(stage: Stage) -> None:
+async def test_s43_the_reloaded_history_is_made_legal_like_any_other(stage: LoopHarness) -> None:
     holed = [
         say("user", "Rain?"),
         Message(role="assistant", blocks=[ToolCall(id="c1", name="weather", arguments="{")]),
@@ -168,41 +169,43 @@ async def test_s43_the_reloaded_history_is_made_legal_like_any_other(stage: Stag
         say("user", "And now?"),
     ]
     model = ScriptedModel([RuntimeError(NOT_FOUND), ANSWER], provider="openai")
-    await stage.start(model, messages=NEWS, options=CHAINED, **Chat(holed).callbacks())
+    await stage.start(model, messages=NEWS, call=CHAINED, **Chat(holed).callbacks())
     assert [entry.role for entry in model.calls[1].messages] == ["user", "assistant", "tool", "user"]
 
 
-async def test_s44_the_reloaded_history_gets_its_cache_markers(stage: Stage) -> None:
+async def test_s44_the_reloaded_history_gets_its_cache_markers(stage: LoopHarness) -> None:
     history = [SYSTEM, say("system", "Be kind."), *WHOLE[1:]]
     model = ScriptedModel([RuntimeError(NOT_FOUND), ANSWER], provider="anthropic")
-    await stage.start(model, messages=[say("user", "And now?")], options=CHAINED, **Chat(history).callbacks())
+    await stage.start(model, messages=[say("user", "And now?")], call=CHAINED, **Chat(history).callbacks())
     assert len(model.calls[1].messages) == 5
     assert [at for at, entry in enumerate(model.calls[1].messages) if entry.cache] == [1, 3, 4]
 
 
-async def test_s45_a_reload_without_a_disable_is_legal(stage: Stage) -> None:
+async def test_s45_a_reload_without_a_disable_is_legal(stage: LoopHarness) -> None:
     chat = Chat(WHOLE)
     model = ScriptedModel([RuntimeError(NOT_FOUND), ANSWER], provider="openai")
-    await stage.start(model, messages=NEWS, options=CHAINED, reload_messages=chat.reload)
+    await stage.start(model, messages=NEWS, call=CHAINED, reload_messages=chat.reload)
     assert chat.told == ["reload"]
     assert ids_sent(model) == ["resp_1", None]
     assert read(model.calls[1]) == spell(WHOLE)
 
 
 @every_set_of_callbacks
-async def test_every_callback_may_be_absent_when_the_chain_breaks(stage: Stage, *, disable: bool, reload: bool) -> None:
+async def test_every_callback_may_be_absent_when_the_chain_breaks(
+    stage: LoopHarness, *, disable: bool, reload: bool
+) -> None:
     chat = Chat(WHOLE)
     model = ScriptedModel([RuntimeError(NOT_FOUND), ANSWER], provider="openai")
-    await stage.start(model, messages=NEWS, options=CHAINED, **chat.callbacks(disable=disable, reload=reload))
+    await stage.start(model, messages=NEWS, call=CHAINED, **chat.callbacks(disable=disable, reload=reload))
     assert chat.told == [*(["disable"] if disable else []), *(["reload"] if reload else [])]
     assert ids_sent(model) == ["resp_1", None]
     assert read(model.calls[1]) == spell(WHOLE if reload else NEWS)
 
 
-async def test_s46_after_a_recovery_no_step_has_an_id(stage: Stage) -> None:
+async def test_s46_after_a_recovery_no_step_has_an_id(stage: LoopHarness) -> None:
     chat = Chat(WHOLE)
     model = ScriptedModel([RuntimeError(NOT_FOUND), ASK, ANSWER], provider="openai")
-    result = await stage.start(model, messages=NEWS, options=CHAINED, tools=[weather], **chat.callbacks())
+    result = await stage.start(model, messages=NEWS, call=CHAINED, tools=[weather], **chat.callbacks())
     assert ids_sent(model) == ["resp_1", None, None]
     assert chat.told == ["disable", "reload"]
     assert [entry.role for entry in model.calls[2].messages] == [*(m.role for m in WHOLE), "assistant", "tool"]
@@ -215,7 +218,7 @@ async def test_s46_after_a_recovery_no_step_has_an_id(stage: Stage) -> None:
     "error", [OSError("database is locked"), TimeoutError(), Interrupted(), asyncio.CancelledError()], ids=repr
 )
 async def test_s47_a_failing_reload_keeps_the_prompt_that_was_prepared(
-    stage: Stage, error: BaseException, *, is_async: bool
+    stage: LoopHarness, error: BaseException, *, is_async: bool
 ) -> None:
     chat = Chat(WHOLE, is_async=is_async)
     chat.reload_error = error
@@ -223,7 +226,7 @@ async def test_s47_a_failing_reload_keeps_the_prompt_that_was_prepared(
     result = await stage.start(
         model,
         messages=[*NEWS, say("notice", "Restarted.")],
-        options=CHAINED,
+        call=CHAINED,
         prepare_messages=chat.prepare,
         **chat.callbacks(),
     )
@@ -234,14 +237,14 @@ async def test_s47_a_failing_reload_keeps_the_prompt_that_was_prepared(
     assert model.calls[1].messages == model.calls[0].messages
 
 
-async def test_s47_a_reload_that_gives_nothing_at_all_has_failed(stage: Stage) -> None:
+async def test_s47_a_reload_that_gives_nothing_at_all_has_failed(stage: LoopHarness) -> None:
     model = ScriptedModel([RuntimeError(NOT_FOUND), ANSWER], provider="openai")
-    await stage.start(model, messages=NEWS, options=CHAINED, reload_messages=lambda: None)
+    await stage.start(model, messages=NEWS, call=CHAINED, reload_messages=lambda: None)
     assert read(model.calls[1]) == spell(NEWS)
 
 
 @every_break
-async def test_s48_without_a_chain_it_is_a_plain_retry(stage: Stage, broken: Callable[[], Script]) -> None:
+async def test_s48_without_a_chain_it_is_a_plain_retry(stage: LoopHarness, broken: Callable[[], Script]) -> None:
     model = ScriptedModel([broken(), ANSWER], provider="openai")
     result = await stage.start(model, messages=WHOLE)
     assert result.reason == "stop"
@@ -257,13 +260,13 @@ UNAVAILABLES: dict[str, Callable[[], Script]] = {
 
 
 @pytest.mark.parametrize("failing", UNAVAILABLES.values(), ids=UNAVAILABLES.keys())
-async def test_s49_a_503_while_chained_keeps_the_chain(stage: Stage, failing: Callable[[], Script]) -> None:
+async def test_s49_a_503_while_chained_keeps_the_chain(stage: LoopHarness, failing: Callable[[], Script]) -> None:
     chat = Chat(WHOLE)
     model = ScriptedModel([failing(), ANSWER], provider="openai")
     await stage.start(
         model,
         messages=NEWS,
-        options=CHAINED,
+        call=CHAINED,
         prepare_messages=chat.prepare,
         clock=ManualClock(skip_sleeps=True),
         **chat.callbacks(),
@@ -275,7 +278,7 @@ async def test_s49_a_503_while_chained_keeps_the_chain(stage: Stage, failing: Ca
 
 
 @pytest.mark.parametrize("keep_failed", [False, True])
-async def test_s49_holds_for_every_other_retryable_failure(stage: Stage, *, keep_failed: bool) -> None:
+async def test_s49_holds_for_every_other_retryable_failure(stage: LoopHarness, *, keep_failed: bool) -> None:
     chat = Chat(WHOLE)
     failures: list[Script] = [
         ConnectionResetError(),
@@ -287,7 +290,7 @@ async def test_s49_holds_for_every_other_retryable_failure(stage: Stage, *, keep
     await stage.start(
         model,
         messages=NEWS,
-        options=CHAINED,
+        call=CHAINED,
         keep_failed=keep_failed,
         clock=ManualClock(skip_sleeps=True),
         **chat.callbacks(),
@@ -298,18 +301,18 @@ async def test_s49_holds_for_every_other_retryable_failure(stage: Stage, *, keep
 
 @every_break
 async def test_s50_a_broken_chain_is_classified_as_one_and_retryable(
-    stage: Stage, broken: Callable[[], Script]
+    stage: LoopHarness, broken: Callable[[], Script]
 ) -> None:
     model = ScriptedModel([broken()], provider="openai")
     with pytest.raises(ModelFailed) as caught:
-        await stage.start(model, messages=NEWS, options=CHAINED, retry=RetryPolicy(max_attempts=1))
+        await raise_failure(stage.start(model, messages=NEWS, call=CHAINED, retry=RetryPolicy(max_attempts=1)))
     assert (caught.value.kind, caught.value.retryable, caught.value.chain_broken) == ("chain_broken", True, True)
 
 
-async def test_s51_the_retry_metric_says_whether_the_chain_was_broken(stage: Stage) -> None:
+async def test_s51_the_retry_metric_says_whether_the_chain_was_broken(stage: LoopHarness) -> None:
     metrics = PrometheusMetrics()
     model = ScriptedModel([RuntimeError(NOT_FOUND), RuntimeError(UNAVAILABLE), ANSWER], provider="openai", name="gpt")
-    await stage.start(model, messages=NEWS, options=CHAINED, metrics=metrics, clock=ManualClock(skip_sleeps=True))
+    await stage.start(model, messages=NEWS, call=CHAINED, metrics=metrics, clock=ManualClock(skip_sleeps=True))
 
     def count(kind: str, chain_broken: str) -> float | None:
         labels = {"provider": "openai", "model": "gpt", "kind": kind, "chain_broken": chain_broken}
@@ -321,19 +324,19 @@ async def test_s51_the_retry_metric_says_whether_the_chain_was_broken(stage: Sta
     assert count("timeout", "true") is None
 
 
-async def test_s52_a_truncated_chained_stream_is_never_stored_as_a_success(stage: Stage) -> None:
+async def test_s52_a_truncated_chained_stream_is_never_stored_as_a_success(stage: LoopHarness) -> None:
     half: list[Step] = [parts.text_start("1"), parts.text_delta("1", "Bet")]
     model = ScriptedModel([half], provider="openai")
     with pytest.raises(ModelFailed) as caught:
-        await stage.start(model, messages=NEWS, options=CHAINED, retry=RetryPolicy(max_attempts=1))
+        await raise_failure(stage.start(model, messages=NEWS, call=CHAINED, retry=RetryPolicy(max_attempts=1)))
     assert caught.value.kind == "timeout"
     assert (stage.only.partial, stage.only.reason, stage.only.provider_response_id) == (True, "failed", None)
     assert [message.response_id for message in stage.only.messages()] == [None]
 
 
-async def test_s52_a_truncated_chained_stream_is_tried_again(stage: Stage) -> None:
+async def test_s52_a_truncated_chained_stream_is_tried_again(stage: LoopHarness) -> None:
     model = ScriptedModel([[parts.text_delta("1", "Bet")], ANSWER], provider="openai")
-    await stage.start(model, messages=NEWS, options=CHAINED, clock=ManualClock(skip_sleeps=True))
+    await stage.start(model, messages=NEWS, call=CHAINED, clock=ManualClock(skip_sleeps=True))
     assert ids_sent(model) == ["resp_1", "resp_1"]
     assert (stage.only.blocks, stage.only.provider_response_id) == ([Text("Better.")], "resp_2")
 
@@ -347,7 +350,7 @@ class Store:
     def send(self, text: str) -> None:
         self.messages.append(say("user", text))
 
-    def save(self, step: FinishedStep, scope: CancelScope) -> None:
+    def save(self, step: FinishedStep) -> None:
         self.messages += step.messages()
 
     def forget_ids(self) -> None:
@@ -360,19 +363,19 @@ class Store:
     def ids(self) -> list[str]:
         return [message.response_id for message in self.messages if message.response_id is not None]
 
-    async def answer(self, stage: Stage, model: ScriptedModel) -> None:
+    async def answer(self, stage: LoopHarness, model: ScriptedModel) -> None:
         plan = plan_chain(self.messages, model=model, options=CallOptions(store=True))
         await stage.start(
             model,
             messages=plan.messages,
-            options=plan.options,
+            call=plan.options,
             persist_step=self.save,
-            disable_chain_mode=self.forget_ids,
+            forget_responses=self.forget_ids,
             reload_messages=self.load,
         )
 
 
-async def test_s53_a_poisoned_chat_heals_by_itself_and_the_new_answer_is_the_anchor(stage: Stage) -> None:
+async def test_s53_a_poisoned_chat_heals_by_itself_and_the_new_answer_is_the_anchor(stage: LoopHarness) -> None:
     poisoned = say("assistant", "Yes.", provider="openai", model="gpt", response_id="resp_bad")
     store = Store([SYSTEM, say("user", "Rain?"), poisoned])
     better: list[Step] = [parts.text_delta("1", "No."), parts.finish("stop", response_id="resp_good")]
@@ -390,16 +393,18 @@ async def test_s53_a_poisoned_chat_heals_by_itself_and_the_new_answer_is_the_anc
     assert store.ids == ["resp_good", "resp_2"]
 
 
-async def test_s53_the_bad_id_is_erased_even_if_no_attempt_is_left(stage: Stage) -> None:
+async def test_s53_the_bad_id_is_erased_even_if_no_attempt_is_left(stage: LoopHarness) -> None:
     store = Store([say("user", "Rain?"), say("assistant", "Yes.", response_id="resp_bad"), say("user", "And now?")])
     model = ScriptedModel([RuntimeError(NOT_FOUND)], provider="openai")
     with pytest.raises(ModelFailed):
-        await stage.start(
-            model,
-            messages=store.messages[-1:],
-            options=CHAINED,
-            retry=RetryPolicy(max_attempts=1),
-            disable_chain_mode=store.forget_ids,
+        await raise_failure(
+            stage.start(
+                model,
+                messages=store.messages[-1:],
+                call=CHAINED,
+                retry=RetryPolicy(max_attempts=1),
+                forget_responses=store.forget_ids,
+            )
         )
     assert store.ids == []
 
@@ -434,59 +439,61 @@ UNKNOWN_IDS: dict[str, Callable[[], Exception]] = {
 @pytest.mark.parametrize("unknown", UNKNOWN_IDS.values(), ids=UNKNOWN_IDS.keys())
 @pytest.mark.parametrize("provider", ["openai", "azure", "anthropic"])
 async def test_s54_whatever_the_reason_that_the_provider_does_not_know_the_id(
-    stage: Stage, unknown: Callable[[], Exception], provider: str
+    stage: LoopHarness, unknown: Callable[[], Exception], provider: str
 ) -> None:
     assert classify(unknown(), provider=provider).kind == "chain_broken"
     chat = Chat(WHOLE)
     model = ScriptedModel([unknown(), ANSWER], provider=provider)
-    await stage.start(model, messages=NEWS, options=CHAINED, **chat.callbacks())
+    await stage.start(model, messages=NEWS, call=CHAINED, **chat.callbacks())
     assert chat.told == ["disable", "reload"]
     assert ids_sent(model) == ["resp_1", None]
 
 
-async def test_s55_store_and_the_previous_id_are_sent_together_on_a_copy(stage: Stage) -> None:
+async def test_s55_store_and_the_previous_id_are_sent_together_on_a_copy(stage: LoopHarness) -> None:
     given = CallOptions(store=True, parameters={"effort": "low"})
     model = ScriptedModel([ANSWER], provider="openai", name="gpt")
     plan = plan_chain([ASKED, ANCHOR, NEW], model=model, options=given)
     assert (plan.options.store, plan.options.previous_response_id) == (True, "resp_1")
     assert given == CallOptions(store=True, parameters={"effort": "low"})
-    await stage.start(model, messages=plan.messages, options=plan.options)
+    await stage.start(model, messages=plan.messages, call=plan.options)
     assert model.calls[0].options == CHAINED
 
 
 # --- a chain that breaks in odd moments --------------------------------------------------
 
 
-async def test_a_provider_that_goes_on_complaining_without_an_id_ends_by_the_retry_policy(stage: Stage) -> None:
+async def test_a_provider_that_goes_on_complaining_without_an_id_ends_by_the_retry_policy(stage: LoopHarness) -> None:
     model = ScriptedModel([RuntimeError(NOT_FOUND)] * 3, provider="openai")
     with pytest.raises(ModelFailed) as caught:
-        await stage.start(model, messages=NEWS, options=CHAINED, retry=RetryPolicy(max_attempts=3))
+        await raise_failure(stage.start(model, messages=NEWS, call=CHAINED, retry=RetryPolicy(max_attempts=3)))
     assert caught.value.chain_broken
     assert ids_sent(model) == ["resp_1", None, None]
 
 
-async def test_a_failure_after_the_recovery_does_not_bring_the_id_back(stage: Stage) -> None:
+async def test_a_failure_after_the_recovery_does_not_bring_the_id_back(stage: LoopHarness) -> None:
     chat = Chat(WHOLE)
     model = ScriptedModel([RuntimeError(NOT_FOUND), RuntimeError(UNAVAILABLE), ANSWER], provider="openai")
     clock = ManualClock(skip_sleeps=True)
-    await stage.start(model, messages=NEWS, options=CHAINED, clock=clock, **chat.callbacks())
+    await stage.start(model, messages=NEWS, call=CHAINED, clock=clock, **chat.callbacks())
     assert ids_sent(model) == ["resp_1", None, None]
     assert chat.told == ["disable", "reload"]
     assert model.calls[1] == model.calls[2]
 
 
-async def test_a_chain_that_breaks_after_visible_text_keeps_the_text_and_goes_on_without_the_id(stage: Stage) -> None:
+async def test_a_chain_that_breaks_after_visible_text_keeps_the_text_and_goes_on_without_the_id(
+    stage: LoopHarness,
+) -> None:
     chat = Chat(WHOLE)
     stage.answers = [[GO_ON]]
     model = ScriptedModel([[parts.text_delta("1", "Bet"), RuntimeError(NOT_FOUND)], ANSWER], provider="openai")
-    await stage.start(model, messages=NEWS, options=CHAINED, keep_failed=True, **chat.callbacks())
+    await stage.start(model, messages=NEWS, call=CHAINED, keep_failed=True, **chat.callbacks())
     assert ids_sent(model) == ["resp_1", None]
     assert chat.told == ["disable", "reload"]
     assert read(model.calls[1]) == [*spell(WHOLE), ("assistant", "Bet"), ("user", "Go on.")]
     assert [step.provider_response_id for step in stage.saved] == [None, "resp_2"]
 
 
-async def test_a_stop_while_the_history_is_reloaded_ends_the_run_and_keeps_what_was_said(stage: Stage) -> None:
+async def test_a_stop_while_the_history_is_reloaded_ends_the_run_and_keeps_what_was_said(stage: LoopHarness) -> None:
     reloading = asyncio.Event()
 
     async def reload() -> list[Message]:
@@ -495,23 +502,21 @@ async def test_a_stop_while_the_history_is_reloaded_ends_the_run_and_keeps_what_
         return []
 
     model = ScriptedModel([[parts.text_delta("1", "Bet"), RuntimeError(NOT_FOUND)]], provider="openai")
-    task = stage.start(model, messages=NEWS, options=CHAINED, reload_messages=reload)
+    task = stage.start(model, messages=NEWS, call=CHAINED, reload_messages=reload)
     await reloading.wait()
     stage.scope.interrupt()
-    with pytest.raises(Interrupted):
-        await task
+    assert isinstance(await task, TurnInterrupted)
     assert stage.only.blocks == [Text("Bet")]
 
 
-@pytest.mark.parametrize("hook", ["disable_chain_mode", "reload_messages"])
-async def test_a_stop_from_within_a_callback_asks_the_model_no_more(stage: Stage, hook: str) -> None:
+@pytest.mark.parametrize("hook", ["forget_responses", "reload_messages"])
+async def test_a_stop_from_within_a_callback_asks_the_model_no_more(stage: LoopHarness, hook: str) -> None:
     def stop() -> list[Message]:
         stage.scope.interrupt()
         return WHOLE
 
     model = ScriptedModel([RuntimeError(NOT_FOUND)], provider="openai")
-    with pytest.raises(Interrupted):
-        await stage.start(model, messages=NEWS, options=CHAINED, **{hook: stop})
+    assert isinstance(await stage.start(model, messages=NEWS, call=CHAINED, **{hook: stop}), TurnInterrupted)
     assert len(model.calls) == 1
     assert stage.saved == []
 
@@ -520,17 +525,17 @@ async def test_a_stop_from_within_a_callback_asks_the_model_no_more(stage: Stage
 
 
 @every_set_of_callbacks
-async def test_the_chain_is_left_before_the_second_step(stage: Stage, *, disable: bool, reload: bool) -> None:
+async def test_the_chain_is_left_before_the_second_step(stage: LoopHarness, *, disable: bool, reload: bool) -> None:
     chat = Chat(WHOLE)
 
-    def save(step: FinishedStep, scope: CancelScope) -> None:
+    def save(step: FinishedStep) -> None:
         chat.messages = [*chat.messages, *step.messages()]
 
     model = ScriptedModel([ASK, ASK, ANSWER], provider="openai")
     await stage.start(
         model,
         messages=NEWS,
-        options=CHAINED,
+        call=CHAINED,
         tools=[weather],
         persist_step=save,
         **chat.callbacks(disable=disable, reload=reload),
@@ -542,33 +547,31 @@ async def test_the_chain_is_left_before_the_second_step(stage: Stage, *, disable
     assert read(model.calls[2]) == [*begun, ("assistant", ""), ("tool", ""), ("assistant", ""), ("tool", "")]
 
 
-async def test_a_reload_that_fails_before_the_second_step_leaves_the_step_appended(stage: Stage) -> None:
+async def test_a_reload_that_fails_before_the_second_step_leaves_the_step_appended(stage: LoopHarness) -> None:
     chat = Chat(WHOLE)
     chat.reload_error = OSError("database is locked")
     model = ScriptedModel([ASK, ANSWER], provider="openai")
-    await stage.start(model, messages=NEWS, options=CHAINED, tools=[weather], **chat.callbacks())
+    await stage.start(model, messages=NEWS, call=CHAINED, tools=[weather], **chat.callbacks())
     assert chat.told == ["disable", "reload"]
     assert ids_sent(model) == ["resp_1", None]
     assert read(model.calls[1]) == [*spell(NEWS), ("assistant", ""), ("tool", "")]
 
 
-async def test_the_step_that_continues_a_failed_one_is_a_second_step(stage: Stage) -> None:
+async def test_the_step_that_continues_a_failed_one_is_a_second_step(stage: LoopHarness) -> None:
     """What was half said is in no response that the provider stored, so its id can not be built on."""
     chat = Chat(NEWS)
     model = ScriptedModel([[parts.text_delta("1", "Bet"), RuntimeError(UNAVAILABLE)], ANSWER], provider="openai")
     clock = ManualClock(skip_sleeps=True)
-    await stage.start(
-        model, messages=NEWS, options=CHAINED, keep_failed=True, clock=clock, **chat.callbacks(reload=False)
-    )
+    await stage.start(model, messages=NEWS, call=CHAINED, keep_failed=True, clock=clock, **chat.callbacks(reload=False))
     assert chat.told == ["disable"]
     assert ids_sent(model) == ["resp_1", None]
     assert read(model.calls[1])[:3] == [*spell(NEWS), ("assistant", "Bet")]
 
 
-async def test_a_run_that_is_not_chained_calls_nobody_between_steps(stage: Stage) -> None:
+async def test_a_run_that_is_not_chained_calls_nobody_between_steps(stage: LoopHarness) -> None:
     chat = Chat(WHOLE)
     model = ScriptedModel([ASK, ANSWER], provider="openai")
-    await stage.start(model, messages=WHOLE, options=CallOptions(store=True), tools=[weather], **chat.callbacks())
+    await stage.start(model, messages=WHOLE, call=CallOptions(store=True), tools=[weather], **chat.callbacks())
     assert chat.told == []
 
 
@@ -577,30 +580,29 @@ async def test_a_run_that_is_not_chained_calls_nobody_between_steps(stage: Stage
 
 @pytest.mark.parametrize(("store", "kept"), [(True, "resp_2"), (False, None)])
 async def test_a_response_id_is_kept_only_if_the_provider_was_to_store_it(
-    stage: Stage, *, store: bool, kept: str | None
+    stage: LoopHarness, *, store: bool, kept: str | None
 ) -> None:
-    await stage.start(ScriptedModel([ANSWER], provider="openai"), options=CallOptions(store=store))
+    await stage.start(ScriptedModel([ANSWER], provider="openai"), call=CallOptions(store=store))
     assert stage.only.provider_response_id == kept
     assert [message.response_id for message in stage.only.messages()] == [kept]
 
 
-async def test_a_reply_that_reached_its_length_limit_carries_no_id(stage: Stage) -> None:
+async def test_a_reply_that_reached_its_length_limit_carries_no_id(stage: LoopHarness) -> None:
     cut: list[Step] = [parts.text_delta("1", "Bet"), parts.finish("length", response_id="resp_2")]
-    await stage.start(ScriptedModel([cut], provider="openai"), options=CHAINED)
+    await stage.start(ScriptedModel([cut], provider="openai"), call=CHAINED)
     assert (stage.only.partial, stage.only.provider_response_id) == (True, None)
 
 
-async def test_an_interrupted_reply_carries_no_id(stage: Stage) -> None:
+async def test_an_interrupted_reply_carries_no_id(stage: LoopHarness) -> None:
     model = ScriptedModel([[parts.text_delta("1", "Bet"), parts.hang()]], provider="openai")
-    task = stage.start(model, messages=NEWS, options=CHAINED)
+    task = stage.start(model, messages=NEWS, call=CHAINED)
     await stage.heard(TextDelta)
     stage.scope.interrupt()
-    with pytest.raises(Interrupted):
-        await task
+    assert isinstance(await task, TurnInterrupted)
     assert (stage.only.partial, stage.only.provider_response_id) == (True, None)
 
 
-async def test_a_reply_whose_tools_were_stopped_carries_no_id(stage: Stage) -> None:
+async def test_a_reply_whose_tools_were_stopped_carries_no_id(stage: LoopHarness) -> None:
     @tool
     async def stopping() -> str:
         stage.scope.interrupt()
@@ -608,15 +610,16 @@ async def test_a_reply_whose_tools_were_stopped_carries_no_id(stage: Stage) -> N
         return "never"
 
     ask: list[Step] = [parts.tool_call("c1", "stopping", "{}"), parts.finish("tool_calls", response_id="resp_2")]
-    with pytest.raises(Interrupted):
-        await stage.start(ScriptedModel([ask], provider="openai"), options=CHAINED, tools=[stopping])
+    assert isinstance(
+        await stage.start(ScriptedModel([ask], provider="openai"), call=CHAINED, tools=[stopping]), TurnInterrupted
+    )
     assert (stage.only.partial, stage.only.provider_response_id) == (True, None)
 
 
-async def test_a_reply_that_the_content_filter_withheld_carries_no_id(stage: Stage) -> None:
+async def test_a_reply_that_the_content_filter_withheld_carries_no_id(stage: LoopHarness) -> None:
     withheld: list[Step] = [parts.reasoning_delta("r", "Hm."), parts.finish("content_filter", response_id="resp_2")]
     with pytest.raises(ModelFailed):
-        await stage.start(ScriptedModel([withheld], provider="openai"), options=CHAINED)
+        await raise_failure(stage.start(ScriptedModel([withheld], provider="openai"), call=CHAINED))
     assert (stage.only.reason, stage.only.provider_response_id) == ("failed", None)
 
 

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.loop_harness import raise_failure
 
 from indelible import tool
 from indelible.content import File, Message, Reasoning, Text, ToolCall, ToolResult, encode
-from indelible.errors import Interrupted, ModelFailed, Shutdown
-from indelible.loop import CancelScope, RetryPolicy
+from indelible.errors import ModelFailed
+from indelible.loop import CancelScope, RetryPolicy, TurnInterrupted, TurnShutDown
 from indelible.loop.prompt.build import build_prompt, from_newest_compaction
 from indelible.loop.prompt.compact import count_verbatim, make_summary, should_compact, summarise, to_transcript
 from indelible.models import Call, CallOptions, PromptMessage
@@ -28,7 +29,7 @@ from indelible.testing.legality import assert_legal
 from indelible.testing.model import Script, Step
 
 if TYPE_CHECKING:
-    from tests.loop.conftest import Stage
+    from tests.support.loop_harness import LoopHarness
 
 EXAMPLES = settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "300")))
 
@@ -435,7 +436,7 @@ def overflow() -> ModelFailed:
 @pytest.mark.parametrize("overflowing", OVERFLOWS.values(), ids=OVERFLOWS.keys())
 @pytest.mark.parametrize("provider", ["anthropic", "openai"])
 async def test_an_overflow_compacts_once_and_goes_on(
-    stage: Stage, overflowing: Callable[[], Script], provider: str
+    stage: LoopHarness, overflowing: Callable[[], Script], provider: str
 ) -> None:
     model = ScriptedModel([overflowing(), SUMMARY, ANSWER], provider=provider)
     turn = await stage.start(model, messages=LONG)
@@ -449,12 +450,12 @@ async def test_an_overflow_compacts_once_and_goes_on(
     assert [step.blocks for step in stage.saved] == [[Text("Dry.")]]
 
 
-async def test_the_summary_is_nobodys_to_read_while_it_is_written(stage: Stage) -> None:
+async def test_the_summary_is_nobodys_to_read_while_it_is_written(stage: LoopHarness) -> None:
     await stage.start(ScriptedModel([overflow(), SUMMARY, ANSWER]), messages=LONG)
     assert all("spoke" not in getattr(part, "delta", "") for part in stage.published)
 
 
-async def test_the_whole_preparation_runs_on_the_compacted_history(stage: Stage) -> None:
+async def test_the_whole_preparation_runs_on_the_compacted_history(stage: LoopHarness) -> None:
     prepared = []
 
     def prepare(messages: list[Message]) -> list[Message]:
@@ -469,14 +470,14 @@ async def test_the_whole_preparation_runs_on_the_compacted_history(stage: Stage)
     assert [at for at, entry in enumerate(prompt) if entry.cache] == [0, len(prompt) - 2, len(prompt) - 1]
 
 
-async def test_the_steps_after_a_compaction_go_on_from_it(stage: Stage) -> None:
+async def test_the_steps_after_a_compaction_go_on_from_it(stage: LoopHarness) -> None:
     model = ScriptedModel([overflow(), SUMMARY, ASK, ANSWER])
     turn = await stage.start(model, messages=LONG, tools=[weather])
     assert read(model.calls[3].messages)[: len(RECENT) + 2] == read([SYSTEM, turn.messages[0], *RECENT])
     assert [message.role for message in turn.messages] == ["user", "assistant", "tool", "assistant"]
 
 
-async def test_an_overflow_in_a_later_step_keeps_the_step_before_it(stage: Stage) -> None:
+async def test_an_overflow_in_a_later_step_keeps_the_step_before_it(stage: LoopHarness) -> None:
     model = ScriptedModel([ASK, overflow(), SUMMARY, ANSWER])
     await stage.start(model, messages=LONG, tools=[weather])
     prompt = model.calls[3].messages
@@ -485,26 +486,26 @@ async def test_an_overflow_in_a_later_step_keeps_the_step_before_it(stage: Stage
     assert_legal(prompt, provider="anthropic")
 
 
-async def test_a_second_overflow_in_the_turn_is_terminal(stage: Stage) -> None:
+async def test_a_second_overflow_in_the_turn_is_terminal(stage: LoopHarness) -> None:
     second = overflow()
     model = ScriptedModel([overflow(), SUMMARY, second])
     with pytest.raises(ModelFailed) as caught:
-        await stage.start(model, messages=LONG)
+        await raise_failure(stage.start(model, messages=LONG))
     assert caught.value is second
     assert len(model.calls) == 3
     assert stage.saved == []
 
 
-async def test_a_second_overflow_is_terminal_in_a_later_step_too(stage: Stage) -> None:
+async def test_a_second_overflow_is_terminal_in_a_later_step_too(stage: LoopHarness) -> None:
     second = overflow()
     model = ScriptedModel([overflow(), SUMMARY, ASK, second])
     with pytest.raises(ModelFailed) as caught:
-        await stage.start(model, messages=LONG, tools=[weather])
+        await raise_failure(stage.start(model, messages=LONG, tools=[weather]))
     assert caught.value is second
     assert len(stage.saved) == 1
 
 
-async def test_the_next_turn_may_compact_again(stage: Stage) -> None:
+async def test_the_next_turn_may_compact_again(stage: LoopHarness) -> None:
     model = ScriptedModel([overflow(), SUMMARY, ANSWER, overflow(), SUMMARY, ANSWER])
     turn = await stage.start(model, messages=LONG)
     history = [*LONG, *turn.messages, say("user", "And tomorrow? " * 100), say("assistant", "No."), say("user", "Why?")]
@@ -519,11 +520,11 @@ async def test_the_next_turn_may_compact_again(stage: Stage) -> None:
 @pytest.mark.parametrize(
     "history", [[], [SYSTEM], [SYSTEM, say("user", "hi")]], ids=["nothing", "system", "one request"]
 )
-async def test_an_overflow_with_nothing_to_compact_is_terminal(stage: Stage, history: list[Message]) -> None:
+async def test_an_overflow_with_nothing_to_compact_is_terminal(stage: LoopHarness, history: list[Message]) -> None:
     first = overflow()
     model = ScriptedModel([first, SUMMARY, overflow()])
     with pytest.raises(ModelFailed) as caught:
-        await stage.start(model, messages=history)
+        await raise_failure(stage.start(model, messages=history))
     assert caught.value is first
     assert len(model.calls) == 1
 
@@ -541,58 +542,59 @@ BAD_SUMMARIES: dict[str, Script] = {
 
 
 @pytest.mark.parametrize("bad", BAD_SUMMARIES.values(), ids=BAD_SUMMARIES.keys())
-async def test_a_summary_that_fails_is_terminal_with_the_original_failure(stage: Stage, bad: Script) -> None:
+async def test_a_summary_that_fails_is_terminal_with_the_original_failure(stage: LoopHarness, bad: Script) -> None:
     first = overflow()
     model = ScriptedModel([first, bad])
     with pytest.raises(ModelFailed) as caught:
-        await stage.start(model, messages=LONG)
+        await raise_failure(stage.start(model, messages=LONG))
     assert caught.value is first
     assert len(model.calls) == 2
     assert stage.retries == []
 
 
-async def test_a_summariser_that_falls_silent_is_terminal_with_the_original_failure(stage: Stage) -> None:
+async def test_a_summariser_that_falls_silent_is_terminal_with_the_original_failure(stage: LoopHarness) -> None:
     first = overflow()
     task = stage.start(ScriptedModel([first, [parts.hang()]]), messages=LONG, silence_timeout_s=30)
     await stage.clock.wait_for_timer()
     await stage.clock.advance(0)
     await stage.clock.advance(31)
     with pytest.raises(ModelFailed) as caught:
-        await task
+        await raise_failure(task)
     assert caught.value is first
 
 
-async def stop_while_summarising(stage: Stage, stop: Callable[[], None], first: Script) -> None:
+async def stop_while_summarising(stage: LoopHarness, stop: Callable[[], None], first: Script) -> Any:
     model = ScriptedModel([first, [parts.text_delta("1", "They"), parts.hang()]])
     task = stage.start(model, messages=LONG)
     while len(model.calls) < 2:
         await asyncio.sleep(0)
     await stage.clock.advance(0)
     stop()
-    await task
+    return await task
 
 
-async def test_a_stop_while_summarising_ends_interrupted(stage: Stage) -> None:
-    with pytest.raises(Interrupted):
-        await stop_while_summarising(stage, stage.scope.interrupt, overflow())
+async def test_a_stop_while_summarising_ends_interrupted(stage: LoopHarness) -> None:
+    assert isinstance(await stop_while_summarising(stage, stage.scope.interrupt, overflow()), TurnInterrupted)
     assert stage.saved == []
     assert stage.retries == []
 
 
-async def test_a_stop_while_summarising_keeps_what_was_said_before_the_overflow(stage: Stage) -> None:
-    with pytest.raises(Interrupted):
-        await stop_while_summarising(stage, stage.scope.interrupt, OVERFLOWS["after a word"]())
+async def test_a_stop_while_summarising_keeps_what_was_said_before_the_overflow(stage: LoopHarness) -> None:
+    assert isinstance(
+        await stop_while_summarising(stage, stage.scope.interrupt, OVERFLOWS["after a word"]()), TurnInterrupted
+    )
     assert stage.only.blocks == [Text("Dr")]
     assert (stage.only.partial, stage.only.reason) == (True, "interrupted")
 
 
-async def test_a_shutdown_while_summarising_saves_nothing(stage: Stage) -> None:
-    with pytest.raises(Shutdown):
-        await stop_while_summarising(stage, stage.scope.shutdown, OVERFLOWS["after a word"]())
+async def test_a_shutdown_while_summarising_saves_nothing(stage: LoopHarness) -> None:
+    assert isinstance(
+        await stop_while_summarising(stage, stage.scope.shutdown, OVERFLOWS["after a word"]()), TurnShutDown
+    )
     assert stage.saved == []
 
 
-async def test_what_was_seen_before_the_overflow_is_kept_and_continued(stage: Stage) -> None:
+async def test_what_was_seen_before_the_overflow_is_kept_and_continued(stage: LoopHarness) -> None:
     stage.answers = [[say("user", "Go on.", visibility="model")]]
     model = ScriptedModel([OVERFLOWS["after a word"](), SUMMARY, ANSWER])
     await stage.start(model, messages=LONG, keep_failed=True)
@@ -601,20 +603,22 @@ async def test_what_was_seen_before_the_overflow_is_kept_and_continued(stage: St
     assert len(model.calls[2].messages) == len(RECENT) + 4
 
 
-async def test_no_attempt_is_made_beyond_the_last_one_allowed(stage: Stage) -> None:
+async def test_no_attempt_is_made_beyond_the_last_one_allowed(stage: LoopHarness) -> None:
     """SPEC 2.1: at most so many attempts. A compaction makes the next one shorter, not free."""
     model = ScriptedModel([ConnectionResetError(), ConnectionResetError(), overflow(), SUMMARY, ANSWER])
     with pytest.raises(ModelFailed) as caught:
-        await stage.start(model, messages=LONG, retry=RetryPolicy(max_attempts=3), clock=ManualClock(skip_sleeps=True))
+        await raise_failure(
+            stage.start(model, messages=LONG, retry=RetryPolicy(max_attempts=3), clock=ManualClock(skip_sleeps=True))
+        )
     assert caught.value.kind == "context_overflow"
     assert stage.attempts == [(1, 1), (1, 2), (1, 3)]
 
 
-async def test_an_overflow_of_a_chained_run_compacts_the_whole_history(stage: Stage) -> None:
+async def test_an_overflow_of_a_chained_run_compacts_the_whole_history(stage: LoopHarness) -> None:
     """What overflowed is what the provider remembers: with the id kept, no summary could help."""
     chained = CallOptions(store=True, previous_response_id="resp_1")
     model = ScriptedModel([overflow(), SUMMARY, ANSWER], provider="openai")
-    turn = await stage.start(model, messages=[SYSTEM, RECENT[-1]], options=chained, reload_messages=lambda: list(LONG))
+    turn = await stage.start(model, messages=[SYSTEM, RECENT[-1]], call=chained, reload_messages=lambda: list(LONG))
     assert [made.options.previous_response_id for made in model.calls] == ["resp_1", None, None]
     assert read(model.calls[2].messages) == read([SYSTEM, turn.messages[0], *RECENT])
 
@@ -623,7 +627,7 @@ async def test_an_overflow_of_a_chained_run_compacts_the_whole_history(stage: St
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
-async def test_the_callers_own_summary_is_used_and_the_model_not_asked(stage: Stage, *, is_async: bool) -> None:
+async def test_the_callers_own_summary_is_used_and_the_model_not_asked(stage: LoopHarness, *, is_async: bool) -> None:
     given: list[list[Message]] = []
 
     def make(messages: list[Message]) -> Message:
@@ -640,14 +644,14 @@ async def test_the_callers_own_summary_is_used_and_the_model_not_asked(stage: St
     assert [text for _, text in read(model.calls[1].messages)][::2] == ["Be brief.", "And now?"]
 
 
-async def test_a_caller_who_has_no_summary_ends_the_turn_with_the_overflow(stage: Stage) -> None:
+async def test_a_caller_who_has_no_summary_ends_the_turn_with_the_overflow(stage: LoopHarness) -> None:
     first = overflow()
     with pytest.raises(ModelFailed) as caught:
-        await stage.start(ScriptedModel([first]), messages=LONG, compact=lambda messages: None)
+        await raise_failure(stage.start(ScriptedModel([first]), messages=LONG, compact=lambda messages: None))
     assert caught.value is first
 
 
-async def test_a_summary_is_told_of_as_soon_as_it_is_made(stage: Stage) -> None:
+async def test_a_summary_is_told_of_as_soon_as_it_is_made(stage: LoopHarness) -> None:
     told: list[Message] = []
-    turn = await stage.start(ScriptedModel([overflow(), SUMMARY, ANSWER]), messages=LONG, on_compacted=told.append)
+    turn = await stage.start(ScriptedModel([overflow(), SUMMARY, ANSWER]), messages=LONG, keep_summary=told.append)
     assert told == [turn.messages[0]]

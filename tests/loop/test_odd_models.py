@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from tests.support.loop_harness import raise_failure
 
 from indelible import tool
 from indelible.content import (
@@ -29,15 +30,15 @@ from indelible.content import (
     Usage,
     encode,
 )
-from indelible.errors import Interrupted, ModelFailed, Shutdown
-from indelible.loop import RetryPolicy
+from indelible.errors import ModelFailed
+from indelible.loop import RetryPolicy, TurnInterrupted, TurnShutDown
 from indelible.models import Call
 from indelible.models.failures.classify import to_error_part
 from indelible.testing import ScriptedModel, parts
 from indelible.tools.tool import ToolCallRecord
 
 if TYPE_CHECKING:
-    from tests.loop.conftest import Stage
+    from tests.support.loop_harness import LoopHarness
 
 Spell = Callable[[Sequence[Block]], list[tuple[str, ...]]]
 
@@ -68,7 +69,7 @@ async def note(text: str) -> str:
 # --- odd parts ---------------------------------------------------------------------------
 
 
-async def test_a_delta_before_its_start_opens_its_block(stage: Stage, spell: Spell) -> None:
+async def test_a_delta_before_its_start_opens_its_block(stage: LoopHarness, spell: Spell) -> None:
     model = ScriptedModel(
         [
             [
@@ -86,7 +87,7 @@ async def test_a_delta_before_its_start_opens_its_block(stage: Stage, spell: Spe
     assert spell(stage.only.blocks) == [("text", "ab"), ("reasoning", "cd")]
 
 
-async def test_a_tool_input_delta_before_its_start_gets_its_name_later(stage: Stage, spell: Spell) -> None:
+async def test_a_tool_input_delta_before_its_start_gets_its_name_later(stage: LoopHarness, spell: Spell) -> None:
     model = ScriptedModel(
         [
             [
@@ -103,7 +104,7 @@ async def test_a_tool_input_delta_before_its_start_gets_its_name_later(stage: St
     assert spell(stage.saved[0].blocks) == [("call", "c1", "note", '{"text": "x"}'), ("result", "c1", "note")]
 
 
-async def test_a_call_that_never_got_a_name_is_answered_with_an_error(stage: Stage) -> None:
+async def test_a_call_that_never_got_a_name_is_answered_with_an_error(stage: LoopHarness) -> None:
     model = ScriptedModel(
         [
             [parts.tool_input_delta("c1", "{}"), parts.tool_input_end("c1"), parts.finish("tool_calls")],
@@ -117,13 +118,13 @@ async def test_a_call_that_never_got_a_name_is_answered_with_an_error(stage: Sta
     assert answer.is_error
 
 
-async def test_an_end_without_a_start_does_no_harm(stage: Stage) -> None:
+async def test_an_end_without_a_start_does_no_harm(stage: LoopHarness) -> None:
     model = ScriptedModel([[parts.text_end("t"), parts.reasoning_end("r"), HELLO, parts.finish()]])
     await stage.start(model)
     assert stage.only.blocks == [Text("Hello")]
 
 
-async def test_the_complete_call_wins_over_its_deltas(stage: Stage) -> None:
+async def test_the_complete_call_wins_over_its_deltas(stage: LoopHarness) -> None:
     model = ScriptedModel(
         [
             [
@@ -145,10 +146,10 @@ class Telepathy(msgspec.Struct):
 
 @pytest.mark.parametrize("thing", [Telepathy(), None, "Hello", 42, {"type": "text_delta"}, TextDelta, Text("Hi")])
 async def test_something_that_is_no_part_is_a_clear_failure_and_what_came_before_is_kept(
-    stage: Stage, thing: Any
+    stage: LoopHarness, thing: Any
 ) -> None:
     with pytest.raises(ModelFailed, match="not a part"):
-        await stage.start(ScriptedModel([[HELLO, thing, parts.finish()]]))
+        await raise_failure(stage.start(ScriptedModel([[HELLO, thing, parts.finish()]])))
     assert stage.only.blocks == [Text("Hello")]
     assert (stage.only.partial, stage.only.reason) == (True, "failed")
 
@@ -169,7 +170,7 @@ ODD_FIELDS: dict[str, Any] = {
 
 @pytest.mark.parametrize("part", ODD_FIELDS.values(), ids=ODD_FIELDS)
 async def test_a_part_with_the_wrong_things_inside_is_a_clear_failure_or_an_error_result(
-    stage: Stage, part: Part
+    stage: LoopHarness, part: Part
 ) -> None:
     model = ScriptedModel([[HELLO, part, parts.finish("tool_calls")], [HELLO, parts.finish()]])
     try:
@@ -184,14 +185,14 @@ async def test_a_part_with_the_wrong_things_inside_is_a_clear_failure_or_an_erro
         encode(published)
 
 
-async def test_a_keep_alive_is_neither_published_nor_folded(stage: Stage) -> None:
+async def test_a_keep_alive_is_neither_published_nor_folded(stage: LoopHarness) -> None:
     model = ScriptedModel([[parts.keep_alive(), HELLO, parts.keep_alive(), parts.finish(), parts.keep_alive()]])
     await stage.start(model)
     assert stage.published == [HELLO, parts.finish()]
     assert stage.only.blocks == [Text("Hello")]
 
 
-async def test_what_comes_after_the_finish_is_not_read(stage: Stage) -> None:
+async def test_what_comes_after_the_finish_is_not_read(stage: LoopHarness) -> None:
     closed = asyncio.Event()
 
     async def stream(call: Call) -> AsyncIterator[Part]:
@@ -210,29 +211,31 @@ async def test_what_comes_after_the_finish_is_not_read(stage: Stage) -> None:
 # --- streams that do not end well --------------------------------------------------------
 
 
-async def test_nothing_at_all_is_a_truncated_stream(stage: Stage) -> None:
+async def test_nothing_at_all_is_a_truncated_stream(stage: LoopHarness) -> None:
     with pytest.raises(ModelFailed) as caught:
-        await stage.start(ScriptedModel([[]]), retry=ONCE)
+        await raise_failure(stage.start(ScriptedModel([[]]), retry=ONCE))
     assert (caught.value.kind, caught.value.retryable) == ("timeout", True)
     assert stage.saved == []
 
 
-async def test_a_stream_without_a_finish_is_never_a_success(stage: Stage) -> None:
+async def test_a_stream_without_a_finish_is_never_a_success(stage: LoopHarness) -> None:
     with pytest.raises(ModelFailed) as caught:
-        await stage.start(ScriptedModel([[HELLO, parts.text_end("1")]]), retry=ONCE)
+        await raise_failure(stage.start(ScriptedModel([[HELLO, parts.text_end("1")]]), retry=ONCE))
     assert caught.value.retryable
     assert (stage.only.partial, stage.only.reason) == (True, "failed")
 
 
-async def test_calls_of_a_truncated_stream_are_never_run(stage: Stage, spell: Spell) -> None:
+async def test_calls_of_a_truncated_stream_are_never_run(stage: LoopHarness, spell: Spell) -> None:
     with pytest.raises(ModelFailed):
-        await stage.start(ScriptedModel([[parts.tool_call("c1", "note", '{"text": "x"}')]]), tools=[note], retry=ONCE)
+        await raise_failure(
+            stage.start(ScriptedModel([[parts.tool_call("c1", "note", '{"text": "x"}')]]), tools=[note], retry=ONCE)
+        )
     assert stage.count(ToolStarted) == 0
     assert spell(stage.only.blocks)[1:] == [("error", "c1", "note")]
 
 
 async def test_half_received_arguments_are_never_executed_even_if_they_happen_to_be_json(
-    stage: Stage, spell: Spell
+    stage: LoopHarness, spell: Spell
 ) -> None:
     model = ScriptedModel(
         [
@@ -294,10 +297,10 @@ FAILING = [raise_at_once, raise_in_a_coroutine, raise_in_the_iterator, yield_as_
     ids=["reset", "503", "unknown", "missing_key", "rate_limit"],
 )
 async def test_an_error_is_the_same_wherever_it_comes_from(
-    stage: Stage, fail: Callable[[BaseException], Any], error: Exception, kind: str, *, retryable: bool
+    stage: LoopHarness, fail: Callable[[BaseException], Any], error: Exception, kind: str, *, retryable: bool
 ) -> None:
     with pytest.raises(ModelFailed) as caught:
-        await stage.start(OddModel(fail(error)), retry=ONCE)
+        await raise_failure(stage.start(OddModel(fail(error)), retry=ONCE))
     failure = caught.value
     assert (failure.kind, failure.retryable, failure.provider) == (kind, retryable, "odd")
     if isinstance(error, ModelFailed):
@@ -305,10 +308,10 @@ async def test_an_error_is_the_same_wherever_it_comes_from(
         assert failure.retry_after_s == error.retry_after_s
 
 
-async def test_an_error_part_is_not_published_and_what_came_before_is_kept(stage: Stage) -> None:
+async def test_an_error_part_is_not_published_and_what_came_before_is_kept(stage: LoopHarness) -> None:
     model = ScriptedModel([[HELLO, parts.error(ConnectionResetError()), parts.text_delta("1", " more")]])
     with pytest.raises(ModelFailed):
-        await stage.start(model, retry=ONCE)
+        await raise_failure(stage.start(model, retry=ONCE))
     assert stage.published == [HELLO]
     assert stage.only.blocks == [Text("Hello")]
 
@@ -316,7 +319,7 @@ async def test_an_error_part_is_not_published_and_what_came_before_is_kept(stage
 # --- odd iterators -----------------------------------------------------------------------
 
 
-async def test_stream_may_be_a_coroutine(stage: Stage) -> None:
+async def test_stream_may_be_a_coroutine(stage: LoopHarness) -> None:
     async def stream(call: Call) -> AsyncIterator[Part]:
         await asyncio.sleep(0)
         return ScriptedModel([[HELLO, parts.finish()]]).stream(call)
@@ -325,7 +328,7 @@ async def test_stream_may_be_a_coroutine(stage: Stage) -> None:
     assert stage.only.blocks == [Text("Hello")]
 
 
-async def test_a_coroutine_that_never_gives_a_stream_is_stopped_like_any_read(stage: Stage) -> None:
+async def test_a_coroutine_that_never_gives_a_stream_is_stopped_like_any_read(stage: LoopHarness) -> None:
     begun = asyncio.Event()
 
     async def stream(call: Call) -> AsyncIterator[Part]:
@@ -336,14 +339,13 @@ async def test_a_coroutine_that_never_gives_a_stream_is_stopped_like_any_read(st
     task = stage.start(OddModel(stream))
     await begun.wait()
     stage.scope.interrupt()
-    with pytest.raises(Interrupted):
-        await task
+    assert isinstance(await task, TurnInterrupted)
 
 
 @pytest.mark.parametrize("thing", [None, 42, [HELLO, parts.finish()]])
-async def test_a_stream_that_is_no_async_iterator_is_a_clear_failure(stage: Stage, thing: Any) -> None:
+async def test_a_stream_that_is_no_async_iterator_is_a_clear_failure(stage: LoopHarness, thing: Any) -> None:
     with pytest.raises(ModelFailed):
-        await stage.start(OddModel(lambda call: thing))
+        await raise_failure(stage.start(OddModel(lambda call: thing)))
     assert stage.retries == []
 
 
@@ -362,12 +364,12 @@ class BareIterator:
         return self._said.pop(0)
 
 
-async def test_an_iterator_without_aclose_is_read_to_its_finish(stage: Stage) -> None:
+async def test_an_iterator_without_aclose_is_read_to_its_finish(stage: LoopHarness) -> None:
     await stage.start(OddModel(lambda call: BareIterator(HELLO, parts.finish())))
     assert stage.only.blocks == [Text("Hello")]
 
 
-async def test_an_iterator_without_aclose_is_stopped(stage: Stage) -> None:
+async def test_an_iterator_without_aclose_is_stopped(stage: LoopHarness) -> None:
     await stage.interrupt_at(TextDelta, OddModel(lambda call: BareIterator(HELLO)))
     assert stage.only.blocks == [Text("Hello")]
 
@@ -386,7 +388,7 @@ class ClosingIterator(BareIterator):
             await self._on_close()
 
 
-async def test_the_iterator_is_closed_exactly_once(stage: Stage) -> None:
+async def test_the_iterator_is_closed_exactly_once(stage: LoopHarness) -> None:
     finished, stopped = ClosingIterator(HELLO, parts.finish()), ClosingIterator(HELLO)
     await stage.start(OddModel(lambda call: finished))
     assert finished.closed == 1
@@ -403,7 +405,7 @@ async def cancel_on_close() -> None:
 
 
 @pytest.mark.parametrize("on_close", [raise_on_close, cancel_on_close])
-async def test_an_error_of_aclose_changes_nothing(stage: Stage, on_close: Callable[[], Awaitable[None]]) -> None:
+async def test_an_error_of_aclose_changes_nothing(stage: LoopHarness, on_close: Callable[[], Awaitable[None]]) -> None:
     result = await stage.start(OddModel(lambda call: ClosingIterator(HELLO, parts.finish(), on_close=on_close)))
     assert result.reason == "stop"
     assert stage.only.blocks == [Text("Hello")]
@@ -411,13 +413,13 @@ async def test_an_error_of_aclose_changes_nothing(stage: Stage, on_close: Callab
 
 @pytest.mark.parametrize("on_close", [raise_on_close, cancel_on_close])
 async def test_an_error_of_aclose_after_a_stop_changes_nothing(
-    stage: Stage, on_close: Callable[[], Awaitable[None]]
+    stage: LoopHarness, on_close: Callable[[], Awaitable[None]]
 ) -> None:
     await stage.interrupt_at(TextDelta, OddModel(lambda call: ClosingIterator(HELLO, on_close=on_close)))
     assert stage.only.blocks == [Text("Hello")]
 
 
-async def test_a_generator_that_goes_on_talking_when_it_is_closed_changes_nothing(stage: Stage) -> None:
+async def test_a_generator_that_goes_on_talking_when_it_is_closed_changes_nothing(stage: LoopHarness) -> None:
     async def stream(call: Call) -> AsyncIterator[Part]:
         try:
             yield HELLO
@@ -430,7 +432,7 @@ async def test_a_generator_that_goes_on_talking_when_it_is_closed_changes_nothin
     assert stage.only.blocks == [Text("Hello")]
 
 
-async def test_an_aclose_that_hangs_costs_a_complete_reply_no_more_than_the_grace_time(stage: Stage) -> None:
+async def test_an_aclose_that_hangs_costs_a_complete_reply_no_more_than_the_grace_time(stage: LoopHarness) -> None:
     let_go = asyncio.Event()
 
     async def hang() -> None:
@@ -446,7 +448,7 @@ async def test_an_aclose_that_hangs_costs_a_complete_reply_no_more_than_the_grac
     await stage.clock.advance(0)
 
 
-async def test_an_aclose_that_hangs_does_not_hold_up_a_stop(stage: Stage) -> None:
+async def test_an_aclose_that_hangs_does_not_hold_up_a_stop(stage: LoopHarness) -> None:
     let_go = asyncio.Event()
 
     async def hang() -> None:
@@ -456,14 +458,13 @@ async def test_an_aclose_that_hangs_does_not_hold_up_a_stop(stage: Stage) -> Non
     await stage.heard(TextDelta)
     stage.scope.interrupt()
     await stage.clock.advance(5)
-    with pytest.raises(Interrupted):
-        await task
+    assert isinstance(await task, TurnInterrupted)
     assert stage.only.blocks == [Text("Hello")]
     let_go.set()
     await stage.clock.advance(0)
 
 
-async def test_a_stop_while_a_complete_reply_is_being_closed_keeps_it_whole(stage: Stage) -> None:
+async def test_a_stop_while_a_complete_reply_is_being_closed_keeps_it_whole(stage: LoopHarness) -> None:
     closing = asyncio.Event()
 
     async def hang() -> None:
@@ -474,8 +475,7 @@ async def test_a_stop_while_a_complete_reply_is_being_closed_keeps_it_whole(stag
     await closing.wait()
     stage.scope.interrupt()
     await stage.clock.advance(5)
-    with pytest.raises(Interrupted):
-        await task
+    assert isinstance(await task, TurnInterrupted)
     assert stage.only.blocks == [Text("Hello")]
     (left,) = asyncio.all_tasks() - {asyncio.current_task()}
     left.cancel()
@@ -485,7 +485,7 @@ async def test_a_stop_while_a_complete_reply_is_being_closed_keeps_it_whole(stag
 # --- odd reactions to a stop -------------------------------------------------------------
 
 
-async def test_a_model_that_ignores_cancellation_is_abandoned_after_the_grace_time(stage: Stage) -> None:
+async def test_a_model_that_ignores_cancellation_is_abandoned_after_the_grace_time(stage: LoopHarness) -> None:
     let_go = asyncio.Event()
 
     async def stream(call: Call) -> AsyncIterator[Part]:
@@ -504,15 +504,14 @@ async def test_a_model_that_ignores_cancellation_is_abandoned_after_the_grace_ti
     await stage.clock.advance(4.9)
     assert not task.done()
     await stage.clock.advance(0.1)
-    with pytest.raises(Interrupted):
-        await task
+    assert isinstance(await task, TurnInterrupted)
     assert stage.only.blocks == [Text("Hello")]
     let_go.set()
     await stage.clock.advance(0)
     assert stage.published == [HELLO], "nobody listens to an abandoned model"
 
 
-async def test_a_model_that_ignores_cancellation_does_not_hold_up_a_shutdown(stage: Stage) -> None:
+async def test_a_model_that_ignores_cancellation_does_not_hold_up_a_shutdown(stage: LoopHarness) -> None:
     let_go = asyncio.Event()
 
     async def stream(call: Call) -> AsyncIterator[Part]:
@@ -527,13 +526,12 @@ async def test_a_model_that_ignores_cancellation_does_not_hold_up_a_shutdown(sta
     await stage.heard(TextDelta)
     stage.scope.shutdown()
     await stage.clock.advance(5)
-    with pytest.raises(Shutdown):
-        await task
+    assert isinstance(await task, TurnShutDown)
     let_go.set()
     await stage.clock.advance(0)
 
 
-async def test_the_one_answer_to_a_stop_is_taken_and_no_more(stage: Stage) -> None:
+async def test_the_one_answer_to_a_stop_is_taken_and_no_more(stage: LoopHarness) -> None:
     async def stream(call: Call) -> AsyncIterator[Part]:
         yield HELLO
         try:
@@ -546,7 +544,7 @@ async def test_the_one_answer_to_a_stop_is_taken_and_no_more(stage: Stage) -> No
     assert stage.only.blocks == [Text("Hello, last words")] == stage.finalized(stage.only)
 
 
-async def test_the_pending_read_is_cancelled_once_however_often_one_presses_stop(stage: Stage) -> None:
+async def test_the_pending_read_is_cancelled_once_however_often_one_presses_stop(stage: LoopHarness) -> None:
     cancellations = 0
     let_go = asyncio.Event()
 
@@ -565,12 +563,11 @@ async def test_the_pending_read_is_cancelled_once_however_often_one_presses_stop
         press()
         await stage.clock.advance(1)
     let_go.set()
-    with pytest.raises(Interrupted):
-        await task
+    assert isinstance(await task, TurnInterrupted)
     assert cancellations == 1
 
 
-async def test_a_finish_that_answers_a_stop_makes_the_reply_complete(stage: Stage) -> None:
+async def test_a_finish_that_answers_a_stop_makes_the_reply_complete(stage: LoopHarness) -> None:
     async def stream(call: Call) -> AsyncIterator[Part]:
         yield HELLO
         try:
@@ -586,7 +583,7 @@ async def test_a_finish_that_answers_a_stop_makes_the_reply_complete(stage: Stag
 # --- floods ------------------------------------------------------------------------------
 
 
-async def test_ten_thousand_parts_without_a_pause_leave_room_for_a_stop(stage: Stage) -> None:
+async def test_ten_thousand_parts_without_a_pause_leave_room_for_a_stop(stage: LoopHarness) -> None:
     said = 0
 
     async def stream(call: Call) -> AsyncIterator[Part]:
@@ -601,7 +598,7 @@ async def test_ten_thousand_parts_without_a_pause_leave_room_for_a_stop(stage: S
     assert stage.only.blocks == [Text("x" * stage.count(TextDelta))]
 
 
-async def test_ten_thousand_keep_alives_without_a_pause_leave_room_for_a_stop(stage: Stage) -> None:
+async def test_ten_thousand_keep_alives_without_a_pause_leave_room_for_a_stop(stage: LoopHarness) -> None:
     said = 0
 
     async def stream(call: Call) -> AsyncIterator[Part]:
@@ -616,7 +613,7 @@ async def test_ten_thousand_keep_alives_without_a_pause_leave_room_for_a_stop(st
     assert said < 10_000
 
 
-async def test_ten_thousand_parts_all_arrive(stage: Stage) -> None:
+async def test_ten_thousand_parts_all_arrive(stage: LoopHarness) -> None:
     model = ScriptedModel([[*(parts.text_delta("1", str(number % 10)) for number in range(10_000)), parts.finish()]])
     await stage.start(model)
     assert stage.only.blocks == [Text("0123456789" * 1000)]
@@ -625,7 +622,7 @@ async def test_ten_thousand_parts_all_arrive(stage: Stage) -> None:
 # --- odd ids and characters --------------------------------------------------------------
 
 
-async def test_two_calls_under_one_id_both_run_and_have_a_result_each(stage: Stage) -> None:
+async def test_two_calls_under_one_id_both_run_and_have_a_result_each(stage: LoopHarness) -> None:
     model = ScriptedModel(
         [
             [
@@ -644,7 +641,7 @@ async def test_two_calls_under_one_id_both_run_and_have_a_result_each(stage: Sta
     assert [result.output for result in results] == ["noted one", "noted two"]
 
 
-async def test_two_streamed_calls_under_one_id_stay_two(stage: Stage) -> None:
+async def test_two_streamed_calls_under_one_id_stay_two(stage: LoopHarness) -> None:
     """Some compatible servers give every call of a reply the same id, or none."""
 
     def stream_call(text: str) -> list[Part]:
@@ -662,7 +659,7 @@ async def test_two_streamed_calls_under_one_id_stay_two(stage: Stage) -> None:
     assert outputs == ["noted one", "noted two"]
 
 
-async def test_a_call_id_that_comes_again_in_the_next_step_is_another_call(stage: Stage) -> None:
+async def test_a_call_id_that_comes_again_in_the_next_step_is_another_call(stage: LoopHarness) -> None:
     def ask(text: str) -> list[Any]:
         return [parts.tool_call("c", "note", f'{{"text": "{text}"}}'), parts.finish("tool_calls")]
 
@@ -671,7 +668,7 @@ async def test_a_call_id_that_comes_again_in_the_next_step_is_another_call(stage
     assert [step.blocks[-1].output for step in stage.saved[:2]] == ["noted one", "noted two"]  # type: ignore[union-attr]
 
 
-async def test_a_text_id_that_is_opened_again_is_another_block(stage: Stage) -> None:
+async def test_a_text_id_that_is_opened_again_is_another_block(stage: LoopHarness) -> None:
     said: list[Part] = [HELLO, parts.text_end("1"), parts.reasoning_delta("r", "hm"), parts.text_delta("1", "again")]
     await stage.start(ScriptedModel([[*said, parts.finish()]]))
     assert [block.text for block in stage.only.blocks if isinstance(block, Text)] == ["Hello", "again"]
@@ -683,7 +680,7 @@ HALVES = [("\ud83d", "\ude00"), ("a\ud83d", "\ude00b")]
 @pytest.mark.parametrize("halves", HALVES)
 @pytest.mark.parametrize("delta", [parts.text_delta, parts.reasoning_delta, parts.tool_input_delta])
 async def test_a_surrogate_pair_that_was_cut_apart_is_joined(
-    stage: Stage, delta: Callable[[str, str], Part], halves: tuple[str, str]
+    stage: LoopHarness, delta: Callable[[str, str], Part], halves: tuple[str, str]
 ) -> None:
     said = [delta("1", half) for half in halves]
     await stage.start(ScriptedModel([[*said, parts.finish()], [parts.finish()]]))
@@ -693,7 +690,7 @@ async def test_a_surrogate_pair_that_was_cut_apart_is_joined(
     assert all(encode(part) for part in stage.published)
 
 
-async def test_pairs_of_two_blocks_that_are_cut_at_once_are_not_mixed(stage: Stage) -> None:
+async def test_pairs_of_two_blocks_that_are_cut_at_once_are_not_mixed(stage: LoopHarness) -> None:
     said: list[Part] = [
         parts.text_delta("1", "\ud83d"),
         parts.reasoning_delta("1", "\ud83d"),
@@ -706,12 +703,12 @@ async def test_pairs_of_two_blocks_that_are_cut_at_once_are_not_mixed(stage: Sta
 
 
 @pytest.mark.parametrize("lone", [chr(0xD83D), chr(0xDE00), chr(0xDE00) + chr(0xD83D)])
-async def test_a_half_that_stays_alone_is_replaced(stage: Stage, lone: str) -> None:
+async def test_a_half_that_stays_alone_is_replaced(stage: LoopHarness, lone: str) -> None:
     await stage.start(ScriptedModel([[parts.text_delta("1", f"a{lone}"), parts.finish()]]))
     assert stage.only.blocks == [Text("a" + "\ufffd" * len(lone))] == stage.finalized(stage.only)
 
 
-async def test_half_a_pair_at_a_stop_is_published_before_it_is_saved(stage: Stage) -> None:
+async def test_half_a_pair_at_a_stop_is_published_before_it_is_saved(stage: LoopHarness) -> None:
     await stage.interrupt_at(
         TextDelta, ScriptedModel([[HELLO, parts.text_delta("1", " \ud83d"), parts.hang()]]), times=2
     )
@@ -721,29 +718,27 @@ async def test_half_a_pair_at_a_stop_is_published_before_it_is_saved(stage: Stag
 # --- those who listen --------------------------------------------------------------------
 
 
-async def test_an_error_of_publish_ends_the_run_with_it_and_keeps_what_was_published(stage: Stage) -> None:
+async def test_an_error_of_publish_ends_the_run_with_it_and_keeps_what_was_published(stage: LoopHarness) -> None:
     def publish(part: Part) -> None:
         if part != HELLO:
             raise OSError("journal is closed")
         stage.publish(part)
 
     with pytest.raises(OSError, match="journal is closed"):
-        await stage.start(ScriptedModel([[HELLO, parts.text_delta("1", "!"), parts.finish()]]), publish=publish)
+        await raise_failure(
+            stage.start(ScriptedModel([[HELLO, parts.text_delta("1", "!"), parts.finish()]]), publish=publish)
+        )
     assert stage.only.blocks == [Text("Hello")] == stage.finalized(stage.only)
     assert stage.retries == [], "the model did nothing wrong"
 
 
-class RefusingLedger:
-    """Takes the start of a call and not its end."""
-
-    async def starting(self, call: ToolCallRecord) -> None: ...
-
-    async def settled(self, call: ToolCallRecord, result: ToolResult) -> None:
+async def record_only_starts(part: Part, call: ToolCallRecord) -> None:
+    if isinstance(part, ToolResult):
         raise OSError("journal is closed")
 
 
 @pytest.mark.parametrize("who", ["publish", "ledger"])
-async def test_a_tool_that_ran_is_never_said_not_to_have_run(stage: Stage, who: str) -> None:
+async def test_a_tool_that_ran_is_never_said_not_to_have_run(stage: LoopHarness, who: str) -> None:
     """P5: its result could not be recorded, so its outcome is unknown; a model told otherwise would pay twice."""
     paid = []
 
@@ -758,9 +753,9 @@ async def test_a_tool_that_ran_is_never_said_not_to_have_run(stage: Stage, who: 
         stage.publish(part)
 
     model = ScriptedModel([[parts.tool_call("c1", "pay", "{}"), parts.finish("tool_calls")]])
-    ledger = RefusingLedger() if who == "ledger" else None
+    record = record_only_starts if who == "ledger" else None
     with pytest.raises(OSError, match="journal is closed"):
-        await stage.start(model, tools=[pay], publish=publish, ledger=ledger)
+        await raise_failure(stage.start(model, tools=[pay], publish=publish, record=record))
     assert paid == ["once"]
     for step in stage.saved:
         answer = step.blocks[-1]

@@ -12,16 +12,17 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.loop_harness import raise_failure
 
 from indelible import tool
 from indelible.content import Block, Message, Part, Reasoning, Text, TextDelta, ToolStarted, Usage
-from indelible.errors import Interrupted, ModelFailed
-from indelible.loop import RetryPolicy
+from indelible.errors import ModelFailed
+from indelible.loop import RetryPolicy, TurnInterrupted
 from indelible.models import Call
 from indelible.testing import ManualClock, ScriptedModel, parts
 
 if TYPE_CHECKING:
-    from tests.loop.conftest import Stage
+    from tests.support.loop_harness import LoopHarness
 
 Spell = Callable[[Sequence[Block]], list[tuple[str, ...]]]
 
@@ -43,7 +44,7 @@ def think_and_break_off(text: str) -> list[Any]:
 
 
 @pytest.fixture(autouse=True)
-def _no_time_passes(stage: Stage) -> None:
+def _no_time_passes(stage: LoopHarness) -> None:
     stage.clock = ManualClock(skip_sleeps=True)
 
 
@@ -51,7 +52,9 @@ def _no_time_passes(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("keep_failed", [False, True])
-async def test_a_failure_before_anything_visible_is_simply_tried_again(stage: Stage, *, keep_failed: bool) -> None:
+async def test_a_failure_before_anything_visible_is_simply_tried_again(
+    stage: LoopHarness, *, keep_failed: bool
+) -> None:
     model = ScriptedModel([break_off(), think_and_break_off("Let me see"), ANSWER])
     result = await stage.start(model, keep_failed=keep_failed)
     assert result.reason == "stop"
@@ -62,7 +65,7 @@ async def test_a_failure_before_anything_visible_is_simply_tried_again(stage: St
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\n\n"])
-async def test_blank_text_is_not_visible(stage: Stage, blank: str) -> None:
+async def test_blank_text_is_not_visible(stage: LoopHarness, blank: str) -> None:
     model = ScriptedModel([[parts.text_start("1"), parts.text_delta("1", blank), ConnectionResetError()], ANSWER])
     await stage.start(model, keep_failed=True)
     assert stage.only.blocks == [Text("Hello!")]
@@ -71,7 +74,7 @@ async def test_blank_text_is_not_visible(stage: Stage, blank: str) -> None:
 # --- after something was visible, by default ---------------------------------------------
 
 
-async def test_by_default_what_a_failed_attempt_showed_is_dropped(stage: Stage) -> None:
+async def test_by_default_what_a_failed_attempt_showed_is_dropped(stage: LoopHarness) -> None:
     model = ScriptedModel([break_off("Hel"), ANSWER])
     result = await stage.start(model)
     assert stage.only.blocks == [Text("Hello!")]
@@ -80,7 +83,7 @@ async def test_by_default_what_a_failed_attempt_showed_is_dropped(stage: Stage) 
     assert [message.text for message in result.messages] == ["Hello!"]
 
 
-async def test_a_stop_in_the_next_attempt_keeps_that_attempt_only(stage: Stage) -> None:
+async def test_a_stop_in_the_next_attempt_keeps_that_attempt_only(stage: LoopHarness) -> None:
     model = ScriptedModel([break_off("Hel"), [parts.text_delta("1", "Hi"), parts.hang()]])
     await stage.interrupt_at(TextDelta, model, times=2)
     assert stage.only.blocks == [Text("Hi")]
@@ -89,7 +92,7 @@ async def test_a_stop_in_the_next_attempt_keeps_that_attempt_only(stage: Stage) 
 # --- after something was visible, kept ---------------------------------------------------
 
 
-async def test_kept_what_a_failed_attempt_showed_is_saved_and_continued(stage: Stage) -> None:
+async def test_kept_what_a_failed_attempt_showed_is_saved_and_continued(stage: LoopHarness) -> None:
     go_on = say("user", "Please continue.", visibility="model")
     stage.answers = [[go_on]]
     model = ScriptedModel([break_off("Hel"), [parts.text_delta("1", "lo!"), parts.finish()]])
@@ -106,13 +109,13 @@ async def test_kept_what_a_failed_attempt_showed_is_saved_and_continued(stage: S
     assert [message.text for message in result.messages] == ["Hel", "Please continue.", "lo!"]
 
 
-async def test_kept_without_an_instruction_the_model_is_told_that_it_was_cut(stage: Stage) -> None:
+async def test_kept_without_an_instruction_the_model_is_told_that_it_was_cut(stage: LoopHarness) -> None:
     model = ScriptedModel([break_off("Hel"), ANSWER])
     await stage.start(model, keep_failed=True)
     assert [message.role for message in model.calls[1].messages] == ["user", "assistant", "user"]
 
 
-async def test_kept_a_call_that_was_cut_is_answered_and_never_run(stage: Stage, spell: Spell) -> None:
+async def test_kept_a_call_that_was_cut_is_answered_and_never_run(stage: LoopHarness, spell: Spell) -> None:
     @tool
     async def note(text: str) -> str:
         return text
@@ -129,20 +132,20 @@ async def test_kept_a_call_that_was_cut_is_answered_and_never_run(stage: Stage, 
     assert [message.role for message in model.calls[1].messages] == ["user", "assistant", "tool"]
 
 
-async def test_kept_steps_do_not_count_in_max_steps(stage: Stage) -> None:
+async def test_kept_steps_do_not_count_in_max_steps(stage: LoopHarness) -> None:
     model = ScriptedModel([break_off("Hel"), break_off("lo"), ANSWER])
     result = await stage.start(model, keep_failed=True, max_steps=1)
     assert result.reason == "stop"
     assert [step.index for step in stage.saved] == [1, 2, 3]
 
 
-async def test_kept_attempts_are_numbered_within_their_step(stage: Stage) -> None:
+async def test_kept_attempts_are_numbered_within_their_step(stage: LoopHarness) -> None:
     model = ScriptedModel([break_off(), break_off("Hel"), break_off(), ANSWER])
     await stage.start(model, keep_failed=True)
     assert stage.attempts == [(1, 1), (1, 2), (2, 1), (2, 2)]
 
 
-async def test_kept_preparation_runs_again_for_the_new_step(stage: Stage) -> None:
+async def test_kept_preparation_runs_again_for_the_new_step(stage: LoopHarness) -> None:
     prepared = []
 
     def prepare(messages: list[Message]) -> list[Message]:
@@ -153,14 +156,14 @@ async def test_kept_preparation_runs_again_for_the_new_step(stage: Stage) -> Non
     assert prepared == [1, 2]
 
 
-async def test_kept_an_error_of_the_save_ends_the_run(stage: Stage) -> None:
+async def test_kept_an_error_of_the_save_ends_the_run(stage: LoopHarness) -> None:
     stage.answers = [RuntimeError("database write failed")]
     with pytest.raises(RuntimeError, match="database write failed"):
-        await stage.start(ScriptedModel([break_off("Hel")]), keep_failed=True)
+        await raise_failure(stage.start(ScriptedModel([break_off("Hel")]), keep_failed=True))
     assert len(stage.saved) == 1
 
 
-async def test_kept_thinking_goes_on_in_the_state_that_it_was_cut_in(stage: Stage, spell: Spell) -> None:
+async def test_kept_thinking_goes_on_in_the_state_that_it_was_cut_in(stage: LoopHarness, spell: Spell) -> None:
     model = ScriptedModel(
         [
             break_off("Look: <think>it seems"),
@@ -172,7 +175,7 @@ async def test_kept_thinking_goes_on_in_the_state_that_it_was_cut_in(stage: Stag
     assert spell(stage.saved[1].blocks) == [("reasoning", " to rain"), ("text", "It rains.")]
 
 
-async def test_a_plain_retry_starts_its_thinking_from_the_beginning(stage: Stage, spell: Spell) -> None:
+async def test_a_plain_retry_starts_its_thinking_from_the_beginning(stage: LoopHarness, spell: Spell) -> None:
     model = ScriptedModel([break_off("<think>it seems"), ANSWER])
     await stage.start(model)
     assert spell(stage.only.blocks) == [("text", "Hello!")]
@@ -181,10 +184,10 @@ async def test_a_plain_retry_starts_its_thinking_from_the_beginning(stage: Stage
 # --- when it is over ---------------------------------------------------------------------
 
 
-async def test_exhausted_after_eight_attempts(stage: Stage) -> None:
+async def test_exhausted_after_eight_attempts(stage: LoopHarness) -> None:
     model = ScriptedModel([break_off()] * 8)
     with pytest.raises(ModelFailed) as caught:
-        await stage.start(model)
+        await raise_failure(stage.start(model))
     assert (caught.value.kind, caught.value.retryable) == ("timeout", True)
     assert len(model.calls) == 8
     assert [event.attempt for event in stage.retries] == [1, 2, 3, 4, 5, 6, 7]
@@ -193,35 +196,37 @@ async def test_exhausted_after_eight_attempts(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("keep_failed", [False, True])
-async def test_exhausted_the_latest_piece_that_is_not_saved_yet_is_saved(stage: Stage, *, keep_failed: bool) -> None:
+async def test_exhausted_the_latest_piece_that_is_not_saved_yet_is_saved(
+    stage: LoopHarness, *, keep_failed: bool
+) -> None:
     model = ScriptedModel([break_off("one"), break_off("two"), break_off()])
     with pytest.raises(ModelFailed):
-        await stage.start(model, keep_failed=keep_failed, retry=RetryPolicy(max_attempts=3))
+        await raise_failure(stage.start(model, keep_failed=keep_failed, retry=RetryPolicy(max_attempts=3)))
     texts = [step.blocks for step in stage.saved]
     assert texts == ([[Text("one")], [Text("two")]] if keep_failed else [[Text("two")]])
     assert all((step.partial, step.reason) == (True, "failed") for step in stage.saved)
 
 
-async def test_exhausted_with_nothing_but_thinking_the_thinking_is_saved(stage: Stage) -> None:
+async def test_exhausted_with_nothing_but_thinking_the_thinking_is_saved(stage: LoopHarness) -> None:
     model = ScriptedModel([think_and_break_off("one"), break_off()])
     with pytest.raises(ModelFailed):
-        await stage.start(model, keep_failed=True, retry=RetryPolicy(max_attempts=2))
+        await raise_failure(stage.start(model, keep_failed=True, retry=RetryPolicy(max_attempts=2)))
     (reasoning,) = stage.only.blocks
     assert isinstance(reasoning, Reasoning)
     assert reasoning.text == "one"
     assert not stage.only.partial
 
 
-async def test_exhausted_attempts_count_on_over_kept_steps(stage: Stage) -> None:
+async def test_exhausted_attempts_count_on_over_kept_steps(stage: LoopHarness) -> None:
     model = ScriptedModel([break_off("a"), break_off(), break_off("b"), break_off("c")])
     with pytest.raises(ModelFailed):
-        await stage.start(model, keep_failed=True, retry=RetryPolicy(max_attempts=4))
+        await raise_failure(stage.start(model, keep_failed=True, retry=RetryPolicy(max_attempts=4)))
     assert [event.attempt for event in stage.retries] == [1, 2, 3]
     assert [step.blocks for step in stage.saved] == [[Text("a")], [Text("b")], [Text("c")]]
     assert stage.saved[-1].last
 
 
-async def test_a_step_that_completes_gives_the_next_one_all_attempts(stage: Stage) -> None:
+async def test_a_step_that_completes_gives_the_next_one_all_attempts(stage: LoopHarness) -> None:
     @tool
     async def note() -> str:
         return "noted"
@@ -236,31 +241,31 @@ async def test_a_step_that_completes_gives_the_next_one_all_attempts(stage: Stag
 
 @pytest.mark.parametrize("keep_failed", [False, True])
 async def test_a_terminal_failure_is_not_tried_again_and_keeps_what_was_shown(
-    stage: Stage, *, keep_failed: bool
+    stage: LoopHarness, *, keep_failed: bool
 ) -> None:
     model = ScriptedModel([[parts.text_delta("1", "Hel"), ModelFailed("No.", kind="auth", status=401)]])
     with pytest.raises(ModelFailed) as caught:
-        await stage.start(model, keep_failed=keep_failed)
+        await raise_failure(stage.start(model, keep_failed=keep_failed))
     assert (caught.value.kind, caught.value.retryable, caught.value.status) == ("auth", False, 401)
     assert stage.retries == []
     assert (stage.only.blocks, stage.only.reason, stage.only.last) == ([Text("Hel")], "failed", True)
 
 
-async def test_a_terminal_failure_after_a_retry_keeps_what_the_first_attempt_showed(stage: Stage) -> None:
+async def test_a_terminal_failure_after_a_retry_keeps_what_the_first_attempt_showed(stage: LoopHarness) -> None:
     model = ScriptedModel([break_off("Hel"), ModelFailed("No.", kind="auth")])
     with pytest.raises(ModelFailed, match="No"):
-        await stage.start(model)
+        await raise_failure(stage.start(model))
     assert stage.only.blocks == [Text("Hel")]
 
 
-async def test_an_error_while_the_last_piece_is_saved_is_what_the_run_ends_with(stage: Stage) -> None:
+async def test_an_error_while_the_last_piece_is_saved_is_what_the_run_ends_with(stage: LoopHarness) -> None:
     stage.answers = [RuntimeError("database write failed")]
     model = ScriptedModel([[parts.text_delta("1", "Hel"), ModelFailed("No.", kind="auth")]])
     with pytest.raises(RuntimeError, match="database write failed"):
-        await stage.start(model)
+        await raise_failure(stage.start(model))
 
 
-async def test_after_a_quarter_of_an_hour_no_further_attempt_is_started(stage: Stage) -> None:
+async def test_after_a_quarter_of_an_hour_no_further_attempt_is_started(stage: LoopHarness) -> None:
     async def slow(call: Call) -> AsyncIterator[Part]:
         for _ in range(10):
             await stage.clock.advance(100)
@@ -268,11 +273,11 @@ async def test_after_a_quarter_of_an_hour_no_further_attempt_is_started(stage: S
         raise ConnectionResetError
 
     with pytest.raises(ModelFailed):
-        await stage.start(ScriptedModel([slow]))
+        await raise_failure(stage.start(ScriptedModel([slow])))
     assert stage.retries == []
 
 
-async def test_a_live_stream_is_never_cut_by_the_quarter_of_an_hour(stage: Stage) -> None:
+async def test_a_live_stream_is_never_cut_by_the_quarter_of_an_hour(stage: LoopHarness) -> None:
     async def slow(call: Call) -> AsyncIterator[Part]:
         for _ in range(20):
             await stage.clock.advance(100)
@@ -284,7 +289,7 @@ async def test_a_live_stream_is_never_cut_by_the_quarter_of_an_hour(stage: Stage
     assert stage.only.blocks == [Text("." * 20)]
 
 
-async def test_the_quarter_of_an_hour_counts_on_over_kept_steps(stage: Stage) -> None:
+async def test_the_quarter_of_an_hour_counts_on_over_kept_steps(stage: LoopHarness) -> None:
     async def slow(call: Call) -> AsyncIterator[Part]:
         for _ in range(5):
             await stage.clock.advance(100)
@@ -292,7 +297,7 @@ async def test_the_quarter_of_an_hour_counts_on_over_kept_steps(stage: Stage) ->
         raise ConnectionResetError
 
     with pytest.raises(ModelFailed):
-        await stage.start(ScriptedModel([slow, slow]), keep_failed=True)
+        await raise_failure(stage.start(ScriptedModel([slow, slow]), keep_failed=True))
     assert len(stage.retries) == 1
     assert len(stage.saved) == 2
 
@@ -300,7 +305,7 @@ async def test_the_quarter_of_an_hour_counts_on_over_kept_steps(stage: Stage) ->
 # --- who is told -------------------------------------------------------------------------
 
 
-async def test_the_retry_event_says_what_happened_and_when_it_goes_on(stage: Stage) -> None:
+async def test_the_retry_event_says_what_happened_and_when_it_goes_on(stage: LoopHarness) -> None:
     failed_at = stage.clock.now()
     failure = ModelFailed("Scripted is busy.", kind="rate_limit", status=429, retry_after_s=30)
     await stage.start(ScriptedModel([failure, ANSWER]))
@@ -311,18 +316,18 @@ async def test_the_retry_event_says_what_happened_and_when_it_goes_on(stage: Sta
     assert stage.clock.slept == [30]
 
 
-async def test_everybody_is_told_in_order(stage: Stage) -> None:
+async def test_everybody_is_told_in_order(stage: LoopHarness) -> None:
     told: list[str] = []
 
-    async def on_attempt(step: int, number: int) -> None:
+    async def open_attempt(step: int, number: int) -> None:
         await asyncio.sleep(0)
         told.append(f"attempt {step}.{number}")
 
-    async def on_retry(event: Any) -> None:
+    async def schedule_retry(event: Any) -> None:
         await asyncio.sleep(0)
         told.append(f"retry after {event.attempt}, slept {len(stage.clock.slept)}")
 
-    def save(step: Any, scope: Any) -> None:
+    def save(step: Any) -> None:
         told.append(f"save {step.index}")
 
     async def stream(call: Call) -> AsyncIterator[Part]:
@@ -331,35 +336,36 @@ async def test_everybody_is_told_in_order(stage: Stage) -> None:
         raise ConnectionResetError
 
     model = ScriptedModel([stream, ANSWER])
-    await stage.start(model, keep_failed=True, on_attempt=on_attempt, on_retry=on_retry, persist_step=save)
+    await stage.start(
+        model, keep_failed=True, open_attempt=open_attempt, schedule_retry=schedule_retry, persist_step=save
+    )
     assert told == ["attempt 1.1", "call", "save 1", "retry after 1, slept 0", "attempt 2.1", "save 2"]
 
 
-async def test_an_attempt_that_is_refused_is_not_made(stage: Stage) -> None:
+async def test_an_attempt_that_is_refused_is_not_made(stage: LoopHarness) -> None:
     def refuse(step: int, number: int) -> None:
         raise PermissionError("attempt is closed")
 
     model = ScriptedModel()
     with pytest.raises(PermissionError, match="attempt is closed"):
-        await stage.start(model, on_attempt=refuse)
+        await raise_failure(stage.start(model, open_attempt=refuse))
     assert model.calls == []
 
 
-async def test_a_retry_without_anybody_to_tell_is_made_all_the_same(stage: Stage) -> None:
-    result = await stage.start(ScriptedModel([break_off(), ANSWER]), on_attempt=None, on_retry=None)
+async def test_a_retry_without_anybody_to_tell_is_made_all_the_same(stage: LoopHarness) -> None:
+    result = await stage.start(ScriptedModel([break_off(), ANSWER]), open_attempt=None, schedule_retry=None)
     assert result.reason == "stop"
 
 
-async def test_a_stop_while_the_retry_is_told_makes_no_further_attempt(stage: Stage) -> None:
+async def test_a_stop_while_the_retry_is_told_makes_no_further_attempt(stage: LoopHarness) -> None:
     model = ScriptedModel([break_off("Hel")])
-    with pytest.raises(Interrupted):
-        await stage.start(model, on_retry=lambda event: stage.scope.interrupt())
+    assert isinstance(await stage.start(model, schedule_retry=lambda event: stage.scope.interrupt()), TurnInterrupted)
     assert len(model.calls) == 1
     assert stage.clock.slept == []
     assert (stage.only.blocks, stage.only.reason) == ([Text("Hel")], "interrupted")
 
 
-async def test_a_stop_before_the_next_attempt_begins_keeps_the_failed_one(stage: Stage) -> None:
+async def test_a_stop_before_the_next_attempt_begins_keeps_the_failed_one(stage: LoopHarness) -> None:
     """SPEC 2.1: blocks of a failed attempt are dropped when the next one *starts*."""
 
     def stop_at_the_second(step: int, number: int) -> None:
@@ -367,12 +373,11 @@ async def test_a_stop_before_the_next_attempt_begins_keeps_the_failed_one(stage:
             stage.scope.interrupt()
 
     model = ScriptedModel([break_off("Hel")])
-    with pytest.raises(Interrupted):
-        await stage.start(model, on_attempt=stop_at_the_second)
+    assert isinstance(await stage.start(model, open_attempt=stop_at_the_second), TurnInterrupted)
     assert stage.only.blocks == [Text("Hel")]
 
 
-async def test_the_attempt_that_was_kept_says_what_it_cost(stage: Stage) -> None:
+async def test_the_attempt_that_was_kept_says_what_it_cost(stage: LoopHarness) -> None:
     model = ScriptedModel(
         [
             break_off("Hel"),

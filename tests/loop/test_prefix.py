@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.loop_harness import run_turn
 
 from indelible.content import Block, Message, Text, ToolCall
 from indelible.loop.prompt.build import CUT_REMARK, build_prompt
 from indelible.loop.prompt.clean import COMPACTION
-from indelible.loop.run import run
 from indelible.models.protocol import CallOptions
 from indelible.testing import ScriptedModel, parts
 
@@ -66,11 +66,10 @@ async def test_a_run_asks_so_if_the_model_takes_it_and_is_not_told_to_think(
     parameters: dict[str, str], last_said: str
 ) -> None:
     model = PrefixModel([[parts.text_delta("t", " three."), parts.finish("stop")]])
-    await run(
+    await run_turn(
         model=model,
         messages=[QUESTION, cut(Text("One, two,")), INSTRUCTION],
-        persist_step=lambda step, scope: None,
-        options=CallOptions(parameters=parameters),
+        call=CallOptions(parameters=parameters),
     )
     [call] = model.calls
     assert call.messages[-1].blocks == [Text(last_said)]
@@ -78,9 +77,7 @@ async def test_a_run_asks_so_if_the_model_takes_it_and_is_not_told_to_think(
 
 async def test_other_models_are_asked_to_go_on() -> None:
     model = ScriptedModel([[parts.text_delta("t", " three."), parts.finish("stop")]])
-    await run(
-        model=model, messages=[QUESTION, cut(Text("One, two,")), INSTRUCTION], persist_step=lambda step, scope: None
-    )
+    await run_turn(model=model, messages=[QUESTION, cut(Text("One, two,")), INSTRUCTION])
     [call] = model.calls
     assert call.messages[-1].blocks == [Text("Go on where you were cut.")]
     assert CUT_REMARK not in str(call.messages)

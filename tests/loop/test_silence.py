@@ -11,16 +11,17 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.loop_harness import raise_failure
 
 from indelible import tool
 from indelible.content import Part, Reasoning, Text, TextDelta, ToolStarted
-from indelible.errors import Interrupted, ModelFailed, Shutdown
-from indelible.loop import RetryPolicy
+from indelible.errors import ModelFailed
+from indelible.loop import RetryPolicy, TurnEnd, TurnInterrupted, TurnShutDown
 from indelible.models import Call
 from indelible.testing import ScriptedModel, parts
 
 if TYPE_CHECKING:
-    from tests.loop.conftest import Stage
+    from tests.support.loop_harness import LoopHarness
 
 ONCE = RetryPolicy(max_attempts=1)
 HELLO = parts.text_delta("1", "Hello")
@@ -50,7 +51,7 @@ class Line:
             self.closed = True
 
 
-async def test_two_minutes_of_nothing_end_the_attempt(stage: Stage) -> None:
+async def test_two_minutes_of_nothing_end_the_attempt(stage: LoopHarness) -> None:
     line = Line()
     task = stage.start(ScriptedModel([line.stream]), retry=ONCE)
     await line.opened.wait()
@@ -58,7 +59,7 @@ async def test_two_minutes_of_nothing_end_the_attempt(stage: Stage) -> None:
     assert not task.done()
     await stage.clock.advance(0.1)
     with pytest.raises(ModelFailed) as caught:
-        await task
+        await raise_failure(task)
     assert (caught.value.kind, caught.value.retryable) == ("stream_silence_timeout", True)
     assert caught.value.provider == "scripted"
     assert line.cancelled
@@ -66,17 +67,17 @@ async def test_two_minutes_of_nothing_end_the_attempt(stage: Stage) -> None:
     assert stage.saved == []
 
 
-async def test_the_time_is_a_setting(stage: Stage) -> None:
+async def test_the_time_is_a_setting(stage: LoopHarness) -> None:
     line = Line()
     task = stage.start(ScriptedModel([line.stream]), retry=ONCE, silence_timeout_s=7)
     await line.opened.wait()
     await stage.clock.advance(7)
     with pytest.raises(ModelFailed, match="stopped responding"):
-        await task
+        await raise_failure(task)
 
 
 @pytest.mark.parametrize("part", [HELLO, parts.keep_alive(), parts.reasoning_delta("r", "hm"), parts.text_start("1")])
-async def test_every_part_and_every_keep_alive_starts_the_time_anew(stage: Stage, part: Part) -> None:
+async def test_every_part_and_every_keep_alive_starts_the_time_anew(stage: LoopHarness, part: Part) -> None:
     line = Line()
     task = stage.start(ScriptedModel([line.stream]), retry=ONCE)
     await line.opened.wait()
@@ -89,10 +90,10 @@ async def test_every_part_and_every_keep_alive_starts_the_time_anew(stage: Stage
     assert not task.done()
     await stage.clock.advance(1)
     with pytest.raises(ModelFailed):
-        await task
+        await raise_failure(task)
 
 
-async def test_a_part_that_is_held_back_starts_the_time_anew(stage: Stage) -> None:
+async def test_a_part_that_is_held_back_starts_the_time_anew(stage: LoopHarness) -> None:
     """Half a tag is not published yet, but the model did speak."""
     line = Line()
     task = stage.start(ScriptedModel([line.stream]), retry=ONCE)
@@ -107,19 +108,19 @@ async def test_a_part_that_is_held_back_starts_the_time_anew(stage: Stage) -> No
     assert (await task).reason == "stop"
 
 
-async def test_what_was_said_before_the_silence_is_kept(stage: Stage) -> None:
+async def test_what_was_said_before_the_silence_is_kept(stage: LoopHarness) -> None:
     line = Line()
     line.say(HELLO)
     task = stage.start(ScriptedModel([line.stream]), retry=ONCE)
     await stage.heard(TextDelta)
     await stage.clock.advance(120)
     with pytest.raises(ModelFailed):
-        await task
+        await raise_failure(task)
     assert stage.only.blocks == [Text("Hello")]
     assert (stage.only.partial, stage.only.reason) == (True, "failed")
 
 
-async def test_a_silent_attempt_is_tried_again_and_the_next_has_its_own_time(stage: Stage) -> None:
+async def test_a_silent_attempt_is_tried_again_and_the_next_has_its_own_time(stage: LoopHarness) -> None:
     first, second = Line(), Line()
     task = stage.start(ScriptedModel([first.stream, second.stream]))
     await first.opened.wait()
@@ -135,7 +136,7 @@ async def test_a_silent_attempt_is_tried_again_and_the_next_has_its_own_time(sta
     assert stage.attempts == [(1, 1), (1, 2)]
 
 
-async def test_a_stream_that_does_not_open_is_silent(stage: Stage) -> None:
+async def test_a_stream_that_does_not_open_is_silent(stage: LoopHarness) -> None:
     begun = asyncio.Event()
 
     class SlowToOpen:
@@ -151,11 +152,11 @@ async def test_a_stream_that_does_not_open_is_silent(stage: Stage) -> None:
     await begun.wait()
     await stage.clock.advance(120)
     with pytest.raises(ModelFailed) as caught:
-        await task
+        await raise_failure(task)
     assert caught.value.kind == "stream_silence_timeout"
 
 
-async def test_time_that_publish_takes_does_not_count(stage: Stage) -> None:
+async def test_time_that_publish_takes_does_not_count(stage: LoopHarness) -> None:
     line = Line()
     line.say(HELLO)
     held, may_go_on = asyncio.Event(), asyncio.Event()
@@ -175,11 +176,11 @@ async def test_time_that_publish_takes_does_not_count(stage: Stage) -> None:
     assert not task.done(), "the time begins when the loop waits for the model again"
     await stage.clock.advance(1)
     with pytest.raises(ModelFailed) as caught:
-        await task
+        await raise_failure(task)
     assert caught.value.kind == "stream_silence_timeout"
 
 
-async def test_time_that_publish_takes_is_not_added_to_the_time_before_it(stage: Stage) -> None:
+async def test_time_that_publish_takes_is_not_added_to_the_time_before_it(stage: LoopHarness) -> None:
     line = Line()
     held, may_go_on = asyncio.Event(), asyncio.Event()
 
@@ -201,7 +202,7 @@ async def test_time_that_publish_takes_is_not_added_to_the_time_before_it(stage:
     assert (await task).reason == "stop"
 
 
-async def test_time_that_tools_take_does_not_count(stage: Stage) -> None:
+async def test_time_that_tools_take_does_not_count(stage: LoopHarness) -> None:
     may_go_on = asyncio.Event()
 
     @tool
@@ -218,7 +219,7 @@ async def test_time_that_tools_take_does_not_count(stage: Stage) -> None:
     assert stage.retries == []
 
 
-async def test_time_that_the_save_takes_does_not_count(stage: Stage) -> None:
+async def test_time_that_the_save_takes_does_not_count(stage: LoopHarness) -> None:
     begun, may_go_on = asyncio.Event(), asyncio.Event()
 
     async def save_slowly() -> None:
@@ -233,17 +234,17 @@ async def test_time_that_the_save_takes_does_not_count(stage: Stage) -> None:
     assert (await task).reason == "stop"
 
 
-async def test_no_timer_is_left_behind(stage: Stage) -> None:
+async def test_no_timer_is_left_behind(stage: LoopHarness) -> None:
     await stage.start(ScriptedModel([[HELLO, parts.finish()]]))
     assert stage.clock.pending == 0
 
 
-async def test_no_timer_is_left_behind_by_a_stop(stage: Stage) -> None:
+async def test_no_timer_is_left_behind_by_a_stop(stage: LoopHarness) -> None:
     await stage.interrupt_at(TextDelta, ScriptedModel([[HELLO, parts.hang()]]))
     assert stage.clock.pending == 0
 
 
-async def test_a_model_that_ignores_the_end_of_its_time_is_left_behind_and_heard_no_more(stage: Stage) -> None:
+async def test_a_model_that_ignores_the_end_of_its_time_is_left_behind_and_heard_no_more(stage: LoopHarness) -> None:
     let_go, opened = asyncio.Event(), asyncio.Event()
 
     async def ignore(call: Call) -> AsyncIterator[Part]:
@@ -268,8 +269,8 @@ async def test_a_model_that_ignores_the_end_of_its_time_is_left_behind_and_heard
     assert stage.only.blocks == [Text("Hello")]
 
 
-@pytest.mark.parametrize(("stop", "error"), [("interrupt", Interrupted), ("shutdown", Shutdown)])
-async def test_a_stop_goes_before_the_silence_it_came_in(stage: Stage, stop: str, error: type[Exception]) -> None:
+@pytest.mark.parametrize(("stop", "end"), [("interrupt", TurnInterrupted), ("shutdown", TurnShutDown)])
+async def test_a_stop_goes_before_the_silence_it_came_in(stage: LoopHarness, stop: str, end: type[TurnEnd]) -> None:
     let_go = asyncio.Event()
 
     async def slow_to_stop(call: Call) -> AsyncIterator[Part]:
@@ -285,13 +286,12 @@ async def test_a_stop_goes_before_the_silence_it_came_in(stage: Stage, stop: str
     await stage.clock.advance(120)
     getattr(stage.scope, stop)()
     let_go.set()
-    with pytest.raises(error):
-        await task
+    assert type(await task) is end
     assert stage.retries == []
-    assert [step.reason for step in stage.saved] == (["interrupted"] if error is Interrupted else [])
+    assert [step.reason for step in stage.saved] == (["interrupted"] if end is TurnInterrupted else [])
 
 
-async def test_thinking_that_fell_silent_is_ended_and_kept_when_nothing_better_comes(stage: Stage) -> None:
+async def test_thinking_that_fell_silent_is_ended_and_kept_when_nothing_better_comes(stage: LoopHarness) -> None:
     line = Line()
     line.say(parts.reasoning_start("r"))
     line.say(parts.reasoning_delta("r", "Let me see"))
@@ -300,7 +300,7 @@ async def test_thinking_that_fell_silent_is_ended_and_kept_when_nothing_better_c
     await stage.clock.advance(0)
     await stage.clock.advance(120)
     with pytest.raises(ModelFailed):
-        await task
+        await raise_failure(task)
     (reasoning,) = stage.only.blocks
     assert isinstance(reasoning, Reasoning)
     assert reasoning.ended_at == stage.clock.now()

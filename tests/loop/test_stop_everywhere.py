@@ -28,6 +28,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVarTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.loop_harness import run_turn
 
 from indelible.content import (
     Block,
@@ -51,11 +52,12 @@ from indelible.content import (
     ToolInputEnd,
     ToolInputStart,
     ToolResult,
+    ToolStarted,
     has_visible,
 )
 from indelible.content.assemble import assemble, finalize
 from indelible.errors import Interrupted, LeaseLost, ModelFailed, Shutdown
-from indelible.loop import CancelScope, Cause, FinishedStep, RetryPolicy, ToolLimits, TurnResult, run
+from indelible.loop import CancelScope, Cause, FinishedStep, RetryPolicy, ToolLimits, TurnAwaitingClient, TurnCompleted
 from indelible.loop.normalize import Normalizer
 from indelible.models import CallOptions
 from indelible.models.protocol import Call
@@ -73,12 +75,11 @@ pytestmark = pytest.mark.timeout(600 + EXAMPLES / 20)
 
 Ts = TypeVarTuple("Ts")
 
-StopKind = Literal["interrupt", "shutdown", "lease lost", "cancel", "interrupt, then cancel"]
-CAUSES = {"interrupt": Cause.INTERRUPTED, "shutdown": Cause.SHUTDOWN, "lease lost": Cause.LEASE_LOST}
+StopKind = Literal["interrupt", "shutdown", "lose_lease", "cancel", "interrupt, then cancel"]
 ENDS: Final[dict[StopKind, type[BaseException]]] = {
     "interrupt": Interrupted,
     "shutdown": Shutdown,
-    "lease lost": LeaseLost,
+    "lose_lease": LeaseLost,
     "cancel": asyncio.CancelledError,
     "interrupt, then cancel": Interrupted,
 }
@@ -368,9 +369,14 @@ COMPLAINTS: list[str] = []
 """What any event loop complained about: exceptions that nobody took, tasks that were thrown away."""
 
 
-class Save(NamedTuple):
-    record: FinishedStep
-    scope_was_live: bool
+CAUSES: Final[dict[StopKind, Cause]] = {
+    "interrupt": Cause.INTERRUPTED,
+    "interrupt, then cancel": Cause.INTERRUPTED,
+    "shutdown": Cause.SHUTDOWN,
+    "lose_lease": Cause.LEASE_LOST,
+}
+COMPLETED: Final = TurnCompleted | TurnAwaitingClient
+"""A turn that came to its own end."""
 
 
 class World:
@@ -378,7 +384,7 @@ class World:
 
     def __init__(self, scenario: Scenario, stop: Stop | None = None) -> None:
         self.scenario = scenario
-        self.outcome: TurnResult | BaseException
+        self.outcome: TurnCompleted | TurnAwaitingClient | BaseException
         self.visits: Counter[str] = Counter()
         self.acts = 0
         self.attempts: dict[tuple[int, int], list[Part]] = {}
@@ -386,7 +392,7 @@ class World:
         self.publishing = 0
         self.started: list[ToolCallRecord] = []
         self.settled_calls: list[tuple[ToolCallRecord, ToolResult]] = []
-        self.saves: list[Save] = []
+        self.saves: list[FinishedStep] = []
         self.saved: list[FinishedStep] = []
         self.acts_at_stop: int | None = None
         self.saves_at_stop = 0
@@ -399,7 +405,7 @@ class World:
         self._clock = SteppingClock()
         self._loop = CountingLoop(self._before_callback, self._go_on)
         self._loop.set_exception_handler(lambda _, context: COMPLAINTS.append(context["message"]))
-        self._task: asyncio.Task[TurnResult]
+        self._task: asyncio.Task[TurnCompleted | TurnAwaitingClient]
         self._held: list[asyncio.Future[None]] = []
         self._released: asyncio.Future[None] = self._loop.create_future()
         self._ignoring = 0
@@ -439,10 +445,10 @@ class World:
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self.parts_too_late = self.visits["publish"] - published
 
-    async def _start(self) -> TurnResult:
+    async def _start(self) -> TurnCompleted | TurnAwaitingClient:
         self._started = True
         scripts = [*self.scenario.scripts, Script([Finish()])]
-        return await run(
+        end: TurnCompleted | TurnAwaitingClient = await run_turn(
             model=ScriptedModel([partial(self._play, script) for script in scripts], provider=self.scenario.provider),
             messages=[Message(role="user", blocks=[Text("hi")])],
             persist_step=self._persist,
@@ -452,11 +458,11 @@ class World:
             max_steps=3,
             scope=self._scope,
             publish=self._publish,
-            ledger=self,
-            options=CallOptions(store=True),
+            record=self._record,
+            call=CallOptions(store=True),
             prepare_messages=self._hook,
-            on_attempt=self._on_attempt,
-            on_retry=self._on_retry,
+            open_attempt=self._on_attempt,
+            schedule_retry=self._on_retry,
             keep_failed=self.scenario.keep_failed,
             retry=RetryPolicy(max_attempts=3),
             tool_limits=ToolLimits(timeout_s=60.0, concurrency=2),
@@ -464,6 +470,7 @@ class World:
             chance=lambda: self.scenario.jitter,
             turn_id="turn",
         )
+        return end
 
     def _before_callback(self) -> None:
         if not self._over:
@@ -491,7 +498,7 @@ class World:
             self.acts_at_stop, self.saves_at_stop = self.acts, len(self.saves)
             self._cancel_in = 0 if stop.kind == "cancel" else stop.later if "cancel" in stop.kind else None
             if stop.kind != "cancel":
-                self._scope.cancel(CAUSES[stop.kind.split(",")[0]])
+                self._scope.cancel(CAUSES[stop.kind])
         elif self._cancel_in and place == "callback":
             self._cancel_in -= 1
         # A task that is cancelled before it began never begins: nobody is there to know of an interrupt.
@@ -565,9 +572,9 @@ class World:
         self.publishing -= 1
         self.acts += 1
 
-    def _persist(self, record: FinishedStep, scope: CancelScope) -> Any:
+    def _persist(self, record: FinishedStep) -> Any:
         self.acts += 1
-        self.saves.append(Save(record, scope_was_live=scope.cause is None and not scope.cancelled))
+        self.saves.append(record)
         self._visit("persist")
         return self._take_time_to_persist(record) if self.scenario.persist_waits else self._end_persist(record)
 
@@ -600,18 +607,18 @@ class World:
         self.acts += 1
         return answer
 
-    async def starting(self, call: ToolCallRecord) -> None:
-        self.started.append(call)
-        await self._note_in_ledger()
-
-    async def settled(self, call: ToolCallRecord, result: ToolResult) -> None:
-        self.settled_calls.append((call, result))
-        await self._note_in_ledger()
-
-    async def _note_in_ledger(self) -> None:
+    async def _record(self, part: ToolStarted | ToolResult, call: ToolCallRecord) -> None:
+        """The ledger commits, and the part is seen."""
+        if isinstance(part, ToolResult):
+            self.settled_calls.append((call, part))
+        else:
+            self.started.append(call)
         self.acts += 1
         self._visit("ledger")
         await self._take_time(self._ledger_waits)
+        published = self._publish(part)
+        if published is not None:
+            await published
 
     # --- tools ---
 
@@ -727,19 +734,18 @@ def check_end(world: World, kind: StopKind | None) -> None:
     if kind is not None and isinstance(world.outcome, ENDS[kind]):
         assert stopped, f"{world.outcome!r} without a stop"
     else:
-        assert isinstance(world.outcome, TurnResult | ModelFailed), f"ended with {world.outcome!r}"
+        assert isinstance(world.outcome, COMPLETED | ModelFailed), f"ended with {world.outcome!r}"
         assert not stopped or world.acts == world.acts_at_stop, f"went on after {kind}, to {world.outcome!r}"
     if all(any(isinstance(step, Finish) for step in script.steps) for script in world.scenario.scripts):
         assert all(number == 1 for _, number in world.attempts), "tried again, though every stream was complete"
-    if stopped and kind in ("shutdown", "lease lost", "cancel"):
+    if stopped and kind in ("shutdown", "lose_lease", "cancel"):
         assert len(world.saves) == world.saves_at_stop, f"began to save after {kind}"
 
 
 def check_saves(world: World) -> None:
     """What is saved is what was published, with every call answered, and saved once."""
-    for record, scope_was_live in world.saves:
+    for record in world.saves:
         parts = world.attempts[record.index, record.attempt]
-        assert scope_was_live
         assert record.blocks == finalize(assemble(parts), record.reason, record.ended_at)
         assert read_blocks(record.blocks) == read_parts(parts)
         calls = [block for block in record.blocks if isinstance(block, ToolCall)]
@@ -759,7 +765,7 @@ def check_nothing_is_missing(world: World) -> None:
 
     With `keep_failed`, so is every attempt that showed something.
     """
-    if not isinstance(world.outcome, TurnResult | ModelFailed | Interrupted):
+    if not isinstance(world.outcome, COMPLETED | ModelFailed | Interrupted):
         return
     kept = {(record.index, record.attempt) for record in world.saved}
     said = {attempt: finalize(assemble(parts), "failed", None) for attempt, parts in world.attempts.items()}
@@ -777,7 +783,7 @@ def check_tools(world: World) -> None:
         number = max(number for step, number in world.attempts if step == call.step)
         ends = [part for part in world.attempts[call.step, number] if isinstance(part, ToolCall | ToolInputEnd)]
         assert call.id in [part.id for part in ends]
-    if isinstance(world.outcome, TurnResult | ModelFailed | Interrupted):
+    if isinstance(world.outcome, COMPLETED | ModelFailed | Interrupted):
         settled = [call.idempotency_key for call, _ in world.settled_calls]
         assert sorted(settled) == sorted(call.idempotency_key for call in world.started)
         assert len(set(settled)) == len(settled)

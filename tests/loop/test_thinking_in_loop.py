@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.loop_harness import run_turn
 
 from indelible import tool
 from indelible.content import Block, Message, Part, Reasoning, ReasoningDelta, Text, TextDelta, ToolCall
 from indelible.content.assemble import assemble, finalize
 from indelible.errors import Interrupted, ModelFailed
-from indelible.loop import CancelScope, FinishedStep, run
+from indelible.loop import CancelScope, FinishedStep, TurnInterrupted
 from indelible.loop.prompt.build import CUT_REMARK, build_prompt
 from indelible.loop.thinking.splitter import split_thinking
 from indelible.models import Call, CallOptions
@@ -24,7 +25,7 @@ from indelible.testing import ManualClock, ScriptedModel, parts
 from indelible.testing.model import Script, Step
 
 if TYPE_CHECKING:
-    from tests.loop.conftest import Stage
+    from tests.support.loop_harness import LoopHarness
 
 CLOSED = "<think>They ask for a number.</think>\nThe answer is 42."
 OPEN = "<think>They ask for a number"
@@ -87,10 +88,10 @@ async def stop_after(text: str, *, size: int = 1, provider: str = "openai") -> t
         await asyncio.get_running_loop().create_future()
 
     with pytest.raises(Interrupted):
-        await run(
+        await run_turn(
             model=ScriptedModel([speak], provider=provider),
             messages=[USER],
-            persist_step=lambda step, _: saved.append(step),
+            persist_step=saved.append,
             publish=published.append,
             scope=scope,
             clock=ManualClock(),
@@ -101,7 +102,7 @@ async def stop_after(text: str, *, size: int = 1, provider: str = "openai") -> t
 async def ask_next(history: list[Message], provider: str) -> list[tuple[str, list[Block]]]:
     """What the model is told in the next turn."""
     model = ScriptedModel([complete("Sure.")], provider=provider)
-    await run(model=model, messages=history, persist_step=lambda step, scope: None, clock=ManualClock())
+    await run_turn(model=model, messages=history, clock=ManualClock())
     return [(entry.role, entry.blocks) for entry in model.calls[0].messages]
 
 
@@ -109,7 +110,7 @@ async def ask_next(history: list[Message], provider: str) -> list[tuple[str, lis
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-async def test_s61_closed_thinking_is_moved_and_the_text_is_kept(stage: Stage, size: int) -> None:
+async def test_s61_closed_thinking_is_moved_and_the_text_is_kept(stage: LoopHarness, size: int) -> None:
     result = await stage.start(ScriptedModel([complete(CLOSED, size)]))
     assert strip_times(stage.only.blocks) == [Reasoning("They ask for a number."), Text("The answer is 42.")]
     assert not stage.only.partial
@@ -118,7 +119,7 @@ async def test_s61_closed_thinking_is_moved_and_the_text_is_kept(stage: Stage, s
 
 
 @pytest.mark.parametrize("said", FAMILIES.values(), ids=FAMILIES.keys())
-async def test_s61_holds_for_every_family_of_marks(stage: Stage, said: str) -> None:
+async def test_s61_holds_for_every_family_of_marks(stage: LoopHarness, said: str) -> None:
     await stage.start(ScriptedModel([complete(said)]))
     assert strip_times(stage.only.blocks) == [Reasoning("plan"), Text("answer")]
     shown = "".join(part.delta for part in stage.published if isinstance(part, TextDelta))
@@ -126,12 +127,11 @@ async def test_s61_holds_for_every_family_of_marks(stage: Stage, said: str) -> N
     assert (shown, thought) == ("answer", "plan")
 
 
-async def test_s61_a_stop_after_the_text_keeps_the_text_without_the_markup(stage: Stage) -> None:
+async def test_s61_a_stop_after_the_text_keeps_the_text_without_the_markup(stage: LoopHarness) -> None:
     task = stage.start(ScriptedModel([[*stream(CLOSED, 4), parts.hang()]]))
     await stage.heard(TextDelta, times=2)
     stage.scope.interrupt()
-    with pytest.raises(Interrupted):
-        await task
+    assert isinstance(await task, TurnInterrupted)
     assert strip_times(stage.only.blocks) == [Reasoning("They ask for a number."), Text("The answer is 42.")]
     assert (stage.only.partial, stage.only.reason) == (True, "interrupted")
 
@@ -150,7 +150,7 @@ async def test_s61_a_stop_at_any_character_keeps_what_was_said_until_then(said: 
             assert step.blocks == finalize(assemble(published), "interrupted", step.ended_at)
 
 
-async def test_thinking_is_stamped_with_the_time_it_took(stage: Stage) -> None:
+async def test_thinking_is_stamped_with_the_time_it_took(stage: LoopHarness) -> None:
     async def speak(call: Call) -> AsyncIterator[Part]:
         yield parts.text_delta("1", "<think>Hm")
         stage.clock.advance(3)
@@ -164,7 +164,7 @@ async def test_thinking_is_stamped_with_the_time_it_took(stage: Stage) -> None:
     assert (thought.started_at, thought.ended_at) == (began_at, stage.clock.now())
 
 
-async def test_thinking_before_a_call_leaves_no_empty_text(stage: Stage) -> None:
+async def test_thinking_before_a_call_leaves_no_empty_text(stage: LoopHarness) -> None:
     @tool
     async def weather() -> str:
         return "rain"
@@ -222,7 +222,7 @@ async def test_s62_thinking_that_ends_before_the_stop_is_still_no_visible_reply(
     assert not step.partial
 
 
-async def test_a_reply_that_ends_while_thinking_is_complete_and_has_nothing_to_show(stage: Stage) -> None:
+async def test_a_reply_that_ends_while_thinking_is_complete_and_has_nothing_to_show(stage: LoopHarness) -> None:
     await stage.start(ScriptedModel([complete(OPEN)]))
     assert strip_times(stage.only.blocks) == [Reasoning("They ask for a number")]
     assert (stage.only.partial, stage.only.reason) == (False, None)
@@ -256,42 +256,40 @@ async def test_s63_a_partial_that_nothing_follows_is_said_to_be_cut(provider: st
 # --- what a model says of itself ---------------------------------------------------------
 
 
-async def test_a_model_that_never_thinks_in_its_text_may_write_the_tags(stage: Stage) -> None:
+async def test_a_model_that_never_thinks_in_its_text_may_write_the_tags(stage: LoopHarness) -> None:
     await stage.start(WritesTags([complete(CLOSED)]))
     assert stage.only.blocks == [Text(CLOSED)]
 
 
-async def test_what_such_a_model_says_is_not_held_back(stage: Stage) -> None:
+async def test_what_such_a_model_says_is_not_held_back(stage: LoopHarness) -> None:
     task = stage.start(WritesTags([[*stream("<thi", 1), parts.hang()]]))
     await stage.heard(TextDelta, times=4)
     stage.scope.interrupt()
-    with pytest.raises(Interrupted):
-        await task
+    assert isinstance(await task, TurnInterrupted)
     assert stage.only.blocks == [Text("<thi")]
     assert stage.only.partial
 
 
-async def test_a_model_that_thinks_first_needs_no_opening_tag(stage: Stage) -> None:
+async def test_a_model_that_thinks_first_needs_no_opening_tag(stage: LoopHarness) -> None:
     await stage.start(ThinksFirst([complete("They ask.</think>\n\n42")]))
     assert strip_times(stage.only.blocks) == [Reasoning("They ask."), Text("42")]
 
 
-async def test_elsewhere_a_closing_tag_without_an_opening_one_is_text(stage: Stage) -> None:
+async def test_elsewhere_a_closing_tag_without_an_opening_one_is_text(stage: LoopHarness) -> None:
     await stage.start(ScriptedModel([complete("They ask.</think>\n\n42")]))
     assert stage.only.blocks == [Text("They ask.</think>\n\n42")]
 
 
-async def test_a_model_that_thinks_first_and_is_stopped_while_thinking_has_nothing_to_show(stage: Stage) -> None:
+async def test_a_model_that_thinks_first_and_is_stopped_while_thinking_has_nothing_to_show(stage: LoopHarness) -> None:
     task = stage.start(ThinksFirst([[*stream("They ask", 3), parts.hang()]]))
     await stage.heard(ReasoningDelta, times=3)
     stage.scope.interrupt()
-    with pytest.raises(Interrupted):
-        await task
+    assert isinstance(await task, TurnInterrupted)
     assert strip_times(stage.only.blocks) == [Reasoning("They ask")]
     assert not stage.only.partial
 
 
-async def test_a_model_that_thinks_first_does_so_in_every_step_but_only_at_its_beginning(stage: Stage) -> None:
+async def test_a_model_that_thinks_first_does_so_in_every_step_but_only_at_its_beginning(stage: LoopHarness) -> None:
     @tool
     async def weather() -> str:
         return "rain"
@@ -312,30 +310,30 @@ async def test_a_model_that_thinks_first_does_so_in_every_step_but_only_at_its_b
 # --- a retry -----------------------------------------------------------------------------
 
 
-async def play(stage: Stage, model: ScriptedModel, **more: Any) -> list[list[Block]]:
+async def play(stage: LoopHarness, model: ScriptedModel, **more: Any) -> list[list[Block]]:
     await stage.start(model, clock=ManualClock(skip_sleeps=True), **more)
     return [strip_times(step.blocks) for step in stage.saved]
 
 
-async def test_a_continuing_attempt_starts_in_the_thinking_that_the_last_one_broke_off_in(stage: Stage) -> None:
+async def test_a_continuing_attempt_starts_in_the_thinking_that_the_last_one_broke_off_in(stage: LoopHarness) -> None:
     model = ScriptedModel([fail_after("It is <think>let me"), complete(" see</think>42.")])
     saved = await play(stage, model, keep_failed=True)
     assert saved == [[Text("It is "), Reasoning("let me")], [Reasoning(" see"), Text("42.")]]
 
 
-async def test_a_continuing_attempt_starts_in_the_answer_that_the_last_one_broke_off_in(stage: Stage) -> None:
+async def test_a_continuing_attempt_starts_in_the_answer_that_the_last_one_broke_off_in(stage: LoopHarness) -> None:
     model = ThinksFirst([fail_after("They ask.</think>It is"), complete(" 42. </think>")])
     saved = await play(stage, model, keep_failed=True)
     assert saved == [[Reasoning("They ask."), Text("It is")], [Text(" 42. </think>")]]
 
 
-async def test_a_continuing_attempt_starts_in_the_code_that_the_last_one_broke_off_in(stage: Stage) -> None:
+async def test_a_continuing_attempt_starts_in_the_code_that_the_last_one_broke_off_in(stage: LoopHarness) -> None:
     model = ScriptedModel([fail_after("```\nfirst\n"), complete("<think>code</think>\n```\n<think>Hm</think>")])
     saved = await play(stage, model, keep_failed=True)
     assert saved == [[Text("```\nfirst\n")], [Text("<think>code</think>\n```\n"), Reasoning("Hm")]]
 
 
-async def test_the_state_outlasts_an_attempt_that_showed_nothing(stage: Stage) -> None:
+async def test_the_state_outlasts_an_attempt_that_showed_nothing(stage: LoopHarness) -> None:
     scripts: list[Script] = [
         fail_after("It is <think>let me"),
         ModelFailed("busy", kind="overloaded"),
@@ -346,7 +344,7 @@ async def test_the_state_outlasts_an_attempt_that_showed_nothing(stage: Stage) -
     assert saved == [[Text("It is "), Reasoning("let me")], [Reasoning(" see"), Text("42.")]]
 
 
-async def test_the_step_after_a_continued_one_starts_afresh(stage: Stage) -> None:
+async def test_the_step_after_a_continued_one_starts_afresh(stage: LoopHarness) -> None:
     @tool
     async def weather() -> str:
         return "rain"
@@ -362,14 +360,16 @@ async def test_the_step_after_a_continued_one_starts_afresh(stage: Stage) -> Non
     assert saved[2] == [Text("42.</think>")]
 
 
-async def test_an_attempt_that_starts_over_starts_afresh(stage: Stage) -> None:
+async def test_an_attempt_that_starts_over_starts_afresh(stage: LoopHarness) -> None:
     model = ScriptedModel([fail_after("It is <think>let me"), complete("42.</think>")])
     assert await play(stage, model) == [[Text("42.</think>")]]
 
 
 @pytest.mark.parametrize("keep_failed", [False, True])
-async def test_thinking_alone_is_not_visible_so_it_is_simply_tried_again(stage: Stage, *, keep_failed: bool) -> None:
+async def test_thinking_alone_is_not_visible_so_it_is_simply_tried_again(
+    stage: LoopHarness, *, keep_failed: bool
+) -> None:
     model = ScriptedModel([fail_after(OPEN), complete(CLOSED)])
-    saved = await play(stage, model, keep_failed=keep_failed, options=CallOptions(store=True))
+    saved = await play(stage, model, keep_failed=keep_failed, call=CallOptions(store=True))
     assert saved == [[Reasoning("They ask for a number."), Text("The answer is 42.")]]
     assert stage.attempts == [(1, 1), (1, 2)]

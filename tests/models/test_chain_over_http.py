@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.support.loop_harness import run_turn
 from tests.worker.workshop import Workshop, quick
 
 from indelible import tool
 from indelible.content import Message, Text
 from indelible.errors import ModelFailed
-from indelible.loop import CancelScope, FinishedStep, RetryPolicy, run
+from indelible.loop import FinishedStep, RetryPolicy
 from indelible.models.catalog import Catalog
 from indelible.models.http.http_model import HttpModel
 from indelible.models.protocol import CallOptions
@@ -54,7 +55,7 @@ class Caller:
     """Whoever calls the loop: which callback was called when, and what was kept."""
 
     def __init__(self, messages: Sequence[Message] = WHOLE) -> None:
-        self.emitted: list[str] = []
+        self.told: list[str] = []
         self.steps: list[FinishedStep] = []
         self.retries: list[RetryEvent] = []
         self.metrics = PrometheusMetrics()
@@ -62,32 +63,32 @@ class Caller:
         self._messages = list(messages)
 
     def disable(self) -> None:
-        self.emitted.append("disable")
+        self.told.append("disable")
 
     def reload(self) -> list[Message]:
-        self.emitted.append("reload")
+        self.told.append("reload")
         if self.reload_error is not None:
             raise self.reload_error
         return self._messages
 
     def prepare(self, messages: list[Message]) -> list[Message]:
-        self.emitted.append("prepare")
+        self.told.append("prepare")
         return [*messages, REMINDER]
 
-    def save(self, step: FinishedStep, scope: CancelScope) -> None:
+    def save(self, step: FinishedStep) -> None:
         self.steps.append(step)
 
     async def ask(self, model: HttpModel, messages: Sequence[Message] = NEWS, **more: Any) -> None:
         given: dict[str, Any] = {
-            "options": FORGOTTEN,
-            "disable_chain_mode": self.disable,
+            "call": FORGOTTEN,
+            "forget_responses": self.disable,
             "reload_messages": self.reload,
         }
-        await run(
+        await run_turn(
             model=model,
             messages=list(messages),
             persist_step=self.save,
-            on_retry=self.retries.append,
+            schedule_retry=self.retries.append,
             metrics=self.metrics,
             clock=ManualClock(skip_sleeps=True),
             **(given | more),
@@ -128,7 +129,7 @@ async def test_s42_a_broken_chain_is_left_and_the_whole_history_sent() -> None:
     caller = Caller()
     async with serve([ANSWER]) as (provider, model):
         await caller.ask(model)
-    assert caller.emitted == ["disable", "reload"]
+    assert caller.told == ["disable", "reload"]
     assert list_ids(provider) == ["resp_forgotten", None]
     assert read(provider, 0) == [("user", "And now?")]
     assert read(provider, 1) == TOLD_WHOLE
@@ -139,7 +140,7 @@ async def test_s43_the_whole_preparation_runs_on_the_reloaded_history() -> None:
     caller = Caller()
     async with serve([ANSWER]) as (provider, model):
         await caller.ask(model, prepare_messages=caller.prepare)
-    assert caller.emitted == ["prepare", "disable", "reload", "prepare"]
+    assert caller.told == ["prepare", "disable", "reload", "prepare"]
     assert read(provider, 1)[:2] == TOLD_WHOLE[:2]
     assert "And now?" in read(provider, 1)[-2][1] + read(provider, 1)[-1][1]
     assert "(Mind the time.)" in read(provider, 1)[-1][1]
@@ -154,7 +155,7 @@ async def test_s44_at_anthropic_the_reloaded_history_gets_its_cache_markers() ->
     caller = Caller(five)
     async with serve([ANSWER], [Status(400, not_found)], wire="anthropic") as (provider, model):
         await caller.ask(model)
-    assert caller.emitted == ["disable", "reload"]
+    assert caller.told == ["disable", "reload"]
     body = provider.requests[1].body
     assert body is not None
     entries = [*body["system"], *(message["content"][-1] for message in body["messages"])]
@@ -166,8 +167,8 @@ async def test_s44_at_anthropic_the_reloaded_history_gets_its_cache_markers() ->
 async def test_s45_a_reload_without_a_disable_is_legal() -> None:
     caller = Caller()
     async with serve([ANSWER]) as (provider, model):
-        await caller.ask(model, disable_chain_mode=None)
-    assert caller.emitted == ["reload"]
+        await caller.ask(model, forget_responses=None)
+    assert caller.told == ["reload"]
     assert list_ids(provider) == ["resp_forgotten", None]
     assert read(provider, 1) == TOLD_WHOLE
 
@@ -188,7 +189,7 @@ async def test_s47_a_failing_reload_keeps_the_prompt_that_was_prepared() -> None
     caller.reload_error = OSError("the database is away")
     async with serve([ANSWER]) as (provider, model):
         await caller.ask(model, prepare_messages=caller.prepare)
-    assert caller.emitted == ["prepare", "disable", "reload"]
+    assert caller.told == ["prepare", "disable", "reload"]
     assert list_ids(provider) == ["resp_forgotten", None]
     first, second = (request.body for request in provider.requests)
     assert first is not None
@@ -201,7 +202,7 @@ async def test_s48_without_a_chain_it_is_a_plain_retry() -> None:
     caller = Caller()
     unasked = Status(400, {"error": {"message": NOT_FOUND, "type": "invalid_request_error"}})
     async with serve([ANSWER], [unasked]) as (provider, model):
-        await caller.ask(model, WHOLE, options=None, disable_chain_mode=None, reload_messages=None)
+        await caller.ask(model, WHOLE, call=CallOptions(), forget_responses=None, reload_messages=None)
     assert list_ids(provider) == [None, None]
     assert read(provider, 0) == read(provider, 1) == TOLD_WHOLE
 
@@ -209,11 +210,11 @@ async def test_s48_without_a_chain_it_is_a_plain_retry() -> None:
 async def test_s49_a_503_while_chained_keeps_the_chain() -> None:
     caller = Caller()
     async with serve([ANSWER, ANSWER], [None, Status(503)]) as (provider, model):
-        await caller.ask(model, options=CallOptions(store=True))
+        await caller.ask(model, call=CallOptions(store=True))
         [stored] = caller.steps
         kept = CallOptions(store=True, previous_response_id=stored.provider_response_id)
-        await caller.ask(model, options=kept)
-    assert caller.emitted == []
+        await caller.ask(model, call=kept)
+    assert caller.told == []
     assert stored.provider_response_id is not None
     assert list_ids(provider) == [None, stored.provider_response_id, stored.provider_response_id]
 
@@ -245,10 +246,10 @@ async def test_s51_the_retry_metric_says_whether_the_chain_was_broken() -> None:
 async def test_s52_a_truncated_chained_stream_is_never_stored_as_a_success(*, clean: bool) -> None:
     caller = Caller()
     async with serve([ANSWER, ANSWER], [None, Cut(at_byte=2500, clean=clean)]) as (provider, model):
-        await caller.ask(model, options=CallOptions(store=True))
+        await caller.ask(model, call=CallOptions(store=True))
         kept = CallOptions(store=True, previous_response_id=caller.steps[0].provider_response_id)
         with pytest.raises(ModelFailed) as caught:
-            await caller.ask(model, options=kept, retry=RetryPolicy(max_attempts=1))
+            await caller.ask(model, call=kept, retry=RetryPolicy(max_attempts=1))
     assert caught.value.kind == "timeout"
     assert list_ids(provider)[1] == kept.previous_response_id
     assert [step.provider_response_id for step in caller.steps[1:]] == [None] * len(caller.steps[1:])
@@ -300,10 +301,10 @@ async def test_s53_a_poisoned_chat_heals_by_itself_and_the_new_answer_is_the_anc
 async def test_s54_whatever_the_reason_that_the_provider_does_not_know_the_id(fault: Fault) -> None:
     caller = Caller()
     async with serve([ANSWER, ANSWER, ANSWER], [None, fault]) as (provider, model):
-        await caller.ask(model, options=CallOptions(store=True))
+        await caller.ask(model, call=CallOptions(store=True))
         kept = CallOptions(store=True, previous_response_id=caller.steps[0].provider_response_id)
-        await caller.ask(model, options=kept)
-    assert caller.emitted == ["disable", "reload"]
+        await caller.ask(model, call=kept)
+    assert caller.told == ["disable", "reload"]
     assert list_ids(provider) == [None, kept.previous_response_id, None]
     assert read(provider, 2) == TOLD_WHOLE
 
@@ -312,9 +313,9 @@ async def test_s55_store_and_the_previous_id_are_sent_together_on_a_copy() -> No
     caller = Caller()
     given = CallOptions(store=True, parameters={"effort": "low"})
     async with serve([ANSWER, ANSWER]) as (provider, model):
-        await caller.ask(model, options=given)
+        await caller.ask(model, call=given)
         chained = CallOptions(store=True, previous_response_id=caller.steps[0].provider_response_id)
-        await caller.ask(model, options=chained)
+        await caller.ask(model, call=chained)
     assert given == CallOptions(store=True, parameters={"effort": "low"})
     first, second = (request.body for request in provider.requests)
     assert first is not None

@@ -29,8 +29,7 @@ from indelible.content import (
     ToolSpec,
 )
 from indelible.content.assemble import assemble
-from indelible.errors import Interrupted
-from indelible.loop import CancelScope, FinishedStep, run
+from indelible.loop import CancelScope, TurnHost, TurnInterrupted, run
 from indelible.models import Call, PromptMessage
 from indelible.models.providers.demo.model import DemoModel
 from indelible.testing import ManualClock
@@ -313,18 +312,13 @@ def roll_die(sides: int = 6) -> str:
 
 
 async def test_the_loop_runs_its_tool_and_it_answers_with_the_result() -> None:
-    steps: list[FinishedStep] = []
-
-    def keep(step: FinishedStep, scope: CancelScope) -> None:
-        steps.append(step)
-
     history = [Message(role="user", blocks=[Text(text="roll a die")])]
-    result = await run(model=DemoModel(pace_s=0), messages=history, persist_step=keep, tools=[roll_die])
-    assert [message.role for message in result.messages] == ["assistant", "tool", "assistant"]
-    assert "**6**" in result.messages[-1].text
-    assert len(steps) == 2
-    assert steps[0].context_limit == 32_000
-    assert result.usage.output_tokens > 0
+    end = await run(DemoModel(pace_s=0), history, tools=[roll_die])
+    assert [message.role for message in end.messages] == ["assistant", "tool", "assistant"]
+    assert "**6**" in end.messages[-1].text
+    assert len(end.steps) == 2
+    assert end.steps[0].context_limit == 32_000
+    assert end.usage.output_tokens > 0
 
 
 async def test_a_reply_stopped_in_the_loop_and_continued_is_the_whole_reply() -> None:
@@ -332,19 +326,18 @@ async def test_a_reply_stopped_in_the_loop_and_continued_is_the_whole_reply() ->
     published: list[Part] = []
     scope = CancelScope()
 
-    def keep(step: FinishedStep, scope: CancelScope) -> None:
-        history.extend(step.messages())
+    class Host(TurnHost):
+        def publish(self, part: Part) -> None:
+            published.append(part)
+            if len(published) == 300:
+                scope.interrupt()
 
-    def publish(part: Part) -> None:
-        published.append(part)
-        if len(published) == 300:
-            scope.interrupt()
-
-    with pytest.raises(Interrupted):
-        await run(model=DemoModel(pace_s=0), messages=list(history), persist_step=keep, publish=publish, scope=scope)
+    end = await run(DemoModel(pace_s=0), history, Host(), scope=scope)
+    assert isinstance(end, TurnInterrupted)
+    history += end.messages
     partial = history[-1]
     assert partial.partial
     assert partial.text == text_of(published)
     history.append(Message(role="user", blocks=[Text(text="continue")]))
-    await run(model=DemoModel(pace_s=0), messages=list(history), persist_step=keep)
+    history += (await run(DemoModel(pace_s=0), history)).messages
     assert partial.text + history[-1].text == text_of(await ask(user("tell me a long story")))

@@ -13,10 +13,11 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 from hypothesis import strategies as st
+from tests.support import loop_harness
 
 from indelible.content import Block, File, Message, Part, Text, ToolInputDelta, ToolSpec, Usage
 from indelible.errors import ModelFailed
-from indelible.loop import FinishedStep, RetryPolicy, TurnResult, run
+from indelible.loop import FinishedStep, RetryPolicy, TurnAwaitingClient, TurnCompleted
 from indelible.models.catalog import Catalog, make_wire_format
 from indelible.models.http.http_model import HttpModel, ResponseReader
 from indelible.models.http.sse import SseDecoder
@@ -63,7 +64,7 @@ class Turn(msgspec.Struct, kw_only=True):
     steps: list[FinishedStep] = []
     retries: list[RetryEvent] = []
     slept_s: list[float] = []
-    result: TurnResult | None = None
+    result: TurnCompleted | TurnAwaitingClient | None = None
     failure: ModelFailed | None = None
 
     @property
@@ -85,10 +86,10 @@ async def run_turn(model: Model, *, attempts: int = 1, **more: Any) -> Turn:
         "chance": lambda: 0.0,
     }
     try:
-        turn.result = await run(
+        turn.result = await loop_harness.run_turn(
             model=model,
-            persist_step=lambda step, _: turn.steps.append(step),
-            on_retry=turn.retries.append,
+            persist_step=turn.steps.append,
+            schedule_retry=turn.retries.append,
             clock=clock,
             **(given | more),
         )

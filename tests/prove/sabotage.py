@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from indelible.content import ToolStarted
+from indelible.content import ToolResult, ToolStarted
 from indelible.machine.decide import decide
 from indelible.store.journal import append
 from indelible.store.journal.append import Appended, JournalRow
@@ -24,7 +24,7 @@ from indelible.store.journal.writer import Journal, RowStore
 from indelible.store.queries.open_turn import Held
 from indelible.tools.tool import ToolCallRecord
 from indelible.worker.chat_runner import ChatRunner
-from indelible.worker.ledger import JournalLedger
+from indelible.worker.turn_writer import TurnWriter
 
 
 class _HastyStore:
@@ -61,10 +61,13 @@ def drop_fencing() -> None:
 
 
 def drop_ledger() -> None:
-    async def forget(self: JournalLedger, call: ToolCallRecord) -> None:
-        self._recorded.add((ToolStarted, call.id))
+    record = TurnWriter.record
 
-    _put(JournalLedger, "starting", forget)
+    async def forget_starts(self: TurnWriter, part: ToolStarted | ToolResult, call: ToolCallRecord) -> None:
+        if isinstance(part, ToolResult):
+            await record(self, part, call)
+
+    _put(TurnWriter, "record", forget_starts)
 
 
 def _put(owner: Any, name: str, value: Any) -> None:

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.support.loop_harness import run_turn
 
 from indelible import tool
 from indelible.content import Message, Part, Text, TextDelta, ToolResult
 from indelible.errors import Interrupted, LeaseLost, Shutdown
-from indelible.loop import CancelScope, FinishedStep, run
+from indelible.loop import CancelScope, FinishedStep
 from indelible.loop.prompt.build import build_prompt
 from indelible.machine.commands import (
     Acquire,
@@ -80,14 +81,14 @@ class Desk:
         """Play a turn. The flusher outlives it, as it does in a worker that hands over."""
         flusher = asyncio.create_task(self.journal.run())
         try:
-            await run(
+            await run_turn(
                 model=ScriptedModel(list(streams), provider="anthropic"),
                 messages=await self.store.path("chat_1"),
                 persist_step=self.save,
                 tools=[weather],
                 scope=self.scope,
                 publish=self.publish,
-                on_attempt=self.start_attempt,
+                open_attempt=self.start_attempt,
             )
         finally:
             flusher.cancel()
@@ -103,7 +104,7 @@ class Desk:
         assert self.writer is not None
         return self.writer.publish(part)
 
-    async def save(self, step: FinishedStep, scope: CancelScope) -> list[Message]:
+    async def save(self, step: FinishedStep) -> list[Message]:
         self.saves += 1
         answer = self.before_save(self.saves)
         if asyncio.iscoroutine(answer):

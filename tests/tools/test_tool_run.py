@@ -37,6 +37,13 @@ class Journal:
     async def settled(self, call: ToolCallRecord, result: ToolResult) -> None:
         self.entries.append(("settled", call.id))
 
+    async def record(self, part: ToolStarted | ToolResult, call: ToolCallRecord) -> None:
+        if isinstance(part, ToolResult):
+            await self.settled(call, part)
+        else:
+            await self.starting(call)
+        await self.publish(part)
+
     async def publish(self, part: Part) -> None:
         self.parts.append(part)
         if isinstance(part, ToolStarted | ToolResult):
@@ -59,7 +66,7 @@ class Bench:
             step=2,
             scope=self.scope,
             publish=self.journal.publish,
-            ledger=self.journal,
+            record=self.journal.record,
             limits=limits or ToolLimits(),
             result_limit_bytes=limit_bytes,
             clock=self.clock,
@@ -474,11 +481,11 @@ async def test_calls_that_were_not_begun_are_left_for_seal_to_answer() -> None:
     assert [record.id for record in bench.journal.records] == ["c0"]
 
 
-@pytest.mark.parametrize("end", ["shutdown", "lose_lease"])
-async def test_a_shutdown_leaves_a_cut_call_unsettled_because_its_outcome_is_unknown(end: str) -> None:
+@pytest.mark.parametrize("cause", [Cause.SHUTDOWN, Cause.LEASE_LOST])
+async def test_a_shutdown_leaves_a_cut_call_unsettled_because_its_outcome_is_unknown(cause: Cause) -> None:
     bench = Bench()
     running = await run_until_started(bench, make(wait_for_ever))
-    getattr(bench.scope, end)()
+    bench.scope.cancel(cause)
     assert await running == {}
     assert ("settled", "c0") not in bench.journal.entries
 
@@ -504,7 +511,7 @@ async def test_a_stop_waits_for_a_settle_that_has_begun() -> None:
             await super().settled(call, result)
 
     bench.journal = SlowLedger()
-    bench.runner._ledger = bench.journal
+    bench.runner._record_with_ledger = bench.journal.record
     bench.runner._publish = bench.journal.publish
 
     async def work() -> str:
@@ -528,7 +535,7 @@ async def test_a_failing_ledger_ends_the_step_and_stops_the_other_tools() -> Non
         async def settled(self, call: ToolCallRecord, result: ToolResult) -> None:
             raise LeaseLost
 
-    bench.runner._ledger = LostLedger()
+    bench.runner._record_with_ledger = LostLedger().record
 
     async def quick() -> str:
         return "real"
@@ -557,7 +564,7 @@ async def test_a_ledger_that_is_cancelled_from_within_ends_the_step_and_is_no_su
         async def settled(self, call: ToolCallRecord, result: ToolResult) -> None:
             raise asyncio.CancelledError
 
-    bench.runner._ledger = Cancelled()
+    bench.runner._record_with_ledger = Cancelled().record
 
     async def work() -> str:
         return "real"

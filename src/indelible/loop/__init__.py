@@ -1,9 +1,21 @@
 """The loop: one turn of a chat, with no database. Start at run.py."""
 
 from indelible.concurrency.scope import CancelScope, Cause
-from indelible.content.assemble import assemble, finalize
-from indelible.loop.result import FinishedStep, TurnResult
+from indelible.content.assemble import assemble, conclude, finalize
+from indelible.loop.host import TurnHost
+from indelible.loop.options import TurnOptions
+from indelible.loop.result import (
+    FinishedStep,
+    TurnAwaitingClient,
+    TurnCompleted,
+    TurnEnd,
+    TurnFailed,
+    TurnInterrupted,
+    TurnLeaseLost,
+    TurnShutDown,
+)
 from indelible.loop.run import run
+from indelible.loop.save import save_end
 from indelible.models.retry import RetryPolicy
 from indelible.tools.run import ToolLimits
 
@@ -13,8 +25,18 @@ __all__ = [
     "FinishedStep",
     "RetryPolicy",
     "ToolLimits",
-    "TurnResult",
+    "TurnAwaitingClient",
+    "TurnCompleted",
+    "TurnEnd",
+    "TurnFailed",
+    "TurnHost",
+    "TurnInterrupted",
+    "TurnLeaseLost",
+    "TurnOptions",
+    "TurnShutDown",
     "assemble",
+    "conclude",
     "finalize",
     "run",
+    "save_end",
 ]

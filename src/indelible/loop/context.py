@@ -32,12 +32,12 @@ class Context:
 
     def __init__(self, setup: TurnSetup, scope: CancelScope, hooks: Hooks) -> None:
         self.added: list[Message] = []
-        self.used_tokens = setup.used_tokens
+        self.used_tokens = setup.options.used_tokens
         self._setup = setup
         self._scope = scope
         self._hooks = hooks
         self._history = list(setup.messages)
-        self._chain = Chain(setup.options, disable=setup.disable_chain_mode, reload=setup.reload_messages, hooks=hooks)
+        self._chain = Chain(setup.options.call, host=setup.host, hooks=hooks)
         self._overflowed = False
 
     def add(self, messages: Iterable[Message]) -> None:
@@ -48,15 +48,14 @@ class Context:
     async def prepare_call(self) -> Call:
         """The next step's call. A chain carries one step only: with something added, it is left."""
         setup = self._setup
-        if setup.compact_at is not None:
-            if should_compact(self.used_tokens, setup.context_limit, share=setup.compact_at):
+        if setup.options.compact_at is not None:
+            if should_compact(self.used_tokens, setup.context_limit, share=setup.options.compact_at):
                 await self._compact()
             self.used_tokens = 0
         if self._chain.linked and self.added:
             await self._leave_chain()
-        tools = self._setup.toolset.advertised
-        if self._setup.prepare_tools is not None:
-            tools = list(_given("prepare_tools", await self._hooks.call_cancellable(self._setup.prepare_tools, tools)))
+        prepared = await self._hooks.call_cancellable(setup.host.prepare_tools, setup.toolset.advertised)
+        tools = list(_given("prepare_tools", prepared))
         return Call(messages=await self._prepare_prompt(), tools=tools, options=self._choose_options())
 
     async def mend_call(self, call: Call, failure: ModelFailed) -> Call | None:
@@ -77,13 +76,12 @@ class Context:
 
     async def _prepare_prompt(self) -> list[PromptMessage]:
         setup, model = self._setup, self._setup.model
-        messages: Sequence[Message] = list(self._history)
-        if setup.prepare_messages is not None:
-            messages = _given("prepare_messages", await self._hooks.call_cancellable(setup.prepare_messages, messages))
+        prepared = await self._hooks.call_cancellable(setup.host.prepare_messages, list(self._history))
+        messages: Sequence[Message] = _given("prepare_messages", prepared)
         prompt = build_prompt(messages, provider=model.provider, model=model.name, prefix=self._may_prefix())
         prompt = mark_cache(prompt, provider=model.provider)
         size_bytes = len(encode(prompt))
-        setup.metrics.prompt_sent(model.provider, model.name, size_bytes=size_bytes, messages=len(prompt))
+        setup.options.metrics.prompt_sent(model.provider, model.name, size_bytes=size_bytes, messages=len(prompt))
         return prompt
 
     def _choose_options(self) -> CallOptions:
@@ -109,32 +107,32 @@ class Context:
         """Put a summary in the place of what came first. What a chain left to the provider is fetched for it."""
         if self._chain.linked:
             await self._leave_chain()
+        metrics, make = self._setup.options.metrics, self._setup.options.compact or self._summarise
         result = "failed"
         try:
-            summary = await self._hooks.call_cancellable(self._setup.compact or self._summarise, list(self._history))
+            summary = await self._hooks.call_cancellable(make, list(self._history))
             result = "nothing_to_do" if summary is None else "done"
         except ModelFailed as failure:
             _log.warning("the conversation could not be summarised: %s", failure)
             summary = None
         finally:
-            self._setup.metrics.compacted(result=result)
+            metrics.compacted(result=result)
         if summary is None:
             return False
-        if self._setup.on_compacted is not None:
-            await self._hooks.call_shielded(self._setup.on_compacted, summary)
+        await self._hooks.call_shielded(self._setup.host.keep_summary, summary)
         self.add([summary])
         return True
 
     async def _summarise(self, messages: Sequence[Message]) -> Message | None:
-        setup = self._setup
+        setup, options = self._setup, self._setup.options
         return await summarise(
             setup.model,
             messages,
             scope=self._scope,
-            clock=setup.clock,
+            clock=options.clock,
             context_limit=setup.context_limit,
-            silence_timeout_s=setup.silence_timeout_s,
-            grace_s=setup.tool_limits.grace_s,
+            silence_timeout_s=options.silence_timeout_s,
+            grace_s=options.tool_limits.grace_s,
         )
 
 

@@ -1,24 +1,40 @@
-"""Calling what the caller of `run` handed in: hooks that may be plain or async.
+"""Calling what is not the loop's: the host's methods, which may be plain or async.
 
-There are two kinds. What only *tells* (save this, a retry is coming, this attempt begins) must come
-to its end whoever cancels us, for half of it would be worse than none. What *asks* (prepare the
-messages, reload the history, wait) may be cut short by a stop at any moment.
+A method that writes (save this, a retry is coming, this attempt begins) has to come to its end, even if somebody
+cancels us, because half of it would be worse than none: `call_shielded`. A method that answers (prepare the messages,
+reload the history, wait) may be cut short by a stop at any moment: `call_cancellable`.
+
+Must stay true (tests/loop/test_stop_everywhere.py): a cancellation during a shielded call comes through after it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from indelible.clock import Clock
 from indelible.concurrency.scope import CancelScope
 from indelible.concurrency.tasks import GracefulTask, wait_uncancelled
-from indelible.loop.setup import Hook
+
+Hook = Callable[..., Any]
+"""A method or function, plain or async."""
+
+
+async def call_shielded(scope: CancelScope, hook: Hook, *arguments: Any) -> Any:
+    """Call something that must come to its end. Its answer, or what it raised."""
+    answer = hook(*arguments)
+    if not inspect.isawaitable(answer):
+        return answer
+    task = asyncio.create_task(_as_coroutine(answer))
+    await wait_uncancelled(task, scope)
+    return task.result()
 
 
 class Hooks:
+    """Calls on behalf of one turn, whose scope says whether it was stopped."""
+
     def __init__(self, scope: CancelScope, *, clock: Clock, grace_s: float) -> None:
         self._scope = scope
         self._clock = clock
@@ -26,12 +42,7 @@ class Hooks:
 
     async def call_shielded(self, hook: Hook, *arguments: Any) -> Any:
         """Call something that must come to its end. Its answer, or what it raised."""
-        answer = hook(*arguments)
-        if not inspect.isawaitable(answer):
-            return answer
-        task = asyncio.create_task(_as_coroutine(answer))
-        await wait_uncancelled(task, self._scope)
-        return task.result()
+        return await call_shielded(self._scope, hook, *arguments)
 
     async def call_cancellable(self, hook: Hook, *arguments: Any) -> Any:
         """Call something that a stop may cut short; then what the scope says is raised."""

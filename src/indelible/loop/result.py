@@ -1,4 +1,19 @@
-"""What a step and a turn leave behind: the values that `persist_step` gets and `run` returns."""
+"""What a step and a turn leave behind: the values that a host saves, and the ends that `run` returns.
+
+A turn has exactly one end, and each kind of end is a class of its own, so that a runner turns it into exactly one
+command with one `match`. `step` is the last step, which nobody has saved yet: the end of a turn and its last step
+belong in one transaction. With a shutdown or a lost lease there is none to save, because the journal and its next
+holder have it.
+
+    TurnCompleted       the model has answered, or the turn reached a limit (`reason`)
+    TurnAwaitingClient  the client has to answer `calls` first
+    TurnInterrupted     the user stopped it
+    TurnFailed          the model failed for good, or something of the host's own raised `error`
+    TurnShutDown        the process is going away: save nothing, another worker goes on
+    TurnLeaseLost       another worker holds the chat: write nothing
+
+Saving the last step, with the one retry that a stop may require, is save.py.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +21,10 @@ from datetime import datetime
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
-from indelible.content import Block, FinishReason, Message, Metadata, PartialReason, ToolCall, Usage
-from indelible.content.assemble import to_messages
+from indelible.content import Block, FinishReason, Message, Metadata, PartialReason, ToolCall, Usage, has_visible
+from indelible.content.assemble import finalize, to_messages
 
 TurnReason = Literal["stop", "length", "content_filter", "max_steps", "stop_after", "client_tools"]
 
@@ -51,11 +67,49 @@ class FinishedStep(msgspec.Struct, frozen=True, kw_only=True):
             response_id=self.provider_response_id,
         )
 
+    def interrupt(self) -> FinishedStep:
+        """The same step, if a stop came before it was saved: calls that nobody will answer now are answered."""
+        blocks = finalize(self.blocks, "interrupted", self.ended_at)
+        partial = self.partial or (bool(self.awaiting) and has_visible(blocks))
+        kept_id = None if partial else self.provider_response_id
+        interrupted = replace(self, blocks=blocks, last=True, awaiting=[], partial=partial, reason="interrupted")
+        return replace(interrupted, provider_response_id=kept_id)
 
-class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn that came to its end: the messages it added, its steps, and why it ended."""
 
-    messages: list[Message]
-    steps: list[FinishedStep]
-    usage: Usage
+class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """How a turn ended. `messages` are those that it added, `steps` its steps, the unsaved `step` included."""
+
+    messages: list[Message] = []
+    steps: list[FinishedStep] = []
+    step: FinishedStep | None = None
+
+    @property
+    def usage(self) -> Usage:
+        return sum((step.usage for step in self.steps), Usage())
+
+
+class TurnCompleted(TurnEnd, frozen=True, kw_only=True):
     reason: TurnReason
+
+
+class TurnAwaitingClient(TurnEnd, frozen=True, kw_only=True):
+    calls: list[ToolCall]
+    reason: TurnReason = "client_tools"
+
+
+class TurnInterrupted(TurnEnd, frozen=True, kw_only=True):
+    """`tried`: the step was saved once already, in vain, because the stop came first. It is saved once more only."""
+
+    tried: bool = False
+
+
+class TurnFailed(TurnEnd, frozen=True, kw_only=True):
+    error: Exception
+
+
+class TurnShutDown(TurnEnd, frozen=True, kw_only=True):
+    pass
+
+
+class TurnLeaseLost(TurnEnd, frozen=True, kw_only=True):
+    error: Exception

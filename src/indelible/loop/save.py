@@ -1,119 +1,119 @@
-"""Saving a step: once, to its end, and once more if the answer is "interrupted".
+"""Saving the last step of a turn: once, to its end, and once more if the answer is "interrupted".
 
-Saving always outlasts whoever cancels us, and always gets a fresh scope, which no stop has touched.
-A first save that answers `Interrupted`, or fails while the run is being interrupted, is followed by
-exactly one more that holds everything. If a save after an interrupt fails, `on_persist_error` is told,
-and the run ends `Interrupted` all the same: the stop is what the user asked for.
+`run` returns the last step unsaved, so that a runner can save it and end the turn in one transaction. What makes that
+hard is the stop that comes between the two, or meanwhile. `save_end` is that piece, for every runner: the save
+outlasts a cancellation of its task; a save that answers `Interrupted`, or fails while the turn is being interrupted,
+is followed by exactly one more, of an interrupted end that holds everything (SPEC 1.5); if that one fails too, the
+host learns of it and the turn has ended all the same, because that is what the user asked for. A runner that has lost
+its lease saves nothing.
 
-Must stay true (tests/loop/test_acceptance_stop.py, S8 and S24): no step is noted as saved that was not.
+Must stay true (tests/loop/test_acceptance_stop.py, S8, S24 and S25): what was published is saved once, and the end that
+is returned names the cause that the scope names.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
 from indelible.concurrency.scope import CancelScope, Cause
-from indelible.content import Message
-from indelible.errors import Interrupted
-from indelible.loop.context import Context
-from indelible.loop.hooks import Hooks
-from indelible.loop.result import FinishedStep
-from indelible.loop.setup import TurnSetup
-from indelible.loop.step import Step
+from indelible.errors import Interrupted, Lost
+from indelible.loop.hooks import call_shielded
+from indelible.loop.host import TurnHost
+from indelible.loop.result import TurnEnd, TurnInterrupted, TurnLeaseLost, TurnShutDown
 
 _log: Final = logging.getLogger(__name__)
 
+SaveEnd = Callable[[TurnEnd], Awaitable[Any] | Any]
+"""Saves an end and its last step, if there is one. It gets every end but that of a lost lease."""
 
-class Saver:
-    """Saves steps, and adds what was saved to the context."""
 
-    def __init__(self, setup: TurnSetup, scope: CancelScope, hooks: Hooks, context: Context) -> None:
-        self.steps: list[FinishedStep] = []
-        self._setup = setup
-        self._scope = scope
-        self._hooks = hooks
-        self._context = context
+async def save_end(end: TurnEnd, save: SaveEnd, *, scope: CancelScope, host: TurnHost | None = None) -> TurnEnd:
+    """Save how a turn ended. The end that it came to is returned: a stop may have come meanwhile.
 
-    async def save(self, step: Step, record: FinishedStep) -> None:
-        """Save a step. Raises what `persist_step` raised; `Interrupted` if that was its answer."""
-        returned: Sequence[Message] = ()
-        step.closed = True
-        if record.blocks:
-            try:
-                returned = await self._persist(record)
-            except (Exception, asyncio.CancelledError) as error:
-                if not self._scope.interrupted:
-                    if isinstance(error, Interrupted):
-                        self._scope.check()
-                    else:
-                        raise
-                again = step.record("interrupted")
-                await self._save_again(again if again.blocks else record)
-                self._check_lease()
-                raise Interrupted from None
-        self._note(record, returned)
+    Raises what `save` raised, unless the turn is being interrupted, and `CancelledError` if the task was cancelled.
+    """
+    host = host or TurnHost()
+    if isinstance(end, TurnLeaseLost):
+        return end
+    if _has_lost_lease(scope):
+        return _lose(end, scope.error())
+    if scope.cause is Cause.SHUTDOWN:
+        end = _name_cause(end, scope)
+    try:
+        await call_shielded(scope, save, end)
+    except (Exception, asyncio.CancelledError) as error:
+        end = await _handle_failure(end, error, save, scope=scope, host=host)
+    return _name_cause(end, scope)
 
-    async def save_interrupted(self, step: Step) -> None:
-        """Save what an interrupt left of the step."""
-        record = step.record("interrupted")
-        if step.closed or not record.blocks:
-            return
-        step.closed = True
-        try:
-            await self._persist(record)
-        except Interrupted:
-            await self._save_again(record)
-        except (Exception, asyncio.CancelledError) as error:
-            await self._report(error)
-        else:
-            self._note(record)
-        self._check_lease()
 
-    async def save_failed(self, step: Step) -> None:
-        """After a failure that ends the run: save the latest piece that is not saved yet."""
-        record = step.record("failed")
-        if not record.blocks and step.latest_failed is not None:
-            record = step.latest_failed
-        if not step.closed and record.blocks:
-            await self.save(step, record)
+async def _handle_failure(
+    end: TurnEnd, error: BaseException, save: SaveEnd, *, scope: CancelScope, host: TurnHost
+) -> TurnEnd:
+    """The first save failed: once more, if a stop is why; else the error is the runner's."""
+    if isinstance(error, Lost) or _has_lost_lease(scope):
+        return _lose(end, error if isinstance(error, Exception) else scope.error())
+    if isinstance(error, Interrupted) and scope.cause is Cause.SHUTDOWN:
+        return TurnShutDown(messages=end.messages, steps=end.steps)
+    if isinstance(error, asyncio.CancelledError) and not scope.interrupted:
+        raise error
+    if isinstance(end, TurnInterrupted):
+        if end.tried or not isinstance(error, Interrupted):
+            await _report(error, scope=scope, host=host)
+            return end
+    elif not isinstance(error, Interrupted) and not scope.interrupted:
+        raise error
+    end = interrupt(end)
+    try:
+        await call_shielded(scope, save, end)
+    except Lost as lost:
+        return _lose(end, lost)
+    except (Exception, asyncio.CancelledError) as second:
+        if isinstance(second, asyncio.CancelledError) and not scope.interrupted:
+            raise
+        if not _has_lost_lease(scope):
+            await _report(second, scope=scope, host=host)
+    return end
 
-    async def _save_again(self, record: FinishedStep) -> None:
-        try:
-            await self._persist(record)
-        except (Exception, asyncio.CancelledError) as error:
-            await self._report(error)
-        else:
-            self._note(record)
 
-    async def _persist(self, record: FinishedStep) -> Sequence[Message]:
-        self._check_lease()
-        returned = await self._hooks.call_shielded(self._setup.persist_step, record, CancelScope())
-        if returned is None:
-            return ()
-        if not isinstance(returned, Sequence) or not all(isinstance(message, Message) for message in returned):
-            raise TypeError(f"persist_step returned {returned!r:.80}; it has to return None or a list of messages.")
-        return returned
+def interrupt(end: TurnEnd) -> TurnInterrupted:
+    """The same end, if a stop came before it was saved."""
+    if isinstance(end, TurnInterrupted):
+        return end
+    step = end.step.interrupt() if end.step is not None else None
+    steps = end.steps if step is None else [*end.steps[:-1], step]
+    messages = end.messages
+    if end.step is not None and step is not None:
+        messages = [*end.messages[: len(end.messages) - len(end.step.messages())], *step.messages()]
+    return TurnInterrupted(messages=messages, steps=steps, step=step)
 
-    def _check_lease(self) -> None:
-        """Whoever lost the chat saves nothing, whatever was asked for before."""
-        if self._scope.cause is Cause.LEASE_LOST:
-            raise self._scope.error()
 
-    def _note(self, record: FinishedStep, returned: Sequence[Message] = ()) -> None:
-        self.steps.append(record)
-        self._context.add([*record.messages(), *returned])
+def _name_cause(end: TurnEnd, scope: CancelScope) -> TurnEnd:
+    """A stop that came during the save: everything is saved, and the turn has ended for that cause."""
+    match scope.cause:
+        case Cause.LEASE_LOST:
+            return _lose(end, scope.error())
+        case Cause.SHUTDOWN if not isinstance(end, TurnInterrupted):
+            return TurnShutDown(messages=end.messages, steps=end.steps)
+        case Cause.INTERRUPTED if not isinstance(end, TurnInterrupted):
+            return TurnInterrupted(messages=end.messages, steps=end.steps)
+        case _:
+            return end
 
-    async def _report(self, error: BaseException) -> None:
-        """Saving after an interrupt failed. A lost lease, or a cancellation of its own, goes on its way."""
-        self._check_lease()
-        if isinstance(error, asyncio.CancelledError) and not self._scope.interrupted:
-            raise error
-        _log.error("what was said before the stop could not be saved: %r", error)
-        if self._setup.on_persist_error is not None:
-            try:
-                await self._hooks.call_shielded(self._setup.on_persist_error, error)
-            except Exception:
-                _log.exception("on_persist_error failed")
+
+def _has_lost_lease(scope: CancelScope) -> bool:
+    return scope.cause is Cause.LEASE_LOST
+
+
+def _lose(end: TurnEnd, error: Exception) -> TurnEnd:
+    return end if isinstance(end, TurnLeaseLost) else TurnLeaseLost(error=error)
+
+
+async def _report(error: BaseException, *, scope: CancelScope, host: TurnHost) -> None:
+    _log.error("the reply could not be saved after the stop: %r", error)
+    try:
+        await call_shielded(scope, host.report_unsaved, error)
+    except Exception:
+        _log.exception("report_unsaved failed")

@@ -1,57 +1,45 @@
-"""What a turn was given, checked and with its defaults filled in. Made by run.py, read by everybody."""
+"""What a turn was given, checked and resolved: made once by run.py, read by turn.py, context.py and step.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 import msgspec
 
-from indelible.clock import Clock
-from indelible.content import Message, Part
-from indelible.loop.attempt import Publish
-from indelible.metrics import Metrics
-from indelible.models.protocol import CallOptions, Model
-from indelible.models.retry import RetryPolicy
-from indelible.tools.run import ToolLimits
-from indelible.tools.tool import Ledger
-from indelible.tools.toolset import Toolset
-
-Hook = Callable[..., Any]
-"""A callback, plain or async (hooks.py)."""
+from indelible.content import Message
+from indelible.ids import new_id
+from indelible.loop.host import TurnHost
+from indelible.loop.options import TurnOptions
+from indelible.models.protocol import Model
+from indelible.tools.toolset import AnyTool, Toolset, name_of
 
 
 class TurnSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """See `run` for what each of these means."""
+    """`toolset`, `stop_after`, `context_limit` and `turn_id` are what the options came to; the rest is as given."""
 
     model: Model
     messages: list[Message]
-    persist_step: Hook
+    host: TurnHost
+    options: TurnOptions
     toolset: Toolset
     stop_after: frozenset[str]
-    max_steps: int
-    publish: Publish
-    ledger: Ledger | None
-    options: CallOptions
     context_limit: int | None
-    prepare_messages: Hook | None
-    prepare_tools: Hook | None
-    reload_messages: Hook | None
-    disable_chain_mode: Hook | None
-    compact: Hook | None
-    on_compacted: Hook | None
-    on_attempt: Hook | None
-    keep_failed: bool
-    on_retry: Hook | None
-    on_persist_error: Hook | None
-    retry: RetryPolicy
-    silence_timeout_s: float
-    tool_limits: ToolLimits
-    clock: Clock
-    chance: Callable[[], float]
-    metrics: Metrics
     turn_id: str
-    first_step: int
-    adopt: Sequence[Part] | None
-    compact_at: float | None
-    used_tokens: int
+
+    @classmethod
+    def make(
+        cls, model: Model, messages: list[Message], host: TurnHost, tools: Iterable[AnyTool], options: TurnOptions
+    ) -> TurnSetup:
+        own_limit = model.context_limit
+        return cls(
+            model=model,
+            messages=messages,
+            host=host,
+            options=options,
+            toolset=Toolset(
+                tools, active=options.active_tools, client=options.client_tools, exclusive=options.exclusive
+            ),
+            stop_after=frozenset(map(name_of, options.stop_after)),
+            context_limit=options.context_limit_fallback if own_limit is None else own_limit,
+            turn_id=options.turn_id or new_id("turn"),
+        )

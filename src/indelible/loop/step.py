@@ -1,4 +1,8 @@
-"""A step on its way: its attempts, what was collected, and the record that is made of it."""
+"""A step in progress: its attempts, what was collected of it, and the record that is made of that.
+
+Whether the record is partial, and why, is decided by `conclude` (content/assemble.py) and nowhere else; whether the
+turn ends with the step is `decide_end`, a pure function of what the model and the tools gave.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,9 @@ from indelible.models.protocol import Call
 
 
 class Step:
-    """What is known of one step. `closed` says that nothing more of it is to be saved."""
+    """What is known of one step. `closed`: it was given to the host to be saved, so the turn's end does not hold it."""
 
-    def __init__(self, index: int, setup: TurnSetup, tell_time: Callable[[], datetime]) -> None:
+    def __init__(self, index: int, setup: TurnSetup, find_end_time: Callable[[], datetime]) -> None:
         self.index = index
         self.call = Call(messages=[])
         self.attempts = 0
@@ -26,8 +30,9 @@ class Step:
         self.awaiting: list[ToolCall] = []
         self.latest_failed: FinishedStep | None = None
         self.closed = False
+        self.tried = False
         self._setup = setup
-        self._tell_time = tell_time
+        self._find_end_time = find_end_time
 
     @property
     def assembler(self) -> PartAssembler:
@@ -46,7 +51,7 @@ class Step:
     def record(self, reason: PartialReason | None) -> FinishedStep:
         """The step as it stands now, ended for this reason."""
         setup = self._setup
-        ended_at = self._tell_time()
+        ended_at = self._find_end_time()
         if self.attempt is None:
             return FinishedStep(index=self.index, blocks=[], reason=reason, ended_at=ended_at)
         finish = self.assembler.finish

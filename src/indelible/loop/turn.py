@@ -1,38 +1,52 @@
 """One turn, driven to its end: ask the model, run the tools, save, go on.
 
 The turn is a straight line; what makes it hard is that it may be ended at every await, for one of
-several reasons, and that everything that was published until then must be saved exactly once. So:
+several reasons, and that everything that was published until then must be kept exactly once. So:
 
-  * what may be cut short (reading, hooks, tools, the wait before a retry) runs on a task (leash.py);
-  * what may not (saving, the ledger, the callbacks that tell the worker something) is outlasted;
-  * everything that goes wrong in a step is an exception that reaches `_take_step`, the only place that
-    decides what is kept of it;
-  * nobody looks at a `CancelledError` to learn why: `self._scope` says it.
+  * what may be cut short (reading, answers of the host, tools, the wait before a retry) runs in a task that can be
+    cancelled and, after a grace time, abandoned (concurrency/tasks.py);
+  * what may not (publishing, recording, saving) is waited for to its end (hooks.py);
+  * everything that goes wrong in a step is an exception that reaches `_run_step`, and `_end_cut` is the only place
+    that decides which end it is and what is kept of the step;
+  * nobody reads the cause off a `CancelledError`: `self._scope` names it.
 
-With a shutdown or a lost lease nothing is saved: the journal has it, and its next holder.
+With a shutdown or a lost lease nothing is kept: the journal has it, and its next holder.
 
-Must stay true (tests/loop/test_stop_everywhere.py): the run ends with the scope's cause; one save holds
-all that was published. Reading one attempt is attempt.py, saving save.py, what the model is told context.py.
+Must stay true (tests/loop/test_stop_everywhere.py): the turn ends with the scope's cause; saved steps and the end's
+own step hold all that was published. Reading one attempt is attempt.py, what the model gets is context.py, saving
+the last step is save.py.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from msgspec.structs import replace
 
-from indelible.concurrency.scope import CancelScope
+from indelible.concurrency.scope import CancelScope, Cause
 from indelible.concurrency.tasks import let_cancellation_through
-from indelible.content import Part, ToolCall, ToolResult, Usage, has_visible
+from indelible.content import Message, Part, ToolCall, ToolResult, ToolStarted, has_visible
 from indelible.content.assemble import OUTCOME_UNKNOWN
 from indelible.errors import Interrupted, Lost, ModelFailed, Shutdown
 from indelible.loop.attempt import AdoptedAttempt, Attempt
 from indelible.loop.context import Context
 from indelible.loop.hooks import Hooks
+from indelible.loop.host import TurnHost
 from indelible.loop.normalize import Normalizer
-from indelible.loop.result import TurnReason, TurnResult
-from indelible.loop.save import Saver
+from indelible.loop.result import (
+    FinishedStep,
+    TurnAwaitingClient,
+    TurnCompleted,
+    TurnEnd,
+    TurnFailed,
+    TurnInterrupted,
+    TurnLeaseLost,
+    TurnReason,
+    TurnShutDown,
+)
 from indelible.loop.setup import TurnSetup
 from indelible.loop.step import Step
 from indelible.loop.thinking.splitter import SplitterState
@@ -41,38 +55,41 @@ from indelible.models.protocol import Call
 from indelible.models.retry import announce_retry
 from indelible.tools.output import limit_for
 from indelible.tools.run import ToolRunner
+from indelible.tools.tool import ToolCallRecord
 from indelible.tools.toolset import DeferToClient, RejectCall, RunHere, ToolPlan
 
 
 class Turn:
     def __init__(self, setup: TurnSetup, scope: CancelScope) -> None:
+        options = setup.options
         self._setup = setup
+        self._options = options
+        self._host = setup.host
         self._scope = scope
-        self._hooks = Hooks(scope, clock=setup.clock, grace_s=setup.tool_limits.grace_s)
+        self._hooks = Hooks(scope, clock=options.clock, grace_s=options.tool_limits.grace_s)
         self._context = Context(setup, scope, self._hooks)
-        self._saver = Saver(setup, scope, self._hooks, self._context)
-        self._index = setup.first_step - 1
+        self._steps: list[FinishedStep] = []
+        self._index = options.first_step - 1
         self._completed = 0
         self._failures = 0
-        self._trying_since_s = setup.clock.monotonic()
+        self._trying_since_s = options.clock.monotonic()
         self._thinking_state: SplitterState | None = None
-        self._adopted = setup.adopt
+        self._adopted = options.adopt
         self._stopped_at: datetime | None = None
         scope.on_cancel(self._note_stop)
 
-    async def drive(self) -> TurnResult:
-        reason: TurnReason | None = None
-        while reason is None:
-            self._scope.check()
-            reason = await self._take_step()
-        steps = self._saver.steps
-        usage = sum((step.usage for step in steps), Usage())
-        return TurnResult(messages=self._context.added, steps=steps, usage=usage, reason=reason)
+    async def drive(self) -> TurnEnd:
+        end: TurnEnd | None = None
+        while end is None:
+            end = await self._run_step()
+        return end
 
-    async def _take_step(self) -> TurnReason | None:
+    async def _run_step(self) -> TurnEnd | None:
+        """One step; None if another follows."""
         self._index += 1
-        step = Step(self._index, self._setup, self._tell_time)
+        step = Step(self._index, self._setup, self._find_end_time)
         try:
+            self._scope.check()
             if self._adopted is not None:
                 self._adopt(step, self._adopted)
             else:
@@ -82,43 +99,91 @@ class Turn:
             await self._run_tools(step)
             await let_cancellation_through(self._scope)
             self._scope.check()
-        except (Shutdown, Lost):
-            raise
+            return await self._complete(step)
         except Exception as error:
-            if isinstance(error, Interrupted) or self._scope.interrupted:
-                await self._saver.save_interrupted(step)
-                raise Interrupted from error
-            self._scope.check()
-            await self._saver.save_failed(step)
-            self._scope.check()
-            raise
-        return await self._commit(step)
+            return self._end_cut(step, error)
 
     def _note_stop(self) -> None:
-        self._stopped_at = self._setup.clock.now()
+        self._stopped_at = self._options.clock.now()
 
-    def _tell_time(self) -> datetime:
+    def _find_end_time(self) -> datetime:
         """When a step ended: when the stop came, or now."""
-        return self._stopped_at or self._setup.clock.now()
+        return self._stopped_at or self._options.clock.now()
 
-    async def _commit(self, step: Step) -> TurnReason | None:
-        setup = self._setup
+    # --- ends ---
+
+    async def _complete(self, step: Step) -> TurnEnd | None:
+        """A step that came to its end: the turn's end, or it is saved and another follows."""
         self._completed += 1
-        reason = step.decide_end(last_allowed=self._completed >= setup.max_steps)
-        record = step.record(None)
-        record = replace(record, last=reason not in (None, "client_tools"), awaiting=step.awaiting)
-        setup.metrics.step_ended(setup.model.provider, setup.model.name)
-        await self._saver.save(step, record)
+        reason = step.decide_end(last_allowed=self._completed >= max(1, self._options.max_steps))
+        record = replace(step.record(None), last=reason not in (None, "client_tools"), awaiting=step.awaiting)
+        self._options.metrics.step_ended(self._setup.model.provider, self._setup.model.name)
+        if reason is not None:
+            self._scope.check()
+            return self._end_complete(record, reason)
+        await self._persist(step, record)
         self._context.used_tokens = record.usage.total_tokens
+        return None
+
+    def _end_complete(self, record: FinishedStep, reason: TurnReason) -> TurnEnd:
+        messages, steps = [*self._context.added, *record.messages()], [*self._steps, record]
+        unsaved = record if record.blocks else None
+        if reason == "client_tools":
+            return TurnAwaitingClient(messages=messages, steps=steps, step=unsaved, calls=record.awaiting)
+        return TurnCompleted(messages=messages, steps=steps, step=unsaved, reason=reason)
+
+    def _end_cut(self, step: Step, error: Exception) -> TurnEnd:
+        """The end of a turn that did not come to its own. The scope decides which; the error only if it is live."""
+        if self._scope.cause is Cause.LEASE_LOST or isinstance(error, Lost):
+            return TurnLeaseLost(error=error if isinstance(error, Lost) else self._scope.error())
+        if isinstance(error, Shutdown) or self._scope.cause is Cause.SHUTDOWN:
+            return TurnShutDown(messages=self._context.added, steps=self._steps)
+        interrupted = isinstance(error, Interrupted) or self._scope.interrupted
+        record = step.record("interrupted" if interrupted else "failed")
+        if not interrupted and not record.blocks and step.latest_failed is not None:
+            record = step.latest_failed
+        unsaved = record if record.blocks and not step.closed else None
+        messages: list[Message] = [*self._context.added, *(unsaved.messages() if unsaved is not None else ())]
+        steps = [*self._steps, unsaved] if unsaved is not None else self._steps
+        if interrupted:
+            return TurnInterrupted(messages=messages, steps=steps, step=unsaved, tried=step.tried)
+        return TurnFailed(messages=messages, steps=steps, step=unsaved, error=error)
+
+    async def _persist(self, step: Step, record: FinishedStep) -> None:
+        """Save a step that another follows. If a stop keeps it from being saved, it is the unsaved step of the end."""
+        returned: Any = None
+        step.closed = True
+        if record.blocks:
+            self._check_lease()
+            try:
+                returned = await self._hooks.call_shielded(self._host.persist_step, record)
+            except (Exception, asyncio.CancelledError) as error:
+                if not self._scope.interrupted:
+                    if not isinstance(error, Interrupted):
+                        raise
+                    self._scope.check()
+                if isinstance(error, Lost):
+                    raise
+                step.closed, step.tried = False, True
+                raise Interrupted from error
+        returned = () if returned is None else returned
+        if not isinstance(returned, Sequence) or not all(isinstance(message, Message) for message in returned):
+            raise TypeError(f"persist_step returned {returned!r:.80}; it has to return None or a list of messages.")
+        self._steps.append(record)
+        self._context.add([*record.messages(), *returned])
         self._scope.check()
-        return reason
+
+    def _check_lease(self) -> None:
+        """Nothing is saved once the lease is lost, even if a stop came first."""
+        if self._scope.cause is Cause.LEASE_LOST:
+            raise self._scope.error()
 
     # --- attempts ---
 
     def _adopt(self, step: Step, parts: Sequence[Part]) -> None:
         """Go on with a step that was read to its finish elsewhere."""
         self._adopted = None
-        step.call = Call(messages=[], options=self._setup.options)
+        step.call = Call(messages=[], options=self._options.call)
         step.number = step.attempts = 1
         step.attempt = AdoptedAttempt(parts)
         self._check_filter(step)
@@ -131,9 +196,8 @@ class Turn:
         """Attempts until one completes. False if a failed one was saved: the next step carries on from it."""
         while not step.closed:
             step.attempts += 1
-            if self._setup.on_attempt is not None:
-                await self._hooks.call_shielded(self._setup.on_attempt, step.index, step.attempts)
-                self._scope.check()
+            await self._hooks.call_shielded(self._host.open_attempt, step.index, step.attempts)
+            self._scope.check()
             try:
                 await self._try(step)
             except ModelFailed as failure:
@@ -145,38 +209,38 @@ class Turn:
         return False
 
     async def _try(self, step: Step) -> None:
-        setup, model = self._setup, self._setup.model
+        options, model = self._options, self._setup.model
         if self._failures == 0:
-            self._trying_since_s = setup.clock.monotonic()
+            self._trying_since_s = options.clock.monotonic()
         step.number = step.attempts
         step.attempt = attempt = Attempt(
             model,
             step.call,
             scope=self._scope,
-            normalizer=Normalizer.of(model, clock=setup.clock, thinking_state=self._thinking_state),
-            publish=setup.publish,
-            silence_timeout_s=setup.silence_timeout_s,
-            grace_s=setup.tool_limits.grace_s,
-            clock=setup.clock,
+            normalizer=Normalizer.of(model, clock=options.clock, thinking_state=self._thinking_state),
+            publish=self._host.publish,
+            silence_timeout_s=options.silence_timeout_s,
+            grace_s=options.tool_limits.grace_s,
+            clock=options.clock,
         )
         await attempt.run()
         self._check_filter(step)
         if attempt.first_part_s is not None:
-            setup.metrics.first_part_received(model.provider, model.name, seconds=attempt.first_part_s)
-            setup.metrics.parts_received(model.provider, model.name, waits_s=attempt.waits_s)
+            options.metrics.first_part_received(model.provider, model.name, seconds=attempt.first_part_s)
+            options.metrics.parts_received(model.provider, model.name, waits_s=attempt.waits_s)
 
     async def _retry(self, step: Step, failure: ModelFailed) -> None:
-        """Make ready for the next attempt, tell of it, and wait for its time; or raise the failure."""
-        setup = self._setup
+        """Prepare the next attempt, announce it, and wait for its time; or raise the failure."""
+        options, model = self._options, self._setup.model
         self._failures += 1
         record = step.record("failed")
         if record.blocks:
             step.latest_failed = record
-        elapsed_s = setup.clock.monotonic() - self._trying_since_s
-        delay_s = setup.retry.decide_retry(
-            failed_attempts=self._failures, elapsed_s=elapsed_s, failure=failure, chance=setup.chance()
+        elapsed_s = options.clock.monotonic() - self._trying_since_s
+        delay_s = options.retry.decide_retry(
+            failed_attempts=self._failures, elapsed_s=elapsed_s, failure=failure, chance=options.chance()
         )
-        if failure.kind == "chain_broken" or setup.retry.allows(self._failures, elapsed_s):
+        if failure.kind == "chain_broken" or options.retry.allows(self._failures, elapsed_s):
             mended = await self._context.mend_call(step.call, failure)
             if mended is not None:
                 step.call = mended
@@ -184,66 +248,73 @@ class Turn:
         self._scope.check()
         if delay_s is None:
             raise failure
-        if setup.keep_failed and has_visible(record.blocks):
+        if options.keep_failed and has_visible(record.blocks):
             self._thinking_state = step.thinking_state
-            await self._saver.save(step, replace(record, last=False))
-        setup.metrics.stream_retried(
-            setup.model.provider, setup.model.name, kind=failure.kind, chain_broken=failure.chain_broken
-        )
-        if setup.on_retry is not None:
-            event = announce_retry(failure, attempt=self._failures, delay_s=delay_s, now=setup.clock.now())
-            await self._hooks.call_shielded(setup.on_retry, event)
+            await self._persist(step, replace(record, last=False))
+        options.metrics.stream_retried(model.provider, model.name, kind=failure.kind, chain_broken=failure.chain_broken)
+        event = announce_retry(failure, attempt=self._failures, delay_s=delay_s, now=options.clock.now())
+        await self._hooks.call_shielded(self._host.schedule_retry, event)
         self._scope.check()
         if delay_s > 0:
-            await self._hooks.call_cancellable(setup.clock.sleep, delay_s)
+            await self._hooks.call_cancellable(options.clock.sleep, delay_s)
 
     # --- tools ---
 
     async def _run_tools(self, step: Step) -> None:
-        setup, assembler = self._setup, step.assembler
+        options, assembler = self._options, step.assembler
         calls = assembler.local_calls()
         if all(assembler.has_result(call) for call in calls) or step.finish_reason == "length":
             return
         self._scope.check()
-        verdicts = self._judge(step, calls)
-        waiting = [(at, verdict) for at, verdict in enumerate(verdicts) if not assembler.has_result(verdict.call)]
-        for _, verdict in waiting:
-            if isinstance(verdict, RejectCall):
-                await self._answer(step, verdict)
-        step.awaiting = [verdict.call for _, verdict in waiting if isinstance(verdict, DeferToClient)]
-        run = ToolRunner(
-            turn_id=setup.turn_id,
+        plans = self._plan_calls(step, calls)
+        open_plans = [(at, plan) for at, plan in enumerate(plans) if not assembler.has_result(plan.call)]
+        for _, plan in open_plans:
+            if isinstance(plan, RejectCall):
+                await self._reject(step, plan)
+        step.awaiting = [plan.call for _, plan in open_plans if isinstance(plan, DeferToClient)]
+        runner = ToolRunner(
+            turn_id=self._setup.turn_id,
             step=step.index,
             scope=self._scope,
             publish=lambda part: self._publish(step, part),
-            ledger=setup.ledger,
-            limits=setup.tool_limits,
-            result_limit_bytes=limit_for(setup.context_limit),
-            clock=setup.clock,
-            metrics=setup.metrics,
+            record=(lambda part, call: self._record(step, part, call)) if self._host_records else None,
+            limits=options.tool_limits,
+            result_limit_bytes=limit_for(self._setup.context_limit),
+            clock=options.clock,
+            metrics=options.metrics,
         )
-        await run.run([(at, verdict) for at, verdict in waiting if isinstance(verdict, RunHere)])
+        await runner.run([(at, plan) for at, plan in open_plans if isinstance(plan, RunHere)])
 
-    def _judge(self, step: Step, calls: list[ToolCall]) -> list[ToolPlan]:
-        """A verdict for each call. Of those that had begun elsewhere only the idempotent ones are run again (P5)."""
+    @property
+    def _host_records(self) -> bool:
+        """Whether the host writes a ledger. Without one, starts and results are published in turn, like other parts."""
+        return getattr(self._host.record, "__func__", None) is not TurnHost.record
+
+    def _plan_calls(self, step: Step, calls: list[ToolCall]) -> list[ToolPlan]:
+        """A plan for each call. Of those that had begun elsewhere only the idempotent ones are run again (P5)."""
         if step.finish_reason == "content_filter":
             return [RejectCall(call, "Not run: the provider's content filter ended the reply.") for call in calls]
-        verdicts = self._setup.toolset.plan(calls, step.assembler.is_whole)
+        plans = self._setup.toolset.plan(calls, step.assembler.is_whole)
         return [
-            RejectCall(verdict.call, OUTCOME_UNKNOWN)
-            if isinstance(verdict, RunHere) and verdict.call.started and not verdict.tool.idempotent
-            else verdict
-            for verdict in verdicts
+            RejectCall(plan.call, OUTCOME_UNKNOWN)
+            if isinstance(plan, RunHere) and plan.call.started and not plan.tool.idempotent
+            else plan
+            for plan in plans
         ]
 
-    async def _answer(self, step: Step, answer: RejectCall) -> None:
-        call = answer.call
+    async def _reject(self, step: Step, rejected: RejectCall) -> None:
+        call, metrics = rejected.call, self._options.metrics
         name = self._setup.toolset.label(call.name)
-        size_bytes = len(answer.text.encode())
-        self._setup.metrics.tool_ran(name, seconds=0.0, size_bytes=size_bytes, truncated=False, is_error=True)
-        await self._publish(step, ToolResult(call_id=call.id, name=call.name, output=answer.text, is_error=True))
+        size_bytes = len(rejected.text.encode())
+        metrics.tool_ran(name, seconds=0.0, size_bytes=size_bytes, truncated=False, is_error=True)
+        await self._publish(step, ToolResult(call_id=call.id, name=call.name, output=rejected.text, is_error=True))
 
     async def _publish(self, step: Step, part: Part) -> None:
         """Published first, collected after: what is saved never holds more than what was published."""
-        await self._hooks.call_shielded(self._setup.publish, part)
+        await self._hooks.call_shielded(self._host.publish, part)
+        step.assembler.add(part)
+
+    async def _record(self, step: Step, part: ToolStarted | ToolResult, call: ToolCallRecord) -> None:
+        """Recorded first, collected after."""
+        await self._hooks.call_shielded(self._host.record, part, call)
         step.assembler.add(part)

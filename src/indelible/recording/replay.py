@@ -19,10 +19,10 @@ from typing import Final
 import msgspec
 
 from indelible.clock import Clock, SystemClock
-from indelible.concurrency.scope import CancelScope
 from indelible.content import Block, Message, Text, ToolResult, Usage
 from indelible.errors import Invalid, ModelFailed
-from indelible.loop.result import FinishedStep
+from indelible.loop.options import TurnOptions
+from indelible.loop.result import TurnFailed
 from indelible.loop.run import run
 from indelible.models.catalog import make_wire_format
 from indelible.models.http.http_model import HttpModel
@@ -114,20 +114,17 @@ class ReplayedModel(HttpModel):
 
 async def replay(recording: Recording) -> Replayed:
     """Hear it again. Tools are not run, so there are no results of them."""
-    steps: list[FinishedStep] = []
-
-    def keep(step: FinishedStep, _scope: CancelScope) -> None:
-        steps.append(step)
-
     question = Message(role="user", blocks=[Text("(a recording)")])
+    end = await run(ReplayedModel(recording), [question], options=TurnOptions(max_steps=1, retry=_ONE_TRY))
     failure: str | None = None
-    try:
-        await run(model=ReplayedModel(recording), messages=[question], persist_step=keep, max_steps=1, retry=_ONE_TRY)
-    except ModelFailed as failed:
-        failure = failed.message if failed.detail is None else f"{failed.message} ({failed.detail})"
-    if not steps:
+    if isinstance(end, TurnFailed):
+        if not isinstance(end.error, ModelFailed):
+            raise end.error
+        detail = end.error.detail
+        failure = end.error.message if detail is None else f"{end.error.message} ({detail})"
+    if end.step is None:
         return Replayed(blocks=[], failure=failure)
-    step = steps[0]
+    step = end.step
     said = [block for block in step.blocks if not isinstance(block, ToolResult) or block.provider_executed]
     return Replayed(blocks=said, reason=step.finish_reason, usage=step.usage, failure=failure)
 

@@ -2,12 +2,11 @@
 
 from indelible.tools.output import CutText, cut_text, limit_for, render_output
 from indelible.tools.schema import BadArguments
-from indelible.tools.tool import Ledger, Tool, ToolCallRecord, ToolContext, tool
+from indelible.tools.tool import Tool, ToolCallRecord, ToolContext, tool
 
 __all__ = [
     "BadArguments",
     "CutText",
-    "Ledger",
     "Tool",
     "ToolCallRecord",
     "ToolContext",

@@ -1,14 +1,14 @@
 """Running the tools that a step asked for.
 
-Each call has a supervisor, and the tool itself runs on a task (leash.py). A stop or a time limit
-cuts the tool, never its supervisor: what a tool did is recorded in the ledger and published whatever
-happens around it, in this order:
+Each call has a supervisor, and the tool itself runs in a task of its own (concurrency/tasks.py). A stop or a
+time limit cuts the tool, never its supervisor: what a tool did is recorded whatever happens around it:
 
-    ledger.starting → `tool_started` → the tool → ledger.settled → `tool_result`
+    record(`tool_started`) → the tool → record(`tool_result`)
 
 so that after a crash one can tell what never began, what may have happened, and what did. A call that
-was not begun when the stop came is left unanswered here; `finalize` answers it. A shutdown or a lost lease
-that cuts a tool leaves the call unsettled, because its outcome is not known: the next worker decides.
+was not begun when the stop came is left unanswered here; `finalize` answers it. A tool that the stop cut gets a
+result that is marked `interrupted`. A shutdown or a lost lease that cuts a tool leaves the call unsettled, because
+its outcome is not known: the next worker decides.
 
 All calls run at once, up to a cap; tools that are declared serial take turns among themselves, in call
 order. A plain function runs in a daemon thread of its own, so one that blocks for ever holds up neither
@@ -37,7 +37,7 @@ from indelible.content import Part, ToolCall, ToolProgress, ToolResult, ToolStar
 from indelible.errors import StoreFailed
 from indelible.metrics import Metrics
 from indelible.tools.output import cut_text, render_output
-from indelible.tools.tool import BadArguments, Ledger, Tool, ToolCallRecord, ToolContext
+from indelible.tools.tool import BadArguments, Tool, ToolCallRecord, ToolContext
 from indelible.tools.toolset import RunHere
 
 _ENDED_BY_USER: Final = "Interrupted: the user stopped the reply while this tool was running."
@@ -63,8 +63,15 @@ class ToolOutcome(NamedTuple):
     error: BaseException | None = None
 
 
+Record = Callable[[ToolStarted | ToolResult, ToolCallRecord], Awaitable[None]]
+
+
 class ToolRunner:
-    """One step's tools. `publish` also collects; it is never called twice at once."""
+    """One step's tools.
+
+    `publish` and `record` also collect. `publish` is never called twice at once; `record`, which waits for a commit,
+    is called for several tools at a time. Without it, starts and results are published like any other part.
+    """
 
     def __init__(
         self,
@@ -73,7 +80,7 @@ class ToolRunner:
         step: int,
         scope: CancelScope,
         publish: Callable[[Part], Awaitable[None]],
-        ledger: Ledger | None,
+        record: Record | None,
         limits: ToolLimits,
         result_limit_bytes: int,
         clock: Clock,
@@ -83,7 +90,7 @@ class ToolRunner:
         self._step = step
         self._scope = scope
         self._publish = publish
-        self._ledger = ledger
+        self._record_with_ledger = record
         self._limits = limits
         self._result_limit_bytes = result_limit_bytes
         self._clock = clock
@@ -92,8 +99,8 @@ class ToolRunner:
         self._turns = asyncio.Lock()
         self._publishing = asyncio.Lock()
         self._failure: BaseException | None = None
-        self._leashes: set[GracefulTask[ToolOutcome]] = set()
-        self._sayings: set[asyncio.Task[None]] = set()
+        self._running: set[GracefulTask[ToolOutcome]] = set()
+        self._progress: set[asyncio.Task[None]] = set()
 
     async def run(self, calls: Sequence[tuple[int, RunHere]]) -> None:
         """Run these calls, each given with its index among the step's calls."""
@@ -104,8 +111,8 @@ class ToolRunner:
         try:
             await wait_uncancelled(asyncio.gather(*supervisors), self._scope)
         finally:
-            while self._sayings:
-                await wait_uncancelled(asyncio.gather(*self._sayings, return_exceptions=True), self._scope)
+            while self._progress:
+                await wait_uncancelled(asyncio.gather(*self._progress, return_exceptions=True), self._scope)
         if self._failure is not None:
             raise self._failure
 
@@ -132,7 +139,7 @@ class ToolRunner:
         """The ledger or the journal failed: no result can be recorded any more, so stop the tools."""
         if self._failure is None:
             self._failure = error
-        for task in self._leashes:
+        for task in self._running:
             task.cancel()
 
     async def _carry_out(self, index: int, call: ToolCall, tool: Tool) -> None:
@@ -150,39 +157,41 @@ class ToolRunner:
             name=call.name,
             idempotency_key=record.idempotency_key,
             scope=self._scope,
-            publish_progress=lambda text: self._say_aside(ToolProgress(call.id, text)),
+            publish_progress=lambda text: self._publish_progress(ToolProgress(call.id, text)),
         )
         try:
             work = tool.bind(call.arguments, context)
         except BadArguments as error:
-            await self._say(self._measure(_error(record, str(error)), 0.0))
+            await self._publish_in_turn(self._measure(_error(record, str(error)), 0.0))
             return
-        if self._ledger is not None:
-            await self._ledger.starting(record)
-        await self._say(ToolStarted(call.id, call.name))
+        await self._record(ToolStarted(call.id, call.name), record)
         started = self._clock.monotonic()
         result = await self._execute(tool, work, record, context)
         if result is None or self._scope.cause is Cause.LEASE_LOST:
             return
         result = self._measure(result, self._clock.monotonic() - started)
-        if self._ledger is not None:
-            await self._ledger.settled(record, result)
-        await self._say(result)
+        await self._record(result, record)
 
-    async def _say(self, part: Part) -> None:
+    async def _record(self, part: ToolStarted | ToolResult, record: ToolCallRecord) -> None:
+        if self._record_with_ledger is not None:
+            await self._record_with_ledger(part, record)
+        else:
+            await self._publish_in_turn(part)
+
+    async def _publish_in_turn(self, part: Part) -> None:
         async with self._publishing:
             await self._publish(part)
 
-    async def _say_aside(self, part: Part) -> None:
+    async def _publish_progress(self, part: Part) -> None:
         """Publish for a tool, which may be cut at any moment: a publish that has begun is not."""
-        saying = asyncio.create_task(self._say(part))
-        self._sayings.add(saying)
-        saying.add_done_callback(self._end_saying)
-        await asyncio.shield(saying)
+        publishing = asyncio.create_task(self._publish_in_turn(part))
+        self._progress.add(publishing)
+        publishing.add_done_callback(self._end_progress)
+        await asyncio.shield(publishing)
 
-    def _end_saying(self, saying: asyncio.Task[None]) -> None:
-        self._sayings.discard(saying)
-        error = None if saying.cancelled() else saying.exception()
+    def _end_progress(self, publishing: asyncio.Task[None]) -> None:
+        self._progress.discard(publishing)
+        error = None if publishing.cancelled() else publishing.exception()
         if error is not None:
             self._abort(error)
 
@@ -202,7 +211,7 @@ class ToolRunner:
 
         start = _run_async if tool.is_async else _run_in_thread
         task = GracefulTask(start(work), name=f"tool {record.name}", grace_s=self._limits.grace_s, clock=self._clock)
-        self._leashes.add(task)
+        self._running.add(task)
         timer = self._clock.call_later(timeout_s, time_out)
         forget = self._scope.on_cancel(task.cancel)
         try:
@@ -211,7 +220,7 @@ class ToolRunner:
             forget()
             timer.cancel()
             context.close()
-            self._leashes.discard(task)
+            self._running.discard(task)
         outcome = None if task.abandoned or task.task.cancelled() else task.task.result()
         if outcome is not None and outcome.error is None:
             return ToolResult(call_id=record.id, name=record.name, output=render_output(outcome.value))

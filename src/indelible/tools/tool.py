@@ -29,18 +29,18 @@ import math
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, Protocol, overload
+from typing import Any, Final, Generic, overload
 
 import msgspec
 from typing_extensions import ParamSpec, TypeVar
 
 from indelible.concurrency.scope import CancelScope
-from indelible.content import ToolResult, ToolSpec
+from indelible.content import ToolSpec
 from indelible.tools.docstring import split_docstring
 from indelible.tools.output import render_output
 from indelible.tools.schema import Arguments, BadArguments, NamedArguments, WholeObject, find_definition
 
-__all__ = ["BadArguments", "Ledger", "Tool", "ToolCallRecord", "ToolContext", "tool"]
+__all__ = ["BadArguments", "Tool", "ToolCallRecord", "ToolContext", "tool"]
 
 P = ParamSpec("P", default=...)
 R = TypeVar("R", default=Any)
@@ -294,11 +294,14 @@ def _find_docstring(function: Callable[..., Any]) -> str:
     return inspect.cleandoc(docstring or "")
 
 
-# --- who is told -------------------------------------------------------------------------
+# --- what is recorded --------------------------------------------------------------------
 
 
 class ToolCallRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A local call as the ledger knows it.
+    """A local call as a ledger knows it (`TurnHost.record`, loop/host.py).
+
+    After a crash a call that was started and never settled is not run again unless its tool is `idempotent`; the
+    model reads "outcome unknown" (P5). One that never started is safe to run.
 
     `step` counts from 1 in the turn, `index` from 0 among the step's local calls. The two and
     the turn make `idempotency_key`, and not `id`: providers' ids repeat.
@@ -311,25 +314,3 @@ class ToolCallRecord(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     idempotency_key: str
     idempotent: bool = False
-
-
-class Ledger(Protocol):
-    """The record that keeps a tool from running twice in silence (P5).
-
-    Both methods return after what they were told is safe. Both may refuse by raising: the
-    attempt is closed, the lease is lost, the store failed.
-    """
-
-    async def starting(self, call: ToolCallRecord) -> None:
-        """The call is about to run. It runs only if this returns.
-
-        After a crash a call that was started and never settled is not run again unless its tool
-        is idempotent; the model is told "outcome unknown". One that never started is safe to run.
-        """
-
-    async def settled(self, call: ToolCallRecord, result: ToolResult) -> None:
-        """The call has its one result, an error result included. Told once, when it happens.
-
-        In the worker the result and its part commit together, so a result that anybody saw is
-        the result that the next request carries.
-        """

@@ -1,38 +1,53 @@
 """Answering one chat: turn after turn, as long as this worker holds it.
 
-The runner is the one boundary of the worker's work: whatever goes wrong in a turn ends it, loudly, and never
-leaves the chat running with nobody at it. How a turn ends is chosen once, here, by what the loop raised; the loop
-in turn asked the scope. A lost lease ends it without a word: the chat is another worker's.
+The runner is the one boundary of the worker's work: whatever goes wrong in a turn ends it, loudly, and never leaves
+the chat running with no worker. A turn has one end (loop/result.py), and `_write_end` turns it into exactly one
+command; that is the only place where a turn is ended. The loop has asked the scope for the cause; nobody here looks
+at exceptions to find it. A lost lease writes nothing: the chat is another worker's.
 
 Must stay true (tests/worker/test_turns.py, tests/worker/test_stops.py): every turn that was begun has its end, is
-handed over, or is somebody else's.
+handed over, or is another worker's.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
+from functools import partial
 from typing import Any, Final
 
-from msgspec.structs import replace
-
 from indelible.concurrency.scope import CancelScope, Cause
-from indelible.content import Message, Text
 from indelible.errors import Interrupted, Lost, ModelFailed, NotFound, Shutdown
 from indelible.logs import log_context
-from indelible.loop.prompt.build import is_summary
-from indelible.loop.prompt.response_chain import plan_chain
+from indelible.loop.options import TurnOptions
+from indelible.loop.result import (
+    TurnAwaitingClient,
+    TurnCompleted,
+    TurnEnd,
+    TurnFailed,
+    TurnInterrupted,
+    TurnLeaseLost,
+    TurnShutDown,
+)
 from indelible.loop.run import run
+from indelible.loop.save import save_end
 from indelible.machine.states import Status
-from indelible.models.protocol import CallOptions, Model
 from indelible.models.retry import RetryPolicy
 from indelible.store.database.tables import RunKind
-from indelible.store.payloads import CompactionResult
 from indelible.store.queries.open_turn import Held, OpenWork
 from indelible.tools.run import ToolLimits
-from indelible.worker.compaction import Compaction
+from indelible.worker.compaction import Compaction, TurnCompacted
 from indelible.worker.dependencies import RunLog, WorkerDependencies
-from indelible.worker.resume import AskModel, FinishAnswered, FinishStopped, Idle, Plan, plan_turn
+from indelible.worker.resume import (
+    AskModel,
+    FinishAnswered,
+    FinishStopped,
+    Idle,
+    Plan,
+    build_history,
+    count_used,
+    plan_call,
+    plan_turn,
+)
 from indelible.worker.turn_writer import OutOfStep, TurnWriter
 
 _log: Final = logging.getLogger(__name__)
@@ -40,7 +55,6 @@ BROKEN: Final = {
     "kind": "internal",
     "message": "Something went wrong in the server itself. What was said is kept. Try again; its log says more.",
 }
-_NOTHING_TO_SHORTEN: Final = "There is nothing yet that could be summarised."
 
 
 class ChatRunner:
@@ -56,7 +70,7 @@ class ChatRunner:
         self._worker_id = worker_id
         self._worker_scope = worker_scope
         self._scope: CancelScope | None = None
-        self._scribe: TurnWriter | None = None
+        self._writer: TurnWriter | None = None
         self._turn_id: str | None = None
         self._noticed_s: float | None = None
 
@@ -72,8 +86,8 @@ class ChatRunner:
             await self._run_turn(work, plan)
 
     def notice(self, held: Held | None) -> None:
-        """What the database says about this chat now: that it is still ours, that it is to be stopped."""
-        if self._scope is None or self._scribe is None or self._scribe.ended:
+        """What the database holds of this chat now: whether it is still ours, and whether it is to be stopped."""
+        if self._scope is None or self._writer is None or self._writer.ended:
             return
         if held is None or held.epoch != self.epoch:
             self._scope.cancel(Cause.LEASE_LOST)
@@ -86,153 +100,145 @@ class ChatRunner:
         with (
             log_context(turn=work.turn_id),
             CancelScope(self._worker_scope) as scope,
-            self._deps.record(work, kind=kind, worker_id=self._worker_id) as record,
+            self._deps.record(work, kind=kind, worker_id=self._worker_id) as log,
         ):
-            writer_ = TurnWriter(self._deps, work, scope, self._worker_scope, record)
-            self._scope, self._scribe, self._turn_id = scope, writer_, work.turn_id
+            writer = TurnWriter(self._deps, work, scope, self._worker_scope, log)
+            self._scope, self._writer, self._turn_id = scope, writer, work.turn_id
             _log.info("turn started")
             try:
-                if await self._go_on(work, plan, writer_, scope, record):
-                    self.finished.append(work)
-                    _log.info("turn ended")
-            except OutOfStep:
-                writer_.drop()
+                end = await self._drive(work, plan, writer, scope)
+                is_cut = self._log_cut(end, log)
+                end = await save_end(end, partial(self._write_end, writer), scope=scope, host=writer)
+                if not is_cut and not self._log_cut(end, log):
+                    log.end("completed")
+                self._conclude(work, end, writer)
+            except NotFound as gone:  # the chat was deleted
+                self._conclude(work, TurnLeaseLost(error=gone), writer)
             except BaseException:
                 # Cancelled, or the database refuses what no database should: the lease will run out.
-                writer_.drop()
+                writer.drop()
                 raise
             finally:
-                self._scope = self._scribe = None
+                self._scope = self._writer = None
 
-    async def _go_on(self, work: OpenWork, plan: Plan, writer_: TurnWriter, scope: CancelScope, record: RunLog) -> bool:
-        """Whether the turn came to an end here; else another worker goes on with it."""
+    async def _drive(self, work: OpenWork, plan: Plan, writer: TurnWriter, scope: CancelScope) -> TurnEnd:
+        """Do what there is to do. However it ends, it is an end."""
         try:
-            await self._carry_out(work, plan, writer_, scope)
-            if not writer_.ended:
-                await writer_.finish()
-            record.end("completed")
+            match plan:
+                case FinishStopped():
+                    return TurnInterrupted()
+                case FinishAnswered():
+                    return TurnCompleted(reason="stop")
+                case AskModel():
+                    return await self._answer(work, plan, writer, scope)
+                case _:
+                    return await self._compact(work, writer, scope)
         except Interrupted:
-            record.end("interrupted")
-            if not writer_.ended:
-                await writer_.end_stopped()
-            self._tell_stopped()
+            return TurnInterrupted()
         except Shutdown:
-            record.end("interrupted", "The worker was shut down; another goes on.")
-            if not writer_.ended:
-                await writer_.hand_over()
-            return False
-        except (Lost, NotFound):  # another worker has it, or it was deleted
-            if not writer_.ended:  # we may have let go of it ourselves just now
-                self._deps.metrics.stale_write_refused()
-            record.end("interrupted", "The chat was taken by another worker, or deleted.")
-            has_ended = writer_.ended
-            writer_.drop()
-            return has_ended
-        except ModelFailed as failure:
-            record.end("error", failure.message)
-            await self._fail(writer_, describe_failure(failure))
-        except OutOfStep:
-            raise
-        except Exception:
-            _log.exception("the turn failed: an error in the server")
-            record.end("error", BROKEN["message"])
-            await self._fail(writer_, BROKEN)
+            return TurnShutDown()
+        except Lost as lost:
+            return TurnLeaseLost(error=lost)
+        except Exception as error:
+            return TurnFailed(error=error)
+
+    async def _write_end(self, writer: TurnWriter, end: TurnEnd) -> None:
+        """One end, one command. A step that was committed into a stop has ended the turn already."""
+        if writer.ended:
+            return
+        match end:
+            case TurnCompleted():
+                await writer.finish(end.step)
+            case TurnCompacted():
+                await writer.finish_compaction(end.summary)
+            case TurnAwaitingClient():
+                assert end.step is not None
+                await writer.await_client(end.step)
+            case TurnInterrupted():
+                await writer.end_stopped(end.step)
+            case TurnShutDown():
+                await writer.hand_over()
+            case TurnFailed(error=ModelFailed() as failure):
+                await writer.fail(describe_failure(failure))
+            case TurnFailed(error=NotFound() as gone):
+                raise gone
+            case TurnFailed(error=OutOfStep()):
+                writer.drop()
+            case TurnFailed():
+                await writer.fail(BROKEN)
+            case _:
+                raise AssertionError(f"a turn cannot end with {end!r}")
+
+    def _log_cut(self, end: TurnEnd, log: RunLog) -> bool:
+        """Record for debugging how the work with the model was cut; False if it was not."""
+        match end:
+            case TurnInterrupted():
+                log.end("interrupted")
+            case TurnShutDown():
+                log.end("interrupted", "The worker was shut down; another goes on.")
+            case TurnFailed(error=ModelFailed() as failure):
+                log.end("error", failure.message)
+            case TurnFailed(error=NotFound()) | TurnLeaseLost():
+                log.end("interrupted", "The chat was taken by another worker, or deleted.")
+            case TurnFailed(error=OutOfStep()):
+                log.end("interrupted", "The turn was begun anew from the database.")
+            case TurnFailed(error=error):
+                _log.error("the turn failed: an error in the server", exc_info=error)
+                log.end("error", BROKEN["message"])
+            case _:
+                return False
         return True
 
-    async def _fail(self, writer_: TurnWriter, error: dict[str, Any]) -> None:
-        if writer_.ended:
-            return
-        try:
-            await writer_.fail(error)
-        except (Lost, NotFound):
-            writer_.drop()
-
-    def _tell_stopped(self) -> None:
-        if self._noticed_s is not None:
-            self._deps.metrics.stop_ended(seconds=self._deps.clock.monotonic() - self._noticed_s)
-        self._noticed_s = None
+    def _conclude(self, work: OpenWork, end: TurnEnd, writer: TurnWriter) -> None:
+        """After the end is written: count it, and remember the turn if it ended here."""
+        if writer.unsaved is not None:
+            raise writer.unsaved
+        metrics, has_ended = self._deps.metrics, writer.ended
+        if isinstance(end, TurnLeaseLost):
+            if not has_ended:  # we may have released it ourselves just now
+                metrics.stale_write_refused()
+            writer.drop()
+        elif isinstance(end, TurnInterrupted):
+            if self._noticed_s is not None:
+                metrics.stop_ended(seconds=self._deps.clock.monotonic() - self._noticed_s)
+            self._noticed_s = None
+        is_handed_over = isinstance(end, TurnShutDown)
+        is_out_of_step = isinstance(end, TurnFailed) and isinstance(end.error, OutOfStep)
+        if has_ended and not is_handed_over and not is_out_of_step:
+            self.finished.append(work)
+            _log.info("turn ended")
 
     # --- what there is to do ---
 
-    async def _carry_out(self, work: OpenWork, plan: Plan, writer_: TurnWriter, scope: CancelScope) -> None:
-        if isinstance(plan, FinishStopped):
-            await writer_.end_stopped()
-        elif isinstance(plan, FinishAnswered):
-            await writer_.finish()
-        elif isinstance(plan, AskModel):
-            await self._answer(work, plan, writer_, scope)
-        else:
-            await self._summarise(work, writer_, scope)
-
-    async def _answer(self, work: OpenWork, plan: AskModel, writer_: TurnWriter, scope: CancelScope) -> None:
+    async def _answer(self, work: OpenWork, plan: AskModel, writer: TurnWriter, scope: CancelScope) -> TurnEnd:
         deps, settings = self._deps, self._deps.settings
-        writer_.model = model = deps.find_model(work.model)
-        history, options = plan_call(work, model)
-        await run(
-            model=model,
-            messages=history,
-            persist_step=writer_.persist,
-            tools=deps.tools,
+        writer.model = model = deps.find_model(work.model)
+        history, call = plan_call(work, model)
+        options = TurnOptions(
+            call=call,
             client_tools=deps.client_tools,
             max_steps=settings.max_steps - work.completed_steps,
-            scope=scope,
-            publish=writer_.publish,
-            ledger=writer_,
-            options=options,
-            reload_messages=self._reload,
-            disable_chain_mode=writer_.forget_responses,
-            on_compacted=writer_.keep_summary,
-            on_attempt=writer_.open_attempt,
-            keep_failed=True,
-            on_retry=writer_.announce_retry,
-            retry=read_retry_policy(deps),
-            silence_timeout_s=settings.silence_timeout_s,
             tool_limits=ToolLimits(
                 concurrency=settings.tool_concurrency, timeout_s=settings.tool_timeout_s, grace_s=settings.tool_grace_s
             ),
-            clock=deps.clock,
+            retry=read_retry_policy(deps),
             chance=deps.chance,
-            metrics=deps.metrics,
+            keep_failed=True,
+            silence_timeout_s=settings.silence_timeout_s,
+            compact_at=settings.compact_at,
+            used_tokens=count_used(work),
             turn_id=work.turn_id,
             first_step=plan.first_step,
             adopt=plan.adopted,
-            compact_at=settings.compact_at,
-            used_tokens=count_used(work),
+            clock=deps.clock,
+            metrics=deps.metrics,
         )
+        return await run(model, history, writer, deps.tools, options, scope=scope)
 
-    async def _reload(self) -> list[Message]:
-        return build_history(await self._deps.store.work(self.chat_id))
-
-    async def _summarise(self, work: OpenWork, writer_: TurnWriter, scope: CancelScope) -> None:
+    async def _compact(self, work: OpenWork, writer: TurnWriter, scope: CancelScope) -> TurnEnd:
         model = self._deps.find_model(work.model)
-        compaction = Compaction(self._deps, model, writer_, scope, read_retry_policy(self._deps))
-        summary = await compaction.make(build_history(work))
-        notice = None if summary is not None else _NOTHING_TO_SHORTEN
-        await writer_.finish(CompactionResult(summary=summary, notice=notice))
-
-
-def build_history(work: OpenWork) -> list[Message]:
-    """What was said, with the chat's own instructions before it."""
-    if not work.system_prompt:
-        return work.messages
-    return [Message(role="system", blocks=[Text(work.system_prompt)]), *work.messages]
-
-
-def plan_call(work: OpenWork, model: Model) -> tuple[list[Message], CallOptions]:
-    """What to send, and how. In chain mode the provider remembers what it can, and is sent what is new (SPEC §4)."""
-    history, options = build_history(work), CallOptions(parameters=work.parameters)
-    if not getattr(model, "chains", False):
-        return history, options
-    plan = plan_chain(history, model=model, options=replace(options, store=True))
-    return plan.messages, plan.options
-
-
-def count_used(work: OpenWork) -> int:
-    """How much of the window the conversation took last; nothing is known of it once it was summarised since."""
-    since_reply = itertools.takewhile(lambda message: message.role != "assistant", reversed(work.messages))
-    if work.usage is None or any(is_summary(message) for message in since_reply):
-        return 0
-    return work.usage.total_tokens
+        compaction = Compaction(self._deps, model, writer, scope, read_retry_policy(self._deps))
+        return TurnCompacted(summary=await compaction.make(build_history(work)))
 
 
 def describe_failure(failure: ModelFailed) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""A compaction that somebody asked for: a turn that says nothing and leaves a summary.
+"""A compaction that somebody asked for: a turn that adds no reply and leaves a summary.
 
-The model is asked as for a reply, and tried again as for a reply; readers are told of the wait. What it says in
-between is nobody's business, so there is no attempt and no journal: a crash just begins it anew.
+The model is asked as for a reply, and tried again as for a reply; readers learn of the wait. Nobody reads what it
+writes in between, so there is no attempt and no journal: after a crash it begins anew
+(tests/worker/test_compaction_turns.py).
 """
 
 from __future__ import annotations
@@ -13,21 +14,28 @@ from indelible.content import Message
 from indelible.errors import ModelFailed
 from indelible.loop.hooks import Hooks
 from indelible.loop.prompt.compact import summarise
+from indelible.loop.result import TurnEnd
 from indelible.models.protocol import Model
 from indelible.models.retry import RetryPolicy, announce_retry
 from indelible.worker.dependencies import WorkerDependencies
 from indelible.worker.turn_writer import TurnWriter
 
 
+class TurnCompacted(TurnEnd, frozen=True, kw_only=True):
+    """The end of a compaction. Without a summary there was nothing to leave out."""
+
+    summary: Message | None
+
+
 class Compaction:
     """One summary, however many tries it takes."""
 
     def __init__(
-        self, deps: WorkerDependencies, model: Model, writer_: TurnWriter, scope: CancelScope, policy: RetryPolicy
+        self, deps: WorkerDependencies, model: Model, writer: TurnWriter, scope: CancelScope, policy: RetryPolicy
     ) -> None:
         self._deps = deps
         self._model = model
-        self._scribe = writer_
+        self._writer = writer
         self._scope = scope
         self._policy = policy
         self._started_s = deps.clock.monotonic()
@@ -37,7 +45,7 @@ class Compaction:
         """The summary, or None if nothing can be left out. Raises `ModelFailed` when there is no more trying."""
         settings, clock = self._deps.settings, self._deps.clock
         while True:
-            self._scribe.record.begin_step(1)
+            self._writer.log.begin_step(1)
             try:
                 return await summarise(
                     self._model,
@@ -63,5 +71,5 @@ class Compaction:
         if delay_s is None:
             raise failure
         event = announce_retry(failure, attempt=self._failures, delay_s=delay_s, now=clock.now())
-        await self._scribe.announce_retry(event)
+        await self._writer.schedule_retry(event)
         await Hooks(self._scope, clock=clock, grace_s=0.0).call_cancellable(clock.sleep, delay_s)

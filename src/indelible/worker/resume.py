@@ -1,19 +1,25 @@
-"""Where a turn goes on: read off what the database holds of it, by a pure function (DESIGN §7).
+"""Where a turn goes on: decided from what the database holds of it, by pure functions (DESIGN §7).
 
-Beginning a turn, going on after a step, and taking over from a dead worker are the same thing here, because taking
+Beginning a turn, going on after a step, and taking over from a dead worker are the same thing here, because claiming
 a chat has already closed what its last holder left open (store, R3): what was shown is a partial reply in history
-with the instruction to continue behind it, what only was thought was dropped, and an attempt that is still open has
-said everything and lacks at most the results of its tools.
+with the instruction to continue behind it, reasoning alone was dropped, and an attempt that is still open has its
+whole stream and lacks at most the results of its tools.
 
 Must stay true (tests/worker/test_resume.py): one plan for every state that a chat can be found in.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
-from indelible.content import Message, Part, ToolCall
+from msgspec.structs import replace
+
+from indelible.content import Message, Part, Text, ToolCall
+from indelible.loop.prompt.build import is_summary
+from indelible.loop.prompt.response_chain import plan_chain
 from indelible.machine.states import Status
+from indelible.models.protocol import CallOptions, Model
 from indelible.store.queries.open_turn import OpenWork
 
 
@@ -63,3 +69,30 @@ def _is_answered(messages: list[Message]) -> bool:
     if not said or said[-1].role != "assistant" or said[-1].partial or said[-1].reason is not None:
         return False
     return not any(isinstance(block, ToolCall) and not block.provider_executed for block in said[-1].blocks)
+
+
+# --- what the model gets ---
+
+
+def build_history(work: OpenWork) -> list[Message]:
+    """What was said, with the chat's own instructions before it."""
+    if not work.system_prompt:
+        return work.messages
+    return [Message(role="system", blocks=[Text(work.system_prompt)]), *work.messages]
+
+
+def plan_call(work: OpenWork, model: Model) -> tuple[list[Message], CallOptions]:
+    """What to send, and how. In chain mode the provider remembers what it can, and is sent what is new (SPEC §4)."""
+    history, options = build_history(work), CallOptions(parameters=work.parameters)
+    if not getattr(model, "chains", False):
+        return history, options
+    plan = plan_chain(history, model=model, options=replace(options, store=True))
+    return plan.messages, plan.options
+
+
+def count_used(work: OpenWork) -> int:
+    """How much of the window the conversation took last; nothing is known of it once it was summarised since."""
+    since_reply = itertools.takewhile(lambda message: message.role != "assistant", reversed(work.messages))
+    if work.usage is None or any(is_summary(message) for message in since_reply):
+        return 0
+    return work.usage.total_tokens

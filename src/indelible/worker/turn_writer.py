@@ -1,10 +1,16 @@
 """Writing down one turn: its attempts, what they say, its steps and its one end.
 
-The loop knows no database; it tells what happens to the callbacks here, and each becomes one command. All of them
-are shielded by the loop, so they come to their end whoever stops the turn. A database that is away is waited for:
-there is nothing better to do, and a command whose answer was lost may be repeated (R5).
+The loop knows no database; it has a host (loop/host.py), and this is the worker's. Each call of the loop becomes one
+command, and so does each end that the loop returns (chat_runner.py). All of them are shielded, so that they come to
+their end even if the turn is stopped meanwhile. If the database is away, they wait for it: there is nothing better to
+do, and a command whose answer was lost may be repeated (R5).
 
-Every ending drains the attempt's own row first, then ends it with what was said since (R4). What arrives while the
+A part is published or recorded. What is published waits for the next flush. What is recorded, the start and the
+result of a tool, is written together with the tool ledger in one transaction (store/journal/tool_ledger.py), under the
+condition that the attempt is open and ours, and `record` returns after the commit: a tool call is on disk before the
+tool runs, and its result before anybody sees it (P5).
+
+Every end drains the attempt's own row first, then ends it with the parts since (R4). A step that arrives while the
 chat is being stopped ends the turn; the scope is then interrupted, so that the loop learns of it too.
 
 Must stay true (tests/worker/test_turns.py): a turn ends exactly once, whichever of its ends come together.
@@ -13,7 +19,7 @@ Must stay true (tests/worker/test_turns.py): a turn ends exactly once, whichever
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -21,9 +27,10 @@ import msgspec
 
 from indelible.concurrency.scope import CancelScope, Cause
 from indelible.concurrency.tasks import Backoff
-from indelible.content import Message, Part, PartialReason, ToolResult
+from indelible.content import Message, Part, PartialReason, ToolResult, ToolStarted
 from indelible.errors import LeaseLost, StoreFailed
 from indelible.logs import set_log_attempt
+from indelible.loop.host import TurnHost
 from indelible.loop.result import FinishedStep
 from indelible.machine.commands import (
     AnnounceRetry,
@@ -39,6 +46,7 @@ from indelible.machine.commands import (
 from indelible.models.protocol import Model
 from indelible.models.retry import RetryEvent
 from indelible.store.database.tables import RunStatus
+from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
 from indelible.store.journal.writer import JournalWriter
 from indelible.store.payloads import (
     AttemptStart,
@@ -58,17 +66,17 @@ from indelible.store.protocol import Outcome
 from indelible.store.queries.open_turn import OpenWork
 from indelible.tools.tool import ToolCallRecord
 from indelible.worker.dependencies import RunLog, WorkerDependencies
-from indelible.worker.ledger import JournalLedger
+from indelible.worker.resume import build_history
 
 _log: Final = logging.getLogger(__name__)
 _FIRST_DELAY_S: Final = 0.05
 _LONGEST_DELAY_S: Final = 2.0
 _PATIENCE_WHEN_LEAVING_S: Final = 0.5
+_NOTHING_TO_SHORTEN: Final = "There is nothing yet that could be summarised."
 _STATUS_OF: Final[dict[PartialReason | None, RunStatus]] = {"failed": "error", "interrupted": "interrupted"}
 """What is recorded of a step that was cut for this reason; any other is complete."""
 
 
-_NOTHING_MORE: Final = StepResult()
 W = TypeVar("W", bound=WithStep[Any])
 
 
@@ -76,18 +84,19 @@ class OutOfStep(Exception):
     """What the loop knows of the conversation is no longer what is stored: begin the turn anew from the database."""
 
 
-class TurnWriter:
-    """The callbacks of one turn. `ended` is true once the turn has its end, or is another worker's.
+class TurnWriter(TurnHost):
+    """The host of one turn. `ended` is true once the turn has its end, or is another worker's.
 
-    `model` is who answers; it is set before the first attempt.
+    `model` is who answers; it is set before the first attempt. `unsaved` is why the save after a stop failed.
     """
 
     def __init__(
-        self, deps: WorkerDependencies, work: OpenWork, scope: CancelScope, worker_scope: CancelScope, record: RunLog
+        self, deps: WorkerDependencies, work: OpenWork, scope: CancelScope, worker_scope: CancelScope, log: RunLog
     ) -> None:
         assert work.turn_id is not None
         self.ended = False
-        self.record = record
+        self.unsaved: BaseException | None = None
+        self.log = log
         self.model: Model | None = None
         self._deps = deps
         self._chat_id = work.chat_id
@@ -96,93 +105,116 @@ class TurnWriter:
         self._scope = scope
         self._worker_scope = worker_scope
         self._writer: JournalWriter | None = None
-        self._ledger: JournalLedger | None = None
+        self._begun: frozenset[str] = frozenset()
         if work.attempt is not None:
-            self._take_up(work.attempt.id, n=work.n, begun=work.parts)
+            self._open_writer(work.attempt.id, n=work.n)
+            self._begun = frozenset(part.call_id for part in work.parts if isinstance(part, ToolStarted))
 
     # --- what the loop calls ---
 
-    async def open_attempt(self, step: int, _number: int) -> None:
+    async def open_attempt(self, step: int, number: int) -> None:  # noqa: ARG002
         assert self.model is not None
-        self.record.begin_step(step)
+        self.log.begin_step(step)
         start = AttemptStart(pending=await self._close_writer(), model=self.model.name, provider=self.model.provider)
-        outcome = await self._carry_out(StartAttempt(epoch=self._epoch, turn_id=self._turn_id), start)
+        outcome = await self._execute(StartAttempt(epoch=self._epoch, turn_id=self._turn_id), start)
         assert outcome.attempt is not None
-        self._take_up(outcome.attempt.id)
+        self._open_writer(outcome.attempt.id)
         set_log_attempt(outcome.attempt.id)
 
     def publish(self, part: Part) -> Awaitable[None] | None:
         """The hot path: once per part."""
         assert self._writer is not None
-        assert self._ledger is not None
-        if self._ledger.has_recorded(part):
-            return None
         return self._writer.publish(part)
 
-    async def starting(self, call: ToolCallRecord) -> None:
-        assert self._ledger is not None
-        await self._ledger.starting(call)
+    async def record(self, part: ToolStarted | ToolResult, call: ToolCallRecord) -> None:
+        """The ledger and the part that goes with it, in one transaction; returns after the commit (SPEC 1.3)."""
+        assert self._writer is not None
+        key = RunKey(self._turn_id, call.step, call.index)
+        if isinstance(part, ToolResult):
+            await self._writer.record(RunSettled(key=key, result=part), part)
+            return
+        if call.id in self._begun and not call.idempotent:
+            self._deps.metrics.tool_ran_twice()
+        started = RunStarted(
+            key=key,
+            attempt_id=self._writer.attempt_id,
+            call_id=call.id,
+            name=call.name,
+            arguments=call.arguments,
+            idempotency_key=call.idempotency_key,
+        )
+        await self._writer.record(started, part)
 
-    async def settled(self, call: ToolCallRecord, result: ToolResult) -> None:
-        assert self._ledger is not None
-        await self._ledger.settled(call, result)
-
-    async def announce_retry(self, event: RetryEvent) -> None:
-        self.record.note_failure()
-        told = msgspec.to_builtins(event)
-        told["number"] = told.pop("attempt")
+    async def schedule_retry(self, event: RetryEvent) -> None:
+        self.log.note_failure()
+        retry = msgspec.to_builtins(event)
+        retry["number"] = retry.pop("attempt")
         error = {"kind": event.kind, "message": event.message}
-        scheduled = RetryScheduled(pending=await self._close_writer(), retry=told, error=error)
-        await self._carry_out(AnnounceRetry(epoch=self._epoch, turn_id=self._turn_id), scheduled)
+        scheduled = RetryScheduled(pending=await self._close_writer(), retry=retry, error=error)
+        await self._execute(AnnounceRetry(epoch=self._epoch, turn_id=self._turn_id), scheduled)
 
     async def keep_summary(self, summary: Message) -> None:
         command = KeepSummary(epoch=self._epoch, turn_id=self._turn_id)
-        await self._carry_out(command, Summary(summary=summary))
+        await self._execute(command, Summary(summary=summary))
 
-    async def persist(self, step: FinishedStep, _scope: CancelScope) -> list[Message]:
-        """Keep a step; what is returned goes before the next prompt."""
-        if step.reason == "failed" and step.last:
-            return []  # the failure itself comes next, and ends the turn with this in one transaction
-        self.record.end_step(_STATUS_OF.get(step.reason, "completed"))
-        if step.reason == "interrupted":
-            await self._end(FinishInterruption, self._describe(step, StepResult()))
-            return []
-        if step.awaiting:
-            waiting = AwaitedStep(deadline_s=self._deps.settings.client_tool_timeout_s or None)
-            await self._end(AwaitAction, self._describe(step, waiting))
-            return []
-        if step.last:
-            await self._end(FinishTurn, self._describe(step, StepResult()))
-            return []
-        return await self._commit(step)
-
-    async def _commit(self, step: FinishedStep) -> list[Message]:
+    async def persist_step(self, step: FinishedStep) -> list[Message]:
+        """Commit a step that another follows; what is returned goes before the next prompt."""
+        self._log_step(step)
         attempt_id, result = await self._close_attempt(self._describe(step, StepResult()))
         failed = step.reason == "failed"
         command = CommitStep(epoch=self._epoch, turn_id=self._turn_id, attempt_id=attempt_id, failed=failed)
-        outcome = await self._carry_out(command, result)
+        outcome = await self._execute(command, result)
         if outcome.turn_id != self._turn_id:
-            self._note_end()
+            # The chat was being stopped: the step is kept, and the turn has ended with it.
+            self.ended = True
+            self._scope.interrupt()
             return []
         if not outcome.effective:
             raise OutOfStep
         return [message for message in outcome.messages if message.role == "user"]
 
-    # --- how a turn ends ---
+    async def forget_responses(self) -> None:
+        await self._deps.store.forget_responses(self._chat_id, epoch=self._epoch)
 
-    async def finish(self, result: StepResult | CompactionResult = _NOTHING_MORE) -> None:
-        """The turn has nothing more to say: what the open attempt left, if one is open, is nothing."""
-        result = msgspec.structs.replace(result, pending=await self._close_writer())
+    async def reload_messages(self) -> list[Message]:
+        return build_history(await self._deps.store.work(self._chat_id))
+
+    def report_unsaved(self, error: BaseException) -> None:
+        self.unsaved = error
+
+    # --- the one end of a turn ---
+
+    async def finish(self, step: FinishedStep | None) -> None:
+        """The turn is complete. Without a step it has nothing more to add: what an open attempt left is nothing."""
+        if step is None:
+            result = StepResult(pending=await self._close_writer())
+            await self._end_turn(FinishTurn(epoch=self._epoch, turn_id=self._turn_id), result)
+            return
+        self._log_step(step)
+        await self._end(FinishTurn, self._describe(step, StepResult()))
+
+    async def finish_compaction(self, summary: Message | None) -> None:
+        notice = None if summary is not None else _NOTHING_TO_SHORTEN
+        result = CompactionResult(summary=summary, notice=notice, pending=await self._close_writer())
         await self._end_turn(FinishTurn(epoch=self._epoch, turn_id=self._turn_id), result)
 
-    async def end_stopped(self) -> None:
-        await self._end_with_what_is_kept(FinishInterruption, StepResult())
+    async def await_client(self, step: FinishedStep) -> None:
+        """The turn stays open until the client has answered its calls, or for as long as the setting allows."""
+        self._log_step(step)
+        waiting = AwaitedStep(deadline_s=self._deps.settings.client_tool_timeout_s or None)
+        await self._end(AwaitAction, self._describe(step, waiting))
+
+    async def end_stopped(self, step: FinishedStep | None) -> None:
+        if step is not None:
+            self._log_step(step)
+        await self._end_with_what_is_kept(FinishInterruption, self._describe(step, StepResult()))
 
     async def fail(self, error: dict[str, Any]) -> None:
+        """The turn failed. What it said, and what that used as far as it is known, is in the journal."""
         await self._end_with_what_is_kept(Fail, Failure(error=error, notice=error.get("message")))
 
     async def hand_over(self) -> None:
-        """Let go of the chat. Everything is flushed first, so that whoever takes it finds a finished reply finished."""
+        """Release the chat. Everything is flushed first, so that the next worker finds a finished reply finished."""
         if self._writer is not None:
             await self._deps.journal.drain(self._writer)
         pending = await self._close_writer()
@@ -214,19 +246,16 @@ class TurnWriter:
         await self._end_turn(kind(epoch=self._epoch, turn_id=self._turn_id, attempt_id=attempt_id), result)
 
     async def _end_turn(self, command: C, payload: Payload[C]) -> None:
-        await self._carry_out(command, payload)
+        await self._execute(command, payload)
         self.ended = True
 
-    def _note_end(self) -> None:
-        """The step came while the chat was being stopped: it is kept, and the turn has ended with it."""
-        self.ended = True
-        self._scope.interrupt()
+    def _log_step(self, step: FinishedStep) -> None:
+        self.log.end_step(_STATUS_OF.get(step.reason, "completed"))
 
     # --- the open attempt ---
 
-    def _take_up(self, attempt_id: str, *, n: int = 0, begun: Sequence[Part] = ()) -> None:
+    def _open_writer(self, attempt_id: str, *, n: int = 0) -> None:
         self._writer = self._deps.journal.open(self._chat_id, attempt_id, self._epoch, n=n)
-        self._ledger = JournalLedger(self._writer, self._turn_id, begun=begun, metrics=self._deps.metrics)
 
     async def _close_attempt(self, result: W) -> tuple[str, W]:
         assert self._writer is not None
@@ -234,20 +263,24 @@ class TurnWriter:
         return attempt_id, msgspec.structs.replace(result, pending=await self._close_writer())
 
     async def _close_writer(self) -> list[Part]:
-        """What was said since the last flush. If somebody ended the attempt from the journal, he has it all (1.8)."""
+        """The parts since the last flush. If another process ended the attempt, nothing is left to write (1.8)."""
         if self._writer is None:
             return []
         try:
-            rest = await self._writer.close()
+            pending = await self._writer.close()
         except LeaseLost:
-            rest = []
+            pending = []
         self._forget_writer()
-        return rest
+        return pending
 
     def _forget_writer(self) -> None:
-        self._writer = self._ledger = None
+        self._writer = None
+        self._begun = frozenset()
 
-    def _describe(self, step: FinishedStep, result: W) -> W:
+    def _describe(self, step: FinishedStep | None, result: W) -> W:
+        """What the journal does not know of a step: its timings as they were here, what it used and what it cost."""
+        if step is None:
+            return result
         first_part_at = None
         if step.started_at is not None and step.first_part_s is not None:
             first_part_at = step.started_at + timedelta(seconds=step.first_part_s)
@@ -265,12 +298,8 @@ class TurnWriter:
         price = getattr(self.model, "price", None)
         return price(step.usage) if price is not None and step.usage.total_tokens else None
 
-    async def forget_responses(self) -> None:
-        """No reply of this chat is chained to again: the provider may not know them any more (SPEC 4.4)."""
-        await self._deps.store.forget_responses(self._chat_id, epoch=self._epoch)
-
-    async def _carry_out(self, command: C, payload: Payload[C]) -> Outcome:
-        """Carry out a command, however long the database is away; a process that is leaving does not wait for it."""
+    async def _execute(self, command: C, payload: Payload[C]) -> Outcome:
+        """Execute a command, however long the database is away; a process that is leaving does not wait for it."""
         backoff = Backoff(self._deps.clock, first_s=_FIRST_DELAY_S, longest_s=_LONGEST_DELAY_S)
         while True:
             try:

@@ -6,10 +6,10 @@ anew for each turn from what is stored; it is left before the second step; and w
 is cleared in the run and in the pending call, the store is told to forget it, and the whole history is
 sent instead. A new, complete answer that the provider stored is the next anchor.
 
-`plan_chain` is the pure rule; `Chain` is a run's way out. Who prepares prompts is context.py.
+`plan_chain` is the pure rule; `Chain` is a run's way out. context.py prepares the prompts.
 
 Must stay true (tests/loop/test_chain.py): no call after a broken chain carries an id; other failures
-leave the id alone; every callback may be absent.
+leave the id alone; a host need not offer anything for it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from msgspec.structs import replace
 
 from indelible.content import Block, Message, Text, ToolCall
 from indelible.loop.hooks import Hooks
+from indelible.loop.host import TurnHost
 from indelible.loop.prompt.build import is_summary
-from indelible.loop.setup import Hook
 from indelible.models.protocol import CallOptions, Model
 
 _log: Final = logging.getLogger(__name__)
@@ -72,10 +72,9 @@ def _can_anchor(reply: Message, model: Model) -> bool:
 class Chain:
     """The options of a run, and how to leave the chain they may name."""
 
-    def __init__(self, options: CallOptions, *, disable: Hook | None, reload: Hook | None, hooks: Hooks) -> None:
+    def __init__(self, options: CallOptions, *, host: TurnHost, hooks: Hooks) -> None:
         self.options = options
-        self._disable = disable
-        self._reload = reload
+        self._host = host
         self._hooks = hooks
 
     @property
@@ -85,15 +84,13 @@ class Chain:
     async def leave(self) -> list[Message] | None:
         """Clear the id, have it forgotten, and fetch the whole history; None if that can not be had."""
         self.options = replace(self.options, previous_response_id=None)
-        if self._disable is not None:
-            try:
-                await self._hooks.call_shielded(self._disable)
-            except Exception as error:
-                self._note_failure("chain mode could not be switched off", error)
-        if self._reload is None:
-            return None
         try:
-            return list(await self._hooks.call_cancellable(self._reload))
+            await self._hooks.call_shielded(self._host.forget_responses)
+        except Exception as error:
+            self._note_failure("the stored response ids could not be erased", error)
+        try:
+            reloaded = await self._hooks.call_cancellable(self._host.reload_messages)
+            return None if reloaded is None else list(reloaded)
         except (Exception, asyncio.CancelledError) as error:
             self._note_failure("the history could not be reloaded", error)
             return None

@@ -190,11 +190,8 @@ from indelible.models.providers.demo.model import DemoModel
 
 async def main() -> None:
     history = [Message(role="user", blocks=[Text(text="hello")])]
-
-    async def keep(step, scope):
-        history.extend(step.messages())
-
-    await run(model=DemoModel(), messages=list(history), persist_step=keep)
+    end = await run(DemoModel(), history)
+    history.extend(end.messages)
     print(history[-1].text)
 
 
@@ -204,8 +201,8 @@ asyncio.run(main())
 Three things are worth a look:
 
 1. `history` is a plain list: the loop knows **no database**.
-2. `keep` is called once per step, also when the turn is *stopped*.
-3. `step.messages()` is legal for the next call, whatever happened.""",
+2. `end` says how the turn ended, also when it was *stopped*.
+3. `end.messages` is legal for the next call, whatever happened.""",
 )
 
 

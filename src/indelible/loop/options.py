@@ -1,0 +1,79 @@
+"""How a turn is run: one frozen value, checked when it is made.
+
+`run` takes what differs from call to call (model, messages, host, tools, scope); everything that is configuration is
+here, with the defaults of SPEC §1. Wrong values raise `TypeError` at once, not in the middle of a turn
+(tests/loop/test_acceptance_steps.py).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+import msgspec
+
+from indelible.clock import Clock, SystemClock
+from indelible.content import Message, Part
+from indelible.metrics import NO_METRICS, Metrics
+from indelible.models.protocol import CallOptions
+from indelible.models.retry import RetryPolicy
+from indelible.tools.run import ToolLimits
+from indelible.tools.toolset import AnyTool
+
+Summarise = Callable[[list[Message]], Message | Awaitable[Message | None] | None]
+ToolNames = Iterable[str | AnyTool]
+
+
+class TurnOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Every field has a default.
+
+    call: how the model is called: stored, chained, with which parameters.
+    active_tools: a whitelist for advertising and executing; empty means all.
+    client_tools: executed outside. The turn ends with `TurnAwaitingClient` for them.
+    stop_after: a successful result of one of these ends the turn.
+    exclusive: must be called alone.
+    max_steps: how many complete steps at most; 0 and less mean 1.
+    tool_limits: how many tools run at once, for how long, and how long one may take to stop.
+    retry: when a failed call is tried again. chance: the jitter, between 0 and 1.
+    keep_failed: save what a failed attempt showed, and continue it, instead of starting over.
+    silence_timeout_s: how long a model may send nothing.
+    context_limit_fallback: the context window to assume when the model does not know its own.
+    compact_at: the share of the window from which on older turns are summarised before the next step; None: never.
+    used_tokens: how much of the window the last reply before this turn took.
+    compact: makes the summary, or returns None if there is nothing to leave out. By default the model is asked.
+    turn_id, first_step: name the turn and number its steps in idempotency keys; a turn that is continued
+        elsewhere passes the same.
+    adopt: the parts of a first step that another worker read to its finish. It is not asked for again: only tools
+        that have no result yet are run, and of those that had begun only the idempotent ones.
+    """
+
+    call: CallOptions = CallOptions()
+    active_tools: ToolNames = ()
+    client_tools: ToolNames = ()
+    stop_after: ToolNames = ()
+    exclusive: ToolNames = ()
+    max_steps: int = 200
+    tool_limits: ToolLimits = ToolLimits()
+    retry: RetryPolicy = RetryPolicy()
+    chance: Callable[[], float] = random.random
+    keep_failed: bool = False
+    silence_timeout_s: float = 120.0
+    context_limit_fallback: int | None = None
+    compact_at: float | None = None
+    used_tokens: int = 0
+    compact: Summarise | None = None
+    turn_id: str | None = None
+    first_step: int = 1
+    adopt: Sequence[Part] | None = None
+    clock: Clock = SystemClock()
+    metrics: Metrics = NO_METRICS
+
+    def __post_init__(self) -> None:
+        for name, kind in (("call", CallOptions), ("retry", RetryPolicy), ("tool_limits", ToolLimits)):
+            given = getattr(self, name)
+            if not isinstance(given, kind):
+                raise TypeError(f"TurnOptions takes a {kind.__name__} for {name}, not {type(given).__name__}")
+        for name in ("active_tools", "client_tools", "stop_after", "exclusive"):
+            given = getattr(self, name)
+            if isinstance(given, str):
+                raise TypeError(f"TurnOptions takes a list for {name}: {name}=[{given!r}]")
