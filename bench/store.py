@@ -150,10 +150,10 @@ async def _open_raw(bench: Bench, size: int) -> AsyncIterator[WriteGroup]:
     parts = _make_parts()
     n = 0
 
-    def make_rows(at: object) -> list[tuple[str, int, bytes, object]]:
+    def make_rows(at: object) -> list[tuple[str, str, int, bytes, object]]:
         nonlocal n
         n += 1
-        return [(id_, n, parts, at) for id_ in ids]
+        return [("chat_of_" + id_, id_, n, parts, at) for id_ in ids]
 
     if bench.name == "SQLite":
         with closing(sqlite3.connect(bench.address, isolation_level=None)) as file:
@@ -161,7 +161,9 @@ async def _open_raw(bench: Bench, size: int) -> AsyncIterator[WriteGroup]:
 
             async def write_sqlite() -> None:
                 file.execute("BEGIN IMMEDIATE")
-                file.executemany("INSERT INTO journal VALUES (?, ?, ?, ?)", make_rows(format_time(datetime.now(UTC))))
+                file.executemany(
+                    "INSERT INTO journal VALUES (?, ?, ?, ?, ?)", make_rows(format_time(datetime.now(UTC)))
+                )
                 file.execute("COMMIT")
 
             yield write_sqlite
@@ -170,7 +172,7 @@ async def _open_raw(bench: Bench, size: int) -> AsyncIterator[WriteGroup]:
 
     async def write_postgres() -> None:
         async with server.transaction():
-            await server.executemany("INSERT INTO journal VALUES ($1, $2, $3, $4)", make_rows(datetime.now(UTC)))
+            await server.executemany("INSERT INTO journal VALUES ($1, $2, $3, $4, $5)", make_rows(datetime.now(UTC)))
 
     try:
         yield write_postgres

@@ -26,8 +26,8 @@ from indelible.store.database.tables import attempts, journal, messages, turns, 
 pytestmark = pytest.mark.parametrize("migrated", ["postgresql"], indirect=True)
 
 STAND_IN_THE_WAY = """
-INSERT INTO journal (attempt_id, n, parts, at)
-SELECT id, generate_series(1, 1000), '', now() FROM attempts WHERE ended_at IS NULL
+INSERT INTO journal (chat_id, attempt_id, n, parts, at)
+SELECT chat_id, id, generate_series(1, 1000), '', now() FROM attempts WHERE ended_at IS NULL
 ON CONFLICT DO NOTHING
 """
 IS_IN_THE_WAY = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY (pg_blocking_pids(pid))"

@@ -159,7 +159,7 @@ class Driver:
             written = select(func.count()).where(journal.c.attempt_id == self.attempt_id)
             n = (await connection.execute(written)).scalar_one() + 1
             at = SAID_AT + timedelta(seconds=n)
-            row = {"attempt_id": self.attempt_id, "n": n, "parts": encode(list(parts)), "at": at}
+            row = {"chat_id": self.id, "attempt_id": self.attempt_id, "n": n, "parts": encode(list(parts)), "at": at}
             await connection.execute(insert(journal).values(row))
 
     async def bury(self) -> None:

@@ -153,7 +153,9 @@ async def test_r7_an_attempt_that_is_being_ended_is_skipped_and_neither_lost_nor
 async def stopped_at(postgres: AsyncEngine, attempt: AttemptName) -> AsyncIterator[AsyncConnection]:
     """A flush that comes to this attempt's first row cannot go on before this is over."""
     async with postgres.connect() as connection:
-        await connection.execute(insert(journal).values(attempt_id=attempt.id, n=1, parts=b"[]", at=NOW))
+        await connection.execute(
+            insert(journal).values(chat_id=attempt.chat_id, attempt_id=attempt.id, n=1, parts=b"[]", at=NOW)
+        )
         yield connection
         await connection.rollback()
 

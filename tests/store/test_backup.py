@@ -33,8 +33,8 @@ def source(migrated_sqlite: Path, tmp_path: Path) -> Path:
     path = tmp_path / "chats.db"
     path.write_bytes(migrated_sqlite.read_bytes())
     with closing(sqlite3.connect(path)) as connection, connection:
-        rows = [("attempt_1", n, os.urandom(3000), NOW.isoformat()) for n in range(1, ROWS_BEFORE + 1)]
-        connection.executemany("INSERT INTO journal (attempt_id, n, parts, at) VALUES (?, ?, ?, ?)", rows)
+        rows = [("chat_1", "attempt_1", n, os.urandom(3000), NOW.isoformat()) for n in range(1, ROWS_BEFORE + 1)]
+        connection.executemany("INSERT INTO journal (chat_id, attempt_id, n, parts, at) VALUES (?, ?, ?, ?, ?)", rows)
     return path
 
 
@@ -48,7 +48,8 @@ def place(tmp_path: Path) -> Path:
 
 async def append(engine: AsyncEngine, n: int) -> None:
     async with begin_write(engine) as connection:
-        await connection.execute(insert(journal).values(attempt_id="attempt_1", n=n, parts=b"[]", at=NOW))
+        row = {"chat_id": "chat_1", "attempt_id": "attempt_1", "n": n, "parts": b"[]", "at": NOW}
+        await connection.execute(insert(journal).values(**row))
 
 
 def read_numbers(path: Path) -> list[int]:
@@ -127,7 +128,7 @@ async def test_the_copy_is_a_migrated_database_that_can_be_written(source: Path,
 
 def test_what_is_only_in_the_log_is_copied_too(source: Path, place: Path) -> None:
     with closing(sqlite3.connect(source)) as connection:
-        connection.execute("INSERT INTO journal VALUES ('attempt_1', 201, x'5b5d', '2026-11-15')")
+        connection.execute("INSERT INTO journal VALUES ('chat_1', 'attempt_1', 201, x'5b5d', '2026-11-15')")
         connection.commit()
         assert source.with_name("chats.db-wal").stat().st_size > 0
 

@@ -128,8 +128,8 @@ async def test_deleting_a_chat_removes_every_row_of_it_and_nothing_else(
     async with begin_write(engine) as connection:
         await connection.execute(
             insert(tool_runs).values(
-                turn_id=doomed.turn_id, step=1, call_index=0, attempt_id=doomed.attempt_id, call_id="c1", name="look",
-                arguments=b"{}", state="started", idempotency_key="key_1", started_at=NOW,
+                chat_id=doomed.id, turn_id=doomed.turn_id, step=1, call_index=0, attempt_id=doomed.attempt_id,
+                call_id="c1", name="look", arguments=b"{}", state="started", idempotency_key="key_1", started_at=NOW,
             )
         )  # fmt: skip
         await connection.execute(

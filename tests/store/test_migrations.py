@@ -32,7 +32,7 @@ from indelible.store.database.migrate import (
     load_revision,
     migrate,
 )
-from indelible.store.database.tables import idempotency_keys, metadata, turns
+from indelible.store.database.tables import idempotency_keys, journal, metadata, queue, tool_runs, turns
 from indelible.store.payloads import ChatPatch, UserInput
 from indelible.store.sql_store import SqlStore
 
@@ -145,7 +145,6 @@ async def test_the_comments_are_in_the_database_on_postgres(new_postgres: str) -
         found = set(told)
     await engine.dispose()
 
-    journal = metadata.tables["journal"]
     assert found == {journal.comment, *(column.comment for column in journal.columns if column.comment)}
 
 
@@ -242,6 +241,57 @@ async def test_the_upgrade_to_0004_lets_chats_of_before_be_recorded(new_database
     await engine.dispose()
 
 
+@pytest.mark.parametrize("revision", list_revisions()[:-1])
+async def test_the_upgrade_to_0007_names_the_chat_of_every_row_and_keeps_all_of_it(
+    new_database: str, revision: str
+) -> None:
+    await migrate(new_database, target=revision)
+    engine = await open_engine(new_database)
+    await write_a_chat(engine)
+    column = "if_busy" if revision >= "0006" else '"when"'
+    async with begin_write(engine) as connection:
+        for statement in WORK_OF_ANY.format(if_busy=column).split(";"):
+            await connection.execute(text(statement), {"bytes": b"[]"} if ":bytes" in statement else {})
+    await engine.dispose()
+
+    assert await migrate(new_database) == Migrated(revision, HEAD)
+
+    engine = await open_engine(new_database)
+    async with begin_read(engine) as connection:
+        rows = [tuple(row) for row in await connection.execute(select(journal).order_by(journal.c.n))]
+        (run,) = (await connection.execute(select(tool_runs))).all()
+        (waiting,) = (await connection.execute(select(queue))).all()
+    assert [row[:4] for row in sorted(rows, key=lambda row: int(row[2]))] == [
+        ("c", "a", n, b"[]") for n in range(1, len(rows) + 1)
+    ]
+    assert len(rows) == 3
+    assert (run.chat_id, run.turn_id, run.step, run.attempt_id, run.state) == ("c", "t", 1, "a", "started")
+    assert (waiting.chat_id, waiting.id, waiting.position, waiting.if_busy) == ("c", "q", 1, "steer")
+    store = SqlStore(engine)
+    assert [row.n for row in await store.rows("a")] == [1, 2, 3]
+    assert [entry.name for entry in await store.runs("t")] == ["look"]
+    await store.execute("c", Delete())
+    async with begin_read(engine) as connection:
+        for table in (journal, tool_runs, queue):
+            assert (await connection.execute(select(table))).all() == []
+    await engine.dispose()
+
+
+WORK_OF_ANY = """
+INSERT INTO turns (id, chat_id, number, kind, message_id, started_at)
+    VALUES ('t', 'c', 1, 'reply', 'm', '2026-11-15T09:00:00.000000Z');
+INSERT INTO attempts (id, chat_id, turn_id, step, number, epoch, started_at)
+    VALUES ('a', 'c', 't', 1, 1, 4, '2026-11-15T09:00:00.000000Z');
+INSERT INTO journal (attempt_id, n, parts, at) VALUES ('a', 1, :bytes, '2026-11-15T09:00:00.000000Z');
+INSERT INTO journal (attempt_id, n, parts, at) VALUES ('a', 2, :bytes, '2026-11-15T09:00:00.000000Z');
+INSERT INTO journal (attempt_id, n, parts, at) VALUES ('a', 3, :bytes, '2026-11-15T09:00:00.000000Z');
+INSERT INTO tool_runs (turn_id, step, call_index, attempt_id, call_id, name, arguments, state, idempotency_key,
+        started_at)
+    VALUES ('t', 1, 0, 'a', 'call', 'look', :bytes, 'started', 'key', '2026-11-15T09:00:00.000000Z');
+INSERT INTO queue (id, chat_id, position, {if_busy}, content, author_id, created_at)
+    VALUES ('q', 'c', 1, 'steer', :bytes, 'u', '2026-11-15T09:00:00.000000Z');
+UPDATE chats SET status = 'running', holder = 'w', epoch = 4
+"""
 WORK_OF_0002 = """
 INSERT INTO turns (id, chat_id, number, kind, message_id, started_at, takeovers, barren_takeovers)
     VALUES ('t', 'c', 1, 'reply', 'm', '2026-11-15T09:00:00.000000Z', 2, 1);

@@ -65,8 +65,9 @@ ROWS: dict[Table, Row] = {
     messages: {"chat_id": "c", "id": "m", "role": "user", "blocks": b"[]", "created_at": AT},
     turns: {"id": "t", "chat_id": "c", "number": 1, "kind": "reply", "message_id": "m", "started_at": AT},
     attempts: {"id": "a", "chat_id": "c", "turn_id": "t", "step": 1, "number": 1, "epoch": 1, "started_at": AT},
-    journal: {"attempt_id": "a", "n": 1, "parts": b"[]", "at": AT},
+    journal: {"chat_id": "c", "attempt_id": "a", "n": 1, "parts": b"[]", "at": AT},
     tool_runs: {
+        "chat_id": "c",
         "turn_id": "t",
         "step": 1,
         "call_index": 0,
@@ -209,6 +210,7 @@ TWICE: list[tuple[str, Table, Row]] = [
     ("tool_runs_idempotency_key_key", tool_runs, {"call_index": 1}),
     ("events_pk", events, {"kind": "message"}),
     ("journal_pk", journal, {"parts": b"[1]"}),
+    ("queue_pk", queue, {"position": 2}),
     ("tool_runs_pk", tool_runs, {"idempotency_key": "other"}),
     ("idempotency_keys_pk", idempotency_keys, {"route": "POST /other"}),
     ("drafts_pk", drafts, {"content": b"[1]"}),
@@ -437,6 +439,8 @@ async def untouched(untouched_database: str) -> AsyncIterator[AsyncEngine]:
         ),
         ("messages_children", "SELECT id FROM messages WHERE chat_id = 'c' AND parent_id = 'm'"),
         ("messages_of_attempt", "SELECT id FROM messages WHERE attempt_id = 'a'"),
+        ("journal_pk", "SELECT parts FROM journal WHERE chat_id = 'c' AND attempt_id = 'a' AND n > 3 ORDER BY n"),
+        ("queue_pk", "SELECT content FROM queue WHERE chat_id = 'c' AND id = 'q'"),
         ("queue_chat_id_position_key", "SELECT id FROM queue WHERE chat_id = 'c' ORDER BY position"),
         ("attempts_turn_id_step_number_key", "SELECT id FROM attempts WHERE turn_id = 't' ORDER BY step, number"),
         ("attempts_one_open", "SELECT id FROM attempts WHERE chat_id = 'c' AND ended_at IS NULL"),
@@ -459,7 +463,8 @@ async def test_a_question_that_is_asked_often_is_answered_from_an_index(
     async with begin_read(untouched) as connection:
         plan = await explain(connection, question)
 
-    assert index in plan
+    by_sqlite = f"sqlite_autoindex_{index.removesuffix('_pk')}_1"  # its name for a primary key
+    assert index in plan or by_sqlite in plan
     assert "sort" not in plan
 
 

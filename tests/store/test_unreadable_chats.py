@@ -23,7 +23,8 @@ async def test_a_journal_with_a_part_that_nobody_knows_keeps_no_other_chat_waiti
     await settle_in(engine)
     store = SqlStore(engine)
     poisoned = await (await Driver(store, engine).create()).work("dead")
-    poison = {"attempt_id": poisoned.attempt_id, "n": 2, "parts": FROM_A_NEWER_VERSION, "at": datetime.now(UTC)}
+    poison = {"chat_id": poisoned.id, "attempt_id": poisoned.attempt_id, "n": 2, "parts": FROM_A_NEWER_VERSION}
+    poison |= {"at": datetime.now(UTC)}
     async with begin_write(engine) as connection:
         await connection.execute(insert(journal).values(poison))
     others = [await Driver(store, engine).create() for _ in range(2)]

@@ -36,7 +36,11 @@ class Budget:
 
     async def can_bear(self, deaths: int) -> bool:
         """Whether every open turn would survive so many more, and whether there is one."""
-        written = select(func.count()).select_from(journal).join(attempts, attempts.c.id == journal.c.attempt_id)
+        written = (
+            select(func.count())
+            .select_from(journal)
+            .join(attempts, (attempts.c.chat_id == journal.c.chat_id) & (attempts.c.id == journal.c.attempt_id))
+        )
         rows = written.where(attempts.c.turn_id == turns.c.id).scalar_subquery()
         alive = select(workers.c.id)
         if self._last_death_at is not None:

@@ -84,7 +84,6 @@ class StoredChat(msgspec.Struct, frozen=True, kw_only=True):
 
 async def load_chat(engine: AsyncEngine, chat_id: str) -> StoredChat | None:
     """Everything that is stored of a chat; None if there is no such chat."""
-    own = select(attempts.c.id).where(attempts.c.chat_id == chat_id)
     async with begin_read(engine) as connection:
         found = await _fetch(connection, select(chats).where(chats.c.id == chat_id))
         if not found:
@@ -102,7 +101,7 @@ async def load_chat(engine: AsyncEngine, chat_id: str) -> StoredChat | None:
             events=await _fetch(connection, select(events).where(events.c.chat_id == chat_id).order_by(events.c.seq)),
             journal=await _fetch(
                 connection,
-                select(journal).where(journal.c.attempt_id.in_(own)).order_by(journal.c.attempt_id, journal.c.n),
+                select(journal).where(journal.c.chat_id == chat_id).order_by(journal.c.attempt_id, journal.c.n),
             ),
         )
 

@@ -147,23 +147,28 @@ async def _load_open_work(
         message_id=row.message_id,
         takeovers=row.takeovers,
         stalled_takeovers=row.stalled_takeovers,
-        journal_rows=await _count_journal_rows(connection, row.id) if counts_rows else row.journal_rows_at_takeover,
+        journal_rows=await _count_journal_rows(connection, chat.id, row.id)
+        if counts_rows
+        else row.journal_rows_at_takeover,
         journal_rows_at_takeover=row.journal_rows_at_takeover,
     )
     if row.attempt_id is None:
         return turn, None
-    finished = Fact.FINISHED in facts and await _holds_finish(connection, row.attempt_id)
+    finished = Fact.FINISHED in facts and await _holds_finish(connection, chat.id, row.attempt_id)
     return turn, OpenAttempt(id=row.attempt_id, turn_id=row.id, epoch=row.attempt_epoch, finished=finished)
 
 
-async def _count_journal_rows(connection: AsyncConnection, turn_id: str) -> int:
+async def _count_journal_rows(connection: AsyncConnection, chat_id: str, turn_id: str) -> int:
     """How many journal rows a turn has; an attempt that is still open does not know its last one yet."""
-    own = attempts.c.turn_id == turn_id
+    own = (attempts.c.chat_id == chat_id) & (attempts.c.turn_id == turn_id)
     ended = select(func.coalesce(func.sum(attempts.c.last_n), 0)).where(own)
     running = (
         select(func.count())
         .select_from(journal)
-        .where(journal.c.attempt_id.in_(select(attempts.c.id).where(own, attempts.c.ended_at.is_(None))))
+        .where(
+            journal.c.chat_id == chat_id,
+            journal.c.attempt_id.in_(select(attempts.c.id).where(own, attempts.c.ended_at.is_(None))),
+        )
     )
     return int((await connection.execute(ended)).scalar_one()) + int((await connection.execute(running)).scalar_one())
 
@@ -173,8 +178,9 @@ async def _load_last_turn_kind(connection: AsyncConnection, chat_id: str) -> Any
     return (await connection.execute(ended.order_by(turns.c.number.desc()).limit(1))).scalar() or "reply"
 
 
-async def _holds_finish(connection: AsyncConnection, attempt_id: str) -> bool:
-    rows = await connection.execute(select(journal.c.parts).where(journal.c.attempt_id == attempt_id))
+async def _holds_finish(connection: AsyncConnection, chat_id: str, attempt_id: str) -> bool:
+    own = (journal.c.chat_id == chat_id, journal.c.attempt_id == attempt_id)
+    rows = await connection.execute(select(journal.c.parts).where(*own))
     return any(isinstance(part, Finish) for row in rows for part in decode_parts(row.parts))
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import Insert, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from indelible.content import Message, Part, decode_parts, encode, has_visible
@@ -46,12 +46,12 @@ async def end_attempt(
     row = (await connection.execute(locked)).one()
     if row.ended_at is not None:
         raise LeaseLost("The attempt was ended meanwhile.")
-    assembler, last_n, first_at, said_at = await _read_journal(connection, attempt_id)
+    assembler, last_n, first_at, said_at = await _read_journal(connection, row.chat_id, attempt_id)
     pending = payload.pending if isinstance(payload, WithPending) else []
     if pending:
         last_n += 1
         first_at = first_at or now
-        await connection.execute(insert(journal).values(attempt_id=attempt_id, n=last_n, parts=encode(pending), at=now))
+        await connection.execute(_make_row(row.chat_id, attempt_id, last_n, pending, now))
         for part in pending:
             assembler.add(part)
         said_at = now
@@ -106,18 +106,24 @@ async def keep_pending(connection: AsyncConnection, attempt_id: str, pending: Se
     """What was said since the last flush becomes the last row of an attempt that stays open."""
     if not pending:
         return
-    await connection.execute(select(attempts.c.id).where(attempts.c.id == attempt_id).with_for_update())
-    last = select(func.coalesce(func.max(journal.c.n), 0)).where(journal.c.attempt_id == attempt_id)
+    locked = select(attempts.c.chat_id).where(attempts.c.id == attempt_id).with_for_update()
+    chat_id: str = (await connection.execute(locked)).scalar_one()
+    own = (journal.c.chat_id == chat_id, journal.c.attempt_id == attempt_id)
+    last = select(func.coalesce(func.max(journal.c.n), 0)).where(*own)
     n = (await connection.execute(last)).scalar_one() + 1
-    await connection.execute(insert(journal).values(attempt_id=attempt_id, n=n, parts=encode(pending), at=now))
+    await connection.execute(_make_row(chat_id, attempt_id, n, pending, now))
+
+
+def _make_row(chat_id: str, attempt_id: str, n: int, pending: Sequence[Part], now: datetime) -> Insert:
+    return insert(journal).values(chat_id=chat_id, attempt_id=attempt_id, n=n, parts=encode(pending), at=now)
 
 
 async def _read_journal(
-    connection: AsyncConnection, attempt_id: str
+    connection: AsyncConnection, chat_id: str, attempt_id: str
 ) -> tuple[PartAssembler, int, datetime | None, datetime | None]:
     """What was said, the number of its last row, and when its first and its last row were written."""
     assembler, last_n, first_at, said_at = PartAssembler(), 0, None, None
-    rows = select(journal).where(journal.c.attempt_id == attempt_id).order_by(journal.c.n)
+    rows = select(journal).where(journal.c.chat_id == chat_id, journal.c.attempt_id == attempt_id).order_by(journal.c.n)
     for row in await connection.execute(rows):
         for part in decode_parts(row.parts):
             assembler.add(part)

@@ -237,8 +237,8 @@ messages: Final = Table(
 queue: Final = Table(
     "queue",
     metadata,
-    Column("id", Id, primary_key=True),
     Column("chat_id", Id, _delete_with("chats.id"), nullable=False),
+    Column("id", Id, nullable=False),
     Column(
         "position",
         BigInteger,
@@ -250,6 +250,7 @@ queue: Final = Table(
     Column("model", Label(), comment="The model that was chosen when it was sent; null: the chat's."),
     Column("author_id", Id, ForeignKey("users.id"), nullable=False),
     Column("created_at", UtcTime(), nullable=False),
+    PrimaryKeyConstraint("chat_id", "id"),
     UniqueConstraint("chat_id", "position"),
     _check_one_of("if_busy", IfBusy),
     comment="Messages that wait for their turn.",
@@ -306,13 +307,14 @@ attempts: Final = Table(
 journal: Final = Table(
     "journal",
     metadata,
-    Column("attempt_id", Id, nullable=False, comment="No foreign key: it would double the cost of a row."),
+    Column("chat_id", Id, nullable=False, comment="The attempt's. No foreign key: it would double the cost of a row."),
+    Column("attempt_id", Id, nullable=False),
     Column(
         "n", BigInteger, nullable=False, autoincrement=False, comment="Counts from 1, without gaps. 0: all, packed."
     ),
     Column("parts", LargeBinary, nullable=False, comment="A JSON list of content.Part; where n = 0, compressed."),
     Column("at", UtcTime(), nullable=False),
-    PrimaryKeyConstraint("attempt_id", "n"),
+    PrimaryKeyConstraint("chat_id", "attempt_id", "n"),
     _check("n", "n >= 0"),
     comment="The second log: what a running attempt says, one row per flush.",
 )
@@ -322,7 +324,8 @@ journal: Final = Table(
 tool_runs: Final = Table(
     "tool_runs",
     metadata,
-    Column("turn_id", Id, _delete_with("turns.id"), nullable=False),
+    Column("chat_id", Id, _delete_with("chats.id"), nullable=False),
+    Column("turn_id", Id, _delete_with("turns.id"), nullable=False, index=True),
     Column("step", Integer, nullable=False, autoincrement=False),
     Column("call_index", Integer, nullable=False, autoincrement=False, comment="Which call of the step, from 0."),
     Column("attempt_id", Id, _delete_with("attempts.id"), nullable=False, index=True),
@@ -336,7 +339,7 @@ tool_runs: Final = Table(
     Column("result", Json, comment="content.ToolResult."),
     Column("started_at", UtcTime(), nullable=False),
     Column("settled_at", UtcTime()),
-    PrimaryKeyConstraint("turn_id", "step", "call_index"),
+    PrimaryKeyConstraint("chat_id", "turn_id", "step", "call_index"),
     _check_one_of("state", ("started", "settled")),
     _check("settled_has_a_result", "(state = 'settled') = (result IS NOT NULL)"),
     _check("settled_has_a_time", "(state = 'settled') = (settled_at IS NOT NULL)"),

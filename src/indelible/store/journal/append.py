@@ -37,22 +37,23 @@ from indelible.store.database.types import format_time
 from indelible.store.journal.tool_ledger import RunChange, write_change
 
 _INSERT_SQLITE: Final = """
-INSERT INTO journal (attempt_id, n, parts, at)
-SELECT id, ?, ?, ? FROM attempts WHERE id = ? AND epoch = ? AND ended_at IS NULL
-ON CONFLICT (attempt_id, n) DO NOTHING
+INSERT INTO journal (chat_id, attempt_id, n, parts, at)
+SELECT chat_id, id, ?, ?, ? FROM attempts WHERE id = ? AND chat_id = ? AND epoch = ? AND ended_at IS NULL
+ON CONFLICT (chat_id, attempt_id, n) DO NOTHING
 """
 # Asks for the attempts by key, and checks outside of the locking part, so that a plan that was made once for
 # groups of any size finds no other index to choose: with one, 300 rows took eight times as long.
 _INSERT_POSTGRES: Final = """
 WITH held AS MATERIALIZED (
     SELECT given.*, attempts.epoch = given.lease AND attempts.ended_at IS NULL AS is_open
-    FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bytea[]) AS given (attempt_id, lease, n, parts)
-    JOIN attempts ON attempts.id = given.attempt_id
+    FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bytea[])
+        AS given (chat_id, attempt_id, lease, n, parts)
+    JOIN attempts ON attempts.id = given.attempt_id AND attempts.chat_id = given.chat_id
     FOR SHARE OF attempts SKIP LOCKED
 )
-INSERT INTO journal (attempt_id, n, parts, at)
-SELECT attempt_id, n, parts, $5::timestamptz FROM held WHERE is_open
-ON CONFLICT (attempt_id, n) DO NOTHING
+INSERT INTO journal (chat_id, attempt_id, n, parts, at)
+SELECT chat_id, attempt_id, n, parts, $6::timestamptz FROM held WHERE is_open
+ON CONFLICT (chat_id, attempt_id, n) DO NOTHING
 RETURNING attempt_id
 """
 
@@ -109,7 +110,7 @@ async def append_rows(connection: AsyncConnection, rows: Sequence[JournalRow], a
     for row in rows:
         if row.attempt_id in appended.written:
             for change in row.changes:
-                await write_change(connection, change, at)
+                await write_change(connection, row.chat_id, change, at)
     return appended
 
 
@@ -149,15 +150,15 @@ async def _insert(connection: AsyncConnection, rows: Sequence[JournalRow], at: d
     if connection.dialect.name == "sqlite":
         count = (await connection.exec_driver_sql(_INSERT_SQLITE, _list_values(rows, at))).rowcount
         return [] if count == len(rows) else list(rows)
-    ids, epochs, numbers, parts = (list(column) for column in zip(*(row[1:5] for row in rows), strict=True))
-    inserted = await connection.exec_driver_sql(_INSERT_POSTGRES, (ids, epochs, numbers, parts, at))
+    columns = (list(column) for column in zip(*(row[:5] for row in rows), strict=True))
+    inserted = await connection.exec_driver_sql(_INSERT_POSTGRES, (*columns, at))
     done = set(inserted.scalars())
     return [row for row in rows if row.attempt_id not in done]
 
 
-def _list_values(rows: Sequence[JournalRow], at: datetime) -> list[tuple[int, bytes, str, str, int]]:
+def _list_values(rows: Sequence[JournalRow], at: datetime) -> list[tuple[int, bytes, str, str, str, int]]:
     time = format_time(at)
-    return [(row.n, row.parts, time, row.attempt_id, row.epoch) for row in rows]
+    return [(row.n, row.parts, time, row.attempt_id, row.chat_id, row.epoch) for row in rows]
 
 
 async def _lock_open(connection: AsyncConnection, by_id: dict[str, JournalRow]) -> set[str]:
@@ -172,12 +173,15 @@ async def _refuse_different(connection: AsyncConnection, rows: Sequence[JournalR
     """These are there. The same bytes are fine; others are an error that the database shall tell."""
     if not rows:
         return
-    names = [(row.attempt_id, row.n) for row in rows]
-    present = await connection.execute(select(journal).where(tuple_(journal.c.attempt_id, journal.c.n).in_(names)))
+    names = [(row.chat_id, row.attempt_id, row.n) for row in rows]
+    present = await connection.execute(
+        select(journal).where(tuple_(journal.c.chat_id, journal.c.attempt_id, journal.c.n).in_(names))
+    )
     there = {(row.attempt_id, row.n): row.parts for row in present}
     for row in rows:
         if there[row.attempt_id, row.n] != row.parts:
-            await connection.execute(insert(journal).values(attempt_id=row.attempt_id, n=row.n, parts=row.parts, at=at))
+            again = {"chat_id": row.chat_id, "attempt_id": row.attempt_id, "n": row.n, "parts": row.parts, "at": at}
+            await connection.execute(insert(journal).values(**again))
 
 
 async def _find_closed(connection: AsyncConnection, by_id: dict[str, JournalRow], skipped: set[str]) -> frozenset[str]:

@@ -59,7 +59,7 @@ async def sweep(engine: AsyncEngine, *, ended_before: datetime, clock: Clock, ti
 
 async def _pack_next(connection: AsyncConnection, ended_before: datetime) -> bool:
     due = (
-        select(attempts.c.id, attempts.c.ended_at)
+        select(attempts.c.chat_id, attempts.c.id, attempts.c.ended_at)
         .where(attempts.c.packed.is_(False), attempts.c.ended_at < ended_before)
         .order_by(attempts.c.ended_at)
         .limit(1)
@@ -68,11 +68,17 @@ async def _pack_next(connection: AsyncConnection, ended_before: datetime) -> boo
     attempt = (await connection.execute(due)).first()
     if attempt is None:
         return False
-    own = journal.c.attempt_id == attempt.id
+    own = (journal.c.chat_id == attempt.chat_id) & (journal.c.attempt_id == attempt.id)
     rows = (await connection.execute(select(journal).where(own).order_by(journal.c.n))).all()
     if rows:
         await connection.execute(delete(journal).where(own))
-        packed = {"attempt_id": attempt.id, "n": 0, "parts": pack_rows(rows), "at": rows[-1].at}
+        packed = {
+            "chat_id": attempt.chat_id,
+            "attempt_id": attempt.id,
+            "n": 0,
+            "parts": pack_rows(rows),
+            "at": rows[-1].at,
+        }
         await connection.execute(insert(journal).values(**packed))
     await connection.execute(update(attempts).where(attempts.c.id == attempt.id).values(packed=True))
     return True

@@ -55,15 +55,16 @@ class LedgerEntry(NamedTuple):
     result: ToolResult | None
 
 
-async def write_change(connection: AsyncConnection, change: RunChange, at: datetime) -> None:
+async def write_change(connection: AsyncConnection, chat_id: str, change: RunChange, at: datetime) -> None:
     """Record a change. The same change again changes nothing: the answer to its commit may have been lost."""
     if isinstance(change, RunSettled):
         settled = {"state": "settled", "result": encode(change.result), "settled_at": at}
         await connection.execute(
-            update(tool_runs).where(_is_run(change.key), tool_runs.c.state == "started").values(**settled)
+            update(tool_runs).where(_is_run(chat_id, change.key), tool_runs.c.state == "started").values(**settled)
         )
         return
     started = upsert(connection.dialect.name, tool_runs).values(
+        chat_id=chat_id,
         turn_id=change.key.turn_id,
         step=change.key.step,
         call_index=change.key.call_index,
@@ -102,9 +103,10 @@ def _decode_result(data: bytes) -> ToolResult:
     return result
 
 
-def _is_run(key: RunKey) -> Any:
+def _is_run(chat_id: str, key: RunKey) -> Any:
     return (
-        (tool_runs.c.turn_id == key.turn_id)
+        (tool_runs.c.chat_id == chat_id)
+        & (tool_runs.c.turn_id == key.turn_id)
         & (tool_runs.c.step == key.step)
         & (tool_runs.c.call_index == key.call_index)
     )

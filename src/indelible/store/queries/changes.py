@@ -75,7 +75,7 @@ async def load_changes(
         if not rows:
             raise NotFound("There is no such chat.")
         found = [_to_event(row) for row in rows if row.seq is not None]
-        weaver = _Weaver(connection, after, max_bytes)
+        weaver = _Weaver(connection, chat_id, after, max_bytes)
         complete = await weaver.weave(found) and len(found) < max_events
         told = [entry for entry in weaver.entries if isinstance(entry, Event)]
         message_ids = [event.ref for event in told if event.kind == "message" and event.ref is not None]
@@ -92,7 +92,8 @@ async def load_changes(
 
 async def load_positions(engine: AsyncEngine, chat_ids: Sequence[str]) -> dict[str, Position]:
     """How far each of these chats has come. A chat that is not there is not in the answer."""
-    last_n = select(func.max(journal.c.n)).where(journal.c.attempt_id == attempts.c.id).scalar_subquery()
+    own = (journal.c.chat_id == attempts.c.chat_id, journal.c.attempt_id == attempts.c.id)
+    last_n = select(func.max(journal.c.n)).where(*own).scalar_subquery()
     is_open = (attempts.c.chat_id == chats.c.id) & attempts.c.ended_at.is_(None)
     wanted = select(chats.c.id, chats.c.seq, attempts.c.id.label("attempt"), last_n.label("n"))
     positions: dict[str, Position] = {}
@@ -119,14 +120,14 @@ async def has_reached(engine: AsyncEngine, chat_id: str, position: Position) -> 
         first, *later = [_to_event(row) for row in await connection.execute(told)]
         if any(_get_last_n(event) is not None for event in later):
             return position.attempt is None and position.n == 0
-        return position.attempt == first.ref and position.n <= await _load_last_n(connection, first.ref)
+        return position.attempt == first.ref and position.n <= await _load_last_n(connection, chat_id, first.ref)
 
 
-async def _load_last_n(connection: AsyncConnection, attempt_id: str | None) -> int:
+async def _load_last_n(connection: AsyncConnection, chat_id: str, attempt_id: str | None) -> int:
     ended = select(attempts.c.last_n).where(attempts.c.id == attempt_id)
     last_n = (await connection.execute(ended)).scalar()
     if last_n is None:
-        written = select(func.max(journal.c.n)).where(journal.c.attempt_id == attempt_id)
+        written = select(func.max(journal.c.n)).where(journal.c.chat_id == chat_id, journal.c.attempt_id == attempt_id)
         last_n = (await connection.execute(written)).scalar()
     return last_n or 0
 
@@ -134,10 +135,11 @@ async def _load_last_n(connection: AsyncConnection, attempt_id: str | None) -> i
 class _Weaver:
     """Puts the rows of each attempt between its events."""
 
-    def __init__(self, connection: AsyncConnection, after: Position, max_bytes: int) -> None:
+    def __init__(self, connection: AsyncConnection, chat_id: str, after: Position, max_bytes: int) -> None:
         self.entries: list[Event | LoadedRow] = []
         self.missing = 0
         self._connection = connection
+        self._chat_id = chat_id
         self._seq = after.seq
         self._attempt = after.attempt
         self._n = after.n
@@ -169,9 +171,9 @@ class _Weaver:
         while self._attempt is not None and self._n != last_n:
             if self._bytes_left <= 0:
                 return False
-            rows = await _load_rows(self._connection, self._attempt, self._n)
+            rows = await _load_rows(self._connection, self._chat_id, self._attempt, self._n)
             if not rows and last_n is not None:
-                rows = await _load_packed_rows(self._connection, self._attempt, self._n)
+                rows = await _load_packed_rows(self._connection, self._chat_id, self._attempt, self._n)
             for row in rows:
                 self.missing += row.n - self._n - 1
                 self._n = row.n
@@ -182,15 +184,17 @@ class _Weaver:
         return True
 
 
-async def _load_rows(connection: AsyncConnection, attempt_id: str, after: int) -> list[LoadedRow]:
-    wanted = select(journal.c.n, journal.c.parts).where(journal.c.attempt_id == attempt_id, journal.c.n > after)
+async def _load_rows(connection: AsyncConnection, chat_id: str, attempt_id: str, after: int) -> list[LoadedRow]:
+    own = (journal.c.chat_id == chat_id, journal.c.attempt_id == attempt_id)
+    wanted = select(journal.c.n, journal.c.parts).where(*own, journal.c.n > after)
     rows = await connection.execute(wanted.order_by(journal.c.n).limit(_ROWS_AT_ONCE))
     return [LoadedRow(attempt_id, row.n, row.parts) for row in rows]
 
 
-async def _load_packed_rows(connection: AsyncConnection, attempt_id: str, after: int) -> list[LoadedRow]:
+async def _load_packed_rows(connection: AsyncConnection, chat_id: str, attempt_id: str, after: int) -> list[LoadedRow]:
     """All of them at once: they are one row of the database (pack.py)."""
-    packed = select(journal.c.parts).where(journal.c.attempt_id == attempt_id, journal.c.n == 0)
+    own = (journal.c.chat_id == chat_id, journal.c.attempt_id == attempt_id)
+    packed = select(journal.c.parts).where(*own, journal.c.n == 0)
     found = (await connection.execute(packed)).scalar()
     rows = [] if found is None else unpack_rows(found)
     return [LoadedRow(attempt_id, row.n, row.parts) for row in rows if row.n > after]

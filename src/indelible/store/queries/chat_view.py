@@ -195,13 +195,19 @@ async def load_events(engine: AsyncEngine, chat_id: str, *, after: int, limit: i
 async def load_rows(engine: AsyncEngine, attempt_id: str, *, after: int = 0) -> list[JournalEntry]:
     """What an attempt said after row `after`, by its own boundaries, however long ago it was (R11)."""
     async with begin_read(engine) as connection:
-        return await load_journal(connection, attempt_id, after)
+        found = select(attempts.c.chat_id).where(attempts.c.id == attempt_id)
+        chat_id = (await connection.execute(found)).scalar_one_or_none()
+        return [] if chat_id is None else await load_journal(connection, chat_id, attempt_id, after)
 
 
-async def load_journal(connection: AsyncConnection, attempt_id: str, after: int) -> list[JournalEntry]:
+async def load_journal(connection: AsyncConnection, chat_id: str, attempt_id: str, after: int) -> list[JournalEntry]:
     """What an attempt said after row `after`, whether it is packed or not."""
     is_new = (journal.c.n > after) | (journal.c.n == 0)
-    wanted = select(journal).where(journal.c.attempt_id == attempt_id, is_new).order_by(journal.c.n)
+    wanted = (
+        select(journal)
+        .where(journal.c.chat_id == chat_id, journal.c.attempt_id == attempt_id, is_new)
+        .order_by(journal.c.n)
+    )
     found: Sequence[Row[Any]] = (await connection.execute(wanted)).all()
     if found and found[0].n == 0:
         packed = unpack_rows(found[0].parts)
@@ -214,7 +220,7 @@ async def _load_live(connection: AsyncConnection, chat_id: str) -> Live | None:
     attempt_id = (await connection.execute(running)).scalar()
     if attempt_id is None:
         return None
-    rows = await load_journal(connection, attempt_id, 0)
+    rows = await load_journal(connection, chat_id, attempt_id, 0)
     blocks = assemble(part for row in rows for part in row.parts)
     return Live(attempt=attempt_id, n=rows[-1].n if rows else 0, blocks=blocks)
 

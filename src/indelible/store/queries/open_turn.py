@@ -119,7 +119,7 @@ async def _add_turn(connection: AsyncConnection, work: OpenWork, chat: Row[Any],
     row = (await connection.execute(found)).one_or_none()
     if row is None:
         return work
-    rows = await load_journal(connection, row.id, after=0)
+    rows = await load_journal(connection, row.chat_id, row.id, after=0)
     return msgspec.structs.replace(
         work,
         attempt=AttemptName(

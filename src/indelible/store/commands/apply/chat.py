@@ -75,7 +75,7 @@ async def delete_chat(change: ChatChange, _effect: effects.DeleteChat) -> None:
     """The journal has no foreign key (R7), so it goes first. With the attempts locked nobody packs it meanwhile."""
     own = select(attempts.c.id).where(attempts.c.chat_id == change.chat_id)
     await change.connection.execute(own.order_by(attempts.c.id).with_for_update())
-    await change.connection.execute(delete(journal).where(journal.c.attempt_id.in_(own)))
+    await change.connection.execute(delete(journal).where(journal.c.chat_id == change.chat_id))
     await change.connection.execute(update(chats).where(chats.c.id == change.chat_id).values(head_id=None, holder=None))
     await change.connection.execute(delete(chats).where(chats.c.id == change.chat_id))
     change.dropped = True

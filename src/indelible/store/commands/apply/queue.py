@@ -52,7 +52,9 @@ async def start_queued(change: ChatChange, effect: effects.StartQueued) -> None:
 
 async def _enter_history(change: ChatChange, queued_id: str, **detail: Any) -> Message:
     """A queued message leaves the queue and enters history."""
-    row = (await change.connection.execute(select(queue).where(queue.c.id == queued_id))).one()
+    row = (
+        await change.connection.execute(select(queue).where(queue.c.chat_id == change.chat_id, queue.c.id == queued_id))
+    ).one()
     await _remove(change, queued_id)
     return await put_user(change, decode_blocks(row.content), row.model, queued=queued_id, **detail)
 
@@ -68,21 +70,29 @@ async def remove_queued(change: ChatChange, effect: effects.RemoveQueued) -> Non
 
 
 async def _remove(change: ChatChange, queued_id: str) -> None:
-    await change.connection.execute(delete(queue).where(queue.c.id == queued_id))
+    await change.connection.execute(delete(queue).where(queue.c.chat_id == change.chat_id, queue.c.id == queued_id))
     change.queue_order.remove(queued_id)
     change.queue_changed = True
 
 
 async def edit_queued_message(change: ChatChange, effect: effects.EditQueuedMessage) -> None:
     given = require(change.payload, QueuedInput)
-    written = update(queue).where(queue.c.id == effect.queued_id).values(content=encode(given.blocks))
+    written = (
+        update(queue)
+        .where(queue.c.chat_id == change.chat_id, queue.c.id == effect.queued_id)
+        .values(content=encode(given.blocks))
+    )
     await change.connection.execute(written)
     change.queue_changed = True
 
 
 async def reorder_queue_rows(change: ChatChange, effect: effects.ReorderQueueRows) -> None:
     if effect.promoted_id is not None:
-        promoted = update(queue).where(queue.c.id == effect.promoted_id).values(if_busy="promoted")
+        promoted = (
+            update(queue)
+            .where(queue.c.chat_id == change.chat_id, queue.c.id == effect.promoted_id)
+            .values(if_busy="promoted")
+        )
         await change.connection.execute(promoted)
     change.queue_order = list(effect.queued_ids)
     change.queue_changed = True
@@ -98,7 +108,9 @@ async def _move_to_the_end(change: ChatChange, queued_ids: Sequence[str]) -> Non
     """Give these rows new positions behind the last, in this order."""
     position = await _find_last_position(change) if queued_ids else 0
     for number, queued_id in enumerate(queued_ids, position + 1):
-        await change.connection.execute(update(queue).where(queue.c.id == queued_id).values(position=number))
+        await change.connection.execute(
+            update(queue).where(queue.c.chat_id == change.chat_id, queue.c.id == queued_id).values(position=number)
+        )
 
 
 HANDLERS: Final[Handlers] = {
