@@ -30,6 +30,7 @@ from indelible.store.database.tables import RunKind
 from indelible.store.payloads import CompactionResult
 from indelible.store.queries.open_turn import Held, OpenWork
 from indelible.tools.run import ToolLimits
+from indelible.tools.tool import ToolTurn, tool_turn
 from indelible.worker.compaction import Compaction
 from indelible.worker.dependencies import RunLog, WorkerDependencies
 from indelible.worker.resume import AskModel, FinishAnswered, FinishStopped, Idle, Plan, plan_turn
@@ -69,6 +70,8 @@ class ChatRunner:
             plan = plan_turn(work)
             if isinstance(plan, Idle):
                 return
+            ids = {"chat_id": self.chat_id, "user_id": work.owner_id, "turn_id": work.turn_id}
+            tool_turn.set(ToolTurn(**ids, deps=self._deps.tool_deps))
             await self._run_turn(work, plan)
 
     def notice(self, held: Held | None) -> None:
