@@ -24,7 +24,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["tests.databases"]
+pytest_plugins = ["tests.blocking", "tests.databases"]
 
 MEMORY = Path("/dev/shm")  # noqa: S108  (the name that Linux gives it)
 ROOM_BYTES = 4 << 30

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import indelible
-from indelible.client.client import Client
 from indelible.testing import ScriptedModel, parts
 
 
@@ -37,7 +36,8 @@ RIGHT = {
     "open": """
 async def work() -> None:
     async with indelible.open("chats.db", model="demo", tools=[weather, note], user="ada") as app:
-        chat: indelible.Chat = await app.chat("chat_1")
+        chat: indelible.Chat = await app.user("ada").create_chat(system="Be brief.")
+        await chat.update(title="Rain", labels=["weather"])
         print(await talk(chat))
 
 
@@ -69,9 +69,15 @@ async def keep(tools: Sequence[indelible.Tool]) -> list[str]:
     return [tool.name for tool in [*tools, weather, note]]
 """,
     "client": """
-async def ask() -> None:
-    async with Client("http://127.0.0.1:8000", token="hush", retry_for_s=1.0) as client:
-        print(client)
+async def ask() -> float | None:
+    async with indelible.Client("http://127.0.0.1:8000", token="hush", retry_for_s=1.0) as ada:
+        chat: indelible.Chat = await ada.create_chat()
+        async with chat.stream("Is it raining?") as reply:
+            async for part in reply:
+                print(part.text, end="")
+        usage: indelible.Usage | None = reply.usage
+        print(usage, [message.id for message in await chat.messages()])
+        return reply.cost
 """,
 }
 
@@ -85,7 +91,9 @@ WRONG = {
     "a reply that is read without async": ('[part for part in chat.send("Hi")]', "attr-defined"),
     "an interrupt that nobody awaits": ("chat.interrupt().turn_id", "attr-defined"),
     "a name that is not there": ("indelible.nothing", "attr-defined"),
-    "a client without an address": ("Client()", "call-arg"),
+    "a client with a number for an address": ("indelible.Client(8000)", "arg-type"),
+    "a title that is none": ("chat.update(title=3)", "arg-type"),
+    "a field of a chat that does not exist": ('chat.update(name="Rain")', "call-arg"),
 }
 
 
