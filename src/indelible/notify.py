@@ -1,6 +1,6 @@
 """Hints that a chat has changed: they let readers and workers act at once instead of at their next poll.
 
-A hint names chats and carries nothing else; whoever receives one reads the database. So a hint may come twice or
+A hint names chats and carries nothing else; a subscriber then reads the database. So a hint may come twice or
 never, and everything still works, a poll later. The design follows from that: sending does not wait and cannot fail,
 hints are merged and never queued, and where some may have been lost (a lost connection) or are too many to name, the
 hint is “every chat”.

@@ -113,7 +113,7 @@ async def _put_together(
 ) -> tuple[SqlStore, Feed]:
     """Start everything; the stack ends it in the reverse order: readers, worker, services, database, lock."""
     if worker:
-        Toolset(tools, client=client_tools)  # whatever is wrong with them is told now, and not by the first reply
+        Toolset(tools, client=client_tools)  # a tool that is wrong fails here, and not in the first reply
         stack.enter_context(exclusive_file_lock(where))
     notifier: Notifier = LocalNotifier()
     store = await stack.enter_async_context(

@@ -1,4 +1,11 @@
-"""What a worker works with, handed in by whoever puts the parts together (app.py)."""
+"""What a worker works with. app/compose.py puts it together and hands it in.
+
+A worker knows the store, the journal, the models and the tools, and protocols for what is recorded of its work. It
+does not know that a feed exists: the journal hands committed rows to readers (`on_committed`), and compose.py joins
+the two. So a worker runs unchanged in a process where nobody reads.
+
+The layers are checked by tests/test_layers.py; worker.py and chat_runner.py use what is collected here.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +36,7 @@ class RunLog(Protocol):
         """The model has failed, and will be asked again."""
 
     def end_step(self, status: RunStatus, error: str | None = None) -> None:
-        """What became of the step. Once it is told, it stands."""
+        """What became of the step. The first call counts."""
 
     def end(self, status: RunStatus, error: str | None = None) -> None:
         """What became of the run, and of a step that is still open."""
@@ -57,7 +64,7 @@ class Recorder(Protocol):
         """Close what dead workers left open, and forget what is too old."""
 
     async def drain(self) -> None:
-        """Wait until what was told is written, but not for long."""
+        """Wait until everything recorded so far is written, but not for long."""
 
 
 class NoRunLog:

@@ -215,7 +215,7 @@ class Worker:
                 break
 
     async def _end_waits(self) -> None:
-        """Chats that have waited in vain for results from outside; whoever comes first ends the wait."""
+        """End the wait of chats whose results from outside did not come in time; the first worker to do so wins."""
         store = self._deps.store
         for expired in await store.expired(limit=_EXPIRED_AT_A_TIME):
             end = partial(store.execute, expired.chat_id, ActionExpired(turn_id=expired.turn_id))
@@ -228,7 +228,7 @@ class Worker:
                 await self._survive(partial(self._release, held), what="releasing a chat")
 
     async def _release(self, held: Held) -> None:
-        """Somebody else goes on with it; a turn that cannot be answered fails, with what it said."""
+        """Release a chat to other workers; a turn that cannot be answered fails, and its parts are kept."""
         lease = (held.chat_id, held.epoch)
         with contextlib.suppress(Lost, Refused):
             if lease in self._broken and held.turn_id is not None:

@@ -1,21 +1,23 @@
-"""The journal of a process: what all its running chats say, committed together.
+"""The journal of a process: the parts of all its running chats, committed together.
 
-The loop publishes parts to a writer, which only puts them in memory; one flusher per process collects what
-all writers have and commits it in one transaction: at once when nothing was going on, else every 20 ms or as
-soon as 64 KiB are waiting. Neighbouring deltas of one block become one part. Only after the commit is
-anybody told. So a token costs an append to a list, and a commit is shared by every chat that speaks.
+The loop publishes parts to a writer, which only appends them to a list in memory. One flusher per process collects
+what all writers have and commits it in one transaction: at once when nothing was going on, otherwise every 20 ms or
+as soon as 64 KiB are waiting. Neighbouring deltas of one block become one part. Readers get a row only after its
+commit (`on_committed`), and each row names its chat, so nobody needs a table of attempts. So a token costs an append
+to a list, and all running chats share a commit.
 
-A slow database slows the loop and does not fill the memory: above a limit `publish` gives the loop
-something to wait for. A failed commit is tried again with the same bytes under the same number (R5). If the
-database objects to the data itself, rows are tried one by one and only the guilty chat fails (R6). A writer
-whose attempt is over refuses further parts with `LeaseLost`, unless it closed the attempt itself (R4).
+A slow database slows the loop and does not fill the memory: above a limit `publish` gives the loop something to wait
+for. A failed commit is tried again with the same bytes under the same number (R5). If the database objects to the
+data itself, rows are tried one by one and only the guilty chat fails (R6). A writer whose attempt is over refuses
+further parts with `LeaseLost`, unless it closed the attempt itself (R4).
 
-Whoever waits for a commit is woken whenever something was committed or given up, and looks again at what it
-waits for. Every byte that was taken is given back once: when its row is committed, or when its writer ends.
+Everyone who waits for a commit is woken whenever something was committed or given up, and checks again. Every byte
+that was accepted is released once: when its row is committed, or when its writer ends.
 
-Must stay true (tests/store/test_journal.py): told means committed; numbers have no gaps; one chat's trouble
-is not another's; nobody waits for what will not come, and nobody who is cancelled leaves a writer half closed.
-The SQL is append.py.
+Must stay true (tests/store/test_journal.py): published means committed; numbers have no gaps; a chat that fails
+fails alone; nobody waits for a flush that will not come, and a caller that is cancelled leaves no writer half closed.
+
+The SQL is append.py; compose.py joins `on_committed` to the feed and the notifier.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class RowStore(Protocol):
 
 
 class JournalWriter:
-    """Where one attempt's parts go. `n` is its last committed row; `taken` and `committed` count parts."""
+    """Where one attempt's parts go. `n` is its last committed row; `accepted` and `committed` count parts."""
 
     def __init__(self, journal: Journal, chat_id: str, attempt_id: str, epoch: int, *, n: int = 0) -> None:
         self.chat_id = chat_id
@@ -56,7 +58,7 @@ class JournalWriter:
         self.n = n
         self.in_flight: JournalRow | None = None
         self.over: Exception | None = None
-        self.taken = 0
+        self.accepted = 0
         self.committed = 0
         self._journal = journal
         self._parts: list[Part] = []
@@ -67,24 +69,24 @@ class JournalWriter:
         self._closing = False
 
     def publish(self, part: Part) -> Awaitable[None] | None:
-        """Take a part. Something to await is a request to slow down."""
-        return None if self._take(part) else self._journal.wait_for_room()
+        """Accept a part. Something to await is a request to slow down."""
+        return None if self._accept(part) else self._journal.wait_for_room()
 
-    def _take(self, part: Part) -> bool:
+    def _accept(self, part: Part) -> bool:
         """Gives whether there is room for more."""
         if self.over is not None:
             raise self.over
         self._parts.append(part)
-        self.taken += 1
+        self.accepted += 1
         size_bytes = _PART_OVERHEAD_BYTES + len(getattr(part, "delta", ""))
         self._waiting_bytes += size_bytes
-        return self._journal.note_taken(size_bytes)
+        return self._journal.note_accepted(size_bytes)
 
     async def record(self, change: RunChange, part: Part) -> None:
-        """Record a change of the ledger together with the part that tells of it; returns after their commit."""
-        self._take(part)
+        """Record a change of the ledger together with its part; returns after their commit."""
+        self._accept(part)
         self._changes.append(change)
-        place = self.taken
+        place = self.accepted
         await self._journal.drain(self)
         if self.over is not None and self.committed < place:
             raise self.over
@@ -118,7 +120,7 @@ class JournalWriter:
 
     @property
     def waiting(self) -> bool:
-        return self.over is None and self.committed < self.taken
+        return self.over is None and self.committed < self.accepted
 
     @property
     def ready(self) -> bool:
@@ -167,8 +169,8 @@ class Journal:
         self._flush_bytes = flush_bytes
         self._limit_bytes = limit_bytes
         self._writers: dict[str, JournalWriter] = {}
-        self._new_bytes = 0  # taken since the last flush began
-        self._held_bytes = 0  # taken and neither committed nor given up
+        self._new_bytes = 0  # accepted since the last flush began
+        self._held_bytes = 0  # accepted and neither committed nor given up
         self._dirty = asyncio.Event()
         self._full = asyncio.Event()
         self._has_stopped = False
@@ -183,8 +185,8 @@ class Journal:
         return writer
 
     async def drain(self, writer: JournalWriter) -> None:
-        """Wait until everything that the writer has taken by now is committed, or its attempt is over for us."""
-        place = writer.taken
+        """Wait until everything that the writer has accepted by now is committed, or its attempt is over for us."""
+        place = writer.accepted
         while writer.over is None and writer.committed < place:
             await self._wait_for_progress()
 
@@ -213,11 +215,11 @@ class Journal:
                 flushed_at_s = self._clock.monotonic()
         finally:
             self._has_stopped = True
-            self._tell_progress()
+            self._wake_waiters()
 
-    # --- what writers tell ---
+    # --- called by writers ---
 
-    def note_taken(self, size_bytes: int) -> bool:
+    def note_accepted(self, size_bytes: int) -> bool:
         """Gives whether there is room for more."""
         self._new_bytes += size_bytes
         self._held_bytes += size_bytes
@@ -237,13 +239,13 @@ class Journal:
         if self._writers.get(writer.attempt_id) is writer:
             del self._writers[writer.attempt_id]
         self.release(freed_bytes)
-        self._tell_progress()
+        self._wake_waiters()
 
     def release(self, freed_bytes: int) -> None:
         self._held_bytes -= freed_bytes
 
-    def _tell_progress(self) -> None:
-        """Wake whoever waits, to look again. It needs no lock, so that an end can be told from anywhere."""
+    def _wake_waiters(self) -> None:
+        """Wake everyone who waits, to check again. It needs no lock, so that a writer can end anywhere."""
         made, self._progress = self._progress, asyncio.Event()
         made.set()
 
@@ -309,27 +311,27 @@ class Journal:
                 writer.confirm_row(row)
             elif row.attempt_id in appended.closed:
                 writer.end(LeaseLost("The attempt was ended by somebody else."))
-            if writer.ready:  # it was skipped, or has taken more while this row was being tried again
+            if writer.ready:  # it was skipped, or has accepted more while this row was being tried again
                 self._dirty.set()
-        self._tell_progress()
+        self._wake_waiters()
         committed = [row for row in rows if row.attempt_id in appended.written]
         if committed:
-            self._tell(committed)
+            self._publish(committed)
 
     def _count_lost(self, writer: JournalWriter) -> None:
-        self._metrics.parts_lost(writer.taken - writer.committed)
+        self._metrics.parts_lost(writer.accepted - writer.committed)
 
     def _find_writer(self, row: JournalRow) -> JournalWriter | None:
         """Whose row this is, unless that has ended meanwhile."""
         writer = self._writers.get(row.attempt_id)
         return writer if writer is not None and writer.in_flight is row else None
 
-    def _tell(self, committed: list[JournalRow]) -> None:
-        """Readers are told after the commit. What they make of it is no trouble of the journal's."""
+    def _publish(self, committed: list[JournalRow]) -> None:
+        """Hand committed rows to readers. If that fails, the journal goes on: the rows are in the store."""
         try:
             self._on_committed(committed)
         except Exception:
-            _log.exception("readers could not be told of %d rows", len(committed))
+            _log.exception("publishing %d committed rows failed; readers are delayed", len(committed))
 
 
 def merge_deltas(parts: Sequence[Part]) -> list[Part]:
