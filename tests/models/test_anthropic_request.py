@@ -335,7 +335,10 @@ def test_caller_of_a_call_goes_back_and_other_metadata_does_not() -> None:
         (ToolResult("t", "add", "3"), {"content": "3"}),
         (ToolResult("t", "add", "no", is_error=True), {"content": "no", "is_error": True}),
         (ToolResult("t", "add", ""), {}),
-        (ToolResult("t", "add", " ", is_error=True), {"content": "It failed, and did not say why.", "is_error": True}),
+        (
+            ToolResult("t", "add", " ", is_error=True),
+            {"content": "The tool failed without a message.", "is_error": True},
+        ),
         (ToolResult("t", "add", {"a": [1]}), {"content": '{"a":[1]}'}),
     ],
     ids=["plain", "error", "empty", "empty error", "json"],
@@ -374,7 +377,7 @@ def test_own_call_or_result_of_another_shape_is_told_in_words_with_its_other_hal
     body = write(user("a"), assistant(call, result), user("c")).body
     assert body["messages"][1]["content"] == [
         text("[Used the tool web_search.]"),
-        text("[The tool web_search returned something that can not be shown.]"),
+        text("[The tool web_search returned something that cannot be shown.]"),
     ]
     shown = msgspec.structs.replace(result, output="Sunny.", metadata=None)
     body = write(user("a"), assistant(call, shown), user("c")).body
@@ -425,21 +428,21 @@ def test_own_call_or_result_of_another_shape_is_told_in_words_with_its_other_hal
         ),
         (
             File("image/svg+xml", name="a.svg", data=b"<svg/>"),
-            text("[A file that can not be sent: a.svg (image/svg+xml)]"),
+            text("[A file that cannot be sent: a.svg (image/svg+xml)]"),
         ),
-        (File("image/png", file_id="f1"), text("[A file that can not be sent: without a name (image/png)]")),
-        (File("text/plain", data=b" "), text("[A file that can not be sent: without a name (text/plain)]")),
+        (File("image/png", file_id="f1"), text("[A file that cannot be sent: unnamed (image/png)]")),
+        (File("text/plain", data=b" "), text("[A file that cannot be sent: unnamed (text/plain)]")),
         (
             File("text/html", name="a", url="https://x.test/a"),
-            text("[A file that can not be sent: a (text/html) at https://x.test/a]"),
+            text("[A file that cannot be sent: a (text/html) at https://x.test/a]"),
         ),
         (
             File("image/png", url="file:///etc/passwd"),
-            text("[A file that can not be sent: without a name (image/png)]"),
+            text("[A file that cannot be sent: unnamed (image/png)]"),
         ),
         (
             File("application/zip", name="z", data=b"PK", metadata={"type": "container_upload", "file_id": "f"}),
-            text("[A file that can not be sent: z (application/zip)]"),
+            text("[A file that cannot be sent: z (application/zip)]"),
         ),
     ],
     ids=lambda value: value.media_type if isinstance(value, File) else None,
@@ -511,7 +514,7 @@ def test_every_parameter_has_its_place() -> None:
         "temperature": 1,
         "top_k": 4,
     }
-    assert written.warnings == ["A text of the parameter stop was not sent: Anthropic takes none that is blank."]
+    assert written.warnings == ["A blank text of the parameter stop was not sent: Anthropic rejects blank ones."]
 
 
 def test_parameter_without_a_place_is_warned_of() -> None:
@@ -611,7 +614,7 @@ def test_model_that_does_not_think_is_not_told_to(effort: str, warned: bool) -> 
     written = write(user("a"), profile=PLAIN, effort=effort)
     assert "thinking" not in written.body
     assert written.warnings == [
-        "The parameter effort was not sent: this model does not think before it answers."
+        "The parameter effort was not sent: this model does not think before it replies."
     ] * int(warned)
 
 
@@ -626,7 +629,7 @@ def test_model_that_thinks_is_not_forced_to_use_a_tool(profile: Profile, choice:
     )
     assert written.body["tool_choice"] == {"type": "auto", "disable_parallel_tool_use": True}
     assert written.warnings == [
-        "The parameter tool_choice was not sent: Anthropic forces no tool while the model thinks."
+        "The parameter tool_choice was not sent: Anthropic cannot force a tool while the model thinks."
     ]
 
 

@@ -337,7 +337,7 @@ def test_the_failures_that_we_find_ourselves() -> None:
 def test_the_message_names_the_provider_what_happened_and_what_to_do() -> None:
     failure = classify_response(provider="anthropic", status=529)
     assert failure.message == (
-        "Anthropic is overloaded (status 529). Try again in a few minutes, or choose another model."
+        "Anthropic is overloaded (status 529). Retry in a few minutes, or choose another model."
     )
     assert str(failure) == failure.message
     assert missing_key("openai").message.startswith("No API key for OpenAI. ")

@@ -333,7 +333,7 @@ def test_an_image_is_sent_inline_or_by_its_address(media_type: str) -> None:
 def test_an_image_that_openai_does_not_read_is_sent_to_others_only() -> None:
     image = File("image/tiff", name="scan.tiff", data=PNG)
     assert write_file(image, official=False)["type"] == "image_url"
-    assert write_file(image) == {"type": "text", "text": "[A file that can not be sent: scan.tiff (image/tiff)]"}
+    assert write_file(image) == {"type": "text", "text": "[A file that cannot be sent: scan.tiff (image/tiff)]"}
 
 
 def test_a_pdf_is_a_file() -> None:
@@ -350,7 +350,7 @@ def test_the_address_of_a_pdf_is_taken_by_others_but_not_by_openai() -> None:
     assert write_file(pdf, official=False)["file"]["file_data"] == "https://x.example/bill.pdf"
     assert write_file(pdf) == {
         "type": "text",
-        "text": "[A file that can not be sent: bill.pdf (application/pdf), https://x.example/bill.pdf]",
+        "text": "[A file that cannot be sent: bill.pdf (application/pdf), https://x.example/bill.pdf]",
     }
 
 
@@ -394,7 +394,7 @@ def test_a_text_file_is_written_out(media_type: str) -> None:
 def test_of_a_file_that_can_not_be_sent_the_model_is_told(file: File, official: bool) -> None:
     part = write_file(file, official=official)
     assert part["type"] == "text"
-    assert part["text"].startswith("[A file that can not be sent: without a name (")
+    assert part["text"].startswith("[A file that cannot be sent: unnamed (")
 
 
 # --- tools and parameters ----------------------------------------------------------------

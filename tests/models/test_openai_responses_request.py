@@ -362,7 +362,7 @@ def test_files_go_in_the_form_that_fits_them(file: File, written: Item) -> None:
 )
 def test_files_that_can_not_be_sent_leave_a_note(file: File) -> None:
     [content] = write_items(file, role="user")[0]["content"]
-    assert content == {"type": "input_text", "text": f"[A file that can not be sent: a.png ({file.media_type})]"}
+    assert content == {"type": "input_text", "text": f"[A file that cannot be sent: a.png ({file.media_type})]"}
 
 
 def test_results_answer_their_calls() -> None:

@@ -599,9 +599,9 @@ FILES: Final[list[tuple[File, dict[WireName, Json]]]] = [
             "openai-chat": {"type": "text", "text": '<file name="a.txt">\nRain.\n</file>'},
         },
     ),
-    (File("image/png", file_id="file_1"), note("[A file that can not be sent: without a name (image/png)]")),
-    (File("image/png", url="file:///etc/passwd"), note("[A file that can not be sent: without a name (image/png)]")),
-    (File("video/mp4", name="a.mp4", data=b"x"), note("[A file that can not be sent: a.mp4 (video/mp4)]")),
+    (File("image/png", file_id="file_1"), note("[A file that cannot be sent: unnamed (image/png)]")),
+    (File("image/png", url="file:///etc/passwd"), note("[A file that cannot be sent: unnamed (image/png)]")),
+    (File("video/mp4", name="a.mp4", data=b"x"), note("[A file that cannot be sent: a.mp4 (video/mp4)]")),
 ]
 
 

@@ -67,19 +67,19 @@ def test_an_event_is_there_with_its_last_byte_whatever_ends_its_lines(ending: by
 def test_an_event_without_an_end_is_bounded() -> None:
     decoder = SseDecoder(max_event_bytes=1000)
     decoder.feed(b"data: " + b"x" * 900)
-    with pytest.raises(EventTooLarge, match="more than 1,000 bytes"):
+    with pytest.raises(EventTooLarge, match="larger than 1,000 bytes"):
         decoder.feed(b"x" * 100)
 
 
 def test_many_lines_of_one_event_are_bounded_too() -> None:
     decoder = SseDecoder(max_event_bytes=1000)
     decoder.feed(b"data: 123456789\n" * 100)
-    with pytest.raises(EventTooLarge, match="more than 1,000 bytes"):
+    with pytest.raises(EventTooLarge, match="larger than 1,000 bytes"):
         decoder.feed(b"data: 1\n")
 
 
 def test_empty_lines_of_one_event_are_bounded_too() -> None:
-    with pytest.raises(EventTooLarge, match="more than 1,000 bytes"):
+    with pytest.raises(EventTooLarge, match="larger than 1,000 bytes"):
         SseDecoder(max_event_bytes=1000).feed(b"data:\n" * 1001)
 
 

@@ -1,7 +1,7 @@
-"""Tools for testing what is built on Indelible: a scripted model, part builders, a clock to move, a simulated provider.
+"""Tools for testing what is built on Indelible: a scripted model, part builders, a manual clock, a simulated provider.
 
-What needs aiohttp is loaded when somebody asks for it (tests/testing/test_provider_replies.py): the provider, and a
-model that says what was recorded.
+Whatever needs aiohttp is imported on first use (tests/testing/test_provider_replies.py): the provider, the model that
+replays a recording, and the switch that forbids real model calls.
 """
 
 from __future__ import annotations

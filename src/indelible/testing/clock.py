@@ -1,9 +1,8 @@
-"""A clock that stands still until it is moved.
+"""A clock that moves only when the test moves it.
 
-`advance` moves it and fires what fell due, in order, and says so in a way that suits both kinds
-of tests: call it and go on, or await it to let everything that was woken run first. With
-`skip_sleeps=True` a `sleep` ends at once and moves the clock by its length, so that a retry policy
-is tested in no time; timers (the silence guard, tool timeouts) still fire only when they are reached.
+`advance` moves it and fires the due timers in order. Call it and continue, or await it to let everything that was woken
+run first. With `skip_sleeps=True` a `sleep` returns at once and moves the clock by its length, so a retry policy is
+tested in no time; timers (the silence guard, tool timeouts) still fire only when they are due.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class ManualTimer:
 
 
 class Settling:
-    """Await it to give the event loop time to run what was woken."""
+    """Await it to let the event loop run the tasks that were woken."""
 
     def __await__(self) -> Generator[Any, None, None]:
         for _ in range(_TURNS_OF_THE_LOOP):
@@ -73,7 +72,7 @@ class ManualClock:
             timer.cancel()
 
     def advance(self, seconds: float) -> Settling:
-        """Move the clock and fire what falls due; await the answer to let it run."""
+        """Move the clock and fire the due timers; await the result to let the woken tasks run."""
         target = self._elapsed_s + seconds
         while self._timers and self._timers[0][0] <= target:
             due_s, _, timer = heapq.heappop(self._timers)
@@ -85,11 +84,11 @@ class ManualClock:
 
     @property
     def pending(self) -> int:
-        """How many timers are waiting."""
+        """The number of pending timers."""
         return sum(timer.callback is not None for _, _, timer in self._timers)
 
     async def wait_for_timer(self) -> None:
-        """Wait until somebody sets a timer from now on."""
+        """Wait until the next timer is set."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         await waiter

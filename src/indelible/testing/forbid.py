@@ -17,7 +17,7 @@ from indelible.models.http.client import call_switch
 
 @contextmanager
 def forbid_model_calls() -> Iterator[None]:
-    """Let every call of a model that is not on this machine fail, until the end of the block."""
+    """Make every call of a model on another machine fail, until the end of the block."""
     call_switch.forbidden_by += 1
     try:
         yield

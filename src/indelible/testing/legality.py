@@ -1,23 +1,22 @@
-"""Whether a provider would take a prompt: Anthropic's and OpenAI's rules, written down as code.
+"""Whether a provider would accept a prompt: the rules of Anthropic and OpenAI as code.
 
-UncancellableFuture P8 says that the model always gets a legal history. This is its judge, so it shares no
-code with loop/prompt/build.py and repeats every number: a mistake there must not be a mistake here. Tests use
-it, and later layers may ask it before a request goes out.
+Promise P8: the model always gets a legal history. This module checks it, so it shares no code with
+loop/prompt/build.py and repeats every number: a mistake there must not hide a mistake here.
 
-The prompt is judged as the adapter will send it: neighbours of one role merged, system text
-hoisted. Each rule below was taken from an error that a provider really gives. What depends on the
-model or on a parameter (whether thinking is on, which file types are read) is not judged here.
+The prompt is checked as the adapter will send it: adjacent messages of one role merged, system text hoisted. Each rule
+below comes from an error that a provider really returns. What depends on the model or on a parameter (whether thinking
+is on, which file types are supported) is not checked here.
 
   both       known roles; blocks that have a place in their role; content in every message; no blank
              text; valid UTF-8; signed reasoning, never last in a message; arguments that are a JSON
              object; legal tool names; unique call ids; each local call answered once, in the tool
              messages right after it, and no other result; a provider's own result after its call
-  anthropic  ids of [a-zA-Z0-9_-]; names up to 128 characters; the user or a tool has the last word;
+  anthropic  ids of [a-zA-Z0-9_-]; names up to 128 characters; the last message is the user's or a tool's;
              at most four cache markers
   openai     ids of 1 to 40 printable characters; names up to 64 characters
 
-Any other provider is judged by OpenAI's rules. Must stay true (tests/testing/test_legality.py): for every
-rule there is a prompt that breaks it, and it is caught.
+OpenAI's rules apply to any other provider. Must stay true (tests/testing/test_legality.py): for every rule there is a
+prompt that breaks it, and it is caught.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ _OPENAI: Final = _Wire(
 
 
 def check_legality(messages: Sequence[PromptMessage], *, provider: str) -> list[str]:
-    """What the provider would object to, each with its place. Empty if the prompt is legal."""
+    """The provider's objections, each with its place. Empty if the prompt is legal."""
     wire = _ANTHROPIC if provider == "anthropic" else _OPENAI
     faults: list[str] = []
     for at, message in enumerate(messages):
@@ -78,7 +77,7 @@ def check_legality(messages: Sequence[PromptMessage], *, provider: str) -> list[
 
 
 def assert_legal(messages: Sequence[PromptMessage], *, provider: str) -> None:
-    """Fail, with everything that is wrong, if the provider would refuse these messages."""
+    """Fail with all objections if the provider would reject these messages."""
     faults = check_legality(messages, provider=provider)
     if faults:
         listed = "\n  ".join(faults)
@@ -179,12 +178,12 @@ def _check_answers(messages: Sequence[PromptMessage]) -> Iterator[str]:
                 elif isinstance(block, ToolResult):
                     waiting.remove(block.call_id)
         else:
-            yield from _complain_unanswered(waiting, f"before message {at}")
+            yield from _report_unanswered(waiting, f"before message {at}")
             waiting = {call.id for call in _calls_of(message) if not call.provider_executed}
-    yield from _complain_unanswered(waiting, "at the end")
+    yield from _report_unanswered(waiting, "at the end")
 
 
-def _complain_unanswered(waiting: Iterable[str], where: str) -> Iterator[str]:
+def _report_unanswered(waiting: Iterable[str], where: str) -> Iterator[str]:
     for call_id in sorted(waiting):
         yield f"{where}: the call {call_id!r} is not answered"
 

@@ -1,10 +1,9 @@
-"""A model that says what the test wrote down.
+"""A model that streams what the test scripted.
 
-One script per call, in order: a list of parts (with `parts.hang()` to say nothing more, or an
-exception to raise at that place), an exception to fail with at once, or an async generator
-function of the call. Every call is kept in `calls`. A call past the last script raises
-`ScriptEnded`, which no `except Exception` catches: asking the model more often than the test
-expects fails the test, whatever the code under test does with errors.
+One script per call, in order: a list of parts (with `parts.hang()` to send nothing more, or an exception to raise at
+that place), an exception to fail with at once, or an async generator function of the call. Every call is kept in
+`calls`. A call past the last script raises `ScriptEnded`, which no `except Exception` catches: calling the model more
+often than the test expects fails the test, whatever the code under test does with errors.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ Script = Iterable[Step] | BaseException | Callable[[Call], AsyncIterator[Part]]
 
 
 class ScriptEnded(BaseException):
-    """The model was called more often than its script says."""
+    """The model was called more often than it has scripts."""
 
 
 class ScriptedModel:
     makes_titles = False
-    """Each call is one that the test wrote down, and nobody writes down calls for a title."""
+    """Each call needs a script, and tests do not script calls for titles."""
 
     def __init__(
         self,

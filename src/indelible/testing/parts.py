@@ -2,8 +2,8 @@
 
     [parts.text_delta("1", "Hel"), parts.text_delta("1", "lo"), parts.finish("stop")]
 
-Two builders make directions for the script rather than parts: `hang()` waits until the read is
-cancelled, and `error(exception)` makes the `error` part that stands for the exception.
+Two builders are directions for the script: `hang()` waits until the read is cancelled, and `error(exception)` makes the
+`error` part that stands for the exception.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from indelible.models.failures.classify import classify, to_error_part
 
 
 class Hang:
-    """Direction: say nothing until the read is cancelled."""
+    """Direction: send nothing until the read is cancelled."""
 
 
 def hang() -> Hang:

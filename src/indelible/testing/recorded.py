@@ -1,6 +1,6 @@
-"""A model that says what was once recorded: a strange reply, kept as a test.
+"""A model that replays a recorded reply: a reply that looked wrong, kept as a test.
 
-`indelible debug replay RUN --save strange.json` saves it, and a test hears it again through the real adapter:
+`indelible debug replay RUN --save strange.json` saves it, and a test replays it through the real adapter:
 
     async with indelible.open("test.db", model=RecordedModel("strange.json")) as app:
         ...
@@ -15,7 +15,7 @@ from indelible.recording.replay import Recording, ReplayedModel
 
 
 class RecordedModel(ReplayedModel):
-    """Answers every call with what is in the file. It makes no titles, for nobody has recorded one."""
+    """Replays the file on every call. It makes no titles, because none was recorded."""
 
     makes_titles = False
 

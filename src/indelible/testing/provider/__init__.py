@@ -1,12 +1,12 @@
-"""The simulated provider: any model behind the three wires, over real HTTP on loopback.
+"""The simulated provider: any model behind the three wire formats, over real HTTP on loopback.
 
-    server.py       SimulatedProvider: the socket, and what a test asks for
-    exchange.py     one request and its answer
-    faults.py       what can go wrong on demand; bend.py does it to a body
-    dialect.py      what a wire is from this side, spoken by anthropic.py, openai_responses.py and openai_chat.py
+    server.py       SimulatedProvider: the socket and the test's interface
+    exchange.py     one request and its response
+    faults.py       failures on demand; bend.py applies them to a body
+    dialect.py      the provider's side of a wire format: anthropic.py, openai_responses.py and openai_chat.py
     reply.py        a whole reply as bytes, without a network
 
-It needs aiohttp, so `indelible.testing` loads it when somebody asks for it.
+It needs aiohttp, so `indelible.testing` imports it on first use.
 """
 
 from indelible.testing.provider import faults

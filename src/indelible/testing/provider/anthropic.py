@@ -1,8 +1,8 @@
-"""Anthropic Messages, from the provider's side: what a request says.
+"""Anthropic Messages, the provider's side: parsing a request.
 
-A history is judged by the rules that Anthropic really enforces, in its own words: every `tool_use` is answered in the
-next message, no text is blank, something is said in every message, and the last word of the assistant does not end with
-a blank. How a reply is written is anthropic_reply.py.
+The history is checked by the rules that Anthropic really enforces, with its own error messages: every `tool_use` is
+answered in the next message, no text is blank, no message is empty, and a final assistant message does not end with
+whitespace. anthropic_reply.py writes the reply.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ def _read_message(transcript: Transcript, message: Any, place: str) -> None:
         )
     for at, raw in enumerate([{"type": "text", "text": content}] if isinstance(content, str) else content):
         block = _read_block(raw, f"{place}.content.{at}")
-        speaker: Role = "tool" if isinstance(block, ToolResult) and not block.provider_executed else role
-        transcript.add(speaker, block, cache=bool(raw.get("cache_control")))
+        author: Role = "tool" if isinstance(block, ToolResult) and not block.provider_executed else role
+        transcript.add(author, block, cache=bool(raw.get("cache_control")))
 
 
 def _read_texts(content: Any, place: str) -> Iterator[tuple[Text, bool]]:
@@ -189,7 +189,7 @@ def _read_file(raw: dict[str, Any]) -> Block:
 
 
 def _join_texts(content: Any) -> str:
-    """The text of a tool's result, which is a text or a list of blocks."""
+    """The text of a tool's result, which is a string or a list of blocks."""
     if not isinstance(content, list):
         return content or ""
     return "".join(block.get("text", f"[{block.get('type')}]") for block in content)

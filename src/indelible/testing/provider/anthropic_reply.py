@@ -1,15 +1,15 @@
-"""Anthropic Messages, from the provider's side: how a reply is written.
+"""Anthropic Messages, the provider's side: writing a reply.
 
     message_start, ping, then per block: content_block_start, content_block_delta…, content_block_stop;
     message_delta with the stop reason and all usage; message_stop
 
-A thinking block is not begun before there is something of it, because only then is it known whether it is redacted:
+A thinking block starts only with its first content, because only then it is known whether it is redacted:
 `metadata={"redacted_thinking": data}` before any text makes it so. Its signature comes right before its stop. A source
-becomes a citation of the text that is open; its metadata are fields of the citation. A `Finish` may name Anthropic's
-own stop reason: `metadata={"stop_reason": "pause_turn"}`.
+becomes a citation of the open text; its metadata are fields of the citation. A `Finish` may name Anthropic's own stop
+reason: `metadata={"stop_reason": "pause_turn"}`.
 
-Usage is known when the model has finished, so message_start says 0, and message_delta, whose counts replace those, says
-the truth.
+Usage is known when the model has finished, so message_start reports 0, and message_delta, which replaces those counts,
+reports the real ones.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _DELTA_TAIL: Final = b"}}\n\n"
 
 
 class _Block:
-    """A content block that is being written. `body` is what it will be when it is whole."""
+    """A content block that is being written. `body` is its complete form."""
 
     __slots__ = ("body", "field", "head", "index", "pieces")
 
@@ -226,7 +226,7 @@ class AnthropicReply:
 
 
 def _show_usage(usage: Usage) -> dict[str, Any]:
-    """Anthropic counts what came from the cache and what went into it beside the other input."""
+    """Anthropic counts cache reads and cache writes separately from the other input."""
     return {
         "input_tokens": usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens,
         "cache_creation_input_tokens": usage.cache_write_tokens,
@@ -237,7 +237,7 @@ def _show_usage(usage: Usage) -> dict[str, Any]:
 
 
 def _show_result(result: ToolResult) -> dict[str, Any]:
-    """`web_search` gives a `web_search_tool_result`; an error that is only told in words gets an error's shape."""
+    """`web_search` gives a `web_search_tool_result`; a plain-text error gets the shape of an error."""
     family = "tool_search_tool" if result.name.startswith("tool_search_tool") else result.name
     content = result.output
     if result.is_error and not isinstance(content, dict):

@@ -1,7 +1,7 @@
-"""What faults do to a body on its way out.
+"""Applying faults to a body as it is sent.
 
-A body is a stream of pieces of bytes, one per event; each function here gives another. They know nothing of HTTP: a
-connection that is to be closed in the middle is told by raising `Severed`.
+A body is a stream of byte pieces, one per event; each function here returns another such stream. They know nothing of
+HTTP: raising `Severed` asks the server to close the connection in the middle.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _HALF_CHARACTER: Final = "𝄞".encode()[:2]
 
 
 class Severed(Exception):
-    """The connection is to be closed here, without the end of the body."""
+    """Close the connection here, without the end of the body."""
 
 
 def bend(fault: Fault | None, body: Body, write_error: Callable[[Any], bytes]) -> Body:
-    """The body as this fault lets it out. `write_error` writes an error event of the wire."""
+    """The body with this fault applied. `write_error` writes an error event of the wire format."""
     match fault:
         case Cut():
             return _cut(body, fault)

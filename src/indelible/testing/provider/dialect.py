@@ -1,13 +1,14 @@
-"""A wire from the provider's side: how requests are understood and replies are written.
+"""The provider's side of a wire format: parsing requests and writing replies.
 
-The client's side of the same three wires is models/http/http_model.py, and the two share no code: a mistake there must
-not be answered by the same mistake here. A `Dialect` is pure. It turns the JSON of a request into an `Asked`, judges
-whether the real provider would take such a history, and opens a `ReplyWriter` that turns parts into events, one by one.
-The writer remembers what it wrote, so the same object also gives the whole reply for a request that does not stream.
+The client's side of the same three formats is models/http/http_model.py, and the two share no code: a mistake there
+must not be hidden by the same mistake here. A `Dialect` is pure. It parses the JSON of a request into a
+`ParsedRequest`, checks whether the real provider would accept such a history, and opens a `ReplyWriter` that turns
+parts into events, one by one. The writer remembers what it wrote, so it also builds the whole reply for a request that
+does not stream.
 
-What has no place on a wire (a model's warnings, a provider's own tools in Chat Completions) is left out.
+What a format cannot express (a model's warnings, a provider's own tools in Chat Completions) is left out.
 
-The three dialects are anthropic.py, openai_responses.py and openai_chat.py; server.py speaks them over HTTP.
+The three dialects are anthropic.py, openai_responses.py and openai_chat.py; server.py serves them over HTTP.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from indelible.models.protocol import Call, CallOptions, PromptMessage
 from indelible.testing.provider.refusals import Refusal
 
 CREATED_AT: Final = 1_767_225_600
-"""When every reply is made: the same script gives the same bytes."""
+"""The time of every reply, fixed so that the same script gives the same bytes."""
 
 
 class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request, understood. `instructions` hold for this one request only; a stored response does not keep them."""
+    """A parsed request. `instructions` apply to this request only; a stored response does not keep them."""
 
     model: str
     body: dict[str, Any]
@@ -38,54 +39,54 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     streams: bool = False
 
     def build_call(self, history: Sequence[PromptMessage] = ()) -> Call:
-        """What the model is asked: `history` is what a chained request leans on."""
+        """The call for the model. `history` is the stored conversation of a chained request."""
         messages = [*self.instructions, *history, *self.messages]
         return Call(messages=messages, tools=self.tools, options=self.options)
 
 
 class ReplyWriter(Protocol):
-    """One reply on its way out."""
+    """Writes one reply."""
 
     def write(self, part: Part) -> list[bytes]:
-        """The events that say this, each whole."""
+        """The events of this part, each complete."""
 
     def write_failure(self, refusal: Refusal) -> list[bytes]:
-        """The events that end a reply which failed on its way."""
+        """The events that end a reply that failed midway."""
 
     def write_error(self, body: Any) -> bytes:
-        """One error event with this body; the wire's own, if there is none."""
+        """One error event with this body, or with the provider's default."""
 
     def build_whole(self) -> dict[str, Any]:
-        """The reply in one piece, once its finish was written."""
+        """The whole reply, after its finish was written."""
 
 
 class Dialect(Protocol):
     name: str
     path: str
     reply_prefix: str
-    """How the ids of its replies begin."""
+    """The prefix of reply ids."""
 
     def find_key(self, headers: Mapping[str, str]) -> str | None:
-        """The key that a request came with."""
+        """The key of a request."""
 
     def refuse_key(self, key: str | None) -> Refusal:
-        """The answer to a wrong key, or to none."""
+        """The response to a wrong or missing key."""
 
     def read(self, body: dict[str, Any], headers: Mapping[str, str]) -> ParsedRequest:
-        """Understand a request, or raise a `Refusal`."""
+        """Parse a request, or raise a `Refusal`."""
 
     def check(self, call: Call) -> None:
-        """Raise a `Refusal` if the provider would not take this history."""
+        """Raise a `Refusal` if the provider would reject this history."""
 
     def refuse(self, status: int, message: str) -> Refusal: ...
 
     def refuse_failure(self, failure: ModelFailed) -> Refusal:
-        """The answer that stands for a model's failure."""
+        """The response that stands for a model's failure."""
 
     def show(self, refusal: Refusal, request_id: str) -> dict[str, Any]:
-        """The body of the answer."""
+        """The body of the response."""
 
     def open_reply(self, parsed: ParsedRequest, id: str) -> ReplyWriter: ...
 
     def list_models(self, names: Sequence[str]) -> dict[str, Any]:
-        """What GET /v1/models says."""
+        """The response to GET /v1/models."""

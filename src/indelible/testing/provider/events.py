@@ -1,7 +1,7 @@
-"""Server-sent events, as bytes.
+"""Server-sent events as bytes.
 
-Every event is one `data` line, because JSON holds no raw line break. Half of a character (a lone surrogate) is written
-as JSON's escape, which is how it comes from a real provider that cuts its text in the middle of a pair.
+Every event is one `data` line, because JSON contains no raw line break. Half of a character (a lone surrogate) is
+written as JSON's escape, as a real provider sends it when it splits a text inside a pair.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""One request to the simulated provider, and its answer.
+"""One request to the simulated provider, and its response.
 
-The head is sent with the first event, not before: so a model that fails before its first part is an error status, and
-one that fails later an error event; a model that hangs leaves the stream hanging, and one that ends without a finish
-ends the body without the wire's last word. What a fault replaces (a status, a hang) happens before the model is asked,
-so it does not use up a script.
+The head is sent with the first event, not before. So a model that fails before its first part is an error status, and
+one that fails later is an error event; a model that hangs leaves the stream hanging, and one that ends without a finish
+ends the body without the wire format's final event. A fault that replaces the response (a status, a hang) takes effect
+before the model is called, so it does not use up a script.
 
-A response that was stored (OpenAI's `store`) is kept as the history that it ends: a request that names it is given that
-history before its own words. It is kept before its last event goes out, because the next request may follow at once.
+A stored response (OpenAI's `store`) is kept as the history that it ends: a request that names it gets that history
+before its own messages. It is stored before its last event is sent, because the next request may follow at once.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
 _JSON: Final = "application/json"
 _WIRES: Final[dict[str, WireName]] = {dialect.path: wire for wire, dialect in DIALECTS.items()}
 _SHAPE_ERRORS: Final = (TypeError, AttributeError, LookupError, ValueError)
-"""What reading a request raises that is JSON, but of another shape than anybody expects."""
+"""What parsing raises for JSON of an unexpected shape."""
 
 
 class SeenRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client sent. Header names are in lower case; `body` and `call` are None if they made no sense."""
+    """What a client sent. Header names are in lower case; `body` and `call` are None if they could not be parsed."""
 
     wire: WireName
     path: str
@@ -52,7 +52,7 @@ class SeenRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProviderState:
-    """What all exchanges share: the model, the faults to come, and what is remembered."""
+    """What all exchanges share: the model, the scheduled faults, the requests and the stored responses."""
 
     def __init__(self, model: Model, faults: Iterable[Fault | None], require_key: str | None) -> None:
         self.model = model
@@ -64,7 +64,7 @@ class ProviderState:
 
 
 class ProviderExchange:
-    """`response` is the answer, once its head was sent."""
+    """`response` is set once its head was sent."""
 
     def __init__(self, state: ProviderState, request: web.Request) -> None:
         self.response: web.StreamResponse | None = None
@@ -124,7 +124,7 @@ class ProviderExchange:
         except Refusal as refusal:
             return refusal
         except _SHAPE_ERRORS as error:
-            return Refusal(f"The request has a shape that is not known: {error!r}")
+            return Refusal(f"The request has an unknown shape: {error!r}")
         return parsed, call
 
     def _find_history(self, response_id: str | None) -> list[PromptMessage]:
@@ -184,7 +184,7 @@ class ProviderExchange:
         yield encode_json(reply.build_whole())
 
     async def _run_model(self, parsed: ParsedRequest, call: Call, reply_id: str) -> AsyncGenerator[Part, None]:
-        """What the model says, up to its finish. Whatever it raises is a `ModelFailed`."""
+        """The model's parts, up to its finish. Any exception becomes a `ModelFailed`."""
         received: list[Part] = []
         try:
             stream = self._state.model.stream(call)
@@ -209,7 +209,7 @@ class ProviderExchange:
             raise failure from error
 
     def _store(self, parsed: ParsedRequest, call: Call, received: list[Part], reply_id: str) -> None:
-        """Keep the response if it is complete: all that was said but the instructions, which hold only once."""
+        """Store a complete response: the conversation without the instructions, which apply to one request only."""
         finish = received[-1]
         if isinstance(finish, Finish):
             reply = PromptMessage(role="assistant", blocks=assemble(received))
@@ -219,7 +219,7 @@ class ProviderExchange:
     async def _send(
         self, body: Body, content_type: str, *, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> web.StreamResponse:
-        """The head when there is something to send behind it, and then the body as it comes."""
+        """Send the head together with the first piece of the body, then the rest as it comes."""
         named = {"content-type": content_type, "request-id": f"req_{self._id}", "x-request-id": f"req_{self._id}"}
         response = web.StreamResponse(status=status, headers={**named, **(headers or {})})
         response.enable_chunked_encoding()

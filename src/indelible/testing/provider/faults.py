@@ -1,8 +1,8 @@
-"""What can go wrong with an answer, on demand.
+"""Failures of a response, on demand.
 
-A fault is a value; one is put into `SimulatedProvider.faults` for each coming request, or None for an answer that is
-right. Bytes and events count the body from its beginning: `Cut(0)` leaves only the head. What they do to a body is
-bend.py; those that replace the head are read by server.py.
+A fault is a value. `SimulatedProvider.faults` holds one for each coming request, or None for a correct response. Bytes
+and events are counted from the beginning of the body: `Cut(0)` leaves only the head. bend.py applies faults to a body;
+exchange.py handles those that replace the head.
 
     provider.faults.extend([Status(529), None, Cut(at_byte=200, clean=False)])
 """
@@ -17,7 +17,7 @@ import msgspec
 
 
 class Status(msgspec.Struct, frozen=True):
-    """An error answer. `body` is bytes or JSON; if there is none, it is what the provider says with this status."""
+    """An error response. `body` is bytes or JSON; by default it is the provider's body for this status."""
 
     status: int
     body: Any = None
@@ -25,25 +25,25 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class Hang(msgspec.Struct, frozen=True):
-    """No answer, not even a head, until the client goes."""
+    """No response, not even a head, until the client disconnects."""
 
 
 class SlowHead(msgspec.Struct, frozen=True):
-    """No answer until this is set; the model is not asked before."""
+    """No response until this is set; the model is not called before."""
 
     until: asyncio.Event
 
 
 class ContentType(msgspec.Struct, frozen=True):
-    """The answer calls itself something else."""
+    """The response has another content type."""
 
     value: str
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """The body ends after so many bytes: `clean`, as if it were whole, or by closing the connection.
+    """The body ends after so many bytes: `clean`, as if it were complete, or by closing the connection.
 
-    A body that is not longer is not cut.
+    A shorter body is not cut.
     """
 
     at_byte: int
@@ -51,33 +51,33 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 class Stall(msgspec.Struct, frozen=True):
-    """After so many bytes nothing more is said: until this is set, or until the client goes."""
+    """After so many bytes nothing more is sent until this is set, or until the client disconnects."""
 
     at_byte: int
     until: asyncio.Event | None = None
 
 
 class ErrorEvent(msgspec.Struct, frozen=True):
-    """After so many events the stream says that it failed, and ends. `body` is JSON; without one, the wire's own."""
+    """After so many events the stream reports an error and ends. `body` is JSON; by default the provider's own."""
 
     after_events: int
     body: Any = None
 
 
 class Malformed(msgspec.Struct, frozen=True):
-    """After so many events one comes whose data is half a JSON document; the rest follows as if nothing were wrong."""
+    """After so many events, one has data that is half a JSON document; the rest follows as if nothing were wrong."""
 
     after_events: int
 
 
 class HalfCharacter(msgspec.Struct, frozen=True):
-    """After so many events one comes whose data ends in the middle of a UTF-8 character; the rest follows."""
+    """After so many events, one has data that ends in the middle of a UTF-8 character; the rest follows."""
 
     after_events: int
 
 
 class Chunked(msgspec.Struct, frozen=True):
-    """The body comes in pieces of these sizes, again and again. What does not fill a piece waits for more."""
+    """The body comes in chunks of these sizes, repeated. A partial chunk waits for more bytes."""
 
     sizes: Sequence[int]
 
@@ -87,7 +87,7 @@ class Crlf(msgspec.Struct, frozen=True):
 
 
 class Comments(msgspec.Struct, frozen=True):
-    """Comments stand between the events and inside them."""
+    """Comments between the events and inside them."""
 
 
 Fault = (

@@ -1,4 +1,4 @@
-"""What the two wires of OpenAI have in common: keys, refusals, the list of models, the place of a citation."""
+"""What the two wire formats of OpenAI share: keys, refusals, the list of models, the place of a citation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OpenAI:
     def refuse_failure(self, failure: ModelFailed) -> Refusal:
         return refuse_as_openai(failure)
 
-    def show(self, refusal: Refusal, request_id: str) -> dict[str, Any]:  # noqa: ARG002  (it is told in a header)
+    def show(self, refusal: Refusal, request_id: str) -> dict[str, Any]:  # noqa: ARG002  (sent in a header)
         return show_openai(refusal)
 
     def list_models(self, names: Sequence[str]) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def refuse_missing(param: str) -> Refusal:
 
 
 def locate_quote(text: str, quote: str | None) -> dict[str, int]:
-    """Where a citation stands in the text so far: at its quote, or at the end."""
+    """The place of a citation in the text so far: at its quote, or at the end."""
     start = text.rfind(quote) if quote else -1
     if quote is None or start < 0:
         return {"start_index": len(text), "end_index": len(text)}

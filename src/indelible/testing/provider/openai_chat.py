@@ -1,7 +1,7 @@
-"""OpenAI Chat Completions, from the provider's side: what a request says.
+"""OpenAI Chat Completions, the provider's side: parsing a request.
 
-The history is judged as OpenAI does it: right behind the assistant's calls come the messages that answer them, and a
-tool speaks only there. How a reply is written is openai_chat_reply.py.
+The history is checked as OpenAI checks it: tool messages directly follow the assistant's calls that they answer, and
+occur nowhere else. openai_chat_reply.py writes the reply.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ChatDialect(OpenAI):
     path = "/v1/chat/completions"
     reply_prefix = "chatcmpl-"
 
-    def read(self, body: dict[str, Any], headers: Mapping[str, str]) -> ParsedRequest:  # noqa: ARG002  (nothing in them counts)
+    def read(self, body: dict[str, Any], headers: Mapping[str, str]) -> ParsedRequest:  # noqa: ARG002  (none matters)
         for field in ("model", "messages"):
             if field not in body:
                 raise refuse_missing(field)

@@ -1,9 +1,9 @@
-"""OpenAI Chat Completions, from the provider's side: how a reply is written.
+"""OpenAI Chat Completions, the provider's side: writing a reply.
 
-A chunk with the role, a chunk per piece, a chunk with the finish reason, one with usage if the request asked for it and
-the model told any, and `[DONE]`. Blocks have no beginning and no end here; a call is known by its index. Thinking goes
-into `reasoning_content`, sources into `annotations`, and files into `images`, as the servers do that have them. A
-provider's own tools have no place on this wire and are left out.
+A chunk with the role, a chunk per delta, a chunk with the finish reason, one with usage if the request asked for it and
+the model reported any, and `[DONE]`. Blocks have no start and no end here; a call is identified by its index. Thinking
+goes into `reasoning_content`, sources into `annotations`, and files into `images`, as in the servers that have them. A
+provider's own tools cannot be expressed and are left out.
 """
 
 from __future__ import annotations

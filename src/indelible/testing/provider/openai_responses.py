@@ -1,11 +1,11 @@
-"""OpenAI Responses, from the provider's side: what a request says.
+"""OpenAI Responses, the provider's side: parsing a request.
 
-A reply comes back as a row of items (text, reasoning, calls), which are one message of the assistant here. The history
-is judged as OpenAI does it: every function call has its output somewhere, every output its call, and reasoning is
-followed by what it led to. `store` is on unless it is turned off.
+A reply comes back as a list of items (text, reasoning, calls), which form one assistant message here. The history is
+checked as OpenAI checks it: every function call has its output somewhere, every output its call, and reasoning is
+followed by the item that it led to. `store` is on unless it is turned off.
 
-Chaining (`previous_response_id`) needs a memory, which is the server's (server.py); instructions are therefore told
-apart from the rest, because a stored response does not keep them. How a reply is written is openai_responses_reply.py.
+Chaining (`previous_response_id`) needs a memory, which exchange.py has. So instructions are kept apart from the rest,
+because a stored response does not keep them. openai_responses_reply.py writes the reply.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ResponsesDialect(OpenAI):
     path = "/v1/responses"
     reply_prefix = "resp_"
 
-    def read(self, body: dict[str, Any], headers: Mapping[str, str]) -> ParsedRequest:  # noqa: ARG002  (nothing in them counts)
+    def read(self, body: dict[str, Any], headers: Mapping[str, str]) -> ParsedRequest:  # noqa: ARG002  (none matters)
         for field in ("model", "input"):
             if field not in body:
                 raise refuse_missing(field)

@@ -1,14 +1,13 @@
-"""OpenAI Responses, from the provider's side: how a reply is written.
+"""OpenAI Responses, the provider's side: writing a reply.
 
-    response.created, response.in_progress, then per item: output_item.added, what it is made of, output_item.done;
-    response.completed (or response.incomplete) with the whole response, and all events numbered
+    response.created, response.in_progress, then per item: output_item.added, its content, output_item.done;
+    response.completed (or response.incomplete) with the whole response; all events are numbered
 
-A text is a message with one content part, reasoning has one summary, a source is an annotation of the text that is
-open, a file is a generated image. What reasoning needs to go back is `encrypted_content`: that of its metadata, else
-its signature.
+A text is a message with one content part, reasoning has one summary, a source is an annotation of the open text, a file
+is a generated image. Reasoning goes back by its `encrypted_content`: that of its metadata, else its signature.
 
-A call of the provider's own (openai_tools.py says which tools it knows) stays open until its result is there, because
-OpenAI tells both in one item.
+One of the provider's own calls (openai_tools.py lists the tools) stays open until its result arrives, because OpenAI
+sends both in one item.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ _ECHOED: Final[dict[str, Any]] = {
     "truncation": "disabled",
     "user": None,
 }
-"""What a response repeats of its request, and what it says where the request says nothing."""
+"""The request fields that a response repeats, with their defaults."""
 
 _DELTA: Final = (
     b'event: %b\ndata: {"type":"%b","item_id":%b,"output_index":%d,%b"delta":',
@@ -69,7 +68,7 @@ _DELTA: Final = (
 
 
 class _Item:
-    """An output item that is being written. `body` is what it will be when it is whole."""
+    """An output item that is being written. `body` is its complete form."""
 
     __slots__ = ("body", "head", "index", "pieces", "place", "tail")
 

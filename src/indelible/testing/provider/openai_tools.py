@@ -1,8 +1,8 @@
 """The tools that OpenAI runs itself, as items of a response.
 
-A neutral call has a name, arguments and, later, a result; each of OpenAI's tools has fields of its own for them. Any
-tool that is not one of its built-in ones is told as a call to an MCP server, which may have any name. An item that the
-script brings along (`metadata={"item": …}`, where the client's side keeps it too) is sent as it is.
+A neutral call has a name, arguments and, later, a result; each of OpenAI's tools has its own fields for them. A tool
+that is not built in is sent as a call to an MCP server, which may have any name. An item in the script
+(`metadata={"item": …}`, where the client's side keeps it, too) is sent unchanged.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from indelible.content import Metadata, ToolResult
 from indelible.testing.provider.events import encode_json
 
 _BUILT_IN: Final = {"web_search": "searching", "file_search": "searching", "code_interpreter": "interpreting"}
-"""The tools by name, and what each says it is doing while it works."""
+"""The tools by name, and the progress event of each."""
 
 Report = tuple[str, dict[str, Any]]
-"""An event about the call: its name behind `response.`, and its fields."""
+"""An event about the call: its name without `response.`, and its fields."""
 
 
 class OwnCall:
-    """One call on its way."""
+    """One call in progress."""
 
     def __init__(self, id: str, name: str) -> None:
         self.item_id = id
@@ -33,10 +33,10 @@ class OwnCall:
         self._item: dict[str, Any] = {}
 
     def set_item(self, metadata: Metadata | None) -> None:
-        """The item that the script brought along, if it did."""
+        """Use the item from the script, if there is one."""
         self._item = (metadata or {}).get("item") or {}
 
-    # --- what is told while it runs ---
+    # --- progress events ---
 
     def report_start(self) -> Iterator[Report]:
         yield f"{self._kind}.in_progress", {}

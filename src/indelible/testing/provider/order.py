@@ -1,11 +1,11 @@
-"""A model's parts, put into the strict order that wires are made of.
+"""A model's parts, put into the strict order that wire formats need.
 
-A model may be loose: leave out a start or an end, say a call in one piece, or as pieces and then whole, name a source
-when the text it belongs to has ended. A wire may not. Behind this module holds: every piece belongs to a block that was
-started; a call is started, continued and ended before it comes whole; a source comes while a text is open; and when the
-finish comes, everything was ended.
+A model may be loose: omit a start or an end, send a call in one piece, or in pieces and then whole, send a source after
+the end of its text. A wire format may not. After this module, every delta belongs to a started block; a call is
+started, continued and ended before it comes whole; a source comes while a text is open; and at the finish everything is
+ended.
 
-So that a source still finds its text, the end of a text is held back until the next part is there.
+The end of a text is held back until the next part, so that a late source still finds its text.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HOME_OF_SOURCES: Final = "sources"
 
 
 class PartOrder:
-    """The order of one reply."""
+    """Orders the parts of one reply."""
 
     def __init__(self) -> None:
         self._texts: dict[str, None] = {}
@@ -43,7 +43,7 @@ class PartOrder:
         self._held: TextEnd | None = None
 
     def feed(self, part: Part) -> Sequence[Part]:
-        """What to write for this part."""
+        """The parts to write for this part."""
         if self._held is None:
             if type(part) is TextDelta and part.id in self._texts:
                 return (part,)
@@ -103,7 +103,7 @@ class PartOrder:
         return (part,) if is_open else (ToolInputStart(part.id, ""), part)
 
     def _feed_call(self, call: ToolCall) -> Sequence[Part]:
-        """The call whole, after what was not yet said of it in pieces."""
+        """The whole call, after the deltas that were not yet sent."""
         if call.id in self._ended_calls:
             self._ended_calls.remove(call.id)
             return (call,)

@@ -1,12 +1,12 @@
-"""Saying no: what a provider answers when it will not or can not.
+"""Errors of a provider: a rejected request, or a failed model.
 
-A `Refusal` is the same for all; each wire writes it in its own form. It has two sources: a request that is wrong, and a
-model that failed. A failure's kind becomes the status, type and code that the real provider would use for it, so that
-whoever reads it (models/failures/classify.py) finds the same kind again. Anthropic tells some kinds by words alone;
-those words are put before the failure's own.
+A `Refusal` is the same for all providers; each dialect writes it in its own form. It has two sources: a wrong request,
+and a model that failed. A failure's kind becomes the status, type and code that the real provider would use for it, so
+that models/failures/classify.py finds the same kind again. Anthropic reports some kinds by text alone; that text is
+put before the failure's own.
 
-Must stay true (tests/testing/test_provider_failures.py): on every wire, before the stream and inside it, a failure is
-read back as the kind that it was, as far as its provider has a word for it.
+Must stay true (tests/testing/test_provider_failures.py): in every wire format, before the stream and inside it, a
+failure is classified as its original kind, as far as the provider can express it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from indelible.errors import FailureKind, ModelFailed
 
 
 class Refusal(Exception):
-    """An answer with an error status and a body that says why."""
+    """A response with an error status and a body that explains it."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Refusal(Exception):
         self.headers = dict(headers or {})
 
 
-# --- in Anthropic's words ----------------------------------------------------------------
+# --- Anthropic ---------------------------------------------------------------------------
 
 _ANTHROPIC_TYPES: Final = {
     400: "invalid_request_error",
@@ -92,7 +92,7 @@ def show_anthropic(refusal: Refusal, request_id: str) -> dict[str, Any]:
     return {"type": "error", "error": error, "request_id": request_id}
 
 
-# --- in OpenAI's words -------------------------------------------------------------------
+# --- OpenAI ------------------------------------------------------------------------------
 
 _OPENAI: Final[dict[FailureKind, tuple[int, str, str | None]]] = {
     "overloaded": (503, "server_error", "slow_down"),
@@ -137,7 +137,7 @@ def show_openai(refusal: Refusal) -> dict[str, Any]:
 
 
 def _advise(failure: ModelFailed) -> dict[str, str]:
-    """Whether to try again, and when, in the headers that providers use for it."""
+    """Whether and when to retry, in the headers that providers use for it."""
     advice = {"x-should-retry": "true" if failure.retryable else "false"}
     if failure.retry_after_s is not None:
         advice["retry-after"] = f"{failure.retry_after_s:g}"

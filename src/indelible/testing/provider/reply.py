@@ -1,4 +1,4 @@
-"""The three wires by name, and a whole reply written at once: for tests that need bytes and no network."""
+"""The three dialects by name, and a whole reply written at once, for tests that need bytes and no network."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DIALECTS: Final[dict[WireName, Dialect]] = {
 
 
 def write_reply(wire: WireName, parts: Iterable[Part], *, model: str = "simulated") -> list[bytes]:
-    """The events of a reply that says this, one item each. Usage is told; an error part is an error in the stream."""
+    """The events of a reply with these parts. Usage is included; an error part becomes an error event."""
     parts = list(parts)
     dialect = DIALECTS[wire]
     body = {"model": model, "stream_options": {"include_usage": True}}

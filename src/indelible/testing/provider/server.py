@@ -1,17 +1,17 @@
-"""A provider for tests: any model, behind all three wires, over real HTTP on loopback.
+"""A provider for tests: any model behind all three wire formats, over real HTTP on loopback.
 
     async with SimulatedProvider([[parts.text_delta("1", "Hello"), parts.finish()]]) as provider:
         client = anthropic.AsyncAnthropic(base_url=provider.base_url("anthropic"), api_key="any")
 
-What a request says is understood, and a model's answer told, by exchange.py; here are the socket and what a test asks
-for. What was sent is kept in `requests`. What a client cut off while it was answered is counted in `drops`: that is how
-a test sees that a stop has reached the provider. `faults` breaks answers on purpose (faults.py).
+exchange.py parses a request and sends the model's reply; this module has the socket and the test's interface. Requests
+are kept in `requests`. Responses that a client aborted are counted in `drops`: that is how a test sees that a stop has
+reached the provider. `faults` breaks responses on purpose (faults.py).
 
-A model that is asked more often than its script says (`ScriptEnded`) is answered with an error that nobody retries, and
-leaving the provider raises it: no test passes by accident.
+A call beyond the model's scripts (`ScriptEnded`) gets an error that is not retried, and leaving the provider raises it:
+no test passes by accident.
 
 Must stay true (tests/testing/test_provider_sdks.py, test_provider_faults.py): the official SDKs stream from it without
-complaint; each fault does at the socket what it says.
+errors; each fault does at the socket what it promises.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MAX_REQUEST_BYTES: Final = 64 * 1024 * 1024
 
 
 class SimulatedProvider:
-    """See the module header. `require_key`: requests with another key, or with none, are refused."""
+    """See the module header. `require_key`: requests with another key, or with none, are rejected."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class SimulatedProvider:
             raise self._unscripted
 
     async def aclose(self) -> None:
-        """Cut off whoever is still being answered, and free the port."""
+        """Abort the open responses and free the port."""
         self._is_closing = True
         answering = list(self._answering)
         for task in answering:
@@ -85,10 +85,10 @@ class SimulatedProvider:
         if self._runner is not None:
             await self._runner.cleanup()
 
-    # --- what a test asks for ---
+    # --- the test's interface ---
 
     def base_url(self, wire: WireName) -> str:
-        """What to give to a client of this wire."""
+        """The base URL for a client of this wire format."""
         return self.url if wire == "anthropic" else f"{self.url}/v1"
 
     @property
@@ -97,7 +97,7 @@ class SimulatedProvider:
 
     @property
     def faults(self) -> deque[Fault | None]:
-        """One for each coming request, in order; None is an answer that is right."""
+        """One for each coming request, in order; None is a correct response."""
         return self._state.faults
 
     @property
@@ -106,12 +106,12 @@ class SimulatedProvider:
 
     @property
     def open_streams(self) -> int:
-        """How many requests are being answered."""
+        """The number of open responses."""
         return len(self._answering)
 
     @property
     def drops(self) -> int:
-        """How many clients went while they were being answered."""
+        """The number of responses that clients aborted."""
         return self._dropped.count
 
     async def wait_for_requests(self, count: int) -> None:
@@ -121,7 +121,7 @@ class SimulatedProvider:
         await self._dropped.wait_for(count)
 
     def forget_responses(self) -> None:
-        """Lose all stored responses: whoever leans on one is told that it was not found."""
+        """Lose all stored responses: a request that names one gets `previous_response_not_found`."""
         self._state.stored.clear()
 
     # --- HTTP ---

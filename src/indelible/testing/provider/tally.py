@@ -1,4 +1,4 @@
-"""A count that can be waited for."""
+"""A counter that a test can wait for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Tally:
                 waiter.set_result(None)
 
     async def wait_for(self, wanted: int) -> None:
-        """Wait until so many were counted."""
+        """Wait until the count reaches `wanted`."""
         if self.count >= wanted:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -1,11 +1,10 @@
 """A history, read back from a request into the messages of a `Call`.
 
-Wires merge what neighbours say and split it otherwise; this is the one place that decides how it looks to the model:
-each text of a user is a message of its own (files join the text before them), all that the assistant said between two
-others is one message, and results that follow each other are one tool message. A result gets the name of the call that
-it answers, which no wire repeats.
+Wire formats merge and split messages; this is the one place that decides what the model sees: each text of a user is a
+message of its own (files join the text before them), consecutive assistant content is one message, and consecutive
+results are one tool message. A result gets the name of its call, which no wire format repeats.
 
-The two questions at the end are those that every provider asks of a history with tool calls.
+The two checks at the end are those that every provider makes of a history with tool calls.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _ONE_MESSAGE: Final = frozenset({"assistant", "tool"})
 
 
 class Transcript:
-    """Add blocks in the order they were said; `messages` is what the model will read."""
+    """Add blocks in conversation order; `messages` is what the model will read."""
 
     def __init__(self) -> None:
         self.messages: list[PromptMessage] = []
@@ -44,7 +43,7 @@ class Transcript:
 
 
 def read_file(url: str, *, name: str | None = None, media_type: str = "image/*") -> File:
-    """A file by its address, which may be a data URL that holds it."""
+    """A file from its URL, which may be a data URL."""
     head, comma, data = url.partition(",")
     if not (head.startswith("data:") and comma):
         return File(media_type=media_type, name=name, url=url)
@@ -59,7 +58,7 @@ def decode_base64(data: Any) -> bytes:
         raise Refusal("Invalid base64 data.", code="invalid_base64") from error
 
 
-# --- questions ---------------------------------------------------------------------------
+# --- checks ------------------------------------------------------------------------------
 
 
 def find_unanswered(messages: Sequence[PromptMessage], *, at_once: bool) -> list[str]:

@@ -1,21 +1,21 @@
-"""The Anthropic Messages wire: a call, written as the body of a request. Reading the answer is response.py.
+"""Anthropic Messages: a call, written as the body of a request. response.py reads the response.
 
-A prompt comes here legal and in order, one entry per message (SPEC 5.3); this wire wants it differently. System texts
-stand apart, wherever they were said. Users and tools speak with one voice, neighbours of a role are one message, and a
-message that answers calls begins with the answers. A cache marker belongs to an entry, so it is put on a block of that
-entry before anything is merged: on the last one that can carry it (SPEC 5.5).
+The prompt arrives legal and in order, one entry per message (SPEC 5.3); this wire format wants it in another shape.
+System texts form a field of their own, wherever they occurred. User and tool messages share the role `user`, adjacent
+messages of one role are merged, and a message with tool results begins with them. A cache marker belongs to an entry,
+so it is set before merging, on the entry's last block that can carry one (SPEC 5.5).
 
-What a provider's block needs beyond our fields comes back from `metadata`, where response.py has put it. Metadata of
-another shape is somebody else's: reasoning is then left out, a provider's own call or result becomes a short note.
+What a provider's block needs beyond our fields comes from `metadata`, where response.py stored it. Metadata of another
+shape belongs to another provider: reasoning is then left out, and a provider's own call or result becomes a short note.
 
-*Thinking* follows the profile: newer models are told a level and decide how much they think, older ones get a budget
-out of the tokens of the reply. A model that thinks takes neither a forced tool nor most sampling parameters; and newer
-models take no sampling parameters at all. What can not be sent is left out with a warning, never in silence.
+*Thinking* follows the profile: newer models get a level and decide how much they think, older ones get a budget out of
+the tokens of the reply. A thinking model accepts neither a forced tool nor most sampling parameters, and newer models
+accept no sampling parameters at all. What cannot be sent is left out with a warning, never silently.
 
-The same call always gives the same body, byte by byte, because caches live on that.
+The same call always gives the same bytes, because prompt caches depend on it.
 
-Must stay true (tests/models/test_anthropic_request.py): for any prompt the body is one that the official SDK's types
-allow; markers stand where SPEC 5.5 says; calls, signatures and citations go back unchanged.
+Must stay true (tests/models/test_anthropic_request.py): for any prompt the body is valid by the official SDK's types;
+cache markers are where SPEC 5.5 says; calls, signatures and citations go back unchanged.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _VERSION: Final = "2023-06-01"
 _EPHEMERAL: Final = {"type": "ephemeral"}
 
 _LEVELS: Final = {"minimal": "low"}
-"""Efforts that Anthropic has another name for."""
+"""Efforts that have another name at Anthropic."""
 
 _BUDGETS: Final = {"low": 2048, "medium": 8192, "high": 16_384, "xhigh": 32_768, "max": 32_768}
 _MIN_BUDGET: Final = 1024
@@ -52,13 +52,13 @@ _MAX_TITLE_CHARS: Final = 200
 
 
 class PausedCall(Call, frozen=True, kw_only=True):
-    """A call that takes up a reply that was paused. `container` is where the provider's tools have worked so far."""
+    """A call that resumes a paused reply. `container` is the one that the provider's tools have used so far."""
 
     container: str | None = None
 
 
 def write_call(call: Call, model: str, profile: Profile) -> WireRequest:
-    """The body for this call, and what could not be put into it."""
+    """Write the body of this call, and a warning for what it cannot express."""
     parameters = Parameters(call.parameters)
     warnings: list[str] = []
     body: Json = {
@@ -113,7 +113,7 @@ def _write_messages(prompt: Sequence[PromptMessage]) -> list[Json]:
 
 
 def _trim_end(block: Json) -> None:
-    """A reply that is to be continued may not end with a space."""
+    """A reply to be continued may not end with whitespace."""
     if block["type"] == "text":
         block["text"] = block["text"].rstrip()
 
@@ -128,8 +128,8 @@ def _write_content(message: PromptMessage) -> list[Json]:
 
 
 def _write_blocks(blocks: Sequence[Block], *, by_assistant: bool) -> Iterator[Json]:
-    """Anthropic's own blocks go back only where the assistant said them: a user may not name its files."""
-    travelling = _find_travelling(blocks) if by_assistant else frozenset[str]()
+    """Anthropic's own blocks go back only in the assistant's messages: a user may not name its files."""
+    returnable = _find_returnable(blocks) if by_assistant else frozenset[str]()
     for block in blocks:
         match block:
             case Text() if block.text.strip():
@@ -141,9 +141,9 @@ def _write_blocks(blocks: Sequence[Block], *, by_assistant: bool) -> Iterator[Js
             case ToolResult(provider_executed=False):
                 yield _write_result(block)
             case ToolCall():
-                yield _write_own_call(block) if block.id in travelling else _note(f"[Used the tool {block.name}.]")
+                yield _write_own_call(block) if block.id in returnable else _note(f"[Used the tool {block.name}.]")
             case ToolResult():
-                yield _write_own_result(block) if block.call_id in travelling else _describe_own_result(block)
+                yield _write_own_result(block) if block.call_id in returnable else _describe_own_result(block)
             case File() if by_assistant and _has_kind(block.metadata, "container_upload"):
                 yield {**(block.metadata or {})}
             case File():
@@ -161,7 +161,7 @@ def _write_text(block: Text) -> Json:
 
 
 def _write_citation(citation: Json) -> Json:
-    """As it came, but for the one field that Anthropic says and does not take."""
+    """The citation without `file_id`, which Anthropic sends and does not accept."""
     return {name: value for name, value in citation.items() if name != "file_id"}
 
 
@@ -191,31 +191,31 @@ def _write_call(call: ToolCall) -> Json:
 
 
 def _write_result(result: ToolResult) -> Json:
-    """An empty error is refused, so it is given a word."""
+    """Anthropic rejects an empty error, so it gets a text."""
     written: Json = {"type": "tool_result", "tool_use_id": result.call_id}
     output = result.output if isinstance(result.output, str) else msgspec.json.encode(result.output).decode()
     if output.strip():
         written["content"] = output
     elif result.is_error:
-        written["content"] = "It failed, and did not say why."
+        written["content"] = "The tool failed without a message."
     if result.is_error:
         written["is_error"] = True
     return written
 
 
-def _find_travelling(blocks: Sequence[Block]) -> frozenset[str]:
-    """The ids of the provider's own calls that go back as they came, with their result if there is one."""
+def _find_returnable(blocks: Sequence[Block]) -> frozenset[str]:
+    """The ids of the provider's own calls that go back unchanged, with their results."""
     calls = {
         block.id
         for block in blocks
         if isinstance(block, ToolCall) and block.provider_executed and _has_kind(block.metadata, "_tool_use")
     }
-    spoilt = {
+    unusable = {
         block.call_id
         for block in blocks
         if isinstance(block, ToolResult) and not _has_kind(block.metadata, "_tool_result")
     }
-    return frozenset(calls - spoilt)
+    return frozenset(calls - unusable)
 
 
 def _write_own_call(call: ToolCall) -> Json:
@@ -229,7 +229,7 @@ def _write_own_result(result: ToolResult) -> Json:
 def _describe_own_result(result: ToolResult) -> Json:
     if isinstance(result.output, str) and result.output.strip():
         return _note(f"[The tool {result.name} returned: {result.output}]")
-    return _note(f"[The tool {result.name} returned something that can not be shown.]")
+    return _note(f"[The tool {result.name} returned something that cannot be shown.]")
 
 
 def _read_input(call: ToolCall) -> Json:
@@ -267,7 +267,7 @@ def _write_file(file: File) -> Json:
         text = file.data.decode("utf-8", "replace")
         return _write_document({"type": "text", "media_type": "text/plain", "data": text}, file)
     place = f" at {remote}" if remote else ""
-    return _note(f"[A file that can not be sent: {file.name or 'without a name'} ({file.media_type}){place}]")
+    return _note(f"[A file that cannot be sent: {file.name or 'unnamed'} ({file.media_type}){place}]")
 
 
 def _write_document(source: Json, file: File) -> Json:
@@ -307,17 +307,17 @@ def _add_thinking(body: Json, effort: str | None, profile: Profile, warnings: li
         body["thinking"] = {"type": "adaptive", "display": "summarized"}
         body["output_config"] = {"effort": _LEVELS.get(effort, effort)}
     elif profile.effort == "budget":
-        if effort in _BUDGETS and _may_begin_to_think(body["messages"]):
+        if effort in _BUDGETS and _may_start_thinking(body["messages"]):
             budget, body["max_tokens"] = _fit_budget(_BUDGETS[effort], body["max_tokens"])
             body["thinking"] = {"type": "enabled", "budget_tokens": budget}
         elif effort in _BUDGETS:
             warnings.append(_explain_unsent("effort", "this reply began without thinking"))
     elif effort != "none":
-        warnings.append(_explain_unsent("effort", "this model does not think before it answers"))
+        warnings.append(_explain_unsent("effort", "this model does not think before it replies"))
 
 
 def _bind_thinking(body: Json, profile: Profile) -> dict[str, str]:
-    """The headers. What was thought before a remark went, or before a summary came, is dropped rather than refused."""
+    """The headers. Thinking that no longer fits the conversation is dropped by the provider instead of rejected."""
     headers = {"anthropic-version": _VERSION}
     blocks = (block for message in body["messages"] for block in message["content"])
     if not profile.binds_thinking or body.get("thinking", {}).get("type") == "disabled":
@@ -329,21 +329,21 @@ def _bind_thinking(body: Json, profile: Profile) -> dict[str, str]:
 
 
 def _fit_budget(wanted: int, max_tokens: int) -> tuple[int, int]:
-    """The budget and the limit of the whole reply. The answer keeps room; a limit without any is raised."""
+    """The thinking budget and the limit of the whole reply. A limit without room for an answer is raised."""
     if max_tokens >= 2 * _MIN_BUDGET:
         return min(wanted, max_tokens - _MIN_BUDGET), max_tokens
     return _MIN_BUDGET, max_tokens + _MIN_BUDGET
 
 
-def _may_begin_to_think(messages: Sequence[Json]) -> bool:
-    """Whether a budget is taken: not while a reply goes on that began without thinking."""
+def _may_start_thinking(messages: Sequence[Json]) -> bool:
+    """Whether a budget is accepted: not while a reply continues that began without thinking."""
     question_at = next((at for at in reversed(range(len(messages))) if _is_question(messages[at])), -1)
     begun = next((message for message in messages[question_at + 1 :] if message["role"] == "assistant"), None)
     return begun is None or begun["content"][0]["type"] in {"thinking", "redacted_thinking"}
 
 
 def _is_question(message: Json) -> bool:
-    """Whether the user begins something new here. Words behind results belong to the reply that asked for those."""
+    """Whether the user asks something new here. Text after tool results belongs to the reply that made the calls."""
     return bool(message["role"] == "user" and message["content"][0]["type"] != "tool_result")
 
 
@@ -354,25 +354,25 @@ def _add_sampling(body: Json, parameters: Parameters, profile: Profile, warnings
         if value is None:
             continue
         if not profile.samples:
-            warnings.append(_explain_unsent(name, "newer models of Anthropic do not take it"))
+            warnings.append(_explain_unsent(name, "newer Anthropic models do not accept it"))
         elif _thinks(body) and (name != "top_p" or value < _MIN_TOP_P_THINKING):
-            warnings.append(_explain_unsent(name, "Anthropic does not take it while the model thinks"))
+            warnings.append(_explain_unsent(name, "Anthropic does not accept it while the model thinks"))
         elif name == "top_p" and "temperature" in body:
-            warnings.append(_explain_unsent(name, "Anthropic does not take it together with temperature"))
+            warnings.append(_explain_unsent(name, "Anthropic does not accept it together with temperature"))
         else:
             body[name] = value
 
 
 def _add_tool_choice(body: Json, parameters: Parameters, profile: Profile, warnings: list[str]) -> None:
     wish = parameters.pop("tool_choice", str)
-    one_by_one = parameters.pop("parallel_tool_calls", bool) is False
+    sequential = parameters.pop("parallel_tool_calls", bool) is False
     forced = wish not in {None, "auto", "none"}
     is_thinking = body.get("thinking", {}).get("type") == "enabled" or profile.always_thinks
     if forced and ("tools" not in body or is_thinking):
-        why = "Anthropic forces no tool while the model thinks" if "tools" in body else "there are no tools"
+        why = "Anthropic cannot force a tool while the model thinks" if "tools" in body else "there are no tools"
         warnings.append(_explain_unsent("tool_choice", why))
         wish = None
-    if "tools" not in body or (wish is None and not one_by_one):
+    if "tools" not in body or (wish is None and not sequential):
         return
     choice: Json
     match wish:
@@ -382,7 +382,7 @@ def _add_tool_choice(body: Json, parameters: Parameters, profile: Profile, warni
             choice = {"type": "any"}
         case _:
             choice = {"type": "tool", "name": wish}
-    if one_by_one and wish != "none":
+    if sequential and wish != "none":
         choice["disable_parallel_tool_use"] = True
     body["tool_choice"] = choice
 
@@ -392,7 +392,7 @@ def _add_stop(body: Json, stop: list[str] | None, warnings: list[str]) -> None:
     if usable:
         body["stop_sequences"] = usable
     if len(usable) < len(stop or []):
-        warnings.append("A text of the parameter stop was not sent: Anthropic takes none that is blank.")
+        warnings.append("A blank text of the parameter stop was not sent: Anthropic rejects blank ones.")
 
 
 def _thinks(body: Json) -> bool:

@@ -1,19 +1,19 @@
-"""The Anthropic Messages wire: its stream, read as parts. Writing the request is request.py.
+"""Anthropic Messages: the stream of events, read as parts. request.py writes the request.
 
-A reply is a row of content blocks, each opened, told in deltas, and closed. So the reader keeps one small object per
-open block, and an event costs one look-up; only deltas, which are nearly all events, are decoded into types. What goes
-back to Anthropic later and means nothing to others is kept in `metadata`, under Anthropic's own names: `citations` of a
-text, `redacted_thinking`, and for the provider's own tools everything of their blocks that has no field of ours.
+A reply is a list of content blocks; each is opened, extended by deltas, and closed. The reader keeps one small object
+per open block, so an event costs one lookup; only deltas, which are nearly all events, are decoded into types. What
+only Anthropic needs back is kept in `metadata` under Anthropic's own names: the `citations` of a text,
+`redacted_thinking`, and every field of the provider's own tool blocks that we have no field for.
 
-*The end* is a stop reason and `message_stop`; one without the other is no end (SPEC 1.2). *A pause* (`pause_turn`) is
-not the end of a reply either: the provider has worked for long on its own tools and wants to be asked again with what
-it said so far. The next answer goes on in the same reply: ids count on and usage adds up.
+*The end* is a stop reason and `message_stop`; one without the other does not end the reply (SPEC 1.2). *A pause*
+(`pause_turn`) does not end it either: the provider has worked long on its own tools and expects another request with
+the reply so far. The next response continues the same reply: ids continue, and usage adds up.
 
-Whatever carries nothing is a sign of life: pings, events and blocks that are not known yet. A delta of a block that
-nobody opened opens it, lest its text be lost.
+Everything without content counts as a sign of life: pings, unknown events, unknown blocks. A delta for a block that was
+not opened opens it, so that its text is not lost.
 
-Must stay true (tests/models/test_anthropic.py): whatever an event holds, `read` gives parts or raises `ModelFailed` or
-a decoding error; every id is used once in a reply; what goes back is what came (test_anthropic_request.py beside it).
+Must stay true (tests/models/test_anthropic.py): for any event, `read` returns parts or raises `ModelFailed` or a
+decoding error; every id is used once in a reply; what goes back is what came (test_anthropic_request.py beside it).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from indelible.models.protocol import Call, PromptMessage
 from indelible.models.providers.anthropic.request import PausedCall, write_call
 
 MAX_RESUMES: Final = 10
-"""How often a reply that pauses is taken up. Then what there is of it is the reply."""
+"""How often a paused reply is resumed. After that, the reply so far is the reply."""
 
 _NAME: Final = "anthropic"
 _DELTA: Final = "content_block_delta"
@@ -71,7 +71,7 @@ _REASONS: Final[dict[str, FinishReason]] = {
     "refusal": "content_filter",
 }
 _PLAIN_STOPS: Final = frozenset({"end_turn", "tool_use", "max_tokens"})
-"""Stop reasons that say no more than our own word for them."""
+"""Stop reasons that add nothing to our own finish reason."""
 
 _COUNTERS: Final = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
 _MAX_COUNT: Final = 2**53
@@ -79,7 +79,7 @@ _SHOWN_OF_CITATION: Final = frozenset({"url", "title", "document_title", "cited_
 
 
 class AnthropicWire:
-    """How Anthropic is spoken to, and whoever speaks as Anthropic does."""
+    """The wire format of Anthropic and of compatible servers."""
 
     name: str = _NAME
 
@@ -89,7 +89,7 @@ class AnthropicWire:
     def authorise(self, key: str) -> dict[str, str]:
         return {"x-api-key": key}
 
-    def open_reader(self, call: Call, profile: Profile) -> AnthropicReader:  # noqa: ARG002  (no habit changes it)
+    def open_reader(self, call: Call, profile: Profile) -> AnthropicReader:  # noqa: ARG002  (the same for every model)
         return AnthropicReader(call)
 
 
@@ -97,7 +97,7 @@ class AnthropicWire:
 
 
 class _Delta(msgspec.Struct):
-    """Any delta: what it holds says which it is."""
+    """Any delta: the field that is set tells its kind."""
 
     text: str | None = None
     partial_json: str | None = None
@@ -112,7 +112,7 @@ class _DeltaEvent(msgspec.Struct):
 
 
 class _Unnamed(msgspec.Struct):
-    """An event without a name says in its data what it is; some proxies send an error without even that."""
+    """An event without a name has its type in the data; some proxies send an error without even that."""
 
     type: str | None = None
     error: Any = None
@@ -124,7 +124,7 @@ _decode_any: Final[Callable[[bytes], Any]] = make_decoder(Any)
 
 
 class AnthropicReader:
-    """One reply on its way, over all its pauses."""
+    """Reads one reply, across all its pauses."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -232,7 +232,7 @@ class AnthropicReader:
     # --- blocks ---
 
     def _open(self, index: int | None, content: Metadata) -> Sequence[Part]:
-        """Begin a block; one that comes in a single piece is told at once."""
+        """Open a block; one that arrives in a single piece is emitted at once."""
         kind = _read_text(content, "type") or ""
         block: _Block = _SilentBlock()
         parts: Sequence[Part] = _ALIVE
@@ -291,13 +291,13 @@ class AnthropicReader:
     # --- the end ---
 
     def _note_end(self, change: Metadata) -> None:
-        """What is known of the end. A value of another kind is not known."""
+        """Record the fields of the end. A value of the wrong type is ignored."""
         for name, kind in (("stop_reason", str), ("stop_sequence", str), ("stop_details", dict), ("container", dict)):
             if change.get(name) and isinstance(change[name], kind):
                 self._stop[name] = clean_value(change[name])
 
     def _count(self, usage: Any) -> None:
-        """Counters are totals of this answer: a later one replaces an earlier one."""
+        """Counters are totals of this response: a later one replaces an earlier one."""
         if not isinstance(usage, dict):
             return
         given = {name: usage.get(name) for name in _COUNTERS}
@@ -327,7 +327,7 @@ class _Block(Protocol):
 
 
 class _TextBlock:
-    """Text, and the citations that it leans on. A citation is told as a source when it comes."""
+    """Text and its citations. A citation is emitted as a source when it arrives."""
 
     def __init__(self, give_id: Callable[[], str]) -> None:
         self.id = give_id()
@@ -335,7 +335,7 @@ class _TextBlock:
         self._citations: list[Metadata] = []
 
     def read_first(self, content: Metadata) -> Sequence[Part]:
-        """What the block held when it was opened: nothing, as a rule."""
+        """The content that the block was opened with: usually none."""
         text = _read_text(content, "text")
         citations = content.get("citations")
         listed = citations if isinstance(citations, list) else []
@@ -364,7 +364,7 @@ class _TextBlock:
 
 
 class _ThinkingBlock:
-    """Thinking. Its signature comes last, and in one piece."""
+    """Thinking. Its signature arrives last and in one piece."""
 
     def __init__(self, id_: str) -> None:
         self.id = id_
@@ -386,7 +386,7 @@ class _ThinkingBlock:
 
 
 class _CallBlock:
-    """A call, of our tools or of the provider's own. Its input may end as anything, even as no JSON: it stays raw."""
+    """A call of our tools or of the provider's own. Its input stays raw text, because it may not be valid JSON."""
 
     def __init__(self, content: Metadata, *, kind: str, spare_id: str) -> None:
         self.id = _read_text(content, "id") or spare_id
@@ -417,14 +417,14 @@ class _CallBlock:
         return ToolInputEnd(self.id), whole
 
     def _write_first_input(self) -> str:
-        """The input that the block was opened with, for those who send it whole."""
+        """The input that the block was opened with, for servers that send it in one piece."""
         return encode(self._input).decode() if isinstance(self._input, dict) else "{}"
 
 
 class _SilentBlock:
-    """A block that was told when it opened, or one of a kind that is not known yet."""
+    """A block that was emitted when it opened, or one of an unknown kind."""
 
-    def read(self, delta: _Delta) -> Sequence[Part]:  # noqa: ARG002  (nothing of it is wanted)
+    def read(self, delta: _Delta) -> Sequence[Part]:  # noqa: ARG002  (its deltas are ignored)
         return _ALIVE
 
     def stop(self) -> Sequence[Part]:
@@ -432,7 +432,7 @@ class _SilentBlock:
 
 
 def _describe_upload(content: Metadata) -> File:
-    """A file in the provider's container: it is there and nowhere else, and its id is not one of ours."""
+    """A file in the provider's container. It exists only there, and its id is not one of ours."""
     return File(media_type="application/octet-stream", name=_read_text(content, "file_id"), metadata=content)
 
 
@@ -465,7 +465,7 @@ def _read_index(event: Metadata) -> int | None:
 
 
 def _keep_rest(value: Metadata, mapped: AbstractSet[str]) -> Metadata | None:
-    """What has no field of ours. Nulls say nothing, and requests do not take all of them."""
+    """The fields that we have no field for, without nulls: requests do not accept all of them."""
     return {name: each for name, each in value.items() if name not in mapped and each is not None} or None
 
 

@@ -1,19 +1,17 @@
-"""The built-in model: no key, no network, and it tells the truth about what it was told.
+"""The built-in model: no key, no network, and honest about the prompt that it got.
 
-It is there so that a newcomer sees streaming, thinking, a tool call, Stop and going on in the first
-minute, and so that whatever is built on the loop can be tried offline. What it says is
-script.py; here it reads the prompt and speaks.
+It shows a newcomer streaming, thinking, a tool call, Stop and Continue in the first minute, and lets anything that is
+built on the loop be tried offline. script.py has its texts; this module reads the prompt and streams the reply.
 
-It keeps no memory between calls. How far an earlier reply got is read from the prompt, as a real
-model reads it: the reply to a question is always the same, so a history that holds only the first
-half of one shows that it was cut, and where. Hence "continue" goes on from the very character, and
-any other question is answered after a remark about the cut. The same prompt and seed always give
-the same parts.
+It keeps no state between calls. How far an earlier reply got is read from the prompt, as a real model reads it: the
+reply to a question is always the same, so a history that holds only its first half shows that it was interrupted, and
+where. Hence "continue" resumes at the exact character, and any other question is answered after a remark about the
+interruption. The same prompt and seed always give the same parts.
 
-All waiting goes through the clock, one beat of `pace_s` per word and a few more after a sentence.
+All waiting goes through the clock: one beat of `pace_s` per word, and a few more after a sentence.
 
-Must stay true (tests/models/test_demo.py): a reply that is cut anywhere and continued, any number
-of times, is the whole reply; a pace of 0 sets no timer.
+Must stay true (tests/models/test_demo.py): a reply that is interrupted anywhere and continued, any number of times, is
+the whole reply; a pace of 0 sets no timer.
 """
 
 from __future__ import annotations
@@ -60,13 +58,13 @@ _WISH_TO_CONTINUE: Final = re.compile(r"\b(continue|go on|carry on|keep going|cu
 
 
 class DemoModel:
-    """See the module header. `seed` gives other words where there is a choice of words."""
+    """See the module header. `seed` varies the wording where there is a choice."""
 
     provider: Final = "demo"
     name: Final = "demo"
     context_limit: Final = 32_000
     makes_titles: Final = False
-    """The user's own words are a better title than a demonstration."""
+    """The user's own message is a better title than demo text."""
 
     def __init__(self, clock: Clock | None = None, *, pace_s: float = 0.02, seed: int | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -74,7 +72,7 @@ class DemoModel:
         self._seed = seed
 
     async def stream(self, call: Call) -> AsyncIterator[Part]:
-        """Speak the reply, part by part, at the pace of a fast reader."""
+        """Stream the reply, part by part, at the pace of a fast reader."""
         reply = _Reader(call, self._seed).decide_reply()
         for number, (beats, part) in enumerate(_spell_out(reply, call)):
             if self._pace_s > 0:
@@ -88,10 +86,10 @@ class DemoModel:
 
 
 class _Thread(msgspec.Struct):
-    """A question, and how far its answer has got: over several replies, if it was continued.
+    """A question, and how much of its answer is written: over several replies, if it was continued.
 
-    `said` is the text of the present step; `after_cut` is what had been said when the question
-    came in between.
+    `written` is the text of the present step; `after_cut` is the text of an earlier answer that this question
+    interrupted.
     """
 
     question: str
@@ -101,7 +99,7 @@ class _Thread(msgspec.Struct):
 
 
 class _Reader:
-    """Finds out from a prompt which answers are complete and what is to be said next."""
+    """Determines from a prompt which answers are complete and what comes next."""
 
     def __init__(self, call: Call, seed: int | None) -> None:
         self._seed = seed
@@ -144,7 +142,7 @@ class _Reader:
         return whole.text.startswith(written) and (whole.tool is not None or whole.text != written)
 
     def _write_whole(self, thread: _Thread) -> DemoReply:
-        """The reply as it is, or would have been, with nothing cut off."""
+        """The complete reply, as it is or would have been without the interruption."""
         if thread.results:
             return report_results(thread.results)
         chance = Random(f"{self._seed}:{thread.question}")  # noqa: S311 - it chooses words, not secrets
@@ -154,7 +152,7 @@ class _Reader:
         return reply
 
     def decide_reply(self) -> DemoReply:
-        """What is to be said now."""
+        """The reply to stream now."""
         thread = self._threads[-1] if self._threads else _Thread(question="")
         whole = self._write_whole(thread)
         if not whole.text.startswith(thread.written):
@@ -163,7 +161,7 @@ class _Reader:
             tail = quote(" ".join(thread.written.split()[-4:]))
             return msgspec.structs.replace(
                 whole,
-                thinking=f"I was cut after “…{tail}”. I go on right there, and repeat nothing.",
+                thinking=f"I was interrupted after “…{tail}”. I continue right there and repeat nothing.",
                 text=whole.text[len(thread.written) :],
             )
         return whole
@@ -173,7 +171,7 @@ def _text_of(message: PromptMessage) -> str:
     return "".join(block.text for block in message.blocks if isinstance(block, Text))
 
 
-# --- speaking ----------------------------------------------------------------------------
+# --- streaming ---------------------------------------------------------------------------
 
 
 def _spell_out(reply: DemoReply, call: Call) -> Iterator[tuple[int, Part]]:
@@ -208,7 +206,7 @@ def _pace_out(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _count_calls(call: Call) -> int:
-    """Calls so far: ids are numbered on, so that no two calls of a chat share one."""
+    """The number of calls so far: ids continue from it, so that no two calls of a chat share one."""
     return sum(isinstance(block, ToolCall) for message in call.messages for block in message.blocks)
 
 

@@ -1,15 +1,14 @@
-"""What the demo model has to say: words, and which question brings out which.
+"""The texts of the demo model, and which question leads to which.
 
-Each reply is a function of the question alone (and of a seeded `Random` where there is a choice),
-never of the rest of the conversation. That is what lets model.py tell, from a history, whether a
-reply was cut and how it would have gone on: it writes the reply again and compares. No reply ends
-with a blank, so a cut one always lacks something that can be seen.
+Each reply is a function of the question alone (and of a seeded `Random` where there is a choice), never of the rest of
+the conversation. So model.py can tell from a history whether a reply was interrupted and how it would have continued:
+it writes the reply again and compares. No reply ends with whitespace, so an interrupted one always lacks something
+visible.
 
-Every reply is markdown, and between them they use what a chat must be able to show: headings,
-lists, tables, fenced code, quotes and emphasis. The code in the code reply really runs
-(tests/models/test_demo.py runs it).
+Every reply is Markdown, and together they use what a chat must be able to show: headings, lists, tables, fenced code,
+quotes and emphasis. The code in the code reply really runs (tests/models/test_demo.py runs it).
 
-Reading the prompt and streaming the reply is model.py.
+model.py reads the prompt and streams the reply.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _SHORTEST_FENCE: Final = 3
 
 
 class DemoReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What is said in one step: some thinking, some text, and perhaps a tool call after it."""
+    """The reply of one step: thinking, text, and perhaps a tool call."""
 
     thinking: str
     text: str
@@ -38,7 +37,7 @@ class DemoReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_reply(question: str, tools: Sequence[str], chance: Random) -> DemoReply:
-    """Answer a question, or ask one of `tools` (their names) to help with it."""
+    """Answer a question, or call one of `tools` (their names)."""
     lowered = question.casefold()
     for name in tools:
         if re.search(rf"\b{re.escape(name.casefold())}\b", lowered):
@@ -53,7 +52,7 @@ def write_reply(question: str, tools: Sequence[str], chance: Random) -> DemoRepl
 
 
 def report_results(results: Sequence[ToolResult]) -> DemoReply:
-    """Tell what the tools found out."""
+    """Report the tools' results."""
     failed = [result for result in results if result.is_error]
     verdict = "That did not work, and I should say so plainly." if failed else "That is all I need."
     return DemoReply(
@@ -63,7 +62,7 @@ def report_results(results: Sequence[ToolResult]) -> DemoReply:
 
 
 def recall_cut(written: str) -> str:
-    """The opening of a reply that follows one that was cut."""
+    """The opening of a reply that follows an interrupted one."""
     tail = quote(" ".join(written.split()[-8:]))
     return (
         f"> My last reply was cut short. I know how far it got: it ended with “…{tail}”. "
@@ -72,7 +71,7 @@ def recall_cut(written: str) -> str:
 
 
 def quote(text: str) -> str:
-    """The text on one line, not too long."""
+    """The text on one line, shortened if necessary."""
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST_QUOTE else line[:_LONGEST_QUOTE].rstrip() + "…"
 
@@ -95,7 +94,7 @@ def _call(name: str, arguments: str) -> DemoReply:
 
 
 def _find_json_object(question: str) -> str:
-    """The arguments that somebody wrote into the question, so that any tool can be tried by hand."""
+    """The JSON arguments in the question, so that any tool can be tried by hand."""
     start = question.find("{")
     if start >= 0:
         try:
@@ -210,7 +209,7 @@ def _story(chance: Random) -> DemoReply:
     keeper = chance.choice(["Marit", "Ansel", "Ottilie", "Iver", "Runa", "Tobias"])
     place = chance.choice(["Skarholm", "the Outer Ness", "Gull Rock", "Farrow Head"])
     ink = chance.choice(["oak gall", "lampblack", "cuttlefish", "walnut"])
-    ship = chance.choice(["Patience", "Second Wind", "Halcyon", "Early UncancellableFuture"])
+    ship = chance.choice(["Patience", "Second Wind", "Halcyon", "Early Promise"])
     return DemoReply(
         thinking=(
             f"A long story, so that there is time to stop me. It should be about keeping things. "

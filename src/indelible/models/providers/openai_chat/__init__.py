@@ -1,1 +1,1 @@
-"""OpenAI Chat Completions, and everything that speaks it."""
+"""OpenAI Chat Completions, and every server that speaks it."""

@@ -1,20 +1,20 @@
-"""Writing a call for OpenAI Chat Completions, in the form that most of its dialects take.
+"""Writing a call for OpenAI Chat Completions, in the form that most dialects accept.
 
-Dozens of servers speak this wire, and each refuses something else. So the body holds what all of them know: text goes
-as a plain string wherever it can (DeepSeek refuses a list of parts), neighbours of one role become one message (many
-chat templates refuse a second system message, or a user who speaks twice), and a field that has no value is not there.
-Two things differ between OpenAI (`official`) and the rest: the name of the limit of a reply, and what only others have
-(`top_k`, fields of their own on an assistant's message).
+Dozens of servers speak this format, and each rejects something else. So the body uses only what all of them know: text
+is a plain string wherever possible (DeepSeek rejects a list of parts), adjacent messages of one role are merged (many
+chat templates reject a second system message, or two user messages in a row), and a field without a value is omitted.
+Two things differ between OpenAI (`official`) and the rest: the name of the output limit, and what only others have
+(`top_k`, extra fields of an assistant's message).
 
-What must travel back to its server stands in the metadata that the reader (response.py) put there: `field` of a
-reasoning block is where its text came from and goes to; `extra_content` and `reasoning_details` of a tool call are
-signatures, without which Gemini refuses the next request. Metadata of any other shape is another wire's: left out.
+What must go back to its server is in the metadata that response.py stored: `field` of a reasoning block is the field
+that its text came from and goes back to; `extra_content` and `reasoning_details` of a tool call are signatures, without
+which Gemini rejects the next request. Metadata of any other shape belongs to another wire format and is left out.
 
-Files: images, PDFs and sound have a place on the wire, text files are written out. Of everything else the model is told
-that it is there; a request that holds it would be refused, and so would every later one of the chat.
+Files: images, PDFs and audio have fields of their own; text files are inlined. For any other file the model gets a
+note: a request that contained it would be rejected, and so would every later request of the chat.
 
-Must stay true (tests/models/test_openai_chat_request.py): whatever the history, the body is one of the SDK's own
-request type; the same call gives the same bytes.
+Must stay true (tests/models/test_openai_chat_request.py): for any history, the body is valid by the SDK's own request
+type; the same call gives the same bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from indelible.models.profile import Profile
 from indelible.models.protocol import Call, PromptMessage
 
 REASONING_FIELDS: Final = ("reasoning_content", "reasoning")
-"""Where dialects put the text of the model's thinking, and want it back."""
+"""The fields in which dialects send the model's thinking, and expect it back."""
 
 _PLAIN_PARAMETERS: Final[tuple[tuple[str, type], ...]] = (
     ("temperature", float),
@@ -63,7 +63,7 @@ _REMOTE: Final = ("https://", "http://")
 
 
 def write_body(call: Call, *, model: str, profile: Profile, official: bool) -> tuple[dict[str, Any], list[str]]:
-    """The request body, and a warning for each parameter that it has no place for."""
+    """The request body, and a warning for each parameter that it cannot express."""
     body: dict[str, Any] = {
         "model": model,
         "messages": write_messages(call.messages, profile=profile, official=official),
@@ -78,7 +78,7 @@ def write_body(call: Call, *, model: str, profile: Profile, official: bool) -> t
 
 
 def write_messages(messages: Sequence[PromptMessage], *, profile: Profile, official: bool) -> list[dict[str, Any]]:
-    """The conversation. Neighbours of one role are one message, except the results of tools."""
+    """The conversation. Adjacent messages of one role are merged, except tool results."""
     written: list[dict[str, Any]] = []
     for message in messages:
         match message.role:
@@ -112,7 +112,7 @@ def _write_parameters(parameters: Parameters, *, profile: Profile, official: boo
         written["reasoning_effort"] = parameters.pop_effort()
     choice = parameters.pop("tool_choice", str)
     parallel = parameters.pop("parallel_tool_calls", bool)
-    if with_tools:  # without any, both are refused, and there is nothing to choose
+    if with_tools:  # without tools, servers reject both
         written["tool_choice"] = _write_choice(choice)
         written["parallel_tool_calls"] = parallel
     return {name: value for name, value in written.items() if value is not None}
@@ -141,7 +141,7 @@ def _write_result(result: ToolResult) -> dict[str, Any]:
 
 
 def _write_reply(blocks: Sequence[Block], *, profile: Profile, official: bool) -> dict[str, Any]:
-    """What the model said. Calls that a provider executed itself cannot be sent; loop/prompt/clean.py left notes."""
+    """An assistant message. A provider's own calls cannot be sent; loop/prompt/clean.py replaced them by notes."""
     entry: dict[str, Any] = {"role": "assistant", "content": _write_texts(blocks)}
     calls = [block for block in blocks if isinstance(block, ToolCall) and not block.provider_executed]
     if not calls:
@@ -170,7 +170,7 @@ def _write_call(call: ToolCall, *, official: bool) -> dict[str, Any]:
 
 
 def _write_reasoning(blocks: Sequence[Block]) -> dict[str, str]:
-    """The thinking, in the field that it came in."""
+    """The thinking, in the field that it came from."""
     written: dict[str, str] = {}
     for block in blocks:
         field = (block.metadata or {}).get("field") if isinstance(block, Reasoning) else None
@@ -180,14 +180,14 @@ def _write_reasoning(blocks: Sequence[Block]) -> dict[str, str]:
 
 
 def _write_texts(blocks: Sequence[Block]) -> list[dict[str, Any]]:
-    """The text of a reply. Blocks that stand side by side are pieces of one text; what stood between parts them."""
+    """The text of a reply. Adjacent text blocks form one text; any other block between them separates them."""
     runs = groupby(blocks, key=lambda block: isinstance(block, Text))
     texts = ["".join(block.text for block in run) for is_text, run in runs if is_text]
     return [_write_text(text) for text in texts if text]
 
 
 def _flatten(content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]] | None:
-    """Content in its plainest form: null if there is none, a string if it is all text."""
+    """Content in its simplest form: null if empty, a string if it is all text."""
     if isinstance(content, str) or any(part["type"] != "text" for part in content):
         return content
     return "\n\n".join(part["text"] for part in content) or None
@@ -198,7 +198,7 @@ def _read_list(metadata: Metadata | None, key: str) -> list[dict[str, Any]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-# --- what users give ---------------------------------------------------------------------
+# --- user content ------------------------------------------------------------------------
 
 
 def _write_given(blocks: Sequence[Block], *, official: bool) -> list[dict[str, Any]]:
@@ -216,7 +216,7 @@ def _write_text(text: str) -> dict[str, Any]:
 
 
 def _write_file(file: File, *, official: bool) -> dict[str, Any] | None:
-    """The file as this wire takes it; None if it does not."""
+    """The file in this format; None if it has no form for it."""
     media_type = file.media_type.partition(";")[0].strip().lower()
     if file.data and _is_text(media_type):
         return _write_text(f'<file name="{file.name or "unnamed"}">\n{file.data.decode("utf-8", "replace")}\n</file>')
@@ -238,7 +238,7 @@ def _is_text(media_type: str) -> bool:
 
 
 def _find_address(file: File, media_type: str) -> str | None:
-    """Where the provider finds the file: in the request itself, or somewhere that it can reach."""
+    """The address of the file for the provider: a data URL, or a URL that it can reach."""
     if file.data:
         return f"data:{media_type};base64,{base64.b64encode(file.data).decode()}"
     return file.url if file.url is not None and file.url.startswith(_REMOTE) else None
@@ -246,4 +246,4 @@ def _find_address(file: File, media_type: str) -> str | None:
 
 def _describe_file(file: File) -> dict[str, Any]:
     place = f", {file.url}" if file.url is not None and file.url.startswith(_REMOTE) else ""
-    return _write_text(f"[A file that can not be sent: {file.name or 'without a name'} ({file.media_type}){place}]")
+    return _write_text(f"[A file that cannot be sent: {file.name or 'unnamed'} ({file.media_type}){place}]")

@@ -1,19 +1,19 @@
-"""OpenAI Chat Completions, and everybody who speaks it: vLLM, Ollama, OpenRouter, Groq, DeepSeek, Mistral, Gemini, …
+"""OpenAI Chat Completions and every server that speaks it: vLLM, Ollama, OpenRouter, Groq, DeepSeek, Mistral, Gemini, …
 
-The wire has no names for its events and no beginnings or ends of blocks: a stream is a row of chunks, each with a
-`delta` that says what came next. So the reader keeps one open block, text or reasoning, and ends it when something else
-comes. Dialects add fields rather than change them, and one reader takes them all; which server it is, it never asks.
+The format has neither event names nor starts and ends of blocks: a stream is a list of chunks, each with a `delta`. So
+the reader keeps one open block, text or reasoning, and ends it when something else arrives. Dialects add fields rather
+than change them, and one reader handles them all without knowing which server it is.
 
-*Tool calls* come in pieces; tool_calls.py puts them together.
+*Tool calls* arrive in pieces; tool_calls.py assembles them.
 
-*The end* is a `finish_reason` with something in it: several servers send an empty one with every chunk, and `[DONE]` is
-written by proxies behind a stream that was cut. After it only usage counts, whatever else still comes.
+*The end* is a non-empty `finish_reason`: several servers send an empty one with every chunk, and proxies write `[DONE]`
+even after a stream that was cut. After the end, only usage is read.
 
-*What goes back* (request.py) is kept as metadata: the field of the reasoning, if the model wants it back;
-Gemini's signature of a call (`extra_content`); OpenRouter's `reasoning_details` of the whole reply, on its last call.
+*What goes back* (request.py) is kept as metadata: the name of the reasoning field, if the model needs its reasoning
+back; Gemini's signature of a call (`extra_content`); OpenRouter's `reasoning_details` of the reply, on its last call.
 
 Must stay true (tests/models/test_openai_chat.py): each dialect's stream gives the same parts as OpenAI's would; an
-arbitrary chunk raises nothing but `ModelFailed` or a decoding error, and after the end nothing at all.
+arbitrary chunk raises only `ModelFailed` or a decoding error, and after the end nothing at all.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ _REASONS: Final[dict[str, FinishReason]] = {
     **dict.fromkeys(("length", "max_tokens", "max_output_tokens", "model_length"), "length"),
     **dict.fromkeys(("content_filter", "refusal", "safety", "sensitive", "prohibited_content"), "content_filter"),
 }
-"""What finish reasons mean. One that is not here is a `stop`, or `tool_calls` if there were any."""
+"""What finish reasons mean. Any other is a `stop`, or `tool_calls` if there were calls."""
 
 _FAILURES: Final = {
     **dict.fromkeys(("error", "abort", "cancelled", "network_error", "malformed_function_call"), "server_error"),
     "insufficient_system_resource": "server_is_overloaded",
 }
-"""Finish reasons that are failures, each with the code that models/failures/table.py knows it by."""
+"""Finish reasons that are failures, each with its code in models/failures/table.py."""
 
 
-# --- what comes --------------------------------------------------------------------------
-# Every field may be missing or null. What is rare, or differs between dialects, is `Any` and read by hand.
+# --- chunks ------------------------------------------------------------------------------
+# Every field may be missing or null. Rare fields, and those that differ between dialects, are `Any` and read by hand.
 
 
 class _Delta(msgspec.Struct, gc=False):
@@ -107,7 +107,7 @@ _decode_chunk: Final[Callable[[bytes], _Chunk]] = make_decoder(_Chunk)
 
 
 class ChatWire:
-    """`official`: it is OpenAI itself at the other end, and not something that speaks its language; `provider` does."""
+    """`official`: the server is OpenAI itself, not a `provider` that speaks the same format."""
 
     name = "openai-chat"
 
@@ -134,8 +134,8 @@ class ChatWire:
 class ChatReader:
     """Turns the chunks of one reply into parts.
 
-    returns_reasoning: the model wants its reasoning back. keeps_details: there are tools, so that OpenRouter's details
-    may have to go back too.
+    returns_reasoning: the model needs its reasoning back. keeps_details: the call has tools, so OpenRouter's details
+    may have to go back, too.
     """
 
     def __init__(self, *, provider: str, returns_reasoning: bool, keeps_details: bool) -> None:
@@ -177,7 +177,7 @@ class ChatReader:
             raise self._fail({"error": choice.error})
         parts: list[Part] = []
         delta = choice.delta
-        if delta is None and not self._given and not self._calls:  # after its pieces, a whole message says nothing new
+        if delta is None and not self._given and not self._calls:  # after the pieces, the whole message adds nothing
             delta = choice.message
         if delta is not None:
             self._read_delta(delta, parts)
@@ -199,10 +199,10 @@ class ChatReader:
         )
 
     def resume(self) -> None:
-        """Nobody pauses on this wire."""
+        """Always None: Chat Completions has no pauses."""
 
     def _read_envelope(self, chunk: _Chunk, data: bytes) -> Sequence[Part]:
-        """A chunk in which nobody speaks: a sign of life, unless it is an error without a wrapping, or Groq's."""
+        """A chunk without choices: a sign of life, unless it is a bare error, or Groq's."""
         if chunk.object == "error":
             raise self._fail(data)
         if error := _get(chunk.x_groq, "error"):
@@ -210,7 +210,7 @@ class ChatReader:
         return _KEEP_ALIVE
 
     def _read_rest(self, data: bytes) -> None:
-        """What comes after the end: usage, if there is any. Nothing else makes a difference any more."""
+        """After the end: usage, if there is any. Everything else is ignored."""
         if data == _DONE:
             self.over = True
             return
@@ -228,7 +228,7 @@ class ChatReader:
     def _fail(self, body: bytes | dict[str, Any]) -> ModelFailed:
         return classify_response(provider=self._provider, status=None, body=body)
 
-    # --- what is said ---
+    # --- content ---
 
     def _read_delta(self, delta: _Delta, parts: list[Part]) -> None:
         if delta.reasoning_content:
@@ -266,7 +266,7 @@ class ChatReader:
         parts.append(TextDelta(self._open_id, text))
 
     def _add_reasoning(self, text: str, field: str | None, parts: list[Part]) -> None:
-        """`field` is where it stood, if it can be sent back in that place."""
+        """`field` is the field that it arrived in, if it can go back there."""
         if self._open is not ReasoningDelta:
             self._close(parts)
             self._open, self._open_id = ReasoningDelta, self._make_id("reasoning")
@@ -287,7 +287,7 @@ class ChatReader:
         return f"{kind}_{self._given - 1}"
 
     def _read_pieces(self, content: list[Any], parts: list[Part]) -> None:
-        """Content as a list, as Mistral sends it: pieces of text and of thinking."""
+        """Content as a list (Mistral): pieces of text and of thinking."""
         for piece in content:
             if isinstance(piece, dict) and piece.get("type") == "thinking":
                 for text in _list_texts(piece.get("thinking")):
@@ -314,7 +314,7 @@ class ChatReader:
         if reason in _UNFINISHED:
             return
         if reason in _FAILURES:
-            message = f"The reply was ended with the reason {finish_reason}."
+            message = f"The reply ended with the reason {finish_reason}."
             raise self._fail({"error": {"code": _FAILURES[reason], "message": message}})
         self._close(parts)
         self._calls.end(parts, cut=reason in _REASONS, details=self._details.build())
@@ -335,7 +335,7 @@ def _get_text(value: Any, key: str) -> str | None:
 
 
 def _list_texts(value: Any) -> list[str]:
-    """The texts of a text, or of a list of texts and of `{"text": …}`."""
+    """The texts in a string, or in a list of strings and of `{"text": …}`."""
     items = value if isinstance(value, list) else [value]
     texts = (item if isinstance(item, str) else _get_text(item, "text") for item in items)
     return [text for text in texts if text]
@@ -347,7 +347,7 @@ def _list_thoughts(details: Any) -> list[str]:
 
 
 def _read_image(url: str) -> File | None:
-    """An image that the model made, inside a data URL or somewhere else."""
+    """An image that the model made, in a data URL or at another address."""
     if not url.startswith("data:"):
         return File(media_type="image/png", url=url)
     head, _, encoded = url.removeprefix("data:").partition(",")
@@ -359,7 +359,7 @@ def _read_image(url: str) -> File | None:
 
 
 def _read_usage(usage: dict[str, Any]) -> Usage:
-    """The counts. What the total holds beyond prompt and completion is thinking that xAI and Gemini count apart."""
+    """The token counts. A total above prompt plus completion is thinking, which xAI and Gemini count separately."""
     prompt, completion = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
     prompt_details, completion_details = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
     apart = max(0, _count(usage, "total_tokens") - prompt - completion)
@@ -374,7 +374,7 @@ def _read_usage(usage: dict[str, Any]) -> Usage:
 
 
 def _count(counts: Any, *names: str) -> int:
-    """The first of these that is there and a number that can be one of tokens."""
+    """The first of these that is present and a plausible number of tokens."""
     for name in names:
         count = _get(counts, name)
         if isinstance(count, int | float) and 0 < count < _MOST_TOKENS:

@@ -1,11 +1,11 @@
-"""Tool calls of Chat Completions, put together from pieces; and what OpenRouter wants back with them.
+"""Assembling the tool calls of Chat Completions from pieces, and what OpenRouter needs back with them.
 
-They come in pieces, told apart by an index that some servers leave out and some set to 0 for all; ids are missing,
-empty, or another one in every piece. Which piece belongs to which call is `Calls`. A call is ended when another begins,
-if its arguments are whole by then (else they may go on), and at the end of the reply.
+Pieces are told apart by an index, which some servers omit and some set to 0 for every call; ids are missing, empty, or
+different in every piece. `Calls` decides which piece belongs to which call. A call ends when another one begins, if its
+arguments are complete by then (otherwise they may continue), and at the end of the reply.
 
-Must stay true (tests/models/test_openai_chat.py): each dialect's pieces give the same calls as OpenAI's would. Who
-reads the rest of a chunk is response.py.
+Must stay true (tests/models/test_openai_chat.py): each dialect's pieces give the same calls as OpenAI's would.
+response.py reads the rest of a chunk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from indelible.content import Metadata, Part, ToolCall, ToolInputDelta, ToolInputEnd, ToolInputStart, encode
 
 THOUGHTS: Final = ("text", "summary")
-"""The fields of a detail that hold words."""
+"""The fields of a detail that contain text."""
 
 
 class Function(msgspec.Struct, gc=False):
@@ -33,7 +33,7 @@ class CallPiece(msgspec.Struct, gc=False):
 
 
 class _OpenCall:
-    """A call on its way. `id` is what we call it, `given_id` what its server did, which may be nothing."""
+    """An unfinished call. `id` is ours; `given_id` is the server's, which may be empty."""
 
     __slots__ = ("announced", "chunks", "ended", "extra_content", "given_id", "id", "name")
 
@@ -47,7 +47,7 @@ class _OpenCall:
         self.ended = False
 
     def add(self, name: str, arguments: str, parts: list[Part]) -> None:
-        """A name comes whole, in pieces, again with every piece, or late; until it is there, arguments wait."""
+        """A name arrives whole, in pieces, with every piece again, or late. Until then, arguments are held back."""
         if name:
             self.name = name if name.startswith(self.name) else self.name + name
         if arguments:
@@ -58,7 +58,7 @@ class _OpenCall:
             parts.append(ToolInputDelta(self.id, arguments))
 
     def is_whole(self) -> bool:
-        """Whether the arguments are a JSON object by now. Nothing can follow one."""
+        """Whether the arguments are a complete JSON object. Nothing can follow one."""
         if not self.chunks or not self.chunks[-1].rstrip().endswith("}"):
             return False
         try:
@@ -92,9 +92,9 @@ class _OpenCall:
 class Calls:
     """Which piece belongs to which call.
 
-    The index says it; without one the id; without either it is the last call. But what is found is another call's
-    if the piece names a tool under a new id, or without an id while the call found is whole: Gemini and Ollama count
-    every call as 0. A new id alone says nothing: older vLLM servers make one up for every piece.
+    The index decides; without one the id; without either it is the last call. But the piece starts a new call if it
+    names a tool under a new id, or without an id while the call found is complete: Gemini and Ollama number every call
+    0. A new id alone proves nothing: older vLLM servers invent one for every piece.
     """
 
     def __init__(self) -> None:
@@ -114,13 +114,13 @@ class Calls:
                 return
             call = self._begin(piece, parts)
         elif call.ended or (piece.id and name and call.is_whole()):
-            return  # the whole call once more
+            return  # the whole call again
         call.given_id = call.given_id or piece.id or ""
         call.extra_content = piece.extra_content or call.extra_content
         call.add(name, arguments, parts)
 
     def end(self, parts: list[Part], *, cut: bool, details: list[dict[str, Any]]) -> None:
-        """End what is open; if the reply was `cut`, only what is whole. `details` go with the last call."""
+        """End the open calls; if the reply was `cut`, only the complete ones. `details` go with the last call."""
         for call in self._all:
             if not call.ended and (not cut or call.is_whole()):
                 call.end(parts, metadata={"reasoning_details": details} if details and call is self._all[-1] else {})
@@ -153,17 +153,17 @@ class Calls:
 
 
 def _write_arguments(arguments: Any) -> str:
-    """The text of arguments, which some servers send as an object."""
+    """The arguments as text; some servers send an object."""
     if isinstance(arguments, dict):
         return encode(arguments).decode()
     return arguments if isinstance(arguments, str) else ""
 
 
-# --- what OpenRouter wants back ----------------------------------------------------------
+# --- what OpenRouter needs back ----------------------------------------------------------
 
 
 class Details:
-    """The `reasoning_details` of a reply. Neighbours with one index are pieces of one detail, and signed as one."""
+    """The `reasoning_details` of a reply. Adjacent pieces with one index form one detail and are signed as one."""
 
     def __init__(self) -> None:
         self._all: list[tuple[dict[str, Any], dict[str, list[str]]]] = []

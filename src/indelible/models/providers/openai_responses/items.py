@@ -1,10 +1,10 @@
-"""Items of a response on their way: what was told of each, and what is left to tell when it is whole.
+"""The unfinished items of a response: what was emitted of each, and what remains to emit when it is complete.
 
-A message, reasoning, a call: each takes deltas as they come, and the whole at the end, from which it tells only what no
-delta had. Deltas that are not the beginning of the whole can not be taken back, so nothing is added to them.
+A message, reasoning, a call: each receives deltas, and the whole at the end, of which it emits only what no delta
+contained. If the deltas are not a prefix of the whole, they cannot be retracted, so nothing is added to them.
 
-Must stay true (tests/models/test_openai_responses.py): an item that is not whole is never told as whole. Which event
-speaks of which item is response.py.
+Must stay true (tests/models/test_openai_responses.py): an incomplete item is never emitted as complete. response.py
+maps events to items.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RESULTS: Final = ("results", "outputs", "output", "result")
 
 
 class OpenText:
-    """One piece of a message: what was told of it, and how many sources."""
+    """One text of a message: what was emitted of it, and how many sources."""
 
     __slots__ = ("content_index", "emitted", "id", "output_index", "sources")
 
@@ -61,7 +61,7 @@ class OpenMessage:
 
 
 class OpenThought:
-    """Reasoning: a summary in parts, or the text itself, with a blank line between parts."""
+    """Reasoning: a summary in parts or the text itself, with a blank line between parts."""
 
     __slots__ = ("emitted", "id", "part")
 
@@ -87,7 +87,7 @@ class OpenThought:
 
 
 class OpenCall:
-    """A call, ours to run or the provider's own. `wrapped_in` names the argument that its plain text becomes."""
+    """A call, local or the provider's own. `wrapped_in` names the argument that its plain text becomes."""
 
     __slots__ = ("emitted", "id", "name", "own", "wrapped_in")
 
@@ -129,13 +129,13 @@ class OpenCall:
         )
 
     def _close(self) -> str:
-        """The arguments by their deltas alone."""
+        """The arguments from their deltas alone."""
         emitted = "".join(self.emitted)
         return f'{emitted}"}}' if emitted and self.wrapped_in is not None else emitted
 
 
 def _describe_arguments(item: Item, *, wrapped_in: str | None) -> str:
-    """The arguments of a whole call as JSON text; empty if it has none."""
+    """The arguments of a complete call as JSON text; empty if it has none."""
     if wrapped_in is not None:
         text = get_text(item, wrapped_in)
         return msgspec.json.encode({wrapped_in: text}).decode() if text else ""
@@ -151,7 +151,7 @@ def _describe_arguments(item: Item, *, wrapped_in: str | None) -> str:
 
 
 def find_rest(whole: str, emitted: list[str]) -> str:
-    """What is still to be told; nothing if what was told is something else, for that can not be taken back."""
+    """What remains to emit; nothing if the emitted text differs, because it cannot be retracted."""
     begun = "".join(emitted)
     return whole[len(begun) :] if whole.startswith(begun) else ""
 
@@ -165,7 +165,7 @@ def is_whole(item: Item) -> bool:
 
 
 def read_results(call: OpenCall, item: Item) -> Iterator[Part]:
-    """What one of the provider's own calls brought, as far as its item tells."""
+    """The result of one of the provider's own calls, as far as its item contains it."""
     error = item.get("error")
     output = error or next((item[name] for name in _RESULTS if item.get(name) is not None), None)
     if call.name == "image_generation" and isinstance(output, str):
@@ -181,7 +181,7 @@ def read_image(encoded: str, suffix: str) -> Iterator[Part]:
 
 
 def name_own_call(kind: str, item: Item) -> str:
-    """The name to show: of an MCP server's tool its own, if it can be one; else that of the provider's tool."""
+    """The name to show: an MCP tool's own name, if it is legal; else that of the provider's tool."""
     name = get_text(item, "name") or ""
     return name if _TOOL_NAME.fullmatch(name) else kind.removesuffix("_call")
 

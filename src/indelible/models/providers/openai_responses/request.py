@@ -1,21 +1,21 @@
-"""A call in the words of OpenAI's Responses API: `instructions`, a list of `input` items, tools.
+"""Writing a call for OpenAI's Responses API: `instructions`, a list of `input` items, tools.
 
-A reply is not one message here but a row of items: reasoning, text, function calls, and the provider's own tool calls,
-each with an id. They go back in the order they came. The provider ties the items of one response together by their ids
-and refuses a request that breaks a tie: reasoning without what followed it, or an item without the reasoning it came
-from. So *ids travel with their reasoning or not at all*. Reasoning is held back until something follows it under its
-own id; if something else follows (text that was cut, a note), it is left out, and what comes after it is sent without
-ids, as if somebody else had said it. Reasoning goes back only with its encrypted content: without it the provider would
+A reply is not one message here but a list of items: reasoning, text, function calls, and the provider's own tool calls,
+each with an id. They go back in their original order. The provider links the items of one response by their ids and
+rejects a request that breaks a link: reasoning without the item that followed it, or an item without its reasoning. So
+*ids travel with their reasoning or not at all*. Reasoning is held back until an item follows under its own id. If
+something else follows (interrupted text, a note), the reasoning is left out, and what comes after it is sent without
+ids, like text of any other origin. Reasoning goes back only with its encrypted content: without it, the provider would
 have to remember the item, and may have forgotten it.
 
-The provider's own tool calls go back as they came (`metadata["item"]`, put there by the reader), cut down to the fields
-that are legal in a request: answers have a few that requests may not have. Those that a client would have to answer
-(computer, shell…), or that were cut, become a short note.
+The provider's own tool calls go back as they came (`metadata["item"]`, stored by the reader), reduced to the fields
+that are legal in a request: responses have a few more. Calls that a client would have to answer (computer, shell…), and
+interrupted ones, become a short note.
 
-Encrypted reasoning is asked for by the model's name, because models that do not reason refuse to be asked.
+Encrypted reasoning is requested by the model's name, because models that do not reason reject the request for it.
 
-Must stay true (tests/models/test_openai_responses_request.py): every body is what the official SDK's types allow, with
-no field beyond them; the same call gives the same bytes. What comes back is response.py.
+Must stay true (tests/models/test_openai_responses_request.py): every body is valid by the official SDK's types, with no
+extra field; the same call gives the same bytes. response.py reads the response.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from indelible.models.protocol import Call, PromptMessage
 Item = dict[str, Any]
 
 CUSTOM_INPUT: Final = "input"
-"""The one argument of a custom tool, whose input is plain text and no JSON."""
+"""The one argument of a custom tool, whose input is plain text, not JSON."""
 
 _REASONS: Final = re.compile(r"(?:.*[/:])?(?:o[1-9]|gpt-(?:[5-9]|\d\d)|codex)(?!.*-chat)", re.IGNORECASE)
 _HELD_RESULTS: Final = {
     "file_search": "file_search_call.results",
     "code_interpreter": "code_interpreter_call.outputs",
 }
-"""Tools whose results the provider tells only if it is asked to."""
+"""Tools whose results the provider sends only on request."""
 
 _CHOICES: Final = frozenset({"auto", "none", "required"})
 _PHASES: Final = frozenset({"commentary", "final_answer"})
@@ -53,20 +53,20 @@ _ADDRESSES: Final = ("https://", "http://")
 
 
 def get_text(values: Mapping[str, Any] | None, name: str) -> str | None:
-    """A text of this name that is not empty, in values that may be anything."""
+    """The non-empty text of this name; None for anything else."""
     value = values.get(name) if values else None
     return value if isinstance(value, str) and value else None
 
 
 def _write_reasoning_options(effort: str | None, summary: str | None) -> dict[str, Any] | None:
-    """Whoever asks for effort wants to see it. Accounts that OpenAI has not verified get no summaries: `none`."""
-    wished = summary or ("auto" if effort else "none")
-    reasoning = {"effort": effort, "summary": None if wished == "none" else wished}
+    """An effort implies a summary. Accounts that OpenAI has not verified must set the summary to `none`."""
+    wanted = summary or ("auto" if effort else "none")
+    reasoning = {"effort": effort, "summary": None if wanted == "none" else wanted}
     return {name: value for name, value in reasoning.items() if value} or None
 
 
 def write_call(call: Call, model: str) -> WireRequest:
-    """The whole request."""
+    """Write the request."""
     parameters = Parameters(call.parameters)
     leading = next((at for at, message in enumerate(call.messages) if message.role != "system"), len(call.messages))
     effort = parameters.pop_effort()
@@ -171,10 +171,10 @@ def _write_file(file: File) -> Item:
         return {"type": "input_file", "filename": name, "file_data": _to_data_url(file.data, media_type)}
     if media_type == _PDF and url:
         return {"type": "input_file", "file_url": url}
-    name = file.name or "without a name"
+    name = file.name or "unnamed"
     if file.data and _READABLE.fullmatch(media_type):
         return {"type": "input_text", "text": f"[The file {name}]\n{file.data.decode('utf-8', 'replace')}"}
-    return {"type": "input_text", "text": f"[A file that can not be sent: {name} ({file.media_type})]"}
+    return {"type": "input_text", "text": f"[A file that cannot be sent: {name} ({file.media_type})]"}
 
 
 def _to_data_url(data: bytes | None, media_type: str) -> str | None:
@@ -193,10 +193,10 @@ def _write_results(blocks: Sequence[Block], custom_calls: set[str]) -> Iterator[
 
 
 class _Reply:
-    """One reply on its way back; how ids are kept together is told at the head of this module.
+    """The items of one reply. The module header explains how ids stay together.
 
-    `_waiting` is reasoning that nothing has followed yet. `_linked` says that the latest reasoning was sent, `_broken`
-    that it was left out.
+    `_waiting` is reasoning that no item has followed yet. `_linked`: the latest reasoning was sent; `_broken`: it was
+    left out.
     """
 
     def __init__(self, custom_calls: set[str]) -> None:
@@ -217,12 +217,12 @@ class _Reply:
                     self._add_call(block)
                 case ToolCall():
                     self._add_own_call(block)
-                case _:  # Sources and results of the provider's own tools are part of what went before.
+                case _:  # Sources and results of the provider's own tools are part of earlier items.
                     pass
         return self._items
 
     def _link(self, id: str | None) -> bool:
-        """Whether the next item may have its id. Reasoning that waited for it is sent now, or never."""
+        """Whether the next item keeps its id. Reasoning that waited for it is sent now or never."""
         if self._waiting:
             self._linked = id is not None
             self._broken = not self._linked
@@ -276,7 +276,7 @@ def _write_reasoning(block: Reasoning) -> Iterator[Item]:
 
 
 class _OwnCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
-    """A call that may stand in a request, with the fields that it may have there. The provider needs its id."""
+    """A call that is legal in a request, with its legal fields. The provider needs its id."""
 
     id: str
 
@@ -332,7 +332,7 @@ _Known = _WebSearch | _FileSearch | _CodeInterpreter | _ImageGeneration | _McpCa
 
 
 def _clean_item(item: object) -> Item | None:
-    """The item as a request may have it; None if it may not."""
+    """The item reduced to the legal fields of a request; None if it is not legal there."""
     try:
         cleaned: Item = msgspec.to_builtins(msgspec.convert(item, _Known))
     except msgspec.ValidationError:

@@ -1,21 +1,20 @@
-"""OpenAI's Responses API: the wire, and the reader that turns its events into parts.
+"""OpenAI's Responses API: the wire format, and the reader that turns its events into parts.
 
-A response is a row of *items* (a message, reasoning, a function call, a call of one of the provider's own tools), and
-almost every event speaks of one of them. An item is known by its place in the row, `output_index`: item ids are another
-for every event at some hosts. What an item holds comes up to three times: in deltas, whole in a `….done` event, and
-whole again when the item is done. Deltas are passed on as they come; from the whole only that is taken which no delta
-had. So a host that drops deltas, or sends none, loses nothing.
+A response is a list of *items* (a message, reasoning, a function call, a call of one of the provider's own tools), and
+almost every event is about one of them. An item is identified by its index in the list, `output_index`, because some
+hosts send another item id with every event. The content of an item arrives up to three times: in deltas, whole in a
+`….done` event, and whole again when the item is done. Deltas are emitted as they arrive; of the whole, only what no
+delta contained. So a host that drops deltas, or sends none, loses nothing.
 
-For the way back (request.py) a block's metadata holds: of text, the message's `id` and `phase`; of
-reasoning, its `id` and `encrypted_content`, or nothing if it was not encrypted; of a function call, its `id`, and
-`custom` if its input was plain text; of the provider's own calls, the whole `item`. Their calls are shown under ids of
-at most 40 characters, the most that a prompt takes (loop/prompt/call_ids.py); the true one is in the item.
+For the way back (request.py) a block's metadata holds: for text, the message's `id` and `phase`; for reasoning, its
+`id` and `encrypted_content`, or nothing if it was not encrypted; for a function call, its `id`, and `custom` if its
+input was plain text; for the provider's own calls, the whole `item`. Those calls are shown under ids of at most 40
+characters, the maximum in a prompt (loop/prompt/call_ids.py); the true id is in the item.
 
-A refusal is text, and ends the reply as `content_filter`. Anything that is not read here is a sign of life.
+A refusal is text and ends the reply as `content_filter`. Every unknown event counts as a sign of life.
 
 Must stay true (tests/models/test_openai_responses.py): the parts of a stream make the same blocks wherever its deltas
-stop; an item that is not whole is never told as whole; whatever comes, nothing but `ModelFailed` or a decoding error
-comes out.
+stop; an incomplete item is never emitted as complete; for any input, only `ModelFailed` or a decoding error is raised.
 """
 
 from __future__ import annotations
@@ -61,34 +60,34 @@ E = TypeVar("E")
 
 _PROVIDER: Final = "openai"
 _UNNAMED: Final = "message"
-"""What an event without an `event:` line is called."""
+"""The name of an event without an `event:` line."""
 
 _ALIVE: Final = (KeepAlive(),)
 _MAX_ID_CHARS: Final = 40
 _LOCAL_CALLS: Final = frozenset({"function_call", "custom_tool_call"})
 _OTHER_OWN_CALLS: Final = frozenset({"mcp_list_tools", "mcp_approval_request", "program"})
-"""Items that are calls of the provider's own tools, as all are whose type ends with `_call`."""
+"""Calls of the provider's own tools, in addition to every type that ends with `_call`."""
 
 _CUT: Final[Item] = {"status": "incomplete"}
-"""What is known of an item, or a response, that broke off: it is not whole."""
+"""The item, or response, that stands for an interrupted one."""
 
 
 class ResponsesWire:
-    """How OpenAI is spoken to, and whoever else speaks its Responses API."""
+    """The wire format of OpenAI's Responses API and of compatible servers."""
 
     name = _PROVIDER
 
-    def write(self, call: Call, model: str, profile: Profile) -> WireRequest:  # noqa: ARG002  (the port's)
+    def write(self, call: Call, model: str, profile: Profile) -> WireRequest:  # noqa: ARG002  (part of the protocol)
         return write_call(call, model)
 
     def authorise(self, key: str) -> dict[str, str]:
         return {"authorization": f"Bearer {key}"}
 
-    def open_reader(self, call: Call, profile: Profile) -> ResponsesReader:  # noqa: ARG002  (the port's)
+    def open_reader(self, call: Call, profile: Profile) -> ResponsesReader:  # noqa: ARG002  (part of the protocol)
         return ResponsesReader()
 
 
-# --- events, as far as they are read -----------------------------------------------------
+# --- events: the fields that are read ----------------------------------------------------
 
 
 class _Kind(msgspec.Struct, gc=False):
@@ -97,7 +96,7 @@ class _Kind(msgspec.Struct, gc=False):
 
 
 class _Place(msgspec.Struct, gc=False):
-    """Which item an event speaks of, and which piece of it. Hosts that leave these out have one of each."""
+    """Which item an event is about, and which piece of it. Hosts that omit these have one of each."""
 
     output_index: int | None = 0
     content_index: int | None = 0
@@ -138,7 +137,7 @@ _decode_response: Final[Callable[[bytes], _ResponseEvent]] = make_decoder(_Respo
 
 
 class ResponsesReader:
-    """One response. `_items` are those that are open, by their place in it."""
+    """Reads one response. `_items` are the open items by index."""
 
     def __init__(self) -> None:
         self.complete = False
@@ -183,7 +182,7 @@ class ResponsesReader:
         )
 
     def resume(self) -> Call | None:
-        """A response does not pause."""
+        """Always None: a response does not pause."""
         return None
 
     # --- text ---
@@ -225,14 +224,14 @@ class ResponsesReader:
         return isinstance(self._items.get(place.output_index or 0), OpenMessage)
 
     def _emit_text(self, place: _Place, whole: str, parts: list[Part]) -> OpenText:
-        """What no delta had of this piece of text."""
+        """Emit what no delta contained of this text."""
         text = self._find_text(place, parts)
         if rest := find_rest(whole, text.emitted):
             parts.append(text.emit(rest))
         return text
 
     def _find_text(self, place: _Place, parts: list[Part]) -> OpenText:
-        """The piece of text at this place; if it is new, `parts` tells so."""
+        """The text at this place; a new one is announced in `parts`."""
         index, content_index = place.output_index or 0, place.content_index or 0
         message = self._items.get(index)
         if not isinstance(message, OpenMessage):
@@ -290,9 +289,9 @@ class ResponsesReader:
         return self._read_whole_item(event.output_index or 0, event.item or {})
 
     def _read_whole_item(self, index: int, item: Item) -> list[Part]:
-        """A whole item, of which deltas may have come."""
+        """A complete item, of which deltas may have arrived."""
         opened = () if index in self._items else self._open_item(index, item)
-        if index not in self._items:  # it is told in one piece, or not at all
+        if index not in self._items:  # it is emitted in one piece, or not at all
             self._note_end(index)
         own_call = self._own_calls.get(get_text(item, "call_id") or "") if _is_answer(item) else None
         answered = read_results(own_call, item) if own_call is not None else ()
@@ -329,7 +328,7 @@ class ResponsesReader:
         return ()
 
     def _finish_item(self, index: int, item: Item) -> list[Part]:
-        """The end of what is open at this place; the item holds all of it, or is empty if it never came."""
+        """End the open item at this index. `item` is its complete form, or empty if that never arrived."""
         parts: list[Part] = []
         if index in self._items:
             self._note_end(index)
@@ -361,7 +360,7 @@ class ResponsesReader:
                 parts += map(self._make_source, list_objects(content.get("annotations"))[text.sources :])
 
     def _make_source(self, annotation: Item) -> Source:
-        """A citation: of a page by its address, of a file by its name. The rest tells where it stands in the text."""
+        """A citation: of a page by its URL, of a file by its name. The other fields locate it in the text."""
         url, title, filename = (get_text(annotation, name) for name in ("url", "title", "filename"))
         details = {name: value for name, value in annotation.items() if name not in {"url", "title", "filename"}}
         return Source(self._make_id("source"), url=url, title=title or filename, metadata=details or None)
@@ -382,7 +381,7 @@ class ResponsesReader:
         return self._end({**(_decode_response(data).response or {}), **_CUT})
 
     def _end(self, response: Item) -> list[Part]:
-        """What the response itself holds is told last, of items that no event has ended."""
+        """Emit what only the response itself contains: items that no event has ended."""
         parts: list[Part] = []
         output = list_objects(response.get("output"))
         has_unseen = len(output) > self._ended_items + len(self._items)
@@ -425,11 +424,11 @@ _READ: Final[dict[str | None, Callable[[ResponsesReader, bytes], Sequence[Part]]
 }
 
 
-# --- reading what is rare ----------------------------------------------------------------
+# --- rare events -------------------------------------------------------------------------
 
 
 def _read_kind(data: bytes) -> str | None:
-    """The kind of an event that has no name, by what is in it."""
+    """The kind of an event without a name, from its data."""
     if data.strip() == b"[DONE]":
         return None
     event = _decode_kind(data)
@@ -437,7 +436,7 @@ def _read_kind(data: bytes) -> str | None:
 
 
 def _read_cut(response: Item) -> str | None:
-    """Why the response is not complete; None if it is."""
+    """Why the response is incomplete; None if it is complete."""
     if response.get("status") != "incomplete":
         return None
     details = response.get("incomplete_details")
@@ -458,7 +457,7 @@ def _read_usage(usage: object) -> Usage | None:
 
 
 def _fail(response: Item) -> ModelFailed:
-    error = response.get("error") or {"code": "server_error", "message": "The response failed, without a reason."}
+    error = response.get("error") or {"code": "server_error", "message": "The response failed without a reason."}
     return classify_response(provider=_PROVIDER, status=None, body={"error": error})
 
 
@@ -471,5 +470,5 @@ def _get_count(counts: object, name: str) -> int:
 
 
 def _is_answer(item: Item) -> bool:
-    """Whether this is what one of the provider's own calls brought, as an item of its own."""
+    """Whether this item is the result of one of the provider's own calls."""
     return (get_text(item, "type") or "").endswith("_output")
