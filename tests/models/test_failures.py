@@ -336,9 +336,7 @@ def test_the_failures_that_we_find_ourselves() -> None:
 
 def test_the_message_names_the_provider_what_happened_and_what_to_do() -> None:
     failure = classify_response(provider="anthropic", status=529)
-    assert failure.message == (
-        "Anthropic is overloaded (status 529). Retry in a few minutes, or choose another model."
-    )
+    assert failure.message == ("Anthropic is overloaded (status 529). Retry in a few minutes, or choose another model.")
     assert str(failure) == failure.message
     assert missing_key("openai").message.startswith("No API key for OpenAI. ")
     assert classify(RuntimeError("x")).message.startswith("The model's provider failed")
