@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import cast
 
 from indelible.content import Part, Value
-from indelible.models.protocol import Call
+from indelible.models.protocol import Call, ModelTraits
 from indelible.testing.parts import Hang
 
 Step = Value | Hang | BaseException
@@ -26,7 +26,7 @@ class ScriptEnded(BaseException):
 
 
 class ScriptedModel:
-    makes_titles = False
+    traits = ModelTraits(makes_titles=False)
     """Each call is one that the test wrote down, and nobody writes down calls for a title."""
 
     def __init__(

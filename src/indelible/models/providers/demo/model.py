@@ -45,7 +45,7 @@ from indelible.content import (
     Usage,
     encode,
 )
-from indelible.models.protocol import Call, PromptMessage
+from indelible.models.protocol import Call, ModelTraits, PromptMessage
 from indelible.models.providers.demo.script import DemoReply, quote, recall_cut, report_results, write_reply
 
 _BYTES_PER_TOKEN: Final = 4
@@ -65,7 +65,7 @@ class DemoModel:
     provider: Final = "demo"
     name: Final = "demo"
     context_limit: Final = 32_000
-    makes_titles: Final = False
+    traits: Final = ModelTraits(makes_titles=False)
     """The user's own words are a better title than a demonstration."""
 
     def __init__(self, clock: Clock | None = None, *, pace_s: float = 0.02, seed: int | None = None) -> None:
