@@ -38,6 +38,7 @@ from indelible.concurrency.scope import CancelScope
 from indelible.content import Part, TextDelta
 from indelible.loop import TurnHost, run
 from indelible.models import Call
+from indelible.models.protocol import ModelTraits
 from indelible.settings import load_settings
 from indelible.store.database.engine import begin_read, open_engine
 from indelible.store.database.tables import attempts, journal
@@ -55,7 +56,7 @@ class Speaker:
     provider: Final = "bench"
     name: Final = "bench"
     context_limit: Final = None
-    makes_titles: Final = False
+    traits: Final = ModelTraits(makes_titles=False)
 
     async def stream(self, _call: Call) -> AsyncIterator[Part]:
         due = time.perf_counter()

@@ -15,7 +15,7 @@ import indelible
 from indelible.app.compose import open_app
 from indelible.content import Part, TextDelta, ToolCall
 from indelible.errors import ModelFailed, NotFound, Shutdown
-from indelible.models.protocol import Call
+from indelible.models.protocol import Call, ModelTraits
 from indelible.store.database.errors import DatabaseUnusable
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
@@ -248,7 +248,7 @@ async def test_many_replies_at_once_are_each_the_stored_one(database: str) -> No
     class Echo:
         provider = name = "echo"
         context_limit = None
-        makes_titles = False
+        traits = ModelTraits(makes_titles=False)
 
         def stream(self, call: Call) -> AsyncIterator[Part]:
             async def stream() -> AsyncIterator[Part]:

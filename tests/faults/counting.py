@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from indelible.clock import SystemClock
 from indelible.content import Finish, Part, Text, TextDelta, TextEnd, TextStart, ToolCall, ToolResult
-from indelible.models.protocol import Call, PromptMessage
+from indelible.models.protocol import Call, ModelTraits, PromptMessage
 from indelible.tools.tool import Tool, ToolContext, tool
 
 CALL_TOOLS: Final = "Call all your tools."
@@ -51,7 +51,7 @@ class CountingModel:
     provider: Final = "counting"
     name: Final = "counting"
     context_limit: Final = None
-    makes_titles: Final = False
+    traits: Final = ModelTraits(makes_titles=False)
 
     async def stream(self, call: Call) -> AsyncIterator[Part]:
         wish, said = _read_turn(call.messages)

@@ -24,6 +24,7 @@ from indelible.loop import CancelScope, RetryPolicy, TurnInterrupted, TurnShutDo
 from indelible.loop.prompt.build import build_prompt, from_newest_compaction
 from indelible.loop.prompt.compact import count_verbatim, make_summary, should_compact, summarise, to_transcript
 from indelible.models import Call, CallOptions, PromptMessage
+from indelible.models.protocol import ModelTraits
 from indelible.testing import ManualClock, ScriptedModel, parts
 from indelible.testing.legality import assert_legal
 from indelible.testing.model import Script, Step
@@ -408,7 +409,7 @@ async def test_a_model_that_thinks_in_its_text_does_not_think_in_the_summary() -
 
 
 class ThinksFirst(ScriptedModel):
-    thinks_first = True
+    traits = ModelTraits(thinks_first=True)
 
 
 async def test_a_model_that_thinks_first_does_not_think_in_the_summary() -> None:

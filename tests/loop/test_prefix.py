@@ -8,7 +8,7 @@ from tests.support.loop_harness import run_turn
 from indelible.content import Block, Message, Text, ToolCall
 from indelible.loop.prompt.build import CUT_REMARK, build_prompt
 from indelible.loop.prompt.clean import COMPACTION
-from indelible.models.protocol import CallOptions
+from indelible.models.protocol import CallOptions, ModelTraits
 from indelible.testing import ScriptedModel, parts
 
 QUESTION = Message(role="user", blocks=[Text("Count.")])
@@ -56,7 +56,7 @@ def test_otherwise_the_prompt_is_the_ordinary_one(history: list[Message]) -> Non
 
 
 class PrefixModel(ScriptedModel):
-    continues_prefix = True
+    traits = ModelTraits(continues_prefix=True)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from indelible.loop import CancelScope, FinishedStep, TurnInterrupted
 from indelible.loop.prompt.build import CUT_REMARK, build_prompt
 from indelible.loop.thinking.splitter import split_thinking
 from indelible.models import Call, CallOptions
+from indelible.models.protocol import ModelTraits
 from indelible.testing import ManualClock, ScriptedModel, parts
 from indelible.testing.model import Script, Step
 
@@ -42,11 +43,11 @@ FAMILIES = {
 
 
 class ThinksFirst(ScriptedModel):
-    thinks_first = True
+    traits = ModelTraits(thinks_first=True)
 
 
 class WritesTags(ScriptedModel):
-    inline_thinking = False
+    traits = ModelTraits(inline_thinking=False)
 
 
 def stream(text: str, size: int) -> list[Part]:

@@ -64,38 +64,43 @@ def test_a_model_name_may_hold_a_colon_a_slash_and_an_at() -> None:
     assert find(f"openai-chat:claude@2025@{LOCAL}", base_urls={LOCAL: ""}).name == "claude@2025"
 
 
+def price(model: HttpModel, usage: Usage) -> int | None:
+    assert model.traits.price is not None
+    return model.traits.price(usage)
+
+
 def test_windows_and_prices_are_known_where_the_provider_itself_is_asked() -> None:
     model = find("anthropic:claude-sonnet-4-5")
     assert model.context_limit is not None
     assert model.context_limit >= 200_000
     usage = Usage(input_tokens=1000, output_tokens=100, cache_read_tokens=500, cache_write_tokens=100)
-    assert model.price(usage) == 400 * 3000 + 500 * 300 + 100 * 3750 + 100 * 15000
+    assert price(model, usage) == 400 * 3000 + 500 * 300 + 100 * 3750 + 100 * 15000
 
 
 def test_elsewhere_the_same_name_may_be_anything() -> None:
     model = find(f"openai-chat:gpt-4o@{LOCAL}", base_urls={LOCAL: ""})
     assert model.context_limit is None
-    assert model.price(Usage(input_tokens=1000)) is None
+    assert price(model, Usage(input_tokens=1000)) is None
     assert model.provider == "localhost:8000"
 
 
 def test_an_unknown_model_of_a_known_provider_has_neither_window_nor_price() -> None:
     model = find("openai:brand-new")
     assert model.context_limit is None
-    assert model.price(Usage(input_tokens=1000)) is None
+    assert price(model, Usage(input_tokens=1000)) is None
 
 
 def test_habits_are_known_by_name() -> None:
-    assert not find("anthropic:claude-sonnet-4-5").inline_thinking
-    assert find("anthropic:claude-sonnet-4-5").continues_prefix
-    assert not find("anthropic:claude-opus-4-6").continues_prefix
-    assert find("groq:deepseek-r1-distill-llama-70b").thinks_first
-    assert not find("groq:llama-3.3-70b-versatile").thinks_first
+    assert not find("anthropic:claude-sonnet-4-5").traits.inline_thinking
+    assert find("anthropic:claude-sonnet-4-5").traits.continues_prefix
+    assert not find("anthropic:claude-opus-4-6").traits.continues_prefix
+    assert find("groq:deepseek-r1-distill-llama-70b").traits.thinks_first
+    assert not find("groq:llama-3.3-70b-versatile").traits.thinks_first
 
 
 def test_chain_mode_is_for_the_models_that_the_setting_names() -> None:
-    assert find("openai:gpt-5.1", chain_models=["openai:gpt-5.1"]).chains
-    assert not find("openai:gpt-5.1-mini", chain_models=["openai:gpt-5.1"]).chains
+    assert find("openai:gpt-5.1", chain_models=["openai:gpt-5.1"]).traits.chains
+    assert not find("openai:gpt-5.1-mini", chain_models=["openai:gpt-5.1"]).traits.chains
 
 
 def test_what_is_offered_is_the_settings_own_model_first_and_each_once() -> None:
@@ -112,7 +117,7 @@ def test_the_environment_moves_a_provider_and_its_key_with_it(name: str) -> None
     model = find(f"{name}:m", {**KEYS, variable: "https://gateway.test/v1/"})
     assert model.base_url == "https://gateway.test/v1"
     assert read_key(model) == KEYS[PROVIDERS[name].key or ""]
-    assert model.price(Usage(input_tokens=1)) is None
+    assert price(model, Usage(input_tokens=1)) is None
 
 
 def test_a_setting_wins_over_the_environment() -> None:

@@ -23,7 +23,7 @@ from indelible.app.chat import Chat
 from indelible.content import Part, TextDelta
 from indelible.errors import ModelFailed
 from indelible.models.http.recording_hook import HttpRequest, recording
-from indelible.models.protocol import Call
+from indelible.models.protocol import Call, ModelTraits
 from indelible.recording.run import RecordedRun
 from indelible.recording.storage.sql_records import GONE, REPLACED
 from indelible.store.database.tables import DebugMode
@@ -444,7 +444,7 @@ class Curious:
 
     provider = name = "curious"
     context_limit = None
-    makes_titles = False
+    traits = ModelTraits(makes_titles=False)
 
     async def stream(self, call: Call) -> AsyncIterator[Part]:
         yield TextDelta("1", "not recorded" if recording.get() is None else "recorded")

@@ -16,7 +16,7 @@ from tests.worker.workshop import PATIENCE_S, LongSleeps, Workshop, find_notices
 from indelible.app.app import App
 from indelible.content import Part, Reasoning, Text, TextDelta, ToolCall, ToolResult
 from indelible.errors import ModelFailed
-from indelible.models.protocol import Call
+from indelible.models.protocol import Call, ModelTraits
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 from indelible.tools.tool import ToolContext, tool
@@ -457,7 +457,7 @@ class Dawdler:
 
     provider = name = "dawdler"
     context_limit = None
-    makes_titles = False
+    traits = ModelTraits(makes_titles=False)
 
     def stream(self, call: Call) -> AsyncIterator[Part]:
         async def say() -> AsyncIterator[Part]:

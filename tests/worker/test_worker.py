@@ -15,7 +15,7 @@ from indelible.clock import SystemClock, Timer
 from indelible.content import Part, TextDelta, ToolResult
 from indelible.errors import ModelFailed
 from indelible.machine.commands import Acquire, Command, FinishTurn
-from indelible.models.protocol import Call
+from indelible.models.protocol import Call, ModelTraits
 from indelible.server.prometheus import PrometheusMetrics
 from indelible.store.database.errors import DatabaseUnreachable
 from indelible.store.journal.append import BadRows
@@ -39,7 +39,7 @@ class Echo:
 
     provider = name = "echo"
     context_limit = None
-    makes_titles = False
+    traits = ModelTraits(makes_titles=False)
 
     def __init__(self) -> None:
         self.asked: list[str] = []

@@ -22,7 +22,7 @@ from indelible.loop.prompt.build import build_prompt, mark_cache
 from indelible.loop.prompt.compact import should_compact, summarise
 from indelible.loop.prompt.response_chain import Chain
 from indelible.loop.setup import TurnSetup
-from indelible.models.protocol import Call, CallOptions, PromptMessage
+from indelible.models.protocol import Call, CallOptions, PromptMessage, traits_of
 
 _log: Final = logging.getLogger(__name__)
 
@@ -94,9 +94,8 @@ class Context:
 
     def _may_prefix(self) -> bool:
         """Whether a reply may be continued where it stands. A model that is told to think first may not."""
-        return getattr(self._setup.model, "continues_prefix", False) and not self._chain.options.parameters.get(
-            "effort"
-        )
+        is_told_to_think = bool(self._chain.options.parameters.get("effort"))
+        return traits_of(self._setup.model).continues_prefix and not is_told_to_think
 
     async def _compact_once(self) -> bool:
         """After an overflow. A second one would not be helped by a second summary."""

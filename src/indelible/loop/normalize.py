@@ -48,7 +48,7 @@ from indelible.content import (
 from indelible.content.unicode import clean_text
 from indelible.errors import ModelFailed
 from indelible.loop.thinking.splitter import Segment, SplitterState, ThinkingSplitter
-from indelible.models.protocol import Model
+from indelible.models.protocol import Model, traits_of
 
 P = TypeVar("P", bound=Part)
 
@@ -83,12 +83,13 @@ class Normalizer:
 
     @classmethod
     def of(cls, model: Model, *, clock: Clock, thinking_state: SplitterState | None = None) -> Normalizer:
-        """For this model's streams: what it says about its thinking counts, if it says anything."""
+        """For the streams of this model, with its traits."""
+        traits = traits_of(model)
         return cls(
             provider=model.provider,
             clock=clock,
-            inline_thinking=getattr(model, "inline_thinking", True),
-            thinks_first=getattr(model, "thinks_first", False),
+            inline_thinking=traits.inline_thinking,
+            thinks_first=traits.thinks_first,
             thinking_state=thinking_state,
         )
 

@@ -6,26 +6,20 @@ one is truncated, and the loop treats it as a failure. A failure may be raised b
 the iterator, or be yielded as a `StreamError`: all three are the same. Cancelling the pending
 read is how a stop reaches the provider's connection.
 
-A model may say more about itself, by attributes that are read if they are there:
+What else is known of a model is one value, `model.traits`. It is optional: a model without traits has the default
+ones (`traits_of`), so that a class of four members is a model.
 
-    inline_thinking    False: it never thinks in its text, so that nobody looks for it (True)
-    thinks_first       its text begins with thinking (False)
-    continues_prefix   it goes on with a cut reply that stands last (False)
-    chains             chain mode is wanted (False; SPEC §4)
-    makes_titles       it may be asked for a chat's title (True)
-    price(usage)       what a usage costs, in billionths of a dollar, or None
-
-A `Call` is immutable: what a model was told does not change behind its back.
+A `Call` is immutable: what a model was asked does not change behind its back.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final, Protocol
 
 import msgspec
 
-from indelible.content import Block, Part, Role, ToolSpec
+from indelible.content import Block, Part, Role, ToolSpec, Usage
 
 
 class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +54,29 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         return self.options.parameters
 
 
+class ModelTraits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the loop and the worker take into account about a model. The defaults hold for an unknown one.
+
+    inline_thinking: it may think in its text, so its text is searched for that. thinks_first: its text begins with
+    thinking. continues_prefix: it goes on with a cut reply that stands last. chains: chain mode is wanted (SPEC §4).
+    makes_titles: it may be asked for a chat's title. price(usage): what a usage costs, in billionths of a dollar, or
+    None if that is not known.
+    """
+
+    inline_thinking: bool = True
+    thinks_first: bool = False
+    continues_prefix: bool = False
+    chains: bool = False
+    makes_titles: bool = True
+    price: Callable[[Usage], int | None] | None = None
+
+
+_DEFAULT_TRAITS: Final = ModelTraits()
+
+
 class Model(Protocol):
+    """It may have `traits: ModelTraits` as well; ask `traits_of`."""
+
     @property
     def provider(self) -> str:
         """Whose rules the prompt must follow: "anthropic", "openai", …"""
@@ -75,3 +91,9 @@ class Model(Protocol):
 
     def stream(self, call: Call) -> AsyncIterator[Part]:
         """Ask the model. Parts come as the provider sends them."""
+
+
+def traits_of(model: Model) -> ModelTraits:
+    """What is known of this model; the defaults, if it does not say."""
+    traits: ModelTraits = getattr(model, "traits", _DEFAULT_TRAITS)
+    return traits

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import cast
 
 from indelible.content import Part, Value
-from indelible.models.protocol import Call
+from indelible.models.protocol import Call, ModelTraits
 from indelible.testing.parts import Hang
 
 Step = Value | Hang | BaseException
@@ -25,7 +25,7 @@ class ScriptEnded(BaseException):
 
 
 class ScriptedModel:
-    makes_titles = False
+    traits = ModelTraits(makes_titles=False)
     """Each call needs a script, and tests do not script calls for titles."""
 
     def __init__(

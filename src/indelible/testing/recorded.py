@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from indelible.clock import Clock
 from indelible.recording.replay import Recording, ReplayedModel
 
@@ -17,7 +19,6 @@ from indelible.recording.replay import Recording, ReplayedModel
 class RecordedModel(ReplayedModel):
     """Replays the file on every call. It makes no titles, because none was recorded."""
 
-    makes_titles = False
-
     def __init__(self, path: Path | str, *, clock: Clock | None = None) -> None:
         super().__init__(Recording.load(Path(path)), clock=clock)
+        self.traits = replace(self.traits, makes_titles=False)

@@ -19,7 +19,7 @@ from indelible.content import Message, Part, Text, ToolCall
 from indelible.loop.prompt.build import is_summary
 from indelible.loop.prompt.response_chain import plan_chain
 from indelible.machine.states import Status
-from indelible.models.protocol import CallOptions, Model
+from indelible.models.protocol import CallOptions, Model, traits_of
 from indelible.store.queries.open_turn import OpenWork
 
 
@@ -84,7 +84,7 @@ def build_history(work: OpenWork) -> list[Message]:
 def plan_call(work: OpenWork, model: Model) -> tuple[list[Message], CallOptions]:
     """What to send, and how. In chain mode the provider remembers what it can, and is sent what is new (SPEC §4)."""
     history, options = build_history(work), CallOptions(parameters=work.parameters)
-    if not getattr(model, "chains", False):
+    if not traits_of(model).chains:
         return history, options
     plan = plan_chain(history, model=model, options=replace(options, store=True))
     return plan.messages, plan.options

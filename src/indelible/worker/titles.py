@@ -18,7 +18,7 @@ from indelible.errors import ModelFailed
 from indelible.loop.attempt import Attempt, publish_to_nobody
 from indelible.loop.normalize import Normalizer
 from indelible.loop.prompt.compact import to_transcript
-from indelible.models.protocol import Call, Model, PromptMessage
+from indelible.models.protocol import Call, Model, PromptMessage, traits_of
 from indelible.tools.output import cut_text
 from indelible.worker.dependencies import RunLog
 
@@ -35,7 +35,7 @@ async def make_title(
     model: Model, messages: Sequence[Message], *, scope: CancelScope, clock: Clock, record: RunLog
 ) -> str | None:
     """A title for what was said, or None if nothing was."""
-    if getattr(model, "makes_titles", True):
+    if traits_of(model).makes_titles:
         record.begin_step(1)
         try:
             title = tidy_title(await _ask(model, messages, scope=scope, clock=clock))

@@ -43,7 +43,7 @@ from indelible.machine.commands import (
     Release,
     StartAttempt,
 )
-from indelible.models.protocol import Model
+from indelible.models.protocol import Model, traits_of
 from indelible.models.retry import RetryEvent
 from indelible.store.database.tables import RunStatus
 from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
@@ -295,7 +295,7 @@ class TurnWriter(TurnHost):
 
     def _price(self, step: FinishedStep) -> int | None:
         """What the step cost, if the model knows its prices."""
-        price = getattr(self.model, "price", None)
+        price = traits_of(self.model).price if self.model is not None else None
         return price(step.usage) if price is not None and step.usage.total_tokens else None
 
     async def _execute(self, command: C, payload: Payload[C]) -> Outcome:

@@ -28,13 +28,13 @@ import aiohttp
 import msgspec
 
 from indelible.clock import Clock
-from indelible.content import Finish, KeepAlive, Part, StreamWarning, Usage
+from indelible.content import Finish, KeepAlive, Part, StreamWarning
 from indelible.errors import ModelFailed
 from indelible.models.failures.classify import classify_response, garbled
 from indelible.models.http.recording_hook import HttpRequest, HttpResponse, Sender
 from indelible.models.http.sse import EventTooLarge, SseDecoder, SseEvent
 from indelible.models.profile import Profile
-from indelible.models.protocol import Call
+from indelible.models.protocol import Call, ModelTraits
 
 MAX_ERROR_BYTES: Final = 64 * 1024
 _ERROR_BODY_S: Final = 10.0
@@ -115,20 +115,19 @@ class HttpModel:
         self.name = name
         self._remote_name = remote_name or name
         self.context_limit = profile.context_limit
-        self.inline_thinking = profile.inline_thinking
-        self.thinks_first = profile.thinks_first
-        self.continues_prefix = profile.continues_prefix
-        self.chains = profile.chains
+        self.traits = ModelTraits(
+            inline_thinking=profile.inline_thinking,
+            thinks_first=profile.thinks_first,
+            continues_prefix=profile.continues_prefix,
+            chains=profile.chains,
+            price=profile.price,
+        )
         self._wire = wire
         self.base_url = base_url.rstrip("/")
         self.headers = headers
         self._profile = profile
         self._http = http
         self._clock = clock
-
-    def price(self, usage: Usage) -> int | None:
-        """The cost of this usage, in billionths of a dollar; None if the price is unknown."""
-        return self._profile.price(usage)
 
     async def stream(self, call: Call) -> AsyncIterator[Part]:
         reader = self._wire.open_reader(call, self._profile)

@@ -43,7 +43,7 @@ from indelible.content import (
     Usage,
     encode,
 )
-from indelible.models.protocol import Call, PromptMessage
+from indelible.models.protocol import Call, ModelTraits, PromptMessage
 from indelible.models.providers.demo.script import DemoReply, quote, recall_cut, report_results, write_reply
 
 _BYTES_PER_TOKEN: Final = 4
@@ -63,7 +63,7 @@ class DemoModel:
     provider: Final = "demo"
     name: Final = "demo"
     context_limit: Final = 32_000
-    makes_titles: Final = False
+    traits: Final = ModelTraits(makes_titles=False)
     """The user's own message is a better title than demo text."""
 
     def __init__(self, clock: Clock | None = None, *, pace_s: float = 0.02, seed: int | None = None) -> None:
