@@ -263,3 +263,41 @@ async def test_many_replies_at_once_are_each_the_stored_one(database: str) -> No
         replies = await asyncio.gather(*(chat.send(f"{at} " * 50)._read_all() for at, chat in enumerate(chats)))
         for at, (chat, reply) in enumerate(zip(chats, replies, strict=True)):
             assert reply.text == f"{at} " * 50 == read_text(find_reply(await chat.messages()).blocks)
+
+
+async def test_a_tool_knows_its_chat_its_user_its_turn_and_the_value_given_to_open(database: str) -> None:
+    seen: list[tuple[str | None, str | None, str | None]] = []
+
+    @indelible.tool
+    async def note(context: indelible.ToolContext[list[str]]) -> str:
+        """Take a note."""
+        seen.append((context.chat_id, context.user_id, context.turn_id))
+        context.deps.append("noted")
+        return "ok"
+
+    @indelible.tool
+    def note_in_a_thread(context: indelible.ToolContext[list[str]]) -> str:
+        """Take a note in a thread."""
+        seen.append((context.chat_id, context.user_id, context.turn_id))
+        context.deps.append("noted")
+        return "ok"
+
+    calls: Script = [
+        parts.tool_call("c1", "note", "{}"),
+        parts.tool_call("c2", "note_in_a_thread", "{}"),
+        parts.finish("tool_calls"),
+    ]
+    deps: list[str] = []
+    model = ScriptedModel([calls, say("Done"), calls, say("Done")])
+    async with open_app(database, model=model, tools=[note, note_in_a_thread], deps=deps, settings=SETTINGS) as app:
+        expected = []
+        for user_id, user in (
+            (app.owner_id, app),
+            (await app.store.ensure_user("ada"), app.user("ada")),
+        ):
+            chat = await user.create_chat()
+            reply = await chat.send("Note it")
+            expected += [(chat.id, user_id, reply.turn_id)] * 2
+
+    assert note.input_schema["properties"] == {}
+    assert (seen, deps) == (expected, ["noted"] * 4)

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from indelible.app.app import App
 from indelible.clock import Clock, SystemClock
@@ -40,6 +41,7 @@ async def open_app(
     models: Mapping[str, Model] | None = None,
     tools: Sequence[AnyTool] = (),
     client_tools: Sequence[AnyTool] = (),
+    deps: Any = None,
     user: str = "local",
     settings: Settings | None = None,
     worker: bool = True,
@@ -53,6 +55,7 @@ async def open_app(
         name under which a message or a retry may ask for them.
     tools: typed functions or tools that the model may call. client_tools: those that you run yourself; a reply
         stops for them, and `chat.submit_tool_results` goes on with it.
+    deps: a value of yours that every tool finds as `context.deps`: a connection, a client, a configuration.
     user: the name of the default user, whose chats `app.create_chat` and `app.chats` mean; see `app.user` for others.
     worker: whether to answer. Without it the database is only read and written to, and somebody else answers.
     """
@@ -75,6 +78,7 @@ async def open_app(
                 find=find,
                 tools=tools,
                 client_tools=client_tools,
+                deps=deps,
                 settings=settings,
                 worker=worker,
                 clock=clock,
@@ -101,6 +105,7 @@ async def _put_together(
     find: Callable[[str | None], Model],
     tools: Sequence[AnyTool],
     client_tools: Sequence[AnyTool],
+    deps: Any,
     settings: Settings,
     worker: bool,
     clock: Clock,
@@ -151,6 +156,7 @@ async def _put_together(
             find=find,
             tools=tools,
             client_tools=client_tools,
+            deps=deps,
             metrics=metrics,
             recorder=recorder,
         )
@@ -191,6 +197,7 @@ def make_worker(
     find: Callable[[str | None], Model],
     tools: Sequence[AnyTool] = (),
     client_tools: Sequence[AnyTool] = (),
+    deps: Any = None,
     metrics: Metrics = NO_METRICS,
     recorder: DebugRecorder | None = None,
 ) -> Worker:
@@ -217,6 +224,7 @@ def make_worker(
         find_model=find,
         tools=tools,
         client_tools=client_tools,
+        tool_deps=deps,
         metrics=metrics,
         recorder=recorder,
     )

@@ -257,7 +257,7 @@ def _mentions(hint: object, wanted: type) -> bool:
     """Whether the type is `wanted`, or `wanted` with None or notes beside it."""
     if get_origin(hint) in (Annotated, Union, UnionType):
         return any(_mentions(part, wanted) for part in get_args(hint))
-    return hint is wanted
+    return hint is wanted or get_origin(hint) is wanted
 
 
 def _to_field_type(hint: Any, parameter: inspect.Parameter) -> Any:

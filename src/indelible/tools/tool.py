@@ -28,6 +28,7 @@ import inspect
 import math
 import re
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, overload
 
@@ -44,6 +45,7 @@ __all__ = ["BadArguments", "Tool", "ToolCallRecord", "ToolContext", "tool"]
 
 P = ParamSpec("P", default=...)
 R = TypeVar("R", default=Any)
+D = TypeVar("D", default=Any)
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
@@ -51,12 +53,29 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 # --- what a running tool is given --------------------------------------------------------
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolTurn:
+    """Whose turn a tool works for, and the value that the program gave to `indelible.open(deps=…)`."""
+
+    chat_id: str | None = None
+    user_id: str | None = None
+    turn_id: str | None = None
+    deps: Any = None
+
+
+tool_turn: ContextVar[ToolTurn] = ContextVar("tool_turn", default=ToolTurn())  # noqa: B039  (it is frozen)
+"""Set by the worker in the task of a chat. The loop between it and the tools knows neither chats nor users."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class ToolContext:
+class ToolContext(Generic[D]):
     """One call, seen from inside the tool.
 
     `idempotency_key` is the same when the call is run again after a crash. `scope` says whether
     anybody still waits: a plain function that works for long looks at `scope.cancelled`.
+
+    `chat_id`, `user_id` and `turn_id` are None where the loop is used without a worker. `deps` is
+    what was given to `indelible.open(deps=…)`; annotate `ToolContext[MyDeps]` to have its type.
     """
 
     call_id: str
@@ -65,7 +84,25 @@ class ToolContext:
     scope: CancelScope
     publish_progress: Callable[[str], Awaitable[None]] = field(repr=False)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, repr=False)
+    turn: ToolTurn = field(default_factory=tool_turn.get, repr=False)
     _closed: concurrent.futures.Future[None] = field(default_factory=concurrent.futures.Future, init=False, repr=False)
+
+    @property
+    def chat_id(self) -> str | None:
+        return self.turn.chat_id
+
+    @property
+    def user_id(self) -> str | None:
+        return self.turn.user_id
+
+    @property
+    def turn_id(self) -> str | None:
+        return self.turn.turn_id
+
+    @property
+    def deps(self) -> D:
+        deps: D = self.turn.deps
+        return deps
 
     async def progress(self, text: str) -> None:
         """Show people how far the tool has come. Never part of the result."""

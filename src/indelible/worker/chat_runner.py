@@ -35,6 +35,7 @@ from indelible.models.retry import RetryPolicy
 from indelible.store.database.tables import RunKind
 from indelible.store.queries.open_turn import Held, OpenWork
 from indelible.tools.run import ToolLimits
+from indelible.tools.tool import ToolTurn, tool_turn
 from indelible.worker.compaction import Compaction, TurnCompacted
 from indelible.worker.dependencies import RunLog, WorkerDependencies
 from indelible.worker.resume import (
@@ -83,6 +84,8 @@ class ChatRunner:
             plan = plan_turn(work)
             if isinstance(plan, Idle):
                 return
+            ids = {"chat_id": self.chat_id, "user_id": work.owner_id, "turn_id": work.turn_id}
+            tool_turn.set(ToolTurn(**ids, deps=self._deps.tool_deps))
             await self._run_turn(work, plan)
 
     def notice(self, held: Held | None) -> None:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from indelible.clock import Clock
 from indelible.metrics import NO_METRICS, Metrics
@@ -83,6 +83,7 @@ class WorkerDependencies:
     find_model: Callable[[str | None], Model]
     tools: Sequence[AnyTool] = ()
     client_tools: Sequence[AnyTool] = ()
+    tool_deps: Any = None
     metrics: Metrics = NO_METRICS
     recorder: Recorder | None = None
     chance: Callable[[], float] = random.random
