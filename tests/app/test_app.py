@@ -131,7 +131,7 @@ async def test_a_model_is_chosen_by_name(database: str) -> None:
         chat = await app.create_chat()
         assert (await chat.send("1")).text == "own"
         assert (await chat.send("2", model="other")).text == "other"
-        with pytest.raises(ModelFailed, match="no model 'nonesuch'"):
+        with pytest.raises(ModelFailed, match="Unknown model 'nonesuch'"):
             await chat.send("3", model="nonesuch")
 
 

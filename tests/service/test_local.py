@@ -17,6 +17,7 @@ from indelible.service.protocol import ChatService
 
 CALLS: dict[str, Callable[[LocalService, str, str, str], Any]] = {
     "check_chat": lambda own, chat, message, queued: own.check_chat(chat),
+    "get_status": lambda own, chat, message, queued: own.get_status(chat),
     "get_chat": lambda own, chat, message, queued: own.get_chat(chat),
     "update_chat": lambda own, chat, message, queued: own.update_chat(chat, ChatChanges(title="Mine", archived=True)),
     "delete_chat": lambda own, chat, message, queued: own.delete_chat(chat),

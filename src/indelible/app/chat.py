@@ -98,7 +98,7 @@ class Chat:
         return await self._service.get_chat(self.id)
 
     async def status(self) -> str:
-        return (await self.details()).status
+        return await self._service.get_status(self.id)
 
     async def messages(self, *, before: str | None = None, limit: int | None = None) -> list[ChatMessage]:
         """The conversation as people see it, oldest first: all of it, or the last `limit` above `before`."""

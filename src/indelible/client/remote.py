@@ -71,6 +71,9 @@ class RemoteService:
     async def check_chat(self, chat_id: str) -> None:
         await self._wire.list_queue(chat_id)  # the smallest answer that a chat has
 
+    async def get_status(self, chat_id: str) -> str:
+        return (await self.get_chat(chat_id)).status
+
     async def get_chat(self, chat_id: str) -> ChatDetails:
         return _read(await self._wire.get_chat(chat_id), ChatDetails)
 

@@ -161,6 +161,10 @@ class LocalService:
         if await self._store.owner(chat_id) != await self.get_user_id():
             raise NotFound("There is no such chat.")
 
+    async def get_status(self, chat_id: str) -> str:
+        await self.check_chat(chat_id)
+        return (await self._store.status(chat_id)).status
+
     async def get_chat(self, chat_id: str) -> ChatDetails:
         await self.check_chat(chat_id)
         return msgspec.json.decode(encode(await self._feed.snapshot(chat_id)), type=ChatDetails)

@@ -59,6 +59,9 @@ class ChatService(Protocol):
     async def check_chat(self, chat_id: str) -> None:
         """Raises `NotFound` if this user has no such chat."""
 
+    async def get_status(self, chat_id: str) -> str:
+        """What the chat does now."""
+
     async def get_chat(self, chat_id: str) -> ChatDetails:
         """The chat as it is now, with its last messages and the cursor to read on from."""
 
