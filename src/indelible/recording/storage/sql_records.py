@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -52,6 +53,8 @@ from indelible.store.database.tables import chats, debug_attempts, debug_runs, d
 
 _Shown = TypeVar("_Shown", bound=msgspec.Struct)
 _log: Final = logging.getLogger(__name__)
+_READER: Final = ThreadPoolExecutor(1, thread_name_prefix="debug reading")
+"""Searching a body for keys takes milliseconds. The loop's own threads may all be busy with tools for hours."""
 
 GONE: Final = "The worker that ran it is gone."
 REPLACED: Final = "The worker that ran it is gone, and another went on."
@@ -132,7 +135,7 @@ class SqlRecords:
         key = (debug_attempts.c.run_id == run_id, debug_attempts.c.step == step, debug_attempts.c.number == number)
         async with begin_read(self._engine) as connection:
             row = (await connection.execute(select(debug_attempts).where(*key))).one_or_none()
-        return None if row is None else await asyncio.to_thread(_read_attempt, row)
+        return None if row is None else await asyncio.get_running_loop().run_in_executor(_READER, _read_attempt, row)
 
     async def load_run(self, chat_id: str, run_id: str) -> WholeRun | None:
         tree = await self.load_tree(chat_id, run_id)
