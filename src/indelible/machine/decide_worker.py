@@ -28,7 +28,15 @@ from indelible.machine.commands import (
     Release,
     StartAttempt,
 )
-from indelible.machine.decision import NOTHING, Decision, answer_calls, close_attempt, end_stopped, go_on, refuse
+from indelible.machine.decision import (
+    NOTHING,
+    Decision,
+    answer_calls,
+    close_attempt,
+    continue_with_queue,
+    end_stopped,
+    refuse,
+)
 from indelible.machine.effects import (
     AddInstruction,
     AddNotice,
@@ -127,7 +135,7 @@ def _finish_turn(snapshot: Snapshot, command: FinishTurn) -> Decision:
     if snapshot.turn is not None and snapshot.turn.kind == "compaction":
         summary, notice = [AddSummary()], [AddNotice(kind="compacted")]
     closing = (*close_attempt(snapshot, "complete"), *summary, CloseTurn(outcome="complete"), *notice)
-    return Decision((*closing, *go_on(snapshot)))
+    return Decision((*closing, *continue_with_queue(snapshot)))
 
 
 def _await_action(snapshot: Snapshot, command: AwaitAction) -> Decision:

@@ -66,7 +66,7 @@ def clear_error(snapshot: Snapshot) -> list[Effect]:
     return [ClearError()] if snapshot.status is Status.ERROR else []
 
 
-def go_on(snapshot: Snapshot) -> list[Effect]:
+def continue_with_queue(snapshot: Snapshot) -> list[Effect]:
     """After a turn: the front of the queue is next, with the same holder, or nothing is."""
     if snapshot.queue:
         return [StartQueued(), SetStatus(status=Status.RUNNING)]
@@ -75,4 +75,6 @@ def go_on(snapshot: Snapshot) -> list[Effect]:
 
 def end_stopped(snapshot: Snapshot, *closing: Effect) -> Decision:
     """The end of a turn that the user stopped, whoever ends it."""
-    return Decision((*closing, CloseTurn(outcome="interrupted"), AddNotice(kind="stopped"), *go_on(snapshot)))
+    return Decision(
+        (*closing, CloseTurn(outcome="interrupted"), AddNotice(kind="stopped"), *continue_with_queue(snapshot))
+    )

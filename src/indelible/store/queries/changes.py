@@ -75,17 +75,17 @@ async def load_changes(
         if not rows:
             raise NotFound("There is no such chat.")
         found = [_to_event(row) for row in rows if row.seq is not None]
-        weaver = _Weaver(connection, chat_id, after, max_bytes)
-        complete = await weaver.weave(found) and len(found) < max_events
-        told = [entry for entry in weaver.entries if isinstance(entry, Event)]
+        timeline = _Timeline(connection, chat_id, after, max_bytes)
+        complete = await timeline.add(found) and len(found) < max_events
+        told = [entry for entry in timeline.entries if isinstance(entry, Event)]
         message_ids = [event.ref for event in told if event.kind == "message" and event.ref is not None]
         head_ids = [event.ref for event in told if event.kind == "head" and event.ref is not None]
         return Changes(
-            entries=weaver.entries,
+            entries=timeline.entries,
             messages=await load_shown(connection, chat_id, message_ids) if message_ids else {},
             visible=await find_visible(connection, chat_id, head_ids) if head_ids else {},
             queue=await load_queued(connection, chat_id) if any(event.kind == "queue" for event in told) else [],
-            missing=weaver.missing,
+            missing=timeline.missing,
             complete=complete,
         )
 
@@ -132,7 +132,7 @@ async def _load_last_n(connection: AsyncConnection, chat_id: str, attempt_id: st
     return last_n or 0
 
 
-class _Weaver:
+class _Timeline:
     """Puts the rows of each attempt between its events."""
 
     def __init__(self, connection: AsyncConnection, chat_id: str, after: Position, max_bytes: int) -> None:
@@ -145,7 +145,7 @@ class _Weaver:
         self._n = after.n
         self._bytes_left = max_bytes
 
-    async def weave(self, told: Sequence[Event]) -> bool:
+    async def add(self, told: Sequence[Event]) -> bool:
         """False if it broke off because the limit was reached."""
         for event in told:
             last_n = _get_last_n(event)
