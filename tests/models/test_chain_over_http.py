@@ -1,7 +1,7 @@
-"""Chain mode over real HTTP: S42–S55 of SPEC §9 against the simulated Responses wire, S44 against Anthropic's.
+"""Chain mode over real HTTP: S42–S55 of SPEC §9 against the simulated Responses API, S44 against Anthropic's.
 
-The rules themselves are tried in tests/loop/test_chain.py with a scripted model; here the requests are read as the
-provider got them, byte for byte, and the provider really keeps, and really forgets, what it was asked to store.
+tests/loop/test_chain.py tests the rules themselves with a scripted model. Here the requests are read as the provider
+received them, byte for byte, and the provider really stores, and really loses, responses.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""One contract for all wires: the same script gives the same blocks, whoever carried it.
+"""One contract for all wire formats: the same script gives the same blocks in each of them.
 
-A script goes from the simulated provider over real HTTP through an adapter and the loop, and what is saved is compared
-with what the loop saves when it is told the script directly. What a wire has no words for is data: `LOSSES` says, wire
-by wire, what becomes of it, and everything else has to arrive.
+A script goes from the simulated provider over real HTTP through an adapter and the loop. The saved blocks are compared
+with those that the loop saves when it gets the script directly. What a format cannot express is data: `LOSSES` lists,
+per format, what becomes of it, and everything else has to arrive.
 
-How streams break is test_cut_everywhere.py, errors are test_error_rows.py, requests test_requests_judged.py.
+Broken streams are in test_cut_everywhere.py, errors in test_error_rows.py, requests in test_requests_judged.py.
 """
 
 from __future__ import annotations

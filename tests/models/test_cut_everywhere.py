@@ -1,10 +1,10 @@
 """A stream that is cut at any byte is complete or truncated, never a silent success (SPEC 1.2).
 
 Every byte is tried on the pure half of an adapter (decoder and reader, driven as models/http/http_model.py drives
-them): what was told before the cut is the beginning of the whole, and a reply calls itself complete only when all of
-its content is there. The same walk feeds the rest after the cut, so it also shows that no cut into two chunks changes
-anything. A sample of the bytes is tried over real HTTP and through the loop, with a body that ends as if it were whole
-and with a connection that is closed: the loop calls it `timeout`, tries again, and runs no half-received call.
+them): the parts before the cut are a prefix of the whole, and a reply is complete only if all of its content has
+arrived. The same walk feeds the rest after the cut, so it also shows that no split into two chunks changes anything. A
+sample of the bytes is tried over real HTTP and through the loop, with a body that ends as if it were complete and with
+a closed connection: the loop classifies it as `timeout`, retries, and runs no half-received call.
 """
 
 from __future__ import annotations

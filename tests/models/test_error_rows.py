@@ -1,9 +1,9 @@
-"""Errors over real HTTP, on every wire: each lands in its row of SPEC 2.2, and tells nothing that is not for telling.
+"""Errors over real HTTP, in every wire format: each is classified by its row of SPEC 2.2 and leaks nothing.
 
-The bodies are those of provider_errors.jsonl, sent by the wires that their providers speak: as an answer with its
-status, and as an event inside a stream that began well, before anything was said and after. Then everything else that
-can come instead of a stream. Whatever comes, the loop gets a `ModelFailed` of the right kind; neither its words nor any
-log holds the key, the prompt or the reply (`nothing_is_told`).
+The bodies are those of provider_errors.jsonl, sent in their providers' wire formats: as a response with its status, and
+as an event inside a stream that began well, before and after the first content. Then everything else that can arrive
+instead of a stream. In every case the loop gets a `ModelFailed` of the right kind, and neither its texts nor any log
+contains the key, the prompt or the reply (`nothing_leaks`).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_told(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+def nothing_leaks(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """After every test here: no log at the default level holds a canary."""
     caplog.set_level(logging.INFO)
     yield

@@ -1,4 +1,4 @@
-"""Asking over HTTP, against real sockets: bodies are closed, connections are used again, keys stay at home."""
+"""The HTTP client against real sockets: bodies are closed, connections are reused, keys go to no other host."""
 
 from __future__ import annotations
 

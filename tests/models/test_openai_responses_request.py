@@ -1,7 +1,7 @@
-"""The writer of the Responses wire: from a call to a body.
+"""Writing the Responses API: from a call to a body.
 
-The judge is the official SDK: its request types, made strict (`strict`). As they stand they would let almost anything
-pass: unknown fields are ignored, and what is declared as an iterable is looked at only when somebody iterates.
+The validator is the official SDK: its request types, made strict (`strict`). Unchanged, they would accept almost
+anything: unknown fields are ignored, and iterables are validated only on iteration.
 """
 
 from __future__ import annotations

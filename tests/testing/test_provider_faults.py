@@ -1,6 +1,6 @@
-"""Every fault does what it says, as seen from the socket; and the provider counts what it sees.
+"""Every fault does what it promises, as seen from the socket; and the provider counts what it sees.
 
-The client here is a bare HTTP/1.1 client on asyncio's streams, so that nothing between the test and the wire mends
+The client here is a bare HTTP/1.1 client on asyncio's streams, so nothing between the test and the socket repairs
 anything.
 """
 

@@ -1,6 +1,6 @@
-"""Whatever a model says is written in the strict order of a wire, and the product's own adapters hear the same.
+"""Any parts of a model are written in the strict order of a wire format, and the product's own adapters read the same.
 
-What the official SDKs hear is test_provider_sdks.py.
+What the official SDKs read is in test_provider_sdks.py.
 """
 
 from __future__ import annotations

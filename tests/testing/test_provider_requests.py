@@ -1,6 +1,6 @@
-"""A request is read back into a neutral call; one that a real provider would refuse is refused in its words.
+"""A request is parsed back into a neutral call; one that a real provider would reject is rejected with its message.
 
-Requests are made by the product's own adapters (so what they send is understood) and by hand.
+Requests are made by the product's own adapters (so what they send can be parsed) and by hand.
 """
 
 from __future__ import annotations

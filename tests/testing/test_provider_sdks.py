@@ -1,4 +1,4 @@
-"""The official SDKs stream from the simulated provider without complaint, and hear what the model said."""
+"""The official SDKs stream from the simulated provider without errors and read what the model sent."""
 
 from __future__ import annotations
 
