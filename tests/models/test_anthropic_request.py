@@ -106,22 +106,22 @@ def write(
 
 
 def system(*blocks: Block | str, cache: bool = False) -> PromptMessage:
-    return say("system", *blocks, cache=cache)
+    return make_message("system", *blocks, cache=cache)
 
 
 def user(*blocks: Block | str, cache: bool = False) -> PromptMessage:
-    return say("user", *blocks, cache=cache)
+    return make_message("user", *blocks, cache=cache)
 
 
 def assistant(*blocks: Block | str, cache: bool = False) -> PromptMessage:
-    return say("assistant", *blocks, cache=cache)
+    return make_message("assistant", *blocks, cache=cache)
 
 
 def tool(*blocks: Block, cache: bool = False) -> PromptMessage:
-    return say("tool", *blocks, cache=cache)
+    return make_message("tool", *blocks, cache=cache)
 
 
-def say(role: Any, *blocks: Block | str, cache: bool) -> PromptMessage:
+def make_message(role: Any, *blocks: Block | str, cache: bool) -> PromptMessage:
     return PromptMessage(role=role, blocks=[Text(b) if isinstance(b, str) else b for b in blocks], cache=cache)
 
 

@@ -160,7 +160,7 @@ USAGE: Final = Usage(
 )
 
 
-def say(id: str, deltas: Sequence[str], *sources: Part) -> list[Part]:
+def text_parts(id: str, deltas: Sequence[str], *sources: Part) -> list[Part]:
     return [parts.text_start(id), *(parts.text_delta(id, each) for each in deltas), parts.text_end(id), *sources]
 
 
@@ -180,7 +180,7 @@ def call(id: str, name: str, pieces: Sequence[str], *, executed: bool = False, r
 EVERYTHING: Final[list[Part]] = [
     *think("r", ["Let me ", "", "think: 𝄞."], "finalized"),
     parts.keep_alive(),
-    *say(
+    *text_parts(
         "t", ["It ", "", "räins;\n\n", "😀 "], parts.source("s", url="https://rain.test/", title="Rain", quote="räins")
     ),
     *call("own_1", "lookup", ['{"q":', ' "wëather"}'], executed=True, result="wet"),
@@ -223,7 +223,7 @@ def segments(draw: st.DrawFn, number: int, own_tool: OwnTool) -> list[Part]:
     """One thing that a model says, under ids of its own."""
     match draw(st.sampled_from(["text", "text", "reasoning", "call", "own call", "image", "nothing"])):
         case "text":
-            return say(f"t{number}", draw(_deltas), *draw(st.lists(_sources, max_size=2)))
+            return text_parts(f"t{number}", draw(_deltas), *draw(st.lists(_sources, max_size=2)))
         case "reasoning":
             return think(f"r{number}", draw(_deltas), draw(st.sampled_from([None, f"finalized {number}"])))
         case "call":
