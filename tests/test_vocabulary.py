@@ -118,7 +118,6 @@ RETIRED_FILES = frozenset(
         "loop/callouts",
         "loop/ingest",
         "loop/record",
-        "loop/setup",
         "tools/box",
         "tools/port",
         "models/wire",
