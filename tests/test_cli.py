@@ -214,7 +214,7 @@ def test_continue_goes_on_from_the_word_where_the_reply_was_stopped() -> None:
         session.wait_for(STOPPED)
         session.wait_for(PROMPT)
         session.type("/continue\n")
-        session.wait_for("I go on right there")
+        session.wait_for("I continue right there")
         session.wait_for("look for a pen?")
         session.type(CTRL_C)
         session.wait_for(STOPPED)
