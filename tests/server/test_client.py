@@ -212,7 +212,7 @@ async def test_a_refusal_is_the_error_that_the_library_would_raise(serve: Serve)
         await client.send(chat_id, "Three")
     with pytest.raises(TooLarge):
         await client.send(chat_id, "x" * 300_000)
-    with pytest.raises(Invalid, match="There is nothing in this message"):
+    with pytest.raises(Invalid, match="The message is empty"):
         await client.send(chat_id, " ")
     with pytest.raises(NotFound):
         async for _ in client.stream_events("nobody"):

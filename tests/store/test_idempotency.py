@@ -124,9 +124,9 @@ async def test_a_full_queue_and_a_message_that_is_too_large_are_refused_and_chan
     for _ in range(2):
         await store.execute("chat_1", Send(), HELLO)
     before = [await count(engine, table) for table in (queue, messages, events)]
-    with pytest.raises(TooMany, match="2 messages wait already"):
+    with pytest.raises(TooMany, match=r"The queue is full \(2 messages\)"):
         await store.execute("chat_1", Send(), HELLO)
-    with pytest.raises(TooLarge, match="1,000 bytes at most"):
+    with pytest.raises(TooLarge, match="limit 1,000"):
         await store.execute("chat_1", Send(), UserInput(blocks=[Text("x" * 2000)], author_id="user_1"))
     assert [await count(engine, table) for table in (queue, messages, events)] == before
 

@@ -111,7 +111,7 @@ class Attempt:
             try:
                 await self._task.wait(self._turn_scope)
             except asyncio.CancelledError:
-                await self._hand_on_rest()
+                await self._forward_rest()
                 raise
             finally:
                 self._silence.cancel()
@@ -119,18 +119,18 @@ class Attempt:
             if not self._task.abandoned:
                 self._task.task.result()
             cause = self._scope.cause
-            await self._hand_on_rest()
+            await self._forward_rest()
             self._turn_scope.check()
             if self.assembler.finish is None:
                 raise self._read_failure(cause)
 
-    async def _hand_on_rest(self) -> None:
+    async def _forward_rest(self) -> None:
         """Publish what was held back, unless another worker has the chat."""
         held_back = () if self._scope.cause is Cause.LEASE_LOST else self._ingest.release()
         if held_back:
-            handing_on = asyncio.ensure_future(self._hand_on_each(held_back))
-            await wait_uncancelled(handing_on, self._turn_scope)
-            handing_on.result()
+            forwarding = asyncio.ensure_future(self._forward_each(held_back))
+            await wait_uncancelled(forwarding, self._turn_scope)
+            forwarding.result()
 
     def _read_failure(self, cause: Cause | None) -> ModelFailed:
         provider = self._model.provider
@@ -150,7 +150,7 @@ class Attempt:
         try:
             stream = None if self._stopping else await self._open()
             if stream is not None:
-                await self._hand_on_all(stream)
+                await self._forward_all(stream)
         finally:
             self._task.start_deadline()
             await self._close(stream)
@@ -170,7 +170,7 @@ class Attempt:
             self._reading = False
         return stream
 
-    async def _hand_on_all(self, stream: AsyncIterator[Part]) -> None:
+    async def _forward_all(self, stream: AsyncIterator[Part]) -> None:
         """The hot path: once around per part."""
         read = stream.__anext__
         feed = self._ingest.feed
@@ -183,7 +183,7 @@ class Attempt:
             try:
                 part = await read()
                 self._reading = False
-                if not self._may_hand_on():
+                if not self._may_forward():
                     return
                 ready = () if type(part) is KeepAlive else feed(part)
             except StopAsyncIteration:
@@ -200,12 +200,12 @@ class Attempt:
             if type(part) is StreamError:
                 self._answer = part
                 return
-            await self._hand_on_each(ready)
+            await self._forward_each(ready)
             handed_on += 1
             if not handed_on % _PARTS_BETWEEN_PAUSES:
                 await asyncio.sleep(0)
 
-    async def _hand_on_each(self, parts: Sequence[Part]) -> None:
+    async def _forward_each(self, parts: Sequence[Part]) -> None:
         for part in parts:
             published = self._publish(part)
             if published is not None and inspect.isawaitable(published):
@@ -234,7 +234,7 @@ class Attempt:
         if self._reading:
             self._task.cancel()
 
-    def _may_hand_on(self) -> bool:
+    def _may_forward(self) -> bool:
         """Whether what was read may be published. The answer to a stopped read may, and takes its time."""
         if self._stopping:
             self._task.stop_deadline()

@@ -94,8 +94,8 @@ class Context:
 
     def _may_prefix(self) -> bool:
         """Whether a reply may be continued where it stands. A model that is told to think first may not."""
-        is_told_to_think = bool(self._chain.options.parameters.get("effort"))
-        return traits_of(self._setup.model).continues_prefix and not is_told_to_think
+        must_think = bool(self._chain.options.parameters.get("effort"))
+        return traits_of(self._setup.model).continues_prefix and not must_think
 
     async def _compact_once(self) -> bool:
         """After an overflow. A second one would not be helped by a second summary."""

@@ -53,7 +53,7 @@ from indelible.models.protocol import Model, traits_of
 P = TypeVar("P", bound=Part)
 
 PART_TYPES: Final[frozenset[type]] = frozenset(get_args(Part))
-TAKES_CALLS_UNANSWERED: Final = frozenset({"openai"})
+ACCEPTS_UNANSWERED_CALLS: Final = frozenset({"openai"})
 """Providers whose own calls (web search and the like) may stand in a history without a result."""
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
@@ -72,7 +72,7 @@ class Normalizer:
         thinking_state: SplitterState | None = None,
     ) -> None:
         self._clock = clock
-        self._standalone = provider in TAKES_CALLS_UNANSWERED
+        self._standalone = provider in ACCEPTS_UNANSWERED_CALLS
         self._inline_thinking = inline_thinking
         self._thinks_first = thinks_first
         self._thinking_state = thinking_state
@@ -310,4 +310,4 @@ def _clean(part: P) -> P:
 
 
 def _reject(part: object, why: str) -> ModelFailed:
-    return ModelFailed(f"The model's adapter yielded a {type(part).__name__} that can not be used: {why}.")
+    return ModelFailed(f"The model yielded a {type(part).__name__}; expected a part (see indelible.content): {why}.")

@@ -50,7 +50,7 @@ def decide(snapshot: Snapshot | None, command: Command) -> Decision:
             return create(command)
         if isinstance(command, WorkerCommand):
             raise LeaseLost("The chat was deleted.")
-        raise NotFound("There is no such chat.")
+        raise NotFound("Chat not found. It may have been deleted.")
     if isinstance(command, WorkerCommand):
         settled = _check_worker(snapshot, command)
         if settled is not None:
@@ -89,4 +89,4 @@ def _check_worker(snapshot: Snapshot, command: WorkerCommand) -> Decision | None
 def _check_holder(snapshot: Snapshot) -> None:
     """Letting go keeps the epoch until somebody else takes the chat; only an open attempt may still be kept then."""
     if snapshot.holder is None:
-        raise LeaseLost("The worker does not hold the chat any more.")
+        raise LeaseLost("The worker no longer holds the chat.")

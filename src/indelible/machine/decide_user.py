@@ -88,13 +88,13 @@ def _run_message(snapshot: Snapshot) -> list[Effect]:
 
 def _require_target(snapshot: Snapshot, message_id: str) -> Target:
     if snapshot.target is None or snapshot.target.id != message_id:
-        raise NotFound("There is no such message in this chat.")
+        raise NotFound("Message not found in this chat.")
     return snapshot.target
 
 
 def _require_queued(snapshot: Snapshot, queued_id: str) -> None:
     if all(row.id != queued_id for row in snapshot.queue):
-        raise NotFound("There is no such message in the queue.")
+        raise NotFound("Message not found in the queue. It may have been sent already.")
 
 
 def create(command: Create) -> Decision:
@@ -143,7 +143,7 @@ def _fork(snapshot: Snapshot) -> list[Effect]:
 def _edit(snapshot: Snapshot, command: Edit) -> Decision:
     target = _require_target(snapshot, command.message_id)
     if target.role != "user":
-        raise Invalid("Only a message of the user can be edited.")
+        raise Invalid("Only a user message can be edited.")
     effects = (MoveHead(message_id=target.parent_id), AddMessage(), BeginTurn(), SetStatus(status=Status.RUNNING))
     return Decision((*_fork(snapshot), *effects))
 
@@ -151,7 +151,7 @@ def _edit(snapshot: Snapshot, command: Edit) -> Decision:
 def _regenerate(snapshot: Snapshot, command: Regenerate) -> Decision:
     target = _require_target(snapshot, command.message_id)
     if target.role != "assistant" or target.user_above_id is None:
-        raise Invalid("Only a reply to a message of the user can be written anew.")
+        raise Invalid("Only an assistant reply can be regenerated.")
     above = target.user_above_id
     effects = (MoveHead(message_id=above), BeginTurn(message_id=above), SetStatus(status=Status.RUNNING))
     return Decision((*_fork(snapshot), *effects))
@@ -163,7 +163,7 @@ def _switch_head(snapshot: Snapshot, command: SwitchBranch) -> Decision:
 
 def _continue(snapshot: Snapshot, command: Continue) -> Decision:
     if not snapshot.last_is_partial:
-        raise refuse(snapshot, command, "The last reply is not a partial one.")
+        raise refuse(snapshot, command, "Nothing to continue: the last reply is complete.")
     return _answer_again(snapshot)
 
 
@@ -171,7 +171,7 @@ def _retry(snapshot: Snapshot, command: Retry) -> Decision:
     if snapshot.last_turn_kind == "compaction":
         return _compact(snapshot, command)
     if snapshot.last_user_id is None:
-        raise refuse(snapshot, command, "There is nothing to answer.")
+        raise refuse(snapshot, command, "Nothing to retry: the chat has no message to answer.")
     return _answer_again(snapshot)
 
 
@@ -200,7 +200,7 @@ def _delete_queued(snapshot: Snapshot, command: DeleteQueued) -> Decision:
 
 def _reorder_queue(snapshot: Snapshot, command: ReorderQueue) -> Decision:
     if sorted(command.queued_ids) != sorted(row.id for row in snapshot.queue):
-        raise Invalid("A new order must name every message of the queue exactly once.")
+        raise Invalid("The new order must list every queued message exactly once.")
     return Decision((ReorderQueueRows(queued_ids=command.queued_ids),))
 
 
@@ -240,7 +240,7 @@ def _interrupt(snapshot: Snapshot, command: Interrupt) -> Decision:
 
 def _tool_results(snapshot: Snapshot, command: ToolResults) -> Decision:
     if sorted(command.call_ids) != sorted(snapshot.awaiting):
-        raise Invalid("The results must answer every open call exactly once, and nothing else.")
+        raise Invalid("Submit exactly one result for every open call, and no others.")
     return Decision((AddToolResults(), SetStatus(status=Status.RUNNING)))
 
 

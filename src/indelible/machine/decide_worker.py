@@ -69,20 +69,20 @@ def _acquire(snapshot: Snapshot, command: Acquire) -> Decision:
     """Whoever takes a chat closes first what another left open, unless only its tools are missing."""
     if snapshot.holder_alive or snapshot.holder == command.worker_id:
         raise refuse(snapshot, command, "A live worker holds the chat.")
-    taken = RaiseEpoch(holder=command.worker_id)
+    raised = RaiseEpoch(holder=command.worker_id)
     if snapshot.status is Status.INTERRUPTING:
-        return Decision((taken, *close_attempt(snapshot, "interrupted", "interrupted")))
+        return Decision((raised, *close_attempt(snapshot, "interrupted", "interrupted")))
     count = _count_takeover(snapshot)
     if count is not None and (count.takeovers >= MAX_TAKEOVERS or count.stalled >= MAX_STALLED_TAKEOVERS):
         closing = (RaiseEpoch(), count, *close_attempt(snapshot, "crashed", "crashed"), CloseTurn(outcome="failed"))
-        told = (AddNotice(kind="crashed"), SetError(kind="crashed"), SetStatus(status=Status.ERROR))
-        return Decision((*closing, *told))
+        failing = (AddNotice(kind="crashed"), SetError(kind="crashed"), SetStatus(status=Status.ERROR))
+        return Decision((*closing, *failing))
     counted = [] if count is None else [count]
     if snapshot.attempt is not None and snapshot.attempt.finished:
-        return Decision((taken, *counted, AdoptAttempt()))
+        return Decision((raised, *counted, AdoptAttempt()))
     is_reply = snapshot.turn is not None and snapshot.turn.kind == "reply"
     instruction = [AddInstruction()] if is_reply else []
-    return Decision((taken, *counted, *close_attempt(snapshot, "crashed", "crashed"), *instruction))
+    return Decision((raised, *counted, *close_attempt(snapshot, "crashed", "crashed"), *instruction))
 
 
 def _count_takeover(snapshot: Snapshot) -> RecordTakeover | None:
@@ -129,8 +129,8 @@ def _commit_step(snapshot: Snapshot, command: CommitStep) -> Decision:
 def _finish_turn(snapshot: Snapshot, command: FinishTurn) -> Decision:
     if snapshot.status is Status.INTERRUPTING:
         return end_stopped(snapshot, *close_attempt(snapshot, "complete", "interrupted"))
-    said_nothing = command.attempt_id is None and snapshot.attempt is not None
-    notice = [AddNotice(kind="empty")] if said_nothing else []
+    is_empty = command.attempt_id is None and snapshot.attempt is not None
+    notice = [AddNotice(kind="empty")] if is_empty else []
     summary: list[Effect] = []
     if snapshot.turn is not None and snapshot.turn.kind == "compaction":
         summary, notice = [AddSummary()], [AddNotice(kind="compacted")]

@@ -49,7 +49,7 @@ def to_blocks(content: Content) -> list[Block]:
         if not isinstance(block, Text | File):
             raise Invalid(f"content: a user's message holds text and files only, not {type(block).__name__}.")
     if not any(isinstance(block, File) or block.text.strip() for block in blocks):
-        raise Invalid("There is nothing in this message.")
+        raise Invalid("The message is empty.")
     return blocks
 
 

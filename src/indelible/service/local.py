@@ -159,7 +159,7 @@ class LocalService:
 
     async def check_chat(self, chat_id: str) -> None:
         if await self._store.owner(chat_id) != await self.get_user_id():
-            raise NotFound("There is no such chat.")
+            raise NotFound("Chat not found. It may have been deleted.")
 
     async def get_status(self, chat_id: str) -> str:
         await self.check_chat(chat_id)

@@ -43,5 +43,5 @@ def read_list_cursor(cursor: str) -> ListCursor:
 def check_name(name: str) -> str:
     """An id that a client sent. What cannot be an id of ours names nothing, and a database may even refuse it."""
     if not name.isascii() or not name.isprintable():
-        raise NotFound("There is nothing of this name.")
+        raise NotFound("Not found. It may have been deleted.")
     return name

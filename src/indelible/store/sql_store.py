@@ -150,11 +150,11 @@ class SqlStore:
         self._check_size(payload)
         if isinstance(command, Delete) and self.before_delete is not None:
             if user_id is not None and await find_owner(self._engine, chat_id) != user_id:
-                raise NotFound("There is no such chat.")
+                raise NotFound("Chat not found. It may have been deleted.")
             await self.before_delete(chat_id)
         async with begin_write(self._engine) as connection:
             outcome = await self._carry_out(connection, chat_id, command, payload, user_id)
-        self._tell_committed(outcome)
+        self._notify_committed(outcome)
         return outcome
 
     @run_to_completion
@@ -178,10 +178,10 @@ class SqlStore:
                 given = answer(outcome)
                 await settle(connection, request, given, chat_id if outcome.status is not None else None)
         if outcome is not None:
-            self._tell_committed(outcome)
+            self._notify_committed(outcome)
         return given
 
-    def _tell_committed(self, outcome: Outcome) -> None:
+    def _notify_committed(self, outcome: Outcome) -> None:
         if outcome.effective and self._on_committed is not None:
             self._on_committed(outcome.chat_id)
 
@@ -189,7 +189,7 @@ class SqlStore:
         blocks = payload.blocks if isinstance(payload, NewChat | UserInput | QueuedInput) else None
         size_bytes = len(encode(blocks)) if blocks else 0
         if size_bytes > self._limits.message_bytes:
-            raise TooLarge(f"A message may have {self._limits.message_bytes:,} bytes at most; this has {size_bytes:,}.")
+            raise TooLarge(f"Message too long: {size_bytes:,} bytes (limit {self._limits.message_bytes:,}).")
 
     async def _carry_out(
         self,
@@ -201,7 +201,7 @@ class SqlStore:
     ) -> Outcome:
         loaded = await load_snapshot(connection, chat_id, command, lease_timeout_s=self.lease_timeout_s)
         if user_id is not None and loaded is not None and loaded.chat.owner_id != user_id:
-            raise NotFound("There is no such chat.")
+            raise NotFound("Chat not found. It may have been deleted.")
         if loaded is None and isinstance(command, Create):
             return await self._create(connection, chat_id, command, payload)
         decision = decide(loaded.snapshot if loaded is not None else None, command)
@@ -222,7 +222,7 @@ class SqlStore:
             )
         kinds = {type(effect) for effect in decision.effects}
         if len(snapshot.queue) >= self._limits.queued and Enqueue in kinds and StartQueued not in kinds:
-            raise TooMany(f"{self._limits.queued} messages wait already. Let the chat answer some of them first.")
+            raise TooMany(f"The queue is full ({self._limits.queued} messages). Wait for a reply first.")
         change = ChatChange(connection, snapshot, payload, seq=chat.seq, open_calls=open_calls, now=now)
         outcome = await apply_effects(change, decision.effects)
         return replace(outcome, vacant_s=vacant_s) if isinstance(command, Acquire) else outcome
@@ -260,7 +260,7 @@ class SqlStore:
             found = select(chats.c.head_id).where(chats.c.id == chat_id)
             head = (await connection.execute(found)).one_or_none()
             if head is None:
-                raise NotFound("There is no such chat.")
+                raise NotFound("Chat not found. It may have been deleted.")
             start_id = head.head_id if before is None else await self._find_parent(connection, chat_id, before)
             return await load_path(connection, chat_id, start_id, limit=limit)
 
@@ -329,7 +329,7 @@ class SqlStore:
     async def fork(self, chat_id: str, message_id: str, *, new_chat_id: str, owner_id: str) -> Outcome:
         async with begin_write(self._engine) as connection:
             outcome = await fork_chat(connection, chat_id, message_id, new_chat_id=new_chat_id, owner_id=owner_id)
-        self._tell_committed(outcome)
+        self._notify_committed(outcome)
         return outcome
 
     @run_to_completion
@@ -399,7 +399,7 @@ class SqlStore:
         found = select(messages.c.parent_id).where(messages.c.chat_id == chat_id, messages.c.id == message_id)
         row = (await connection.execute(found)).one_or_none()
         if row is None:
-            raise NotFound("There is no such message in this chat.")
+            raise NotFound("Message not found in this chat.")
         parent_id: str | None = row.parent_id
         return parent_id
 
@@ -409,4 +409,4 @@ def _check_names(chat_id: str, command: Command) -> None:
     named = (getattr(command, field, None) for field in ("message_id", "queued_id", "turn_id"))
     for name in (chat_id, *named):
         if name is not None and not is_id(name):
-            raise NotFound("There is nothing of this name.")
+            raise NotFound("Not found. It may have been deleted.")

@@ -65,10 +65,10 @@ def plan_turn(work: OpenWork) -> Plan:
 
 def _is_answered(messages: list[Message]) -> bool:
     """Whether the last thing said is a whole reply that calls nothing."""
-    said = [message for message in messages if message.role != "notice" and message.visibility != "people"]
-    if not said or said[-1].role != "assistant" or said[-1].partial or said[-1].reason is not None:
+    visible = [message for message in messages if message.role != "notice" and message.visibility != "people"]
+    if not visible or visible[-1].role != "assistant" or visible[-1].partial or visible[-1].reason is not None:
         return False
-    return not any(isinstance(block, ToolCall) and not block.provider_executed for block in said[-1].blocks)
+    return not any(isinstance(block, ToolCall) and not block.provider_executed for block in visible[-1].blocks)
 
 
 # --- what the model gets ---

@@ -44,14 +44,14 @@ async def make_title(
             title = ""
         if title:
             return title
-    return take_first_words(messages)
+    return extract_first_words(messages)
 
 
 async def _ask(model: Model, messages: Sequence[Message], *, scope: CancelScope, clock: Clock) -> str:
-    said = cut_text(to_transcript(messages), _TRANSCRIPT_BYTES).text
+    transcript = cut_text(to_transcript(messages), _TRANSCRIPT_BYTES).text
     prompt = [
         PromptMessage(role="system", blocks=[Text(INSTRUCTION)]),
-        PromptMessage(role="user", blocks=[Text(said)]),
+        PromptMessage(role="user", blocks=[Text(transcript)]),
     ]
     attempt = Attempt(
         model,
@@ -67,7 +67,7 @@ async def _ask(model: Model, messages: Sequence[Message], *, scope: CancelScope,
     return "".join(block.text for block in attempt.assembler.blocks() if isinstance(block, Text))
 
 
-def take_first_words(messages: Sequence[Message]) -> str | None:
+def extract_first_words(messages: Sequence[Message]) -> str | None:
     """The beginning of what the user said first."""
     for message in messages:
         if message.role == "user" and message.visibility == "both":

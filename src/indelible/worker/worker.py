@@ -176,7 +176,7 @@ class Worker:
         acquired = await self._deps.store.acquire(self.id, limit=limit, per_user=per_user, chat_ids=chat_ids)
         for outcome in acquired:
             if outcome.vacant_s is not None:
-                self._deps.metrics.chat_taken_over(after_s=outcome.vacant_s)
+                self._deps.metrics.takeover_completed(after_s=outcome.vacant_s)
             self._start(group, outcome.chat_id, outcome.epoch)
         return len(acquired)
 

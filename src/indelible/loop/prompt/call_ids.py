@@ -53,25 +53,25 @@ class CallIds:
 
     def __init__(self, *, provider: str) -> None:
         self._limits = _limits_of(provider)
-        self._taken: set[str] = set()
+        self._used: set[str] = set()
         self._copies: Counter[str] = Counter()
 
     def claim(self, wished: str) -> bool:
         """Take `wished` as it is, if that is legal and nobody has it. For ids that may not change."""
-        if not wished or wished in self._taken or wished != self._make_legal(wished):
+        if not wished or wished in self._used or wished != self._make_legal(wished):
             return False
-        self._taken.add(wished)
+        self._used.add(wished)
         return True
 
     def give(self, wished: str) -> str:
         """Take `wished`, or the nearest id that is legal and free."""
         legal = self._make_legal(wished)
         given = legal
-        while given in self._taken:
+        while given in self._used:
             self._copies[legal] += 1
             ending = f"_{self._copies[legal] + 1}"
             given = legal[: self._limits.max_id_chars - len(ending)] + ending
-        self._taken.add(given)
+        self._used.add(given)
         return given
 
     def _make_legal(self, wished: str) -> str:

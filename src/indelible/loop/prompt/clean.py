@@ -58,8 +58,10 @@ def describe_orphan(result: ToolResult) -> Text:
 
 def drop_idle_reasoning(blocks: Sequence[Block]) -> list[Block]:
     """The blocks without the reasoning at their end: Anthropic and OpenAI refuse reasoning that led to nothing."""
-    said = next((at for at in reversed(range(len(blocks))) if not isinstance(blocks[at], Reasoning | Source)), -1)
-    return [block for at, block in enumerate(blocks) if at <= said or not isinstance(block, Reasoning)]
+    last_content = next(
+        (at for at in reversed(range(len(blocks))) if not isinstance(blocks[at], Reasoning | Source)), -1
+    )
+    return [block for at, block in enumerate(blocks) if at <= last_content or not isinstance(block, Reasoning)]
 
 
 # --- what users and tools say ------------------------------------------------------------

@@ -121,10 +121,10 @@ async def summarise(
         clock=clock,
     )
     await attempt.run()
-    said = "".join(block.text for block in attempt.assembler.blocks() if isinstance(block, Text)).strip()
-    if not said:
+    text = "".join(block.text for block in attempt.assembler.blocks() if isinstance(block, Text)).strip()
+    if not text:
         raise ModelFailed(f"{model.provider} gave no summary of the conversation.", provider=model.provider)
-    return make_summary(said, keep_last=keep_last, request=_find_request(counting, older))
+    return make_summary(text, keep_last=keep_last, request=_find_request(counting, older))
 
 
 def make_summary(text: str, *, keep_last: int, request: Sequence[Block] = ()) -> Message:
@@ -132,17 +132,17 @@ def make_summary(text: str, *, keep_last: int, request: Sequence[Block] = ()) ->
 
     `request` is what the user asked for last, if that is among what is left out.
     """
-    said = f"Summary of the conversation so far:\n\n{text}"
+    text = f"Summary of the conversation so far:\n\n{text}"
     if request:
-        said += "\n\nThe user's last request, word by word:\n\n"
-    summary = Text(said, metadata={COMPACTION: {"keep_last": keep_last}})
+        text += "\n\nThe user's last request, word by word:\n\n"
+    summary = Text(text, metadata={COMPACTION: {"keep_last": keep_last}})
     return Message(role="user", blocks=[summary, *request], visibility="model")
 
 
 def to_transcript(messages: Sequence[Message]) -> str:
     """The conversation as text, with long tool results cut."""
-    told = (message for message in from_newest_compaction(messages) if message.role != "system")
-    return clean_text("\n\n".join(f"[{message.role}]\n{body}" for message in told if (body := _to_body(message))))
+    visible = (message for message in from_newest_compaction(messages) if message.role != "system")
+    return clean_text("\n\n".join(f"[{message.role}]\n{body}" for message in visible if (body := _to_body(message))))
 
 
 def _to_body(message: Message) -> str:

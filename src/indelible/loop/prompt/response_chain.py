@@ -46,19 +46,19 @@ def plan_chain(messages: Sequence[Message], *, model: Model, options: CallOption
     user's words.
     """
     everything = ChainPlan(list(messages), replace(options, previous_response_id=None))
-    heard = [message for message in messages if message.role != "notice" and message.visibility != "people"]
-    at = next((at for at in reversed(range(len(heard))) if heard[at].role == "assistant"), None)
-    if at is None or not options.store or not _can_anchor(heard[at], model):
+    visible = [message for message in messages if message.role != "notice" and message.visibility != "people"]
+    at = next((at for at in reversed(range(len(visible))) if visible[at].role == "assistant"), None)
+    if at is None or not options.store or not _can_anchor(visible[at], model):
         return everything
-    since = heard[at + 1 :]
-    news = [message for message in since if message.role == "user" and any(map(_says_something, message.blocks))]
+    since = visible[at + 1 :]
+    news = [message for message in since if message.role == "user" and any(map(_has_content, message.blocks))]
     if not news or any(map(is_summary, since)):
         return everything
-    system = [message for message in heard if message.role == "system"]
-    return ChainPlan([*system, *news], replace(options, previous_response_id=heard[at].response_id))
+    system = [message for message in visible if message.role == "system"]
+    return ChainPlan([*system, *news], replace(options, previous_response_id=visible[at].response_id))
 
 
-def _says_something(block: Block) -> bool:
+def _has_content(block: Block) -> bool:
     return not isinstance(block, Text) or bool(block.text.strip())
 
 

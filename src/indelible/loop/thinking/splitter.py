@@ -125,7 +125,7 @@ class ThinkingSplitter:
                 if not final and may_become_mark(text, pos):
                     break
             else:
-                self._say(text[begin:pos])
+                self._emit(text[begin:pos])
                 begin = pos
                 target = find_target(self._section, found.mark, at_start=self._lead is Lead.HOLD)
                 if target is not None:
@@ -138,14 +138,14 @@ class ThinkingSplitter:
                         continue
             self._place = pass_angle(self._place)
             pos += 1
-        self._say(text[begin:pos])
+        self._emit(text[begin:pos])
         self._held = text[pos:]
         if final:
             self._release_blanks()
         self._is_plain = self._passes_plain_text()
-        return self._take_ready()
+        return self._drain_ready()
 
-    def _say(self, text: str) -> None:
+    def _emit(self, text: str) -> None:
         if not text:
             return
         if self._lead is Lead.KEEP:
@@ -189,7 +189,7 @@ class ThinkingSplitter:
             self._ready.append(Segment(self._pieces_are_thinking, "".join(self._pieces)))
             self._pieces = []
 
-    def _take_ready(self) -> list[Segment]:
+    def _drain_ready(self) -> list[Segment]:
         self._close_segment()
         ready, self._ready = self._ready, []
         return ready

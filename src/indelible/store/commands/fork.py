@@ -43,10 +43,10 @@ async def fork_chat(
     """Copy the path that ends with this message into a new chat, which then waits."""
     chat = (await connection.execute(select(chats).where(chats.c.id == chat_id))).one_or_none()
     if chat is None:
-        raise NotFound("There is no such chat.")
+        raise NotFound("Chat not found. It may have been deleted.")
     path = [row async for row in load_ancestors(connection, chat_id, message_id, *_COPIED, chunk=1000)][::-1]
     if not path:
-        raise NotFound("There is no such message in this chat.")
+        raise NotFound("Message not found in this chat.")
     if path[-1].visibility == "model":
         raise Invalid("A new chat begins with a message that people see.")
     now = await load_now(connection)
@@ -60,14 +60,14 @@ async def fork_chat(
     await connection.execute(insert(chats).values(**new, created_at=now, updated_at=now))
     for copy in copies:
         await connection.execute(insert(messages).values(**copy))
-    told = [
+    written = [
         {"chat_id": new_chat_id, "seq": seq, "kind": "message", "ref": copy["id"], "payload": None, "at": now}
         for seq, copy in enumerate(copies, 1)
     ]
-    await connection.execute(insert(events), told)
-    changes = {"head_id": copies[-1]["id"], "seq": len(told)}
+    await connection.execute(insert(events), written)
+    changes = {"head_id": copies[-1]["id"], "seq": len(written)}
     await connection.execute(update(chats).where(chats.c.id == new_chat_id).values(**changes))
-    return Outcome(chat_id=new_chat_id, effective=True, status=Status.IDLE, seq=len(told), epoch=0)
+    return Outcome(chat_id=new_chat_id, effective=True, status=Status.IDLE, seq=len(written), epoch=0)
 
 
 def _copy_path(path: list[Row[Any]], new_chat_id: str) -> list[dict[str, Any]]:

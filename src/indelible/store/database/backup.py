@@ -125,12 +125,12 @@ def _make_draft(target: Path) -> Iterator[Path]:
 
 
 def _copy(snapshot: sqlite3.Connection, draft: Path, on_progress: Callable[[int, int], None], chunk_pages: int) -> None:
-    def tell(_status: int, remaining: int, total: int) -> None:
+    def report(_status: int, remaining: int, total: int) -> None:
         on_progress(total - remaining, total)
 
     try:
         with closing(sqlite3.connect(draft)) as copy:
-            snapshot.backup(copy, pages=chunk_pages, progress=tell)
+            snapshot.backup(copy, pages=chunk_pages, progress=report)
     except sqlite3.Error as error:
         raise read_failure(error, f"The backup in {draft.parent}") from error
 

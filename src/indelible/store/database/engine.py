@@ -95,7 +95,7 @@ async def begin_write(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
 
     A failing database raises a `StoreFailed`; an error about the data is the driver's own.
     """
-    with tell_failures(engine.url):
+    with translate_failures(engine.url):
         async with _wait_for_turn(engine), engine.begin() as connection:
             yield connection
 
@@ -126,7 +126,7 @@ def _find_door(engine: AsyncEngine) -> asyncio.Lock:
 @asynccontextmanager
 async def begin_read(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
     """A transaction that only reads, and sees one moment of the database however long it takes. It fails alike."""
-    with tell_failures(engine.url):
+    with translate_failures(engine.url):
         async with engine.connect() as connection:
             if is_sqlite(engine.url):
                 await connection.execution_options(**{_DEFERRED: True})
@@ -142,7 +142,7 @@ async def run_on_sqlite(engine: AsyncEngine, work: Callable[[sqlite3.Connection]
     The work begins and commits its own transaction; one that it leaves open is rolled back. A caller that is cancelled
     meanwhile waits for the end of it (whole.py). It fails as `begin_write` does.
     """
-    with tell_failures(engine.url):
+    with translate_failures(engine.url):
         async with _find_line(engine), _find_door(engine):
             driver: Any = _kept.get(engine.sync_engine) or await _keep_connection(engine)
             done: UncancellableFuture[T] = UncancellableFuture()
@@ -168,7 +168,7 @@ def _visit(file: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) ->
 
 
 @contextmanager
-def tell_failures(url: URL) -> Iterator[None]:
+def translate_failures(url: URL) -> Iterator[None]:
     """Here a failing database raises a `StoreFailed`. Data that it refuses is not its failure."""
     try:
         yield

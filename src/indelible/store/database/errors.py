@@ -95,15 +95,15 @@ def read_failure(error: BaseException, where: str) -> StoreFailed:
             return cause
         known = _read_code(cause)
         if known is not None:
-            return _say(known, where)
+            return _format(known, where)
     # Only now, because why a connection was lost may stand deeper than that it was.
     if any(_is_lost(cause) for cause in causes):
-        return _say(_LOST, where)
+        return _format(_LOST, where)
     for cause in causes:
         if isinstance(cause, OSError):
             return DatabaseUnreachable(f"{where} cannot be reached: {str(cause) or 'no answer in time'}.")
-    said = str(causes[-1]).partition("\n")[0]
-    return StoreFailed(f"{where} could not do what it was asked: {said}")
+    detail = str(causes[-1]).partition("\n")[0]
+    return StoreFailed(f"{where} could not do what it was asked: {detail}")
 
 
 def is_about_data(error: BaseException) -> bool:
@@ -136,7 +136,7 @@ def _get_state(error: BaseException) -> str:
     return str(getattr(error, "sqlstate", None))
 
 
-def _say(known: _Known, where: str) -> StoreFailed:
+def _format(known: _Known, where: str) -> StoreFailed:
     kind, sentence = known
     return kind(sentence.format(where=where))
 

@@ -30,7 +30,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.schema import SetColumnComment, SetTableComment
 
 from indelible.store.database.address import describe
-from indelible.store.database.engine import begin_read, is_sqlite, open_engine, tell_failures
+from indelible.store.database.engine import begin_read, is_sqlite, open_engine, translate_failures
 from indelible.store.database.errors import DatabaseUnusable, SchemaTooNew
 from indelible.store.database.tables import metadata
 
@@ -88,7 +88,7 @@ def list_revisions() -> list[str]:
 
 
 async def _upgrade(engine: AsyncEngine, goal: str) -> str | None:
-    with tell_failures(engine.url):
+    with translate_failures(engine.url):
         async with engine.connect() as connection:
             if is_sqlite(engine.url):
                 await _prepare_sqlite(connection)

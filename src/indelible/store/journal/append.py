@@ -94,8 +94,8 @@ async def append_group(engine: AsyncEngine, rows: Sequence[JournalRow], at: date
             return Appended(frozenset(row.attempt_id for row in rows), frozenset())
         return await _append_in_steps(engine, rows, at)
     except (DBAPIError, sqlite3.Error) as error:
-        said = getattr(error, "orig", error)
-        raise BadRows(f"The database refused a journal row: {said}") from error
+        cause = getattr(error, "orig", error)
+        raise BadRows(f"The database refused a journal row: {cause}") from error
 
 
 @run_to_completion
