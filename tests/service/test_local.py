@@ -62,7 +62,7 @@ async def test_another_users_chat_is_not_found_and_stays_as_it_is(name: str, app
     assert queued is not None
     before = await hers.details()
 
-    with pytest.raises(NotFound, match="There is no such chat"):
+    with pytest.raises(NotFound, match="Chat not found"):
         await CALLS[name](app.service, hers.id, before.messages[0].id, queued)
 
     assert await hers.details() == before

@@ -93,7 +93,7 @@ class Feed:
             self._readers.discard(reader)
             if not channel.listeners:
                 self._close_channel(chat_id, channel)
-            self._metrics.reader_left()
+            self._metrics.reader_disconnected()
 
     async def snapshot(self, chat_id: str) -> ChatSnapshot:
         """The chat as it is now, with the cursor to read on from."""
@@ -143,7 +143,7 @@ class Feed:
     async def _load_position(self, chat_id: str) -> Position:
         position = (await self._store.positions([chat_id])).get(chat_id)
         if position is None:
-            raise NotFound("There is no such chat.")
+            raise NotFound("Chat not found. It may have been deleted.")
         return position
 
     async def _read_cursor(self, loader: Loader, after: str | None) -> Position | None:

@@ -50,7 +50,7 @@ def decide(snapshot: Snapshot | None, command: Command) -> Decision:
             return create(command)
         if isinstance(command, WorkerCommand):
             raise LeaseLost("The chat was deleted.")
-        raise NotFound("There is no such chat.")
+        raise NotFound("Chat not found. It may have been deleted.")
     if isinstance(command, WorkerCommand):
         settled = _check_worker(snapshot, command)
         if settled is not None:

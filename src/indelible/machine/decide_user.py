@@ -88,13 +88,13 @@ def _run_message(snapshot: Snapshot) -> list[Effect]:
 
 def _require_target(snapshot: Snapshot, message_id: str) -> Target:
     if snapshot.target is None or snapshot.target.id != message_id:
-        raise NotFound("There is no such message in this chat.")
+        raise NotFound("Message not found in this chat.")
     return snapshot.target
 
 
 def _require_queued(snapshot: Snapshot, queued_id: str) -> None:
     if all(row.id != queued_id for row in snapshot.queue):
-        raise NotFound("There is no such message in the queue.")
+        raise NotFound("Message not found in the queue. It may have been sent or removed.")
 
 
 def create(command: Create) -> Decision:

@@ -80,7 +80,7 @@ def _note(stop: Stop, event: FeedEvent) -> Stop:
         case "snapshot" if data["turn"] != stop.result.turn:
             return _finish(stop, data)
         case "end" if data["reason"] == "deleted":
-            raise NotFound("There is no such chat.")
+            raise NotFound("Chat not found. It may have been deleted.")
         case "end" if data["reason"] == "shutdown":
             return replace(stop, is_ending=False)
         case _:

@@ -150,7 +150,7 @@ class SqlStore:
         self._check_size(payload)
         if isinstance(command, Delete) and self.before_delete is not None:
             if user_id is not None and await find_owner(self._engine, chat_id) != user_id:
-                raise NotFound("There is no such chat.")
+                raise NotFound("Chat not found. It may have been deleted.")
             await self.before_delete(chat_id)
         async with begin_write(self._engine) as connection:
             outcome = await self._carry_out(connection, chat_id, command, payload, user_id)
@@ -201,7 +201,7 @@ class SqlStore:
     ) -> Outcome:
         loaded = await load_snapshot(connection, chat_id, command, lease_timeout_s=self.lease_timeout_s)
         if user_id is not None and loaded is not None and loaded.chat.owner_id != user_id:
-            raise NotFound("There is no such chat.")
+            raise NotFound("Chat not found. It may have been deleted.")
         if loaded is None and isinstance(command, Create):
             return await self._create(connection, chat_id, command, payload)
         decision = decide(loaded.snapshot if loaded is not None else None, command)
@@ -260,7 +260,7 @@ class SqlStore:
             found = select(chats.c.head_id).where(chats.c.id == chat_id)
             head = (await connection.execute(found)).one_or_none()
             if head is None:
-                raise NotFound("There is no such chat.")
+                raise NotFound("Chat not found. It may have been deleted.")
             start_id = head.head_id if before is None else await self._find_parent(connection, chat_id, before)
             return await load_path(connection, chat_id, start_id, limit=limit)
 
@@ -399,7 +399,7 @@ class SqlStore:
         found = select(messages.c.parent_id).where(messages.c.chat_id == chat_id, messages.c.id == message_id)
         row = (await connection.execute(found)).one_or_none()
         if row is None:
-            raise NotFound("There is no such message in this chat.")
+            raise NotFound("Message not found in this chat.")
         parent_id: str | None = row.parent_id
         return parent_id
 

@@ -43,10 +43,10 @@ async def fork_chat(
     """Copy the path that ends with this message into a new chat, which then waits."""
     chat = (await connection.execute(select(chats).where(chats.c.id == chat_id))).one_or_none()
     if chat is None:
-        raise NotFound("There is no such chat.")
+        raise NotFound("Chat not found. It may have been deleted.")
     path = [row async for row in load_ancestors(connection, chat_id, message_id, *_COPIED, chunk=1000)][::-1]
     if not path:
-        raise NotFound("There is no such message in this chat.")
+        raise NotFound("Message not found in this chat.")
     if path[-1].visibility == "model":
         raise Invalid("A new chat begins with a message that people see.")
     now = await load_now(connection)

@@ -73,7 +73,7 @@ async def load_changes(
     async with begin_read(engine) as connection:
         rows = (await connection.execute(wanted.order_by(events.c.seq).limit(max_events))).all()
         if not rows:
-            raise NotFound("There is no such chat.")
+            raise NotFound("Chat not found. It may have been deleted.")
         found = [_to_event(row) for row in rows if row.seq is not None]
         weaver = _Weaver(connection, chat_id, after, max_bytes)
         complete = await weaver.weave(found) and len(found) < max_events

@@ -108,7 +108,7 @@ async def load_view(engine: AsyncEngine, chat_id: str, *, limit: int = 50, lease
     async with begin_read(engine) as connection:
         chat = (await connection.execute(select(chats).where(chats.c.id == chat_id))).one_or_none()
         if chat is None:
-            raise NotFound("There is no such chat.")
+            raise NotFound("Chat not found. It may have been deleted.")
         path = await load_path(connection, chat_id, chat.head_id, limit=limit + 1)
         turn = select(turns.c.id).where(turns.c.chat_id == chat_id, turns.c.ended_at.is_(None))
         return ChatView(
@@ -137,7 +137,7 @@ async def load_status(engine: AsyncEngine, chat_id: str, *, lease_timeout_s: flo
     async with begin_read(engine) as connection:
         row = (await connection.execute(found)).one_or_none() if is_id(chat_id) else None
         if row is None:
-            raise NotFound("There is no such chat.")
+            raise NotFound("Chat not found. It may have been deleted.")
         status = await _name_status(connection, row, lease_timeout_s)
         return ChatStatus(owner_id=row.owner_id, status=status, turn_id=row.turn_id, seq=row.seq)
 

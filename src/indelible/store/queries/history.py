@@ -53,7 +53,7 @@ async def load_page(
     async with begin_read(engine) as connection:
         head = (await connection.execute(select(chats.c.head_id).where(chats.c.id == chat_id))).one_or_none()
         if head is None:
-            raise NotFound("There is no such chat.")
+            raise NotFound("Chat not found. It may have been deleted.")
         start_id = before or upto or head.head_id
         found: list[Row[Any]] = []
         is_known = start_id is None
@@ -64,7 +64,7 @@ async def load_page(
             if len(found) > limit:
                 break
         if not is_known:
-            raise NotFound("There is no such message in this chat.")
+            raise NotFound("Message not found in this chat.")
         branches = await _load_branches(connection, chat_id, {row.parent_id for row in found[:limit]})
     items = [
         _show(row, None if above is None else above.id, siblings=branches[row.parent_id])

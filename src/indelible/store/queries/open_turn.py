@@ -78,7 +78,7 @@ async def load_work(engine: AsyncEngine, chat_id: str) -> OpenWork:
     async with begin_read(engine) as connection:
         chat = (await connection.execute(select(chats).where(chats.c.id == chat_id))).one_or_none()
         if chat is None:
-            raise NotFound("There is no such chat.")
+            raise NotFound("Chat not found. It may have been deleted.")
         found = select(turns).where(turns.c.chat_id == chat_id, turns.c.ended_at.is_(None))
         turn = (await connection.execute(found)).one_or_none()
         work = OpenWork(
