@@ -87,7 +87,7 @@ def set_up_logging(
     redact = Redactor(secrets)
     handler = logging.StreamHandler(out)
     handler.setFormatter(JsonFormatter(redact) if format == "json" else TextFormatter(redact, colours=out.isatty()))
-    handler.addFilter(_keep)
+    handler.addFilter(_should_log)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
@@ -181,7 +181,7 @@ def _find_path(record: logging.LogRecord) -> str:
     return ""
 
 
-def _keep(record: logging.LogRecord) -> bool:
+def _should_log(record: logging.LogRecord) -> bool:
     """Drop what uvicorn repeats: an exception of the application is logged by server/problem_details.py."""
     return not (record.name == "uvicorn.error" and str(record.msg).startswith("Exception in ASGI application"))
 

@@ -60,9 +60,9 @@ class Metrics:
     # --- the feed ---
 
     def reader_joined(self) -> None:
-        """With `reader_left`: the number of readers now (`feed_readers`)."""
+        """With `reader_disconnected`: the number of readers now (`feed_readers`)."""
 
-    def reader_left(self) -> None: ...
+    def reader_disconnected(self) -> None: ...
 
     def reader_resynced(self) -> None:
         """A reader was too slow and restarts from a snapshot (`feed_resyncs_total`)."""

@@ -73,7 +73,7 @@ class Counted(NoMetrics):
     def reader_joined(self) -> None:
         self.readers += 1
 
-    def reader_left(self) -> None:
+    def reader_disconnected(self) -> None:
         self.readers -= 1
 
     def reader_resynced(self) -> None:

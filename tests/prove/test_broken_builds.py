@@ -47,8 +47,8 @@ async def prove_broken(
         report = await prove(plan)
         if report.is_proof:
             continue
-        assert report.kept is not None
-        shutil.rmtree(report.kept)
+        assert report.kept_directory is not None
+        shutil.rmtree(report.kept_directory)
         verdict = describe_verdict(report)
         assert verdict.startswith("FAILED:")
         assert f"Seed {seed}." in verdict

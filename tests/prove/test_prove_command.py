@@ -31,13 +31,13 @@ def make_report(*faults: Fault) -> Report:
         replies={"complete": 5, "interrupted": 1},
         words=1234,
         model_calls={"openai": 4, "anthropic": 5},
-        cut_calls=2,
+        interrupted_calls=2,
         tool_runs=3,
         knew_replies=True,
         seconds=9.0,
         faults=faults,
         database="chats.db",
-        kept=Path("proof"),
+        kept_directory=Path("proof"),
     )
 
 

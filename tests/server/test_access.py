@@ -83,7 +83,7 @@ async def test_a_client_with_the_token_is_let_in_and_one_without_is_told_so(serv
     here = await serve(worker=False, token=TOKEN, client_token=TOKEN)
     assert (await here.client.list_chats())["items"] == []
     async with WireClient(here.url) as stranger:
-        with pytest.raises(Refused, match="A token is needed"):
+        with pytest.raises(Refused, match="Send the server's token"):
             await stranger.list_chats()
 
 

@@ -160,7 +160,7 @@ async def test_a_server_that_leaves_is_not_ready_and_takes_no_more_readers(serve
     here = await serve(worker=False)
     chat = await here.client.create_chat()
 
-    here.server.begin_to_leave()
+    here.server.begin_shutdown()
 
     for path in ("//readyz", f"/chats/{chat['id']}/events"):
         async with here.ask("GET", path) as response:

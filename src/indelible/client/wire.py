@@ -242,7 +242,7 @@ class WireClient:
                     if was_connected and on_reconnect is not None:
                         on_reconnect()
                     was_connected = True
-                    back_off.begin_anew()
+                    back_off.reset()
                     brought_something = False
                     async for event in _read_events(response):
                         cursor = event.cursor or cursor
@@ -273,16 +273,16 @@ class WireClient:
 
     async def _read(self, path: str, query: dict[str, Any] | None = None) -> dict[str, Any]:
         given = {name: str(value) for name, value in (query or {}).items() if value is not None}
-        return await self._ask("GET", path, params=given)
+        return await self._request("GET", path, params=given)
 
     async def _write(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         headers = {"Idempotency-Key": str(uuid.uuid4())}
         given = {} if body is None else body
         if method != "PATCH":
             given = {name: value for name, value in given.items() if value is not None}
-        return await self._ask(method, path, json=given if method != "DELETE" else None, headers=headers)
+        return await self._request(method, path, json=given if method != "DELETE" else None, headers=headers)
 
-    async def _ask(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+    async def _request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
         """Ask until there is an answer. What is asked may have happened already: then the answer is the same."""
         assert self._session is not None
         back_off = _BackOff(self._retry_for_s)
@@ -307,9 +307,9 @@ class _BackOff:
 
     def __init__(self, retry_for_s: float) -> None:
         self._retry_for_s = retry_for_s
-        self.begin_anew()
+        self.reset()
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         self._waited_s = 0.0
         self._next_s = _FIRST_BACK_OFF_S
 

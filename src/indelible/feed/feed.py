@@ -93,7 +93,7 @@ class Feed:
             self._readers.discard(reader)
             if not channel.listeners:
                 self._close_channel(chat_id, channel)
-            self._metrics.reader_left()
+            self._metrics.reader_disconnected()
 
     async def snapshot(self, chat_id: str) -> ChatSnapshot:
         """The chat as it is now, with the cursor to read on from."""

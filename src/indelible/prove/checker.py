@@ -90,15 +90,15 @@ def check_effects(
 
 
 def _check_stories(evidence: Evidence) -> Iterator[str]:
-    for who, transcript in _name_transcripts(evidence):
+    for name, transcript in _name_transcripts(evidence):
         for fault in transcript.faults:
-            yield f"{who}: {fault}"
+            yield f"{name}: {fault}"
         for attempt_id, attempt in transcript.attempts.items():
             if not attempt.has_ended:
-                yield f"{who}: {attempt_id} never ends"
+                yield f"{name}: {attempt_id} never ends"
         for turn_id, turn in transcript.turns.items():
             if len(turn.outcomes) != 1:
-                yield f"{who}: {turn_id} ends {len(turn.outcomes)} times"
+                yield f"{name}: {turn_id} ends {len(turn.outcomes)} times"
 
 
 def _name_transcripts(evidence: Evidence) -> list[tuple[str, ReaderTranscript]]:
@@ -109,22 +109,22 @@ def _name_transcripts(evidence: Evidence) -> list[tuple[str, ReaderTranscript]]:
 def _check_live(evidence: Evidence) -> Iterator[str]:
     stored = evidence.stored
     unfinished = [
-        who for who, transcript in _name_transcripts(evidence) if transcript.cursor != evidence.snapshot["cursor"]
+        name for name, transcript in _name_transcripts(evidence) if transcript.cursor != evidence.snapshot["cursor"]
     ]
-    yield from (f"{who} did not receive everything" for who in unfinished)
+    yield from (f"{name} did not receive everything" for name in unfinished)
     if stored.cursor != evidence.snapshot["cursor"]:
         return
     for number, transcript in enumerate(evidence.live, 1):
         for attempt_id in stored.attempts.keys() | transcript.attempts.keys():
-            seen, kept = (which.attempts.get(attempt_id) for which in (transcript, stored))
-            if seen is None or kept is None:
+            seen, saved = (which.attempts.get(attempt_id) for which in (transcript, stored))
+            if seen is None or saved is None:
                 yield f"reader {number}: {attempt_id} was {'not seen' if seen is None else 'seen and is not stored'}"
-            elif seen.rows != kept.rows:
-                difference = describe_difference(seen.text, kept.text)
+            elif seen.rows != saved.rows:
+                difference = describe_difference(seen.text, saved.text)
                 yield f"reader {number}: of {attempt_id}, seen is not stored: {difference}"
-        for seen_fact, kept_fact in zip_longest(transcript.facts, stored.facts):
-            if seen_fact != kept_fact:
-                yield f"reader {number} received {seen_fact}, but stored is {kept_fact}"
+        for seen_fact, stored_fact in zip_longest(transcript.facts, stored.facts):
+            if seen_fact != stored_fact:
+                yield f"reader {number} received {seen_fact}, but stored is {stored_fact}"
                 break
 
 

@@ -43,11 +43,11 @@ class CrashPoints:
 
     def __init__(self) -> None:
         self._armed: CrashPoint | None = None
-        self._left = 0
+        self._remaining = 0
 
     def arm(self, point: CrashPoint, count: int) -> None:
         """Die when this point is passed for the `count`-th time from now."""
-        self._left = count
+        self._remaining = count
         self._armed = point
 
     async def pass_by(self, point: CrashPoint) -> None:
@@ -63,8 +63,8 @@ class CrashPoints:
     def _is_the_end(self, point: CrashPoint) -> bool:
         if point != self._armed:
             return False
-        self._left -= 1
-        return self._left == 0
+        self._remaining -= 1
+        return self._remaining == 0
 
 
 def _die() -> None:

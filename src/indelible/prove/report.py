@@ -34,10 +34,10 @@ _WAYS: Final = {
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What was counted, and what went wrong. After a failure the database and the directory `kept` stay.
+    """What was counted, and what went wrong. After a failure the database and the directory `kept_directory` stay.
 
     `knew_replies`: whether each reply was compared with the expected one. `model_calls` are counted by API;
-    `cut_calls` are those whose connection broke before the reply had ended.
+    `interrupted_calls` are those whose connection broke before the reply had ended.
     """
 
     seed: int
@@ -51,10 +51,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     kills: dict[str, int] = {}
     tool_runs: int = 0
     model_calls: dict[str, int] = {}
-    cut_calls: int = 0
+    interrupted_calls: int = 0
     faults: Sequence[Fault] = ()
     database: str | None = None
-    kept: Path | None = None
+    kept_directory: Path | None = None
 
     @property
     def is_proof(self) -> bool:
@@ -76,7 +76,7 @@ def print_report(report: Report, console: Console) -> None:
         f"{sum(report.replies.values()):,}", f"replies ({_list_counts(report.replies)}), {report.words:,} words"
     )
     if report.model_calls:
-        counted = f"model calls ({_list_counts(report.model_calls)}), {report.cut_calls:,} interrupted"
+        counted = f"model calls ({_list_counts(report.model_calls)}), {report.interrupted_calls:,} interrupted"
         table.add_row(f"{sum(report.model_calls.values()):,}", counted)
     if report.tool_runs:
         table.add_row(f"{report.tool_runs:,}", "tool runs")
@@ -105,8 +105,10 @@ def describe_verdict(report: Report) -> str:
         shown.append(f"  … and {len(report.faults) - _FAULTS_SHOWN} more")
     count = "1 promise" if len(report.faults) == 1 else f"{len(report.faults)} promises"
     lines = [f"FAILED: {count} broken. Seed {report.seed}.", *shown]
-    if report.kept is not None:
-        lines.append(f"Kept for inspection: the database {report.database} and the server log in {report.kept}")
+    if report.kept_directory is not None:
+        lines.append(
+            f"Kept for inspection: the database {report.database} and the server log in {report.kept_directory}"
+        )
     return "\n".join(lines)
 
 

@@ -91,7 +91,7 @@ async def prove(plan: Plan, *, on_kill: Callable[[int], None] = lambda _: None) 
             shutil.rmtree(directory, ignore_errors=True)
     if report.is_proof:
         return report
-    return replace(report, database=describe(parse_address(orders.database)), kept=directory)
+    return replace(report, database=describe(parse_address(orders.database)), kept_directory=directory)
 
 
 def _write_orders(plan: Plan, directory: Path) -> Orders:
@@ -132,8 +132,8 @@ async def _carry_out(plan: Plan, orders: Orders, on_kill: Callable[[int], None])
         runs = read_notebook(orders.notebook)
         faults += [*check_effects(runs, evidence, safe=SAFE_TOOLS), *map(Fault, injector.faults)]
         counts = {"kills": dict(injector.kills), "tool_runs": len(runs), "seconds": time.monotonic() - began_s}
-        asked = {"model_calls": provider.calls, "cut_calls": provider.drops}
-        report = _judge(plan.seed, population, evidence, faults, knew_replies=True, **counts, **asked)
+        model_counts = {"model_calls": provider.calls, "interrupted_calls": provider.drops}
+        report = _judge(plan.seed, population, evidence, faults, knew_replies=True, **counts, **model_counts)
         if report.is_proof:
             await population.delete_chats()
     return report

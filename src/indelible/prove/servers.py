@@ -104,9 +104,9 @@ class ServerUnderTest:
     async def start(self) -> None:
         self._process = ServerProcess(self._orders)
         if not await self._process.wait_until_ready():
-            raise ServerNotStarted(f"The server died at its start. {self._read_last_words()}".rstrip())
+            raise ServerNotStarted(f"The server exited while starting. {self._read_log_tail()}".rstrip())
 
-    def _read_last_words(self) -> str:
+    def _read_log_tail(self) -> str:
         log = self._orders.log
         return "".join(log.read_text().splitlines()[-1:]) if log.exists() else ""
 

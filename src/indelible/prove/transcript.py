@@ -129,9 +129,9 @@ class ReaderTranscript:
         self._open_attempt = None
         if attempt.n != last_n:
             self.faults.append(f"{attempt_id} ends with row {last_n}, and {attempt.n} were shown")
-        kept = read_text(event.data["message"]["blocks"]) if event.kind == "message" else ""
-        if kept != attempt.text:
-            self.faults.append(f"{attempt_id} showed {attempt.text!r}, and what is kept of it is {kept!r}")
+        saved = read_text(event.data["message"]["blocks"]) if event.kind == "message" else ""
+        if saved != attempt.text:
+            self.faults.append(f"{attempt_id} showed {attempt.text!r}, and what is kept of it is {saved!r}")
 
     def _add_message(self, message: dict[str, Any]) -> None:
         self.messages.append(describe_message(message))

@@ -1,15 +1,15 @@
-"""Who may come in, and with how much (DESIGN §12).
+"""Access control: the token, the browser checks, and the size limit of a body (DESIGN §12).
 
 A server on loopback has no login, and every page in the user's browser can send it requests. Two headers keep those
-pages out, because a browser sets them and a page cannot. `Host` is the name that the page used: one that somebody made
-point to 127.0.0.1 (DNS rebinding) is not ours. `Origin` is where the page came from: one of another site may not even
-send what it cannot read the answer of. On any other address a token is required instead, in the header
-`Authorization: Bearer …`. Health checks need nothing.
+pages out, because the browser sets them and a page cannot. `Host` is the name that the page used: a foreign name that
+resolves to 127.0.0.1 (DNS rebinding) is refused. `Origin` is the site of the page: another site may not even send a
+request whose response it cannot read. On any other address a token is required instead, in the header
+`Authorization: Bearer …`. Health checks need neither.
 
-A body is refused before it fills the memory: by the length that it announces, or else when it has grown too long.
+A body that is too large is refused before it fills the memory: by its announced length, or when it exceeds the limit.
 
-Must stay true (tests/server/test_access.py): no route but the health checks answers without its token, or to a name or
-a site that is not this server's.
+Must stay true (tests/server/test_access.py): only the health checks answer without the token, to a foreign host name
+or to another origin.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from indelible.server.problem_details import make_problem
 OPEN_TO_ALL: Final = frozenset({"/healthz", "/readyz"})
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 _HOST: Final = re.compile(r"(?P<name>[^\[\]:@/]+|\[[0-9a-f:.]+\])(?::\d*)?", re.IGNORECASE)
-_TOO_LONG: Final = f"A request may bring {MAX_BODY_BYTES:,} bytes at most."
+_TOO_LONG: Final = f"Request body too large (limit {MAX_BODY_BYTES:,} bytes)."
 
 
 def is_loopback(host: str) -> bool:
@@ -41,7 +41,7 @@ def is_loopback(host: str) -> bool:
 
 
 class AccessMiddleware:
-    """Lets requests in to `application`. `token` is None where no login is needed: on loopback."""
+    """Checks every request before `application` gets it. `token` is None on loopback: no login is needed."""
 
     def __init__(self, application: ASGIApp, *, token: str | None) -> None:
         self._application = application
@@ -67,18 +67,18 @@ def _check_token(headers: Headers, token: bytes) -> Response | None:
     if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), token):
         return None
     challenge = {"WWW-Authenticate": "Bearer"}
-    return make_problem(401, "unauthorized", "A token is needed: Authorization: Bearer …", headers=challenge)
+    return make_problem(401, "unauthorized", "Send the server's token: Authorization: Bearer …", headers=challenge)
 
 
 def _check_browser(headers: Headers) -> Response | None:
     host = headers.get("host", "")
     found = _HOST.fullmatch(host)
     if found is None or not is_loopback(found["name"]):
-        detail = "This server answers to localhost only. To open it to others, give it a token."
+        detail = "This server accepts only localhost as its host name. To serve other names, set INDELIBLE_TOKEN."
         return make_problem(421, "wrong_host", detail)
     origin = headers.get("origin")
     if origin is not None and origin.lower().partition("://")[2] != host.lower():
-        return make_problem(403, "forbidden", "Pages of other sites may not ask this server for anything.")
+        return make_problem(403, "forbidden", "Pages of other sites may not send requests to this server.")
     return None
 
 
@@ -88,13 +88,13 @@ def _read_length(headers: Headers) -> int:
 
 
 def _count(receive: Receive) -> Receive:
-    taken_bytes = 0
+    received_bytes = 0
 
     async def receive_some() -> Message:
-        nonlocal taken_bytes
+        nonlocal received_bytes
         message = await receive()
-        taken_bytes += len(message.get("body", b""))
-        if taken_bytes > MAX_BODY_BYTES:
+        received_bytes += len(message.get("body", b""))
+        if received_bytes > MAX_BODY_BYTES:
             raise HTTPException(413, _TOO_LONG)
         return message
 

@@ -1,7 +1,7 @@
-"""The web application: routes, page, errors, and the parts it is made of.
+"""The web application: it joins routes, page and error handlers with an `App`.
 
-This is the server's composition root. While the application lives, so do the store, the feed and, unless somebody
-else does the work, a worker: `indelible.open` made them, as for any other program.
+This is the server's composition root. It opens the store, the feed and, unless other processes do the work, a worker
+with `open_app`, as any other program would, and closes them when the application shuts down.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PAGE_HEADERS: Final = {
 
 
 class _WebFiles(StaticFiles):
-    """The files of the page. A browser asks whether they have changed: after an upgrade they all fit together."""
+    """The files of the page. Browsers revalidate them, so that after an upgrade all files match."""
 
     def file_response(self, *args: Any, **more: Any) -> Response:
         response = super().file_response(*args, **more)
@@ -53,7 +53,7 @@ class _WebFiles(StaticFiles):
 
 
 class Server:
-    """The application, and what its process has to know of it.
+    """The application, and what its process needs to know about it.
 
     `server_state` exists while it runs. `failure` is what kept it from starting, or ended it.
     """
@@ -80,8 +80,8 @@ class Server:
         self._clock = clock or SystemClock()
         self.application: ASGIApp = AccessMiddleware(self._make_application(), token=settings.token or None)
 
-    def begin_to_leave(self) -> None:
-        """Not ready any more; readers are told to come back elsewhere. Then open connections end by themselves."""
+    def begin_shutdown(self) -> None:
+        """Fail the readiness check and send every reader `end`: it reconnects elsewhere, and its connection closes."""
         if self.server_state is not None:
             self.server_state.is_ready = False
             self.server_state.app.feed.close()
@@ -129,7 +129,7 @@ class Server:
                 try:
                     yield
                 finally:
-                    self.begin_to_leave()
+                    self.begin_shutdown()
         except BaseException as error:
             self.failure = error
             raise

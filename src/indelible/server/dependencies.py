@@ -1,8 +1,8 @@
-"""What every route works with: the process, the use cases of the user who asks, and answers as JSON.
+"""What every route depends on: the process state, the user's service, and JSON responses.
 
 A route calls one method of the service (service/local.py), which checks that the chat is the user's. A write may carry
-an `Idempotency-Key`: `Writes` is then the service for this one request, so that the command, its answer and the key
-are one transaction (SPEC 3.5), and the same request again gets the same answer and does nothing.
+an `Idempotency-Key`: `Writes` is then the service for this one request, so that the command, its response and the key
+are committed in one transaction (SPEC 3.5). A repeated request gets the same response and changes nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PageLimit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
 
 @dataclass
 class ServerState:
-    """One per process. `is_ready` is false before the start is over and from the moment the end begins."""
+    """One per process. `is_ready` is true between the end of the startup and the beginning of the shutdown."""
 
     app: App
     settings: Settings
@@ -50,7 +50,7 @@ def get_service(state: State) -> LocalService:
 
 
 Reads = Annotated[LocalService, Depends(get_service)]
-"""The use cases of the user who asks."""
+"""The service of the user who sent the request."""
 
 
 async def get_service_once(request: Request, service: Reads) -> LocalService:
@@ -62,7 +62,7 @@ async def get_service_once(request: Request, service: Reads) -> LocalService:
 
 
 Writes = Annotated[LocalService, Depends(get_service_once)]
-"""The same, for a request that may come again."""
+"""The same, for a request that may be repeated."""
 
 
 def answer_json(value: Any, status: int = 200) -> Response:

@@ -1,10 +1,10 @@
-"""The schemas of answers in OpenAPI.
+"""The schemas of responses in OpenAPI.
 
-Answers are msgspec values (service/results.py), of which FastAPI knows nothing. A route declares its answer's type with
-`answers`, and the schemas of all types are put into the document's components. Bodies of requests are pydantic models
-(schemas.py), which FastAPI describes by itself.
+Responses are msgspec values (service/results.py), which FastAPI cannot describe. A route declares the type of its
+response with `answers`, and the schemas of all types are added to the components of the document. Request bodies are
+pydantic models (schemas.py), which FastAPI describes by itself.
 
-Must stay true (tests/server/test_openapi.py): every 2xx JSON answer has a schema, and every reference leads to one.
+Must stay true (tests/server/test_openapi.py): every 2xx JSON response has a schema, and every reference resolves.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TYPES: Final[tuple[type, ...]] = (
 
 
 def answers(*result_types: type, status: int = 200) -> dict[str, Any]:
-    """For a route's decorator: what it answers when all is well. Several types are alternatives."""
+    """Arguments for a route's decorator: the type of its successful response. Several types are alternatives."""
     places = [{"$ref": _PLACE.format(name=result_type.__name__)} for result_type in result_types]
     schema = places[0] if len(places) == 1 else {"anyOf": places}
     about = (result_types[0].__doc__ or "").split("\n")[0]
@@ -50,7 +50,7 @@ def answers(*result_types: type, status: int = 200) -> dict[str, Any]:
 
 
 def add_answer_schemas(application: FastAPI) -> None:
-    """Put the schemas that `answers` refers to into the application's OpenAPI document."""
+    """Add the schemas that `answers` refers to to the application's OpenAPI document."""
     make_document = application.openapi
 
     def openapi() -> dict[str, Any]:

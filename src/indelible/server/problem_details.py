@@ -1,10 +1,11 @@
-"""What goes wrong, as `application/problem+json` with a stable `kind`.
+"""Errors as `application/problem+json` (RFC 9457), each with a stable `kind`.
 
-The error's class decides (errors.py): what was refused is the client's to mend, what the database did is ours, and
-neither shows a traceback or a secret. docs/errors.md lists every kind.
+The class of the error decides its kind and status (errors.py). A refusal is the client's to fix and explains itself; a
+failed database or a bug is ours, so the client gets one sentence and the log gets the details. No response contains a
+traceback or a secret. docs/errors.md lists every kind.
 
-Must stay true (tests/server/test_problem_details.py): every answer of the API above 399 has this shape, whoever raised
-it, and every kind is on that page.
+Must stay true (tests/server/test_problem_details.py): every API response above 399 has this shape, wherever it was
+raised, and every kind is on that page.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ _log: Final = logging.getLogger(__name__)
 
 MEDIA_TYPE: Final = "application/problem+json"
 TITLES: Final = {
-    "bad_request": "Not a request that can be read",
-    "forbidden": "Not for other sites",
+    "bad_request": "Malformed request",
+    "forbidden": "Cross-origin request refused",
     "internal": "Internal error",
-    "invalid": "Not a valid request",
-    "method_not_allowed": "Not a method of this route",
-    "not_allowed": "Not possible in this state",
+    "invalid": "Invalid request",
+    "method_not_allowed": "Method not allowed",
+    "not_allowed": "Not allowed in this state",
     "not_found": "Not found",
     "not_ready": "Not ready",
     "too_large": "Too large",
-    "too_many": "Too many",
-    "unauthorized": "A token is needed",
-    "unavailable": "Not available",
-    "wrong_host": "Not a name of this server",
+    "too_many": "Limit reached",
+    "unauthorized": "Authentication required",
+    "unavailable": "Service unavailable",
+    "wrong_host": "Host not allowed",
 }
-"""Every kind there is."""
+"""Every kind, with its title."""
 
 PROBLEM_SCHEMA: Final = {
     "type": "object",
@@ -50,8 +51,8 @@ PROBLEM_SCHEMA: Final = {
         "status": {"type": "integer"},
         "kind": {"type": "string", "enum": sorted(TITLES)},
         "detail": {"type": "string"},
-        "state": {"type": "string", "description": "With `not_allowed`: the state that the chat is in."},
-        "command": {"type": "string", "description": "With `not_allowed`: what was refused."},
+        "state": {"type": "string", "description": "With `not_allowed`: the state of the chat."},
+        "command": {"type": "string", "description": "With `not_allowed`: the refused command."},
     },
 }
 _REFUSALS: Final[dict[type[Refused], tuple[int, str]]] = {
@@ -66,10 +67,10 @@ _BY_STATUS: Final = {404: "not_found", 405: "method_not_allowed", 413: "too_larg
 
 
 class NotReady(IndelibleError):
-    """The process is starting or going away."""
+    """The process is starting or shutting down."""
 
     def __init__(self) -> None:
-        super().__init__("The server is starting or going away. Try again.")
+        super().__init__("The server is starting or shutting down. Retry in a moment.")
 
 
 def make_problem(
@@ -87,43 +88,43 @@ def make_problem(
 
 
 def add_problem_handlers(application: FastAPI) -> None:
-    """Let every error that reaches the application be told as a problem."""
-    application.add_exception_handler(Refused, _tell_refusal)
-    application.add_exception_handler(StoreFailed, _tell_store_failure)
-    application.add_exception_handler(NotReady, _tell_not_ready)
-    application.add_exception_handler(RequestValidationError, _tell_bad_request)
-    application.add_exception_handler(HTTPException, _tell_http)
-    application.add_exception_handler(Exception, _tell_fault)
+    """Answer every error that reaches the application with a problem."""
+    application.add_exception_handler(Refused, _answer_refusal)
+    application.add_exception_handler(StoreFailed, _answer_store_failure)
+    application.add_exception_handler(NotReady, _answer_not_ready)
+    application.add_exception_handler(RequestValidationError, _answer_bad_request)
+    application.add_exception_handler(HTTPException, _answer_http)
+    application.add_exception_handler(Exception, _answer_internal_error)
 
 
-async def _tell_refusal(_request: Request, error: Exception) -> Response:
+async def _answer_refusal(_request: Request, error: Exception) -> Response:
     status, kind = next(found for known, found in _REFUSALS.items() if isinstance(error, known))
     if isinstance(error, NotAllowed):
         return make_problem(status, kind, str(error), state=error.state, command=error.command)
     return make_problem(status, kind, str(error))
 
 
-async def _tell_store_failure(_request: Request, error: Exception) -> Response:
-    _log.error("a request failed, the database is not well: %s", error)
-    return make_problem(503, "unavailable", "The database does not answer now. Try again soon.")
+async def _answer_store_failure(_request: Request, error: Exception) -> Response:
+    _log.error("a request failed because the database did: %s", error)
+    return make_problem(503, "unavailable", "The database is unavailable. Retry in a moment.")
 
 
-async def _tell_not_ready(_request: Request, error: Exception) -> Response:
+async def _answer_not_ready(_request: Request, error: Exception) -> Response:
     return make_problem(503, "not_ready", str(error))
 
 
-async def _tell_bad_request(_request: Request, error: Exception) -> Response:
+async def _answer_bad_request(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    told = [f"{'.'.join(str(place) for place in found['loc'])}: {found['msg']}" for found in error.errors()]
-    return make_problem(422, "invalid", "; ".join(told))
+    problems = [f"{'.'.join(str(place) for place in found['loc'])}: {found['msg']}" for found in error.errors()]
+    return make_problem(422, "invalid", "; ".join(problems))
 
 
-async def _tell_http(_request: Request, error: Exception) -> Response:
+async def _answer_http(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     kind = _BY_STATUS.get(error.status_code, "bad_request")
     return make_problem(error.status_code, kind, str(error.detail), headers=error.headers)
 
 
-async def _tell_fault(request: Request, error: Exception) -> Response:
+async def _answer_internal_error(request: Request, error: Exception) -> Response:
     _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return make_problem(500, "internal", "Something went wrong in the server. Its log says more.")
+    return make_problem(500, "internal", "Internal error. See the server's log.")

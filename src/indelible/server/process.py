@@ -2,10 +2,10 @@
 
 On SIGTERM or SIGINT the server stops listening and fails its readiness check, sends every reader `end` so that they
 reconnect elsewhere, lets running requests finish, and then hands off its chats (worker). Listening ends first: a
-reader that was sent away must not come back to the same process. A second SIGINT does not wait.
+reader must not reconnect to the same process. A second SIGINT exits at once.
 
-The kernel cuts off a peer that reads nothing (TCP_USER_TIMEOUT, where it exists): closing a socket waits for what was
-written to it, and such a peer would make it wait for ever.
+The kernel disconnects a peer that reads nothing (TCP_USER_TIMEOUT, where it exists): closing a socket waits until what
+was written to it is acknowledged, and such a peer would block it forever.
 
 Must stay true (tests/server/test_shutdown.py): a process that gets SIGTERM exits with status 0, whatever is connected
 to it; an application that has failed does not keep listening.
@@ -78,7 +78,7 @@ class Process(uvicorn.Server):
         with closing(listener):
             try:
                 await super().serve([*(sockets or ()), listener])
-            except SystemExit:  # uvicorn's way to say that the application did not start
+            except SystemExit:  # how uvicorn reports that the application did not start
                 if self._server.failure is None:
                     raise
         if self._server.failure is not None:
@@ -108,7 +108,7 @@ class Process(uvicorn.Server):
         """End gracefully."""
         for listening in self.servers:
             listening.close()
-        self._server.begin_to_leave()
+        self._server.begin_shutdown()
         self.should_exit = True
 
     def _receive_signal(self, number: signal.Signals) -> None:

@@ -131,7 +131,7 @@ class PrometheusMetrics(Metrics):
     def reader_joined(self) -> None:
         self._readers.inc()
 
-    def reader_left(self) -> None:
+    def reader_disconnected(self) -> None:
         self._readers.dec()
 
     def reader_resynced(self) -> None:

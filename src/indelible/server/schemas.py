@@ -1,4 +1,4 @@
-"""What requests carry. Unknown fields are refused: a misspelt one that is ignored in silence is worse than an error."""
+"""The bodies of requests. Unknown fields are refused: an error is better than a misspelt field that is ignored."""
 
 from __future__ import annotations
 
@@ -37,22 +37,20 @@ class MessageContent(RequestBody):
 
 
 class EditedMessage(MessageContent):
-    model: ModelName | None = Field(default=None, description="Who shall answer this one; otherwise the chat's model.")
+    model: ModelName | None = Field(default=None, description="The model for this message. Default: the chat's model.")
 
 
 class NewMessage(EditedMessage):
-    if_busy: IfBusy = Field(default="queue", description="After what runs now, instead of it, or joining it.")
+    if_busy: IfBusy = Field(default="queue", description="During a reply: wait for it, interrupt it, or join it.")
 
 
 class NewChat(RequestBody):
     model: ModelName | None = None
-    system: Instructions | None = Field(default=None, description="The chat's own instructions for the model.")
+    system: Instructions | None = Field(default=None, description="Instructions for the model in this chat.")
     title: Title | None = None
-    parameters: dict[str, Any] | None = Field(
-        default=None, description="Options for the model: temperature and the like."
-    )
+    parameters: dict[str, Any] | None = Field(default=None, description="Parameters of the model, such as temperature.")
     message: str | list[dict[str, Any]] | None = Field(
-        default=None, description="The first message; it is answered at once."
+        default=None, description="The first message; the reply starts at once."
     )
 
     def to_content(self) -> Content | None:
@@ -60,7 +58,7 @@ class NewChat(RequestBody):
 
 
 class ChatChange(RequestBody):
-    """Only what is given is changed; null takes it away."""
+    """Only the given fields are changed; null clears a field."""
 
     title: Title | None = None
     labels: Annotated[list[Label], Field(max_length=100)] | None = None
@@ -70,7 +68,7 @@ class ChatChange(RequestBody):
     system: Instructions | None = None
     parameters: dict[str, Any] | None = None
     debug: DebugMode | None = Field(
-        default=None, description="Which exchanges with providers are recorded; null: as the setting says."
+        default=None, description="Which exchanges with providers are recorded; null: the `debug` setting."
     )
 
     def to_changes(self) -> ChatChanges:
@@ -78,7 +76,7 @@ class ChatChange(RequestBody):
 
 
 class ModelChoice(RequestBody):
-    """Begin a turn anew, perhaps with another model."""
+    """Start a turn again, optionally with another model."""
 
     model: ModelName | None = None
 
@@ -92,13 +90,11 @@ class BranchTarget(RequestBody):
 
 
 class QueueOrder(RequestBody):
-    ids: list[str] = Field(description="Every message of the queue, in the new order.")
+    ids: list[str] = Field(description="Every queued message, in the new order.")
 
 
 class Interruption(RequestBody):
-    wait_s: Annotated[float, Field(ge=0, le=60)] = Field(
-        default=0, description="How long to wait for the end of the turn."
-    )
+    wait_s: Annotated[float, Field(ge=0, le=60)] = Field(default=0, description="How long to wait for the turn to end.")
     turn: str | None = Field(default=None, description="Stop only this turn: a late click must not stop the next one.")
 
 

@@ -1,14 +1,14 @@
 """The feed of a chat as server-sent events.
 
-`id:` is the cursor, so a browser that reconnects says by itself where it was. A comment goes out every 15 s, so that
-proxies keep the connection and a dead one is noticed. Events that are at hand together go out together.
+`id:` is the cursor, so a browser that reconnects sends its position by itself. A comment is sent every 15 s, so that
+proxies keep the connection open and a dead one is noticed. Events that are ready together are sent together.
 
-This speaks ASGI itself instead of using a streaming response: it is the last piece of the way of a token, and a task
-and a queue per piece would cost more than everything else. A reader that is gone is noticed by its disconnect, one that
-does not read by a send that takes too long. Neither is an error, and neither stops anything (P7).
+This module speaks ASGI itself instead of using a streaming response: it is the last step on the path of a token, and a
+task and a queue per piece would cost more than everything else. A disconnect ends the response, and so does a send that
+takes too long because the client does not read. Neither is an error, and neither stops the reply (P7).
 
-The feed is joined when the response begins, not before: whatever happens to a response that was never begun, nobody
-is left in the feed. A chat that is gone by then is still an ordinary 404.
+The response joins the feed when it starts, not before: a response that never starts leaves no reader behind. A chat
+that was deleted by then is still an ordinary 404.
 
 Must stay true (tests/server/test_sse.py): after a disconnect nothing is left running.
 """
@@ -34,7 +34,7 @@ _HEADERS: Final = [
 
 
 class Pace(NamedTuple):
-    """How long nothing may be said, and how long a reader may take for what was said."""
+    """The interval of comments, and how long one send may take before the client is disconnected."""
 
     heartbeat_interval_s: float = 15.0
     stuck_after_s: float = 30.0
@@ -44,7 +44,7 @@ DEFAULT_PACE: Final = Pace()
 
 
 class FeedResponse(Response):
-    """Sends one reader's events until it ends, leaves, or stops reading."""
+    """Sends one reader's events until the feed ends, the client disconnects, or it stops reading."""
 
     def __init__(self, feed: Feed, chat_id: str, after: str | None, *, pace: Pace) -> None:
         super().__init__()
@@ -72,14 +72,14 @@ class FeedResponse(Response):
                 await asyncio.gather(sending, leaving, return_exceptions=True)
 
     async def _beat_until_any_ends(self, tasks: list[asyncio.Task[None]], send: Send) -> None:
-        """Say something now and then, whatever else is said."""
+        """Send a comment at every interval, even between events."""
         beat_s = self._pace.heartbeat_interval_s
         while not (await asyncio.wait(tasks, timeout=beat_s, return_when=asyncio.FIRST_COMPLETED))[0]:
             await self._send_piece(send, _COMMENT)
 
     async def _send_all(self, reader: Reader, send: Send) -> None:
         async for event in reader:
-            await self._send_piece(send, b"".join(_take_together(reader, event)))
+            await self._send_piece(send, b"".join(_drain_ready(reader, event)))
         await self._send_piece(send, b"", is_last=True)
 
     async def _send_piece(self, send: Send, piece: bytes, *, is_last: bool = False) -> None:
@@ -94,8 +94,8 @@ def write_event(event: FeedEvent) -> bytes:
     return b"%bevent: %b\ndata: %b\n\n" % (cursor, event.kind.encode(), event.json)
 
 
-def _take_together(reader: Reader, event: FeedEvent | None) -> list[bytes]:
-    """An event, and those that are at hand behind it."""
+def _drain_ready(reader: Reader, event: FeedEvent | None) -> list[bytes]:
+    """An event, and those that are ready after it."""
     pieces: list[bytes] = []
     size_bytes = 0
     while event is not None:

@@ -285,7 +285,7 @@ class LocalService:
         await self.check_chat(chat_id)
         run = await self._records.load_tree(chat_id, check_name(run_id))
         if run is None:
-            raise NotFound("There is no such run in this chat.")
+            raise NotFound("Run not found in this chat.")
         return run
 
     async def list_models(self) -> ModelPage:
@@ -351,6 +351,6 @@ def _to_patch(changes: ChatChanges) -> ChatPatch | None:
 
 
 def _name_copy(request: Request) -> str:
-    """The same request makes the same chat: a fork is no command of the old chat, so its key is kept by its name."""
-    asked = encode([request.user_id, request.key, request.route, request.body_hash])
-    return f"chat_{hashlib.sha256(asked).hexdigest()[:26]}"
+    """The same request makes the same chat. A fork is no command of the old chat, so the new id carries the key."""
+    identity = encode([request.user_id, request.key, request.route, request.body_hash])
+    return f"chat_{hashlib.sha256(identity).hexdigest()[:26]}"

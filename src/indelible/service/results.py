@@ -2,14 +2,13 @@
 
 A route sends the JSON of these values, OpenAPI shows their schemas, and the client decodes the same JSON into the same
 types. So a program sees one shape, whether the chats are in its own process or behind a URL, and a field cannot be
-added to one side only. Times, usage and cost of a message are here for the same reason: the library knows what HTTP
-knows.
+added to one side only.
 
-Unknown fields are ignored when an answer is decoded: a newer server may send more of them to an older client.
+A client ignores unknown fields when it decodes a response, because a newer server may send more of them.
 
-Must stay true (tests/server/test_openapi.py): every 2xx answer of the server has the schema of one of these types.
+Must stay true (tests/server/test_openapi.py): every 2xx response of the server has the schema of one of these types.
 
-Who fills them in is service/local.py; the same over HTTP is client/remote.py.
+service/local.py fills them in; client/remote.py decodes them.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Accepted(Result, frozen=True, kw_only=True):
-    """A command was carried out and is on disk. Everything that follows from it can be read from `cursor` on.
+    """The command was carried out and is on disk. Read its consequences from `cursor` on.
 
-    A message that was sent is in history (`message`) or waits its turn (`queued`).
+    A sent message is in the conversation (`message`) or in the queue (`queued`).
     """
 
     status: str
@@ -45,7 +44,7 @@ class Accepted(Result, frozen=True, kw_only=True):
 
 
 class CreatedChat(Result, frozen=True, kw_only=True):
-    """A chat that did not exist before. `message` is its first one, if it was created with one."""
+    """A new chat. `message` is its first message, if it was created with one."""
 
     id: str
     status: str
@@ -57,9 +56,9 @@ class CreatedChat(Result, frozen=True, kw_only=True):
 
 
 class InterruptResult(Result, frozen=True, kw_only=True):
-    """What a stop came to. `stopped` is False if nothing was running any more.
+    """The result of a stop. `stopped` is False if nothing was running.
 
-    `message_id` is the reply that was cut, if any of it had been said. `status` and `turn` are the chat's now.
+    `message_id` is the interrupted reply, if any of it was written. `status` and `turn` are the chat's afterwards.
     """
 
     stopped: bool
@@ -71,9 +70,9 @@ class InterruptResult(Result, frozen=True, kw_only=True):
 class ChatMessage(Result, frozen=True, kw_only=True):
     """One message as people see it.
 
-    `partial` says that this is a visible piece of a reply that was cut, and `reason` why. `continues` names the cut
-    message that this one goes on with. `siblings` are the alternatives at this place of the tree, itself included; a
-    message that comes with an event has none. `cost_usd` is None where the price of the model is not known.
+    `partial` marks an interrupted reply, and `reason` says why. `continues` names the interrupted message that this one
+    continues. `siblings` are the alternatives at this place of the tree, itself included; a
+    message that comes with an event has none. `cost_usd` is None if the model's price is unknown.
     """
 
     id: str
@@ -96,14 +95,14 @@ class ChatMessage(Result, frozen=True, kw_only=True):
 
 
 class LiveBlocks(Result, frozen=True, kw_only=True):
-    """The running reply as far as it has come."""
+    """The running reply so far."""
 
     attempt: str
     blocks: list[Block]
 
 
 class ChatDetails(Result, frozen=True, kw_only=True):
-    """One chat at one moment, with its last messages. Reading on from `cursor` misses nothing and repeats nothing."""
+    """A consistent snapshot of a chat, with its last messages. Reading from `cursor` on misses and repeats nothing."""
 
     id: str
     status: str
@@ -122,14 +121,14 @@ class ChatDetails(Result, frozen=True, kw_only=True):
 
 
 class ChatPage(Result, frozen=True, kw_only=True):
-    """Chats of a user, the last changed first. `next` is the cursor of the page that follows; None on the last one."""
+    """A user's chats, most recently updated first. `next` is the cursor of the next page; None on the last one."""
 
     items: list[ChatSummary]
     next: str | None
 
 
 class MessagePage(Result, frozen=True, kw_only=True):
-    """Messages of the active path, oldest first. `next`, given as `before`, leads to those above."""
+    """Messages of the active branch, oldest first. Pass `next` as `before` to get earlier ones."""
 
     cursor: str
     items: list[ChatMessage]
@@ -137,20 +136,20 @@ class MessagePage(Result, frozen=True, kw_only=True):
 
 
 class QueuePage(Result, frozen=True, kw_only=True):
-    """What waits its turn, in order."""
+    """The queued messages, in order."""
 
     items: list[QueuedMessage]
 
 
 class AttemptPage(Result, frozen=True, kw_only=True):
-    """Attempts, the newest first. `next`, given as `before`, leads to older ones."""
+    """Attempts, newest first. Pass `next` as `before` to get older ones."""
 
     items: list[AttemptView]
     next: str | None
 
 
 class RunPage(Result, frozen=True, kw_only=True):
-    """Recorded runs, the newest first. `next`, given as `before`, leads to older ones."""
+    """Recorded runs, newest first. Pass `next` as `before` to get older ones."""
 
     items: list[RunSummary]
     next: str | None

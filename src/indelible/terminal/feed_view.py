@@ -163,12 +163,12 @@ class FeedView:
         for message in shown:
             if message.role == "assistant":
                 self._begin_attempt(stage)
-                is_cut = _is_continued(message)
-                for part in spell_out(message.blocks, is_open=is_cut):
+                is_interrupted = _is_continued(message)
+                for part in spell_out(message.blocks, is_open=is_interrupted):
                     self._show_part(part, stage)
                 if message.reason == "length":
                     stage.show(Finish(reason="length"))
-                stage.end_attempt(cut=is_cut)
+                stage.end_attempt(cut=is_interrupted)
             else:
                 self._show_rest(message, stage)
         if snapshot.live is not None:
@@ -201,11 +201,11 @@ class FeedView:
             return msgspec.structs.replace(part, id=_JOINED)
         return part
 
-    def _show_message(self, told: _MessageEvent, stage: Stage) -> None:
-        message = told.message
-        if told.attempt is not None:
+    def _show_message(self, arrived: _MessageEvent, stage: Stage) -> None:
+        message = arrived.message
+        if arrived.attempt is not None:
             stage.end_attempt(cut=_is_continued(message))
-        if message.role != "assistant" and not self._typed & {message.id, told.queued}:
+        if message.role != "assistant" and not self._typed & {message.id, arrived.queued}:
             self._show_rest(message, stage)
 
     def _show_rest(self, message: Message, stage: Stage) -> None:

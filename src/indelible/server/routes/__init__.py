@@ -1,1 +1,1 @@
-"""The routes, by what they are about."""
+"""The routes of the HTTP API, one module per resource."""

@@ -1,4 +1,4 @@
-"""Chats: create, list, read, change, delete, copy."""
+"""Chats: create, list, get, update, delete, fork."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ router = APIRouter(tags=["chats"])
 
 @router.post("/chats", **answers(CreatedChat, status=201))
 async def create_chat(body: NewChat, service: Writes) -> Response:
-    """A new chat. With a message, it is answered at once."""
+    """Create a chat. With a message, the reply starts at once."""
     created = await service.create_chat(
         body.to_content(), model=body.model, system=body.system, title=body.title, parameters=body.parameters
     )
@@ -26,30 +26,30 @@ async def create_chat(body: NewChat, service: Writes) -> Response:
 async def list_chats(
     service: Reads, q: str | None = None, *, archived: bool = False, limit: PageLimit = 50, cursor: str | None = None
 ) -> Response:
-    """The user's chats, the last changed first. `q` looks at titles."""
+    """List the user's chats, most recently updated first. `q` searches titles."""
     return answer_json(await service.list_chats(search=q, archived=archived, limit=limit, cursor=cursor))
 
 
 @router.get("/chats/{chat_id}", **answers(ChatDetails))
 async def get_chat(chat_id: str, service: Reads) -> Response:
-    """The chat as it is now, with its last messages, the running reply, and the cursor to read on from."""
+    """Get the chat as it is now: its last messages, the running reply, the queue, and the cursor to continue from."""
     return answer_json(await service.get_chat(chat_id))
 
 
 @router.patch("/chats/{chat_id}", **answers(ChatDetails))
 async def update_chat(chat_id: str, body: ChatChange, service: Writes) -> Response:
-    """Change title, labels, pin, model, instructions; archive or bring back."""
+    """Update title, labels, pin, model or instructions; archive or unarchive."""
     return answer_json(await service.update_chat(chat_id, body.to_changes()))
 
 
 @router.delete("/chats/{chat_id}", status_code=204, response_class=Response)
 async def delete_chat(chat_id: str, service: Writes) -> Response:
-    """Remove the chat and everything that belongs to it. This cannot be undone."""
+    """Delete the chat and all its data. This can't be undone."""
     await service.delete_chat(chat_id)
     return Response(status_code=204)
 
 
 @router.post("/chats/{chat_id}/fork", **answers(CreatedChat, status=201))
 async def fork_chat(chat_id: str, body: Fork, service: Writes) -> Response:
-    """A new chat that begins with a copy of this one up to a message."""
+    """Create a chat that starts with a copy of this one, up to and including a message."""
     return answer_json(await service.fork_chat(chat_id, body.message_id), 201)

@@ -1,11 +1,10 @@
-"""What was tried: the attempts of a chat, and what was exchanged with its providers, as far as it was recorded.
+"""The attempts of a chat, and the recorded exchanges with its providers.
 
-A run may be a hundred megabytes, so it goes out while it is read, exchange by exchange (recording/storage/export.py).
-When it begins, its status has been sent. If the run is deleted meanwhile, or the database goes away, the answer
-therefore ends without its end, which every HTTP client tells from a whole one; whoever asks again is told what is the
-matter.
+A run may have a hundred megabytes, so it is streamed, exchange by exchange (recording/storage/export.py). Its status
+200 is sent first. If the run is deleted meanwhile, or the database fails, the only way left to report it is to truncate
+the response: every HTTP client detects that, and the next request gets the reason.
 
-Must stay true (tests/server/test_debug_over_http.py): what was cut is never taken for a whole run.
+Must stay true (tests/server/test_debug_over_http.py): a truncated run is never mistaken for a whole one.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ router = APIRouter(tags=["debug"])
 
 @router.get("/chats/{chat_id}/attempts", **answers(AttemptPage))
 async def list_attempts(chat_id: str, service: Reads, before: str | None = None, limit: PageLimit = 50) -> Response:
-    """Every try at every step, also those that came to nothing; the newest first."""
+    """List every attempt at every step, newest first, failed ones included."""
     return answer_json(await service.list_attempts(chat_id, before=before, limit=limit))
 
 
 @router.get("/chats/{chat_id}/debug/runs", **answers(RunPage))
 async def list_runs(chat_id: str, service: Reads, before: str | None = None, limit: PageLimit = 50) -> Response:
-    """Recorded work with models, the newest first."""
+    """List the recorded runs, newest first."""
     return answer_json(await service.list_runs(chat_id, before=before, limit=limit))
 
 
@@ -45,7 +44,7 @@ async def list_runs(chat_id: str, service: Reads, before: str | None = None, lim
 async def get_run(
     chat_id: str, run_id: str, service: Reads, state: State, *, bodies: bool = True, download: bool = False
 ) -> Response:
-    """One run with its steps and exchanges, redacted; without `bodies`, only how large they are; or as a file."""
+    """Get one run with its steps and exchanges, redacted; without `bodies`, only their sizes; or as a file."""
     run = await service.get_run(chat_id, run_id)
     answer = _Export(write_run(state.app.records, run), media_type=JSON) if bodies else answer_json(run)
     if download:
@@ -54,10 +53,10 @@ async def get_run(
 
 
 class _Export(StreamingResponse):
-    """An answer that is cut where it can not go on."""
+    """A response that is truncated when the run can no longer be read."""
 
     async def stream_response(self, send: Send) -> None:
         try:
             await super().stream_response(send)
         except (NotFound, StoreFailed) as error:
-            _log.warning("an export was cut: %s", error)
+            _log.warning("an export was truncated: %s", error)

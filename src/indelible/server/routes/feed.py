@@ -1,4 +1,4 @@
-"""The feed of a chat: everything that happens in it, from wherever a reader was."""
+"""The feed of a chat: every event from the reader's cursor on, as server-sent events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def stream_events(
     after: str | None = None,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> FeedResponse:
-    """Server-sent events. Without a cursor: a snapshot, and then what happens. `after=start`: everything there was."""
+    """Stream the chat's events (SSE). Without a cursor: a snapshot, then new events. `after=start`: all events."""
     await service.check_chat(chat_id)
     if not state.is_ready:
         raise NotReady

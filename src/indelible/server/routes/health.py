@@ -1,4 +1,4 @@
-"""The process itself: which models there are, whether it is well, what it has counted."""
+"""The process: its models, health, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ health = APIRouter(tags=["process"])
 
 @models.get("/models", **answers(ModelPage))
 async def list_models(service: Reads) -> Response:
-    """The names under which a message, a chat or a retry may ask for a model."""
+    """List the model names that a chat, a message or a retry may use."""
     return answer_json(await service.list_models())
 
 
 @health.get("/healthz", **answers(Health))
 async def get_health() -> Response:
-    """The process runs."""
+    """Liveness: the process is running."""
     return answer_json(Health(status="ok"))
 
 
 @health.get("/readyz", **answers(Health))
 async def get_readiness(state: State) -> Response:
-    """The process takes requests: it has started, is not about to end, and its database answers."""
+    """Readiness: the process has started, is not shutting down, and its database responds."""
     if not state.is_ready:
         raise NotReady
-    await state.app.store.owner("nobody")  # any question will do
+    await state.app.store.owner("nobody")  # any query will do
     return answer_json(Health(status="ready"))
 
 
 @health.get(
     "/metrics",
     response_class=Response,
-    responses={200: {"content": {"text/plain": {}}, "description": "In Prometheus' own format."}},
+    responses={200: {"content": {"text/plain": {}}, "description": "The Prometheus text format."}},
 )
 async def get_metrics(state: State) -> Response:
-    """Counters and measures for Prometheus."""
+    """Metrics of the process, for Prometheus."""
     counted = await state.app.store.count_chats()
     state.metrics.chats_counted(counted.by_state, stuck=counted.stuck)
     return Response(generate_latest(state.metrics.registry), media_type=CONTENT_TYPE_LATEST)

@@ -1,4 +1,4 @@
-"""Messages: read, send, edit, write anew, go to another branch."""
+"""Messages: list, send, edit, regenerate, switch branch."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ router = APIRouter(tags=["messages"])
 
 @router.get("/chats/{chat_id}/messages", **answers(MessagePage))
 async def list_messages(chat_id: str, service: Reads, before: str | None = None, limit: PageLimit = 50) -> Response:
-    """The active path, oldest first; `next`, given as `before`, leads to what stands above."""
+    """List the messages of the active branch, oldest first. Pass `next` as `before` to get earlier ones."""
     return answer_json(await service.list_messages(chat_id, before=before, limit=limit))
 
 
 @router.post("/chats/{chat_id}/messages", **answers(Accepted, status=202))
 async def send_message(chat_id: str, body: NewMessage, service: Writes) -> Response:
-    """Send a message. When this has answered, the message is safe: in the conversation, or in the queue."""
+    """Send a message. After the response it is on disk: in the conversation, or in the queue."""
     sent = await service.send(chat_id, body.to_content(), if_busy=body.if_busy, model=body.model)
     return answer_json(sent, 202)
 
 
 @router.post("/chats/{chat_id}/messages/{message_id}/edit", **answers(Accepted, status=202))
 async def edit_message(chat_id: str, message_id: str, body: EditedMessage, service: Writes) -> Response:
-    """Replace a message of the user. The old one and its replies stay, on a branch of their own."""
+    """Edit one of the user's messages. The old message and its replies are kept as a branch."""
     return answer_json(await service.edit(chat_id, message_id, body.to_content(), model=body.model), 202)
 
 
@@ -36,11 +36,11 @@ async def edit_message(chat_id: str, message_id: str, body: EditedMessage, servi
 async def regenerate_message(
     chat_id: str, message_id: str, service: Writes, body: ModelChoice | None = None
 ) -> Response:
-    """Write a reply anew, beside the old one."""
+    """Regenerate a reply; the old one is kept as a branch."""
     return answer_json(await service.regenerate(chat_id, message_id, model=model_of(body)), 202)
 
 
 @router.post("/chats/{chat_id}/branch", **answers(Accepted))
 async def switch_branch(chat_id: str, body: BranchTarget, service: Writes) -> Response:
-    """Go to the branch that ends with this message."""
+    """Switch to the branch that ends with this message."""
     return answer_json(await service.switch_branch(chat_id, body.message_id))

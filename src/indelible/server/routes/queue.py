@@ -1,4 +1,4 @@
-"""The queue: what waits its turn, and in which order."""
+"""The queue: messages that wait for the running reply to end."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ router = APIRouter(tags=["queue"])
 
 @router.get("/chats/{chat_id}/queue", **answers(QueuePage))
 async def list_queue(chat_id: str, service: Reads) -> Response:
-    """What waits, in order."""
+    """List the queued messages, in order."""
     return answer_json(await service.list_queue(chat_id))
 
 
 @router.put("/chats/{chat_id}/queue/order", **answers(Accepted))
 async def reorder_queue(chat_id: str, body: QueueOrder, service: Writes) -> Response:
-    """Put the queue into another order."""
+    """Reorder the queue."""
     return answer_json(await service.reorder_queue(chat_id, body.ids))
 
 
 @router.patch("/chats/{chat_id}/queue/{queued_id}", **answers(Accepted))
 async def edit_queued(chat_id: str, queued_id: str, body: MessageContent, service: Writes) -> Response:
-    """Replace the content of a message that still waits."""
+    """Edit a queued message."""
     return answer_json(await service.edit_queued(chat_id, queued_id, body.to_content()))
 
 
@@ -40,5 +40,5 @@ async def delete_queued(chat_id: str, queued_id: str, service: Writes) -> Respon
 
 @router.post("/chats/{chat_id}/queue/{queued_id}/promote", **answers(Accepted, status=202))
 async def promote_queued(chat_id: str, queued_id: str, service: Writes) -> Response:
-    """Answer this message now; a running reply is stopped for it."""
+    """Send this queued message now; a running reply is stopped for it."""
     return answer_json(await service.promote_queued(chat_id, queued_id), 202)

@@ -1,4 +1,4 @@
-"""Turns: stop one, or go on: retry, continue, compact, submit tool results."""
+"""Turns: interrupt, retry, continue, compact, submit tool results."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ router = APIRouter(tags=["turns"])
 
 @router.post("/chats/{chat_id}/interrupt", **answers(InterruptResult))
 async def interrupt(chat_id: str, service: Writes, body: Interruption | None = None) -> Response:
-    """Stop the running reply and keep what it said. If nothing is running, nothing happens, and that is no error.
+    """Stop the running reply; what was written is saved. If nothing is running, nothing happens: it is not an error.
 
-    With `wait_s` the answer comes when the turn has ended, or when the time is over.
+    With `wait_s` the response is sent when the turn has ended, or after that many seconds.
     """
     body = body or Interruption()
     return answer_json(await service.interrupt(chat_id, turn=body.turn, wait_s=body.wait_s))
@@ -25,24 +25,24 @@ async def interrupt(chat_id: str, service: Writes, body: Interruption | None = N
 
 @router.post("/chats/{chat_id}/retry", **answers(Accepted, status=202))
 async def retry(chat_id: str, service: Writes, body: ModelChoice | None = None) -> Response:
-    """After an error: try again, perhaps with another model."""
+    """Retry after an error, optionally with another model."""
     return answer_json(await service.retry(chat_id, model=model_of(body)), 202)
 
 
 @router.post("/chats/{chat_id}/continue", **answers(Accepted, status=202))
 async def continue_reply(chat_id: str, service: Writes, body: ModelChoice | None = None) -> Response:
-    """Go on with a reply that was cut."""
+    """Continue an interrupted reply."""
     return answer_json(await service.continue_(chat_id, model=model_of(body)), 202)
 
 
 @router.post("/chats/{chat_id}/compact", **answers(Accepted, status=202))
 async def compact(chat_id: str, service: Writes) -> Response:
-    """Shorten the model's view of the conversation to a summary."""
+    """Replace older turns by a summary in the model's prompt."""
     return answer_json(await service.compact(chat_id), 202)
 
 
 @router.post("/chats/{chat_id}/tool-results", **answers(Accepted, status=202))
 async def submit_tool_results(chat_id: str, body: ToolResultsInput, service: Writes) -> Response:
-    """Answer the calls that the reply waits for: all of them, exactly once."""
+    """Submit the results of the tool calls that the reply is waiting for: all of them, exactly once."""
     results = [given.to_result() for given in body.results]
     return answer_json(await service.submit_tool_results(chat_id, results), 202)
