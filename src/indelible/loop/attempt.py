@@ -1,13 +1,12 @@
-"""One attempt: reading a model, and handing on what it says.
+"""One attempt: reading a model's stream, and forwarding its parts.
 
-The reader runs in a task of its own, on a task. Only its reads may be cut; a publish that has begun
-is waited for, because a part that is half published is neither kept nor lost. A stop cancels the
-pending read once, takes its one answer, whatever that is, and closes the iterator. What the answer
-meant is not read off the answer: the scope says it.
+The reader runs in a task of its own. Only its reads may be cancelled; a publish that has begun is awaited, because a
+part that is half published is neither kept nor lost. A stop cancels the pending read once, accepts its one result,
+whatever that is, and closes the iterator. The scope names the cause; it is never inferred from that result.
 
 A part is published first and collected after, so that what is saved can never hold more than what
-was published. The silence guard costs one clock reading per part: a timer that finds the stream to
-have spoken meanwhile arms itself again for the rest.
+was published. The silence guard costs one clock reading per part: a timer that finds that a
+part arrived meanwhile rearms itself for the rest.
 
 Must stay true (tests/loop/test_stop_everywhere.py): collected parts == published parts, at every
 await at which a stop may come. What becomes of a failed attempt is turn.py.
@@ -37,7 +36,7 @@ _log: Final = logging.getLogger(__name__)
 
 _PARTS_PER_SAMPLE: Final = 16
 _PARTS_BETWEEN_PAUSES: Final = 64
-"""A model that never waits must not keep the others, or a stop, from their turn."""
+"""A model that never awaits must not starve other tasks, or a stop."""
 
 Publish = Callable[[Part], Awaitable[None] | None]
 
@@ -47,7 +46,7 @@ def publish_to_nobody(part: Part) -> None:
 
 
 class AdoptedAttempt:
-    """One model call that somebody else read to its finish: what it said is all there is to know of it."""
+    """One model call that another worker read to its finish: its parts are all that is known of it."""
 
     started_at: datetime | None = None
     first_part_s: float | None = None
@@ -94,11 +93,11 @@ class Attempt:
 
     @property
     def thinking_state(self) -> SplitterState | None:
-        """Whether the text broke off inside thinking: an attempt that continues it starts there."""
+        """Whether the text broke off inside thinking: an attempt that continues it starts inside thinking."""
         return self._ingest.thinking_state
 
     async def run(self) -> None:
-        """Read to the finish. Raises `ModelFailed`, what the turn's scope says, or what `publish` raised."""
+        """Read to the finish. Raises `ModelFailed`, the cause of the turn's scope, or what `publish` raised."""
         with CancelScope(self._turn_scope) as self._scope:
             self._task = GracefulTask(
                 self._read(),
@@ -221,7 +220,7 @@ class Attempt:
         except (Exception, asyncio.CancelledError) as error:
             _log.debug("closing %s failed: %r", self._model.provider, error)
 
-    # --- being told to stop ---
+    # --- cancellation ---
 
     def _stop(self) -> None:
         self._stopping = True
@@ -235,7 +234,7 @@ class Attempt:
             self._task.cancel()
 
     def _may_forward(self) -> bool:
-        """Whether what was read may be published. The answer to a stopped read may, and takes its time."""
+        """Whether a part may be published. The result of a cancelled read may, and uses up its grace time."""
         if self._stopping:
             self._task.stop_deadline()
             return not self._task.abandoned and self._scope.cause is not Cause.LEASE_LOST

@@ -1,6 +1,6 @@
-"""What the users' commands do to a chat: messages, branches, the queue, stops, and what stands beside the chat.
+"""What the users' commands do to a chat: messages, branches, the queue, stops, and metadata.
 
-Each function answers for one command in the states that the table allows; `decide` has checked that. What a command
+Each function decides one command in the states that the table allows; `decide` has checked that. What a command
 may read of the snapshot is declared beside the table (`FACTS`).
 
 Neighbours: decide_worker.py for the workers' commands, decision.py for the pieces that both use.
@@ -114,7 +114,7 @@ def _send(snapshot: Snapshot, command: Send | SendSteer | SendInterrupt) -> Deci
 
 
 def _send_steer(snapshot: Snapshot, command: SendSteer) -> Decision:
-    """There is something to steer only while a turn runs; elsewhere it is a plain message."""
+    """Only a running turn can be steered; otherwise this is a plain message."""
     if snapshot.status is Status.RUNNING:
         return Decision((Enqueue(if_busy="steer"),))
     return _send(snapshot, command)
@@ -130,7 +130,7 @@ def _send_interrupt(snapshot: Snapshot, command: SendInterrupt) -> Decision:
 
 
 def _fork(snapshot: Snapshot) -> list[Effect]:
-    """Running work ends on the branch it was on, and nobody who did it can write any more."""
+    """A running turn ends on its branch, and its worker can no longer write."""
     return [
         *close_attempt(snapshot, "edited", "edited"),
         *answer_calls(snapshot, "cancelled"),
@@ -176,7 +176,7 @@ def _retry(snapshot: Snapshot, command: Retry) -> Decision:
 
 
 def _answer_again(snapshot: Snapshot) -> Decision:
-    """A new turn for the same message: it continues a visible partial, else it asks anew."""
+    """A new turn for the same message: it continues a partial reply, else it starts over."""
     turn = BeginTurn(message_id=snapshot.last_user_id)
     effects = (*answer_calls(snapshot, "cancelled"), *clear_error(snapshot), AddInstruction(), turn)
     return Decision((*effects, SetStatus(status=Status.RUNNING)))

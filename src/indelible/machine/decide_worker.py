@@ -4,7 +4,7 @@
 being stopped ends as stopped with whatever arrives first (`end_stopped`).
 
 Must stay true (tests/machine/test_takeovers.py, tests/machine/test_stop_and_lease.py): a turn that kills its workers
-fails in the end; what a dead worker left is closed or adopted by whoever acquires the chat.
+fails in the end; the next worker that acquires the chat closes or adopts what a dead worker left open.
 
 Neighbours: decide_user.py for the users' commands, decision.py for the pieces that both use.
 """
@@ -59,14 +59,14 @@ from indelible.machine.effects import (
 from indelible.machine.states import OpenTurn, Snapshot, Status
 
 MAX_TAKEOVERS: Final = 10
-"""A turn that outlived this many crashes fails: whatever kills its workers may well be the turn itself."""
+"""A turn that survived this many crashes fails: the turn itself may be what kills its workers."""
 
 MAX_STALLED_TAKEOVERS: Final = 3
-"""It fails sooner if none of this many in a row brought a part of an answer."""
+"""It fails sooner if this many takeovers in a row produced no part of a reply."""
 
 
 def _acquire(snapshot: Snapshot, command: Acquire) -> Decision:
-    """Whoever takes a chat closes first what another left open, unless only its tools are missing."""
+    """First close what the last holder left open, or adopt it if only its tool results are missing."""
     if snapshot.holder_alive or snapshot.holder == command.worker_id:
         raise refuse(snapshot, command, "A live worker holds the chat.")
     raised = RaiseEpoch(holder=command.worker_id)
@@ -86,7 +86,7 @@ def _acquire(snapshot: Snapshot, command: Acquire) -> Decision:
 
 
 def _count_takeover(snapshot: Snapshot) -> RecordTakeover | None:
-    """Taking a chat from a dead worker counts; taking one that was handed over, or that nobody had, does not."""
+    """Acquiring a chat from a dead worker counts; acquiring one that was released or never held does not."""
     turn: OpenTurn | None = snapshot.turn
     if turn is None or snapshot.holder is None:
         return None
@@ -95,7 +95,7 @@ def _count_takeover(snapshot: Snapshot) -> RecordTakeover | None:
 
 
 def _release(snapshot: Snapshot, command: Release) -> Decision:
-    """A reply that is whole stays open: its tools may be missing, and whoever takes the chat runs them."""
+    """A complete reply stays open: tool results may be missing, and the next holder runs those tools."""
     if snapshot.status is Status.RUNNING and snapshot.attempt is not None and snapshot.attempt.finished:
         return Decision((LeaveAttempt(), ClearHolder()))
     return Decision((*close_attempt(snapshot, "handed_over", "handed_over"), ClearHolder()))

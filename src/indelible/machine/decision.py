@@ -1,4 +1,4 @@
-"""What `decide` answers with, and the pieces that several decisions are made of.
+"""What `decide` returns, and the pieces that several decisions share.
 
 A piece is a short list of effects that always belong together, such as closing what is open. It reads the snapshot
 only for what every command may read, so that no command needs a fact because of a piece that it does not use.
@@ -31,7 +31,7 @@ from indelible.machine.states import Snapshot, Status
 
 
 class Decision(NamedTuple):
-    """The effects to carry out. `effective` is False for a command that found nothing to do."""
+    """The effects to apply. `effective` is False for a command with nothing to do."""
 
     effects: tuple[Effect, ...] = ()
     effective: bool = True
@@ -69,14 +69,13 @@ def clear_error(snapshot: Snapshot) -> list[Effect]:
 
 
 def continue_with_queue(snapshot: Snapshot) -> list[Effect]:
-    """After a turn: the front of the queue is next, with the same holder, or nothing is."""
+    """After a turn: start the front of the queue under the same holder, or become idle."""
     if snapshot.queue:
         return [StartQueued(), SetStatus(status=Status.RUNNING)]
     return [ClearHolder(), SetStatus(status=Status.IDLE)]
 
 
 def end_stopped(snapshot: Snapshot, *closing: Effect) -> Decision:
-    """The end of a turn that the user stopped, whoever ends it."""
-    return Decision(
-        (*closing, CloseTurn(outcome="interrupted"), AddNotice(kind="stopped"), *continue_with_queue(snapshot))
-    )
+    """The end of a turn that the user stopped, for every command that can end it."""
+    ended = (*closing, CloseTurn(outcome="interrupted"), AddNotice(kind="stopped"))
+    return Decision((*ended, *continue_with_queue(snapshot)))

@@ -1,6 +1,6 @@
-"""When a conversation has outgrown the model's window, and how it is made shorter.
+"""When a conversation has outgrown the model's window, and how it is shortened.
 
-A compaction adds one message and takes none away: a summary that only the model sees. It says how
+A compaction adds one message and removes none: a summary that only the model sees. It says how
 many of the messages right before it stay verbatim; `from_newest_compaction` (build.py) reads that
 and leaves out what the summary stands for. Older rows stay where they are, for people, and a branch
 that forks off before the summary knows nothing of it.
@@ -78,7 +78,7 @@ def count_verbatim(messages: Sequence[Message], *, keep_turns: int = KEEP_TURNS)
 
 
 def _weigh(message: Message) -> int:
-    """How much room a message takes, in bytes. What a file costs the model is not told by its bytes."""
+    """The size of a message in bytes. The bytes of a file do not say what it costs the model."""
     spoken = [clean_value(to_builtins(block)) for block in message.blocks if not isinstance(block, File)]
     files = len(message.blocks) - len(spoken)
     return len(encode(spoken)) + files * _FILE_BYTES

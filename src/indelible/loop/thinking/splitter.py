@@ -2,7 +2,7 @@
 
 One scanner serves live, stop, save, title and export (SPEC 5.6). Thinking is moved, never deleted
 and never shown as answer; of the rest only the marks are taken out (tags.py), and blanks
-where nothing but blanks was said: before and after a block at the start of the answer, and in a
+where there is nothing but blanks: before and after a block at the start of the answer, and in a
 block that holds nothing else. Text without marks comes out exactly as it went in.
 
 Text is released as soon as it cannot be part of a mark. What waits is bounded: a piece of a mark,
@@ -10,9 +10,9 @@ a mark behind an open back-tick (markdown.py says how long), blanks at a start. 
 structure that decides what is code is the answer's own, with the thinking taken out.
 
 A model that *thinks first* starts in thinking, and everything up to the first closer is reasoning.
-If no closer ever comes, it stays reasoning: what was said had to be published at once to be safe,
-nothing published is taken back, and such a reply was most likely cut while thinking. The state
-then still says `Section.FIRST`, for a caller that wants to tell the user.
+If no closer ever comes, it stays reasoning: the text had to be published at once to be safe, nothing published is
+retracted, and such a reply was most likely cut while thinking. The state is then still `Section.FIRST`, for a caller
+that wants to inform the user.
 
 Must stay true (tests/loop/test_thinking.py): any cutting into pieces gives the same segments; no
 character is lost; time is linear; a splitter started from another's state goes on where that one
@@ -35,7 +35,7 @@ _find_nonblank: Final = re.compile(r"\S").search
 
 
 class Segment(NamedTuple):
-    """A piece of what the model said."""
+    """A piece of the model's text."""
 
     thinking: bool
     text: str
@@ -87,7 +87,7 @@ class ThinkingSplitter:
 
     @property
     def thinking(self) -> bool:
-        """Whether the model is thinking now; the first to tell that a block has ended."""
+        """Whether the model is thinking now; it is the first to show that a block has ended."""
         return self._thinking
 
     @property
@@ -179,7 +179,7 @@ class ThinkingSplitter:
         self._pieces += pieces
 
     def _release_blanks(self) -> None:
-        """Blanks are an answer if nothing else was said; they are never a thought."""
+        """Blanks are an answer if there is no other text; they are never a thought."""
         if not self._thinking:
             self._release(self._blanks)
         self._blanks.clear()

@@ -48,7 +48,7 @@ async def fork_chat(
     if not path:
         raise NotFound("Message not found in this chat.")
     if path[-1].visibility == "model":
-        raise Invalid("A new chat begins with a message that people see.")
+        raise Invalid("A chat can only be forked at a message that people see.")
     now = await load_now(connection)
     copies = _copy_path(path, new_chat_id)
     open_calls = (await load_end(connection, chat_id, message_id)).open_calls

@@ -91,7 +91,7 @@ async def load_changes(
 
 
 async def load_positions(engine: AsyncEngine, chat_ids: Sequence[str]) -> dict[str, Position]:
-    """How far each of these chats has come. A chat that is not there is not in the answer."""
+    """The current position of each of these chats. A chat that does not exist is left out."""
     own = (journal.c.chat_id == attempts.c.chat_id, journal.c.attempt_id == attempts.c.id)
     last_n = select(func.max(journal.c.n)).where(*own).scalar_subquery()
     is_open = (attempts.c.chat_id == chats.c.id) & attempts.c.ended_at.is_(None)
@@ -106,7 +106,7 @@ async def load_positions(engine: AsyncEngine, chat_ids: Sequence[str]) -> dict[s
 
 
 async def has_reached(engine: AsyncEngine, chat_id: str, position: Position) -> bool:
-    """Whether a reader of this chat can have come to just this position by now."""
+    """Whether a reader of this chat can have reached exactly this position by now."""
     own = events.c.chat_id == chat_id
     opened = select(events.c.seq).where(own, events.c.seq <= position.seq, events.c.kind == "attempt")
     async with begin_read(engine) as connection:

@@ -83,11 +83,11 @@ async def acquire_chats(
         except (NotAllowed, NotFound):
             continue
         except StoreFailed as error:
-            _log.warning("%s cannot be taken now, and is passed over: %s", chat_id, error)
+            _log.warning("%s cannot be acquired now and is skipped: %s", chat_id, error)
             continue
         except Exception:
             # One chat that cannot be read is not the others' trouble.
-            _log.exception("%s cannot be taken, and is passed over", chat_id)
+            _log.exception("%s cannot be acquired and is skipped", chat_id)
             continue
         if outcome.status is not Status.ERROR:  # taken over too often, and given up
             acquired.append(outcome)
