@@ -481,7 +481,7 @@ def test_records_can_be_looked_at_beside_a_chat_that_is_open() -> None:
         (("--run", "run_nope"), 1, "Run 'run_nope' not found."),
         (("replay", "run_nope"), 1, "Run 'run_nope' not found."),
         (("replay",), 2, "Missing argument 'RUN|FILE'"),
-        (("replay", "notes.json"), 1, "notes.json is no recording"),
+        (("replay", "notes.json"), 1, "notes.json is not a recording"),
         (("replay", "notes.json", "--attempt", "1.1"), 1, "A file holds a single exchange"),
         (("--limit", "0"), 2, "--limit"),
         (("show", "1", "2"), 2, "2"),

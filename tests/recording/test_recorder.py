@@ -551,7 +551,7 @@ async def test_a_run_that_is_left_with_an_error_has_failed(workshop: Workshop) -
             raise ZeroDivisionError("sk-canarycanary")
         (found,) = await studio.until_ended(chat)
     assert tell(found) == ("turn", "error", [(1, "error", [])])
-    assert found.error == "It was given up: ZeroDivisionError."
+    assert found.error == "Abandoned: ZeroDivisionError."
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -581,7 +581,7 @@ async def test_an_exchange_that_is_open_when_its_step_ends_is_ended_with_it(work
             assert await response.read() == b"data: 1\n\n"
         (left,) = await studio.until_ended(chat)
         assert tell(left) == ("turn", "interrupted", [(1, "interrupted", [(1, "failed", 200)])])
-        assert left.error == "It was given up."
+        assert left.error == "Abandoned."
         assert left.steps[0].attempts[0].error == "the step ended before the exchange did"
         assert await read_all(response) == b"data: 2\n\n"
         await response.aclose()

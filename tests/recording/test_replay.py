@@ -237,7 +237,12 @@ async def test_two_that_listen_at_once_both_hear_all_of_it() -> None:
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(None, "cannot be read"), ("{}", "is no recording"), ("not JSON", "is no recording"), ("[1]", "is no recording")],
+    [
+        (None, "cannot be read"),
+        ("{}", "is not a recording"),
+        ("not JSON", "is not a recording"),
+        ("[1]", "is not a recording"),
+    ],
 )
 def test_a_file_that_is_no_recording_is_told_so(tmp_path: Path, content: str | None, said: str) -> None:
     path = tmp_path / "strange.json"

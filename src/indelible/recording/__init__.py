@@ -1,6 +1,6 @@
-"""Seeing what went to a provider and what came back, without ever touching it (SPEC §7).
+"""Recording the exchanges with providers, without ever changing them (SPEC §7).
 
-`ExchangeLog` gathers the exchanges of one step, `wrap` records one answer into it. The rules are in http.py and
+`ExchangeLog` collects the exchanges of one step, `wrap` records one response into it. The rules are in http.py and
 body.py.
 """
 

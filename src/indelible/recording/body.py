@@ -1,19 +1,19 @@
-"""A body, as far as it is kept, and whether it is whole.
+"""The recorded part of a body, and whether the body was complete.
 
-At most 256 KiB of a body are kept: its first half of that and its last, so that one sees how it began and how it ended.
+At most 256 KiB of a body are kept: the first 128 KiB and the last, so that a reader sees how it began and ended.
 Pieces are copied into two growing buffers, never joined anew, and nothing refers to a piece afterwards: the memory is
 bounded whatever the body's size and however it was cut. A body that fits is kept whole. A JSON document is worth
 nothing in halves. One that is sent is there already, all of it: it is referred to until its text is made, which then is
 a shorter document (redaction/json.py). Of one that is received the first 4 MiB are kept until then.
 `RecordedBody.size_bytes` says how much memory that takes meanwhile.
 
-Redacting a body takes milliseconds, and a body that nobody looks at need not be redacted. So that happens when its text
-is first asked for, by whoever asks, and never while it is exchanged. There is no other way to what is in it.
+Redacting a body takes milliseconds, and a body that is never read need not be redacted. So that happens when its text
+is first read, in the reader's thread, and never during the exchange. There is no other access to its content.
 
 Whether a body is whole is a rule over values (`find_fault`, SPEC 7.1): what its head promised, what came, and whether
 its end was seen. A document without a length is judged by parsing it, and can be judged only if all of it was kept:
-one over 256 KiB is believed if its end was seen, and not if it was closed before. A compressed body says nothing
-of itself: its length is not that of what is read, so only its end counts.
+one over 256 KiB is believed if its end was seen, and not if it was closed before. A compressed body cannot
+be judged by its length, which is not that of the decoded bytes, so only its end counts.
 
 Must stay true (tests/recording/test_recorded_bodies.py): a body of any size costs a bounded amount of memory. The
 marker between head and tail is redaction/bodies.py's; who reads and closes is http.py.
@@ -55,7 +55,7 @@ _STREAMS: Final = frozenset({
 
 
 class Kept(NamedTuple):
-    """What there is of a body. If nothing is missing, all of it is in `head`."""
+    """The kept parts of a body. If nothing is missing, all of it is in `head`."""
 
     head: bytes
     tail: bytes
@@ -127,9 +127,9 @@ def keep_body(body: bytes) -> Kept:
 
 
 class RecordedBody:
-    """A body in a record: its text, redacted. `on_bug` hears if that could not be done.
+    """A body in a record: its text, redacted. `on_bug` is called if that failed.
 
-    Until its text is asked for it holds on to `size_bytes`; that number does not change, so that it can be counted.
+    Until its text is read it holds `size_bytes` of memory; that number does not change, so that it can be counted.
 
     `known` are the secrets that are hidden in it, however they look.
     """

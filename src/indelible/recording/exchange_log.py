@@ -1,16 +1,16 @@
-"""Where the exchanges of one step are gathered: each an entry, counted once.
+"""The exchanges of one step: each is one entry, counted once.
 
 An exchange gets its number when it begins and its entry when it is counted (SPEC 7.1); until then it is open, and not
 among the `attempts`. Afterwards only one thing can change the entry: a close that failed, which is never lost.
 
-Two locks order it all, and they are always taken in this order: an exchange's own, then the log's. Neither is held
+There are two locks, always acquired in this order: an exchange's own, then the log's. Neither is held
 while anything is awaited, nor while foreign code runs. A listener (`on_change`) is called with no lock held, for one
 change at a time and in the order they happened, though not always in the thread that caused one.
 
 Recording is best effort. What goes wrong in it costs this one record: the exchange is dropped, counted in `dropped`
-and reported to `on_drop`, and nobody else notices.
+and reported to `on_drop`, and nothing else is affected.
 
-Must stay true (tests/recording/test_recorded_races.py): one entry per exchange, whoever races; no deadlock.
+Must stay true (tests/recording/test_recorded_races.py): one entry per exchange in every race; no deadlock.
 What counts as what is http.py.
 """
 

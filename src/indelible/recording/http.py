@@ -2,20 +2,20 @@
 
 When an exchange counts is SPEC 7.1. A failure to send or to read counts at once. The end of an event stream counts at
 once too, because its readers may never close it: that entry is provisional, since a close that fails makes it failed.
-Any other body is judged when it is closed (body.py), or when its step ends. All of this happens once; later records are
-of no effect, but for the error of a close, which is added to whatever the entry says. A reader that says it has heard
-all it wanted (`settle`: the reply is whole, though its provider lingers) may leave the rest unread.
+Any other body is judged when it is closed (body.py), or when its step ends. All of this happens once; later records
+have no effect, except the error of a close, which is added to the entry. A reader that has received all it needs
+(`settle`: the reply is complete, though the provider keeps the connection open) may leave the rest unread.
 
-The caller's side is sacred. It gets the very objects that the response gave: pieces, exceptions, in the same order. A
-piece costs one call and one copy, no lock. A bug in recording drops the record of this exchange and is not seen.
+The caller notices nothing. It gets the very objects that the response gave: pieces, exceptions, in the same order. A
+piece costs one call and one copy, no lock. A bug in recording only drops the record of this exchange.
 
 A document of unknown length may be closed by a reader that knows it is complete without having seen its end. Only then
-is the body *drained*: what has arrived already is taken, up to 64 KiB, to see that nothing but the end follows. This
+is the body *drained*: what has already arrived is read, up to 64 KiB, to see that nothing but the end follows. This
 never waits: a read that would is abandoned at its first wait, so a close is neither delayed nor cancelled in our part
-of it. What was taken is handed out again if somebody reads after the close.
+of it. A read after the close returns the drained bytes.
 
-Must stay true (tests/recording/test_recorded_property.py): exactly one entry for each exchange, and a caller that can
-not notify whether it is recorded.
+Must stay true (tests/recording/test_recorded_property.py): exactly one entry for each exchange, and a caller that
+cannot detect that it is recorded.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class RecordedExchange:
 
     @contextmanager
     def best_effort(self) -> Iterator[None]:
-        """What raises in here costs the record of this exchange: there will be no entry, or it stays as it is."""
+        """An error in here costs only the record of this exchange: it gets no entry, or the entry stays unchanged."""
         try:
             yield
         except Exception as bug:
@@ -118,7 +118,7 @@ class RecordedExchange:
             self._count(describe(error, "sending the request", self._known))
 
     def break_off(self, error: BaseException) -> None:
-        """It could not be read. Who was settled and stops waiting has not failed: the close will notify."""
+        """Reading failed. A settled reader that stops waiting has not failed: the close decides."""
         if self.is_settled and isinstance(error, asyncio.CancelledError):
             return
         with self.best_effort():
@@ -266,7 +266,7 @@ class RecordedResponse:
         exchange.close()
 
     def _drain(self) -> None:
-        """Take what has arrived; see the module header."""
+        """Read what has already arrived; see the module header."""
         drained_bytes = 0
         while drained_bytes < MAX_DRAIN_BYTES:
             try:
@@ -294,7 +294,7 @@ class RecordedResponse:
 
 
 def describe(error: BaseException, doing: str, known: KnownSecrets) -> str:
-    """An error in words, redacted. A cancellation has none of its own."""
+    """The text of an error, redacted. A cancellation has no text of its own."""
     if isinstance(error, asyncio.CancelledError | GeneratorExit):
         return f"cancelled while {doing}"
     return redact_line(str(error) or f"{type(error).__name__} while {doing}", known)

@@ -1,13 +1,13 @@
-"""Runs, steps and attempts on their way to the database, off the hot path.
+"""The writer of debug records: runs, steps and attempts reach the database off the hot path.
 
 A run is recorded by the task that works on it (run.py), which only puts a record into a queue; one writer per
 process redacts what is in it, in a thread, and writes it, a moment later and together with what else there is by then,
-in short transactions. A database that is away is waited for, by the writer alone. The queue is bounded: what does not
+in short transactions. Only the writer waits for a database that is down. The queue is bounded: what does not
 fit is dropped and counted, and so is what the database refuses. Exchanges fill it first: runs and steps are small, and
-hardly anybody begins one while the database is away, so they have ten times the room, and their ends are not lost.
+few start while the database is down, so they have ten times the room, and their ends are not lost.
 
-Must stay true (tests/recording/test_recorder_in_trouble.py): whatever the database does, nobody waits for it, the
-memory is bounded, and what was not written is counted.
+Must stay true (tests/recording/test_recorder_in_trouble.py): whatever the database does, no reply waits for it, the
+memory is bounded, and unwritten records are counted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DRAIN_S: Final = 2.0
 
 
 class _Waiting(NamedTuple):
-    """`size_bytes` is how much of the memory it is to blame for."""
+    """`size_bytes` is the memory that it holds."""
 
     item: QueueItem
     size_bytes: int
@@ -120,7 +120,7 @@ class DebugRecorder:
     # --- what is to be written ---
 
     def put(self, record: QueueItem) -> None:
-        """Have it written, some time soon. From any thread."""
+        """Queue a record to be written soon. Callable from any thread."""
         try:
             is_here = asyncio.get_running_loop() is self._loop
         except RuntimeError:
@@ -230,7 +230,7 @@ class DebugRecorder:
         except (DatabaseUnreachable, DatabaseUnusable):
             raise
         except Exception as error:
-            _log.warning("What dead workers left could not be ended yet: %s.", type(error).__name__)
+            _log.warning("Open runs of dead workers could not be ended yet: %s.", type(error).__name__)
 
 
 def _measure(record: QueueItem) -> int:

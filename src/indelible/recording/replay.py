@@ -1,8 +1,8 @@
 """A recorded response, replayed offline through the same adapter and the same loop.
 
 When a reply looks wrong, the question is whether the provider sent it or we misread it. Here the recorded body is what
-comes out of the wire; everything behind it is the real thing: decoding, the adapter, the splitter, the assemble. What
-was redacted stays so. A body whose middle is missing ends where the gap begins, for nobody knows what was said in it.
+comes out of the wire; everything behind it is production code: decoding, the adapter, the splitter, the assembler.
+Redacted values stay redacted. A body whose middle is missing ends where the gap begins, because its content is unknown.
 
 A recording is a small JSON document, so it can be saved and become a test fixture (`indelible.testing.RecordedModel`).
 
@@ -38,7 +38,7 @@ _ONE_TRY: Final = RetryPolicy(max_attempts=1)
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An answer as it was recorded, and how it is to be read."""
+    """A recorded response, and the wire format to read it with."""
 
     wire: str
     provider: str
@@ -60,11 +60,11 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         except OSError as error:
             raise Invalid(f"{path} cannot be read: {error.strerror}.") from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Invalid(f"{path} is no recording: {error}.") from error
+            raise Invalid(f"{path} is not a recording: {error}.") from error
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recording comes to: blocks, and how it ended. A `failure` is what the user would have been shown."""
+    """The result of a replay: blocks, and how it ended. `failure` is the text that the user would have seen."""
 
     blocks: Sequence[Block]
     reason: str | None = None
@@ -73,7 +73,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_recording(attempt: AttemptRecord, *, model: str | None) -> Recording | None:
-    """What can be replayed of an exchange; None if there was no answer, or if nobody knows its wire."""
+    """The replayable part of an exchange; None if there was no response, or its wire format is unknown."""
     host, path = _split_address(attempt.url)
     wire = next((wire for ending, wire in _WIRES.items() if path.endswith(ending)), None)
     if wire is None or attempt.status_code is None:
@@ -113,7 +113,7 @@ class ReplayedModel(HttpModel):
 
 
 async def replay(recording: Recording) -> Replayed:
-    """Hear it again. Tools are not run, so there are no results of them."""
+    """Replay a recording. Tools are not run, so there are no tool results."""
     question = Message(role="user", blocks=[Text("(a recording)")])
     end = await run(ReplayedModel(recording), [question], options=TurnOptions(max_steps=1, retry=_ONE_TRY))
     failure: str | None = None

@@ -37,7 +37,7 @@ from indelible.store.database.tables import DebugMode, RunStatus
 P = ParamSpec("P")
 _log: Final = logging.getLogger(__name__)
 MAX_HELD_BYTES: Final = 64 * 1024 * 1024
-_GIVEN_UP: Final = "It was given up."
+_ABANDONED: Final = "Abandoned."
 
 QueueItem = Record | tuple[StepRecord, ExchangeRecord]
 """What is to be written: a record, or an exchange of a step that is not redacted yet."""
@@ -58,7 +58,7 @@ class RecordQueue(Protocol):
 def _best_effort(
     do: Callable[Concatenate[RecordedRun, P], None],
 ) -> Callable[Concatenate[RecordedRun, P], None]:
-    """What raises costs the rest of what would have been recorded of this run, and nobody else notices."""
+    """An error costs only the rest of this run's record; nothing else is affected."""
 
     @wraps(do)
     def do_or_give_up(run: RecordedRun, /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -101,7 +101,7 @@ class RecordedRun:
 
     def __enter__(self) -> Self:
         self._begin_run()
-        self._token = recording.set(self if self.is_recording else None)  # who records around this one is not meant
+        self._token = recording.set(self if self.is_recording else None)  # an outer recording is not meant
         return self
 
     def __exit__(
@@ -111,9 +111,9 @@ class RecordedRun:
             with suppress(ValueError):  # left in another context than it was entered in, which keeps its own
                 recording.reset(self._token)
         if isinstance(error, Exception):
-            self.end("error", f"It was given up: {type(error).__name__}.")
+            self.end("error", f"Abandoned: {type(error).__name__}.")
         else:
-            self.end("interrupted", _GIVEN_UP)
+            self.end("interrupted", _ABANDONED)
 
     def give_up(self, bug: Exception) -> None:
         """Record nothing more of this run. If it was published, it has its end now."""
@@ -123,7 +123,7 @@ class RecordedRun:
             self._recorder.count_dropped()
             if self._is_published and self._run.status == "in_progress":
                 ended_at = max(datetime.now(UTC), self._run.started_at)
-                self._recorder.put(replace(self._run, status="error", error=_GIVEN_UP, ended_at=ended_at))
+                self._recorder.put(replace(self._run, status="error", error=_ABANDONED, ended_at=ended_at))
         except Exception as worse:
             _log.warning("Its end could not be recorded either: %s.", type(worse).__name__)
 
@@ -137,7 +137,7 @@ class RecordedRun:
 
     @_best_effort
     def begin_step(self, step: int) -> None:
-        """The model is asked for this step; if it was asked before, that has failed."""
+        """The model is called for this step; an earlier call for it has failed."""
         opened = self._step
         if opened is not None and not opened.is_requested and not opened.is_published:
             opened.record = replace(opened.record, step=step)  # a summary was asked for: it belongs to what follows it
@@ -152,7 +152,7 @@ class RecordedRun:
 
     @_best_effort
     def note_failure(self) -> None:
-        """The model has failed and will be asked again: the records show why in the meantime."""
+        """The model call failed and will be retried: the records show why in the meantime."""
         if self._step is not None:
             self._publish_step(self._step)
 

@@ -1,4 +1,4 @@
-"""Bodies as they may be kept: readable, at most 256 KiB, and without the secrets that we can name (SPEC 7.2, 7.3).
+"""Redacted bodies: readable, at most 256 KiB, and without the secrets that we can name (SPEC 7.2, 7.3).
 
 JSON is redacted by its structure (json.py), an event stream event by event, a form by the names of its fields; of any
 other text the known secrets are hidden. JSON is recognised by its type or by how it begins. If it cannot be parsed it
@@ -9,7 +9,7 @@ Of a body that is too large both ends are kept, with a line between them; a JSON
 one. Beside a gap a line could be half a line and a word half a secret, so cut lines go, and so many characters of the
 edges as the longest known secret has.
 
-Redacting a body may take milliseconds and is nothing for the event loop.
+Redacting a body may take milliseconds, so it must not run on the event loop.
 
 Must stay true (tests/redaction/test_bodies.py, test_redaction_property.py): no canary survives; a body in which nothing
 is hidden is kept character by character; redacting twice is redacting once; nothing raises, whatever comes.

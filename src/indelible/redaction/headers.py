@@ -1,10 +1,10 @@
-"""The head of an exchange as it may be kept: headers, the address, and errors.
+"""The redacted head of an exchange: headers, the address, and errors.
 
 A header is hidden by its name. Elsewhere the name and password of an address go, and the values of its sensitive
 parameters: in the address itself, in a `Location`, and in errors, which like to repeat an address. Known secrets are
 hidden everywhere (known.py).
 
-This runs on the event loop, and nobody promises that a header is short. So what is longer than 4 KiB is cut at the end
+This runs on the event loop, and a header may be long. So text longer than 4 KiB is cut at the end
 of a word, and a note says how much is missing; of an address, which is one word, whole parts are kept.
 
 Must stay true (tests/redaction/test_headers.py): no canary survives, counters of rate limits do, redacting twice is

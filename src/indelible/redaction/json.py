@@ -1,4 +1,4 @@
-"""JSON without secrets, and short enough to be kept.
+"""JSON without secrets, shortened to a limit.
 
 A document is redacted by its structure: what stands under a sensitive key is hidden at any depth, in the JSON within
 its texts too (the arguments of a tool call are such), and known secrets are hidden after decoding, so no escape can

@@ -30,7 +30,7 @@ _COOKIE_ATTRIBUTES: Final = frozenset({"path", "domain", "expires", "max-age", "
 
 
 class KnownSecrets:
-    """Some secrets, in every form that is looked for. `margin` is the length of the longest form."""
+    """Secrets, in every form that is searched for. `margin` is the length of the longest form."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self.secrets: Final = tuple(dict.fromkeys(filter(_is_distinct, secrets)))

@@ -1,4 +1,4 @@
-"""What is sensitive by its name, and what is a key by its looks.
+"""Sensitive names, and values that look like keys.
 
 There are two questions, asked at different times. A *name* is judged when an exchange is recorded: whatever stands
 under a sensitive header, JSON key or query parameter is hidden before it reaches the database. A *value* that looks
@@ -65,7 +65,7 @@ def is_secret_header(name: str) -> bool:
 
 
 def is_secret_parameter(name: str) -> bool:
-    """Whether this query parameter's value is to be hidden. In a query a `key` is one, and a `code` opens doors."""
+    """Whether to hide this query parameter's value. In a query a `key` is sensitive, and a `code` grants access."""
     plain = unquote_plus(unquote_plus(name[-_MAX_NAME_CHARS:]))
     words = re.split(r"[^a-z]+", _split_words(plain))
     return is_secret_name(plain) or words == ["code"] or not _PARAMETER_WORDS.isdisjoint(words)

@@ -2,8 +2,8 @@
 
 Only one form of parameter list is understood, the indented `Args:` section, and only when
 every entry in it names a parameter. Then the entries go to the schema, next to the arguments
-they describe, and leave the description. Anything else stays text: a docstring that was read
-half right would tell the model something its author did not write.
+they describe, and leave the description. Anything else stays text: a docstring that was parsed
+half right would give the model something that its author did not write.
 
 Must stay true (tests/tools/test_tool.py): a docstring without a clean `Args:` section
 comes back word for word, and no entry is both in the description and in the schema.

@@ -23,7 +23,7 @@ def load_tools(names: Iterable[str]) -> list[Tool | ToolSpec]:
     tools = [found for name in names for found in _load(name)]
     for tool_name, count in Counter(found.name for found in tools).items():
         if count > 1:
-            raise Invalid(f"--tools: there are two tools named {tool_name}. Give one of them another name.")
+            raise Invalid(f"--tools: there are two tools named {tool_name}. Rename one of them.")
     return tools
 
 

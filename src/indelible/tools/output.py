@@ -3,9 +3,9 @@
 A tool may return anything; what is stored, published and sent is text that always encodes as
 UTF-8. So `render_output` never raises: text stays as it is, values with an inside (dicts,
 lists, models, dataclasses, structs) become compact JSON, and whatever JSON has no word for
-becomes `str(value)`, or a placeholder naming its type when even that fails. Cycles, very deep
-nests and values that unfold without end are cut short where they are met, because a tool's
-strange answer must cost no more than a strange answer.
+becomes `str(value)`, or a placeholder with its type if that fails too. Cycles, very deep
+nests and values that unfold without end are cut short where they are met, so that a
+strange value costs no more than a strange result.
 
 Then `cut_text` keeps a long text within a limit: two thirds from the head, one third from the
 tail, and between them a marker that says how many bytes are missing. The limit counts bytes of
@@ -78,7 +78,7 @@ class _Unfolding:
             if isinstance(value, _NUMBERS):
                 return _to_plain_number(value)
             return self._to_plain_inside(value)
-        except Exception:  # a value may raise anything when it is looked at
+        except Exception:  # reading a value may raise anything
             return _describe(value)
 
     def _to_plain_inside(self, value: object) -> Any:
@@ -164,7 +164,7 @@ def _to_plain_number(value: float) -> float | str:
 def _format(value: object) -> str:
     try:
         return str(value)
-    except Exception:  # somebody else's __str__
+    except Exception:  # a foreign __str__ may raise anything
         return _describe(value)
 
 

@@ -5,12 +5,12 @@ time limit cuts the tool, never its supervisor: what a tool did is recorded what
 
     record(`tool_started`) → the tool → record(`tool_result`)
 
-so that after a crash one can tell what never began, what may have happened, and what did. A call that
-was not begun when the stop came is left unanswered here; `finalize` answers it. A tool that the stop cut gets a
+so that after a crash it is known which tool never started, which may have run, and which did. A call that
+was not started when the stop came is left unanswered here; `finalize` answers it. A tool that the stop cut gets a
 result that is marked `interrupted`. A shutdown or a lost lease that cuts a tool leaves the call unsettled, because
 its outcome is not known: the next worker decides.
 
-All calls run at once, up to a cap; tools that are declared serial take turns among themselves, in call
+All calls run at once, up to a cap; tools that are declared serial run one after the other, in call
 order. A plain function runs in a daemon thread of its own, so one that blocks for ever holds up neither
 the event loop nor the end of the process.
 
@@ -57,7 +57,7 @@ class ToolLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolOutcome(NamedTuple):
-    """What a tool's function did: gave a value, or raised. Never an exception in flight."""
+    """The outcome of a tool's function: a value or an error. Never an exception in flight."""
 
     value: Any = None
     error: BaseException | None = None
@@ -125,7 +125,9 @@ class ToolRunner:
                 if not self._stopped:
                     await self._carry_out(index, call, tool)
         except asyncio.CancelledError as error:
-            lost = StoreFailed("What a tool did could not be recorded: the ledger or the publishing was cancelled.")
+            lost = StoreFailed(
+                "The result of a tool could not be recorded: the ledger or the publishing was cancelled."
+            )
             lost.__cause__ = error
             self._abort(lost)
         except BaseException as error:
@@ -198,7 +200,7 @@ class ToolRunner:
     async def _execute(
         self, tool: Tool, work: Callable[[], Any], record: ToolCallRecord, context: ToolContext
     ) -> ToolResult | None:
-        """The tool's result, or None if it was cut and its outcome is not known."""
+        """The tool's result, or None if it was cancelled and its outcome is unknown."""
         if self._scope.cancelled:
             return self._after_cut(record, _NOT_BEGUN)
         timeout_s = self._limits.timeout_s if tool.timeout_s is None else tool.timeout_s
@@ -235,7 +237,7 @@ class ToolRunner:
         return _error(record, _describe(outcome.error))
 
     def _after_cut(self, record: ToolCallRecord, text: str) -> ToolResult | None:
-        """The result of a tool that was stopped; None, its outcome being unknown, if nobody may write one."""
+        """The result of a stopped tool; None (outcome unknown) if this worker may not write one."""
         if not self._scope.interrupted or self._failure is not None:
             return None
         return msgspec.structs.replace(_error(record, text), interrupted=True)
@@ -284,16 +286,16 @@ async def _run_in_thread(work: Callable[[], Any]) -> ToolOutcome:
     def target() -> None:
         try:
             outcome = ToolOutcome(value=context.run(work))
-        except BaseException as error:  # a thread has nobody else to tell
+        except BaseException as error:  # a thread has no other way to report it
             outcome = ToolOutcome(error=error)
-        with contextlib.suppress(RuntimeError):  # the event loop is gone, and so is everybody who waited
+        with contextlib.suppress(RuntimeError):  # the event loop is closed, and no task waits any longer
             loop.call_soon_threadsafe(deliver, outcome)
 
     threading.Thread(target=target, name="indelible tool", daemon=True).start()
     try:
         outcome = await asyncio.shield(done)
     except asyncio.CancelledError:
-        # A thread can not be cancelled. It may look at its scope and return; the task waits for that.
+        # A thread cannot be cancelled. It may check its scope and return; the task waits for that.
         outcome = await done
     if inspect.isawaitable(outcome.value):
         return await _run_async(lambda: _await(outcome.value))

@@ -13,7 +13,7 @@ model left out keeps the function's own default.
 
 What the developer has bound with `functools.partial` is the developer's: the model neither
 sees it nor can set it. A parameter annotated with the injected type (`ToolContext`, handed in
-by tool.py) is filled by whoever runs the tool.
+by tool.py) is filled when the tool runs.
 
 Must stay true (tests/tools/test_tool_schema.py, for arbitrary text): `read` returns or
 raises `BadArguments`, nothing else.
@@ -56,11 +56,11 @@ _JSON_NAMES: Final[Mapping[type, str]] = {
 
 
 class BadArguments(ValueError):
-    """The model's arguments cannot be used. The text is for the model: which field, what is wrong."""
+    """The model's arguments are invalid. The text is for the model: the field and the problem."""
 
 
 class Arguments(Protocol):
-    """How a tool takes what the model sent."""
+    """How a tool receives its arguments."""
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -296,12 +296,12 @@ def _drop_titles(schema: Any) -> Any:
 def _fits_json(field: Any) -> bool:
     try:
         create_model("Probe", field=field).model_json_schema(schema_generator=_QuietSchema)
-    except Exception:  # pydantic and the type's own hooks raise what they like
+    except Exception:  # pydantic and the type's own hooks may raise anything
         return False
     return True
 
 
-# --- telling the model -------------------------------------------------------------------
+# --- error texts for the model -----------------------------------------------------------
 
 
 def _explain(error: ValidationError, names: list[str]) -> str:
@@ -324,6 +324,6 @@ def _to_path(location: tuple[int | str, ...]) -> str:
 
 
 def _to_line(text: str) -> str:
-    """One line, and not a long one: a field's name may be anything the model came up with."""
+    """One short line: a field's name may be anything that the model invented."""
     line = " ".join(text.split())
     return line if len(line) <= _MAX_PROBLEM_CHARACTERS else line[:_MAX_PROBLEM_CHARACTERS] + "..."

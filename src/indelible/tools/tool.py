@@ -1,4 +1,4 @@
-"""What a tool is: the declaration, what it is given when it runs, and who is told about it.
+"""What a tool is: the declaration, its context when it runs, and its description for the model.
 
 A tool is declared once with `@tool` on a typed function, async or plain, or made from a JSON
 schema that came from elsewhere (`Tool.from_schema`). Whatever is wrong with the declaration is
@@ -8,15 +8,15 @@ like any other function.
 How it runs is declared, not coded: `serial`, `exclusive`, `timeout_s`, and `idempotent`, which
 alone decides whether a call that a crash cut off may be run again (P5).
 
-`ToolContext` is a tool's line back while it runs. It goes dead with `close()`: a tool that was
-abandoned may live on in its thread, and nothing it says then is heard or waited for.
+`ToolContext` is a tool's channel to its turn while it runs. `close()` ends it: an abandoned tool may keep
+running in its thread, and its reports are then neither published nor waited for.
 
 Must stay true (tests/tools/test_tool.py): a parameter annotated `ToolContext` is never in
 the schema; after `close()` neither `progress` nor `report` publishes, and no `report` is left
 waiting.
 
 Schemas and checking are schema.py; results as text are output.py; running is run.py. The
-worker's ledger is worker/ledger.py.
+ledger is store/journal/tool_ledger.py.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ToolContext(Generic[D]):
     """One call, seen from inside the tool.
 
     `idempotency_key` is the same when the call is run again after a crash. `scope` says whether
-    anybody still waits: a plain function that works for long looks at `scope.cancelled`.
+    the result is still wanted: a long-running plain function checks `scope.cancelled`.
 
     `chat_id`, `user_id` and `turn_id` are None where the loop is used without a worker. `deps` is
     what was given to `indelible.open(deps=…)`; annotate `ToolContext[MyDeps]` to have its type.
@@ -105,7 +105,7 @@ class ToolContext(Generic[D]):
         return deps
 
     async def progress(self, text: str) -> None:
-        """Show people how far the tool has come. Never part of the result."""
+        """Show the progress of the tool to people. Never part of the result."""
         if not self._closed.done():
             await self.publish_progress(render_output(text))
 
@@ -118,7 +118,7 @@ class ToolContext(Generic[D]):
         progress = self.progress(text)
         try:
             publishing = asyncio.run_coroutine_threadsafe(progress, self.loop)
-        except RuntimeError:  # the loop was closed under a tool that was abandoned: nobody is left to see it
+        except RuntimeError:  # the loop was closed under an abandoned tool: no reader is left
             progress.close()
             return
         concurrent.futures.wait((publishing, self._closed), return_when=concurrent.futures.FIRST_COMPLETED)
@@ -126,7 +126,7 @@ class ToolContext(Generic[D]):
             publishing.result()
 
     def close(self) -> None:
-        """The call was settled or abandoned: say nothing more, and let go of a waiting `report`."""
+        """The call was settled or abandoned: publish nothing more, and release a waiting `report`."""
         if not self._closed.done():
             self._closed.set_result(None)
 
@@ -200,7 +200,7 @@ class Tool(Generic[P, R]):
 
     @property
     def spec(self) -> ToolSpec:
-        """What a model is told about it."""
+        """Its description for a model."""
         return ToolSpec(name=self.name, description=self.description, input_schema=self.input_schema)
 
     @property

@@ -1,4 +1,4 @@
-"""Which tools there are in a turn, and what becomes of each call the model makes.
+"""The tools of a turn, and the verdict on each call of the model.
 
 Pure rules. The model may call anything, so every call gets a verdict: it is run here, it is the
 client's to run, or it is answered with an error that the model can read and learn from. Nothing a
@@ -34,7 +34,7 @@ class DeferToClient(NamedTuple):
 
 
 class RejectCall(NamedTuple):
-    """The call is not run; this is what the model is told."""
+    """The call is not run; `text` is the error for the model."""
 
     call: ToolCall
     text: str
@@ -70,7 +70,7 @@ class Toolset:
             spec = made.spec
             self._tools[made.name] = made
         if self._specs.get(spec.name, spec) != spec:
-            raise ValueError(f"There are two tools named {spec.name!r}. Give one of them another name.")
+            raise ValueError(f"There are two tools named {spec.name!r}. Rename one of them.")
         self._specs[spec.name] = spec
 
     @property

@@ -1,11 +1,11 @@
 """A recorded run as a JSON document, written piece by piece.
 
-What comes out is the JSON of a `WholeRun`, but nobody ever has all of it: the tree of the run is there, and its
-exchanges are loaded one by one while their turn comes. So a run of any length takes the memory of one exchange, and
+The result is the JSON of a `WholeRun`, but it is never all in memory: the tree of the run is loaded first, and its
+exchanges one by one. So a run of any length takes the memory of one exchange, and
 however slowly a reader reads, nothing in the database is held for it.
 
-A run that is deleted meanwhile has no end that would be true. Writing it raises `NotFound` there, and whoever has the
-pieces has no document: a reader that asks again gets a 404.
+A run that is deleted meanwhile cannot be completed. Writing it raises `NotFound` there, and the pieces so far are not a
+document: a reader that asks again gets a 404.
 
 Must stay true (tests/recording/test_reading_records.py): the pieces together are the run, and no more than an exchange
 or two of it is in memory. They go out by server/routes/debug.py and terminal/debugging.py.
@@ -27,7 +27,7 @@ _OPEN_END: Final = len("]}")
 
 
 async def load_exchange(records: RecordStore, line: AttemptSummary) -> AttemptRecord:
-    """What was said in an exchange of a tree. Raises `NotFound` if the run was deleted meanwhile."""
+    """The content of an exchange of a tree. Raises `NotFound` if the run was deleted meanwhile."""
     attempt = await records.load_attempt(line.run_id, line.step, line.number)
     if attempt is None:
         raise NotFound("The run was deleted while it was read.")

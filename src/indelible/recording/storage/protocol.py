@@ -1,15 +1,15 @@
-"""Debug records: what went to a provider and what came back, as it is kept, and what a keeper of records promises.
+"""Debug records: the recorded exchanges with providers, and what a `RecordStore` promises.
 
-A *run* is one piece of work with a model, a *step* one model call of it with its retries, an *attempt* one HTTP
+A *run* is a turn, a title or a compaction, a *step* one model call of it with its retries, an *attempt* one HTTP
 exchange (SPEC 7). The three are written apart, whenever there is news of one: a run and a step when they begin and when
-they end, an attempt when it is over. So whoever looks sees the exchanges of a step that still runs.
+they end, an attempt when it is over. So a reader sees the exchanges of a step that still runs.
 
-Records are best effort and nothing hangs on them: no command reads them, no event mentions them, and writing them
+Records are best effort and nothing depends on them: no command reads them, no event mentions them, and writing them
 takes no lock that a worker or a user waits for. They were redacted before they came here (redaction/redact.py), and go
 with their chat, or when they are too old.
 
 A long run is large: two hundred steps are a hundred megabytes. So a run is read as a tree, which says how large its
-exchanges are, and they are read one by one; whoever shows or exports a run needs the memory of one of them
+exchanges are, and they are read one by one; showing or exporting a run needs the memory of one of them
 (export.py). Only `load_run` brings everything at once.
 
 Must stay true (tests/recording/test_records.py): what `RecordStore` says, sentence by sentence, on both databases.
@@ -31,7 +31,7 @@ AttemptStatus = Literal["completed", "failed"]
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One piece of work with a model. It has an end exactly if it is no longer `in_progress`."""
+    """One run with a model. It has an end exactly if it is no longer `in_progress`."""
 
     id: str
     chat_id: str
@@ -79,7 +79,7 @@ class Exchanged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttemptRecord(Exchanged, frozen=True, kw_only=True):
-    """One exchange, with what was said in it."""
+    """One exchange, with its content."""
 
     request_headers: dict[str, str] = {}
     request_body: str = ""
@@ -109,7 +109,7 @@ class StepTree(StepRecord, frozen=True, kw_only=True):
 
 
 class RunTree(RunRecord, frozen=True, kw_only=True):
-    """A run with its steps and exchanges in order, without what was said."""
+    """A run with its steps and exchanges in order, without the content."""
 
     steps: list[StepTree]
 
@@ -183,4 +183,4 @@ class RecordStore(Protocol):
 
 def _check_end(status: RunStatus, ended_at: datetime | None) -> None:
     if (status == "in_progress") != (ended_at is None):
-        raise ValueError(f"What is {status} has {'no end' if ended_at is not None else 'an end'}.")
+        raise ValueError(f"A record that is {status} must {'not ' if ended_at is not None else ''}have an end.")

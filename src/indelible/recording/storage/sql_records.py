@@ -57,11 +57,11 @@ _READER: Final = ThreadPoolExecutor(1, thread_name_prefix="debug reading")
 """Searching a body for keys takes milliseconds. The loop's own threads may all be busy with tools for hours."""
 
 GONE: Final = "The worker that ran it is gone."
-REPLACED: Final = "The worker that ran it is gone, and another went on."
+REPLACED: Final = "The worker died; another worker continued."
 CHUNK_S: Final = 0.02
 """How long a transaction deletes. Its commit takes about as long again, so that it is done after 50 ms (R12)."""
 _ATTEMPTS_AT_ONCE: Final = 4
-"""Exchanges may be half a megabyte each: so many are deleted between two looks at the clock."""
+"""How many exchanges, of up to half a megabyte each, are deleted between two clock checks."""
 _FIND_OPEN: Final = select(debug_runs.c.id, debug_runs.c.chat_id).where(
     debug_runs.c.chat_id.in_(bindparam("chat_ids", expanding=True)), debug_runs.c.ended_at.is_(None)
 )
@@ -169,7 +169,7 @@ class SqlRecords:
                 workers.c.id == debug_runs.c.worker_id
             )
             left = select(debug_runs.c.id).where(*among, debug_runs.c.ended_at.is_(None), ~beating.exists())
-            # Whoever has one locked is writing to it or ending it as we would.
+            # A locked run is being written to, or ended as here.
             found = await connection.execute(left.with_for_update(skip_locked=True))
             return await _close(connection, found.scalars().all(), error, now)
 

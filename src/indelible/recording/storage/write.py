@@ -1,13 +1,13 @@
 """Writing debug records: what goes into one transaction, and how (sql_records.py says what that promises).
 
-Locks are taken in one order: chats, runs, then whatever is below. A chat is only kept from being deleted, by the
-weakest lock there is (`FOR KEY SHARE`, the one that a foreign key takes anyway): commands lock it with `FOR NO KEY
+Locks are acquired in one order: chats, runs, then their children. A chat is only kept from being deleted, by the
+weakest lock there is (`FOR KEY SHARE`, the one that a foreign key needs anyway): commands lock it with `FOR NO KEY
 UPDATE`, which goes together with that. With the chat held no foreign key can fail, so one chat that goes does not cost
 the others their records. Only a deletion that has begun is waited for, as it would be by the foreign key. (`SKIP
 LOCKED` is no way around it: PostgreSQL does not skip a row that its deleter has updated before.)
 
-Statuses go forward because each upsert says when it may change a row that is there. The first end stands: the judge of
-a dead worker and the worker itself may both be right, and the one that came first was read by somebody.
+Statuses go forward because each upsert says when it may change a row that is there. The first end stands: the
+worker that ends a dead worker's run and that worker itself may both be right, and a reader may have seen the first.
 
 Every statement is built once: to build an upsert takes as long as to carry it out, and records are written while
 replies are streamed.
@@ -127,12 +127,12 @@ async def _find_chats(connection: AsyncConnection, run_ids: Collection[str]) -> 
 
 
 async def _hold_chats(connection: AsyncConnection, chat_ids: Collection[str]) -> set[str]:
-    """Keep these chats from being deleted, and from nothing else; those that are there and stay."""
+    """Keep these chats from being deleted, and from nothing else; returns those that exist."""
     return set((await connection.execute(_HOLD_CHATS, {"chat_ids": list(chat_ids)})).scalars())
 
 
 async def _lock_runs(connection: AsyncConnection, run_ids: Collection[str]) -> dict[str, _KnownRun]:
-    """The runs that are there. Locked before their steps are, as whoever ends them does."""
+    """The existing runs. They are locked before their steps, in the same order as when they are ended."""
     found = await connection.execute(_LOCK_RUNS, {"run_ids": list(run_ids)})
     return {row.id: _KnownRun(row.chat_id, row.ended_at is not None) for row in found}
 
