@@ -158,7 +158,7 @@ def test_the_installed_wheel_runs_a_turn_with_a_tool(fresh_python: Path, tmp_pat
 def test_the_installed_command_migrates_a_database(fresh_python: Path, tmp_path: Path) -> None:
     output = run(fresh_python.parent / "indelible", "migrate", "--database", "chats.db", at=tmp_path)
 
-    assert output.startswith("chats.db is new and has schema ")
+    assert output.startswith("Created chats.db (schema ")
     assert (tmp_path / "chats.db").stat().st_size > 0
 
 
