@@ -214,7 +214,7 @@ def test_continue_goes_on_from_the_word_where_the_reply_was_stopped() -> None:
         session.wait_for(STOPPED)
         session.wait_for(PROMPT)
         session.type("/continue\n")
-        session.wait_for("I go on right there")
+        session.wait_for("I continue right there")
         session.wait_for("look for a pen?")
         session.type(CTRL_C)
         session.wait_for(STOPPED)
@@ -527,7 +527,7 @@ def test_a_database_that_another_chat_works_on_is_one_line_and_can_be_listed_bes
         ("nowhere/chats.db", "nowhere"),
         ("notes.txt", "notes.txt is not a SQLite database."),
         ("postgresql://ada:hush@127.0.0.1:1/chats", "postgresql://ada:***@127.0.0.1:1/chats cannot be reached: "),
-        ("mysql://host/chats", "Indelible does not keep chats in 'mysql'."),
+        ("mysql://host/chats", "Indelible does not support 'mysql'."),
     ],
 )
 @pytest.mark.parametrize("command", ["chat", "chats"])

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 import time
 
-from indelible.ids import new_id
+from hypothesis import given
+from hypothesis import strategies as st
+
+from indelible.ids import is_id, new_id
 
 CROCKFORD = "0123456789abcdefghjkmnpqrstvwxyz"
 
@@ -56,3 +59,13 @@ def test_chance_fills_the_rest() -> None:
 
     for position in range(16):
         assert len({tail[position] for tail in tails}) > 16
+
+
+@given(st.text(max_size=300))
+def test_what_no_database_would_accept_is_no_id(text: str) -> None:
+    if is_id(text):
+        text.encode("ascii")
+        assert "\x00" not in text
+        assert len(text) <= 200
+    else:
+        assert len(text) > 200 or not text.isascii() or not text.isprintable()

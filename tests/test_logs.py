@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.commands import DEADLINE_S
 
 from indelible.logs import JsonFormatter, Redactor, TextFormatter, log_context, set_log_attempt
@@ -217,3 +219,14 @@ def test_the_library_installs_no_handler() -> None:
     script = "import logging, indelible, indelible.app.compose, indelible.logs; print(logging.root.handlers)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@given(st.text(max_size=80), st.text(max_size=20))
+def test_any_message_is_one_line_of_json_and_no_forged_line_of_text(message: str, chat: str) -> None:
+    record = logging.LogRecord("indelible.worker", logging.WARNING, __file__, 1, message.replace("%", ""), (), None)
+    record.chat = chat
+    line = JsonFormatter(Redactor([])).format(record)
+    assert "\n" not in line
+    assert json.loads(line)["message"] == message.replace("%", "")
+    text = TextFormatter(Redactor([]), colours=False).format(record)
+    assert all(rest.startswith("    ") for rest in text.split("\n")[1:])

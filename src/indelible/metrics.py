@@ -46,7 +46,7 @@ class Metrics:
 
     # --- the worker ---
 
-    def chat_taken_over(self, *, after_s: float) -> None:
+    def takeover_completed(self, *, after_s: float) -> None:
         """A chat of a dead worker was acquired, this long after that worker's last heartbeat."""
 
     def stop_ended(self, *, seconds: float) -> None:

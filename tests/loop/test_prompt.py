@@ -377,7 +377,7 @@ def test_a_file_that_the_model_made_is_told_of_in_text() -> None:
 
 def test_a_file_without_content_is_told_of_in_text() -> None:
     [message] = build(say("user", File(media_type="image/png", name="cat.png")))
-    assert message.blocks == [Text("[A file that can not be sent: cat.png (image/png)]")]
+    assert message.blocks == [Text("[A file that cannot be sent: cat.png (image/png)]")]
 
 
 def test_a_source_that_a_user_gave_is_read_as_text() -> None:

@@ -97,14 +97,14 @@ def test_retry_of_a_failed_compaction_compacts_again(chat_in: ChatIn) -> None:
 def test_retry_is_refused_when_there_is_nothing_to_answer(chat_in: ChatIn) -> None:
     chat = chat_in(State.ERROR)
     chat.head_id = None
-    with pytest.raises(NotAllowed, match="nothing to answer"):
+    with pytest.raises(NotAllowed, match="no message to answer"):
         chat.do(Retry())
 
 
 def test_continue_is_refused_after_a_complete_reply(chat_in: ChatIn) -> None:
     chat = chat_in(State.RUNNING)
     chat.finish()
-    with pytest.raises(NotAllowed, match="not a partial one"):
+    with pytest.raises(NotAllowed, match="the last reply is complete"):
         chat.do(Continue())
 
 

@@ -202,5 +202,5 @@ def test_a_reply_that_is_whole_can_not_be_continued_for_the_answers_behind_it(ch
     chat.start_attempt()
     chat.fail()
     chat.do(SwitchBranch(message_id=chat.find_last("tool").id))
-    with pytest.raises(NotAllowed, match="not a partial one"):
+    with pytest.raises(NotAllowed, match="the last reply is complete"):
         chat.do(Continue())

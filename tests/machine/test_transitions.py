@@ -293,7 +293,7 @@ def test_a_refusal_names_the_command_and_the_state(chat_in: Callable[[State], Ch
 
 
 def test_an_archived_chat_says_that_this_is_why_it_refuses(chat_in: Callable[[State], Chat]) -> None:
-    with pytest.raises(NotAllowed, match="send is not possible while the chat is archived") as refusal:
+    with pytest.raises(NotAllowed, match="Cannot send while the chat is archived") as refusal:
         chat_in(State.IDLE_ARCHIVED).do(commands.Send())
     assert (refusal.value.command, refusal.value.state) == ("send", "idle")
 

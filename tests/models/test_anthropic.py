@@ -1,6 +1,6 @@
-"""The Anthropic wire, read: every kind of event, every stop reason, pauses, and events that are anything.
+"""Reading Anthropic Messages: every kind of event, every stop reason, pauses, and arbitrary events.
 
-Streams are written as Anthropic sends them. What goes back to Anthropic of a reply is test_anthropic_request.py.
+Streams are written as Anthropic sends them. What goes back to Anthropic is in test_anthropic_request.py.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The Anthropic wire, written: every rule of the request, judged by the official SDK's own types.
+"""Writing Anthropic Messages: every rule of the request, validated by the official SDK's own types.
 
-The judge is made of the SDK's `MessageCreateParamsStreaming`, with three changes that make it mean something: lists are
-checked at once and not when somebody iterates, a field that the SDK does not know is an error, and the SDK's response
-objects, which it takes in requests too, do not excuse a dictionary. The sampling parameters, which the SDK no longer
-has and older models still take, are left out before it is asked.
+The validator is built from the SDK's `MessageCreateParamsStreaming` with three changes that make it strict: lists are
+checked at once instead of on iteration, an unknown field is an error, and the SDK's response objects, which it also
+accepts in requests, do not excuse a dictionary. The sampling parameters, which the SDK no longer has and older models
+still accept, are removed before validation.
 
 A reply that goes back is compared with what the SDK itself makes of the same stream.
 """
@@ -106,22 +106,22 @@ def write(
 
 
 def system(*blocks: Block | str, cache: bool = False) -> PromptMessage:
-    return say("system", *blocks, cache=cache)
+    return make_message("system", *blocks, cache=cache)
 
 
 def user(*blocks: Block | str, cache: bool = False) -> PromptMessage:
-    return say("user", *blocks, cache=cache)
+    return make_message("user", *blocks, cache=cache)
 
 
 def assistant(*blocks: Block | str, cache: bool = False) -> PromptMessage:
-    return say("assistant", *blocks, cache=cache)
+    return make_message("assistant", *blocks, cache=cache)
 
 
 def tool(*blocks: Block, cache: bool = False) -> PromptMessage:
-    return say("tool", *blocks, cache=cache)
+    return make_message("tool", *blocks, cache=cache)
 
 
-def say(role: Any, *blocks: Block | str, cache: bool) -> PromptMessage:
+def make_message(role: Any, *blocks: Block | str, cache: bool) -> PromptMessage:
     return PromptMessage(role=role, blocks=[Text(b) if isinstance(b, str) else b for b in blocks], cache=cache)
 
 

@@ -1,4 +1,4 @@
-"""Models by name: what is found, what is refused and how that is told, and where keys go (and where they do not)."""
+"""Models by name: what is found, what is refused and with which message, and where keys go (and never go)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Chain mode over real HTTP: S42–S55 of SPEC §9 against the simulated Responses wire, S44 against Anthropic's.
+"""Chain mode over real HTTP: S42–S55 of SPEC §9 against the simulated Responses API, S44 against Anthropic's.
 
-The rules themselves are tried in tests/loop/test_chain.py with a scripted model; here the requests are read as the
-provider got them, byte for byte, and the provider really keeps, and really forgets, what it was asked to store.
+tests/loop/test_chain.py tests the rules themselves with a scripted model. Here the requests are read as the provider
+received them, byte for byte, and the provider really stores, and really loses, responses.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ async def weather(city: str) -> str:
     return f"rain in {city}"
 
 
-def say(role: Any, text: str, **more: Any) -> Message:
+def make_message(role: Any, text: str, **more: Any) -> Message:
     return Message(role=role, blocks=[Text(text)], **more)
 
 
-SYSTEM = say("system", "Be brief.")
-WHOLE = [SYSTEM, say("user", "Rain?"), say("assistant", "Yes."), say("user", "And now?")]
-NEWS = [SYSTEM, say("user", "And now?")]
-REMINDER = say("user", "(Mind the time.)")
+SYSTEM = make_message("system", "Be brief.")
+WHOLE = [SYSTEM, make_message("user", "Rain?"), make_message("assistant", "Yes."), make_message("user", "And now?")]
+NEWS = [SYSTEM, make_message("user", "And now?")]
+REMINDER = make_message("user", "(Mind the time.)")
 TOLD_WHOLE = [("user", "Rain?"), ("assistant", "Yes."), ("user", "And now?")]
 
 
@@ -147,7 +147,7 @@ async def test_s43_the_whole_preparation_runs_on_the_reloaded_history() -> None:
 
 
 async def test_s44_at_anthropic_the_reloaded_history_gets_its_cache_markers() -> None:
-    five = [say("system", "One."), say("system", "Two."), *WHOLE[1:]]
+    five = [make_message("system", "One."), make_message("system", "Two."), *WHOLE[1:]]
     not_found = {
         "type": "error",
         "error": {"type": "invalid_request_error", "message": "Previous response with id 'x' not found."},

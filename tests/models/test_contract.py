@@ -1,10 +1,10 @@
-"""One contract for all wires: the same script gives the same blocks, whoever carried it.
+"""One contract for all wire formats: the same script gives the same blocks in each of them.
 
-A script goes from the simulated provider over real HTTP through an adapter and the loop, and what is saved is compared
-with what the loop saves when it is told the script directly. What a wire has no words for is data: `LOSSES` says, wire
-by wire, what becomes of it, and everything else has to arrive.
+A script goes from the simulated provider over real HTTP through an adapter and the loop. The saved blocks are compared
+with those that the loop saves when it gets the script directly. What a format cannot express is data: `LOSSES` lists,
+per format, what becomes of it, and everything else has to arrive.
 
-How streams break is test_cut_everywhere.py, errors are test_error_rows.py, requests test_requests_judged.py.
+Broken streams are in test_cut_everywhere.py, errors in test_error_rows.py, requests in test_requests_judged.py.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from tests.models.wires_under_test import (
     find_model_at,
     open_stage,
     run_turn,
-    say,
     scripts,
+    text_parts,
     think,
 )
 from tests.server.forwarder import Forwarder
@@ -154,14 +154,14 @@ def strip_private(blocks: list[Block]) -> Iterator[Block]:
                 yield replace(block, metadata=None)
 
 
-async def tell_directly(script: list[Part], model: HttpModel) -> Turn:
+async def run_directly(script: list[Part], model: HttpModel) -> Turn:
     """The turn as it is without a wire."""
     return await run_turn(ScriptedModel([script], provider=model.provider))
 
 
 async def assert_same(script: list[Part], model: HttpModel, wire: WireName) -> Turn:
     """The script has to give over the wire what it gives without one, but for what the wire can not express."""
-    expected, emitted = await tell_directly(script, model), await run_turn(model)
+    expected, emitted = await run_directly(script, model), await run_turn(model)
     blocks = expected.blocks
     for lose in LOSSES[wire]:
         blocks = lose(blocks)
@@ -220,10 +220,10 @@ def test_any_script_gives_the_same_blocks_over_every_wire(wire: WireName) -> Non
 
 
 HALVES: Final[dict[str, list[Part]]] = {
-    "text": say("t", ["a\ud83d", "\ude00b"]),
+    "text": text_parts("t", ["a\ud83d", "\ude00b"]),
     "reasoning": think("r", ["a\ud83d", "\ude00b"], None),
     "arguments": call("call_1", "weather", ['{"a":"\ud83d', '\ude00"}']),
-    "a half that stays alone": say("t", ["a\ud83d", "b"]),
+    "a half that stays alone": text_parts("t", ["a\ud83d", "b"]),
 }
 
 
@@ -312,7 +312,7 @@ async def test_arguments_arrive_as_deltas_and_whole(wire: WireName) -> None:
 @pytest.mark.parametrize("wire", WIRES)
 async def test_every_piece_is_told_when_it_comes_and_nothing_waits_for_the_end(wire: WireName) -> None:
     """The stream stands still after its first words, and they are there."""
-    script = [*think("r", ["hm"], None), *say("t", ["one"])[:2], parts.hang()]
+    script = [*think("r", ["hm"], None), *text_parts("t", ["one"])[:2], parts.hang()]
     async with SimulatedProvider([script]) as provider, find_model_at(wire, provider) as model:
         stream = model.stream(ask())
         seen: list[Part] = []
@@ -334,7 +334,7 @@ async def test_finish_reasons_arrive(wire: WireName) -> None:
     reasons: list[FinishReason] = ["stop", "length", "content_filter"]
     async with open_stage(wire) as stage:
         for reason in reasons:
-            stage.repeating_model.script = script = [*say("t", ["Hello."]), parts.finish(reason, usage=USAGE)]
+            stage.repeating_model.script = script = [*text_parts("t", ["Hello."]), parts.finish(reason, usage=USAGE)]
             turn = await assert_same(script, stage.model, wire)
             assert turn.result is not None
             assert (turn.result.reason, turn.result.usage) == (reason, USAGE)
@@ -352,7 +352,7 @@ PRICED: Final[dict[WireName, tuple[str, str, int]]] = {
 async def test_usage_and_cost_are_right_for_cached_and_reasoning_tokens(wire: WireName) -> None:
     provider_id, name, cost = PRICED[wire]
     usage = USAGE if wire == "anthropic" else replace(USAGE, cache_write_tokens=0)
-    script = [*say("t", ["Hello."]), parts.finish("stop", usage=usage)]
+    script = [*text_parts("t", ["Hello."]), parts.finish("stop", usage=usage)]
     async with SimulatedProvider([script]) as provider, Http() as http:
         model = HttpModel(
             make_wire_format(wire, official=True),
@@ -373,15 +373,15 @@ async def test_usage_and_cost_are_right_for_cached_and_reasoning_tokens(wire: Wi
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_a_stored_reply_tells_its_id_where_there_is_one(wire: WireName) -> None:
-    script = [*say("t", ["Hello."]), parts.finish("stop", response_id="resp_1")]
+    script = [*text_parts("t", ["Hello."]), parts.finish("stop", response_id="resp_1")]
     async with SimulatedProvider([script]) as provider, find_model_at(wire, provider) as model:
-        turn = await run_turn(model, options=CallOptions(store=True))
+        turn = await run_turn(model, call=CallOptions(store=True))
     assert turn.steps[0].provider_response_id == ("resp_1" if wire == "openai" else None)
 
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_thinking_inside_the_text_is_looked_for_only_where_models_do_that(wire: WireName) -> None:
-    script = [*say("t", ["<thi", "nk>hm</think>", "\nYes."]), parts.finish("stop")]
+    script = [*text_parts("t", ["<thi", "nk>hm</think>", "\nYes."]), parts.finish("stop")]
     async with SimulatedProvider([script]) as provider, find_model_at(wire, provider) as model:
         turn = await run_turn(model)
     said = [block.text for block in turn.blocks if isinstance(block, Text)]
@@ -392,11 +392,11 @@ async def test_thinking_inside_the_text_is_looked_for_only_where_models_do_that(
 async def test_a_paused_reply_is_taken_up_and_is_one_reply() -> None:
     """Anthropic's `pause_turn`: asked again with what was said, and usage adds up."""
     begun = [
-        *say("t", ["Looking. "]),
+        *text_parts("t", ["Looking. "]),
         *call("own_1", "lookup", ["{}"], executed=True, result="wet"),
         parts.finish("stop", usage=USAGE, metadata={"stop_reason": "pause_turn"}),
     ]
-    rest = [*say("t", ["It is wet."]), parts.finish("stop", usage=USAGE)]
+    rest = [*text_parts("t", ["It is wet."]), parts.finish("stop", usage=USAGE)]
     lookup = ToolSpec(name="lookup", provider_executed=True, options={"type": "lookup_1", "name": "lookup"})
     async with SimulatedProvider([begun, rest]) as provider, find_model_at("anthropic", provider) as model:
         turn = await run_turn(model, tools=[lookup])
@@ -415,7 +415,7 @@ async def test_a_paused_reply_is_taken_up_and_is_one_reply() -> None:
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("where", ["in the text", "in the middle of an event", "before the head"])
 async def test_a_stop_reaches_the_provider(wire: WireName, where: str) -> None:
-    script = [*say("t", ["Hello "])[:2], parts.hang()]
+    script = [*text_parts("t", ["Hello "])[:2], parts.hang()]
     stops: dict[str, Fault] = {"in the middle of an event": faults.Stall(at_byte=30), "before the head": faults.Hang()}
     scope = CancelScope()
     begun = asyncio.Event()
@@ -443,7 +443,7 @@ async def test_a_connection_is_used_again_for_the_next_step(wire: WireName) -> N
     steps = [
         [*call("call_1", "double", ['{"number": 21}']), parts.finish("tool_calls", usage=USAGE)],
         [*call("call_2", "double", ['{"number": 42}']), parts.finish("tool_calls", usage=USAGE)],
-        [*say("t", ["It is 84."]), parts.finish("stop", usage=USAGE)],
+        [*text_parts("t", ["It is 84."]), parts.finish("stop", usage=USAGE)],
     ]
 
     def double(number: int) -> int:
@@ -461,7 +461,7 @@ async def test_a_connection_is_used_again_for_the_next_step(wire: WireName) -> N
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_a_key_goes_where_it_belongs_and_the_request_names_the_model(wire: WireName) -> None:
-    script = [*say("t", ["Hello."]), parts.finish("stop")]
+    script = [*text_parts("t", ["Hello."]), parts.finish("stop")]
     async with (
         SimulatedProvider([script], require_key=KEY) as provider,
         find_model_at(wire, provider) as model,

@@ -1,10 +1,10 @@
 """A stream that is cut at any byte is complete or truncated, never a silent success (SPEC 1.2).
 
 Every byte is tried on the pure half of an adapter (decoder and reader, driven as models/http/http_model.py drives
-them): what was told before the cut is the beginning of the whole, and a reply calls itself complete only when all of
-its content is there. The same walk feeds the rest after the cut, so it also shows that no cut into two chunks changes
-anything. A sample of the bytes is tried over real HTTP and through the loop, with a body that ends as if it were whole
-and with a connection that is closed: the loop calls it `timeout`, tries again, and runs no half-received call.
+them): the parts before the cut are a prefix of the whole, and a reply is complete only if all of its content has
+arrived. The same walk feeds the rest after the cut, so it also shows that no split into two chunks changes anything. A
+sample of the bytes is tried over real HTTP and through the loop, with a body that ends as if it were complete and with
+a closed connection: the loop classifies it as `timeout`, retries, and runs no half-received call.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ from itertools import accumulate
 from typing import Final
 
 import pytest
-from tests.models.wires_under_test import EVERYTHING, USAGE, WIRES, ReaderDriver, call, find_model_at, run_turn, say
+from tests.models.wires_under_test import (
+    EVERYTHING,
+    USAGE,
+    WIRES,
+    ReaderDriver,
+    call,
+    find_model_at,
+    run_turn,
+    text_parts,
+)
 
 from indelible.content import Block, Finish, Part, ToolSpec, encode
 from indelible.content.assemble import assemble
@@ -33,7 +42,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- every byte --------------------------------------------------------------------------
 
 
-def hear_whole(wire: WireName, body: bytes) -> tuple[list[Part], list[Block], Finish]:
+def read_whole(wire: WireName, body: bytes) -> tuple[list[Part], list[Block], Finish]:
     listener = ReaderDriver(wire)
     listener.feed(body)
     assert listener.reader.complete
@@ -43,7 +52,7 @@ def hear_whole(wire: WireName, body: bytes) -> tuple[list[Part], list[Block], Fi
 @pytest.mark.parametrize("wire", WIRES)
 def test_cut_at_every_byte_a_reply_is_whole_or_not_complete_and_the_rest_may_follow(wire: WireName) -> None:
     body = b"".join(write_reply(wire, EVERYTHING))
-    emitted, blocks, finish = hear_whole(wire, body)
+    emitted, blocks, finish = read_whole(wire, body)
     completed = 0
     for cut_at in range(len(body) + 1):
         listener = ReaderDriver(wire)
@@ -66,7 +75,7 @@ def test_cut_at_every_byte_a_reply_is_whole_or_not_complete_and_the_rest_may_fol
 @pytest.mark.parametrize("wire", WIRES)
 def test_byte_by_byte_every_part_is_told_as_soon_as_its_event_is_there(wire: WireName) -> None:
     events = write_reply(wire, EVERYTHING)
-    emitted, _, _ = hear_whole(wire, b"".join(events))
+    emitted, _, _ = read_whole(wire, b"".join(events))
     at_once, slowly = ReaderDriver(wire), ReaderDriver(wire)
     for event in events:
         at_once.feed(event)
@@ -162,7 +171,7 @@ async def test_over_http_a_cut_reply_is_whole_or_a_retryable_timeout(wire: WireN
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_a_reply_that_was_cut_is_asked_for_again(wire: WireName) -> None:
-    script = [*say("t", ["It rains."]), parts.finish("stop")]
+    script = [*text_parts("t", ["It rains."]), parts.finish("stop")]
     middle = len(b"".join(write_reply(wire, script, model="m"))) // 2
     cut = [faults.Cut(middle), faults.Cut(middle, clean=False), None]
     async with SimulatedProvider([script] * 3, cut) as provider, find_model_at(wire, provider) as model:
@@ -174,7 +183,7 @@ async def test_a_reply_that_was_cut_is_asked_for_again(wire: WireName) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 async def test_a_paused_reply_that_is_cut_after_it_was_taken_up_is_truncated(clean: bool) -> None:
-    begun = [*say("t", ["Looking."]), parts.finish("stop", metadata={"stop_reason": "pause_turn"})]
+    begun = [*text_parts("t", ["Looking."]), parts.finish("stop", metadata={"stop_reason": "pause_turn"})]
     rest = [*call("call_1", "weather", ['{"city":', '"Oslo"}']), parts.finish("tool_calls")]
     lookup = ToolSpec(name="lookup", provider_executed=True, options={"type": "lookup_1", "name": "lookup"})
     length = len(b"".join(write_reply("anthropic", rest, model="m")))

@@ -1,4 +1,4 @@
-"""The demo model: what it says, when, and that it knows where it was cut."""
+"""The demo model: its texts, its timing, and that it knows where it was interrupted."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Errors over real HTTP, on every wire: each lands in its row of SPEC 2.2, and tells nothing that is not for telling.
+"""Errors over real HTTP, in every wire format: each is classified by its row of SPEC 2.2 and leaks nothing.
 
-The bodies are those of provider_errors.jsonl, sent by the wires that their providers speak: as an answer with its
-status, and as an event inside a stream that began well, before anything was said and after. Then everything else that
-can come instead of a stream. Whatever comes, the loop gets a `ModelFailed` of the right kind; neither its words nor any
-log holds the key, the prompt or the reply (`nothing_is_told`).
+The bodies are those of provider_errors.jsonl, sent in their providers' wire formats: as a response with its status, and
+as an event inside a stream that began well, before and after the first content. Then everything else that can arrive
+instead of a stream. In every case the loop gets a `ModelFailed` of the right kind, and neither its texts nor any log
+contains the key, the prompt or the reply (`nothing_leaks`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.models.wires_under_test import (
     find_model_at,
     open_stage,
     run_turn,
-    say,
+    text_parts,
 )
 
 from indelible.content import Text, TextDelta
@@ -44,7 +44,7 @@ from indelible.testing.provider.faults import Fault, Status
 
 CERTIFICATE: Final = Path(__file__).with_name("localhost.pem")
 REPLY: Final = "canary of the reply"
-HELLO: Final = [*say("t", [REPLY, " and more"]), parts.finish("stop")]
+HELLO: Final = [*text_parts("t", [REPLY, " and more"]), parts.finish("stop")]
 
 ROWS: Final[list[dict[str, Any]]] = [
     json.loads(line) for line in Path(__file__).with_name("provider_errors.jsonl").read_text("utf-8").splitlines()
@@ -68,7 +68,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_told(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+def nothing_leaks(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """After every test here: no log at the default level holds a canary."""
     caplog.set_level(logging.INFO)
     yield
@@ -285,7 +285,7 @@ async def test_an_event_that_is_spoilt_is_an_error_or_one_that_nobody_needs(
     wire: WireName, spoil: type[faults.Malformed | faults.HalfCharacter]
 ) -> None:
     """Half a JSON document, or half a character of UTF-8, in the place of each event in turn."""
-    script = [*say("u", [REPLY + "." * 500]), *EVERYTHING]
+    script = [*text_parts("u", [REPLY + "." * 500]), *EVERYTHING]
     spoilt = 0
     async with open_stage(wire, script) as stage:
         expected = [type(block) for block in (await stage.play()).blocks]
@@ -408,7 +408,7 @@ async def test_good_runs_and_bad_ones_log_nothing_of_what_was_said(
     wire: WireName, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What the logs hold is looked at after every test of this file; the good runs are here."""
-    script = [*say("t", [REPLY]), *EVERYTHING]
+    script = [*text_parts("t", [REPLY]), *EVERYTHING]
     bad: list[Fault] = [faults.Cut(200), faults.Cut(200, clean=False), faults.Malformed(4), Status(401), Status(500)]
     async with (
         SimulatedProvider([script] * 4, [None, *bad], require_key=KEY) as provider,

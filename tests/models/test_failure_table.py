@@ -1,8 +1,8 @@
-"""SPEC 2.2 row by row, on the answers and stream events that providers really send.
+"""SPEC 2.2 row by row, on responses and stream events that providers really send.
 
-Each line of provider_errors.jsonl is one answer: its shape is true, its contents are invented. A
-body that is a string is sent as it is (a proxy's page), any other as JSON; `status` is null for an
-error event inside a stream that began with 200.
+Each line of provider_errors.jsonl is one response: its shape is real, its contents are invented. A body that is a
+string is sent unchanged (a proxy's page), any other as JSON; `status` is null for an error event inside a stream that
+began with 200. A new provider error is a new line there (docs/adding-a-provider.md).
 """
 
 from __future__ import annotations

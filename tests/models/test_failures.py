@@ -1,7 +1,6 @@
-"""Any error becomes the right `ModelFailed`: exceptions by their facts, words last; and what people see.
+"""Any error becomes the right `ModelFailed`: exceptions by their facts, text last; and the messages that users see.
 
-The answers and events of providers are in test_failure_table.py, the scrubbing of details in
-test_failure_text.py.
+The responses and events of providers are in test_failure_table.py, the scrubbing of details in test_failure_text.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Asking over HTTP, against real sockets: bodies are closed, connections are used again, keys stay at home."""
+"""The HTTP client against real sockets: bodies are closed, connections are reused, keys go to no other host."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def listen(peer: Peer, *, tls: bool = False) -> AsyncIterator[int]:
                     await task
 
 
-def say(body: bytes, head: bytes = b"200 OK") -> Callable[[asyncio.StreamWriter], Awaitable[None]]:
+def respond(body: bytes, head: bytes = b"200 OK") -> Callable[[asyncio.StreamWriter], Awaitable[None]]:
     async def answer(writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 %s\r\ncontent-length: %d\r\n\r\n%s" % (head, len(body), body))
         await writer.drain()
@@ -85,7 +85,7 @@ def say(body: bytes, head: bytes = b"200 OK") -> Callable[[asyncio.StreamWriter]
     return answer
 
 
-async def say_a_little(writer: asyncio.StreamWriter) -> None:
+async def respond_partially(writer: asyncio.StreamWriter) -> None:
     """And no more; then it waits for the next request, which is how it sees that the client has gone."""
     writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n")
     await writer.drain()
@@ -106,7 +106,7 @@ async def read_all(response: HttpResponse) -> bytes:
 
 
 async def test_a_body_comes_whole_and_its_end_stays_the_end() -> None:
-    peer = Peer(say(b"x" * 300_000))
+    peer = Peer(respond(b"x" * 300_000))
     async with listen(peer) as port, Http() as http, http.send(ask(port)) as response:
         assert (response.status, response.method) == (200, "POST")
         assert await read_all(response) == b"x" * 300_000
@@ -119,7 +119,7 @@ async def test_a_body_comes_whole_and_its_end_stays_the_end() -> None:
 
 
 async def test_a_connection_whose_body_was_read_is_used_again() -> None:
-    peer = Peer(say(b"hello"))
+    peer = Peer(respond(b"hello"))
     async with listen(peer) as port, Http() as http:
         for _ in range(5):
             async with http.send(ask(port)) as response:
@@ -128,7 +128,7 @@ async def test_a_connection_whose_body_was_read_is_used_again() -> None:
 
 
 async def test_whoever_stops_reading_cuts_the_connection() -> None:
-    peer = Peer(say_a_little)
+    peer = Peer(respond_partially)
     async with listen(peer) as port, Http() as http:
         async with http.send(ask(port)) as response:
             assert await response.read() == b"hello"
@@ -136,7 +136,7 @@ async def test_whoever_stops_reading_cuts_the_connection() -> None:
 
 
 async def test_whoever_is_cancelled_while_reading_cuts_the_connection() -> None:
-    peer = Peer(say_a_little)
+    peer = Peer(respond_partially)
     begun = asyncio.Event()
 
     async def read(http: Http, port: int) -> None:
@@ -154,7 +154,7 @@ async def test_whoever_is_cancelled_while_reading_cuts_the_connection() -> None:
 
 
 async def test_a_reader_that_is_left_by_an_error_cuts_the_connection() -> None:
-    peer = Peer(say_a_little)
+    peer = Peer(respond_partially)
     async with listen(peer) as port, Http() as http:
         with pytest.raises(ZeroDivisionError):
             async with http.send(ask(port)):
@@ -201,16 +201,16 @@ async def test_a_peer_that_does_not_take_the_connection_is_given_up() -> None:
 
 @pytest.mark.parametrize("status", [b"301 Moved", b"302 Found", b"307 Temporary", b"308 Permanent"])
 async def test_nobody_is_followed_elsewhere(status: bytes) -> None:
-    other = Peer(say(b"caught"))
+    other = Peer(respond(b"caught"))
     async with listen(other) as other_port:
         moved = status + b"\r\nlocation: http://localhost:%d/" % other_port
-        async with listen(Peer(say(b"", moved))) as port, Http() as http, http.send(ask(port)) as response:
+        async with listen(Peer(respond(b"", moved))) as port, Http() as http, http.send(ask(port)) as response:
             assert response.status == int(status[:3])
     assert other.requests == []
 
 
 async def test_cookies_are_not_kept() -> None:
-    peer = Peer(say(b"", b"200 OK\r\nset-cookie: a=b"))
+    peer = Peer(respond(b"", b"200 OK\r\nset-cookie: a=b"))
     async with listen(peer) as port, Http() as http:
         for _ in range(2):
             async with http.send(ask(port, host="localhost")):
@@ -221,7 +221,7 @@ async def test_cookies_are_not_kept() -> None:
 async def test_a_netrc_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "netrc").write_text("default login ada password hidden\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    peer = Peer(say(b"hello"))
+    peer = Peer(respond(b"hello"))
     async with listen(peer) as port, Http() as http, http.send(ask(port)) as response:
         assert await read_all(response) == b"hello"
     assert peer.requests[0].count(b"authorization") == 1
@@ -232,7 +232,7 @@ async def test_a_netrc_file_is_not_read(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 async def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    proxy = Peer(say(b"by proxy"))
+    proxy = Peer(respond(b"by proxy"))
     async with listen(proxy) as port, Http() as http:
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
         async with http.send(ask(80, "/v1", host="provider.test")) as response:
@@ -271,7 +271,7 @@ def test_a_proxy_that_speaks_no_http_is_told_by_the_name_of_its_variable(monkeyp
 
 
 async def test_an_unknown_certificate_is_refused_and_a_given_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    peer = Peer(say(b"safe"))
+    peer = Peer(respond(b"safe"))
     async with listen(peer, tls=True) as port:
         async with Http() as http:
             with pytest.raises(aiohttp.ClientConnectorCertificateError):
@@ -331,7 +331,7 @@ async def test_a_recording_sees_the_exchange_of_its_own_task_and_no_other() -> N
         async with http.send(ask(port, "/watched")) as response:
             assert await read_all(response) == b"hello"
 
-    async with listen(Peer(say(b"hello"))) as port, Http() as http:
+    async with listen(Peer(respond(b"hello"))) as port, Http() as http:
         await asyncio.create_task(ask_watched(http, port))
         async with http.send(ask(port, "/unwatched")) as response:
             assert await read_all(response) == b"hello"

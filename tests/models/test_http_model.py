@@ -1,4 +1,4 @@
-"""What is the same for every wire: signs of life, and how long a complete reply is waited behind."""
+"""What all wire formats share: keep-alives, and how long to wait for the rest after a complete reply."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Writing for OpenAI Chat Completions: each rule by itself, and every body judged by the SDK's own request type.
+"""Writing OpenAI Chat Completions: each rule by itself, and every body validated by the SDK's own request type.
 
-The SDK's type says `Iterable` where it means a list, and pydantic reads an iterable only when somebody iterates: so the
-judge turns each into a list first, and lets nothing through that the type does not name.
+The SDK's type says `Iterable` where it means a list, and pydantic validates an iterable only on iteration. So the
+validator turns each into a list first and rejects every field that the type does not declare.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The reader of the Responses wire: from events to parts.
+"""Reading the Responses API: from events to parts.
 
-The streams below are what the API sends, shortened; the official SDK's own types judge that they are (first test).
-Every one of them is then read as it is, without `event:` lines, with deltas missing, and cut.
+The streams below are what the API sends, shortened; the first test validates them by the official SDK's own types.
+Each is then read unchanged, without `event:` lines, with deltas missing, and cut.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The writer of the Responses wire: from a call to a body.
+"""Writing the Responses API: from a call to a body.
 
-The judge is the official SDK: its request types, made strict (`strict`). As they stand they would let almost anything
-pass: unknown fields are ignored, and what is declared as an iterable is looked at only when somebody iterates.
+The validator is the official SDK: its request types, made strict (`strict`). Unchanged, they would accept almost
+anything: unknown fields are ignored, and iterables are validated only on iteration.
 """
 
 from __future__ import annotations
@@ -390,11 +390,11 @@ THOUGHT_ITEM = {
 SEARCHED = {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "?"}}
 
 
-def say(text: str, **labels: str) -> Item:
+def text_item(text: str, **labels: str) -> Item:
     return {"role": "assistant", "content": text, **labels}
 
 
-def say_as(id: str, *texts: str, **labels: str) -> Item:
+def text_item_with_id(id: str, *texts: str, **labels: str) -> Item:
     content = [{"type": "output_text", "text": text, "annotations": []} for text in texts]
     return {"type": "message", "id": id, "role": "assistant", "status": "completed", "content": content, **labels}
 
@@ -412,9 +412,9 @@ def test_a_reply_without_reasoning_goes_without_ids() -> None:
         Text("So."),
     ]
     assert write_items(*blocks) == [
-        say("Let me look.", phase="commentary"),
+        text_item("Let me look.", phase="commentary"),
         {"type": "function_call", "call_id": "call_1", "name": "weather", "arguments": '{"city":"Oslo"}'},
-        say("So."),
+        text_item("So."),
     ]
 
 
@@ -427,7 +427,7 @@ def test_a_reply_with_reasoning_goes_with_all_its_ids() -> None:
     ]
     assert write_items(*blocks) == [
         THOUGHT_ITEM,
-        say_as("msg_1", "One.", "Two.", phase="commentary"),
+        text_item_with_id("msg_1", "One.", "Two.", phase="commentary"),
         {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "weather", "arguments": "{}"},
     ]
 
@@ -441,7 +441,7 @@ def test_reasoning_goes_only_with_its_encrypted_content() -> None:
         Reasoning("Hm.", metadata={"encrypted_content": "gAAA"}),
         Reasoning("Hm.", metadata={"id": ["rs_1"], "encrypted_content": {"a": 1}}),
     ]
-    assert write_items(*bare, Text("Yes.", {"id": "msg_1"})) == [say("Yes.")]
+    assert write_items(*bare, Text("Yes.", {"id": "msg_1"})) == [text_item("Yes.")]
     silent = Reasoning(metadata={"id": "rs_1", "encrypted_content": "gAAA"})
     assert write_items(silent, Text("Yes.", {"id": "msg_1"}))[0] == {**THOUGHT_ITEM, "summary": []}
 
@@ -450,9 +450,11 @@ def test_reasoning_is_left_out_with_all_its_ids_where_its_end_is_missing() -> No
     """The provider refuses reasoning without what followed it, and what followed without the reasoning."""
     call = ToolCall("call_1", "weather", "{}", metadata={"id": "fc_1"})
     anonymous = {"type": "function_call", "call_id": "call_1", "name": "weather", "arguments": "{}"}
-    assert write_items(THOUGHT, Text("It was cu"), call) == [say("It was cu"), anonymous]
-    assert write_items(Text("Yes."), THOUGHT) == [say("Yes.")]
-    assert write_items(THOUGHT, Text("It was cu"), own_call())[1] == say('[Used the tool web_search: {"query":"?"}]')
+    assert write_items(THOUGHT, Text("It was cu"), call) == [text_item("It was cu"), anonymous]
+    assert write_items(Text("Yes."), THOUGHT) == [text_item("Yes.")]
+    assert write_items(THOUGHT, Text("It was cu"), own_call())[1] == text_item(
+        '[Used the tool web_search: {"query":"?"}]'
+    )
 
 
 def test_after_a_break_the_next_reasoning_counts_anew() -> None:
@@ -463,14 +465,14 @@ def test_after_a_break_the_next_reasoning_counts_anew() -> None:
 
 def test_a_note_between_does_not_break_anything() -> None:
     items = write_items(THOUGHT, own_call(), Text("[Made a file: a.png]"), Text("Here.", {"id": "msg_1"}))
-    assert items == [THOUGHT_ITEM, SEARCHED, say("[Made a file: a.png]"), say_as("msg_1", "Here.")]
+    assert items == [THOUGHT_ITEM, SEARCHED, text_item("[Made a file: a.png]"), text_item_with_id("msg_1", "Here.")]
 
 
 def test_one_reply_says_nothing_about_the_next() -> None:
     call = PromptMessage(role="assistant", blocks=[THOUGHT, ToolCall("c", "t", "{}", metadata={"id": "fc_1"})])
     answer = PromptMessage(role="tool", blocks=[ToolResult("c", "t", "ok")])
     reply = PromptMessage(role="assistant", blocks=[Text("Yes.", {"id": "msg_1"})])
-    assert write_body(call, answer, reply)["input"][-1] == say("Yes.")
+    assert write_body(call, answer, reply)["input"][-1] == text_item("Yes.")
 
 
 @pytest.mark.parametrize(
@@ -489,12 +491,15 @@ def test_one_reply_says_nothing_about_the_next() -> None:
     ],
 )
 def test_a_call_of_the_providers_own_that_no_request_may_have_is_a_note(item: Any) -> None:
-    assert write_items(own_call(item), Text("So.")) == [say('[Used the tool web_search: {"query":"?"}]'), say("So.")]
+    assert write_items(own_call(item), Text("So.")) == [
+        text_item('[Used the tool web_search: {"query":"?"}]'),
+        text_item("So."),
+    ]
 
 
 def test_a_call_of_the_providers_own_that_was_cut_is_a_note_and_takes_its_reasoning_with_it() -> None:
     cut = ToolCall("ws_1", "web_search", "", provider_executed=True, standalone=True)
-    assert write_items(THOUGHT, cut) == [say("[Used the tool web_search]")]
+    assert write_items(THOUGHT, cut) == [text_item("[Used the tool web_search]")]
 
 
 def test_fields_that_only_answers_have_are_left_out() -> None:
@@ -552,13 +557,13 @@ def test_reasoning_and_the_providers_own_items_come_back_unchanged_and_in_order(
     )
     items = write_replay(events)
     note = items.pop(8)
-    assert note == say("[Made a file: image.png (image/png)]")
+    assert note == text_item("[Made a file: image.png (image/png)]")
     *sent, message = list_items(events)
     assert items[:-1] == [
         {name: value for name, value in item.items() if value is not None or name in {"outputs", "result"}}
         for item in sent
     ]
-    assert items[-1] == say_as(message["id"], "Here.", phase="final_answer")
+    assert items[-1] == text_item_with_id(message["id"], "Here.", phase="final_answer")
     assert [items[0]["id"], items[1]["id"], items[-1]["id"]] == [REASONING_ID, SEARCH_ID, MESSAGE_ID]
     assert items[0]["encrypted_content"] == "gAAAAABo"
 
@@ -578,7 +583,7 @@ def test_calls_come_back_with_their_answers() -> None:
 
 
 def test_a_refusal_comes_back_as_text() -> None:
-    assert write_replay(STREAMS["a refusal"]) == [say("I can not.")]
+    assert write_replay(STREAMS["a refusal"]) == [text_item("I can not.")]
 
 
 def test_a_reply_that_was_cut_comes_back_without_ids() -> None:
@@ -586,7 +591,7 @@ def test_a_reply_that_was_cut_comes_back_without_ids() -> None:
     text_ends = next(at for at, event in enumerate(begun) if event["type"] == "response.output_text.done")
     end = make_stream(end="incomplete", incomplete_details={"reason": "max_output_tokens"})[-1:]
     items = write_replay([*begun[:text_ends], *end], partial=True)
-    assert items == [say("Yes."), {"role": "user", "content": [{"type": "input_text", "text": CUT_REMARK}]}]
+    assert items == [text_item("Yes."), {"role": "user", "content": [{"type": "input_text", "text": CUT_REMARK}]}]
 
 
 @pytest.mark.parametrize("name", STREAMS)

@@ -1,4 +1,4 @@
-"""The parameters of a call: taken once, checked, and never dropped in silence."""
+"""The parameters of a call: popped once, type-checked, and never dropped silently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a model by its name: window, price, habits."""
+"""What is known of a model by its name: context window, price, abilities."""
 
 from __future__ import annotations
 

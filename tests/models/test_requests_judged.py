@@ -1,13 +1,13 @@
-"""Every request that the adapters write, for any history, judged by the official SDKs' own types and by their rules.
+"""Every request that the adapters write, for any history, validated by the official SDKs' own types and rules.
 
-Three kinds of histories: hostile and honest ones of tests/loop/test_any_history.py, and chats whose replies really came
-over the wire, cut anywhere, so that whatever a reader puts into metadata goes back through its writer. Users bring
-files of all sorts; tools and parameters are drawn too.
+Three kinds of histories: the hostile and the honest ones of tests/loop/test_any_history.py, and chats whose replies
+really came over HTTP, cut anywhere, so that everything a reader puts into metadata goes back through its writer. Users
+send files of all sorts; tools and parameters are drawn, too.
 
-The judge is the SDK's type for a streaming request, made to mean it (`make_judge`): iterables are looked into, and a
-field that the SDK does not name is an error wherever it stands. `EXTRAS` lists the few that dialects have beyond it.
-What no type says is checked by hand, and the simulated provider, which was written from the other side, has to take
-the history as well.
+The validator is the SDK's type for a streaming request, made strict (`make_judge`): iterables are validated, and an
+undeclared field is an error anywhere. `EXTRAS` lists the few fields that dialects have beyond it. What no type
+expresses is checked by hand, and the simulated provider, which was written independently, has to accept the
+history as well.
 """
 
 from __future__ import annotations

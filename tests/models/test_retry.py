@@ -1,4 +1,4 @@
-"""The retry policy of SPEC 2.1, in no time at all: chance, time and failure are handed in."""
+"""The retry policy of SPEC 2.1, without waiting: randomness, time and failure are arguments."""
 
 from __future__ import annotations
 

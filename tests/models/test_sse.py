@@ -1,4 +1,4 @@
-"""Decoding server-sent events: as the standard says, whatever the network does to the bytes."""
+"""Decoding server-sent events by the standard, however the network splits the bytes."""
 
 from __future__ import annotations
 

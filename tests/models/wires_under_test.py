@@ -1,8 +1,8 @@
-"""What the contract suite of the wires shares: a model as users get it, one turn with it, and scripts of all kinds.
+"""The harness of the wire formats' contract suite: a model as users get it, one turn with it, and scripts of all kinds.
 
-The suite asks the same of every wire (test_contract.py, test_cut_everywhere.py, test_error_rows.py and
-test_requests_judged.py). A model is found in the catalog by its name, speaks real HTTP with the simulated provider, and
-is driven by the loop, so that nothing of ours is left out between a script and the blocks that are saved.
+The suite checks the same promises for every wire format (test_contract.py, test_cut_everywhere.py, test_error_rows.py
+and test_requests_judged.py). A model comes from the catalog by its name, speaks real HTTP with the simulated provider,
+and is driven by the loop, so the whole path from a script to the saved blocks is under test.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PROMPT: Final = "canary of the prompt"
 LOCAL_TOOLS: Final = ("weather", "clock")
 PNG: Final = b"\x89PNG\r\n\x1a\n"
 
-# --- asking ------------------------------------------------------------------------------
+# --- running -----------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -58,7 +58,7 @@ async def find_model_at(wire: WireName, provider: SimulatedProvider) -> AsyncIte
 
 
 class Turn(msgspec.Struct, kw_only=True):
-    """What one turn left behind. It has a result, or it failed."""
+    """The outcome of one turn: a result or a failure."""
 
     published: list[Part] = []
     steps: list[FinishedStep] = []
@@ -69,7 +69,7 @@ class Turn(msgspec.Struct, kw_only=True):
 
     @property
     def blocks(self) -> list[Block]:
-        """Of all that was saved, in order."""
+        """All saved blocks, in order."""
         return [block for step in self.steps for block in step.blocks]
 
 
@@ -100,10 +100,10 @@ async def run_turn(model: Model, *, attempts: int = 1, **more: Any) -> Turn:
 
 
 class RepeatingModel:
-    """A model that says whatever script was put into it last, as often as it is asked."""
+    """A model that streams its current script on every call."""
 
     provider = "scripted"
-    name = "recital"
+    name = "repeating"
     context_limit = None
 
     def __init__(self, script: Sequence[Part] = ()) -> None:
@@ -115,7 +115,7 @@ class RepeatingModel:
 
 
 class Stage:
-    """A provider that tells one script again and again, and the model that hears it: cheap to ask many times."""
+    """A provider that repeats one script, and the model that reads it: cheap to run many times."""
 
     def __init__(self, provider: SimulatedProvider, model: HttpModel, repeating_model: RepeatingModel) -> None:
         self.provider = provider
@@ -139,8 +139,8 @@ class ReaderDriver:
     """The pure half of an adapter, driven as http_model.py drives it: chunk by chunk, and beyond the reply's end."""
 
     def __init__(self, wire: WireName, profile: Profile | None = None) -> None:
-        asked = Call(messages=[], tools=[ToolSpec(name=name) for name in LOCAL_TOOLS])
-        self.reader: ResponseReader = make_wire_format(wire, official=False).open_reader(asked, profile or Profile())
+        call = Call(messages=[], tools=[ToolSpec(name=name) for name in LOCAL_TOOLS])
+        self.reader: ResponseReader = make_wire_format(wire, official=False).open_reader(call, profile or Profile())
         self.emitted: list[Part] = []
         self._decoder = SseDecoder()
 
@@ -160,7 +160,7 @@ USAGE: Final = Usage(
 )
 
 
-def say(id: str, deltas: Sequence[str], *sources: Part) -> list[Part]:
+def text_parts(id: str, deltas: Sequence[str], *sources: Part) -> list[Part]:
     return [parts.text_start(id), *(parts.text_delta(id, each) for each in deltas), parts.text_end(id), *sources]
 
 
@@ -180,7 +180,7 @@ def call(id: str, name: str, pieces: Sequence[str], *, executed: bool = False, r
 EVERYTHING: Final[list[Part]] = [
     *think("r", ["Let me ", "", "think: 𝄞."], "finalized"),
     parts.keep_alive(),
-    *say(
+    *text_parts(
         "t", ["It ", "", "räins;\n\n", "😀 "], parts.source("s", url="https://rain.test/", title="Rain", quote="räins")
     ),
     *call("own_1", "lookup", ['{"q":', ' "wëather"}'], executed=True, result="wet"),
@@ -223,7 +223,7 @@ def segments(draw: st.DrawFn, number: int, own_tool: OwnTool) -> list[Part]:
     """One thing that a model says, under ids of its own."""
     match draw(st.sampled_from(["text", "text", "reasoning", "call", "own call", "image", "nothing"])):
         case "text":
-            return say(f"t{number}", draw(_deltas), *draw(st.lists(_sources, max_size=2)))
+            return text_parts(f"t{number}", draw(_deltas), *draw(st.lists(_sources, max_size=2)))
         case "reasoning":
             return think(f"r{number}", draw(_deltas), draw(st.sampled_from([None, f"finalized {number}"])))
         case "call":

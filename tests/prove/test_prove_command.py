@@ -70,7 +70,7 @@ def test_neither_a_proxy_nor_a_setting_of_the_surroundings_comes_between(tmp_pat
         (("--server", "http://127.0.0.1:9", "--database", "chats.db"), "--server kills nothing", 2),
         (("--server", "http://127.0.0.1:9"), "The server is unreachable", 1),
         (("--server", "nonsense"), "The server is unreachable", 1),
-        (("--database", "mysql://ada@host/chats"), "does not keep chats in 'mysql'", 1),
+        (("--database", "mysql://ada@host/chats"), "does not support 'mysql'", 1),
     ],
 )
 def test_a_mistake_is_one_line_that_says_what_is_wrong(

@@ -229,7 +229,7 @@ async def test_a_run_that_is_handed_over_is_interrupted_and_the_next_worker_has_
         runs = await studio.until_ended(chat, 2)
     assert runs[0] == left
     assert tell(left) == ("turn", "interrupted", [(1, "interrupted", [(1, "failed", 200)])])
-    assert left.error == "The worker was shut down; another goes on."
+    assert left.error == "The worker was shut down; another worker continues."
     assert (runs[1].status, runs[1].turn_id, runs[1].worker_id) == ("completed", left.turn_id, second.worker.id)
 
 

@@ -6,6 +6,8 @@ import json
 from urllib.parse import quote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from indelible.redaction.known import KnownSecrets
 from indelible.redaction.patterns import REDACTED
@@ -75,3 +77,28 @@ def test_an_ordinary_word_that_is_sent_for_a_key_is_hidden_nowhere_else(word: st
         {"authorization": f"Bearer {word}", "x-api-key": word, "cookie": f"a={word}"}
     )
     assert known.secrets == ()
+
+
+known_secrets = st.text(st.sampled_from('kestrelKEY0189+/=-_"\\ é😀'), min_size=8, max_size=40).filter(
+    lambda secret: bool(KnownSecrets([secret]).secrets)
+)
+
+
+@given(known_secrets, st.text(max_size=20), st.text(max_size=20))
+def test_no_known_secret_is_left_in_any_text(secret: str, before: str, after: str) -> None:
+    known = KnownSecrets([secret])
+    assert secret not in known.hide(before + secret + after)
+
+
+@given(known_secrets, st.booleans(), st.booleans())
+def test_no_known_secret_is_left_in_any_json(secret: str, is_ascii: bool, is_nested: bool) -> None:
+    written = json.dumps({"a": secret}, ensure_ascii=is_ascii)
+    written = json.dumps([written], ensure_ascii=is_ascii) if is_nested else written
+    hidden = KnownSecrets([secret]).hide(written)
+    assert hidden != written
+    assert json.dumps(secret, ensure_ascii=is_ascii)[1:-1] not in hidden
+
+
+@given(st.text(st.sampled_from("abcdef .,\n{}:"), max_size=200))
+def test_a_text_without_a_known_secret_is_left_as_it_is(text: str) -> None:
+    assert KnownSecrets([KESTREL_KEY]).hide(text) == text

@@ -58,8 +58,10 @@ async def test_no_route_knows_of_a_chat_of_somebody_else(serve: Serve, database:
             }
             async with here.ask(method, path.format(**names), json=body or None) as response:
                 problem = await read_problem(response)
-                gone = (404, "Chat not found. It may have been deleted.")
-                assert (problem["status"], problem["detail"]) == gone, (method, path)
+                assert (problem["status"], problem["detail"]) == (404, "Chat not found. It may have been deleted."), (
+                    method,
+                    path,
+                )
 
         assert await app.store.view(hers.id) == before
     assert (await here.client.list_chats())["items"] == []

@@ -229,21 +229,21 @@ def test_the_log_of_another_database_is_not_taken_for_the_copys(refused: Path, p
 def test_a_target_that_cannot_be_a_file_is_told(refused: Path, place: Path) -> None:
     with pytest.raises(DatabaseUnusable, match="is a directory"):
         back_up(refused, place, overwrite=True)
-    with pytest.raises(DatabaseUnusable, match="There is no directory"):
+    with pytest.raises(DatabaseUnusable, match=r"the directory .* does not exist"):
         back_up(refused, place / "nowhere" / "saved.db")
     with pytest.raises(DatabaseUnusable, match="cannot be used: File name too long"):
         back_up(refused, place / ("long" * 100))
 
 
 def test_a_database_that_is_not_there_is_not_created(tmp_path: Path, place: Path) -> None:
-    with pytest.raises(DatabaseUnusable, match=r"There is no database .*missing\.db"):
+    with pytest.raises(DatabaseUnusable, match=r"Can't find the database .*missing\.db"):
         back_up(tmp_path / "missing.db", place / "saved.db")
 
     assert not (tmp_path / "missing.db").exists()
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(b"", "is not a database of Indelible"), (b"a letter " * 999, "is not a SQLite database")]
+    ("content", "said"), [(b"", "is not an Indelible database"), (b"a letter " * 999, "is not a SQLite database")]
 )
 def test_a_file_of_something_else_is_told(tmp_path: Path, place: Path, content: bytes, said: str) -> None:
     other = tmp_path / "other.db"

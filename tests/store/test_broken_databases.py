@@ -317,13 +317,13 @@ async def test_what_nobody_has_foreseen_is_told_in_the_words_of_the_server_alone
     postgres: AsyncEngine, operator: asyncpg.Connection
 ) -> None:
     await operator.execute(FAIL_WITH.format(state="P0001").replace("ON journal", "ON workers"))
-    with pytest.raises(StoreFailed, match=r"could not do what it was asked: as told$"):
+    with pytest.raises(StoreFailed, match=r"failed: as told$"):
         await add_worker(postgres, "worker_a")
 
 
 @pytest.mark.parametrize(
     ("limit", "sentence"),
-    [("lock_timeout", "is busy"), ("statement_timeout", "stopped a statement that took too long")],
+    [("lock_timeout", "is busy"), ("statement_timeout", "cancelled a statement that took too long")],
 )
 async def test_a_lock_that_is_not_given_in_time_is_told(
     postgres: AsyncEngine, operator: asyncpg.Connection, limit: str, sentence: str
@@ -363,7 +363,7 @@ async def test_a_deadlock_is_told_to_the_one_that_has_to_give_way(
         other = asyncio.create_task(stand_in_the_way())
         await has_begun.wait()
         await operator.execute(beat, "worker_b")
-        with pytest.raises(DatabaseUnreachable, match="stood in another's way"):
+        with pytest.raises(DatabaseUnreachable, match="because of a deadlock"):
             await other
 
 
@@ -393,7 +393,9 @@ async def test_a_connection_that_an_operator_ends_is_told(
         using = asyncio.create_task(use())
         if busy:
             await end_connection(operator, await wait_for_blocked(operator))
-        with pytest.raises(DatabaseUnreachable, match="ended the connection, as it" if busy else "connection .* lost"):
+        with pytest.raises(
+            DatabaseUnreachable, match="closed the connection because" if busy else "connection .* lost"
+        ):
             await using
 
 

@@ -287,10 +287,13 @@ def test_an_address_is_a_file_or_a_url(written: str | Path, url: URL) -> None:
         ("sqlite:///:memory:", "not in memory"),
         ("sqlite:///chats.db?mode=memory", "not in memory"),
         ("file:chats?mode=memory", "not in memory"),
-        ("sqlite:///chats.db?cache=shared", "only option of a SQLite URL is mode"),
-        (f"mysql://ada:{SECRET}@db/chats", "does not keep chats in 'mysql'"),
+        ("sqlite:///chats.db?cache=shared", "A SQLite URL supports one option, mode"),
+        (f"mysql://ada:{SECRET}@db/chats", "does not support 'mysql'"),
         (f"postgresql://ada:{SECRET}@db:port/chats", "cannot be read"),
-        (f"postgresql://ada:{SECRET}@db/chats?synchronous_commit=off", "unknown option: synchronous_commit"),
+        (
+            f"postgresql://ada:{SECRET}@db/chats?synchronous_commit=off",
+            "Unknown option in the database URL: synchronous_commit",
+        ),
     ],
 )
 def test_an_address_that_cannot_be_meant_is_refused(written: str, said: str) -> None:
@@ -319,13 +322,14 @@ async def read_problem(database: str | Path, kind: type[Exception] = DatabaseUnu
 
 async def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
     assert await read_problem(tmp_path / "missing" / "chats.db") == (
-        f"There is no directory {tmp_path / 'missing'} for the database. Create it, or name another file."
+        f"Can't create the database: the directory {tmp_path / 'missing'} does not exist. "
+        "Create it, or choose another file."
     )
 
 
 async def test_a_directory_is_no_database(tmp_path: Path) -> None:
     assert await read_problem(tmp_path) == (
-        f"{tmp_path} cannot be opened. Check that it is a file, and the rights of the file and its directory."
+        f"{tmp_path} cannot be opened. Check that it is a file, and the permissions of the file and its directory."
     )
 
 
@@ -356,13 +360,14 @@ async def test_a_file_that_is_opened_read_only_is_named(tmp_path: Path, migrated
         connection.execute(f"PRAGMA journal_mode={log}")
 
     assert await read_problem(f"sqlite:///{path}?mode=ro") == (
-        f"{path} cannot be written. Check its mode, and the rights of the file and its directory."
+        f"{path} cannot be written. Check its mode, and the permissions of the file and its directory."
     )
 
 
 async def test_a_file_that_must_exist_and_does_not_is_named(tmp_path: Path) -> None:
     assert await read_problem(f"sqlite:///{tmp_path}/chats.db?mode=rw") == (
-        f"{tmp_path}/chats.db cannot be opened. Check that it is a file, and the rights of the file and its directory."
+        f"{tmp_path}/chats.db cannot be opened. "
+        "Check that it is a file, and the permissions of the file and its directory."
     )
     assert not (tmp_path / "chats.db").exists()
 
@@ -391,7 +396,7 @@ async def test_a_wrong_password_is_told_and_not_shown(postgres_server: str) -> N
     async with begin_write(admin) as connection:
         await connection.execute(text(f"DROP ROLE {role}"))
     await admin.dispose()
-    assert said == f"{describe(url)} did not accept the password."
+    assert said == f"{describe(url)} rejected the password."
     assert ":***@" in said
 
 
@@ -411,7 +416,7 @@ async def test_a_server_that_only_reads_is_refused(new_postgres: str) -> None:
     await engine.dispose()
 
     assert await read_problem(new_postgres) == (
-        f"{describe(make_url(new_postgres))} is read-only. Name the primary server, not a replica."
+        f"{describe(make_url(new_postgres))} is read-only. Use the primary server, not a replica."
     )
 
 

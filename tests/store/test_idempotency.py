@@ -124,9 +124,9 @@ async def test_a_full_queue_and_a_message_that_is_too_large_are_refused_and_chan
     for _ in range(2):
         await store.execute("chat_1", Send(), HELLO)
     before = [await count(engine, table) for table in (queue, messages, events)]
-    with pytest.raises(TooMany, match="2 messages wait already"):
+    with pytest.raises(TooMany, match=r"The queue is full \(2 messages\)"):
         await store.execute("chat_1", Send(), HELLO)
-    with pytest.raises(TooLarge, match="1,000 bytes at most"):
+    with pytest.raises(TooLarge, match="limit 1,000"):
         await store.execute("chat_1", Send(), UserInput(blocks=[Text("x" * 2000)], author_id="user_1"))
     assert [await count(engine, table) for table in (queue, messages, events)] == before
 
@@ -135,3 +135,16 @@ async def test_a_message_without_an_author_is_the_owners(store: SqlStore, engine
     await store.execute("chat_1", Send(), UserInput(blocks=[Text("hello")]))
     async with begin_read(engine) as connection:
         assert (await connection.execute(select(queue.c.author_id))).scalar_one() == "user_1"
+
+
+async def test_a_command_on_a_chat_of_another_user_is_not_found_and_changes_nothing(
+    store: SqlStore, engine: AsyncEngine
+) -> None:
+    before = [await count(engine, table) for table in (queue, messages, events, idempotency_keys)]
+    with pytest.raises(NotFound, match="Chat not found"):
+        await store.execute("chat_1", Send(), HELLO, user_id="user_2")
+    with pytest.raises(NotFound, match="Chat not found"):
+        await store.execute_once(SEND, "chat_1", Send(), HELLO, user_id="user_2", answer=answer)
+    assert [await count(engine, table) for table in (queue, messages, events, idempotency_keys)] == before
+    await store.execute("chat_1", Send(), HELLO, user_id="user_1")
+    assert await count(engine, queue) == before[0] + 1

@@ -395,7 +395,7 @@ async def test_a_database_of_something_else_is_left_alone(new_database: str) -> 
     async with begin_write(engine) as connection:
         await connection.execute(text("CREATE TABLE users (email TEXT)"))
 
-    with pytest.raises(DatabaseUnusable, match=r"tables of something else \(users\)"):
+    with pytest.raises(DatabaseUnusable, match=r"tables of another application \(users\)"):
         await migrate(new_database)
 
     assert await load_revision(engine) is None
@@ -426,7 +426,7 @@ async def test_a_file_whose_rows_hang_in_the_air_is_not_migrated(tmp_path: Path)
         )
         connection.commit()
 
-    with pytest.raises(DatabaseUnusable, match="rows of events hang on rows that are not there"):
+    with pytest.raises(DatabaseUnusable, match="rows of events refer to rows that do not exist"):
         await migrate(path)
 
     engine = await open_engine(path)

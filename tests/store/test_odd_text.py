@@ -222,10 +222,6 @@ async def test_a_key_that_is_none_or_too_long_is_refused(chat: Driver, key: str)
 # --- names ---
 
 
-async def load_entries(store: SqlStore, chat_id: str) -> object:
-    return (await store.changes(chat_id, BEGINNING)).entries
-
-
 NAMING: dict[str, Callable[[SqlStore, str, str], Awaitable[Any]]] = {
     "execute": lambda store, chat_id, odd: store.execute(odd, c.Send(), UserInput(blocks=[Text("Hello")])),
     "create": lambda store, chat_id, odd: store.execute(odd, c.Create(), NewChat(owner_id=OWNER)),
@@ -243,6 +239,7 @@ NAMING: dict[str, Callable[[SqlStore, str, str], Awaitable[Any]]] = {
     "page up to": lambda store, chat_id, odd: store.page(chat_id, upto=odd),
     "work": lambda store, chat_id, odd: store.work(odd),
     "fork": lambda store, chat_id, odd: store.fork(odd, "message", new_chat_id=new_id("chat"), owner_id=OWNER),
+    "changes": lambda store, chat_id, odd: store.changes(odd, BEGINNING),
     "fork at": lambda store, chat_id, odd: store.fork(chat_id, odd, new_chat_id=new_id("chat"), owner_id=OWNER),
 }
 ASKING: dict[str, tuple[Callable[[SqlStore, str], Awaitable[Any]], object]] = {
@@ -250,7 +247,6 @@ ASKING: dict[str, tuple[Callable[[SqlStore, str], Awaitable[Any]], object]] = {
     "events": (lambda store, odd: store.events(odd, after=0), []),
     "rows": (lambda store, odd: store.rows(odd), []),
     "runs": (lambda store, odd: store.runs(odd), []),
-    "news": (load_entries, []),
     "positions": (lambda store, odd: store.positions([odd]), {}),
     "reached": (lambda store, odd: store.reached(odd, BEGINNING), False),
 }

@@ -228,7 +228,7 @@ async def test_continue_goes_on_where_the_reply_was_stopped(open_chats: OpenApp)
     screen = await talk(
         open_chats(ScriptedModel([say_half_and_press, say(" of it.")])), Keyboard("one", "/continue", "/continue")
     )
-    assert "The last reply is not a partial one." in screen
+    assert "Nothing to continue: the last reply is complete." in screen
     kept = [message for message in await load_messages(open_chats(ScriptedModel())) if message.role == "assistant"]
     assert [message.text for message in kept] == ["Half", " of it."]
     assert kept[1].continues == kept[0].id

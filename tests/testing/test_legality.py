@@ -1,4 +1,4 @@
-"""The judge itself: it accepts what is sound, and for every rule it catches a prompt that breaks it."""
+"""The legality check itself: it accepts sound prompts, and for every rule it catches a prompt that breaks it."""
 
 from __future__ import annotations
 

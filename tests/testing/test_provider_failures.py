@@ -1,4 +1,4 @@
-"""A model's failure is told by the provider as the real one would, and read back as the kind that it was."""
+"""The simulated provider reports a model's failure as the real one would, and it is classified as its original kind."""
 
 from __future__ import annotations
 

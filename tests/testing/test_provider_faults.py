@@ -1,6 +1,6 @@
-"""Every fault does what it says, as seen from the socket; and the provider counts what it sees.
+"""Every fault does what it promises, as seen from the socket; and the provider counts what it sees.
 
-The client here is a bare HTTP/1.1 client on asyncio's streams, so that nothing between the test and the wire mends
+The client here is a bare HTTP/1.1 client on asyncio's streams, so nothing between the test and the socket repairs
 anything.
 """
 
@@ -90,7 +90,7 @@ async def fetch(provider: SimulatedProvider, wire: WireName, **more: Any) -> Ans
     return Answer(status, headers, chunks, whole=True)
 
 
-async def hear(wire: WireName, fault: Fault | None) -> Answer:
+async def receive(wire: WireName, fault: Fault | None) -> Answer:
     """The answer with this fault to a script that says hello."""
     async with SimulatedProvider([HELLO], [fault]) as provider:
         return await fetch(provider, wire)
@@ -106,7 +106,7 @@ def read_events(chunks: Sequence[bytes]) -> list[tuple[str, bytes]]:
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_without_a_fault_the_answer_is_the_reply_one_chunk_per_event(wire: WireName) -> None:
-    answer = await hear(wire, None)
+    answer = await receive(wire, None)
     events = write_reply(wire, HELLO, model="m")
     assert answer.status == 200
     assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -117,7 +117,7 @@ async def test_without_a_fault_the_answer_is_the_reply_one_chunk_per_event(wire:
 
 
 async def test_the_same_script_gives_the_same_bytes() -> None:
-    assert (await hear("openai", None)).body == (await hear("openai", None)).body
+    assert (await receive("openai", None)).body == (await receive("openai", None)).body
 
 
 # --- before the body ---------------------------------------------------------------------
@@ -162,9 +162,9 @@ async def test_slow_head_asks_the_model_only_when_it_is_let_go() -> None:
 
 
 async def test_content_type_is_what_the_fault_says() -> None:
-    answer = await hear("openai-chat", faults.ContentType("text/html"))
+    answer = await receive("openai-chat", faults.ContentType("text/html"))
     assert answer.headers["content-type"] == "text/html"
-    assert answer.body == (await hear("openai-chat", None)).body
+    assert answer.body == (await receive("openai-chat", None)).body
 
 
 # --- in the body -------------------------------------------------------------------------
@@ -173,13 +173,13 @@ async def test_content_type_is_what_the_fault_says() -> None:
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("clean", [True, False])
 async def test_cut_ends_the_body_at_the_byte(wire: WireName, clean: bool) -> None:
-    whole = (await hear(wire, None)).body
+    whole = (await receive(wire, None)).body
     for at_byte in (0, 1, 200, len(whole) - 1):
-        answer = await hear(wire, faults.Cut(at_byte, clean))
+        answer = await receive(wire, faults.Cut(at_byte, clean))
         assert answer.status == 200
         assert answer.body == whole[:at_byte]
         assert answer.whole is clean
-    assert (await hear(wire, faults.Cut(len(whole), clean))).whole
+    assert (await receive(wire, faults.Cut(len(whole), clean))).whole
 
 
 async def test_a_body_that_was_cut_is_no_drop() -> None:
@@ -189,7 +189,7 @@ async def test_a_body_that_was_cut_is_no_drop() -> None:
 
 
 async def test_stall_says_the_rest_when_it_is_let_go() -> None:
-    whole = (await hear("anthropic", None)).body
+    whole = (await receive("anthropic", None)).body
     go_on = asyncio.Event()
     async with (
         asyncio.timeout(WAITING_S),
@@ -215,8 +215,8 @@ async def test_stall_for_ever_ends_when_the_client_goes() -> None:
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_error_event_ends_the_stream_after_so_many_events(wire: WireName) -> None:
-    right = await hear(wire, None)
-    wrong = await hear(wire, faults.ErrorEvent(2, {"error": {"message": "tea", "code": "teapot"}}))
+    right = await receive(wire, None)
+    wrong = await receive(wire, faults.ErrorEvent(2, {"error": {"message": "tea", "code": "teapot"}}))
     assert wrong.whole
     assert wrong.chunks[:2] == right.chunks[:2]
     (_, data) = read_events(wrong.chunks[2:])[0]
@@ -226,7 +226,7 @@ async def test_error_event_ends_the_stream_after_so_many_events(wire: WireName) 
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_malformed_spoils_one_event_and_the_rest_follows(wire: WireName) -> None:
-    right, wrong = await hear(wire, None), await hear(wire, faults.Malformed(3))
+    right, wrong = await receive(wire, None), await receive(wire, faults.Malformed(3))
     events = read_events(wrong.chunks)
     assert len(wrong.chunks) == len(right.chunks) == len(events)
     assert wrong.chunks[:3] + wrong.chunks[4:] == right.chunks[:3] + right.chunks[4:]
@@ -236,14 +236,14 @@ async def test_malformed_spoils_one_event_and_the_rest_follows(wire: WireName) -
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_half_a_character_ends_a_data_line(wire: WireName) -> None:
-    wrong = await hear(wire, faults.HalfCharacter(2))
+    wrong = await receive(wire, faults.HalfCharacter(2))
     with pytest.raises(UnicodeDecodeError, match=r"invalid continuation|unexpected end of data"):
         read_events(wrong.chunks)[2][1].decode()
 
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_chunked_splits_the_body_anywhere(wire: WireName) -> None:
-    right, wrong = await hear(wire, None), await hear(wire, faults.Chunked([1, 7, 2]))
+    right, wrong = await receive(wire, None), await receive(wire, faults.Chunked([1, 7, 2]))
     assert wrong.body == right.body
     assert [len(chunk) for chunk in wrong.chunks[:6]] == [1, 7, 2, 1, 7, 2]
     assert read_events(wrong.chunks) == read_events(right.chunks)
@@ -266,7 +266,7 @@ async def test_chunked_gives_the_client_time_to_read_piece_by_piece() -> None:
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize(("fault", "mark"), [(faults.Crlf(), b"\r\n\r\n"), (faults.Comments(), b": a comment\n")])
 async def test_other_ways_to_write_the_same_events(wire: WireName, fault: Fault, mark: bytes) -> None:
-    right, wrong = await hear(wire, None), await hear(wire, fault)
+    right, wrong = await receive(wire, None), await receive(wire, fault)
     assert wrong.body.count(mark) == len(right.chunks)
     assert read_events(wrong.chunks) == read_events(right.chunks)
 

@@ -1,6 +1,6 @@
-"""Whatever a model says is written in the strict order of a wire, and the product's own adapters hear the same.
+"""Any parts of a model are written in the strict order of a wire format, and the product's own adapters read the same.
 
-What the official SDKs hear is test_provider_sdks.py.
+What the official SDKs read is in test_provider_sdks.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from indelible.testing.provider import WireName
 from indelible.testing.provider.order import PartOrder
 
 
-def hear(wire: WireName, said: Sequence[Part]) -> tuple[list[Block], Finish]:
+def read_back(wire: WireName, said: Sequence[Part]) -> tuple[list[Block], Finish]:
     """The blocks that the product's own adapter reads from the reply."""
     reader = make_wire_format(wire, official=True).open_reader(Call(messages=[]), Profile())
     decoder = SseDecoder()
@@ -56,7 +56,7 @@ def show(blocks: Sequence[Block]) -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_the_adapters_hear_what_the_model_said(wire: WireName) -> None:
-    blocks, finish = hear(wire, RICH)
+    blocks, finish = read_back(wire, RICH)
     assert show(blocks) == show(assemble(RICH))
     assert (finish.reason, finish.usage) == ("tool_calls", USAGE)
     own = [block for block in blocks if isinstance(block, ToolCall | ToolResult) and block.provider_executed]
@@ -91,7 +91,7 @@ LOOSE: Final[dict[str, list[Part]]] = {
 @pytest.mark.parametrize("case", LOOSE)
 def test_a_loose_script_is_written_in_strict_order(wire: WireName, case: str) -> None:
     said = [*LOOSE[case], parts.finish()]
-    blocks, _ = hear(wire, said)
+    blocks, _ = read_back(wire, said)
     shown = show(blocks)
     if wire == "openai-chat" and case == "the same id twice":  # texts that follow each other are one text there
         assert shown == [("text", "OneTwo")]
@@ -121,14 +121,14 @@ def test_a_call_under_the_id_of_an_earlier_one_is_another_call() -> None:
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_source_before_any_text_loses_no_text(wire: WireName) -> None:
     said: list[Part] = [parts.source("s", url="https://x.test"), parts.text_delta("t", "Hello"), parts.finish()]
-    assert ("text", "Hello") in show(hear(wire, said)[0])
+    assert ("text", "Hello") in show(read_back(wire, said)[0])
     assert b"https://x.test" in b"".join(write_reply(wire, said))
 
 
 @pytest.mark.parametrize("wire", ["openai", "openai-chat"])
 def test_a_file_is_a_picture_where_the_wire_has_pictures(wire: WireName) -> None:
     said: list[Part] = [File(media_type="image/png", data=b"picture"), parts.finish()]
-    assert ("file", "image/png", "picture") in show(hear(wire, said)[0])
+    assert ("file", "image/png", "picture") in show(read_back(wire, said)[0])
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -149,7 +149,7 @@ def test_a_tool_of_an_mcp_server_says_whether_it_failed(is_error: bool) -> None:
 
 
 def test_a_response_is_named_as_the_script_says() -> None:
-    _, finish = hear("openai", [parts.text_delta("t", "Hi"), parts.finish(response_id="resp_mine")])
+    _, finish = read_back("openai", [parts.text_delta("t", "Hi"), parts.finish(response_id="resp_mine")])
     assert finish.response_id == "resp_mine"
 
 
@@ -180,7 +180,7 @@ OWN_CALL_WITHOUT_AN_END: list[Part] = [
 def test_whatever_is_said_each_event_is_whole_and_the_reply_ends(said: list[Part], wire: WireName) -> None:
     events = write_reply(wire, [*said, parts.finish()])
     assert all(len(SseDecoder().feed(event)) == 1 for event in events)
-    blocks, _ = hear(wire, [*said, parts.finish()])
+    blocks, _ = read_back(wire, [*said, parts.finish()])
     texts = "".join(part.delta for part in said if part.text and hasattr(part, "delta"))
     assert len("".join(block.text for block in blocks if isinstance(block, Text))) == len(texts)
 

@@ -1,6 +1,6 @@
-"""A request is read back into a neutral call; one that a real provider would refuse is refused in its words.
+"""A request is parsed back into a neutral call; one that a real provider would reject is rejected with its message.
 
-Requests are made by the product's own adapters (so what they send is understood) and by hand.
+Requests are made by the product's own adapters (so what they send can be parsed) and by hand.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RIGHT: Final[dict[WireName, dict[str, Any]]] = {
 }
 
 
-def say(role: Any, *blocks: Any, cache: bool = False) -> PromptMessage:
+def make_message(role: Any, *blocks: Any, cache: bool = False) -> PromptMessage:
     return PromptMessage(role=role, blocks=list(blocks), cache=cache)
 
 
@@ -47,13 +47,13 @@ async def post(
 # --- what a request says -----------------------------------------------------------------
 
 HISTORY: Final = [
-    say("system", Text("Be kind.")),
-    say("user", Text("First.")),
-    say("user", Text("Second."), File(media_type="image/png", data=b"\x89PNG")),
-    say("assistant", Text("I look it up."), ToolCall("call_1", "weather", '{"city":"Oslo"}')),
-    say("tool", ToolResult("call_1", "weather", "rain")),
-    say("assistant", Text("It rains.")),
-    say("user", Text("Thanks.")),
+    make_message("system", Text("Be kind.")),
+    make_message("user", Text("First.")),
+    make_message("user", Text("Second."), File(media_type="image/png", data=b"\x89PNG")),
+    make_message("assistant", Text("I look it up."), ToolCall("call_1", "weather", '{"city":"Oslo"}')),
+    make_message("tool", ToolResult("call_1", "weather", "rain")),
+    make_message("assistant", Text("It rains.")),
+    make_message("user", Text("Thanks.")),
 ]
 TOOL: Final = ToolSpec(
     name="weather",
@@ -86,9 +86,9 @@ async def test_what_an_adapter_writes_is_read_back_as_the_same_call(wire: WireNa
 
 async def test_reasoning_and_cache_markers_of_anthropic_are_read_back() -> None:
     messages = [
-        say("system", Text("Be kind."), cache=True),
-        say("user", Text("Hello.")),
-        say(
+        make_message("system", Text("Be kind."), cache=True),
+        make_message("user", Text("Hello.")),
+        make_message(
             "assistant",
             Reasoning(text="Hm.", signature="finalized"),
             Reasoning(metadata={"redacted_thinking": "dark"}),
@@ -103,7 +103,7 @@ async def test_reasoning_and_cache_markers_of_anthropic_are_read_back() -> None:
             Text("Well."),
             cache=True,
         ),
-        say("user", Text("And?"), cache=True),
+        make_message("user", Text("And?"), cache=True),
     ]
     written = make_wire_format("anthropic", official=False).write(Call(messages=messages), "m", Profile())
     async with SimulatedProvider([HELLO]) as provider:

@@ -1,4 +1,4 @@
-"""The official SDKs stream from the simulated provider without complaint, and hear what the model said."""
+"""The official SDKs stream from the simulated provider without errors and read what the model sent."""
 
 from __future__ import annotations
 
@@ -292,13 +292,13 @@ async def test_every_finish_reason_has_its_word_on_every_wire(
 
 
 async def test_sync_clients_can_stream_too() -> None:
-    def hear(provider: SimulatedProvider) -> str:
+    def read_text(provider: SimulatedProvider) -> str:
         with openai.OpenAI(base_url=provider.base_url("openai"), api_key="key", max_retries=0) as client:
             events = client.responses.create(model="gpt-x", input="Hello", stream=True)
             return "".join(event.delta for event in events if event.type == "response.output_text.delta")
 
     async with SimulatedProvider([HELLO]) as provider:
-        assert await asyncio.to_thread(hear, provider) == "Hello wörld 𝄞"
+        assert await asyncio.to_thread(read_text, provider) == "Hello wörld 𝄞"
 
 
 async def test_sdks_raise_their_own_errors_for_a_status() -> None:

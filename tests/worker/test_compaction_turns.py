@@ -63,7 +63,7 @@ async def test_nothing_to_summarise_is_said(workshop: Workshop) -> None:
     chat = await workshop.app.create_chat()
     assert (await chat.compact()).outcome == "complete"
     assert find_summaries(await workshop.store.path(chat.id)) == []
-    assert find_notices(await chat.messages()) == ["There is nothing yet that could be summarised."]
+    assert find_notices(await chat.messages()) == ["Nothing to summarise yet."]
 
 
 async def test_a_compaction_that_fails_is_an_error_and_retry_compacts_again(workshop: Workshop) -> None:

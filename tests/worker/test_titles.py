@@ -13,7 +13,7 @@ from indelible.errors import ModelFailed
 from indelible.models.protocol import Call
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
-from indelible.worker.titles import INSTRUCTION, MAX_TITLE_LENGTH, take_first_words, tidy_title
+from indelible.worker.titles import INSTRUCTION, MAX_TITLE_LENGTH, extract_first_words, tidy_title
 
 TITLES = quick(auto_titles=True)
 ANSWER = "Yes, in Oslo it rains."
@@ -161,6 +161,6 @@ def test_a_title_is_one_tidy_line(said: str, title: str) -> None:
 def test_first_words_are_the_users_own() -> None:
     hidden = Message(role="user", blocks=[Text("Go on")], visibility="model")
     asked = Message(role="user", blocks=[Text("Where is\nmy cat?")])
-    assert take_first_words([Message(role="system", blocks=[Text("Be brief")]), hidden, asked]) == "Where is"
-    assert take_first_words([Message(role="user", blocks=[Text("  ")])]) is None
-    assert take_first_words([]) is None
+    assert extract_first_words([Message(role="system", blocks=[Text("Be brief")]), hidden, asked]) == "Where is"
+    assert extract_first_words([Message(role="user", blocks=[Text("  ")])]) is None
+    assert extract_first_words([]) is None

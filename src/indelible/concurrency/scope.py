@@ -7,7 +7,7 @@ nothing else.
 
     interrupted   the user pressed Stop: keep everything, end the turn
     shutdown      the process is leaving: write nothing, another worker goes on
-    silent        the provider said nothing for too long: this attempt is over, try again
+    silent        the provider sent nothing for too long: this attempt is over, try again
     lease_lost    another worker holds the chat: write nothing
 
 The first cause stands, except that `lease_lost` replaces any other: whoever lost the chat may
@@ -111,7 +111,7 @@ class CancelScope:
                 self._cause = cause
         self._call_back()
 
-    # --- being told ---
+    # --- cancelling ---
 
     def on_cancel(self, callback: _Callback) -> _Callback:
         """Call `callback` once when the scope is cancelled (now, if it is); returns how to forget it."""

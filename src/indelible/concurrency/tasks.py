@@ -1,13 +1,13 @@
 """Work that can be cut short, and is let go if it will not end.
 
 A model that is being read and a tool that is running are foreign code. They are asked to stop by
-cancelling their task, and get a grace time to do so; whoever ignores that is *abandoned*: it may
-run on to no effect, but nobody waits for it any longer. Python can not end a task or a thread by
+cancelling their task, and get a grace time to do so; work that ignores that is *abandoned*: it may
+run on to no effect, but no caller waits for it any longer. Python cannot end a task or a thread by
 force, so this is the most that can be promised: a stop always comes through.
 
 `wait_uncancelled` is how the loop waits for anything: to its very end, however often the waiting task is
-cancelled. asyncio's cancellation has no cause; on a live scope it is a shutdown, so that is what the
-scope is told, and the `CancelledError` goes on its way once the work has ended. If the scope was
+cancelled. asyncio's cancellation has no cause; on a live scope it is a shutdown, so the scope is
+shut down, and the `CancelledError` propagates once the work has ended. If the scope was
 interrupted already, the cancellation is part of that interrupt and the scope speaks for it.
 
 Must stay true (tests/concurrency/test_tasks.py): `wait` always returns after the grace time; work is never
@@ -173,14 +173,14 @@ class Backoff:
 
 
 class UncancellableFuture(asyncio.Future[T]):
-    """What a thread will bring in any case. Whoever is cancelled while waiting for it is told so when it has come."""
+    """The result of a thread, which always arrives. A caller cancelled meanwhile gets its `CancelledError` then."""
 
     def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002  (asyncio's)
         return False
 
 
 def run_to_completion(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Let a cancelled caller wait until the work has ended. What it came to is then told to nobody."""
+    """Let a cancelled caller wait until the work has ended. Its result is then discarded."""
 
     @functools.wraps(method)
     async def run(*arguments: P.args, **named: P.kwargs) -> T:

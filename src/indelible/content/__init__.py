@@ -1,4 +1,4 @@
-"""What is said: messages, their blocks, and the parts they are streamed in."""
+"""Content: messages, their blocks, and the parts in which they are streamed."""
 
 from indelible.content.blocks import (
     Block,

@@ -18,7 +18,7 @@ it is visible; reasoning alone is not (S62).
 
 Blocks stand in stream order. Results of local tools come after them, in the order of their calls,
 whenever they settled; results of provider-executed tools stay where they came. `tool_started` only
-marks its call, so that `finalize` does not tell the model that a call was not run when it was (P5).
+marks its call, so that `finalize` never reports a call as not run when it was started (P5).
 `tool_progress`, `warning`, `error` and `keep_alive` leave no trace. Neighbouring deltas of one block
 may be merged without changing the outcome: the journal does.
 

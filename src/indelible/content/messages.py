@@ -44,7 +44,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model is told about a tool.
+    """What a model gets to know about a tool.
 
     A `provider_executed` tool is run by the provider; `options` is then its own description
     of it, passed through to the wire.

@@ -1,4 +1,4 @@
-"""Halves of characters: text that can not be encoded, made encodable.
+"""Lone surrogates: text that cannot be encoded, made encodable.
 
 A character outside the basic plane is a pair of surrogates in UTF-16, and JSON escapes, cut streams and
 careless tools leave their halves in Python strings. Neither UTF-8 nor a database takes one. A pair that

@@ -1,4 +1,4 @@
-"""The feed: what happens in a chat, for everybody who reads it, from wherever a reader was.
+"""The feed: the events of a chat, for each of its readers, from any cursor.
 
     async with feed.open(chat_id, after=cursor) as reader:
         async for event in reader:

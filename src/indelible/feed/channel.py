@@ -1,4 +1,4 @@
-"""One chat that somebody in this process reads: a channel passes on what is new in it to all its readers.
+"""One chat with readers in this process: a channel passes new events on to all its readers.
 
 A channel stands at a position and moves on in two ways. A row that this process committed, and that is the next one,
 is passed on as it comes (`Feed.publish`), without a query. Everything else the channel loads from the store, once for
@@ -12,7 +12,7 @@ that was dropped is loaded.
 Must stay true (tests/feed/test_channel.py): readers get every step once and in order, wherever the rows came from;
 while rows connect there is no query; a hint costs no query for the position (tests/feed/test_hints.py).
 
-Who calls a channel is feed.py; what a slow reader costs is reader.py.
+feed.py calls channels; reader.py bounds the cost of a slow reader.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Channel:
         self._load_soon()
 
     def catch_up(self, known: Position) -> None:
-        """The chat has come at least this far: load what is new, if that is further than the channel."""
+        """The chat has reached at least this position: load what is new, if the channel is behind it."""
         here = self.position
         if here is None or known.seq > here.seq or (known.attempt == here.attempt and known.n > here.n):
             self._load_soon()

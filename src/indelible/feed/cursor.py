@@ -1,9 +1,8 @@
-"""How far a reader has come, as text that it can keep and bring back.
+"""Cursors: the position of a reader as text, to resume from.
 
-A cursor is opaque, short, and safe in a URL and in a header. It names its chat, so that one that was mixed up is
-noticed. Whether it names a place where a reader of that chat can have been is for the store to say
-(`ChatStore.reached`). One that cannot be used means a full snapshot and never a skipped piece, so reading one does
-not fail.
+A cursor is opaque, short, and safe in a URL and in a header. It names its chat, so that a cursor of another chat is
+detected. The store checks whether a reader of that chat can have been at its position (`ChatStore.reached`). An
+invalid cursor means a full snapshot and never a skipped event, so reading one does not fail.
 
 Must stay true (tests/feed/test_cursor.py): every position comes back from its cursor; nothing else comes out of
 text that we did not write.
@@ -49,7 +48,7 @@ class Cursors:
         return urlsafe_b64encode(content).rstrip(b"=").decode()
 
     def read(self, text: str) -> Position | None:
-        """The position that this stands for; None if it is no cursor of this chat."""
+        """The position of this cursor; None if it is not a cursor of this chat."""
         if text == START:
             return BEGINNING
         if len(text) > _LONGEST or not text.isascii():

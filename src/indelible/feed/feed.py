@@ -1,14 +1,14 @@
-"""The feed of a process: who reads which chat, and when a reader is woken.
+"""The feed of a process: its readers, and when they are woken.
 
 `run` has to be running, in a task of its owner. A hint (notify.py) that names one chat that is read here makes the
 chat's channel load what is new, at once. For several hinted chats, and once a second for all, the feed asks with one
 small query how far each chat has come, and the channels that are behind load. So hints only make it sooner (R10), and
 a thousand readers of idle chats cost one query a second.
 
-A chat has a channel while somebody reads it. Joining is: open the channel, then ask where the chat stands, then let
-the reader read (R9). A cursor that names no place of this chat that a reader can have come to means a snapshot.
+A chat has a channel while it has readers. Joining is: open the channel, then load the chat's position, then let the
+reader read (R9). A cursor with a position that no reader of this chat can have reached means a snapshot.
 
-`close` sends every reader `end`: the process is going away, and its readers come back elsewhere with their cursors.
+`close` sends every reader `end`: the process is shutting down, and its readers reconnect elsewhere with their cursors.
 
 Must stay true (tests/feed/test_feed.py): with every hint lost, readers are a poll late and miss nothing; a database
 that fails for a while delays readers and ends none. What a hint costs is counted in tests/feed/test_hints.py.
@@ -73,7 +73,7 @@ class Feed:
     async def open(self, chat_id: str, after: str | None = None) -> AsyncIterator[Reader]:
         """Read a chat: a snapshot and what comes then, or what comes after a cursor (`start`: everything).
 
-        Raises `NotFound` if there is no such chat.
+        Raises `NotFound` if the chat does not exist.
         """
         channel = self._channels.get(chat_id) or self._open_channel(chat_id)
         reader = Reader(
@@ -122,7 +122,7 @@ class Feed:
                 channel.receive(row)
 
     def close(self) -> None:
-        """End every reader, and every one that still comes: this process is going away."""
+        """End every reader, present and future: this process is shutting down."""
         self._is_closed = True
         for reader in self._readers:
             reader.end("shutdown")
@@ -173,7 +173,7 @@ class Feed:
                 reader.check_pace(now_s, idle_limit_s=self._idle_limit_s)
 
     async def _poll(self, chat_ids: Sequence[str]) -> None:
-        """Ask how far these chats have come, and let the channels that are behind catch up."""
+        """Load the positions of these chats, and let the channels that are behind catch up."""
         if not chat_ids:
             return
         try:

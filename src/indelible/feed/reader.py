@@ -84,7 +84,7 @@ class Reader:
 
     @property
     def held_bytes(self) -> int:
-        """What waits in memory to be received."""
+        """The buffered bytes that the reader has not received yet."""
         return self._held_bytes
 
     # --- called by the channel and the feed ---
@@ -108,7 +108,7 @@ class Reader:
         self._woken.set()
 
     def check_pace(self, now_s: float, *, idle_limit_s: float) -> None:
-        """End a reader that has something to receive and has received nothing for so long."""
+        """End a reader that has events to receive and has received none for this long."""
         has_something = bool(self._steps) or not self._is_live
         if self._is_receiving or self._has_received or not has_something:
             self._has_received = False

@@ -1,4 +1,4 @@
-"""From what the store holds to what a reader is sent. Pure.
+"""From stored rows to the events that a reader gets. Pure.
 
 A `TimelineStep` is one step of a chat's stream: the event, if people may see it, and the position after it. Steps are
 the same for everybody who reads the chat, and so are their JSON and their cursor, which are made here, once.

@@ -1,13 +1,12 @@
-"""One attempt: reading a model, and handing on what it says.
+"""One attempt: reading a model's stream, and forwarding its parts.
 
-The reader runs in a task of its own, on a task. Only its reads may be cut; a publish that has begun
-is waited for, because a part that is half published is neither kept nor lost. A stop cancels the
-pending read once, takes its one answer, whatever that is, and closes the iterator. What the answer
-meant is not read off the answer: the scope says it.
+The reader runs in a task of its own. Only its reads may be cancelled; a publish that has begun is awaited, because a
+part that is half published is neither kept nor lost. A stop cancels the pending read once, accepts its one result,
+whatever that is, and closes the iterator. The scope names the cause; it is never inferred from that result.
 
 A part is published first and collected after, so that what is saved can never hold more than what
-was published. The silence guard costs one clock reading per part: a timer that finds the stream to
-have spoken meanwhile arms itself again for the rest.
+was published. The silence guard costs one clock reading per part: a timer that finds that a
+part arrived meanwhile rearms itself for the rest.
 
 Must stay true (tests/loop/test_stop_everywhere.py): collected parts == published parts, at every
 await at which a stop may come. What becomes of a failed attempt is turn.py.
@@ -37,7 +36,7 @@ _log: Final = logging.getLogger(__name__)
 
 _PARTS_PER_SAMPLE: Final = 16
 _PARTS_BETWEEN_PAUSES: Final = 64
-"""A model that never waits must not keep the others, or a stop, from their turn."""
+"""A model that never awaits must not starve other tasks, or a stop."""
 
 Publish = Callable[[Part], Awaitable[None] | None]
 
@@ -47,7 +46,7 @@ def publish_to_nobody(part: Part) -> None:
 
 
 class AdoptedAttempt:
-    """One model call that somebody else read to its finish: what it said is all there is to know of it."""
+    """One model call that another worker read to its finish: its parts are all that is known of it."""
 
     started_at: datetime | None = None
     first_part_s: float | None = None
@@ -94,11 +93,11 @@ class Attempt:
 
     @property
     def thinking_state(self) -> SplitterState | None:
-        """Whether the text broke off inside thinking: an attempt that continues it starts there."""
+        """Whether the text broke off inside thinking: an attempt that continues it starts inside thinking."""
         return self._ingest.thinking_state
 
     async def run(self) -> None:
-        """Read to the finish. Raises `ModelFailed`, what the turn's scope says, or what `publish` raised."""
+        """Read to the finish. Raises `ModelFailed`, the cause of the turn's scope, or what `publish` raised."""
         with CancelScope(self._turn_scope) as self._scope:
             self._task = GracefulTask(
                 self._read(),
@@ -111,7 +110,7 @@ class Attempt:
             try:
                 await self._task.wait(self._turn_scope)
             except asyncio.CancelledError:
-                await self._hand_on_rest()
+                await self._forward_rest()
                 raise
             finally:
                 self._silence.cancel()
@@ -119,18 +118,18 @@ class Attempt:
             if not self._task.abandoned:
                 self._task.task.result()
             cause = self._scope.cause
-            await self._hand_on_rest()
+            await self._forward_rest()
             self._turn_scope.check()
             if self.assembler.finish is None:
                 raise self._read_failure(cause)
 
-    async def _hand_on_rest(self) -> None:
+    async def _forward_rest(self) -> None:
         """Publish what was held back, unless another worker has the chat."""
         held_back = () if self._scope.cause is Cause.LEASE_LOST else self._ingest.release()
         if held_back:
-            handing_on = asyncio.ensure_future(self._hand_on_each(held_back))
-            await wait_uncancelled(handing_on, self._turn_scope)
-            handing_on.result()
+            forwarding = asyncio.ensure_future(self._forward_each(held_back))
+            await wait_uncancelled(forwarding, self._turn_scope)
+            forwarding.result()
 
     def _read_failure(self, cause: Cause | None) -> ModelFailed:
         provider = self._model.provider
@@ -150,7 +149,7 @@ class Attempt:
         try:
             stream = None if self._stopping else await self._open()
             if stream is not None:
-                await self._hand_on_all(stream)
+                await self._forward_all(stream)
         finally:
             self._task.start_deadline()
             await self._close(stream)
@@ -170,7 +169,7 @@ class Attempt:
             self._reading = False
         return stream
 
-    async def _hand_on_all(self, stream: AsyncIterator[Part]) -> None:
+    async def _forward_all(self, stream: AsyncIterator[Part]) -> None:
         """The hot path: once around per part."""
         read = stream.__anext__
         feed = self._ingest.feed
@@ -183,7 +182,7 @@ class Attempt:
             try:
                 part = await read()
                 self._reading = False
-                if not self._may_hand_on():
+                if not self._may_forward():
                     return
                 ready = () if type(part) is KeepAlive else feed(part)
             except StopAsyncIteration:
@@ -200,12 +199,12 @@ class Attempt:
             if type(part) is StreamError:
                 self._answer = part
                 return
-            await self._hand_on_each(ready)
+            await self._forward_each(ready)
             handed_on += 1
             if not handed_on % _PARTS_BETWEEN_PAUSES:
                 await asyncio.sleep(0)
 
-    async def _hand_on_each(self, parts: Sequence[Part]) -> None:
+    async def _forward_each(self, parts: Sequence[Part]) -> None:
         for part in parts:
             published = self._publish(part)
             if published is not None and inspect.isawaitable(published):
@@ -221,7 +220,7 @@ class Attempt:
         except (Exception, asyncio.CancelledError) as error:
             _log.debug("closing %s failed: %r", self._model.provider, error)
 
-    # --- being told to stop ---
+    # --- cancellation ---
 
     def _stop(self) -> None:
         self._stopping = True
@@ -234,8 +233,8 @@ class Attempt:
         if self._reading:
             self._task.cancel()
 
-    def _may_hand_on(self) -> bool:
-        """Whether what was read may be published. The answer to a stopped read may, and takes its time."""
+    def _may_forward(self) -> bool:
+        """Whether a part may be published. The result of a cancelled read may, and uses up its grace time."""
         if self._stopping:
             self._task.stop_deadline()
             return not self._task.abandoned and self._scope.cause is not Cause.LEASE_LOST

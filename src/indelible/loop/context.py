@@ -1,9 +1,9 @@
-"""What the model is told: the history of a turn as it grows, and the call that is made of it.
+"""What the model gets: the history of a turn as it grows, and the call that is made from it.
 
 Preparing runs once per step, not per plain retry: history, hook, the provider's rules (loop/prompt/build.py), cache
 markers. It runs anew when the history itself changed under the step: a broken chain reloads all of it
 (loop/prompt/response_chain.py), and an overflow puts a summary in the place of what came first (compact.py), once in a
-turn. Where the last reply took nearly all there is, the summary comes before the overflow.
+turn. If the last reply used nearly the whole window, the summary comes before the overflow.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Context:
-    """The conversation so far, and `added`, what this turn has put into it."""
+    """The conversation so far, and `added`, the messages of this turn."""
 
     def __init__(self, setup: TurnSetup, scope: CancelScope, hooks: Hooks) -> None:
         self.added: list[Message] = []
@@ -59,7 +59,7 @@ class Context:
         return Call(messages=await self._prepare_prompt(), tools=tools, options=self._choose_options())
 
     async def mend_call(self, call: Call, failure: ModelFailed) -> Call | None:
-        """The call without what a retry would only meet again; None if there is nothing to mend."""
+        """The call without the cause of the failure; None if nothing can be repaired."""
         if failure.kind == "chain_broken":
             if not await self._leave_chain():
                 return replace(call, options=self._choose_options())
@@ -68,7 +68,7 @@ class Context:
         return replace(call, messages=await self._prepare_prompt(), options=self._choose_options())
 
     async def _leave_chain(self) -> bool:
-        """Go on without the chain, with the whole history if it can be had."""
+        """Continue without the chain, with the whole history if it can be loaded."""
         reloaded = await self._chain.leave()
         if reloaded is not None:
             self._history = reloaded
@@ -85,7 +85,7 @@ class Context:
         return prompt
 
     def _choose_options(self) -> CallOptions:
-        """A tool that the model must use is for the first step: told so again and again, it could never answer."""
+        """A forced tool choice holds for the first step only: otherwise the model could never answer."""
         options = self._chain.options
         is_first = all(message.role != "assistant" for message in self.added)
         if is_first or options.parameters.get("tool_choice") in (None, "auto", "none"):
@@ -93,9 +93,9 @@ class Context:
         return replace(options, parameters={**options.parameters, "tool_choice": "auto"})
 
     def _may_prefix(self) -> bool:
-        """Whether a reply may be continued where it stands. A model that is told to think first may not."""
-        is_told_to_think = bool(self._chain.options.parameters.get("effort"))
-        return traits_of(self._setup.model).continues_prefix and not is_told_to_think
+        """Whether a reply may be continued as a prefix. A model that must think first cannot."""
+        must_think = bool(self._chain.options.parameters.get("effort"))
+        return traits_of(self._setup.model).continues_prefix and not must_think
 
     async def _compact_once(self) -> bool:
         """After an overflow. A second one would not be helped by a second summary."""
@@ -103,7 +103,7 @@ class Context:
         return is_first and await self._compact()
 
     async def _compact(self) -> bool:
-        """Put a summary in the place of what came first. What a chain left to the provider is fetched for it."""
+        """Replace the oldest messages by a summary. Messages that only the provider has (a chain) are loaded first."""
         if self._chain.linked:
             await self._leave_chain()
         metrics, make = self._setup.options.metrics, self._setup.options.compact or self._summarise
@@ -137,5 +137,5 @@ class Context:
 
 def _given(hook: str, answer: Any) -> Any:
     if answer is None:
-        raise TypeError(f"{hook} returned None; it has to return what the model gets.")
+        raise TypeError(f"{hook} returned None; it must return the messages or tools for the model.")
     return answer

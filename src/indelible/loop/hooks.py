@@ -1,7 +1,7 @@
-"""Calling what is not the loop's: the host's methods, which may be plain or async.
+"""Calling the host's methods, which may be plain or async.
 
-A method that writes (save this, a retry is coming, this attempt begins) has to come to its end, even if somebody
-cancels us, because half of it would be worse than none: `call_shielded`. A method that answers (prepare the messages,
+A method that writes (save this, a retry is coming, this attempt begins) must complete, even if the turn is
+cancelled, because half a write would be worse than none: `call_shielded`. A method that answers (prepare the messages,
 reload the history, wait) may be cut short by a stop at any moment: `call_cancellable`.
 
 Must stay true (tests/loop/test_stop_everywhere.py): a cancellation during a shielded call comes through after it.
@@ -23,7 +23,7 @@ Hook = Callable[..., Any]
 
 
 async def call_shielded(scope: CancelScope, hook: Hook, *arguments: Any) -> Any:
-    """Call something that must come to its end. Its answer, or what it raised."""
+    """Call something that must complete. Returns its result, or raises its error."""
     answer = hook(*arguments)
     if not inspect.isawaitable(answer):
         return answer
@@ -41,11 +41,11 @@ class Hooks:
         self._grace_s = grace_s
 
     async def call_shielded(self, hook: Hook, *arguments: Any) -> Any:
-        """Call something that must come to its end. Its answer, or what it raised."""
+        """Call something that must complete. Returns its result, or raises its error."""
         return await call_shielded(self._scope, hook, *arguments)
 
     async def call_cancellable(self, hook: Hook, *arguments: Any) -> Any:
-        """Call something that a stop may cut short; then what the scope says is raised."""
+        """Call something that a stop may cancel; then the cause of the scope is raised."""
         self._scope.check()
         answer = hook(*arguments)
         if not inspect.isawaitable(answer):

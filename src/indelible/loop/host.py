@@ -1,6 +1,6 @@
-"""What a turn needs from the one who runs it: one object, `TurnHost`, whose methods do nothing by default.
+"""What a turn needs from its runner: one object, `TurnHost`, whose methods do nothing by default.
 
-The loop knows no database and no readers. Everything that leaves it goes to its host, and everything that it has to
+The loop knows no database and no readers. All its output goes to its host, and all that it has to
 ask for comes from there. Subclass `TurnHost` and override what you need; each method may be plain or async.
 
 There are two kinds of methods, and cancellation treats them differently (hooks.py):
@@ -12,8 +12,8 @@ There are two kinds of methods, and cancellation treats them differently (hooks.
   * those that answer (`prepare_messages`, `prepare_tools`, `reload_messages`) may be cut short by a stop.
 
 A part is either published or recorded, never both. `record` is for the two parts that a tool leaves, its start and
-its result: a host with a ledger writes the ledger and the part together, so that after a crash one can tell which
-tool never began, which may have run, and which did (SPEC 1.3). By default a recorded part is simply published.
+its result: a host with a ledger writes the ledger and the part together, so that after a crash it is known which
+tool never started, which may have run, and which did (SPEC 1.3). By default a recorded part is simply published.
 
 Must stay true (tests/loop/test_stop_everywhere.py, tests/tools/test_tool_run.py): each part reaches the host once; a
 tool does not start before `record` of its start has returned. The last step of a turn does not come here: `run`
@@ -61,7 +61,7 @@ class TurnHost:
         """Older messages were replaced by this summary, which stands behind them from now on."""
 
     def forget_responses(self) -> Awaitable[None] | None:
-        """The provider may not know its stored responses any more: chain to none of them again (SPEC 4.4)."""
+        """The provider may have lost its stored responses: chain to none of them again (SPEC 4.4)."""
 
     def prepare_messages(self, messages: list[Message]) -> Messages | Awaitable[Messages]:
         """Change what the model gets, once per step."""
@@ -72,7 +72,7 @@ class TurnHost:
         return tools
 
     def reload_messages(self) -> Messages | Awaitable[Messages | None] | None:
-        """The whole history, for a turn that leaves its response chain; None if it cannot be had."""
+        """The whole history, for a turn that leaves its response chain; None if it cannot be loaded."""
         return None
 
     def report_unsaved(self, error: BaseException) -> Awaitable[None] | None:

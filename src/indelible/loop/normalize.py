@@ -1,15 +1,15 @@
-"""What a model yields, made fit to be seen.
+"""Normalizing the stream of a model.
 
-Between the model and everybody else (journal, readers, the message) stands this one place that
-puts a stream in order, so that nobody behind it has to:
+Between the model and every consumer (journal, readers, the message) this one place puts a stream in order, so that
+no consumer has to:
 
   * thinking that is written into the text is moved to reasoning (loop/thinking/splitter.py);
   * halves of a surrogate pair that were cut apart are joined, and a half that stays alone is
-    replaced: neither JSON nor a database takes it;
+    replaced: neither JSON nor a database accepts it;
   * a second complete call under an id that was used already gets an id of its own, so that every
     call can have exactly one result;
   * reasoning is stamped with the time it began and ended, and a provider's own call with whether
-    that provider takes it unanswered, so that `finalize` needs nothing but the parts.
+    that provider accepts it unanswered, so that `finalize` needs nothing but the parts.
 
 An ordinary part passes through as the same object. What is held back (the beginning of what may be
 a tag, the first half of a pair) comes out with the next part or with `release`, which the loop calls
@@ -53,8 +53,8 @@ from indelible.models.protocol import Model, traits_of
 P = TypeVar("P", bound=Part)
 
 PART_TYPES: Final[frozenset[type]] = frozenset(get_args(Part))
-TAKES_CALLS_UNANSWERED: Final = frozenset({"openai"})
-"""Providers whose own calls (web search and the like) may stand in a history without a result."""
+ACCEPTS_UNANSWERED_CALLS: Final = frozenset({"openai"})
+"""Providers whose own calls (such as web search) may be in a history without a result."""
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
@@ -72,7 +72,7 @@ class Normalizer:
         thinking_state: SplitterState | None = None,
     ) -> None:
         self._clock = clock
-        self._standalone = provider in TAKES_CALLS_UNANSWERED
+        self._standalone = provider in ACCEPTS_UNANSWERED_CALLS
         self._inline_thinking = inline_thinking
         self._thinks_first = thinks_first
         self._thinking_state = thinking_state
@@ -95,7 +95,7 @@ class Normalizer:
 
     @property
     def thinking_state(self) -> SplitterState | None:
-        """Where the last text block stands: a continuing attempt starts there."""
+        """The section of the last text block: a continuing attempt starts there."""
         return self._thinking_state if self._last_text is None else self._last_text.splitter.state
 
     def feed(self, part: Part) -> Sequence[Part]:
@@ -180,7 +180,7 @@ class Normalizer:
         if isinstance(part, ToolInputDelta):
             part = self._calls.rename(part)
         elif part.delta:
-            self._thinks_first = False  # the provider itself tells thinking and text apart
+            self._thinks_first = False  # the provider itself separates thinking and text
         if part.delta.isascii() and not self._halves:
             return (part,)
         delta = self._join(type(part), part.id, part.delta)
@@ -310,4 +310,4 @@ def _clean(part: P) -> P:
 
 
 def _reject(part: object, why: str) -> ModelFailed:
-    return ModelFailed(f"The model's adapter yielded a {type(part).__name__} that can not be used: {why}.")
+    return ModelFailed(f"The model yielded a {type(part).__name__}; expected a part (see indelible.content): {why}.")

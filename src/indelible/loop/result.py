@@ -8,8 +8,8 @@ holder have it.
     TurnCompleted       the model has answered, or the turn reached a limit (`reason`)
     TurnAwaitingClient  the client has to answer `calls` first
     TurnInterrupted     the user stopped it
-    TurnFailed          the model failed for good, or something of the host's own raised `error`
-    TurnShutDown        the process is going away: save nothing, another worker goes on
+    TurnFailed          the model failed for good, or the host raised `error`
+    TurnShutDown        the process is shutting down: save nothing, another worker continues
     TurnLeaseLost       another worker holds the chat: write nothing
 
 Saving the last step, with the one retry that a stop may require, is save.py.
@@ -98,7 +98,7 @@ class TurnAwaitingClient(TurnEnd, frozen=True, kw_only=True):
 
 
 class TurnInterrupted(TurnEnd, frozen=True, kw_only=True):
-    """`tried`: the step was saved once already, in vain, because the stop came first. It is saved once more only."""
+    """`tried`: one save has already failed because the stop came first. There is only one more."""
 
     tried: bool = False
 

@@ -8,7 +8,7 @@ turn ended is returned (result.py):
         case TurnCompleted(): save(end.step)
         case TurnFailed(): show(end.error)
 
-Every way in which a turn can end is a value; nothing is left to be guessed from an exception. `run` raises only
+Every way in which a turn can end is a value; no caller has to interpret an exception. `run` raises only
 `TypeError` and `ValueError` for wrong arguments, at once, and `CancelledError` if its task was cancelled on a live
 scope, which is a shutdown. This module only checks the arguments; the work is turn.py.
 """
@@ -39,9 +39,9 @@ async def run(
 ) -> TurnEnd:
     """Drive one turn to its end, and return that.
 
-    model, messages: whom to ask, and the conversation so far (`[]` is legal).
-    host: hears of every part and saves every step that another step follows. Without one, all there is
-        to know is in the end that is returned.
+    model, messages: the model, and the conversation so far (`[]` is legal).
+    host: receives every part and saves every step that another step follows. Without one, everything is in
+        the returned end.
     tools: tools, or typed functions that become tools, or specs of tools that the provider runs.
     options: see `TurnOptions`.
     scope: how the turn is stopped. `scope.interrupt()` ends it with `TurnInterrupted`, `scope.shutdown()` with

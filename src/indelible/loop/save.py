@@ -1,8 +1,8 @@
-"""Saving the last step of a turn: once, to its end, and once more if the answer is "interrupted".
+"""Saving the last step of a turn: once, shielded, and once more if the save raises `Interrupted`.
 
 `run` returns the last step unsaved, so that a runner can save it and end the turn in one transaction. What makes that
 hard is the stop that comes between the two, or meanwhile. `save_end` is that piece, for every runner: the save
-outlasts a cancellation of its task; a save that answers `Interrupted`, or fails while the turn is being interrupted,
+outlasts a cancellation of its task; a save that raises `Interrupted`, or fails while the turn is being interrupted,
 is followed by exactly one more, of an interrupted end that holds everything (SPEC 1.5); if that one fails too, the
 host learns of it and the turn has ended all the same, because that is what the user asked for. A runner that has lost
 its lease saves nothing.

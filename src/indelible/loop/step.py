@@ -19,7 +19,7 @@ from indelible.models.protocol import Call
 
 
 class Step:
-    """What is known of one step. `closed`: it was given to the host to be saved, so the turn's end does not hold it."""
+    """The state of one step. `closed`: the host got it to save, so the turn's end does not hold it."""
 
     def __init__(self, index: int, setup: TurnSetup, find_end_time: Callable[[], datetime]) -> None:
         self.index = index
@@ -78,11 +78,11 @@ class Step:
         )
 
     def _is_stored(self, reason: PartialReason | None) -> bool:
-        """Whether the provider keeps this very reply: only then is its id worth anything."""
+        """Whether the provider stores this very reply: only then is its id useful."""
         return self.call.options.store and reason in (None, "interrupted")
 
     def decide_end(self, *, last_allowed: bool) -> TurnReason | None:
-        """Why the turn ends with this complete step, or None if it goes on."""
+        """Why the turn ends with this complete step, or None if it continues."""
         calls = self.assembler.local_calls()
         results = [self.assembler.result_of(call) for call in calls]
         if self.finish_reason == "length":

@@ -1,4 +1,4 @@
-"""One turn, driven to its end: ask the model, run the tools, save, go on.
+"""One turn, driven to its end: call the model, run the tools, save, repeat.
 
 The turn is a straight line; what makes it hard is that it may be ended at every await, for one of
 several reasons, and that everything that was published until then must be kept exactly once. So:
@@ -8,7 +8,7 @@ several reasons, and that everything that was published until then must be kept 
   * what may not (publishing, recording, saving) is waited for to its end (hooks.py);
   * everything that goes wrong in a step is an exception that reaches `_run_step`, and `_end_cut` is the only place
     that decides which end it is and what is kept of the step;
-  * nobody reads the cause off a `CancelledError`: `self._scope` names it.
+  * nothing infers the cause from a `CancelledError`: `self._scope` names it.
 
 With a shutdown or a lost lease nothing is kept: the journal has it, and its next holder.
 
@@ -133,7 +133,7 @@ class Turn:
         return TurnCompleted(messages=messages, steps=steps, step=unsaved, reason=reason)
 
     def _end_cut(self, step: Step, error: Exception) -> TurnEnd:
-        """The end of a turn that did not come to its own. The scope decides which; the error only if it is live."""
+        """The end of a turn that was cut. The scope decides which; the error only if the scope is live."""
         if self._scope.cause is Cause.LEASE_LOST or isinstance(error, Lost):
             return TurnLeaseLost(error=error if isinstance(error, Lost) else self._scope.error())
         if isinstance(error, Shutdown) or self._scope.cause is Cause.SHUTDOWN:
@@ -168,7 +168,7 @@ class Turn:
                 raise Interrupted from error
         returned = () if returned is None else returned
         if not isinstance(returned, Sequence) or not all(isinstance(message, Message) for message in returned):
-            raise TypeError(f"persist_step returned {returned!r:.80}; it has to return None or a list of messages.")
+            raise TypeError(f"persist_step returned {returned!r:.80}; it must return None or a list of messages.")
         self._steps.append(record)
         self._context.add([*record.messages(), *returned])
         self._scope.check()
@@ -181,7 +181,7 @@ class Turn:
     # --- attempts ---
 
     def _adopt(self, step: Step, parts: Sequence[Part]) -> None:
-        """Go on with a step that was read to its finish elsewhere."""
+        """Continue a step that another worker read to its finish."""
         self._adopted = None
         step.call = Call(messages=[], options=self._options.call)
         step.number = step.attempts = 1
@@ -291,7 +291,7 @@ class Turn:
         return getattr(self._host.record, "__func__", None) is not TurnHost.record
 
     def _plan_calls(self, step: Step, calls: list[ToolCall]) -> list[ToolPlan]:
-        """A plan for each call. Of those that had begun elsewhere only the idempotent ones are run again (P5)."""
+        """A plan for each call. Of those that another worker started, only the idempotent ones run again (P5)."""
         if step.finish_reason == "content_filter":
             return [RejectCall(call, "Not run: the provider's content filter ended the reply.") for call in calls]
         plans = self._setup.toolset.plan(calls, step.assembler.is_whole)

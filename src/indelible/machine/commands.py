@@ -1,7 +1,7 @@
-"""What somebody wants of a chat: one value per command of the table.
+"""Commands: one class per command of the table.
 
-A command carries the facts that deciding needs, no content; the store keeps the words that come with
-it. A worker's commands name the turn and the attempt they speak of and carry the epoch of its lease.
+A command carries the facts that `decide` needs, and no content; the content is its payload (store/payloads.py). A
+worker's commands name their turn and attempt and carry the epoch of its lease.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SendSteer(Command, frozen=True):
 
 
 SendCommand = Send | SendInterrupt | SendSteer
-"""A new message of the user, whatever it does to a reply that is running."""
+"""A new user message, with any effect on a running reply."""
 
 
 class Edit(Command, frozen=True):
@@ -110,9 +110,9 @@ class Unarchive(Command, frozen=True):
 
 
 class UpdateChat(Command, frozen=True):
-    """Change what stands beside the conversation: title, labels, model and the like.
+    """Change the chat's metadata: title, labels, model and so on.
 
-    A title that a worker thought of is no reason to change one that is there: `only_untitled`.
+    `only_untitled`: a title that a worker generated never replaces an existing one.
     """
 
     name = CommandName.UPDATE_CHAT
@@ -125,7 +125,7 @@ class Acquire(Command, frozen=True):
 
 
 class WorkerCommand(Command, frozen=True):
-    """`epoch` is the lease's. What ends a turn or attempt that has ended already succeeds and changes nothing."""
+    """`epoch` is the lease's. Ending a turn or attempt that has already ended succeeds and changes nothing."""
 
     epoch: int
 
@@ -140,21 +140,21 @@ class StartAttempt(WorkerCommand, frozen=True):
 
 
 class AnnounceRetry(WorkerCommand, frozen=True):
-    """An attempt failed before anything visible came of it; after a wait there will be another."""
+    """An attempt failed before it produced anything visible; another follows after a wait."""
 
     name = CommandName.ANNOUNCE_RETRY
     turn_id: str
 
 
 class KeepSummary(WorkerCommand, frozen=True):
-    """What was said so far has become too long; from now on the model gets this summary of it."""
+    """The conversation has become too long; from now on the model gets this summary of it."""
 
     name = CommandName.KEEP_SUMMARY
     turn_id: str
 
 
 class CommitStep(WorkerCommand, frozen=True):
-    """A step that another follows; with `failed`, one that broke off after something visible and is carried on."""
+    """A step that another follows; with `failed`, one that broke off after visible output and is continued."""
 
     name = CommandName.COMMIT_STEP
     turn_id: str
@@ -165,8 +165,8 @@ class CommitStep(WorkerCommand, frozen=True):
 class FinishTurn(WorkerCommand, frozen=True):
     """The last step and the end of its turn.
 
-    Without an attempt there is no step to keep: the model said nothing in the open attempt, or there is no
-    open attempt because a takeover found the turn answered.
+    Without an attempt there is no step to keep: the open attempt produced nothing, or there is none, because a
+    takeover found the turn already answered.
     """
 
     name = CommandName.FINISH_TURN
@@ -175,7 +175,7 @@ class FinishTurn(WorkerCommand, frozen=True):
 
 
 class AwaitAction(WorkerCommand, frozen=True):
-    """A step whose client calls have to be answered from outside."""
+    """A step whose calls the client must answer."""
 
     name = CommandName.AWAIT_ACTION
     turn_id: str
@@ -183,9 +183,9 @@ class AwaitAction(WorkerCommand, frozen=True):
 
 
 class ActionExpired(Command, frozen=True):
-    """The time for an answer from outside is over. Any worker may say so, because nobody holds the chat.
+    """The deadline for tool results has passed. Any worker may send this, because no worker holds the chat.
 
-    Whether it is true is judged again under the lock: the same turn may be waiting for its next answer by then.
+    It is checked again under the lock: the same turn may be waiting for its next results by then.
     """
 
     name = CommandName.ACTION_EXPIRED

@@ -1,16 +1,16 @@
 """What a command does to a chat: `decide(snapshot, command)`, a pure function.
 
-It answers with the effects to carry out, or raises: `NotAllowed` where the table has no entry, `NotFound`
+It returns the effects to apply, or raises: `NotAllowed` where the table has no entry, `NotFound`
 for a name that is not in this chat, `Invalid` for a command that makes no sense, `LeaseLost` for a worker
 whose epoch is over, `Interrupted` for a worker that wants to begin something in a chat that is being
 stopped. A refused command has changed nothing, because nothing was written yet.
 
-A worker's command is judged in this order: its epoch (whoever lost the chat changes nothing), then
-whether its turn and attempt are still open (if not, somebody ended them already: success, and nothing
-to do), then the table. That makes every ending safe to repeat when its answer was lost. Beginning an
-attempt is no ending: it needs a turn that runs and a worker that holds the chat, else it raises, because
-a model that is asked without an attempt would speak to nobody. A worker that let go of a chat keeps its
-epoch until somebody takes it; only what was said in an attempt that is still open may come from it then.
+A worker's command is checked in this order: its epoch (a worker that lost the chat changes nothing), then
+whether its turn and attempt are still open (if not, they have already ended: success, and nothing to do), then
+the table. That makes every ending safe to repeat when its response was lost. Starting an attempt is not an
+ending: it needs a running turn and a worker that holds the chat, else it raises, because the output of a model
+that is called without an attempt would be lost. A worker that released a chat keeps its epoch until another
+worker acquires the chat; until then it may only write the rest of an attempt that is still open.
 
 Must stay true (tests/machine/test_transitions.py, tests/machine/test_random_walk.py): every pair of state and
 command has a case; the state after the effects is one that the table names; whatever the history, every
@@ -44,7 +44,7 @@ _DECIDE: Final[dict[type[Command], Callable[[Snapshot, Any], Decision]]] = {**DE
 
 
 def decide(snapshot: Snapshot | None, command: Command) -> Decision:
-    """What to write for this command; None stands for a chat that does not exist."""
+    """The decision for this command; a snapshot of None is a chat that does not exist."""
     if snapshot is None:
         if isinstance(command, Create):
             return create(command)
@@ -73,7 +73,7 @@ def _check_worker(snapshot: Snapshot, command: WorkerCommand) -> Decision | None
     if isinstance(command, _BEGINNINGS):
         _check_holder(snapshot)
         if snapshot.status is Status.INTERRUPTING or not is_turn(snapshot, command.turn_id):
-            raise Interrupted  # under one epoch only a stop takes the turn away
+            raise Interrupted  # under one epoch only a stop ends the turn
         return None
     turn_id = getattr(command, "turn_id", None)
     attempt_id = getattr(command, "attempt_id", None)
@@ -87,6 +87,6 @@ def _check_worker(snapshot: Snapshot, command: WorkerCommand) -> Decision | None
 
 
 def _check_holder(snapshot: Snapshot) -> None:
-    """Letting go keeps the epoch until somebody else takes the chat; only an open attempt may still be kept then."""
+    """A release keeps the epoch until another worker acquires the chat; then only an open attempt may be written."""
     if snapshot.holder is None:
-        raise LeaseLost("The worker does not hold the chat any more.")
+        raise LeaseLost("The worker no longer holds the chat.")

@@ -1,6 +1,6 @@
-"""What the users' commands do to a chat: messages, branches, the queue, stops, and what stands beside the chat.
+"""What the users' commands do to a chat: messages, branches, the queue, stops, and metadata.
 
-Each function answers for one command in the states that the table allows; `decide` has checked that. What a command
+Each function decides one command in the states that the table allows; `decide` has checked that. What a command
 may read of the snapshot is declared beside the table (`FACTS`).
 
 Neighbours: decide_worker.py for the workers' commands, decision.py for the pieces that both use.
@@ -94,7 +94,7 @@ def _require_target(snapshot: Snapshot, message_id: str) -> Target:
 
 def _require_queued(snapshot: Snapshot, queued_id: str) -> None:
     if all(row.id != queued_id for row in snapshot.queue):
-        raise NotFound("Message not found in the queue. It may have been sent or removed.")
+        raise NotFound("Message not found in the queue. It may have been sent already.")
 
 
 def create(command: Create) -> Decision:
@@ -114,7 +114,7 @@ def _send(snapshot: Snapshot, command: Send | SendSteer | SendInterrupt) -> Deci
 
 
 def _send_steer(snapshot: Snapshot, command: SendSteer) -> Decision:
-    """There is something to steer only while a turn runs; elsewhere it is a plain message."""
+    """Only a running turn can be steered; otherwise this is a plain message."""
     if snapshot.status is Status.RUNNING:
         return Decision((Enqueue(if_busy="steer"),))
     return _send(snapshot, command)
@@ -130,7 +130,7 @@ def _send_interrupt(snapshot: Snapshot, command: SendInterrupt) -> Decision:
 
 
 def _fork(snapshot: Snapshot) -> list[Effect]:
-    """Running work ends on the branch it was on, and nobody who did it can write any more."""
+    """A running turn ends on its branch, and its worker can no longer write."""
     return [
         *close_attempt(snapshot, "edited", "edited"),
         *answer_calls(snapshot, "cancelled"),
@@ -143,7 +143,7 @@ def _fork(snapshot: Snapshot) -> list[Effect]:
 def _edit(snapshot: Snapshot, command: Edit) -> Decision:
     target = _require_target(snapshot, command.message_id)
     if target.role != "user":
-        raise Invalid("Only a message of the user can be edited.")
+        raise Invalid("Only a user message can be edited.")
     effects = (MoveHead(message_id=target.parent_id), AddMessage(), BeginTurn(), SetStatus(status=Status.RUNNING))
     return Decision((*_fork(snapshot), *effects))
 
@@ -151,7 +151,7 @@ def _edit(snapshot: Snapshot, command: Edit) -> Decision:
 def _regenerate(snapshot: Snapshot, command: Regenerate) -> Decision:
     target = _require_target(snapshot, command.message_id)
     if target.role != "assistant" or target.user_above_id is None:
-        raise Invalid("Only a reply to a message of the user can be written anew.")
+        raise Invalid("Only an assistant reply can be regenerated.")
     above = target.user_above_id
     effects = (MoveHead(message_id=above), BeginTurn(message_id=above), SetStatus(status=Status.RUNNING))
     return Decision((*_fork(snapshot), *effects))
@@ -163,7 +163,7 @@ def _switch_head(snapshot: Snapshot, command: SwitchBranch) -> Decision:
 
 def _continue(snapshot: Snapshot, command: Continue) -> Decision:
     if not snapshot.last_is_partial:
-        raise refuse(snapshot, command, "The last reply is not a partial one.")
+        raise refuse(snapshot, command, "Nothing to continue: the last reply is complete.")
     return _answer_again(snapshot)
 
 
@@ -171,12 +171,12 @@ def _retry(snapshot: Snapshot, command: Retry) -> Decision:
     if snapshot.last_turn_kind == "compaction":
         return _compact(snapshot, command)
     if snapshot.last_user_id is None:
-        raise refuse(snapshot, command, "There is nothing to answer.")
+        raise refuse(snapshot, command, "Nothing to retry: the chat has no message to answer.")
     return _answer_again(snapshot)
 
 
 def _answer_again(snapshot: Snapshot) -> Decision:
-    """A new turn for the same message: it continues a visible partial, else it asks anew."""
+    """A new turn for the same message: it continues a partial reply, else it starts over."""
     turn = BeginTurn(message_id=snapshot.last_user_id)
     effects = (*answer_calls(snapshot, "cancelled"), *clear_error(snapshot), AddInstruction(), turn)
     return Decision((*effects, SetStatus(status=Status.RUNNING)))
@@ -200,7 +200,7 @@ def _delete_queued(snapshot: Snapshot, command: DeleteQueued) -> Decision:
 
 def _reorder_queue(snapshot: Snapshot, command: ReorderQueue) -> Decision:
     if sorted(command.queued_ids) != sorted(row.id for row in snapshot.queue):
-        raise Invalid("A new order must name every message of the queue exactly once.")
+        raise Invalid("The new order must list every queued message exactly once.")
     return Decision((ReorderQueueRows(queued_ids=command.queued_ids),))
 
 
@@ -240,7 +240,7 @@ def _interrupt(snapshot: Snapshot, command: Interrupt) -> Decision:
 
 def _tool_results(snapshot: Snapshot, command: ToolResults) -> Decision:
     if sorted(command.call_ids) != sorted(snapshot.awaiting):
-        raise Invalid("The results must answer every open call exactly once, and nothing else.")
+        raise Invalid("Submit exactly one result for every open call, and no others.")
     return Decision((AddToolResults(), SetStatus(status=Status.RUNNING)))
 
 

@@ -4,7 +4,7 @@
 being stopped ends as stopped with whatever arrives first (`end_stopped`).
 
 Must stay true (tests/machine/test_takeovers.py, tests/machine/test_stop_and_lease.py): a turn that kills its workers
-fails in the end; what a dead worker left is closed or adopted by whoever acquires the chat.
+fails in the end; the next worker that acquires the chat closes or adopts what a dead worker left open.
 
 Neighbours: decide_user.py for the users' commands, decision.py for the pieces that both use.
 """
@@ -28,7 +28,15 @@ from indelible.machine.commands import (
     Release,
     StartAttempt,
 )
-from indelible.machine.decision import NOTHING, Decision, answer_calls, close_attempt, end_stopped, go_on, refuse
+from indelible.machine.decision import (
+    NOTHING,
+    Decision,
+    answer_calls,
+    close_attempt,
+    continue_with_queue,
+    end_stopped,
+    refuse,
+)
 from indelible.machine.effects import (
     AddInstruction,
     AddNotice,
@@ -51,34 +59,34 @@ from indelible.machine.effects import (
 from indelible.machine.states import OpenTurn, Snapshot, Status
 
 MAX_TAKEOVERS: Final = 10
-"""A turn that outlived this many crashes fails: whatever kills its workers may well be the turn itself."""
+"""A turn that survived this many crashes fails: the turn itself may be what kills its workers."""
 
 MAX_STALLED_TAKEOVERS: Final = 3
-"""It fails sooner if none of this many in a row brought a part of an answer."""
+"""It fails sooner if this many takeovers in a row produced no part of a reply."""
 
 
 def _acquire(snapshot: Snapshot, command: Acquire) -> Decision:
-    """Whoever takes a chat closes first what another left open, unless only its tools are missing."""
+    """First close what the last holder left open, or adopt it if only its tool results are missing."""
     if snapshot.holder_alive or snapshot.holder == command.worker_id:
         raise refuse(snapshot, command, "A live worker holds the chat.")
-    taken = RaiseEpoch(holder=command.worker_id)
+    raised = RaiseEpoch(holder=command.worker_id)
     if snapshot.status is Status.INTERRUPTING:
-        return Decision((taken, *close_attempt(snapshot, "interrupted", "interrupted")))
+        return Decision((raised, *close_attempt(snapshot, "interrupted", "interrupted")))
     count = _count_takeover(snapshot)
     if count is not None and (count.takeovers >= MAX_TAKEOVERS or count.stalled >= MAX_STALLED_TAKEOVERS):
         closing = (RaiseEpoch(), count, *close_attempt(snapshot, "crashed", "crashed"), CloseTurn(outcome="failed"))
-        told = (AddNotice(kind="crashed"), SetError(kind="crashed"), SetStatus(status=Status.ERROR))
-        return Decision((*closing, *told))
+        failing = (AddNotice(kind="crashed"), SetError(kind="crashed"), SetStatus(status=Status.ERROR))
+        return Decision((*closing, *failing))
     counted = [] if count is None else [count]
     if snapshot.attempt is not None and snapshot.attempt.finished:
-        return Decision((taken, *counted, AdoptAttempt()))
+        return Decision((raised, *counted, AdoptAttempt()))
     is_reply = snapshot.turn is not None and snapshot.turn.kind == "reply"
     instruction = [AddInstruction()] if is_reply else []
-    return Decision((taken, *counted, *close_attempt(snapshot, "crashed", "crashed"), *instruction))
+    return Decision((raised, *counted, *close_attempt(snapshot, "crashed", "crashed"), *instruction))
 
 
 def _count_takeover(snapshot: Snapshot) -> RecordTakeover | None:
-    """Taking a chat from a dead worker counts; taking one that was handed over, or that nobody had, does not."""
+    """Acquiring a chat from a dead worker counts; acquiring one that was released or never held does not."""
     turn: OpenTurn | None = snapshot.turn
     if turn is None or snapshot.holder is None:
         return None
@@ -87,7 +95,7 @@ def _count_takeover(snapshot: Snapshot) -> RecordTakeover | None:
 
 
 def _release(snapshot: Snapshot, command: Release) -> Decision:
-    """A reply that is whole stays open: its tools may be missing, and whoever takes the chat runs them."""
+    """A complete reply stays open: tool results may be missing, and the next holder runs those tools."""
     if snapshot.status is Status.RUNNING and snapshot.attempt is not None and snapshot.attempt.finished:
         return Decision((LeaveAttempt(), ClearHolder()))
     return Decision((*close_attempt(snapshot, "handed_over", "handed_over"), ClearHolder()))
@@ -121,13 +129,13 @@ def _commit_step(snapshot: Snapshot, command: CommitStep) -> Decision:
 def _finish_turn(snapshot: Snapshot, command: FinishTurn) -> Decision:
     if snapshot.status is Status.INTERRUPTING:
         return end_stopped(snapshot, *close_attempt(snapshot, "complete", "interrupted"))
-    said_nothing = command.attempt_id is None and snapshot.attempt is not None
-    notice = [AddNotice(kind="empty")] if said_nothing else []
+    is_empty = command.attempt_id is None and snapshot.attempt is not None
+    notice = [AddNotice(kind="empty")] if is_empty else []
     summary: list[Effect] = []
     if snapshot.turn is not None and snapshot.turn.kind == "compaction":
         summary, notice = [AddSummary()], [AddNotice(kind="compacted")]
     closing = (*close_attempt(snapshot, "complete"), *summary, CloseTurn(outcome="complete"), *notice)
-    return Decision((*closing, *go_on(snapshot)))
+    return Decision((*closing, *continue_with_queue(snapshot)))
 
 
 def _await_action(snapshot: Snapshot, command: AwaitAction) -> Decision:

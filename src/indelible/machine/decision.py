@@ -1,4 +1,4 @@
-"""What `decide` answers with, and the pieces that several decisions are made of.
+"""What `decide` returns, and the pieces that several decisions share.
 
 A piece is a short list of effects that always belong together, such as closing what is open. It reads the snapshot
 only for what every command may read, so that no command needs a fact because of a piece that it does not use.
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from indelible.content import PartialReason
 from indelible.errors import NotAllowed
-from indelible.machine.commands import Command
+from indelible.machine.commands import Command, Retry
 from indelible.machine.effects import (
     AddNotice,
     AnswerOpenCalls,
@@ -31,7 +31,7 @@ from indelible.machine.states import Snapshot, Status
 
 
 class Decision(NamedTuple):
-    """The effects to carry out. `effective` is False for a command that found nothing to do."""
+    """The effects to apply. `effective` is False for a command with nothing to do."""
 
     effects: tuple[Effect, ...] = ()
     effective: bool = True
@@ -42,7 +42,9 @@ NOTHING: Final = Decision(effective=False)
 
 def refuse(snapshot: Snapshot, command: Command, why: str | None = None) -> NotAllowed:
     if why is None and snapshot.archived:
-        why = f"{command.name} is not possible while the chat is archived."
+        why = f"Cannot {command.name.replace('_', ' ')} while the chat is archived."
+    if why is None and isinstance(command, Retry) and snapshot.status is Status.IDLE:
+        why = "Nothing to retry: the chat is idle."
     return NotAllowed(command=command.name, state=snapshot.status, detail=why)
 
 
@@ -66,13 +68,14 @@ def clear_error(snapshot: Snapshot) -> list[Effect]:
     return [ClearError()] if snapshot.status is Status.ERROR else []
 
 
-def go_on(snapshot: Snapshot) -> list[Effect]:
-    """After a turn: the front of the queue is next, with the same holder, or nothing is."""
+def continue_with_queue(snapshot: Snapshot) -> list[Effect]:
+    """After a turn: start the front of the queue under the same holder, or become idle."""
     if snapshot.queue:
         return [StartQueued(), SetStatus(status=Status.RUNNING)]
     return [ClearHolder(), SetStatus(status=Status.IDLE)]
 
 
 def end_stopped(snapshot: Snapshot, *closing: Effect) -> Decision:
-    """The end of a turn that the user stopped, whoever ends it."""
-    return Decision((*closing, CloseTurn(outcome="interrupted"), AddNotice(kind="stopped"), *go_on(snapshot)))
+    """The end of a turn that the user stopped, for every command that can end it."""
+    ended = (*closing, CloseTurn(outcome="interrupted"), AddNotice(kind="stopped"))
+    return Decision((*ended, *continue_with_queue(snapshot)))

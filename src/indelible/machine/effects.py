@@ -1,8 +1,8 @@
-"""What is to be written: the vocabulary in which `decide` answers.
+"""Effects: the vocabulary in which `decide` describes what to write.
 
-The store carries effects out in order, in the transaction that holds the chat's lock, and appends the event
-that tells of each. An effect names no content: the words of a new message come with the command, and
-what an attempt said comes from its journal.
+The store applies effects in order, in the transaction that holds the chat's lock, and appends the event for each.
+An effect holds no content: the text of a new message comes with the command, and the output of an attempt comes
+from its journal.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class CloseAttempt(Effect, frozen=True):
 
 
 class ScheduleRetry(Effect, frozen=True):
-    """Tell of the next attempt. An open one left nothing to keep, and ends with that."""
+    """Announce the next attempt. An open attempt left nothing to keep, and ends with this."""
 
 
 class AdoptAttempt(Effect, frozen=True):
-    """The open attempt goes on under the chat's new epoch: its stream is complete, only its tools may be missing."""
+    """The open attempt continues under the new epoch: its stream is complete, only tool results may be missing."""
 
 
 class LeaveAttempt(Effect, frozen=True):
-    """The open attempt stays open, for another worker; what was not flushed yet is its last row."""
+    """The open attempt stays open for another worker; the unflushed parts become its last row."""
 
 
 class BeginAttempt(Effect, frozen=True):
@@ -53,7 +53,7 @@ class CloseTurn(Effect, frozen=True):
 
 
 class BeginTurn(Effect, frozen=True):
-    """Open a turn that answers this user message; None means the one just put, if one was."""
+    """Open a turn that answers this user message; None means the message just added, if there is one."""
 
     kind: TurnKind = "reply"
     message_id: str | None = None
@@ -64,7 +64,7 @@ class AddMessage(Effect, frozen=True):
 
 
 class AddInstruction(Effect, frozen=True):
-    """If the path ends in a partial reply, a message that only the model sees follows it: go on with your own text."""
+    """If the path ends in a partial reply, add an instruction to continue it, which only the model sees."""
 
 
 class AddSummary(Effect, frozen=True):
@@ -86,13 +86,13 @@ class AnswerOpenCalls(Effect, frozen=True):
 
 
 class MoveHead(Effect, frozen=True):
-    """Go to this message; None is before the first."""
+    """Make this message the head; None is before the first message."""
 
     message_id: str | None
 
 
 class Enqueue(Effect, frozen=True):
-    """The command's message joins the queue, where `when` says."""
+    """The command's message joins the queue, at the place of its `if_busy`."""
 
     if_busy: IfBusy
 
@@ -127,7 +127,7 @@ class SetStatus(Effect, frozen=True):
 
 
 class SetError(Effect, frozen=True):
-    """The command's error, or what is known of its kind, stands at the chat until it is left."""
+    """Store the command's error, or the default of its kind, at the chat until the state is left."""
 
     kind: ErrorKind = "failed"
 
@@ -137,7 +137,7 @@ class ClearError(Effect, frozen=True):
 
 
 class SetDeadline(Effect, frozen=True):
-    """Answers from outside are waited for until then. It means nothing once the status is another."""
+    """Set the deadline for tool results. It has no meaning in any other status."""
 
 
 class ClearHolder(Effect, frozen=True):
@@ -145,13 +145,13 @@ class ClearHolder(Effect, frozen=True):
 
 
 class RaiseEpoch(Effect, frozen=True):
-    """Nobody who held the chat before can write any more."""
+    """No earlier holder of the chat can write any more."""
 
     holder: str | None = None
 
 
 class RecordTakeover(Effect, frozen=True):
-    """The open turn outlived another crash: how many it were, how many of the last brought nothing, what was said."""
+    """The open turn survived another crash: the number of takeovers, of those without progress, and of journal rows."""
 
     takeovers: int
     stalled: int
@@ -163,8 +163,8 @@ class SetArchived(Effect, frozen=True):
 
 
 class UpdateMetadata(Effect, frozen=True):
-    """What the command says about the chat is written down: its title and the like."""
+    """Store the command's metadata: the title and so on."""
 
 
 class DeleteChat(Effect, frozen=True):
-    """The chat goes, and all that hangs on it."""
+    """Delete the chat and all its data."""

@@ -1,15 +1,15 @@
 """What a reader may see: the events of a feed, and the JSON of each.
 
 A feed is what happened in a chat, in order: first perhaps a `snapshot`, then one event per fact and one `part`
-event per piece of a running reply. docs/feed.md shows the JSON of every kind. Each event has a cursor; whoever
-comes back with it gets what comes after.
+event per piece of a running reply. docs/feed.md shows the JSON of every kind. Each event has a cursor; a reader
+that returns with it gets what comes after.
 
 An event is the same for every reader of a chat, so its JSON is made once and shared, and what is stored as JSON
-(blocks, parts, usage) is put into it as it stands, without being decoded. Whoever reads in Python and not over HTTP
-asks for `data` or `parts`, which are decoded when somebody asks for the first time.
+(blocks, parts, usage) is put into it as it stands, without being decoded. A reader in Python uses `data` or `parts`,
+which are decoded on first use.
 
-People never see what only a model may (`visibility = model`): summaries, and the instruction to go on with a reply
-that was cut. For them its place in the tree is taken by what stands above it.
+People never see what only a model may (`visibility = model`): summaries, and the instruction to continue a partial
+reply. For people, the message above takes its place in the tree.
 
 Must stay true (tests/feed/test_feed_page.py): docs/feed.md has every kind, and every kind is sent as it says.
 
@@ -46,7 +46,7 @@ KINDS: Final[tuple[EventKind, ...]] = get_args(EventKind)
 
 
 class Position(msgspec.Struct, frozen=True):
-    """How far a reader has come: event `seq`, and row `n` of the attempt that runs then, if one does."""
+    """The position of a reader: event `seq`, and row `n` of the attempt running then, if there is one."""
 
     seq: int = 0
     attempt: str | None = None
@@ -119,7 +119,7 @@ class MessageAdded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartsAppended(msgspec.Struct, frozen=True, kw_only=True):
-    """What a running attempt said in one flush: row `n` of its journal."""
+    """The parts of one flush of a running attempt: row `n` of its journal."""
 
     attempt: str
     n: int
@@ -162,7 +162,7 @@ class FeedEvent(msgspec.Struct, frozen=True):
 
     @property
     def data(self) -> dict[str, Any]:
-        """The JSON, decoded. It is shared: leave it as it is."""
+        """The decoded JSON. It is shared: do not modify it."""
         return self.body.data
 
     @property

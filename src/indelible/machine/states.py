@@ -1,11 +1,11 @@
-"""What a chat is doing, as the rules see it.
+"""The states of a chat, as the rules see them.
 
 The stored status has five values; with the queue empty or not, and archived or not, that makes the
 states that the table (transitions.py) is written in. `pending`, which clients see for a running chat that no
-live worker holds, is none of them: it is computed for an answer and never stored.
+live worker holds, is not one of them: it is computed for a response and never stored.
 
 A `Snapshot` is everything that `decide` may look at, loaded by the store under the chat's row lock. It
-holds facts, no content: what was said never changes what is allowed.
+holds facts, no content: the text of a message never changes what is allowed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ IfBusy = Literal["queue", "steer", "interrupt", "promoted"]
 TurnKind = Literal["reply", "compaction"]
 
 RANK: Final[dict[IfBusy, int]] = {"promoted": 0, "interrupt": 1, "steer": 2, "queue": 3}
-"""Which rows go into the queue before which. It says nothing of rows that are in: users may reorder them."""
+"""The rank with which a row enters the queue. It does not bind queued rows: users may reorder them."""
 
 
 class Status(StrEnum):
@@ -32,7 +32,7 @@ class Status(StrEnum):
 
 
 class State(StrEnum):
-    """Status, whether messages are queued, whether the chat is archived. `NONE`: there is no such chat."""
+    """Status, whether messages are queued, whether the chat is archived. `NONE`: the chat does not exist."""
 
     NONE = "none"
     IDLE = "idle"
@@ -103,8 +103,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One chat at one moment.
 
-    `awaiting` are the calls at the end of the path that nobody has answered, and `deadline_passed` says
-    that the time to answer them is over. `last_is_partial`: the path ends with a reply that was cut, perhaps
+    `awaiting` are the unanswered calls at the end of the path, and `deadline_passed` says that the time to answer
+    them is over. `last_is_partial`: the path ends with a partial reply, perhaps
     followed by answers to its calls; notices and people-only rows are left out. `last_user_id` is the last
     message that the user wrote; what only the model sees is not the user's. `last_turn_kind` is what the turn
     that ended last was. `target` is the message that the command names, if there is one and it is this chat's.

@@ -1,11 +1,10 @@
-"""Who may do what, and where it leads: the table of SPEC §3 as data.
+"""Which command is allowed in which state, and where it leads: the table of SPEC §3 as data.
 
-`TABLE[command][state]` is the set of states in which the chat may be afterwards. A state that is not
-named is one in which the command is refused; an empty set means that it is allowed and changes nothing
-(stopping what does not run). More than one target means that the queue decides, or whether a live worker
-holds the chat, or how often it was taken over.
+`TABLE[command][state]` is the set of states in which the chat may be afterwards. A state that is not listed refuses
+the command; an empty set means that the command is allowed and changes nothing (stopping an idle chat). Where there
+is more than one target, the queue decides, or whether a live worker holds the chat, or the number of takeovers.
 
-A command may still be refused for what it names, or find nothing to do; that is decide.py.
+A command may still be refused for the ids in it, or have nothing to do; decide.py checks that.
 
 `FACTS` stands beside it: what a command must know beyond the chat's row and its open work. The store loads exactly
 that under the lock (store/commands/facts.py), so a stop does not read the conversation.
@@ -222,7 +221,7 @@ TABLE: Final[Mapping[CommandName, Mapping[State, Targets]]] = {
 
 
 class Fact(StrEnum):
-    """What costs a statement of its own to know, and is therefore loaded only for a command that needs it.
+    """A fact that costs a statement of its own, and is therefore loaded only for a command that needs it.
 
     Never declared, because every decision and every answer names it: the chat's row, its queue, its open turn and its
     open attempt. The status in the locked row says which of those there can be.

@@ -232,7 +232,7 @@ class RecordedResponse:
 
     async def read(self) -> bytes:
         if self._drained:
-            return self._hand_out()
+            return self._return_drained()
         self._is_reading = True
         try:
             piece = await self._response.read()
@@ -286,7 +286,7 @@ class RecordedResponse:
             self._keep(piece)
             drained_bytes += len(piece)
 
-    def _hand_out(self) -> bytes:
+    def _return_drained(self) -> bytes:
         drained = self._drained.popleft()
         if isinstance(drained, BaseException):
             raise drained

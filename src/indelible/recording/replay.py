@@ -125,8 +125,8 @@ async def replay(recording: Recording) -> Replayed:
     if end.step is None:
         return Replayed(blocks=[], failure=failure)
     step = end.step
-    said = [block for block in step.blocks if not isinstance(block, ToolResult) or block.provider_executed]
-    return Replayed(blocks=said, reason=step.finish_reason, usage=step.usage, failure=failure)
+    blocks = [block for block in step.blocks if not isinstance(block, ToolResult) or block.provider_executed]
+    return Replayed(blocks=blocks, reason=step.finish_reason, usage=step.usage, failure=failure)
 
 
 class _Player:

@@ -111,7 +111,7 @@ class PrometheusMetrics(Metrics):
     def parts_lost(self, count: int) -> None:
         self._lost.inc(count)
 
-    def chat_taken_over(self, *, after_s: float) -> None:
+    def takeover_completed(self, *, after_s: float) -> None:
         self._takeovers.observe(after_s)
 
     def stop_ended(self, *, seconds: float) -> None:

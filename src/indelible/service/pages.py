@@ -43,5 +43,5 @@ def read_list_cursor(cursor: str) -> ListCursor:
 def check_name(name: str) -> str:
     """Check an id from a client. Text that cannot be an id is not found; a database might even reject it."""
     if not name.isascii() or not name.isprintable():
-        raise NotFound("Not found: this is not a valid id.")
+        raise NotFound("Not found. It may have been deleted.")
     return name

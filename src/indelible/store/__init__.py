@@ -1,5 +1,5 @@
 """The store: what a chat is on disk, the same on SQLite and on PostgreSQL.
 
-Today its ground floor: the tables and their rules (tables.py, types.py), opening a database so that a commit
-is durable (engine.py, address.py, store/database/errors.py), and bringing one up to date (migrate.py, migrations/).
+protocol.py states its promises and sql_store.py keeps them. `commands` writes, `queries` reads, `journal` appends the
+parts of running replies, and `database` holds connections, tables, migrations, errors and backup.
 """

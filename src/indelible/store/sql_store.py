@@ -154,7 +154,7 @@ class SqlStore:
             await self.before_delete(chat_id)
         async with begin_write(self._engine) as connection:
             outcome = await self._carry_out(connection, chat_id, command, payload, user_id)
-        self._tell_committed(outcome)
+        self._notify_committed(outcome)
         return outcome
 
     @run_to_completion
@@ -178,10 +178,10 @@ class SqlStore:
                 given = answer(outcome)
                 await settle(connection, request, given, chat_id if outcome.status is not None else None)
         if outcome is not None:
-            self._tell_committed(outcome)
+            self._notify_committed(outcome)
         return given
 
-    def _tell_committed(self, outcome: Outcome) -> None:
+    def _notify_committed(self, outcome: Outcome) -> None:
         if outcome.effective and self._on_committed is not None:
             self._on_committed(outcome.chat_id)
 
@@ -189,7 +189,7 @@ class SqlStore:
         blocks = payload.blocks if isinstance(payload, NewChat | UserInput | QueuedInput) else None
         size_bytes = len(encode(blocks)) if blocks else 0
         if size_bytes > self._limits.message_bytes:
-            raise TooLarge(f"A message may have {self._limits.message_bytes:,} bytes at most; this has {size_bytes:,}.")
+            raise TooLarge(f"Message too long: {size_bytes:,} bytes (limit {self._limits.message_bytes:,}).")
 
     async def _carry_out(
         self,
@@ -222,7 +222,7 @@ class SqlStore:
             )
         kinds = {type(effect) for effect in decision.effects}
         if len(snapshot.queue) >= self._limits.queued and Enqueue in kinds and StartQueued not in kinds:
-            raise TooMany(f"{self._limits.queued} messages wait already. Let the chat answer some of them first.")
+            raise TooMany(f"The queue is full ({self._limits.queued} messages). Wait for a reply first.")
         change = ChatChange(connection, snapshot, payload, seq=chat.seq, open_calls=open_calls, now=now)
         outcome = await apply_effects(change, decision.effects)
         return replace(outcome, vacant_s=vacant_s) if isinstance(command, Acquire) else outcome
@@ -329,7 +329,7 @@ class SqlStore:
     async def fork(self, chat_id: str, message_id: str, *, new_chat_id: str, owner_id: str) -> Outcome:
         async with begin_write(self._engine) as connection:
             outcome = await fork_chat(connection, chat_id, message_id, new_chat_id=new_chat_id, owner_id=owner_id)
-        self._tell_committed(outcome)
+        self._notify_committed(outcome)
         return outcome
 
     @run_to_completion
@@ -409,4 +409,4 @@ def _check_names(chat_id: str, command: Command) -> None:
     named = (getattr(command, field, None) for field in ("message_id", "queued_id", "turn_id"))
     for name in (chat_id, *named):
         if name is not None and not is_id(name):
-            raise NotFound("There is nothing of this name.")
+            raise NotFound("Not found. It may have been deleted.")

@@ -82,9 +82,9 @@ class _Unfolding:
             return _describe(value)
 
     def _to_plain_inside(self, value: object) -> Any:
-        inside = _look_inside(value)
+        inside = _unwrap(value)
         if inside is None:
-            return _say(value)
+            return _format(value)
         if id(value) in self._open:
             return f"<this {type(value).__name__} again>"
         if len(self._open) >= _MAX_DEPTH:
@@ -118,15 +118,15 @@ class _Unfolding:
         return plain
 
 
-def _look_inside(value: object) -> Any:
+def _unwrap(value: object) -> Any:
     """What the value holds: its library's own JSON form, or else one level down; None: it has no inside."""
     if isinstance(value, _LISTS + _DICTS):
         return value
     with contextlib.suppress(Exception):
         if isinstance(value, BaseModel):
-            return value.model_dump(mode="json", fallback=_say, warnings=False)
+            return value.model_dump(mode="json", fallback=_format, warnings=False)
         if isinstance(value, msgspec.Struct):
-            return msgspec.to_builtins(value, builtin_types=(bytes, bytearray, memoryview), enc_hook=_say)
+            return msgspec.to_builtins(value, builtin_types=(bytes, bytearray, memoryview), enc_hook=_format)
     names = _find_fields(value)
     return None if names is None else {name: getattr(value, name) for name in names if hasattr(value, name)}
 
@@ -152,7 +152,7 @@ def _to_plain_text(value: str | bytes | bytearray | memoryview) -> str:
 def _to_plain_number(value: float) -> float | str:
     """JSON has no infinities, and Python writes very long integers only in hexadecimal."""
     if not isinstance(value, int):
-        return float(value) if math.isfinite(value) else _say(value)
+        return float(value) if math.isfinite(value) else _format(value)
     number = int(value)
     try:
         int.__repr__(number)
@@ -161,7 +161,7 @@ def _to_plain_number(value: float) -> float | str:
     return number
 
 
-def _say(value: object) -> str:
+def _format(value: object) -> str:
     try:
         return str(value)
     except Exception:  # somebody else's __str__

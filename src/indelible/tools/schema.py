@@ -175,8 +175,8 @@ class WholeObject:
             msgspec.json.encode({"type": "object", "properties": {}} | schema)
         )
         signature = inspect.signature(function)
-        self._takes_context = _accepts(signature, 2)
-        if not (self._takes_context or _accepts(signature, 1)):
+        self._accepts_context = _accepts(signature, 2)
+        if not (self._accepts_context or _accepts(signature, 1)):
             raise TypeError(f"tool {name!r}: its function must take (arguments) or (arguments, context)")
 
     @property
@@ -187,7 +187,7 @@ class WholeObject:
         return parse_arguments(text)
 
     def bind(self, function: Callable[..., Any], values: dict[str, Any], context: object) -> Callable[[], Any]:
-        given = (values, context) if self._takes_context else (values,)
+        given = (values, context) if self._accepts_context else (values,)
         return functools.partial(function, *given)
 
 

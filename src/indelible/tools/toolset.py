@@ -89,9 +89,9 @@ class Toolset:
         if not whole:
             return RejectCall(call, "Not run: the arguments were cut off before their end.")
         if call.name not in self._client and call.name not in self._tools:
-            return RejectCall(call, f"There is no tool named {call.name!r}. {self._say_available()}")
+            return RejectCall(call, f"There is no tool named {call.name!r}. {self._list_available()}")
         if not self._is_active(call.name):
-            return RejectCall(call, f"The tool {call.name} is not available now. {self._say_available()}")
+            return RejectCall(call, f"The tool {call.name} is not available now. {self._list_available()}")
         try:
             parse_arguments(call.arguments)
         except BadArguments as error:
@@ -105,7 +105,7 @@ class Toolset:
     def _is_active(self, name: str) -> bool:
         return not self._active or name in self._active
 
-    def _say_available(self) -> str:
+    def _list_available(self) -> str:
         names = sorted({*self._tools, *self._client} & (self._active or {*self._tools, *self._client}))
         return f"Available: {', '.join(names)}." if names else "There are no tools."
 

@@ -1,9 +1,9 @@
 """Answering one chat: turn after turn, as long as this worker holds it.
 
-The runner is the one boundary of the worker's work: whatever goes wrong in a turn ends it, loudly, and never leaves
-the chat running with no worker. A turn has one end (loop/result.py), and `_write_end` turns it into exactly one
-command; that is the only place where a turn is ended. The loop has asked the scope for the cause; nobody here looks
-at exceptions to find it. A lost lease writes nothing: the chat is another worker's.
+The runner is the error boundary of a chat: an error in a turn ends the turn, visibly, and never leaves the chat
+running with no worker. A turn has one end (loop/result.py), and `_write_end` turns it into exactly one
+command; that is the only place where a turn is ended. The loop has asked the scope for the cause; nothing here
+infers it from exceptions. A lost lease writes nothing: the chat is another worker's.
 
 Must stay true (tests/worker/test_turns.py, tests/worker/test_stops.py): every turn that was begun has its end, is
 handed over, or is another worker's.
@@ -54,7 +54,7 @@ from indelible.worker.turn_writer import OutOfStep, TurnWriter
 _log: Final = logging.getLogger(__name__)
 BROKEN: Final = {
     "kind": "internal",
-    "message": "Something went wrong in the server itself. What was said is kept. Try again; its log says more.",
+    "message": "Internal server error. The partial reply is saved. Retry, or see the server log.",
 }
 
 
@@ -76,7 +76,7 @@ class ChatRunner:
         self._noticed_s: float | None = None
 
     async def run(self) -> None:
-        """Answer until there is nothing left to answer, or the chat is not ours any more."""
+        """Run turns until there are none left, or another worker holds the chat."""
         while not self._worker_scope.cancelled:
             work = await self._deps.store.work(self.chat_id)
             if (work.epoch, work.holder) != (self.epoch, self._worker_id):
@@ -89,7 +89,7 @@ class ChatRunner:
             await self._run_turn(work, plan)
 
     def notice(self, held: Held | None) -> None:
-        """What the database holds of this chat now: whether it is still ours, and whether it is to be stopped."""
+        """Receive the current state of this chat: whether it is still ours, and whether the user stopped it."""
         if self._scope is None or self._writer is None or self._writer.ended:
             return
         if held is None or held.epoch != self.epoch:
@@ -125,7 +125,7 @@ class ChatRunner:
                 self._scope = self._writer = None
 
     async def _drive(self, work: OpenWork, plan: Plan, writer: TurnWriter, scope: CancelScope) -> TurnEnd:
-        """Do what there is to do. However it ends, it is an end."""
+        """Carry out the plan. Every outcome is returned as an end."""
         try:
             match plan:
                 case FinishStopped():
@@ -178,13 +178,13 @@ class ChatRunner:
             case TurnInterrupted():
                 log.end("interrupted")
             case TurnShutDown():
-                log.end("interrupted", "The worker was shut down; another goes on.")
+                log.end("interrupted", "The worker was shut down; another worker continues.")
             case TurnFailed(error=ModelFailed() as failure):
                 log.end("error", failure.message)
             case TurnFailed(error=NotFound()) | TurnLeaseLost():
-                log.end("interrupted", "The chat was taken by another worker, or deleted.")
+                log.end("interrupted", "Another worker acquired the chat, or it was deleted.")
             case TurnFailed(error=OutOfStep()):
-                log.end("interrupted", "The turn was begun anew from the database.")
+                log.end("interrupted", "The turn was restarted from the database.")
             case TurnFailed(error=error):
                 _log.error("the turn failed: an error in the server", exc_info=error)
                 log.end("error", BROKEN["message"])
@@ -245,7 +245,7 @@ class ChatRunner:
 
 
 def describe_failure(failure: ModelFailed) -> dict[str, Any]:
-    """What stands at the chat, fit for the user."""
+    """The error as stored at the chat and shown to the user."""
     fields = {"kind": failure.kind, "message": failure.message, "provider": failure.provider}
     return {**fields, "status": failure.status, "detail": failure.detail}
 

@@ -1,7 +1,7 @@
-"""A compaction that somebody asked for: a turn that adds no reply and leaves a summary.
+"""A requested compaction: a turn that adds no reply and leaves a summary.
 
-The model is asked as for a reply, and tried again as for a reply; readers learn of the wait. Nobody reads what it
-writes in between, so there is no attempt and no journal: after a crash it begins anew
+The model is called and retried as for a reply; readers see the wait. No reader sees its output while it streams, so
+there is no attempt and no journal: after a crash it starts over
 (tests/worker/test_compaction_turns.py).
 """
 
@@ -42,7 +42,7 @@ class Compaction:
         self._failures = 0
 
     async def make(self, messages: Sequence[Message]) -> Message | None:
-        """The summary, or None if nothing can be left out. Raises `ModelFailed` when there is no more trying."""
+        """The summary, or None if nothing can be left out. Raises `ModelFailed` when the retries are exhausted."""
         settings, clock = self._deps.settings, self._deps.clock
         while True:
             self._writer.log.begin_step(1)

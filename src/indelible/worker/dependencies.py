@@ -1,4 +1,4 @@
-"""What a worker works with. app/compose.py puts it together and hands it in.
+"""The dependencies of a worker. app/compose.py creates and passes them.
 
 A worker knows the store, the journal, the models and the tools, and protocols for what is recorded of its work. It
 does not know that a feed exists: the journal hands committed rows to readers (`on_committed`), and compose.py joins
@@ -27,13 +27,13 @@ from indelible.tools.toolset import AnyTool
 
 
 class RunLog(Protocol):
-    """What is recorded of one piece of work with a model. Nothing here raises or waits."""
+    """The debug record of one run. Nothing here raises or waits."""
 
     def begin_step(self, step: int) -> None:
-        """The model is about to be asked for this step, for the first time or again."""
+        """The model is about to be called for this step, for the first time or again."""
 
     def note_failure(self) -> None:
-        """The model has failed, and will be asked again."""
+        """The model call failed and will be retried."""
 
     def end_step(self, status: RunStatus, error: str | None = None) -> None:
         """What became of the step. The first call counts."""
@@ -43,7 +43,7 @@ class RunLog(Protocol):
 
 
 class Recorder(Protocol):
-    """Takes note of what is exchanged with providers. The joint is made in app.py."""
+    """Records the exchanges with providers. app/compose.py connects it."""
 
     def record(
         self,
@@ -55,13 +55,13 @@ class Recorder(Protocol):
         worker_id: str,
         mode: DebugMode | None,
     ) -> AbstractContextManager[RunLog]:
-        """What this task asks of providers until the end of the block is one run. Without a `mode` the setting holds.
+        """The exchanges of this task until the end of the block are one run. Without a `mode` the setting applies.
 
-        A block that is left without an end was given up.
+        A block that is left without an end was abandoned.
         """
 
     async def clean_up(self) -> None:
-        """Close what dead workers left open, and forget what is too old."""
+        """Close what dead workers left open, and delete what is too old."""
 
     async def drain(self) -> None:
         """Wait until everything recorded so far is written, but not for long."""
@@ -96,7 +96,7 @@ class WorkerDependencies:
     chance: Callable[[], float] = random.random
 
     def record(self, work: OpenWork, *, kind: RunKind, worker_id: str) -> AbstractContextManager[RunLog]:
-        """Record a piece of work with a model, if anybody records."""
+        """Record a run, if recording is on."""
         if self.recorder is None:
             return nullcontext(NoRunLog())
         return self.recorder.record(

@@ -1,7 +1,7 @@
-"""Where a turn goes on: decided from what the database holds of it, by pure functions (DESIGN §7).
+"""Where a turn resumes: decided from the stored turn by pure functions (DESIGN §7).
 
-Beginning a turn, going on after a step, and taking over from a dead worker are the same thing here, because claiming
-a chat has already closed what its last holder left open (store, R3): what was shown is a partial reply in history
+Starting a turn, continuing after a step, and taking over from a dead worker are the same thing here, because acquiring
+a chat has already closed what its last holder left open (store, R3): visible output is a partial reply in history
 with the instruction to continue behind it, reasoning alone was dropped, and an attempt that is still open has its
 whole stream and lacks at most the results of its tools.
 
@@ -24,11 +24,11 @@ from indelible.store.queries.open_turn import OpenWork
 
 
 class FinishStopped(NamedTuple):
-    """The user stopped the turn; nothing is left but to say so."""
+    """The user stopped the turn; only its end must be written."""
 
 
 class FinishAnswered(NamedTuple):
-    """The turn has its whole answer; only its end was not written."""
+    """The turn has its complete answer; only its end was not written."""
 
 
 class Summarise(NamedTuple):
@@ -36,7 +36,7 @@ class Summarise(NamedTuple):
 
 
 class AskModel(NamedTuple):
-    """Ask the model; or, with `adopted`, go on with a reply that was read to its finish by another worker."""
+    """Call the model; or, with `adopted`, continue with a reply that another worker read to its finish."""
 
     first_step: int
     adopted: list[Part] | None = None
@@ -64,25 +64,25 @@ def plan_turn(work: OpenWork) -> Plan:
 
 
 def _is_answered(messages: list[Message]) -> bool:
-    """Whether the last thing said is a whole reply that calls nothing."""
-    said = [message for message in messages if message.role != "notice" and message.visibility != "people"]
-    if not said or said[-1].role != "assistant" or said[-1].partial or said[-1].reason is not None:
+    """Whether the last message is a complete reply without local calls."""
+    visible = [message for message in messages if message.role != "notice" and message.visibility != "people"]
+    if not visible or visible[-1].role != "assistant" or visible[-1].partial or visible[-1].reason is not None:
         return False
-    return not any(isinstance(block, ToolCall) and not block.provider_executed for block in said[-1].blocks)
+    return not any(isinstance(block, ToolCall) and not block.provider_executed for block in visible[-1].blocks)
 
 
 # --- what the model gets ---
 
 
 def build_history(work: OpenWork) -> list[Message]:
-    """What was said, with the chat's own instructions before it."""
+    """The conversation, preceded by the chat's system prompt."""
     if not work.system_prompt:
         return work.messages
     return [Message(role="system", blocks=[Text(work.system_prompt)]), *work.messages]
 
 
 def plan_call(work: OpenWork, model: Model) -> tuple[list[Message], CallOptions]:
-    """What to send, and how. In chain mode the provider remembers what it can, and is sent what is new (SPEC §4)."""
+    """What to send, and how. In chain mode the provider has the earlier messages and gets only new ones (SPEC §4)."""
     history, options = build_history(work), CallOptions(parameters=work.parameters)
     if not traits_of(model).chains:
         return history, options
@@ -91,7 +91,7 @@ def plan_call(work: OpenWork, model: Model) -> tuple[list[Message], CallOptions]
 
 
 def count_used(work: OpenWork) -> int:
-    """How much of the window the conversation took last; nothing is known of it once it was summarised since."""
+    """The tokens that the conversation last used; unknown after a summary."""
     since_reply = itertools.takewhile(lambda message: message.role != "assistant", reversed(work.messages))
     if work.usage is None or any(is_summary(message) for message in since_reply):
         return 0

@@ -1,9 +1,9 @@
-"""Writing down one turn: its attempts, what they say, its steps and its one end.
+"""Writing one turn: its attempts, their parts, its steps and its one end.
 
 The loop knows no database; it has a host (loop/host.py), and this is the worker's. Each call of the loop becomes one
-command, and so does each end that the loop returns (chat_runner.py). All of them are shielded, so that they come to
-their end even if the turn is stopped meanwhile. If the database is away, they wait for it: there is nothing better to
-do, and a command whose answer was lost may be repeated (R5).
+command, and so does each end that the loop returns (chat_runner.py). All of them are shielded, so that they
+complete even if the turn is stopped meanwhile. If the database is down, they wait for it: there is nothing better to
+do, and a command whose response was lost may be repeated (R5).
 
 A part is published or recorded. What is published waits for the next flush. What is recorded, the start and the
 result of a tool, is written together with the tool ledger in one transaction (store/journal/tool_ledger.py), under the
@@ -72,7 +72,7 @@ _log: Final = logging.getLogger(__name__)
 _FIRST_DELAY_S: Final = 0.05
 _LONGEST_DELAY_S: Final = 2.0
 _PATIENCE_WHEN_LEAVING_S: Final = 0.5
-_NOTHING_TO_SHORTEN: Final = "There is nothing yet that could be summarised."
+_NOTHING_TO_SHORTEN: Final = "Nothing to summarise yet."
 _STATUS_OF: Final[dict[PartialReason | None, RunStatus]] = {"failed": "error", "interrupted": "interrupted"}
 """What is recorded of a step that was cut for this reason; any other is complete."""
 
@@ -81,13 +81,13 @@ W = TypeVar("W", bound=WithStep[Any])
 
 
 class OutOfStep(Exception):
-    """What the loop knows of the conversation is no longer what is stored: begin the turn anew from the database."""
+    """The loop's copy of the conversation is out of date: restart the turn from the database."""
 
 
 class TurnWriter(TurnHost):
     """The host of one turn. `ended` is true once the turn has its end, or is another worker's.
 
-    `model` is who answers; it is set before the first attempt. `unsaved` is why the save after a stop failed.
+    `model` is set before the first attempt. `unsaved` is why the save after a stop failed.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class TurnWriter(TurnHost):
     # --- the one end of a turn ---
 
     async def finish(self, step: FinishedStep | None) -> None:
-        """The turn is complete. Without a step it has nothing more to add: what an open attempt left is nothing."""
+        """The turn is complete. Without a step there is nothing to add: an open attempt left nothing."""
         if step is None:
             result = StepResult(pending=await self._close_writer())
             await self._end_turn(FinishTurn(epoch=self._epoch, turn_id=self._turn_id), result)
@@ -210,7 +210,7 @@ class TurnWriter(TurnHost):
         await self._end_with_what_is_kept(FinishInterruption, self._describe(step, StepResult()))
 
     async def fail(self, error: dict[str, Any]) -> None:
-        """The turn failed. What it said, and what that used as far as it is known, is in the journal."""
+        """The turn failed. Its output, and its usage as far as it is known, is in the journal."""
         await self._end_with_what_is_kept(Fail, Failure(error=error, notice=error.get("message")))
 
     async def hand_over(self) -> None:
@@ -221,14 +221,14 @@ class TurnWriter(TurnHost):
         await self._end_turn(Release(epoch=self._epoch), Leftover(pending=pending))
 
     def drop(self) -> None:
-        """The chat is another worker's: what is not written yet is not ours to write."""
+        """Another worker holds the chat: discard what is not written yet."""
         if self._writer is not None:
             self._writer.end(LeaseLost("The chat is another worker's."))
         self._forget_writer()
         self.ended = True
 
     async def _end_with_what_is_kept(self, kind: Any, result: WithStep[Any]) -> None:
-        """What the database will never take does not keep the turn from ending (R6): the journal has the rest."""
+        """Data that the database never accepts must not keep the turn from ending (R6): the journal has the rest."""
         try:
             await self._end(kind, result)
         except Exception:
@@ -299,7 +299,7 @@ class TurnWriter(TurnHost):
         return price(step.usage) if price is not None and step.usage.total_tokens else None
 
     async def _execute(self, command: C, payload: Payload[C]) -> Outcome:
-        """Execute a command, however long the database is away; a process that is leaving does not wait for it."""
+        """Execute a command, and wait for a database that is down; a process that shuts down does not wait."""
         backoff = Backoff(self._deps.clock, first_s=_FIRST_DELAY_S, longest_s=_LONGEST_DELAY_S)
         while True:
             try:

@@ -1,16 +1,16 @@
 """Holding chats: one row with one heartbeat, and a task for each chat that is being answered.
 
 A worker acts on a hint ("chat X changed") by reading chat X, in one statement: is it mine, and is it to be stopped?
-is it runnable and free? A hint is never believed, and may be lost, so every half a second the worker polls: it reads
-all chats that it holds, and acquires what nobody works on, the oldest first (R10).
+is it runnable and free? A hint is never trusted, and may be lost, so every half second the worker polls: it reads
+all chats that it holds, and acquires chats without a live holder, the oldest first (R10).
 
 Hints must not let new chats pass old ones. While the last poll may have left a chat waiting and there is room for it, a
 hint leads to a poll instead, and so does the end of a turn, which makes room. Two workers that receive the same hint
 both try, and the lock decides (R2).
 
 Shutting down is not stopping. The worker acquires no further chat, every turn ends where it is and flushes its parts,
-the chat is released, and another worker goes on. A worker that is cut off from the database goes on trying: if it was
-away for too long, its chats have another holder, and every write that carries its old epoch is refused.
+the chat is released, and another worker continues. A worker that loses the database keeps trying: if that takes too
+long, its chats have another holder, and every write that carries its old epoch is refused.
 
 Must stay true (tests/worker/test_worker.py, tests/faults/test_takeover.py): no chat is answered by two workers; after
 `run` has returned it holds no chat; a chat that it holds without working on it is released; a hint costs one
@@ -76,7 +76,7 @@ class Worker:
         self._idle.set()
 
     def stop(self) -> None:
-        """Hand everything over and come to an end."""
+        """Hand over every chat and end."""
         self._stopping = True
         self._woken.set()
 
@@ -128,7 +128,7 @@ class Worker:
                 timer.cancel()
 
     def _is_poll_due(self, since_s: float) -> bool:
-        """Besides the interval: whether acting on the hints alone would be unfair to a chat that waits, or dearer."""
+        """Besides the interval: whether acting on hints alone would be unfair to a waiting chat, or cost more."""
         is_unfair = self._has_backlog and self._count_room() > 0
         must_poll = self._must_poll or (bool(self._hinted) and (is_unfair or len(self._hinted) > _HINTED_AT_ONCE))
         return must_poll or since_s >= self._deps.settings.poll_interval_s
@@ -149,7 +149,7 @@ class Worker:
         return self._has_backlog
 
     async def _probe(self, group: asyncio.TaskGroup) -> None:
-        """Read the hinted chats and acquire what is free of them. If that fails, the next poll makes up for it."""
+        """Read the hinted chats and acquire the free ones. If that fails, the next poll makes up for it."""
         hinted, self._hinted = self._hinted, set()
         known = {key: runner for key, runner in self._runners.items() if runner.chat_id in hinted}
         probe = await self._deps.store.probe(self.id, sorted(hinted), per_user=self._deps.settings.user_max_chats)
@@ -166,7 +166,7 @@ class Worker:
         return min(self._deps.settings.worker_max_chats - len(self._runners), _ACQUIRED_AT_ONCE)
 
     def _notify_runners(self, known: dict[tuple[str, int], ChatRunner], held: Sequence[Held]) -> None:
-        """Let each of these runners know what the database says about its chat; `known` was read before `held`."""
+        """Pass each runner the current state of its chat; `known` was read before `held`."""
         by_lease = {(chat.chat_id, chat.epoch): chat for chat in held}
         for lease, runner in known.items():
             runner.notice(by_lease.get(lease))
@@ -176,7 +176,7 @@ class Worker:
         acquired = await self._deps.store.acquire(self.id, limit=limit, per_user=per_user, chat_ids=chat_ids)
         for outcome in acquired:
             if outcome.vacant_s is not None:
-                self._deps.metrics.chat_taken_over(after_s=outcome.vacant_s)
+                self._deps.metrics.takeover_completed(after_s=outcome.vacant_s)
             self._start(group, outcome.chat_id, outcome.epoch)
         return len(acquired)
 
@@ -189,7 +189,7 @@ class Worker:
         task.add_done_callback(self._running.discard)
 
     async def _answer(self, runner: ChatRunner, group: asyncio.TaskGroup) -> None:
-        """The boundary: nothing that goes wrong with one chat is another's trouble."""
+        """The boundary: an error in one chat never affects another."""
         try:
             with log_context(chat=runner.chat_id, epoch=runner.epoch):
                 await runner.run()
@@ -215,7 +215,7 @@ class Worker:
                 break
 
     async def _end_waits(self) -> None:
-        """End the wait of chats whose results from outside did not come in time; the first worker to do so wins."""
+        """Expire chats whose tool results did not arrive in time; the first worker to do so wins."""
         store = self._deps.store
         for expired in await store.expired(limit=_EXPIRED_AT_A_TIME):
             end = partial(store.execute, expired.chat_id, ActionExpired(turn_id=expired.turn_id))
@@ -266,7 +266,7 @@ class Worker:
             await clock.sleep(_CLEAN_UP_EVERY_S)
 
     async def _title(self, work: OpenWork) -> None:
-        """Never anybody's trouble: a chat without a title is a chat."""
+        """Give the chat a title. A failure is only logged: a chat works without a title."""
         deps = self._deps
         try:
             now = await deps.store.work(work.chat_id)
@@ -278,24 +278,24 @@ class Worker:
             if title is not None:
                 await deps.store.execute(work.chat_id, UpdateChat(only_untitled=True), ChatPatch(title=title))
         except Exception as error:
-            _log.info("%s gets no title: %r", work.chat_id, error)
+            _log.info("no title for %s: %r", work.chat_id, error)
 
     async def _survive(self, do: Callable[[], Awaitable[T]], *, what: str) -> T | None:
-        """Do something that is done again anyway, even if the database is away."""
+        """Run something periodic; a failure is logged, because the next round repeats it."""
         try:
             return await do()
         except (StoreFailed, Refused) as error:
-            _log.warning("%s failed, and will be tried again: %s", what, error)
+            _log.warning("%s failed and will be retried: %s", what, error)
             return None
         except Exception:
-            # What is wrong with one row is not the others' trouble, and would only be met again after a restart.
-            _log.exception("%s failed, and will be tried again", what)
+            # One bad row must not stop the worker, and a restart would only meet it again.
+            _log.exception("%s failed and will be retried", what)
             return None
 
     # --- leaving ---
 
     async def _hand_over(self) -> None:
-        """Tell every turn to end where it is, and wait until all have let go."""
+        """Cancel every turn with the cause shutdown, and wait until all chats are released."""
         self._scope.shutdown()
         for titling in self._titling:
             titling.cancel()
@@ -310,7 +310,7 @@ class Worker:
     async def _leave(self) -> None:
         await self._survive(self._release_orphans, what="releasing chats")
         if self._deps.recorder is not None:
-            await self._deps.recorder.drain()  # of a worker that is gone others judge: its own last words come first
+            await self._deps.recorder.drain()  # before `retire`: other workers end what a gone worker left open
         await self._survive(partial(self._deps.store.retire, self.id), what="retiring")
 
 

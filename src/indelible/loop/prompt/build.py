@@ -1,16 +1,16 @@
 """From a history to a prompt: what the model gets (SPEC §5).
 
-The store keeps what was said; a provider accepts only what its rules allow. The difference is
-made up here, anew for every call, and never written back: switching the provider, or mending a
-rule, needs no migration. All of it is pure.
+The store keeps the conversation; a provider accepts only what its rules allow. This module makes up the difference
+for every call, and never writes it back: switching the provider, or fixing a rule, needs no migration. All of it is
+pure.
 
 Three steps: choose the messages that a model may see, from the newest summary on (compact.py); clean
 each one (clean.py); answer every call right after its message (pair.py). A clean history comes
 out as it went in, one entry per message in the given order. Merging neighbours and hoisting system
 text is the adapter's work.
 
-One thing is added. When the last thing said is a reply that was cut off, a short remark says so, in
-the user's place, lest the model take it for a reply it should lengthen by a word or two. Claude
+One thing is added. When the last message is a partial reply, a short remark in the user's role says so, so that the
+model does not merely extend it by a word or two. Claude
 models from 4.6 on refuse any conversation that ends with the assistant, so for Anthropic a remark
 follows a complete reply as well.
 
@@ -38,7 +38,7 @@ CUT_REMARK: Final = "(Your last message was cut off at this point.)"
 NEXT_REMARK: Final = "(Your last message was complete. Please go on.)"
 
 _NEVER_LAST: Final = frozenset({"anthropic"})
-"""Providers that refuse a conversation in which the assistant has the last word."""
+"""Providers that refuse a conversation that ends with an assistant message."""
 
 
 def build_prompt(
@@ -85,7 +85,7 @@ def _ends_to_be_continued(messages: Sequence[Message]) -> bool:
 
 
 def _choose_remark(entries: Sequence[Entry], *, provider: str) -> str | None:
-    """What to add behind the last thing said. System messages are hoisted, so they do not count."""
+    """The remark to add after the last message. System messages are hoisted, so they do not count."""
     last = next((entry for entry in reversed(entries) if entry.role != "system"), None)
     if last is None or last.role != "assistant":
         return None
@@ -98,7 +98,7 @@ def mark_cache(messages: Sequence[PromptMessage], *, provider: str) -> list[Prom
     """A copy with Anthropic's cache markers (SPEC 5.5); for other providers, an unmarked copy.
 
     Marked are the last message of the leading run of system messages and the last two messages. A
-    message that is nothing but reasoning can not carry a marker.
+    message that contains only reasoning cannot carry a marker.
     """
     marked: set[int] = set()
     if provider == "anthropic":
@@ -114,7 +114,7 @@ def from_newest_compaction(messages: Sequence[Message]) -> list[Message]:
     """What counts for a model since the newest summary: system messages, summary, and what is verbatim.
 
     A summary (`is_summary`) says how many of the messages that counted until then stay verbatim. They come
-    after it, for it tells of what was before them: so a second summary counts them in that order too.
+    after it, because it covers what was before them: so a second summary counts them in that order too.
     Notices and what only people see never count.
     """
     counting: list[Message] = []

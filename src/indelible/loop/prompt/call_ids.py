@@ -1,7 +1,7 @@
-"""Call ids and tool names that a provider takes.
+"""Call ids and tool names that a provider accepts.
 
-Providers disagree about ids: Anthropic takes only letters, digits, `_` and `-` and refuses an id
-that comes twice in a request; OpenAI takes almost any character, but some of its models no more
+Providers disagree about ids: Anthropic accepts only letters, digits, `_` and `-` and refuses an id
+that comes twice in a request; OpenAI accepts almost any character, but some of its models no more
 than 40 of them. A history knows nothing of that: it holds ids of other providers, and ids that
 one provider used again in every step. So ids are made legal for each prompt, never in the store.
 
@@ -11,7 +11,7 @@ grows does not change its beginning and stays in the provider's cache.
 
 Must stay true (tests/loop/test_any_history.py): every id is legal and none is
 given twice. A provider that is not named here is held to OpenAI's rules, which compatible wires share.
-Whoever answers for which call is pair.py.
+pair.py decides which result answers which call.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _limits_of(provider: str) -> _Limits:
 
 
 def make_legal_name(name: str, *, provider: str) -> str:
-    """`name` if the provider takes it, else the nearest that it takes."""
+    """`name` if the provider accepts it, else the nearest legal name."""
     return _ILLEGAL_IN_NAME.sub("_", name)[: _limits_of(provider).max_name_chars] or UNKNOWN_NAME
 
 
@@ -53,25 +53,25 @@ class CallIds:
 
     def __init__(self, *, provider: str) -> None:
         self._limits = _limits_of(provider)
-        self._taken: set[str] = set()
+        self._used: set[str] = set()
         self._copies: Counter[str] = Counter()
 
     def claim(self, wished: str) -> bool:
-        """Take `wished` as it is, if that is legal and nobody has it. For ids that may not change."""
-        if not wished or wished in self._taken or wished != self._make_legal(wished):
+        """Reserve `wished` unchanged, if it is legal and free. For ids that may not change."""
+        if not wished or wished in self._used or wished != self._make_legal(wished):
             return False
-        self._taken.add(wished)
+        self._used.add(wished)
         return True
 
     def give(self, wished: str) -> str:
-        """Take `wished`, or the nearest id that is legal and free."""
+        """Reserve `wished`, or the nearest id that is legal and free."""
         legal = self._make_legal(wished)
         given = legal
-        while given in self._taken:
+        while given in self._used:
             self._copies[legal] += 1
             ending = f"_{self._copies[legal] + 1}"
             given = legal[: self._limits.max_id_chars - len(ending)] + ending
-        self._taken.add(given)
+        self._used.add(given)
         return given
 
     def _make_legal(self, wished: str) -> str:

@@ -1,16 +1,16 @@
-"""One message of a history, as the blocks that a provider will take.
+"""One message of a history, as the blocks that a provider accepts.
 
-This module looks at one message at a time. What it can not decide alone, which result answers
-which local call, is pair.py's; whether the message is shown at all is build.py's.
+This module sees one message at a time. It cannot decide alone which result answers which local call: that is
+pair.py. Whether the message is sent at all is build.py.
 
 A message is *our own* if the model that we now ask wrote it (unknown counts as yes). Only then do
 private things go back: signed reasoning, metadata, calls that the provider executed itself. The
 model counts and not only the provider, because signatures are bound to it: Anthropic answers
 "Invalid signature in thinking block" after a switch between two of its own models, and OpenAI ties
 its items to the reasoning before them. To everybody else such calls become a short note in the
-text. So do blocks that have no place in their role: files are taken from users only, and sources are
-known as a reply's only. A system message keeps nothing but text: nothing that a tool said may gain
-its authority.
+text. So do blocks that have no place in their role: only users send files, and only
+replies have sources. A system message keeps nothing but text: the output of a tool must not gain its
+authority.
 
 Signed reasoning goes unchanged or not at all. Lone surrogates, which no JSON takes, are replaced
 in text; a private block that holds one does not travel.
@@ -58,11 +58,13 @@ def describe_orphan(result: ToolResult) -> Text:
 
 def drop_idle_reasoning(blocks: Sequence[Block]) -> list[Block]:
     """The blocks without the reasoning at their end: Anthropic and OpenAI refuse reasoning that led to nothing."""
-    said = next((at for at in reversed(range(len(blocks))) if not isinstance(blocks[at], Reasoning | Source)), -1)
-    return [block for at, block in enumerate(blocks) if at <= said or not isinstance(block, Reasoning)]
+    last_content = next(
+        (at for at in reversed(range(len(blocks))) if not isinstance(blocks[at], Reasoning | Source)), -1
+    )
+    return [block for at, block in enumerate(blocks) if at <= last_content or not isinstance(block, Reasoning)]
 
 
-# --- what users and tools say ------------------------------------------------------------
+# --- messages of users and tools -----------------------------------------------------------
 
 
 def _clean_given(blocks: Sequence[Block], *, own: bool) -> Iterator[Block]:
@@ -94,14 +96,14 @@ def _clean_file(block: File, *, own: bool) -> Block:
     cleaned = replace(block, metadata=_clean_metadata(block.metadata, own=own))
     if sendable and _is_encodable(cleaned):
         return cleaned
-    return Text(f"[A file that can not be sent: {_show_file(block)}]")
+    return Text(f"[A file that cannot be sent: {_show_file(block)}]")
 
 
 def _clean_local_result(block: ToolResult, *, own: bool) -> ToolResult:
     return replace(block, output=_show_output(block), metadata=_clean_metadata(block.metadata, own=own))
 
 
-# --- what a model said -------------------------------------------------------------------
+# --- messages of a model -------------------------------------------------------------------
 
 
 def _clean_reply(blocks: Sequence[Block], *, own: bool, provider: str, ids: CallIds) -> list[Block]:

@@ -1,6 +1,6 @@
-"""When a conversation has outgrown the model's window, and how it is made shorter.
+"""When a conversation has outgrown the model's window, and how it is shortened.
 
-A compaction adds one message and takes none away: a summary that only the model sees. It says how
+A compaction adds one message and removes none: a summary that only the model sees. It says how
 many of the messages right before it stay verbatim; `from_newest_compaction` (build.py) reads that
 and leaves out what the summary stands for. Older rows stay where they are, for people, and a branch
 that forks off before the summary knows nothing of it.
@@ -78,7 +78,7 @@ def count_verbatim(messages: Sequence[Message], *, keep_turns: int = KEEP_TURNS)
 
 
 def _weigh(message: Message) -> int:
-    """How much room a message takes, in bytes. What a file costs the model is not told by its bytes."""
+    """The size of a message in bytes. The bytes of a file do not say what it costs the model."""
     spoken = [clean_value(to_builtins(block)) for block in message.blocks if not isinstance(block, File)]
     files = len(message.blocks) - len(spoken)
     return len(encode(spoken)) + files * _FILE_BYTES
@@ -121,10 +121,10 @@ async def summarise(
         clock=clock,
     )
     await attempt.run()
-    said = "".join(block.text for block in attempt.assembler.blocks() if isinstance(block, Text)).strip()
-    if not said:
+    text = "".join(block.text for block in attempt.assembler.blocks() if isinstance(block, Text)).strip()
+    if not text:
         raise ModelFailed(f"{model.provider} gave no summary of the conversation.", provider=model.provider)
-    return make_summary(said, keep_last=keep_last, request=_find_request(counting, older))
+    return make_summary(text, keep_last=keep_last, request=_find_request(counting, older))
 
 
 def make_summary(text: str, *, keep_last: int, request: Sequence[Block] = ()) -> Message:
@@ -132,17 +132,17 @@ def make_summary(text: str, *, keep_last: int, request: Sequence[Block] = ()) ->
 
     `request` is what the user asked for last, if that is among what is left out.
     """
-    said = f"Summary of the conversation so far:\n\n{text}"
+    text = f"Summary of the conversation so far:\n\n{text}"
     if request:
-        said += "\n\nThe user's last request, word by word:\n\n"
-    summary = Text(said, metadata={COMPACTION: {"keep_last": keep_last}})
+        text += "\n\nThe user's last request, word by word:\n\n"
+    summary = Text(text, metadata={COMPACTION: {"keep_last": keep_last}})
     return Message(role="user", blocks=[summary, *request], visibility="model")
 
 
 def to_transcript(messages: Sequence[Message]) -> str:
     """The conversation as text, with long tool results cut."""
-    told = (message for message in from_newest_compaction(messages) if message.role != "system")
-    return clean_text("\n\n".join(f"[{message.role}]\n{body}" for message in told if (body := _to_body(message))))
+    visible = (message for message in from_newest_compaction(messages) if message.role != "system")
+    return clean_text("\n\n".join(f"[{message.role}]\n{body}" for message in visible if (body := _to_body(message))))
 
 
 def _to_body(message: Message) -> str:

@@ -3,7 +3,7 @@
 With `previous_response_id` a prompt holds only what is new. That is cheap and brittle: the id may be
 unknown to the provider for any reason, at any time. So a chain is only ever a shortcut. It is planned
 anew for each turn from what is stored; it is left before the second step; and when it breaks, the id
-is cleared in the run and in the pending call, the store is told to forget it, and the whole history is
+is cleared in the run and in the pending call, the host forgets it, and the whole history is
 sent instead. A new, complete answer that the provider stored is the next anchor.
 
 `plan_chain` is the pure rule; `Chain` is a run's way out. context.py prepares the prompts.
@@ -41,24 +41,24 @@ def plan_chain(messages: Sequence[Message], *, model: Model, options: CallOption
     """Chain to the newest reply if that can work, else send all of it.
 
     It can if the provider is to store this response too, and stored that reply whole, from this very
-    model; if the user has said something since, and nothing was summarised; and if the reply made no
+    model; if the user has sent a message since, and nothing was summarised; and if the reply made no
     local calls: their results would be news to the provider, and a chained prompt holds nothing but the
     user's words.
     """
     everything = ChainPlan(list(messages), replace(options, previous_response_id=None))
-    heard = [message for message in messages if message.role != "notice" and message.visibility != "people"]
-    at = next((at for at in reversed(range(len(heard))) if heard[at].role == "assistant"), None)
-    if at is None or not options.store or not _can_anchor(heard[at], model):
+    visible = [message for message in messages if message.role != "notice" and message.visibility != "people"]
+    at = next((at for at in reversed(range(len(visible))) if visible[at].role == "assistant"), None)
+    if at is None or not options.store or not _can_anchor(visible[at], model):
         return everything
-    since = heard[at + 1 :]
-    news = [message for message in since if message.role == "user" and any(map(_says_something, message.blocks))]
+    since = visible[at + 1 :]
+    news = [message for message in since if message.role == "user" and any(map(_has_content, message.blocks))]
     if not news or any(map(is_summary, since)):
         return everything
-    system = [message for message in heard if message.role == "system"]
-    return ChainPlan([*system, *news], replace(options, previous_response_id=heard[at].response_id))
+    system = [message for message in visible if message.role == "system"]
+    return ChainPlan([*system, *news], replace(options, previous_response_id=visible[at].response_id))
 
 
-def _says_something(block: Block) -> bool:
+def _has_content(block: Block) -> bool:
     return not isinstance(block, Text) or bool(block.text.strip())
 
 
@@ -82,7 +82,7 @@ class Chain:
         return self.options.previous_response_id is not None
 
     async def leave(self) -> list[Message] | None:
-        """Clear the id, have it forgotten, and fetch the whole history; None if that can not be had."""
+        """Clear the id, let the host forget it, and load the whole history; None if that cannot be loaded."""
         self.options = replace(self.options, previous_response_id=None)
         try:
             await self._hooks.call_shielded(self._host.forget_responses)

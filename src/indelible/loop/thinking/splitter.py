@@ -2,7 +2,7 @@
 
 One scanner serves live, stop, save, title and export (SPEC 5.6). Thinking is moved, never deleted
 and never shown as answer; of the rest only the marks are taken out (tags.py), and blanks
-where nothing but blanks was said: before and after a block at the start of the answer, and in a
+where there is nothing but blanks: before and after a block at the start of the answer, and in a
 block that holds nothing else. Text without marks comes out exactly as it went in.
 
 Text is released as soon as it cannot be part of a mark. What waits is bounded: a piece of a mark,
@@ -10,9 +10,9 @@ a mark behind an open back-tick (markdown.py says how long), blanks at a start. 
 structure that decides what is code is the answer's own, with the thinking taken out.
 
 A model that *thinks first* starts in thinking, and everything up to the first closer is reasoning.
-If no closer ever comes, it stays reasoning: what was said had to be published at once to be safe,
-nothing published is taken back, and such a reply was most likely cut while thinking. The state
-then still says `Section.FIRST`, for a caller that wants to tell the user.
+If no closer ever comes, it stays reasoning: the text had to be published at once to be safe, nothing published is
+retracted, and such a reply was most likely cut while thinking. The state is then still `Section.FIRST`, for a caller
+that wants to inform the user.
 
 Must stay true (tests/loop/test_thinking.py): any cutting into pieces gives the same segments; no
 character is lost; time is linear; a splitter started from another's state goes on where that one
@@ -35,7 +35,7 @@ _find_nonblank: Final = re.compile(r"\S").search
 
 
 class Segment(NamedTuple):
-    """A piece of what the model said."""
+    """A piece of the model's text."""
 
     thinking: bool
     text: str
@@ -87,7 +87,7 @@ class ThinkingSplitter:
 
     @property
     def thinking(self) -> bool:
-        """Whether the model is thinking now; the first to tell that a block has ended."""
+        """Whether the model is thinking now; it is the first to show that a block has ended."""
         return self._thinking
 
     @property
@@ -125,7 +125,7 @@ class ThinkingSplitter:
                 if not final and may_become_mark(text, pos):
                     break
             else:
-                self._say(text[begin:pos])
+                self._emit(text[begin:pos])
                 begin = pos
                 target = find_target(self._section, found.mark, at_start=self._lead is Lead.HOLD)
                 if target is not None:
@@ -138,14 +138,14 @@ class ThinkingSplitter:
                         continue
             self._place = pass_angle(self._place)
             pos += 1
-        self._say(text[begin:pos])
+        self._emit(text[begin:pos])
         self._held = text[pos:]
         if final:
             self._release_blanks()
         self._is_plain = self._passes_plain_text()
-        return self._take_ready()
+        return self._drain_ready()
 
-    def _say(self, text: str) -> None:
+    def _emit(self, text: str) -> None:
         if not text:
             return
         if self._lead is Lead.KEEP:
@@ -179,7 +179,7 @@ class ThinkingSplitter:
         self._pieces += pieces
 
     def _release_blanks(self) -> None:
-        """Blanks are an answer if nothing else was said; they are never a thought."""
+        """Blanks are an answer if there is no other text; they are never a thought."""
         if not self._thinking:
             self._release(self._blanks)
         self._blanks.clear()
@@ -189,7 +189,7 @@ class ThinkingSplitter:
             self._ready.append(Segment(self._pieces_are_thinking, "".join(self._pieces)))
             self._pieces = []
 
-    def _take_ready(self) -> list[Segment]:
+    def _drain_ready(self) -> list[Segment]:
         self._close_segment()
         ready, self._ready = self._ready, []
         return ready

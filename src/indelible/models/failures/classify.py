@@ -204,8 +204,8 @@ def _classify_facts(all_facts: Sequence[Facts], provider: str | None, now: datet
     headers = next((facts.headers for facts in all_facts if facts.headers), {})
     retryable = RETRYABLE[kind]
     if kind not in _CURED_BY_ANOTHER_REQUEST:
-        wish = read_should_retry(headers)
-        retryable = retryable if wish is None else wish
+        should_retry = read_should_retry(headers)
+        retryable = retryable if should_retry is None else should_retry
     return _fail(
         kind,
         provider,

@@ -212,11 +212,11 @@ def read_retry_after_s(headers: Mapping[str, str], now: datetime | None) -> floa
     wait_ms = _as_wait(headers.get("retry-after-ms"))
     if wait_ms is not None:
         return wait_ms / 1000
-    wished = headers.get("retry-after")
-    wait_s = _as_wait(wished)
+    retry_after = headers.get("retry-after")
+    wait_s = _as_wait(retry_after)
     if wait_s is not None:
         return wait_s
-    until = _as_date(wished)
+    until = _as_date(retry_after)
     since = _as_date(headers.get("date")) or now
     if until is None or since is None or until < since:
         return None

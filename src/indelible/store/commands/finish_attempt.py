@@ -46,7 +46,7 @@ async def end_attempt(
     row = (await connection.execute(locked)).one()
     if row.ended_at is not None:
         raise LeaseLost("The attempt was ended meanwhile.")
-    assembler, last_n, first_at, said_at = await _read_journal(connection, row.chat_id, attempt_id)
+    assembler, last_n, first_at, last_at = await _read_journal(connection, row.chat_id, attempt_id)
     pending = payload.pending if isinstance(payload, WithPending) else []
     if pending:
         last_n += 1
@@ -54,7 +54,7 @@ async def end_attempt(
         await connection.execute(_make_row(row.chat_id, attempt_id, last_n, pending, now))
         for part in pending:
             assembler.add(part)
-        said_at = now
+        last_at = now
     outcome = effect.outcome
     if outcome in _TRIED_AGAIN and not has_visible(assembler.blocks()):
         outcome = "reset"
@@ -74,10 +74,10 @@ async def end_attempt(
             error=None if error is None else encode(error),
         )
     )
-    timings = step.timings or Timings(started_at=row.started_at, first_part_at=first_at, ended_at=said_at or now)
+    timings = step.timings or Timings(started_at=row.started_at, first_part_at=first_at, ended_at=last_at or now)
     columns = {"usage": None if usage is None else encode(usage), "cost_nanousd": step.cost_nanousd}
     columns["timings"] = encode(timings)
-    written = [] if outcome == "reset" else _write_messages(assembler, effect, step, row, said_at or now)
+    written = [] if outcome == "reset" else _write_messages(assembler, effect, step, row, last_at or now)
     return Ending(written, outcome, last_n, columns)
 
 
@@ -122,20 +122,20 @@ async def _read_journal(
     connection: AsyncConnection, chat_id: str, attempt_id: str
 ) -> tuple[PartAssembler, int, datetime | None, datetime | None]:
     """What was said, the number of its last row, and when its first and its last row were written."""
-    assembler, last_n, first_at, said_at = PartAssembler(), 0, None, None
+    assembler, last_n, first_at, last_at = PartAssembler(), 0, None, None
     rows = select(journal).where(journal.c.chat_id == chat_id, journal.c.attempt_id == attempt_id).order_by(journal.c.n)
     for row in await connection.execute(rows):
         for part in decode_parts(row.parts):
             assembler.add(part)
-        last_n, said_at = row.n, row.at
-        first_at = first_at or said_at
-    return assembler, last_n, first_at, said_at
+        last_n, last_at = row.n, row.at
+        first_at = first_at or last_at
+    return assembler, last_n, first_at, last_at
 
 
 def _write_messages(
-    assembler: PartAssembler, effect: CloseAttempt, step: WithStep[Any], attempt: Any, said_at: datetime
+    assembler: PartAssembler, effect: CloseAttempt, step: WithStep[Any], attempt: Any, last_at: datetime
 ) -> list[Message]:
-    concluded = conclude(assembler, effect.reason, said_at)
+    concluded = conclude(assembler, effect.reason, last_at)
     return to_messages(
         concluded.blocks,
         partial=concluded.partial,

@@ -48,7 +48,7 @@ async def fork_chat(
     if not path:
         raise NotFound("Message not found in this chat.")
     if path[-1].visibility == "model":
-        raise Invalid("A new chat begins with a message that people see.")
+        raise Invalid("A chat can only be forked at a message that people see.")
     now = await load_now(connection)
     copies = _copy_path(path, new_chat_id)
     open_calls = (await load_end(connection, chat_id, message_id)).open_calls
@@ -60,14 +60,14 @@ async def fork_chat(
     await connection.execute(insert(chats).values(**new, created_at=now, updated_at=now))
     for copy in copies:
         await connection.execute(insert(messages).values(**copy))
-    told = [
+    written = [
         {"chat_id": new_chat_id, "seq": seq, "kind": "message", "ref": copy["id"], "payload": None, "at": now}
         for seq, copy in enumerate(copies, 1)
     ]
-    await connection.execute(insert(events), told)
-    changes = {"head_id": copies[-1]["id"], "seq": len(told)}
+    await connection.execute(insert(events), written)
+    changes = {"head_id": copies[-1]["id"], "seq": len(written)}
     await connection.execute(update(chats).where(chats.c.id == new_chat_id).values(**changes))
-    return Outcome(chat_id=new_chat_id, effective=True, status=Status.IDLE, seq=len(told), epoch=0)
+    return Outcome(chat_id=new_chat_id, effective=True, status=Status.IDLE, seq=len(written), epoch=0)
 
 
 def _copy_path(path: list[Row[Any]], new_chat_id: str) -> list[dict[str, Any]]:

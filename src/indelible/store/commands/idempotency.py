@@ -40,7 +40,7 @@ class StoredResponse(NamedTuple):
 async def claim(connection: AsyncConnection, request: Request, now: datetime) -> StoredResponse | None:
     """The answer that this request was given before, or None: then its key is ours to settle."""
     if not 0 < len(request.key) <= MAX_KEY_LENGTH:
-        raise Invalid(f"An idempotency key has 1 to {MAX_KEY_LENGTH} characters.")
+        raise Invalid(f"An idempotency key must have 1 to {MAX_KEY_LENGTH} characters.")
     request = request._replace(key=clean_label(request.key), route=clean_label(request.route))
     values = {**request._asdict(), "status": 0, "body": b"", "expires_at": now + KEPT}
     claimed = await connection.execute(
@@ -50,7 +50,7 @@ async def claim(connection: AsyncConnection, request: Request, now: datetime) ->
         return None
     row = (await connection.execute(select(idempotency_keys).where(_is_key_of(request)))).one()
     if (row.route, row.body_hash) != (request.route, request.body_hash):
-        raise Invalid("This idempotency key was used for another request. Give every request a key of its own.")
+        raise Invalid("This idempotency key was used for another request. Use a new key for every request.")
     return StoredResponse(row.status, row.body)
 
 

@@ -35,14 +35,14 @@ def parse_address(database: str | Path) -> URL:
     try:
         url = make_url(written)
     except (ArgumentError, ValueError):
-        raise DatabaseUnusable(f"The database's URL cannot be read. {_EXAMPLES}") from None
+        raise DatabaseUnusable(f"The database URL cannot be read. {_EXAMPLES}") from None
     match url.get_backend_name():
         case "sqlite":
             return _make_sqlite_url(url.database or "", _flatten(url))
         case "postgresql" | "postgres":
             return _make_postgres_url(url)
         case other:
-            raise DatabaseUnusable(f"Indelible does not keep chats in '{other}'. {_EXAMPLES}")
+            raise DatabaseUnusable(f"Indelible does not support '{other}' databases. {_EXAMPLES}")
 
 
 def describe(url: URL) -> str:
@@ -60,10 +60,10 @@ def get_sqlite_path(url: URL) -> Path:
 
 def _make_sqlite_url(path: str, options: dict[str, str]) -> URL:
     if not path or path == ":memory:" or path.startswith("file:") or options.get("mode") == "memory":
-        raise DatabaseUnusable(f"Chats are kept in a file, not in memory. {_EXAMPLES}")
+        raise DatabaseUnusable(f"Chats are stored in a file, not in memory. {_EXAMPLES}")
     unknown = set(options) - {"mode"}
     if unknown or options.get("mode", "rwc") not in _SQLITE_MODES:
-        raise DatabaseUnusable(f"The only option of a SQLite URL is mode, one of {', '.join(_SQLITE_MODES)}.")
+        raise DatabaseUnusable(f"A SQLite URL supports one option, mode: {', '.join(_SQLITE_MODES)}.")
     if not options:
         return URL.create("sqlite+aiosqlite", database=path)
     return URL.create("sqlite+aiosqlite", database=f"file:{quote(path)}", query={**options, "uri": "true"})
@@ -74,7 +74,7 @@ def _make_postgres_url(url: URL) -> URL:
     unknown = sorted(set(options) - set(_POSTGRES_OPTIONS))
     if unknown:
         known = ", ".join(_POSTGRES_OPTIONS)
-        raise DatabaseUnusable(f"The database's URL has an unknown option: {unknown[0]}. Known are {known}.")
+        raise DatabaseUnusable(f"Unknown option in the database URL: {unknown[0]}. Supported: {known}.")
     query = {_POSTGRES_OPTIONS[name]: value for name, value in options.items()}
     return url.set(drivername="postgresql+asyncpg", query=query)
 

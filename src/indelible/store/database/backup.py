@@ -1,13 +1,13 @@
-"""A copy of a SQLite database, taken while others write to it.
+"""Online backup of a SQLite database, while other processes write to it.
 
 SQLite's backup API copies pages, a chunk at a time, inside one read transaction that lasts from the first page to the
 last. So the copy is the database of one moment: it holds all that was committed before that moment and nothing of what
-came after. Without the transaction, the API starts again from the first page whenever somebody commits, and beside a
-chat that speaks it would never end. With the write-ahead log nobody waits for a reader; the log only grows meanwhile.
-`VACUUM INTO` gives the same moment, but it rebuilds every table and index, and cannot say how far it is.
+came after. Without the transaction, the API restarts from the first page after every commit, and during a running
+reply it would never finish. With the write-ahead log a reader blocks no writer; only the log grows meanwhile.
+`VACUUM INTO` gives the same moment, but it rebuilds every table and index, and reports no progress.
 
-The copy gets its name when it is whole, checked and on disk; until then it is a hidden file beside it. A log that
-lies beside the target belongs to another database and would be replayed into the copy, so it is refused.
+The copy gets its name when it is complete, verified and on disk; until then it is a hidden file beside the target. A
+log file beside the target belongs to another database and would be replayed into the copy, so it is refused.
 
 Must stay true (tests/store/test_backup.py): a copy holds every row committed before it began, whatever is written
 meanwhile; a backup that fails leaves no file, and what was there before stays as it was.
@@ -42,9 +42,9 @@ def back_up(
     on_progress: Callable[[int, int], None] = lambda _copied, _total: None,
     chunk_pages: int = CHUNK_PAGES,
 ) -> int:
-    """Copy the database to the file `target`, and give its size in bytes. It blocks: call it outside an event loop.
+    """Copy the database to the file `target`; returns the size in bytes. It blocks: call it outside an event loop.
 
-    `on_progress` is told how many pages are copied, and of how many, after every chunk.
+    `on_progress(copied, total)` receives the number of pages after every chunk.
     """
     try:
         source = _find_source(database)
@@ -64,18 +64,18 @@ def back_up(
 def _find_source(database: str | Path) -> Path:
     url = parse_address(database)
     if not is_sqlite(url):
-        raise DatabaseUnusable(
-            f"{describe(url)} is on PostgreSQL, which has a tool of its own for this: pg_dump --format=custom."
-        )
+        raise DatabaseUnusable(f"{describe(url)} is on PostgreSQL. Back it up with pg_dump --format=custom.")
     source = get_sqlite_path(url)
     if not source.is_file():
-        raise DatabaseUnusable(f"There is no database {source}. Choose another file.")
+        raise DatabaseUnusable(f"Can't find the database {source}. Choose another file.")
     return source
 
 
 def _refuse_target(target: Path, source: Path, *, overwrite: bool) -> None:
     if not target.absolute().parent.is_dir():
-        raise DatabaseUnusable(f"There is no directory {target.absolute().parent} for the backup. Create it first.")
+        raise DatabaseUnusable(
+            f"Can't write the backup: the directory {target.absolute().parent} does not exist. Create it first."
+        )
     if target.is_dir():
         raise DatabaseUnusable(f"{target} is a directory. Choose a file in it.")
     if target.exists():
@@ -86,9 +86,7 @@ def _refuse_target(target: Path, source: Path, *, overwrite: bool) -> None:
     for companion in _COMPANIONS:
         log = target.with_name(target.name + companion)
         if log.exists():
-            raise DatabaseUnusable(
-                f"{log} lies beside the backup, so a database of that name is in use. Choose another."
-            )
+            raise DatabaseUnusable(f"{log} exists, so a database of that name is in use. Choose another file.")
 
 
 @contextmanager
@@ -107,7 +105,7 @@ def _open_snapshot(source: Path) -> Iterator[sqlite3.Connection]:
         except sqlite3.Error as error:
             raise read_failure(error, str(source)) from error
         if ours is None:
-            raise DatabaseUnusable(f"{source} is not a database of Indelible. Choose another file.")
+            raise DatabaseUnusable(f"{source} is not an Indelible database. Choose another file.")
         yield connection
 
 
@@ -125,12 +123,12 @@ def _make_draft(target: Path) -> Iterator[Path]:
 
 
 def _copy(snapshot: sqlite3.Connection, draft: Path, on_progress: Callable[[int, int], None], chunk_pages: int) -> None:
-    def tell(_status: int, remaining: int, total: int) -> None:
+    def report(_status: int, remaining: int, total: int) -> None:
         on_progress(total - remaining, total)
 
     try:
         with closing(sqlite3.connect(draft)) as copy:
-            snapshot.backup(copy, pages=chunk_pages, progress=tell)
+            snapshot.backup(copy, pages=chunk_pages, progress=report)
     except sqlite3.Error as error:
         raise read_failure(error, f"The backup in {draft.parent}") from error
 
@@ -144,7 +142,7 @@ def _refuse_damaged(draft: Path, source: Path) -> None:
         findings = [str(error)]
     if findings != ["ok"]:
         raise DatabaseUnusable(
-            f"{source} is damaged ({findings[0].splitlines()[-1]}). No backup was made. Restore it from an earlier one."
+            f"{source} is damaged ({findings[0].splitlines()[-1]}). No backup was made. Restore an earlier one."
         )
 
 

@@ -1,7 +1,7 @@
 """The one statement that SQLAlchemy does not spell the same for both databases: INSERT … ON CONFLICT.
 
-Both databases know it and mean the same by it; only the construct that writes it has two homes in SQLAlchemy. Whoever
-inserts a row that may be there already asks here and continues with `on_conflict_do_nothing` or
+Both databases know it and mean the same by it; only the construct has two homes in SQLAlchemy. Code that
+inserts a row that may already exist calls `upsert` and continues with `on_conflict_do_nothing` or
 `on_conflict_do_update`, as that differs from place to place. What else differs is in engine.py (how a transaction
 begins) and migrations/spelling.py (the names of types).
 """

@@ -8,18 +8,18 @@ Every connection is set up before anybody uses it:
 * PostgreSQL: `synchronous_commit=on` even where the server's default is another, and READ COMMITTED, which R1 and
   R2 are built on; `begin_read` is one snapshot that cannot write (R9).
 
-`open_engine` connects before it returns, so that whatever is wrong with a database is told at the start, in one
-sentence (errors.py), and not by the first user's message. What goes wrong later is told the same way, and nobody
-above has to know a driver's errors, save those about the data that a database was given.
+`open_engine` connects before it returns, so that a faulty database is reported at startup, in one sentence
+(errors.py), and not by the first user's message. Later failures are reported in the same way, and no caller has to
+know a driver's errors, except those about the data itself.
 
-A SQLite connection lives on a thread of its own, and a visit there costs more than a small statement. What is done
-often makes one visit (`run_on_sqlite`), to a connection that the engine keeps for that beside its pool: taking one out
-and giving it back took longer than a commit does on a fast disk. A connection of the pool with nothing to roll back
+A SQLite connection lives on a thread of its own, and a visit there costs more than a small statement. Frequent work
+makes one visit (`run_on_sqlite`), to a connection that the engine keeps for this outside its pool: checking one out
+and returning it took longer than a commit on a fast disk. A connection of the pool with nothing to roll back
 returns there without any visit.
 
 Must stay true (tests/store/test_engine.py): `read_durability` says so for every connection of the pool, and the one
-beside it is set up alike; a write never fails for having read first; nobody is given a connection with a transaction
-open; an engine that is disposed of leaves no connection behind.
+beside it is set up alike; a write never fails for having read first; no caller gets a connection with a transaction
+open; a disposed engine leaves no connection behind.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _POSTGRES_SETTINGS: Final = {
 
 
 async def open_engine(database: str | Path, *, pool_size: int = POOL_SIZE) -> AsyncEngine:
-    """Connect to a database, new or not. Raises a `StoreFailed` that says what is wrong. Dispose of it at the end."""
+    """Connect to a database, new or not. Raises `StoreFailed` with the reason. Dispose of the engine at the end."""
     url = parse_address(database)
     engine = _make_sqlite_engine(url, pool_size) if is_sqlite(url) else _make_postgres_engine(url, pool_size)
     try:
@@ -95,17 +95,17 @@ async def begin_write(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
 
     A failing database raises a `StoreFailed`; an error about the data is the driver's own.
     """
-    with tell_failures(engine.url):
+    with translate_failures(engine.url):
         async with _wait_for_turn(engine), engine.begin() as connection:
             yield connection
 
 
 @asynccontextmanager
 async def _wait_for_turn(engine: AsyncEngine) -> AsyncIterator[None]:
-    """SQLite has one writer at a time and lets whoever asks next wait by chance; among ourselves we stand in line.
+    """SQLite has one writer at a time and picks the next one at random; within this process writers queue in order.
 
-    Every engine has a line of its own, and only the first of each line stands at the file's door. So whoever has a
-    short line, as the journal does, never waits behind a long one.
+    Every engine has its own queue, and only the first of each queue competes for the file. So an engine with a short
+    queue, like the journal's, never waits behind a long one.
     """
     if not is_sqlite(engine.url):
         yield
@@ -125,8 +125,8 @@ def _find_door(engine: AsyncEngine) -> asyncio.Lock:
 
 @asynccontextmanager
 async def begin_read(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """A transaction that only reads, and sees one moment of the database however long it takes. It fails alike."""
-    with tell_failures(engine.url):
+    """A read-only transaction that sees one moment of the database. It fails as `begin_write` does."""
+    with translate_failures(engine.url):
         async with engine.connect() as connection:
             if is_sqlite(engine.url):
                 await connection.execution_options(**{_DEFERRED: True})
@@ -137,12 +137,12 @@ async def begin_read(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
 
 
 async def run_on_sqlite(engine: AsyncEngine, work: Callable[[sqlite3.Connection], T]) -> T:
-    """Go to the thread of the connection that is kept for this, once, and do all of it there.
+    """Visit the thread of the reserved connection once, and do all the work there.
 
-    The work begins and commits its own transaction; one that it leaves open is rolled back. A caller that is cancelled
-    meanwhile waits for the end of it (whole.py). It fails as `begin_write` does.
+    The work begins and commits its own transaction; one that it leaves open is rolled back. A cancelled caller waits
+    until the work has ended (whole.py). It fails as `begin_write` does.
     """
-    with tell_failures(engine.url):
+    with translate_failures(engine.url):
         async with _find_line(engine), _find_door(engine):
             driver: Any = _kept.get(engine.sync_engine) or await _keep_connection(engine)
             done: UncancellableFuture[T] = UncancellableFuture()
@@ -152,7 +152,7 @@ async def run_on_sqlite(engine: AsyncEngine, work: Callable[[sqlite3.Connection]
 
 @run_to_completion
 async def _keep_connection(engine: AsyncEngine) -> Any:
-    """Take a connection out of the pool for good, which opens another when it wants one."""
+    """Detach a connection from the pool for good; the pool opens another when it needs one."""
     connection = await engine.raw_connection()
     driver = _kept[engine.sync_engine] = connection.driver_connection
     connection.detach()
@@ -168,8 +168,8 @@ def _visit(file: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) ->
 
 
 @contextmanager
-def tell_failures(url: URL) -> Iterator[None]:
-    """Here a failing database raises a `StoreFailed`. Data that it refuses is not its failure."""
+def translate_failures(url: URL) -> Iterator[None]:
+    """Translate a failure of the database into `StoreFailed`. Refused data is not a failure of the database."""
     try:
         yield
     except (DBAPIError, PoolExhausted, sqlite3.Error, OSError) as error:
@@ -179,7 +179,7 @@ def tell_failures(url: URL) -> Iterator[None]:
 
 
 async def read_durability(connection: AsyncConnection) -> dict[str, str]:
-    """What this connection really does, asked of the database itself. It begins no transaction."""
+    """The durability settings of this connection, read from the database itself. It begins no transaction."""
     driver: Any = (await connection.get_raw_connection()).driver_connection
     if is_sqlite(connection.engine.url):
         return {name: str((await _fetch_one(driver, f"PRAGMA {name}"))[0]) for name in _SQLITE_PRAGMAS}
@@ -197,13 +197,15 @@ async def _fetch_one(driver: Any, statement: str) -> Any:
 def _make_sqlite_engine(url: URL, pool_size: int) -> AsyncEngine:
     directory = get_sqlite_path(url).absolute().parent
     if not directory.is_dir():
-        raise DatabaseUnusable(f"There is no directory {directory} for the database. Create it, or name another file.")
+        raise DatabaseUnusable(
+            f"Can't create the database: the directory {directory} does not exist. Create it, or choose another file."
+        )
     # Without an isolation level the driver begins nothing by itself, and `_begin_sqlite` decides.
     engine = create_async_engine(
         url,
         pool_size=pool_size,
         pool_reset_on_return=None,
-        hide_parameters=True,  # what people say is not for the log
+        hide_parameters=True,  # user content must not reach the log
         connect_args={"isolation_level": None},
     )
     event.listen(engine.sync_engine, "connect", _set_up_sqlite)
@@ -228,7 +230,7 @@ def _lower(text: str | None) -> str | None:
 
 
 def _switch_log_on(cursor: Any) -> None:
-    """Of several that do this to a new file at once, all but one are told at once that it is busy, without waiting."""
+    """When several processes do this to a new file, all but one get SQLITE_BUSY at once, without the timeout."""
     for _ in range(_SWITCH_TRIES):
         try:
             cursor.execute("PRAGMA journal_mode=WAL")
@@ -241,7 +243,9 @@ def _switch_log_on(cursor: Any) -> None:
             break
     cursor.execute("PRAGMA journal_mode")
     if cursor.fetchone() != ("wal",):
-        raise DatabaseUnusable("The database's file system has no shared memory, which SQLite's log needs.")
+        raise DatabaseUnusable(
+            "The database's file system does not support shared memory, which SQLite's write-ahead log needs."
+        )
 
 
 def _begin_sqlite(connection: Connection) -> None:
@@ -262,7 +266,7 @@ def _close_kept(engine: Engine) -> None:
 
 
 async def _try_to_write_sqlite(connection: AsyncConnection) -> None:
-    """Fails if the file is read-only, of which BEGIN IMMEDIATE says nothing. It is never committed."""
+    """Fails if the file is read-only, which BEGIN IMMEDIATE does not report. It is never committed."""
     await connection.execute(text("PRAGMA user_version = 0"))
 
 
@@ -274,7 +278,7 @@ def _make_postgres_engine(url: URL, pool_size: int) -> AsyncEngine:
         raise DatabaseUnusable("PostgreSQL needs a driver: pip install 'indelible[postgres]'.")
     # asyncpg wants a number, and a URL holds only text.
     timeout_s = float(str(url.query.get("timeout", CONNECT_TIMEOUT_S)))
-    # Without the second one a network that falls silent would be waited for without end.
+    # Without the second one a silent network would block for ever.
     limits = {"timeout": timeout_s, "command_timeout": _COMMAND_TIMEOUT_S}
     engine = create_async_engine(url, pool_size=pool_size, hide_parameters=True, connect_args=limits)
     event.listen(engine.sync_engine, "connect", _set_up_postgres)
@@ -283,13 +287,13 @@ def _make_postgres_engine(url: URL, pool_size: int) -> AsyncEngine:
 
 
 def _set_up_postgres(connection: Any, _record: object) -> None:
-    # Not as parameters of the connection: poolers refuse those they do not know.
+    # Not as connection parameters: poolers refuse those that they do not know.
     settings = "; ".join(f"SET {name} = '{value}'" for name, value in _POSTGRES_SETTINGS.items())
     connection.run_async(lambda driver: driver.execute(settings))
 
 
 def _give_up_all_after_silence(context: ExceptionContext) -> None:
-    """Where one connection fell silent the others did too, and each would be waited for in turn."""
+    """If one connection is silent, the others are too, and each would be waited for in turn."""
     if isinstance(context.original_exception, TimeoutError):
         context.invalidate_pool_on_disconnect = True
 
@@ -297,4 +301,4 @@ def _give_up_all_after_silence(context: ExceptionContext) -> None:
 async def _refuse_read_only_server(connection: AsyncConnection) -> None:
     if (await connection.execute(text("SHOW transaction_read_only"))).scalar_one() == "on":
         where = describe(connection.engine.url)
-        raise DatabaseUnusable(f"{where} is read-only. Name the primary server, not a replica.")
+        raise DatabaseUnusable(f"{where} is read-only. Use the primary server, not a replica.")

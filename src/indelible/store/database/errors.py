@@ -1,16 +1,16 @@
-"""What is wrong with a database, in words for whoever set it up.
+"""Database errors, translated into sentences for the operator.
 
-Drivers speak in codes. They are read here once, by code and type and never by text, and become a sentence
-that names the database without its password, says what is wrong and what to do about it. The class says
-whether waiting helps: a server that is away may come back, a file that is no database will not become one.
+Drivers report codes. This module reads them once, by code and type and never by text, and makes a sentence that
+names the database without its password, the problem and the remedy. The class says whether waiting helps: a server
+that is down may come back, but a file that is not a database will not become one.
 
-Some errors are no failure of the database: it refused what it was given, and would refuse it again. Those are
-`is_about_data`, and whoever wrote the data has to hear of them as they are (R6).
+Some errors are not a failure of the database: it refused the data, and would refuse it again. `is_about_data` finds
+them, and the code that wrote the data receives them unchanged (R6).
 
-Must stay true (tests/store/test_broken_databases.py): a database that fails while it is used is told of as
-truly as one that cannot be opened (tests/store/test_engine.py), and no sentence quotes what was to be written.
+Must stay true (tests/store/test_broken_databases.py): a database that fails in use is reported as precisely as one
+that cannot be opened (tests/store/test_engine.py), and no sentence quotes the data that was being written.
 
-Neighbours: engine.py has every transaction read its errors here, address.py finds mistakes in the address
+Neighbours: engine.py translates the errors of every transaction here, address.py finds mistakes in the address
 itself, migrate.py a schema that is too new.
 """
 
@@ -27,15 +27,15 @@ from indelible.errors import StoreFailed
 
 
 class DatabaseUnusable(StoreFailed):
-    """Somebody has to change something: the address, the rights, the file, the disk, the program."""
+    """The operator must change something: the address, the permissions, the file, the disk, the program."""
 
 
 class DatabaseUnreachable(StoreFailed):
-    """It does not answer now, or not in time. It may a moment later."""
+    """The database does not respond now, or not in time. Waiting may help."""
 
 
 class SchemaTooNew(DatabaseUnusable):
-    """A newer Indelible has written to it."""
+    """A newer version of Indelible has migrated this database."""
 
 
 _Known = tuple[type[StoreFailed], str]
@@ -44,20 +44,23 @@ _LOST: Final[_Known] = (DatabaseUnreachable, "The connection to {where} was lost
 _DAMAGED: Final[_Known] = (DatabaseUnusable, "{where} is damaged. Restore it from a backup.")
 _DISK_FAILS: Final[_Known] = (DatabaseUnusable, "{where} cannot be read or written: the disk reports an error.")
 _DISK_FULL: Final[_Known] = (DatabaseUnusable, "{where} cannot be written: the disk is full.")
-_BUSY: Final[_Known] = (DatabaseUnreachable, "{where} is busy: somebody else kept it locked for too long. Try again.")
-_ALL_IN_USE: Final[_Known] = (DatabaseUnreachable, "Every connection to {where} is in use, and none became free.")
+_BUSY: Final[_Known] = (DatabaseUnreachable, "{where} is busy: another process held its lock for too long. Try again.")
+_ALL_IN_USE: Final[_Known] = (
+    DatabaseUnreachable,
+    "Every connection to {where} is in use, and none became free in time. Try again.",
+)
 
 _SQLITE: Final[dict[int, _Known]] = {
     sqlite3.SQLITE_NOTADB: (DatabaseUnusable, "{where} is not a SQLite database. Choose another file."),
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
     sqlite3.SQLITE_READONLY: (
         DatabaseUnusable,
-        "{where} cannot be written. Check its mode, and the rights of the file and its directory.",
+        "{where} cannot be written. Check its mode, and the permissions of the file and its directory.",
     ),
-    sqlite3.SQLITE_PERM: (DatabaseUnusable, "{where} cannot be opened. Check the rights of the file."),
+    sqlite3.SQLITE_PERM: (DatabaseUnusable, "{where} cannot be opened. Check the permissions of the file."),
     sqlite3.SQLITE_CANTOPEN: (
         DatabaseUnusable,
-        "{where} cannot be opened. Check that it is a file, and the rights of the file and its directory.",
+        "{where} cannot be opened. Check that it is a file, and the permissions of the file and its directory.",
     ),
     sqlite3.SQLITE_FULL: _DISK_FULL,
     sqlite3.SQLITE_IOERR: _DISK_FAILS,
@@ -65,20 +68,20 @@ _SQLITE: Final[dict[int, _Known]] = {
 }
 
 _POSTGRES: Final[dict[str, _Known]] = {
-    "28P01": (DatabaseUnusable, "{where} did not accept the password."),
-    "28000": (DatabaseUnusable, "{where} does not let this user in. Check the user's name and pg_hba.conf."),
+    "28P01": (DatabaseUnusable, "{where} rejected the password."),
+    "28000": (DatabaseUnusable, "{where} does not admit this user. Check the user name and pg_hba.conf."),
     "3D000": (DatabaseUnusable, "{where}: the server has no such database. Create it first."),
-    "42501": (DatabaseUnusable, "{where}: the user may not do this. It needs the right to create tables."),
-    "25006": (DatabaseUnusable, "{where} is read-only. Name the primary server, not a replica."),
-    "40P01": (DatabaseUnreachable, "{where} ended a transaction that stood in another's way. Try again."),
+    "42501": (DatabaseUnusable, "{where}: permission denied. The user needs the right to create tables."),
+    "25006": (DatabaseUnusable, "{where} is read-only. Use the primary server, not a replica."),
+    "40P01": (DatabaseUnreachable, "{where} aborted a transaction because of a deadlock. Try again."),
     "53100": _DISK_FULL,
     "53300": (DatabaseUnreachable, "{where} has too many connections. Try again, or raise max_connections."),
     "55P03": _BUSY,
-    "57014": (DatabaseUnreachable, "{where} stopped a statement that took too long. Try again."),
-    "57P01": (DatabaseUnreachable, "{where} ended the connection, as it does when it is stopped. Try again."),
-    "57P02": (DatabaseUnreachable, "{where} ended the connection because another one crashed. Try again."),
+    "57014": (DatabaseUnreachable, "{where} cancelled a statement that took too long. Try again."),
+    "57P01": (DatabaseUnreachable, "{where} closed the connection because it is shutting down. Try again."),
+    "57P02": (DatabaseUnreachable, "{where} closed the connection because another one crashed. Try again."),
     "57P03": (DatabaseUnreachable, "{where} is starting or stopping. Try again."),
-    "57P04": (DatabaseUnusable, "{where} is no longer there: the database was dropped."),
+    "57P04": (DatabaseUnusable, "{where} no longer exists: the database was dropped."),
     "58030": _DISK_FAILS,
     "XX001": _DAMAGED,
     "XX002": _DAMAGED,
@@ -88,32 +91,32 @@ _DATA_STATES: Final = ("22", "23", "54")
 
 
 def read_failure(error: BaseException, where: str) -> StoreFailed:
-    """What this error means, where `where` describes the database."""
+    """The meaning of this error; `where` describes the database."""
     causes = list(_follow(error))
     for cause in causes:
         if isinstance(cause, StoreFailed):
             return cause
         known = _read_code(cause)
         if known is not None:
-            return _say(known, where)
-    # Only now, because why a connection was lost may stand deeper than that it was.
+            return _format(known, where)
+    # Only now, because a deeper cause may explain why the connection was lost.
     if any(_is_lost(cause) for cause in causes):
-        return _say(_LOST, where)
+        return _format(_LOST, where)
     for cause in causes:
         if isinstance(cause, OSError):
             return DatabaseUnreachable(f"{where} cannot be reached: {str(cause) or 'no answer in time'}.")
-    said = str(causes[-1]).partition("\n")[0]
-    return StoreFailed(f"{where} could not do what it was asked: {said}")
+    detail = str(causes[-1]).partition("\n")[0]
+    return StoreFailed(f"{where} failed: {detail}")
 
 
 def is_about_data(error: BaseException) -> bool:
-    """Whether what was to be written is to blame, and not the database. asyncpg's class alone does not tell."""
+    """Whether the data is at fault, and not the database. The class of an asyncpg error is not enough to decide."""
     if isinstance(error, DataError | IntegrityError | sqlite3.DataError | sqlite3.IntegrityError):
         return True
     for cause in _follow(error):
         if _get_state(cause).startswith(_DATA_STATES):
             return True
-        # What asyncpg cannot even encode for the server is a wrong value and a misuse of its interface at once.
+        # A value that asyncpg cannot encode raises an InterfaceError that a ValueError caused.
         if isinstance(error, InterfaceError) and isinstance(cause, ValueError):
             return True
     return False
@@ -136,13 +139,13 @@ def _get_state(error: BaseException) -> str:
     return str(getattr(error, "sqlstate", None))
 
 
-def _say(known: _Known, where: str) -> StoreFailed:
+def _format(known: _Known, where: str) -> StoreFailed:
     kind, sentence = known
     return kind(sentence.format(where=where))
 
 
 def _follow(error: BaseException) -> Iterator[BaseException]:
-    """The error, and what it was made of: SQLAlchemy's `orig`, Python's cause."""
+    """The error and its causes: SQLAlchemy's `orig`, Python's `__cause__`."""
     found: BaseException | None = error
     while found is not None:
         yield found

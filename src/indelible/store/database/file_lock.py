@@ -1,9 +1,9 @@
 """One working process per SQLite file, held by a lock of the operating system (R12).
 
-A second server or worker on the same file would not corrupt it, but both would take the same chats from each
-other for ever. So the one that works holds an exclusive lock on a file beside the database. The operating
-system frees it when the process ends, `kill -9` included: a restarted process takes over at once, and no stale
-lock is ever left. Commands such as `backup` and `export` open the database beside it without the lock.
+A second server or worker on the same file would not corrupt it, but the two would acquire each other's chats for
+ever. So the working process holds an exclusive lock on a file beside the database. The operating system frees it
+when the process ends, `kill -9` included: a restarted process takes over at once, and no stale lock remains.
+Commands such as `backup` and `export` open the database beside it without the lock.
 
 Must stay true (tests/store/test_file_lock.py): a second process gets a clear error; after `kill -9` of the first it
 gets the lock.
@@ -28,7 +28,7 @@ except ImportError:  # pragma: no cover - Windows has no flock; its share modes 
 
 @contextmanager
 def exclusive_file_lock(database: str | Path) -> Iterator[None]:
-    """Work on this database alone, as long as this lasts. PostgreSQL carries several workers, and needs no lock."""
+    """Hold the database exclusively for the block. PostgreSQL supports several workers and needs no lock."""
     url = parse_address(database)
     if not is_sqlite(url) or fcntl is None:
         yield

@@ -5,11 +5,11 @@ migrated. Two processes that start together are safe: the first has the lock (SQ
 lock on PostgreSQL), the second waits for it and then finds nothing to do. A database that is up to date is
 only read.
 
-There is no way back. A database that a newer Indelible has migrated is refused, because this one does not know
-what the new tables ask of it.
+There is no downgrade. A database that a newer Indelible has migrated is refused, because this version does not know
+the rules of the new tables.
 
 On SQLite, a table that has to be changed is built anew and the old one dropped; with foreign keys on, that would
-delete every row that hangs on it. So they are off while migrating, and checked before the commit.
+delete every row that refers to it. So they are off while migrating, and checked before the commit.
 
 Must stay true (tests/store/test_migrations.py): the migrations build exactly tables.py on both databases, and an
 upgrade keeps what was there.
@@ -30,12 +30,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.schema import SetColumnComment, SetTableComment
 
 from indelible.store.database.address import describe
-from indelible.store.database.engine import begin_read, is_sqlite, open_engine, tell_failures
+from indelible.store.database.engine import begin_read, is_sqlite, open_engine, translate_failures
 from indelible.store.database.errors import DatabaseUnusable, SchemaTooNew
 from indelible.store.database.tables import metadata
 
 VERSION_TABLE: Final = "indelible_schema"
-"""Where the revision stands. Not Alembic's own name, so that another program's migrations are not taken for ours."""
+"""The table of the revision. Not Alembic's default name, which another program in the database may use."""
 
 _ADVISORY_LOCK: Final = 0x1DE11B1E
 _WAIT_FOR_MIGRATION_MS: Final = 600_000
@@ -49,7 +49,7 @@ class Migrated(NamedTuple):
 
 
 async def migrate(database: str | Path, *, target: str = "head") -> Migrated:
-    """Bring the database up to date; create it if it is a new file. Safe to run beside another one."""
+    """Upgrade the database; create it if the file is new. Safe to run concurrently."""
     engine = await open_engine(database, pool_size=1)
     try:
         goal = find_revision(target)
@@ -63,7 +63,7 @@ async def migrate(database: str | Path, *, target: str = "head") -> Migrated:
 
 
 async def load_revision(engine: AsyncEngine) -> str | None:
-    """The revision that the database is at; None if Indelible has not been there."""
+    """The revision of the database; None if Indelible has never used it."""
     async with begin_read(engine) as connection:
         return await connection.run_sync(_load_revision)
 
@@ -88,13 +88,13 @@ def list_revisions() -> list[str]:
 
 
 async def _upgrade(engine: AsyncEngine, goal: str) -> str | None:
-    with tell_failures(engine.url):
+    with translate_failures(engine.url):
         async with engine.connect() as connection:
             if is_sqlite(engine.url):
                 await _prepare_sqlite(connection)
             async with connection.begin():
                 if not is_sqlite(engine.url):
-                    await connection.execute(text("SET LOCAL lock_timeout = 0"))  # another one may take its time
+                    await connection.execute(text("SET LOCAL lock_timeout = 0"))  # another process may need long
                     await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _ADVISORY_LOCK})
                 before = await connection.run_sync(_load_revision)
                 _refuse_unknown(before, engine)
@@ -123,8 +123,8 @@ def _refuse_orphans(connection: Connection) -> None:
     broken = {row[0] for row in connection.exec_driver_sql("PRAGMA foreign_key_check")}
     if broken:
         raise DatabaseUnusable(
-            f"{describe(connection.engine.url)} is damaged: rows of {', '.join(sorted(broken))} hang on rows that are "
-            "not there. Nothing was changed. Restore it from a backup."
+            f"{describe(connection.engine.url)} is damaged: rows of {', '.join(sorted(broken))} refer to rows that "
+            "do not exist. Nothing was changed. Restore it from a backup."
         )
 
 
@@ -140,18 +140,18 @@ def _refuse_unknown(revision: str | None, engine: AsyncEngine) -> None:
     if revision is not None and revision not in list_revisions():
         raise SchemaTooNew(
             f"{describe(engine.url)} was migrated by a newer Indelible (schema {revision}; this one knows up to "
-            f"{find_revision('head')}). Upgrade Indelible, or go back to a backup from before."
+            f"{find_revision('head')}). Upgrade Indelible, or restore an earlier backup."
         )
 
 
 def _refuse_strangers(connection: Connection) -> None:
     tables = set(inspect(connection).get_table_names())
     if connection.dialect.name != "sqlite":
-        tables &= set(metadata.tables)  # others may live beside us on a server
+        tables &= set(metadata.tables)  # other applications may share the server
     if tables:
         raise DatabaseUnusable(
-            f"{describe(connection.engine.url)} holds tables of something else ({', '.join(sorted(tables)[:3])}). "
-            "Give Indelible a database of its own."
+            f"{describe(connection.engine.url)} holds tables of another application ({', '.join(sorted(tables)[:3])}). "
+            "Use a separate database for Indelible."
         )
 
 

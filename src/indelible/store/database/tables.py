@@ -1,14 +1,14 @@
-r"""The tables: what is kept of a chat, and the rules that hold whoever writes.
+r"""The tables: how a chat is stored, and the rules that hold for every writer.
 
 The rules of the machine (machine/) are repeated here as check constraints and partial unique indexes, as far
 as one row or one index can say them: which values there are, that a chat has one open turn and one open
-attempt, that only an idle chat is archived, that an end is told with its time. The lists of values are taken
+attempt, that only an idle chat is archived, that an outcome has its time. The lists of values come
 from the machine's own types, so that the two cannot drift apart. What needs two tables (a waiting chat has
 no queue; a turn is open exactly while the chat is busy) is for the code that writes under the chat's lock.
 A check looks at every statement, not at the end of the transaction: write a chat's row once per command.
 
-Whatever hangs on a chat goes with it (`ON DELETE CASCADE`), except the journal: a foreign key would double
-the cost of its rows (R7), so whoever deletes a chat deletes the journal of its attempts first. A message,
+Everything that belongs to a chat is deleted with it (`ON DELETE CASCADE`), except the journal: a foreign key would
+double the cost of its rows (R7), so code that deletes a chat deletes the journal of its attempts first. A message,
 a turn and the head can only name messages of their own chat, because their foreign keys carry the chat's id.
 
 `Json` columns hold bytes of UTF-8 JSON, `Label` columns text that is shown but never quoted (types.py). Times
@@ -87,7 +87,7 @@ users: Final = Table(
     Column("id", Id, primary_key=True),
     Column("name", Label(), nullable=False, unique=True),
     Column("created_at", UtcTime(), nullable=False),
-    comment="Whoever owns chats. A server without login has one.",
+    comment="The owners of chats. A server without login has one.",
 )
 
 tokens: Final = Table(
@@ -100,11 +100,11 @@ tokens: Final = Table(
     Column("created_at", UtcTime(), nullable=False),
     Column("last_used_at", UtcTime(), comment="To the hour or so; null: never used."),
     Column("expires_at", UtcTime(), comment="Null: never."),
-    Column("revoked_at", UtcTime(), comment="Null: it still opens the door."),
-    comment="What lets a program or a browser act for a user.",
+    Column("revoked_at", UtcTime(), comment="Null: it is still valid."),
+    comment="Tokens with which a program or a browser acts for a user.",
 )
 
-# --- chats and what was said in them -------------------------------------------------------
+# --- chats and their messages -------------------------------------------------------------
 
 chats: Final = Table(
     "chats",
@@ -113,16 +113,20 @@ chats: Final = Table(
     Column("owner_id", Id, ForeignKey("users.id"), nullable=False, comment="The user; the worker is the holder."),
     Column("status", Word, nullable=False, comment="machine.states.Status. `pending` is computed and never stored."),
     Column("archived", Boolean, nullable=False, server_default=false()),
-    Column("head_id", Id, comment="The end of the active path; null: nothing was said yet."),
+    Column("head_id", Id, comment="The end of the active path; null: it has no messages yet."),
     Column(
-        "epoch", BigInteger, nullable=False, server_default=text("0"), comment="Raised by every taking: fences writers."
+        "epoch",
+        BigInteger,
+        nullable=False,
+        server_default=text("0"),
+        comment="Raised by every acquire: fences writers.",
     ),
     Column("holder", Id, comment="The worker that works on it. It may be dead, and its row may be gone."),
     Column("seq", BigInteger, nullable=False, server_default=text("0"), comment="The number of its last event."),
     Column("error", Json, comment="Why its last turn failed; there exactly while the status is `error`."),
     Column("retry", Json, comment="The retry event that is being waited for, for readers that join meanwhile."),
     Column("deadline_at", UtcTime(), comment="Until when results from outside are awaited; null: for ever."),
-    Column("model", Label(), comment="Who answers; null: the setting."),
+    Column("model", Label(), comment="The model that answers; null: the setting."),
     Column("system_prompt", Json, comment="A JSON string."),
     Column("parameters", Json, comment="Options for the model: temperature and the like."),
     Column("title", Label()),
@@ -166,7 +170,7 @@ turns: Final = Table(
         Integer,
         nullable=False,
         server_default=text("0"),
-        comment="How many of those in a row brought neither a new part nor a settled tool.",
+        comment="How many of those in a row produced neither a new part nor a settled tool.",
     ),
     Column("model", Label(), comment="The model that was chosen for it; null: the chat's."),
     Column(
@@ -231,7 +235,7 @@ messages: Final = Table(
     _index_where("messages_continuing", "chat_id", "continues_id", where="continues_id IS NOT NULL"),
     _index_where("messages_of_turn", "turn_id", where="turn_id IS NOT NULL"),
     _index_where("messages_of_attempt", "attempt_id", where="attempt_id IS NOT NULL"),
-    comment="What was said: a tree, of which the chat's head chooses a path.",
+    comment="The messages: a tree, in which the chat's head selects a path.",
 )
 
 queue: Final = Table(
@@ -264,7 +268,7 @@ events: Final = Table(
     Column("chat_id", Id, _delete_with("chats.id"), nullable=False),
     Column("seq", BigInteger, nullable=False, autoincrement=False, comment="Counts from 1, without gaps."),
     Column("kind", Word, nullable=False),
-    Column("ref", Id, comment="The row that it tells of: a message, an attempt, a turn."),
+    Column("ref", Id, comment="The row that it is about: a message, an attempt, a turn."),
     Column("payload", Json, comment="What readers get of it besides."),
     Column("at", UtcTime(), nullable=False),
     PrimaryKeyConstraint("chat_id", "seq"),
@@ -316,7 +320,7 @@ journal: Final = Table(
     Column("at", UtcTime(), nullable=False),
     PrimaryKeyConstraint("chat_id", "attempt_id", "n"),
     _check("n", "n >= 0"),
-    comment="The second log: what a running attempt says, one row per flush.",
+    comment="The second log: the parts of a running attempt, one row per flush.",
 )
 
 # --- work ----------------------------------------------------------------------------------
@@ -368,10 +372,10 @@ idempotency_keys: Final = Table(
     Column("status", Integer, nullable=False, comment="The HTTP status that was answered."),
     Column("body", Json, nullable=False, comment="The body that was answered."),
     Column("expires_at", UtcTime(), nullable=False),
-    Column("chat_id", Id, _delete_with("chats.id"), index=True, comment="The chat that the answer tells of."),
+    Column("chat_id", Id, _delete_with("chats.id"), index=True, comment="The chat that the response is about."),
     PrimaryKeyConstraint("user_id", "key"),
     Index("idempotency_keys_expiry", "expires_at"),
-    comment="Writes that were carried out: the same request again gets the same answer.",
+    comment="Completed writes: a repeated request gets the same response.",
 )
 
 files: Final = Table(

@@ -1,14 +1,14 @@
-"""How values stand in a column, the same on SQLite and PostgreSQL.
+"""Column types that behave the same on SQLite and PostgreSQL.
 
 * `Id`: one of ours (ids.py); `Word`: one of a fixed list of our own words. On PostgreSQL both have the
   collation "C", so that their order is the order of the bytes on every server, and no index on them breaks
-  when the server's locale library is upgraded. A name from outside that a database would not take is mended, and
-  then names nothing.
+  when the server's locale library is upgraded. An id from outside that a database would refuse is repaired, and
+  then matches no row.
 * `UtcTime`: an aware datetime goes in, an aware datetime in UTC comes out. PostgreSQL has `timestamptz`.
   SQLite has no time, so it gets text of fixed width, `2026-11-15T09:59:32.120000Z`: it sorts as the time
   does, SQLite's own date functions read it, and so do people.
 * `Json`: bytes of UTF-8 JSON. Not a JSON type, because PostgreSQL refuses U+0000 in `jsonb` and in `text`,
-  and whatever a model or a person says has to be kept (R6).
+  and everything that a model or a person writes must be stored (R6).
 * `Label`: text that is shown, searched or compared, but quoted to nobody: titles, names of models and
   tools, ids that providers gave. What a database cannot hold becomes U+FFFD, so that none of it can make
   a write fail.
@@ -31,13 +31,13 @@ Json: Final = LargeBinary()
 
 
 def format_time(moment: datetime) -> str:
-    """The form in which SQLite keeps a time, for whoever speaks to the driver directly."""
+    """A time as SQLite stores it, for code that calls the driver directly."""
     return f"{to_utc(moment).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 
 def to_utc(moment: datetime) -> datetime:
     if moment.tzinfo is None:
-        raise ValueError(f"{moment} does not say in which time zone it is.")
+        raise ValueError(f"{moment} has no time zone.")
     return moment.astimezone(UTC)
 
 

@@ -1,18 +1,18 @@
 """Writing journal rows: the one statement on the hot path.
 
 One transaction carries the rows of all running chats of a process. It touches attempts, never chats, and
-does not wait: an attempt whose row somebody has locked is being ended, so its rows are skipped and kept for
-the next time (R7). Whether an attempt is closed is then read from its row, not guessed from the skip.
+does not wait: an attempt whose row is locked is being ended, so its rows are skipped and kept for
+the next flush (R7). Whether an attempt is closed is then read from its row, not guessed from the skip.
 
 Nearly always every attempt is open and every row new, so one statement does it all: it locks the attempts,
 checks them and inserts. It goes to the driver as it stands, because building it anew for every group would
 cost more than writing the rows (`python -m bench store`); on SQLite the whole transaction is one visit to the
-connection's thread. Only rows that it left out are looked at further, and on SQLite, where a transaction is
-cheap to repeat, the group is then begun anew the careful way. That the lock and the reading are one statement
+connection's thread. Only rows that it left out are examined further, and on SQLite, where a transaction is
+cheap to repeat, the group is then written again step by step. That the lock and the reading are one statement
 here is no breach of R1: what it reads is the locked row itself, and of that PostgreSQL gives the version that
 was locked.
 
-A row that is there already with the same bytes is a success: the answer to an earlier commit was lost (R5).
+A row that already exists with the same bytes is a success: the response to an earlier commit was lost (R5).
 
 Must stay true (tests/store/test_append.py): of an attempt that has ended, or that another epoch holds, nothing
 is written; a group whose data is refused writes nothing at all; no transaction is left open, cancelled or not.
@@ -59,13 +59,13 @@ RETURNING attempt_id
 
 
 class BadRows(StoreFailed):
-    """The database refuses what is in a row; trying again would not help."""
+    """The database refuses the content of a row; a retry would not help."""
 
 
 class JournalRow(NamedTuple):
     """Row `n` of an attempt of a chat, written under the epoch of its holder's lease, with its changes of the ledger.
 
-    A row names its chat, so that whoever is notified of its commit needs no table of attempts.
+    A row names its chat, so that the receiver of `on_committed` needs no table of attempts.
     """
 
     chat_id: str
@@ -94,8 +94,8 @@ async def append_group(engine: AsyncEngine, rows: Sequence[JournalRow], at: date
             return Appended(frozenset(row.attempt_id for row in rows), frozenset())
         return await _append_in_steps(engine, rows, at)
     except (DBAPIError, sqlite3.Error) as error:
-        said = getattr(error, "orig", error)
-        raise BadRows(f"The database refused a journal row: {said}") from error
+        cause = getattr(error, "orig", error)
+        raise BadRows(f"The database refused a journal row: {cause}") from error
 
 
 @run_to_completion
@@ -115,7 +115,7 @@ async def append_rows(connection: AsyncConnection, rows: Sequence[JournalRow], a
 
 
 async def _append_in_one_visit(engine: AsyncEngine, rows: Sequence[JournalRow], at: datetime) -> bool:
-    """Write all of it or nothing, by going to the connection's thread once. Gives whether all of it was written."""
+    """Write all rows or none, in one visit to the connection's thread; returns whether all were written."""
     if any(row.changes for row in rows):
         return False
     values = _list_values(rows, at)
@@ -144,7 +144,7 @@ async def _append(connection: AsyncConnection, rows: Sequence[JournalRow], at: d
 
 
 async def _insert(connection: AsyncConnection, rows: Sequence[JournalRow], at: datetime) -> list[JournalRow]:
-    """Insert what can be. Gives the rows left out; SQLite, which only counts, gives all if it was any."""
+    """Insert what can be inserted; returns the rows left out. SQLite only counts, so it returns all rows if any was."""
     if not rows:
         return []
     if connection.dialect.name == "sqlite":
@@ -170,7 +170,7 @@ async def _lock_open(connection: AsyncConnection, by_id: dict[str, JournalRow]) 
 
 
 async def _refuse_different(connection: AsyncConnection, rows: Sequence[JournalRow], at: datetime) -> None:
-    """These are there. The same bytes are fine; others are an error that the database shall tell."""
+    """These rows exist. The same bytes are a success; for others the INSERT raises the database's own error."""
     if not rows:
         return
     names = [(row.chat_id, row.attempt_id, row.n) for row in rows]
@@ -185,7 +185,7 @@ async def _refuse_different(connection: AsyncConnection, rows: Sequence[JournalR
 
 
 async def _find_closed(connection: AsyncConnection, by_id: dict[str, JournalRow], skipped: set[str]) -> frozenset[str]:
-    """Of the skipped, those that are not open under their holder's epoch, or gone altogether."""
+    """The skipped attempts that are not open under their holder's epoch, or no longer exist."""
     if not skipped:
         return frozenset()
     rows = await connection.execute(select(attempts).where(attempts.c.id.in_(skipped)))

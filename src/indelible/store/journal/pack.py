@@ -1,9 +1,9 @@
-"""Packing the journal of what is over: one compressed row instead of many, with every boundary kept (R11).
+"""Packing the journal of ended attempts: one compressed row instead of many, with every boundary kept (R11).
 
-The journal is never thrown away while its chat is there: any reply can be replayed from any cursor, for ever.
-But an attempt of ten minutes is thousands of rows that nobody writes to any more. A sweep makes one row of
-them, number 0, that holds each row's number, time and bytes. It takes one attempt per transaction and stops
-after its time is up, so that it holds up nobody for long (R12).
+The journal lives as long as its chat: any reply can be replayed from any cursor, for ever. But an attempt of ten
+minutes leaves thousands of rows that will not change again. A sweep replaces them by one row, number 0, that holds
+each row's number, time and bytes. It packs one attempt per transaction and stops when its time is up, so that it
+blocks no writer for long (R12).
 
 Must stay true (tests/store/test_chat_view.py): reading a packed attempt gives what reading it before gave.
 """
@@ -45,7 +45,7 @@ def unpack_rows(packed: bytes) -> list[PackedRow]:
 
 
 async def sweep(engine: AsyncEngine, *, ended_before: datetime, clock: Clock, time_s: float = SWEEP_TIME_S) -> int:
-    """Pack attempts that ended before this, oldest first, as many as the time allows; how many it were."""
+    """Pack attempts that ended before this, oldest first, as many as the time allows; returns how many were packed."""
     started_s = clock.monotonic()
     packed = 0
     while True:

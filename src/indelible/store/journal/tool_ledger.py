@@ -1,8 +1,8 @@
 """The ledger: every local tool call, written before it starts and when it settles (P5).
 
-A change of the ledger and the part that tells of it (`tool_started`, `tool_result`) are one journal row and one
+A change of the ledger and the part that reports it (`tool_started`, `tool_result`) are one journal row and one
 transaction, under the same condition: the attempt is open, and it is ours. So after a crash the journal and the
-ledger agree about what was begun and what came of it, and a worker that lost the chat can settle nothing.
+ledger agree about what was started and how it ended, and a worker that lost the chat can settle nothing.
 
 The key of a call is (turn, step, index), because providers' ids repeat.
 """
@@ -45,7 +45,7 @@ RunChange = RunStarted | RunSettled
 
 
 class LedgerEntry(NamedTuple):
-    """One call of the ledger. Without a result nobody knows what it did."""
+    """One call of the ledger. Without a result its effect is unknown."""
 
     key: RunKey
     call_id: str
@@ -56,7 +56,7 @@ class LedgerEntry(NamedTuple):
 
 
 async def write_change(connection: AsyncConnection, chat_id: str, change: RunChange, at: datetime) -> None:
-    """Record a change. The same change again changes nothing: the answer to its commit may have been lost."""
+    """Record a change. Repeating it changes nothing: the response to its commit may have been lost."""
     if isinstance(change, RunSettled):
         settled = {"state": "settled", "result": encode(change.result), "settled_at": at}
         await connection.execute(

@@ -3,19 +3,19 @@
 The loop publishes parts to a writer, which only appends them to a list in memory. One flusher per process collects
 what all writers have and commits it in one transaction: at once when nothing was going on, otherwise every 20 ms or
 as soon as 64 KiB are waiting. Neighbouring deltas of one block become one part. Readers get a row only after its
-commit (`on_committed`), and each row names its chat, so nobody needs a table of attempts. So a token costs an append
+commit (`on_committed`), and each row names its chat, so no table of attempts is needed. So a token costs an append
 to a list, and all running chats share a commit.
 
 A slow database slows the loop and does not fill the memory: above a limit `publish` gives the loop something to wait
-for. A failed commit is tried again with the same bytes under the same number (R5). If the database objects to the
-data itself, rows are tried one by one and only the guilty chat fails (R6). A writer whose attempt is over refuses
+for. A failed commit is tried again with the same bytes under the same number (R5). If the database refuses the
+data itself, rows are written one by one and only the faulty chat fails (R6). A writer whose attempt is over refuses
 further parts with `LeaseLost`, unless it closed the attempt itself (R4).
 
-Everyone who waits for a commit is woken whenever something was committed or given up, and checks again. Every byte
+Every task that waits for a commit is woken whenever rows were committed or abandoned, and checks again. Every byte
 that was accepted is released once: when its row is committed, or when its writer ends.
 
 Must stay true (tests/store/test_journal.py): published means committed; numbers have no gaps; a chat that fails
-fails alone; nobody waits for a flush that will not come, and a caller that is cancelled leaves no writer half closed.
+fails alone; no task waits for a flush that will not come, and a cancelled caller leaves no writer half closed.
 
 The SQL is append.py; compose.py joins `on_committed` to the feed and the notifier.
 """
@@ -92,11 +92,11 @@ class JournalWriter:
             raise self.over
 
     async def close(self) -> list[Part]:
-        """Take no more parts, because this holder ends the attempt now: gives what is to be its last row (R4).
+        """Accept no more parts, because this holder ends the attempt now; returns the parts of its last row (R4).
 
-        A row that is on its way is waited for, so that no part is in two rows or in none, and so is a change of
-        the ledger, which the last row could not carry. Call it before the transaction that ends the attempt
-        begins. Cancelled, it has done nothing.
+        It waits for a row in flight, so that no part is in two rows or in none, and for a change of the ledger,
+        which the last row could not carry. Call it before the transaction that ends the attempt begins. If it is
+        cancelled, it has changed nothing.
         """
         self._closing = True
         try:
@@ -110,7 +110,7 @@ class JournalWriter:
         return self.end(LeaseLost("The attempt has ended."))
 
     def end(self, why: Exception) -> list[Part]:
-        """Refuse parts from now on, with this error. Gives those that are in no row yet."""
+        """Refuse parts from now on, with this error; returns those that are in no row yet."""
         self.over = why
         rest, self._parts, self._changes = self._parts, [], []
         freed_bytes = self._waiting_bytes + self._in_flight_bytes
@@ -124,13 +124,13 @@ class JournalWriter:
 
     @property
     def ready(self) -> bool:
-        """Whether there is a row to write, now or as soon as one is made."""
+        """Whether a row is waiting to be written, or can be made."""
         if self.over is not None:
             return False
         return self.in_flight is not None or bool(self._changes if self._closing else self._parts)
 
     def prepare_row(self) -> JournalRow | None:
-        """The row to write now: the one that was not confirmed yet, or one made of all that waits."""
+        """The row to write now: the unconfirmed one, or a new one from all waiting parts."""
         if self.in_flight is None and self.ready:
             parts, changes = encode(merge_deltas(self._parts)), tuple(self._changes)
             self.in_flight = JournalRow(self.chat_id, self.attempt_id, self.epoch, self.n + 1, parts, changes)
@@ -170,11 +170,11 @@ class Journal:
         self._limit_bytes = limit_bytes
         self._writers: dict[str, JournalWriter] = {}
         self._new_bytes = 0  # accepted since the last flush began
-        self._held_bytes = 0  # accepted and neither committed nor given up
+        self._held_bytes = 0  # accepted and neither committed nor abandoned
         self._dirty = asyncio.Event()
         self._full = asyncio.Event()
         self._has_stopped = False
-        self._progress = asyncio.Event()  # set, and replaced, whenever something was committed or given up
+        self._progress = asyncio.Event()  # set, and replaced, whenever rows were committed or abandoned
 
     def open(self, chat_id: str, attempt_id: str, epoch: int, *, n: int = 0) -> JournalWriter:
         """A writer for an attempt of ours, whose last row is `n` (more than 0 for one that was adopted)."""
@@ -196,7 +196,7 @@ class Journal:
             await self._wait_for_progress()
 
     async def _wait_for_progress(self) -> None:
-        """Nobody may wait for a flush that will not come; whether a row that was on its way arrived is not known."""
+        """No task may wait for a flush that will not come; whether a row in flight arrived is unknown."""
         if self._has_stopped:
             raise Shutdown("The journal is closed.")
         await self._progress.wait()
@@ -245,7 +245,7 @@ class Journal:
         self._held_bytes -= freed_bytes
 
     def _wake_waiters(self) -> None:
-        """Wake everyone who waits, to check again. It needs no lock, so that a writer can end anywhere."""
+        """Wake every waiting task to check again. It needs no lock, so that a writer can end anywhere."""
         made, self._progress = self._progress, asyncio.Event()
         made.set()
 
@@ -291,7 +291,7 @@ class Journal:
                 await self._write([row])
 
     async def _append(self, rows: list[JournalRow]) -> Appended:
-        """Write rows, however often it takes. Only data that will never be accepted comes back as an error."""
+        """Write rows, with as many tries as needed. Only data that will never be accepted raises."""
         backoff = Backoff(self._clock, first_s=_FIRST_DELAY_S, longest_s=_LONGEST_DELAY_S)
         while True:
             try:
@@ -310,7 +310,7 @@ class Journal:
             if row.attempt_id in appended.written:
                 writer.confirm_row(row)
             elif row.attempt_id in appended.closed:
-                writer.end(LeaseLost("The attempt was ended by somebody else."))
+                writer.end(LeaseLost("Another process ended the attempt."))
             if writer.ready:  # it was skipped, or has accepted more while this row was being tried again
                 self._dirty.set()
         self._wake_waiters()
@@ -322,7 +322,7 @@ class Journal:
         self._metrics.parts_lost(writer.accepted - writer.committed)
 
     def _find_writer(self, row: JournalRow) -> JournalWriter | None:
-        """Whose row this is, unless that has ended meanwhile."""
+        """The writer of this row, unless it has ended meanwhile."""
         writer = self._writers.get(row.attempt_id)
         return writer if writer is not None and writer.in_flight is row else None
 

@@ -75,23 +75,23 @@ async def load_changes(
         if not rows:
             raise NotFound("Chat not found. It may have been deleted.")
         found = [_to_event(row) for row in rows if row.seq is not None]
-        weaver = _Weaver(connection, chat_id, after, max_bytes)
-        complete = await weaver.weave(found) and len(found) < max_events
-        told = [entry for entry in weaver.entries if isinstance(entry, Event)]
-        message_ids = [event.ref for event in told if event.kind == "message" and event.ref is not None]
-        head_ids = [event.ref for event in told if event.kind == "head" and event.ref is not None]
+        merger = _LogMerger(connection, chat_id, after, max_bytes)
+        complete = await merger.merge(found) and len(found) < max_events
+        merged = [entry for entry in merger.entries if isinstance(entry, Event)]
+        message_ids = [event.ref for event in merged if event.kind == "message" and event.ref is not None]
+        head_ids = [event.ref for event in merged if event.kind == "head" and event.ref is not None]
         return Changes(
-            entries=weaver.entries,
+            entries=merger.entries,
             messages=await load_shown(connection, chat_id, message_ids) if message_ids else {},
             visible=await find_visible(connection, chat_id, head_ids) if head_ids else {},
-            queue=await load_queued(connection, chat_id) if any(event.kind == "queue" for event in told) else [],
-            missing=weaver.missing,
+            queue=await load_queued(connection, chat_id) if any(event.kind == "queue" for event in merged) else [],
+            missing=merger.missing,
             complete=complete,
         )
 
 
 async def load_positions(engine: AsyncEngine, chat_ids: Sequence[str]) -> dict[str, Position]:
-    """How far each of these chats has come. A chat that is not there is not in the answer."""
+    """The current position of each of these chats. A chat that does not exist is left out."""
     own = (journal.c.chat_id == attempts.c.chat_id, journal.c.attempt_id == attempts.c.id)
     last_n = select(func.max(journal.c.n)).where(*own).scalar_subquery()
     is_open = (attempts.c.chat_id == chats.c.id) & attempts.c.ended_at.is_(None)
@@ -106,7 +106,7 @@ async def load_positions(engine: AsyncEngine, chat_ids: Sequence[str]) -> dict[s
 
 
 async def has_reached(engine: AsyncEngine, chat_id: str, position: Position) -> bool:
-    """Whether a reader of this chat can have come to just this position by now."""
+    """Whether a reader of this chat can have reached exactly this position by now."""
     own = events.c.chat_id == chat_id
     opened = select(events.c.seq).where(own, events.c.seq <= position.seq, events.c.kind == "attempt")
     async with begin_read(engine) as connection:
@@ -116,8 +116,8 @@ async def has_reached(engine: AsyncEngine, chat_id: str, position: Position) -> 
         since = (await connection.execute(opened.order_by(events.c.seq.desc()).limit(1))).scalar()
         if since is None:
             return position.attempt is None and position.n == 0
-        told = select(events).where(own, events.c.seq >= since, events.c.seq <= position.seq).order_by(events.c.seq)
-        first, *later = [_to_event(row) for row in await connection.execute(told)]
+        passed = select(events).where(own, events.c.seq >= since, events.c.seq <= position.seq).order_by(events.c.seq)
+        first, *later = [_to_event(row) for row in await connection.execute(passed)]
         if any(_get_last_n(event) is not None for event in later):
             return position.attempt is None and position.n == 0
         return position.attempt == first.ref and position.n <= await _load_last_n(connection, chat_id, first.ref)
@@ -132,7 +132,7 @@ async def _load_last_n(connection: AsyncConnection, chat_id: str, attempt_id: st
     return last_n or 0
 
 
-class _Weaver:
+class _LogMerger:
     """Puts the rows of each attempt between its events."""
 
     def __init__(self, connection: AsyncConnection, chat_id: str, after: Position, max_bytes: int) -> None:
@@ -145,9 +145,9 @@ class _Weaver:
         self._n = after.n
         self._bytes_left = max_bytes
 
-    async def weave(self, told: Sequence[Event]) -> bool:
+    async def merge(self, new: Sequence[Event]) -> bool:
         """False if it broke off because the limit was reached."""
-        for event in told:
+        for event in new:
             last_n = _get_last_n(event)
             if last_n is not None:
                 self._turn_to(event.payload["attempt"])

@@ -74,24 +74,24 @@ async def acquire_chats(
     candidates: Sequence[str], worker_id: str, *, limit: int, execute: Callable[[str, Acquire], Awaitable[Outcome]]
 ) -> list[Outcome]:
     """Take up to `limit` of these, leaving out those that somebody else has by now."""
-    taken: list[Outcome] = []
+    acquired: list[Outcome] = []
     for chat_id in candidates:
-        if len(taken) == limit:
+        if len(acquired) == limit:
             break
         try:
             outcome = await execute(chat_id, Acquire(worker_id=worker_id))
         except (NotAllowed, NotFound):
             continue
         except StoreFailed as error:
-            _log.warning("%s cannot be taken now, and is passed over: %s", chat_id, error)
+            _log.warning("%s cannot be acquired now and is skipped: %s", chat_id, error)
             continue
         except Exception:
             # One chat that cannot be read is not the others' trouble.
-            _log.exception("%s cannot be taken, and is passed over", chat_id)
+            _log.exception("%s cannot be acquired and is skipped", chat_id)
             continue
         if outcome.status is not Status.ERROR:  # taken over too often, and given up
-            taken.append(outcome)
-    return taken
+            acquired.append(outcome)
+    return acquired
 
 
 async def find_candidates(

@@ -364,25 +364,25 @@ def _add_sampling(body: Json, parameters: Parameters, profile: Profile, warnings
 
 
 def _add_tool_choice(body: Json, parameters: Parameters, profile: Profile, warnings: list[str]) -> None:
-    wish = parameters.pop("tool_choice", str)
+    wanted_choice = parameters.pop("tool_choice", str)
     sequential = parameters.pop("parallel_tool_calls", bool) is False
-    forced = wish not in {None, "auto", "none"}
+    forced = wanted_choice not in {None, "auto", "none"}
     is_thinking = body.get("thinking", {}).get("type") == "enabled" or profile.always_thinks
     if forced and ("tools" not in body or is_thinking):
         why = "Anthropic cannot force a tool while the model thinks" if "tools" in body else "there are no tools"
         warnings.append(_explain_unsent("tool_choice", why))
-        wish = None
-    if "tools" not in body or (wish is None and not sequential):
+        wanted_choice = None
+    if "tools" not in body or (wanted_choice is None and not sequential):
         return
     choice: Json
-    match wish:
+    match wanted_choice:
         case None | "auto" | "none":
-            choice = {"type": wish or "auto"}
+            choice = {"type": wanted_choice or "auto"}
         case "required":
             choice = {"type": "any"}
         case _:
-            choice = {"type": "tool", "name": wish}
-    if sequential and wish != "none":
+            choice = {"type": "tool", "name": wanted_choice}
+    if sequential and wanted_choice != "none":
         choice["disable_parallel_tool_use"] = True
     body["tool_choice"] = choice
 

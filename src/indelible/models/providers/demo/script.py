@@ -125,22 +125,22 @@ _HELP: Final = DemoReply(
 ## What you can try
 
 I am the **demo model**: no key, no network, and no real intelligence. I am here so that you can see
-how a conversation is kept.
+how a conversation is saved.
 
-- `tell me a long story`, and stop me in the middle: what I said so far is kept
-- `continue`, and I go on from the very word where I was cut
-- `what time is it?` or `roll a die`: I call a *tool* and use what it answers
+- `tell me a long story`, and stop me in the middle: everything so far is saved
+- `continue`, and I resume at the very word where I stopped
+- `what time is it?` or `roll a die`: I call a *tool* and use its result
 - `show me a table` or `show me some code`
-- anything else: I answer with your own words
+- anything else: I reply with your own words
 
-Every word you see was handed over **before** it was shown. Try to lose one.""",
+Every word you see was saved **before** it was shown. Try to lose one.""",
 )
 
 
 def _greet(chance: Random) -> DemoReply:
     opening = chance.choice(["Hello!", "Hello there.", "Good to see you."])
     return DemoReply(
-        thinking="A greeting. I greet back and say what one can do here.",
+        thinking="A greeting. I greet back and explain what to try here.",
         text=f"""\
 {opening} I am the **demo model** of Indelible. I need no key and no network.
 
@@ -151,15 +151,14 @@ Ask me for `help`, or just say *tell me a long story* and stop me in the middle 
 def _thank(chance: Random) -> DemoReply:
     return DemoReply(
         thinking="Thanks are best answered briefly.",
-        text=chance.choice(["You are welcome.", "With pleasure.", "Any time."])
-        + " Whatever we said so far stays said.",
+        text=chance.choice(["You are welcome.", "With pleasure.", "Any time."]) + " Everything so far is saved.",
     )
 
 
 _TABLE: Final = DemoReply(
-    thinking="A table, then. What would be worth tabulating? What is kept, and when.",
+    thinking="A table, then. What would be worth tabulating? What is saved, and when.",
     text="""\
-### What is kept when you stop me
+### What is saved when you stop me
 
 | You stop me while I am… | What stays |
 | --- | --- |
@@ -168,7 +167,7 @@ _TABLE: Final = DemoReply(
 | writing a tool's arguments | the arguments as far as they got |
 | waiting for a tool | what finished, and a note for what did not |
 
-In **every** row the next thing I am told is the truth about the last one.""",
+In **every** row I see exactly what you saw when you ask me the next thing.""",
 )
 
 
@@ -177,7 +176,7 @@ _CODE: Final = DemoReply(
     text="""\
 ### One turn, as a program
 
-This asks me a question and keeps the answer:
+This asks me a question and saves the answer:
 
 ```python
 import asyncio
@@ -243,13 +242,13 @@ You wrote:
 
 
 _NOTHING_LEFT: Final = DemoReply(
-    thinking="They want me to go on, but no reply of mine was cut. I should say so.",
+    thinking="They want me to continue, but no reply of mine was interrupted. I should say so.",
     text="I had come to the *end* of what I wanted to say; nothing was cut. Stop me in the middle, then try again.",
 )
 
 _SILENCE: Final = DemoReply(
     thinking="There are no words in this message. Perhaps a slip of the finger.",
-    text="I found no words in your message. Say `help`, and I tell you *what you can try*.",
+    text="I found no words in your message. Send `help` to see *what you can try*.",
 )
 
 

@@ -64,7 +64,7 @@ async def set_archived(change: ChatChange, effect: effects.SetArchived) -> None:
 async def update_metadata(change: ChatChange, _effect: effects.UpdateMetadata) -> None:
     detail = msgspec.to_builtins(require(change.payload, ChatPatch))
     if detail.get("debug") not in (None, *DEBUG_MODES):
-        raise Invalid(f"What is recorded of a chat is one of {', '.join(DEBUG_MODES)}.")
+        raise Invalid(f"debug must be one of {', '.join(DEBUG_MODES)}.")
     kept = {name: encode(value) for name, value in detail.items() if name in _KEPT_AS_JSON and value is not None}
     change.changes |= {**detail, **kept}
     if detail:

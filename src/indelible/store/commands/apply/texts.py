@@ -14,7 +14,7 @@ from indelible.machine import effects
 NOTICES: Final[dict[effects.NoticeKind, str]] = {
     "stopped": "Stopped by you.",
     "failed": "The reply failed.",
-    "crashed": "The reply was cut off by a crash again and again, and was given up. What it said is kept.",
+    "crashed": "The reply failed: the server crashed too often while writing it. The partial reply is saved.",
     "empty": "The model returned nothing.",
     "compacted": "The conversation was summarised for the model. Everything above stays as it is for you.",
 }

@@ -1,0 +1,185 @@
+"""Names that were given up stay given up: no identifier, file, setting, column, route or status of the old vocabulary.
+
+The new word of each is in docs/glossary.md. Only whole identifiers count: prose may use any word.
+"""
+
+from __future__ import annotations
+
+import io
+import tokenize
+from pathlib import Path
+
+from indelible.machine.states import State, Status
+from indelible.server.app import Server
+from indelible.settings import Settings, load_settings
+from indelible.store.database.tables import metadata
+
+ROOT = Path(__file__).parent.parent
+RETIRED_IDENTIFIERS = frozenset(
+    {
+        "Office",
+        "Caller",
+        "Asking",
+        "OwnChat",
+        "Door",
+        "Words",
+        "NO_WORDS",
+        "Description",
+        "Act",
+        "acts",
+        "Applier",
+        "carry_out",
+        "Scribe",
+        "WorkerSetup",
+        "LetGo",
+        "EndStopped",
+        "EndAnswered",
+        "Leash",
+        "outlast",
+        "start_grace",
+        "to_its_end",
+        "Promise",
+        "fall_silent",
+        "lose_lease",
+        "fold",
+        "seal",
+        "Collector",
+        "climb",
+        "News",
+        "load_news",
+        "hold_alone",
+        "take_at_hand",
+        "weave",
+        "Callouts",
+        "callouts",
+        "Ingest",
+        "ToolBox",
+        "Verdict",
+        "AskClient",
+        "Sink",
+        "SinkRecording",
+        "WireModel",
+        "make_wire",
+        "Backstage",
+        "Assembly",
+        "Follower",
+        "Talker",
+        "Witness",
+        "Crowd",
+        "Story",
+        "Killer",
+        "barren",
+        "barren_takeovers",
+        "go_on",
+        "bring_results",
+        "change_chat",
+        "read_feed",
+        "patience_s",
+        "dead_after_s",
+        "heartbeat_s",
+        "debug_kept_s",
+        "action_timeout_s",
+        "journal_wait_max_bytes",
+        "WAITING",
+        "Stopped",
+    }
+)
+RETIRED_FILES = frozenset(
+    {
+        "server/office",
+        "server/door",
+        "server/bodies",
+        "server/problems",
+        "server/stream",
+        "server/routes/process",
+        "worker/scribe",
+        "worker/setup",
+        "worker/recover",
+        "leash",
+        "store/whole",
+        "store/port",
+        "store/climb",
+        "store/news",
+        "store/people",
+        "store/show",
+        "store/read",
+        "store/work",
+        "store/ending",
+        "store/lock",
+        "fold",
+        "surrogates",
+        "machine/acts",
+        "machine/table",
+        "feed/hub",
+        "feed/watch",
+        "feed/source",
+        "feed/weave",
+        "feed/tail",
+        "loop/callouts",
+        "loop/ingest",
+        "loop/record",
+        "tools/box",
+        "tools/port",
+        "models/wire",
+        "models/wires",
+        "models/exchange",
+        "models/port",
+        "terminal/backstage",
+        "terminal/assembly",
+        "terminal/pieces",
+        "terminal/follow",
+        "prove/talker",
+        "prove/witness",
+        "prove/crowd",
+        "prove/story",
+        "prove/points",
+        "prove/killer",
+        "testing/wholeness",
+        "debug/recorder",
+        "debug/sink",
+        "debug/secrets",
+        "debug/names",
+        "debug/documents",
+        "debug/large",
+        "debug/shorten",
+        "debug/beginnings",
+    }
+)
+RETIRED_SETTINGS = frozenset(
+    {"dead_after_s", "heartbeat_s", "poll_s", "titles", "debug_kept_s", "action_timeout_s", "journal_wait_max_bytes"}
+)
+
+
+def list_modules() -> list[Path]:
+    return sorted(path for folder in ("src", "bench") for path in (ROOT / folder).rglob("*.py"))
+
+
+def test_no_retired_identifier_is_left() -> None:
+    assert [
+        f"{path.relative_to(ROOT)}:{token.start[0]} {token.string}"
+        for path in list_modules()
+        if "migrations" not in path.parts  # a revision speaks the language of its day
+        for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
+        if token.type == tokenize.NAME and token.string in RETIRED_IDENTIFIERS
+    ] == []
+
+
+def test_no_retired_file_name_is_left() -> None:
+    package = ROOT / "src" / "indelible"
+    modules = {path.relative_to(package).with_suffix("").as_posix() for path in package.rglob("*.py")}
+    assert modules & RETIRED_FILES == set()
+
+
+def test_no_retired_setting_column_or_status_is_left() -> None:
+    assert RETIRED_SETTINGS.isdisjoint(Settings.model_fields)
+    columns = {column.name for table in metadata.tables.values() for column in table.columns}
+    assert {"said", "barren_takeovers", "when"}.isdisjoint(columns)
+    assert "waiting" not in {*Status, *State}
+
+
+def test_no_retired_route_is_left() -> None:
+    server = Server(load_settings(model="demo"))
+    paths = server._make_application().openapi()["paths"]
+    assert not any(path.endswith("/head") for path in paths)
+    assert "patch" not in paths["/api/v1/chats/{chat_id}/queue"]
+    assert "put" in paths["/api/v1/chats/{chat_id}/queue/order"]
