@@ -352,7 +352,7 @@ def test_a_chat_on_a_server_is_answered_stopped_and_resumed() -> None:
     ("arguments", "status", "said"),
     [
         (("--server", "http://127.0.0.1:9", "--database", "x.db"), 2, "Choose either --server or --database."),
-        (("--server", "127.0.0.1:9"), 1, "The server's URL begins with http:// or https://"),
+        (("--server", "127.0.0.1:9"), 1, "The server's URL must begin with http:// or https://"),
     ],
 )
 def test_a_server_that_cannot_be_used_is_one_line(arguments: tuple[str, ...], status: int, said: str) -> None:
@@ -470,7 +470,7 @@ def test_records_can_be_looked_at_beside_a_chat_that_is_open() -> None:
         session.wait_for(PROMPT)
         done = run_indelible("debug")
     assert done.returncode == 0
-    assert re.fullmatch(r"Nothing was recorded of chat_\w+( \S.*)?\. The setting 'debug' is 'errors'\.\n", done.stdout)
+    assert re.fullmatch(r"No runs are recorded for chat_\w+( \S.*)?\. The setting 'debug' is 'errors'\.\n", done.stdout)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Indelible: an agent-chat server and library in which every token is on disk before it is on screen.
+"""Indelible: durable chats with language models. Every token is on disk before it is on screen.
 
     import indelible
 
@@ -10,8 +10,8 @@
         async for part in chat.send("Is it raining in Oslo?"):
             print(part.text, end="")
 
-This is the front door. What it opens to is loaded when somebody asks for it, so that importing it costs next to
-nothing (tests/test_package.py).
+This module holds the public names. Each is imported on first use, so that `import indelible` costs next to nothing
+(tests/test_package.py).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _HOMES: Final = {
     "open": "app.compose:open_app",
     "tool": "tools.tool",
 }
-"""Where each name of the front door lives."""
+"""The module of each public name."""
 
 __all__ = [
     "App",

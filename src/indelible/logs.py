@@ -1,16 +1,16 @@
-"""Logs: what every line carries, and how `serve` and `worker` print it.
+"""Logging: the fields of every line, and the log formats of `serve` and `worker`.
 
-A line of ours names the chat, turn, attempt and epoch that it is about, wherever they are known. The worker sets them
+Every line names the chat, turn, attempt and epoch that it is about, if they are known. The worker sets them
 once per chat and turn (`log_context`), in a context variable that every task of the turn inherits, so that the loop and
-the tools log without being handed ids, and nothing is paid per token: the fields are read when a line is formatted.
-Code outside a turn passes what it knows with `extra={"chat": …}`.
+the tools need no ids to log, and a token costs nothing: the fields are read when a line is formatted. Code outside a
+turn passes them with `extra={"chat": …}`.
 
-The library installs no handler: `set_up_logging` is for a process that is ours. It prints to standard error, as text
-(for people) or as one JSON object per line, and everything goes the same way: our loggers, uvicorn's, warnings, and
-an exception that ends the process. Text from outside cannot forge a line: control characters are replaced, and
+The library installs no handler: `set_up_logging` is for Indelible's own processes. It prints to standard error, as text
+(for people) or as one JSON object per line, and so does everything else: uvicorn's loggers, warnings, and an
+exception that ends the process. Text from outside cannot forge a line: control characters are replaced, and
 continuation lines are indented.
 
-Secrets stay out: URLs lose their query, and the secrets that the process knows are replaced, wherever they stand.
+Secrets stay out: URLs lose their query, and every secret that the process knows is replaced, wherever it appears.
 
 Must stay true (tests/test_logs.py): each line of a server with `--log-format json` is JSON, and one about a chat has
 its ids; no token appears in any line.
@@ -44,7 +44,7 @@ _COLOURS: Final = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b
 
 @dataclass
 class LogFields:
-    """What a line is about. `attempt` changes within a turn, for all tasks of it."""
+    """The subject of a line. `attempt` changes within a turn, for all its tasks."""
 
     chat: str | None = None
     turn: str | None = None
@@ -58,7 +58,7 @@ _current: Final[ContextVar[LogFields]] = ContextVar("indelible_log_fields")
 
 @contextmanager
 def log_context(**known: str | int | None) -> Iterator[LogFields]:
-    """Within, and in every task that is started within, lines carry these fields beside those around."""
+    """Add these fields to every line of the block, and of the tasks started in it."""
     entered = replace(_current.get(LogFields()), **known)  # type: ignore[arg-type]
     token = _current.set(entered)
     try:
@@ -68,7 +68,7 @@ def log_context(**known: str | int | None) -> Iterator[LogFields]:
 
 
 def set_log_attempt(attempt_id: str | None) -> None:
-    """From now on the lines of this turn are about this attempt."""
+    """Name this attempt on the following lines of this turn."""
     found = _current.get(None)
     if found is not None:
         found.attempt = attempt_id
@@ -82,7 +82,7 @@ def set_up_logging(
     secrets: Iterable[str] = (),
     stream: TextIO | None = None,
 ) -> None:
-    """Print the logs of this process. Call it once, in a process that is ours."""
+    """Print the logs of this process. Call it once, and only in Indelible's own processes."""
     out = stream or sys.stderr
     redact = Redactor(secrets)
     handler = logging.StreamHandler(out)
@@ -112,12 +112,12 @@ class Redactor:
 
 
 def find_secrets(environment: Iterable[tuple[str, str]]) -> list[str]:
-    """The values of variables whose names say that they are secret: keys, tokens, passwords."""
+    """The values of variables with the name of a secret: keys, tokens, passwords."""
     return [value for name, value in environment if _SECRET_NAME.search(name.upper())]
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line: time, level, logger, message, then what is known of chat, turn, attempt, epoch, error."""
+    """One object per line: time, level, logger, message; then chat, turn, attempt, epoch and error, if known."""
 
     def __init__(self, redact: Redactor) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """`12:30:01.250 WARNING worker.chat_runner: message  chat=… turn=…`, with the date if it is not a terminal."""
+    """`12:30:01.250 WARNING worker.chat_runner: message  chat=… turn=…`, with the date if it is no terminal."""
 
     def __init__(self, redact: Redactor, *, colours: bool) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class TextFormatter(logging.Formatter):
 
 
 def find_fields(record: logging.LogRecord) -> dict[str, Any]:
-    """What is known of the line's subject: its own `extra`, then the context."""
+    """The known fields of the line: from its `extra`, then from the context."""
     current = _current.get(None)
     found = {name: getattr(record, name, None) or getattr(current, name, None) for name in _NAMES}
     if found["chat"] is None and (in_path := _CHAT_IN_PATH.search(_find_path(record))):
@@ -168,7 +168,7 @@ def find_fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def write_message(record: logging.LogRecord) -> str:
-    """The message. A line of the access log loses the query of its URL, which is the caller's business."""
+    """The message. The access log omits the query of a URL, which may contain secrets."""
     if record.name == "uvicorn.access" and isinstance(record.args, tuple) and len(record.args) == 5:
         client, method, _, _, status = record.args
         return f"{method} {_find_path(record)} {status} from {client}"
@@ -182,7 +182,7 @@ def _find_path(record: logging.LogRecord) -> str:
 
 
 def _should_log(record: logging.LogRecord) -> bool:
-    """Drop what uvicorn repeats: an exception of the application is logged by server/problem_details.py."""
+    """Drop uvicorn's duplicate: server/problem_details.py logs an exception of the application."""
     return not (record.name == "uvicorn.error" and str(record.msg).startswith("Exception in ASGI application"))
 
 

@@ -1,8 +1,8 @@
-"""What is counted: one class for everything that the layers report about themselves (SPEC §8).
+"""The metrics protocol: one class for everything that the layers report (SPEC §8).
 
 The loop, the tools, the worker, the journal, the recorder and the feed each call the few methods that concern them,
-and know nothing of Prometheus. The default is `NoMetrics`, a null object, so that no caller asks whether anybody
-counts. The implementation that ships is server/prometheus.py; only the server imports it.
+and know nothing of Prometheus. The default is `NoMetrics`, a null object, so that no caller has to check for
+None. The implementation that ships is server/prometheus.py; only the server imports it.
 
 Nothing here is called per token. What is measured between two parts is sampled by the attempt and reported once,
 at its end.
@@ -18,7 +18,7 @@ from typing import Final
 
 
 class Metrics:
-    """Each method reports one thing that happened, and by itself does nothing. None of them may raise or wait."""
+    """Each method reports one event and does nothing by default. No method may raise or wait."""
 
     # --- the loop and its tools ---
 
@@ -29,7 +29,7 @@ class Metrics:
     def first_part_received(self, provider: str, model: str, *, seconds: float) -> None: ...
 
     def parts_received(self, provider: str, model: str, *, waits_s: Sequence[float]) -> None:
-        """How long the attempt waited for its parts: a sample of them."""
+        """How long the attempt waited for its parts: a sample."""
 
     def prompt_sent(self, provider: str, model: str, *, size_bytes: int, messages: int) -> None: ...
 
@@ -60,7 +60,7 @@ class Metrics:
     # --- the feed ---
 
     def reader_joined(self) -> None:
-        """With `reader_disconnected`: the number of readers now (`feed_readers`)."""
+        """With `reader_disconnected`: the current number of readers (`feed_readers`)."""
 
     def reader_disconnected(self) -> None: ...
 
@@ -81,4 +81,4 @@ class NoMetrics(Metrics):
 
 
 NO_METRICS: Final[Metrics] = NoMetrics()
-"""The default argument of everything that counts."""
+"""The default of every `metrics` argument."""

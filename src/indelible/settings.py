@@ -1,10 +1,10 @@
-"""What a user may set, from where, and what is allowed.
+"""The settings: where they come from, and which values are allowed.
 
 Each setting has a meaning, a unit in its name, a rule and a default, all in one line of
-`Settings`; docs/settings.md repeats them for people. A value is taken from the first place
-that has one:
+`Settings`; docs/settings.md repeats them for people. The first place that has a
+value wins:
 
-    1. an argument of `load_settings` (the command line hands its options in here)
+    1. an argument of `load_settings` (the command line passes its options here)
     2. the environment: INDELIBLE_MAX_STEPS
     3. `indelible.toml` in the working directory: max_steps
     4. the default
@@ -47,7 +47,7 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class BadSettings(ValueError):
-    """A setting has a value that is not allowed. The message is fit for the user."""
+    """A setting has an invalid value. The message is for the user."""
 
 
 class Allowed(NamedTuple):
@@ -101,24 +101,24 @@ Database = Annotated[str, Field(min_length=1), Allowed("a file or a URL, not emp
 
 
 class Settings(BaseSettings):
-    """See the module header. Frozen: what was read at the start holds until the end."""
+    """See the module header. Frozen: the settings do not change while the process runs."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, toml_file=FILE, extra="forbid", frozen=True)
 
     model: Name = Field(
         "demo",
-        description="The model that answers: `demo`, which needs no key, or `provider:NAME` as in docs/models.md.",
+        description="The default model: `demo`, which needs no key, or `provider:NAME` as in docs/models.md.",
     )
-    models: Names = Field([], description="Further models that people are offered.")
+    models: Names = Field([], description="Further models that users can choose.")
     chain_models: Names = Field(
-        [], description="Models that are to remember the conversation themselves (`previous_response_id`)."
+        [], description="Models that keep the conversation at the provider (`previous_response_id`)."
     )
-    anthropic_api_key: Secret = Field("", description="The key for Anthropic. Otherwise ANTHROPIC_API_KEY.")
-    anthropic_base_url: Text = Field("", description="Where Anthropic's API is. Otherwise ANTHROPIC_BASE_URL.")
-    openai_api_key: Secret = Field("", description="The key for OpenAI. Otherwise OPENAI_API_KEY.")
-    openai_base_url: Text = Field("", description="Where OpenAI's API is. Otherwise OPENAI_BASE_URL.")
+    anthropic_api_key: Secret = Field("", description="The API key for Anthropic. Default: ANTHROPIC_API_KEY.")
+    anthropic_base_url: Text = Field("", description="The base URL of Anthropic's API. Default: ANTHROPIC_BASE_URL.")
+    openai_api_key: Secret = Field("", description="The API key for OpenAI. Default: OPENAI_API_KEY.")
+    openai_base_url: Text = Field("", description="The base URL of OpenAI's API. Default: OPENAI_BASE_URL.")
     base_urls: Addresses = Field(
-        {}, repr=False, description="Other addresses that a chat or a message may name (`provider:NAME@address`)."
+        {}, repr=False, description="Further base URLs that a chat or a message may use (`provider:NAME@address`)."
     )
     database: Database = Field(
         "indelible.db", description="Where chats are stored: a SQLite file, or `postgresql://user:password@host/name`."
@@ -156,7 +156,7 @@ class Settings(BaseSettings):
     )
     retry_max_delay_s: DurationOrNone = Field(60, description="The longest wait before any retry.")
     retry_after_cap_s: DurationOrNone = Field(
-        300, description="The longest wait that a provider may ask for; longer ones are cut to this."
+        300, description="The longest wait that a provider may ask for; longer ones are shortened to this."
     )
     retry_max_attempts: Count = Field(
         8, description="Maximum number of attempts at one model call, including the first."

@@ -105,7 +105,7 @@ def test_a_reply_that_nobody_stopped_and_that_was_stopped_is_found() -> None:
 
     faults = find_faults(replace(make_evidence(history), stops=history.stops - 1))
 
-    assert faults == [f"{history.stops} replies were stopped, and only {history.stops - 1} times somebody wanted that"]
+    assert faults == [f"{history.stops} replies were stopped, but only {history.stops - 1} stops were requested"]
 
 
 def test_a_turn_that_failed_is_found() -> None:

@@ -215,7 +215,7 @@ async def test_a_run_is_saved_piece_by_piece_and_whole(serve: Serve, tmp_path: P
     with pytest.raises(NotFound, match="Run not found"):
         await here.client.save_run(chat["id"], "run_nope", path)
     for nowhere in (tmp_path / "nowhere" / "run.json", path / "run.json", tmp_path):
-        with pytest.raises(Invalid, match="cannot be written"):
+        with pytest.raises(Invalid, match="Can't write"):
             await here.client.save_run(chat["id"], run_id, nowhere)
     assert read_files(tmp_path) == {"run.json": "old"}
 

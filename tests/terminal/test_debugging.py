@@ -337,7 +337,7 @@ def test_an_attempt_that_is_not_there_is_told_with_those_that_are(place: str) ->
 
 
 def test_a_run_without_an_exchange_has_nothing_to_replay() -> None:
-    with pytest.raises(NotFound, match="Nothing was exchanged in run_1"):
+    with pytest.raises(NotFound, match="run_1 has no attempts"):
         choose_attempt(make_run(), None)
 
 

@@ -1,7 +1,7 @@
-"""An open database: its users, their chats, and the parts that other programs of ours are built on.
+"""An open database: its users, their chats, and the components that the server and the terminal use.
 
-`App` is also its default user's handle, so that a program with one user needs no other. See compose.py for how it is
-opened, user.py for what a user can do, and chat.py for what can be done with a chat.
+`App` is also the handle of its default user, so a program with one user needs no other. compose.py opens it, user.py
+has the methods of a user, chat.py those of a chat.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from indelible.store.sql_store import SqlStore
 
 
 class App(User):
-    """What `indelible.open` gives: the chats of its default user, and every other user by name.
+    """The result of `indelible.open`: the chats of its default user, and every other user by name.
 
-    `models` are the names of the models that may be asked for.
+    `models` are the names that a chat, a message or a retry may use.
     """
 
     def __init__(
@@ -45,5 +45,5 @@ class App(User):
         super().__init__(self.service)
 
     def user(self, name: str) -> User:
-        """The user of this name, who is created when there is none and something is first done in this name."""
+        """The user of this name. A new user is created on first use."""
         return User(LocalService(self._dependencies, user=name))

@@ -1,9 +1,9 @@
-"""The composition root of the library: every part is put together here, and started and ended in order.
+"""The composition root of the library: it creates all components, starts them in order and stops them in reverse.
 
-`worker` and `recording` do not know each other, nor do `worker` and `feed`; this is the one place that joins them.
-With SQLite one program works on a file at a time; `worker=False` opens it beside one, to read and to send.
+`worker`, `recording` and `feed` do not import each other; this is the one place that joins them. Only one program at a
+time may run a worker on a SQLite file; `worker=False` opens the file next to it, to read and to send.
 
-Must stay true (tests/app/test_app.py): what `open` started has ended when it returns.
+Must stay true (tests/app/test_app.py): everything that `open` started has ended when its block has.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ async def open_app(
     clock: Clock | None = None,
     metrics: Metrics = NO_METRICS,
 ) -> AsyncIterator[App]:
-    """Open a database, new or not, and answer the chats in it until the end of the block.
+    """Open a database, or create it, and run a worker for its chats until the end of the block.
 
-    database: a file, or a URL such as `postgresql://user:password@host/name`. Otherwise the setting.
-    model: who answers: a name, or a model of your own. Otherwise the setting. models: further ones of your own, by the
-        name under which a message or a retry may ask for them.
-    tools: typed functions or tools that the model may call. client_tools: those that you run yourself; a reply
-        stops for them, and `chat.submit_tool_results` goes on with it.
-    deps: a value of yours that every tool finds as `context.deps`: a connection, a client, a configuration.
-    user: the name of the default user, whose chats `app.create_chat` and `app.chats` mean; see `app.user` for others.
-    worker: whether to answer. Without it the database is only read and written to, and somebody else answers.
+    database: a file, or a URL such as `postgresql://user:password@host/name`. Default: the `database` setting.
+    model: a name, or a model of your own. Default: the `model` setting. models: further models of your own, by the name
+        that a message or a retry may use.
+    tools: typed functions or tools that the model may call. client_tools: tools that you run yourself; a reply
+        pauses for them, and `chat.submit_tool_results` continues it.
+    deps: any value; every tool gets it as `context.deps`: a connection, a client, a configuration.
+    user: the name of the default user, who owns the chats of `app.create_chat` and `app.chats`; see `app.user`.
+    worker: whether to run a worker. Without it the program only reads and sends, and another process replies.
     """
     clock = clock or SystemClock()
     settings = settings or load_settings()
@@ -95,7 +95,7 @@ async def open_app(
         if group.exceptions != (body_error,):
             raise
     if body_error is not None:
-        raise body_error  # as it was raised, not as one of a group
+        raise body_error  # as it was raised, not wrapped in a group
 
 
 async def _put_together(
@@ -111,9 +111,9 @@ async def _put_together(
     clock: Clock,
     metrics: Metrics,
 ) -> tuple[SqlStore, Feed]:
-    """Start everything; the stack ends it in the reverse order: readers, worker, services, database, lock."""
+    """Start everything; the stack stops it in reverse order: readers, worker, services, database, lock."""
     if worker:
-        Toolset(tools, client=client_tools)  # a tool that is wrong fails here, and not in the first reply
+        Toolset(tools, client=client_tools)  # an invalid tool fails here, not in the first reply
         stack.enter_context(exclusive_file_lock(where))
     notifier: Notifier = LocalNotifier()
     store = await stack.enter_async_context(
@@ -201,7 +201,7 @@ def make_worker(
     metrics: Metrics = NO_METRICS,
     recorder: DebugRecorder | None = None,
 ) -> Worker:
-    """A worker and its journal, whose rows go to readers here by way of the feed, and elsewhere as a hint."""
+    """A worker and its journal. The feed publishes its rows in this process; a notification wakes other processes."""
 
     def publish(rows: Sequence[JournalRow]) -> None:
         feed.publish(rows)

@@ -1,15 +1,15 @@
 """A reply: the parts of the turn that answers a message, from the first to the last.
 
-It is made of the chat's feed and of nothing else, so it is what was committed, in order, without gap or repetition,
-whichever worker wrote it and however often another one took over: a reply that was cut by a crash pauses and goes on.
-Thinking may begin anew after a failure; text that was shown is never taken back. The same class reads the feed of this
+A reply reads the chat's feed and nothing else, so it yields what was committed, in order, without gap or repetition,
+whichever worker wrote it and however often another one took over: after a crash it pauses and then continues.
+Thinking may start again after a failure; text that was shown is never retracted. The same class reads the feed of this
 process and, with a cursor that survives lost connections, the feed of a server.
 
-A message may wait in the queue first, or join a running turn (a steer). Which turn is its own follows from the events
-of its entry into history: a message that opens a turn is followed by that turn's `status`, one that joins is not.
+A message may wait in the queue first, or join a running turn (a steer). The events of its entry into history show which
+turn is its own: a message that opens a turn is followed by that turn's `status`, one that joins a turn is not.
 
-Nothing is sent before somebody reads: `begin`, `async with`, `async for` and `await` all send once. A reply that is
-dropped without any of them would lose the message silently, so it warns.
+Nothing is sent until the reply is read: `begin`, `async with`, `async for` and `await` all send, once. A reply that is
+dropped without any of them would lose the message silently, so it causes a warning.
 
 Must stay true (tests/app/test_reply.py).
 """
@@ -40,12 +40,12 @@ class _MessageEvent(msgspec.Struct):
 
 
 class Reply:
-    """Read it with `async for part in reply`, or `await reply` for all of it. Nothing is sent before that.
+    """Read it with `async for part in reply`, or `await reply` for all of it. Nothing is sent until then.
 
-    `text` is what was read of the answer so far, and `messages` what the turn has added to history so far.
-    `outcome` is known at the end: "complete"; "interrupted" by the user; "edited" away by a branch; "requires_action"
-    if client tools are to be run; "withdrawn" if the message was removed from the queue; "deleted" with its chat. A
-    reply that failed raises `ModelFailed`, after its last part.
+    `text` is the text read so far, and `messages` are those that the turn has added so far.
+    `outcome` is known at the end: "complete"; "interrupted" by the user; "edited", or regenerated, meanwhile;
+    "requires_action" if client tools have to be run; "withdrawn" if the message was removed from the queue; "deleted"
+    with its chat. A reply that failed raises `ModelFailed`, after its last part.
     """
 
     def __init__(self, service: ChatService, chat_id: str, begin: Callable[[], Awaitable[Accepted]] | Accepted) -> None:
@@ -65,7 +65,7 @@ class Reply:
         self._current_turn: str | None = None
         self._error: dict[str, Any] | None = None
 
-    # --- what came of it ---
+    # --- results ---
 
     @property
     def message(self) -> ChatMessage | None:
@@ -74,7 +74,7 @@ class Reply:
 
     @property
     def usage(self) -> Usage | None:
-        """The tokens of all steps of the turn; None if the provider has told of none."""
+        """The tokens of all steps of the turn; None if the provider reported none."""
         known = [message.usage for message in self.messages if message.usage is not None]
         return sum(known[1:], start=known[0]) if known else None
 
@@ -86,7 +86,7 @@ class Reply:
 
     @property
     def cursor(self) -> str | None:
-        """How far the reply was read: `chat.events(after=…)` goes on from here. None before it has begun."""
+        """The position in the feed: `chat.events(after=…)` continues from here. None until the reply has begun."""
         return self._cursor
 
     # --- reading ---
@@ -111,7 +111,7 @@ class Reply:
             warnings.warn(text, NeverSent, stacklevel=2, source=self)
 
     async def begin(self) -> Accepted:
-        """Send what is to be sent, once. When this returns it is durable; the reply may be read then, or never."""
+        """Send the message, once. When this returns it is on disk; the reply may be read then, or never."""
         self._has_begun = True
         if not isinstance(self._begin, Accepted):
             self._begin = await self._begin()
@@ -125,7 +125,7 @@ class Reply:
             return
 
     async def aclose(self) -> None:
-        """Stop reading. The reply goes on, and can be read on later."""
+        """Stop reading. The reply continues, and reading can be resumed later."""
         if self._reading is not None:
             await self._reading.aclose()
 
@@ -146,7 +146,7 @@ class Reply:
             try:
                 async with self._service.open_events(self._chat_id, after=self._cursor) as events:
                     async for event in events:
-                        if event.kind == "resync":  # we were slow: come back to where we were
+                        if event.kind == "resync":  # too slow: reconnect at the cursor
                             break
                         self._cursor = event.cursor or self._cursor
                         self._note(event)
@@ -179,7 +179,7 @@ class Reply:
         elif event.kind == "end" and data["reason"] == "deleted":
             self.outcome = "deleted"
         elif event.kind == "end" and data["reason"] == "shutdown":
-            raise Shutdown("The program is closing. The reply goes on when it is started again.")
+            raise Shutdown("The program is shutting down. The reply resumes when it is started again.")
 
     def _is_own_turn(self) -> bool:
         return self.turn_id is not None and self._current_turn == self.turn_id

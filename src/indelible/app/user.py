@@ -32,21 +32,21 @@ class User:
         title: str | None = None,
         parameters: dict[str, Any] | None = None,
     ) -> Chat:
-        """A new chat; with a message it is answered at once."""
+        """Create a chat. With a message, the reply starts at once."""
         created = await self._service.create_chat(
             message, model=model, system=system, title=title, parameters=parameters
         )
         return Chat(self._service, created.id)
 
     async def chat(self, chat_id: str) -> Chat:
-        """A chat that exists. Raises `NotFound` if this user has none of this id."""
+        """An existing chat. Raises `NotFound` if this user has no chat with this id."""
         await self._service.check_chat(chat_id)
         return Chat(self._service, chat_id)
 
     async def chats(
         self, *, search: str | None = None, archived: bool = False, limit: int | None = 50
     ) -> list[ChatSummary]:
-        """The user's chats, the last changed first: at most `limit` of them, or all. `search` looks at titles."""
+        """The user's chats, most recently updated first: at most `limit`, or all. `search` searches titles."""
         found: list[ChatSummary] = []
         cursor: str | None = None
         while limit is None or len(found) < limit:
@@ -59,5 +59,5 @@ class User:
         return found
 
     async def list_models(self) -> list[ModelEntry]:
-        """The names under which a message, a chat or a retry may ask for a model."""
+        """The model names that a chat, a message or a retry may use."""
         return (await self._service.list_models()).items

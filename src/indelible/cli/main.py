@@ -1,8 +1,8 @@
-"""The `indelible` command: its commands put together, and how a failure ends it.
+"""The `indelible` command: it assembles the commands and reports failures.
 
-Each command has a module of its own, named like it. A command reads its options, imports what it needs, and hands
-over. What goes wrong becomes one line on standard error: status 2 for a mistake of the user, 1 for what the world
-refused (a database in use, a port taken). A traceback is always a fault of ours.
+Each command has its own module of the same name. A command reads its options, imports what it needs, and runs it. A
+failure is one line on standard error: status 2 for a mistake of the user, 1 for everything else (a database or a port
+in use). A traceback is always a bug.
 
 The help is plain text, not boxes: its examples keep their columns, and nothing has to be imported to draw it.
 
@@ -36,7 +36,7 @@ _BAD_USAGE: Final = 2
 
 
 def main() -> None:
-    """The entry point: what goes wrong becomes one line."""
+    """The entry point. A failure becomes one line."""
     signal.signal(signal.SIGTERM, _exit)
     try:
         sys.exit(_assemble()(prog_name="indelible", standalone_mode=False))
@@ -47,7 +47,7 @@ def main() -> None:
     except IndelibleError as error:
         _fail(str(error), status=_PROBLEM)
     except BrokenPipeError:
-        # The reader of our output has left. Nothing more may be written, not even at exit.
+        # The reader of our output has closed the pipe. Nothing more may be written, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(_PROBLEM)
     except (KeyboardInterrupt, typer.Abort):
@@ -65,7 +65,7 @@ def _assemble() -> typer.Typer:
 
 
 def _exit(number: int, _frame: FrameType | None) -> NoReturn:
-    """End by way of every `finally`, so that a terminal gets its cursor and its echo back."""
+    """Exit through every `finally`, so that the terminal's cursor and echo are restored."""
     sys.exit(128 + number)
 
 

@@ -70,7 +70,7 @@ LogLevelOption = Annotated[
 
 
 class UsageMistake(IndelibleError):
-    """Something on the command line, or a setting, cannot be used. Exit status 2."""
+    """An option or a setting is invalid. Exit status 2."""
 
 
 def read_settings(**given: Any) -> Settings:
@@ -84,7 +84,7 @@ def read_settings(**given: Any) -> Settings:
 
 
 def find_server(server: str | None, database: str | None) -> str | None:
-    """The server to use, if any: that of the option, or INDELIBLE_URL unless a database was named."""
+    """The server to use, if any: the option, or INDELIBLE_URL unless --database is given."""
     if server is not None and database is not None:
         raise UsageMistake("Choose either --server or --database.")
     if server is None and database is None:
@@ -103,7 +103,7 @@ def check_model(settings: Settings) -> None:
 
 
 def load_named_tools(names: list[str] | None, settings: Settings) -> list[Any]:
-    """The tools of `--tools`. The demo model has two of its own to show."""
+    """The tools of `--tools`. The demo model has two of its own."""
     from indelible.clock import SystemClock  # noqa: PLC0415
     from indelible.terminal.demo_tools import make_demo_tools  # noqa: PLC0415
     from indelible.tools.load import load_tools  # noqa: PLC0415
@@ -115,7 +115,7 @@ def load_named_tools(names: list[str] | None, settings: Settings) -> list[Any]:
 
 @contextmanager
 def logging_as(settings: Settings) -> Iterator[None]:
-    """Within, log as the settings say. In JSON, the error that ends the command is a line of the log too."""
+    """Log as configured during the block. In JSON, the error that ends the command is also a log line."""
     import logging  # noqa: PLC0415
 
     from indelible.logs import find_secrets, set_up_logging  # noqa: PLC0415
@@ -134,7 +134,7 @@ def logging_as(settings: Settings) -> Iterator[None]:
 
 
 def print_ready(settings: Settings, sentence: str, **more: str) -> None:
-    """The one line on standard output: a script that started us waits for it."""
+    """Print the one line on standard output that a calling script waits for."""
     line = sentence
     if settings.log_format == "json":
         import json  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""`indelible prove`: the promises as a command. The proof itself is the package prove."""
+"""`indelible prove`: kill real servers and check that nothing is lost. The proof is the package prove."""
 
 from __future__ import annotations
 

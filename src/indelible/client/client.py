@@ -4,13 +4,13 @@
         chat = await ada.create_chat()
         print((await chat.send("Is it raining in Oslo?")).text)
 
-Without arguments the address and the token come from INDELIBLE_URL and INDELIBLE_TOKEN. Lost connections and restarted
-servers are waited for, up to `retry_for_s`: a write is repeated under its idempotency key, and a reply is read on from
-its cursor, so neither is done twice or missed.
+Without arguments the address and the token come from INDELIBLE_URL and INDELIBLE_TOKEN. The client waits up to
+`retry_for_s` for a lost connection or a restarting server: it repeats a write with its idempotency key, and it resumes
+a reply from its cursor, so nothing is done twice or missed.
 
 Must stay true (tests/app/test_same_script.py, tests/server/test_remote.py).
 
-The use cases over HTTP are remote.py; requests, retries and the feed's connection are wire.py.
+remote.py has the use cases over HTTP; wire.py has requests, retries and the feed's connection.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ TOKEN_VARIABLE: Final = "INDELIBLE_TOKEN"  # noqa: S105  (the name of a variable
 
 
 class Client(User):
-    """A server's chats, as the user whom the token names. Use it with `async with`."""
+    """The chats of a server, as the user of the token. Use it with `async with`."""
 
     def __init__(self, url: str | None = None, *, token: str | None = None, retry_for_s: float = 30.0) -> None:
         address = url or os.environ.get(URL_VARIABLE)
         if not address:
             raise Invalid(f"Give the client the server's URL, or set {URL_VARIABLE}.")
         if not address.startswith(("http://", "https://")):
-            raise Invalid(f"The server's URL begins with http:// or https://, not as {address!r} does.")
+            raise Invalid(f"The server's URL must begin with http:// or https://; got {address!r}.")
         self.url = address.rstrip("/")
         self._wire = WireClient(self.url, token=token or os.environ.get(TOKEN_VARIABLE), retry_for_s=retry_for_s)
         super().__init__(RemoteService(self._wire))

@@ -1,10 +1,10 @@
 """Every use case on a server behind a URL (see service/protocol.py for what each one promises).
 
 Each method is one request of wire.py, whose JSON is decoded into the same types that the server encoded
-(service/results.py). A field that this version does not know is ignored, so a newer server does no harm.
+(service/results.py). Unknown fields are ignored, so a newer server does no harm.
 
-What differs from the service in process is not visible to `Chat` and `Reply`: a feed that ends because a server is
-leaving is joined again with its cursor, and a stop that takes longer than one request may is asked for again.
+`Chat` and `Reply` do not see the differences from the service in process: when a server shuts down, the feed reconnects
+with its cursor, and a stop that takes longer than one request is requested again.
 
 Must stay true (tests/app/test_same_script.py): one script gives the same results here and in process.
 """
@@ -38,11 +38,11 @@ from indelible.service.results import (
 T = TypeVar("T")
 
 _LONGEST_WAIT_S: Final = 60.0
-"""What the server waits for the end of a turn at most, in one request."""
+"""The longest that the server waits for the end of a turn in one request."""
 
 
 class RemoteService:
-    """The use cases of the user whom the wire's token names."""
+    """The use cases of the user of the token."""
 
     def __init__(self, wire: WireClient) -> None:
         self._wire = wire
@@ -148,7 +148,7 @@ class RemoteService:
     async def promote_queued(self, chat_id: str, queued_id: str) -> Accepted:
         return _read(await self._wire.promote_queued(chat_id, queued_id), Accepted)
 
-    # --- reading along, and what was tried ---
+    # --- events, attempts and runs ---
 
     @asynccontextmanager
     async def open_events(self, chat_id: str, *, after: str | None = None) -> AsyncIterator[AsyncIterator[FeedEvent]]:

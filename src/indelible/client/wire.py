@@ -1,9 +1,9 @@
-"""The server's routes as Python methods: requests, their repetition, and a feed that never loses its place.
+"""The server's routes as Python methods: requests, retries, and a feed that never loses its position.
 
-Answers are the JSON of the server, as dictionaries; remote.py turns them into types. A refusal is the same error as in
-the library (errors.py): its class says what to do. Every write carries an idempotency key and is repeated under it when
-its answer was lost, so it happens once, whatever the network does. The feed reconnects by itself with its cursor: each
-event comes once and in order, over any number of restarts of any number of servers behind the address.
+Methods return the server's JSON as dictionaries; remote.py turns them into types. A refusal raises the same error as in
+the library (errors.py). Every write carries an idempotency key and is repeated with it when the response was lost, so
+it happens once, whatever the network does. The feed reconnects by itself with its cursor: each event arrives once and
+in order, over any number of restarts of any number of servers behind the address.
 
 Must stay true (tests/server/test_client.py, tests/server/test_restarts.py).
 """
@@ -29,13 +29,13 @@ _END_OF_RUN: Final = b"]}\n"
 _FIRST_BACK_OFF_S: Final = 0.05
 _LONGEST_BACK_OFF_S: Final = 2.0
 _FEED_SILENCE_S: Final = 45.0
-"""The server says something every 15 s. After three times that, the connection is dead whatever TCP thinks."""
+"""The server sends something every 15 s. After three times that, the connection is dead, whatever TCP reports."""
 
 _ANSWER_S: Final = 90.0
-"""No answer takes longer: a stop may be waited for a minute."""
+"""No response takes longer: a stop may wait for a minute."""
 
 _PASSING: Final = frozenset({502, 503, 504})
-"""Statuses of a server, or of a proxy before one, that may be well again in a moment."""
+"""Transient errors of a server, or of a proxy in front of it."""
 
 _REFUSALS: Final[dict[str, Callable[[str], Refused]]] = {
     "not_found": NotFound,
@@ -46,15 +46,15 @@ _REFUSALS: Final[dict[str, Callable[[str], Refused]]] = {
 
 
 class ServerFailed(IndelibleError):
-    """The server did not do what it was asked, or could not be reached for too long."""
+    """The server failed, or was unreachable for too long."""
 
 
 class _Unreached(Exception):
-    """No answer, or one that may be another in a moment."""
+    """No response, or a transient error."""
 
 
 class ServerEvent(NamedTuple):
-    """One event of a chat's feed: its kind, where the reader stands after it, and its JSON."""
+    """One event of a chat's feed: its kind, the cursor after it, and its JSON."""
 
     kind: str
     cursor: str | None
@@ -62,7 +62,7 @@ class ServerEvent(NamedTuple):
 
 
 class WireClient:
-    """See the module header. `retry_for_s`: how long a server that cannot be reached is tried again."""
+    """See the module header. `retry_for_s`: how long to retry while the server is unreachable."""
 
     def __init__(self, url: str, *, token: str | None = None, retry_for_s: float = 30.0) -> None:
         self._url = url.rstrip("/")
@@ -105,7 +105,7 @@ class WireClient:
         return await self._read(f"/chats/{chat_id}")
 
     async def update_chat(self, chat_id: str, **changes: Any) -> dict[str, Any]:
-        """Change title, labels, pinned, archived, model, system, parameters or debug; None takes one away."""
+        """Update title, labels, pinned, archived, model, system, parameters or debug; None clears a field."""
         return await self._write("PATCH", f"/chats/{chat_id}", changes)
 
     async def delete_chat(self, chat_id: str) -> None:
@@ -120,7 +120,7 @@ class WireClient:
         return await self._read(f"/chats/{chat_id}/messages", {"before": before, "limit": limit})
 
     async def read_all_messages(self, chat_id: str) -> list[dict[str, Any]]:
-        """The whole active path, oldest first."""
+        """The whole active branch, oldest first."""
         found: list[dict[str, Any]] = []
         before: str | None = None
         while True:
@@ -183,21 +183,21 @@ class WireClient:
     async def submit_tool_results(self, chat_id: str, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return await self._write("POST", f"/chats/{chat_id}/tool-results", {"results": list(results)})
 
-    # --- what was tried ---
+    # --- attempts and runs ---
 
     async def list_attempts(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> dict[str, Any]:
         return await self._read(f"/chats/{chat_id}/attempts", {"before": before, "limit": limit})
 
     async def list_runs(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> dict[str, Any]:
-        """What was recorded of the work with models, the newest first."""
+        """The recorded runs, newest first."""
         return await self._read(f"/chats/{chat_id}/debug/runs", {"before": before, "limit": limit})
 
     async def read_run(self, chat_id: str, run_id: str, *, bodies: bool = True) -> dict[str, Any]:
-        """One run with all that was exchanged, which may be much; without `bodies`, only how much that is."""
+        """One run with its exchanges, which may be large; without `bodies`, only their sizes."""
         return await self._read(f"/chats/{chat_id}/debug/runs/{run_id}", {"bodies": str(bodies).lower()})
 
     async def save_run(self, chat_id: str, run_id: str, path: Path) -> None:
-        """Write a run as JSON into a file, piece by piece, however large it is. A file that is there is whole."""
+        """Stream a run as JSON into a file, however large it is. The file appears when it is complete."""
         assert self._session is not None
         url = f"{self._url}{_PREFIX}/chats/{chat_id}/debug/runs/{run_id}"
         back_off = _BackOff(self._retry_for_s)
@@ -219,7 +219,7 @@ class WireClient:
     async def stream_events(
         self, chat_id: str, *, after: str | None = None, on_reconnect: Callable[[], None] | None = None
     ) -> AsyncGenerator[ServerEvent, None]:
-        """What happens in a chat, for ever: it ends only when the chat is deleted. Leave it when you have enough."""
+        """The events of a chat, without end: only deleting the chat ends them. Leave the loop when you are done."""
         async with aclosing(self.stream_feed(chat_id, after=after, on_reconnect=on_reconnect)) as events:
             async for event in events:
                 if event.kind != "end":
@@ -230,8 +230,8 @@ class WireClient:
     ) -> AsyncGenerator[FeedEvent, None]:
         """The same as the library's events. Only a deletion ends it, and that is its last event.
 
-        `on_reconnect` is called when a server answers again after the connection was lost. Raises `NotFound` if there
-        is no such chat, and `ServerFailed` if no server could be reached for too long.
+        `on_reconnect` is called when a lost connection is restored. Raises `NotFound` if the chat does not exist, and
+        `ServerFailed` if no server was reachable for too long.
         """
         cursor = after
         back_off = _BackOff(self._retry_for_s)
@@ -256,7 +256,7 @@ class WireClient:
                 await back_off.wait(error)
             else:
                 if not brought_something:
-                    await back_off.wait(_Unreached("It closes the connection at once."))
+                    await back_off.wait(_Unreached("it closes every connection at once"))
 
     @asynccontextmanager
     async def _connect(self, chat_id: str, cursor: str | None) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -283,7 +283,7 @@ class WireClient:
         return await self._request(method, path, json=given if method != "DELETE" else None, headers=headers)
 
     async def _request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
-        """Ask until there is an answer. What is asked may have happened already: then the answer is the same."""
+        """Repeat the request until there is a response. If it was carried out already, the response is the same."""
         assert self._session is not None
         back_off = _BackOff(self._retry_for_s)
         is_repeated = False
@@ -298,12 +298,12 @@ class WireClient:
                 is_repeated = True
             except NotFound:
                 if method == "DELETE" and is_repeated:
-                    return {}  # the first time was not in vain
+                    return {}  # the first request deleted it
                 raise
 
 
 class _BackOff:
-    """How long to wait before the next try, and when to give up."""
+    """How long to wait before the next attempt, and when to give up."""
 
     def __init__(self, retry_for_s: float) -> None:
         self._retry_for_s = retry_for_s
@@ -315,8 +315,8 @@ class _BackOff:
 
     async def wait(self, error: Exception) -> None:
         if self._waited_s >= self._retry_for_s:
-            raise ServerFailed(f"The server cannot be reached: {error}") from error.__cause__
-        delay_s = self._next_s * random.uniform(0.5, 1.0)  # noqa: S311  (only to keep clients from coming all at once)
+            raise ServerFailed(f"The server is unreachable: {error}") from error.__cause__
+        delay_s = self._next_s * random.uniform(0.5, 1.0)  # noqa: S311  (only so that clients do not reconnect all at once)
         self._waited_s += delay_s
         self._next_s = min(2 * self._next_s, _LONGEST_BACK_OFF_S)
         await asyncio.sleep(delay_s)
@@ -328,7 +328,7 @@ def _write_content(content: str | list[dict[str, Any]]) -> dict[str, Any]:
 
 @contextmanager
 def _noting_loss() -> Iterator[None]:
-    """Whatever the network does is one thing: there was no answer."""
+    """Turn every network error into `_Unreached`."""
     try:
         yield
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -343,7 +343,7 @@ async def _read_events(response: aiohttp.ClientResponse) -> AsyncIterator[FeedEv
 
 
 async def _save(response: aiohttp.ClientResponse, path: Path) -> None:
-    """Under another name until all of it is there."""
+    """Write to a temporary name, and rename the file when it is complete."""
     part = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.part")
     last = b""
     try:
@@ -352,19 +352,19 @@ async def _save(response: aiohttp.ClientResponse, path: Path) -> None:
                 await asyncio.to_thread(file.write, piece)
                 last = (last + piece)[-len(_END_OF_RUN) :]
         if last != _END_OF_RUN:
-            raise aiohttp.ClientPayloadError("The run was cut.")
+            raise aiohttp.ClientPayloadError("The run was truncated.")
         part.replace(path)
     except (aiohttp.ClientError, TimeoutError):
         raise
     except OSError as error:
-        raise Invalid(f"{path} cannot be written: {error.strerror}.") from error
+        raise Invalid(f"Can't write {path}: {error.strerror}.") from error
     finally:
         with suppress(OSError):
             part.unlink()
 
 
 async def _check(response: aiohttp.ClientResponse) -> None:
-    """Raise the error that an answer above 399 stands for."""
+    """Raise the error that a status above 399 stands for."""
     if response.status < 400:
         return
     try:
@@ -372,7 +372,7 @@ async def _check(response: aiohttp.ClientResponse) -> None:
     except ValueError:
         problem = None
     problem = problem if isinstance(problem, dict) else {}
-    detail = str(problem.get("detail") or f"The server answered {response.status}.")
+    detail = str(problem.get("detail") or f"The server responded with status {response.status}.")
     kind = problem.get("kind")
     if response.status in _PASSING:
         raise _Unreached(detail)

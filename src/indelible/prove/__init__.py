@@ -1,10 +1,10 @@
-"""`indelible prove`: the promises as a command.
+"""`indelible prove`: a command that tries to break the promises.
 
-It starts the real server, has simulated users and readers use it over HTTP, and kills it, at random and where it hurts.
-Then it compares what everybody saw with what is stored (docs/prove.md).
+It starts real servers, has simulated users and readers use them over HTTP, and kills them, at random and at the worst
+moments. Then it compares what every reader saw with what is stored (docs/prove.md).
 
-run.py is a proof from beginning to end. Its servers are servers.py and process.py, with the tools of tools.py and the
-places to die of crash_points.py; they call the provider, provider.py, whose replies are model.py and script.py. Its
-people are population.py, user.py and reader.py. fault_injector.py kills; transcript.py holds what a reader saw,
-checker.py decides whether that is right, and report.py prints it.
+run.py runs a proof from beginning to end. servers.py and process.py are the servers, with the tools of tools.py and the
+crash points of crash_points.py. They call provider.py, whose replies come from model.py and script.py. population.py,
+user.py and reader.py are the clients. fault_injector.py kills servers; transcript.py records what a reader saw,
+checker.py checks it, and report.py prints the result.
 """

@@ -1,8 +1,8 @@
 """How many more kills the running turns can survive.
 
 A turn that survives ten crashes, or three in a row without writing anything, is failed on purpose: the turn itself may
-be what kills its workers (machine/decide.py). A proof must not run into that, so it asks before it kills. The database
-knows the takeovers of each open turn, except one: a turn whose holder has sent no heartbeat since the last kill may be
+be what kills its workers (machine/decide.py). A proof must not cause that, so it checks before it kills. The database
+has the takeovers of each open turn, except one: a turn whose holder has sent no heartbeat since the last kill may be
 about to be taken over. That is never more than one, because a chat without a holder cannot be lost again.
 
 Must stay true (tests/prove/test_budget.py).
@@ -23,19 +23,19 @@ from indelible.store.database.tables import attempts, chats, journal, turns, wor
 
 
 class Budget:
-    """What the open turns of a database have been through, and what they can bear."""
+    """The crashes that the open turns of a database have had, and how many more they can survive."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self._last_death_at: datetime | None = None
 
     async def note_death(self) -> None:
-        """Somebody has just died."""
+        """Call this after every kill."""
         async with begin_read(self._engine) as connection:
             self._last_death_at = await load_now(connection)
 
     async def can_bear(self, deaths: int) -> bool:
-        """Whether every open turn would survive so many more, and whether there is one."""
+        """Whether there is an open turn, and every open turn would survive so many more kills."""
         written = (
             select(func.count())
             .select_from(journal)

@@ -1,8 +1,8 @@
 """Whether the promises held: everything that readers saw, compared with everything that is stored.
 
-For every chat there are the transcripts of those who watched it live, over all their reconnects; the transcript of a
-reader who asks for all of it afterwards; and the conversation, the snapshot and the event numbers as they are stored.
-For the tools there is their notebook. What must hold, in the order of the functions below:
+For every chat there are the transcripts of its live readers, over all their reconnects; the transcript of a new reader
+who reads everything afterwards; and the conversation, the snapshot and the event numbers as they are stored. For the
+tools there is their notebook. What must hold, in the order of the functions below:
 
     each transcript is in order by itself                 nothing retracted, nothing repeated, one end of everything
     each live transcript is the stored one                all that was seen is stored, and no reader missed anything
@@ -32,9 +32,9 @@ _SETTLED: Final = ("complete", "interrupted")
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """All there is to know about one chat. `seqs` are the stored numbers of its events, where they can be seen.
+    """The evidence about one chat. `seqs` are the stored numbers of its events, if the database is accessible.
 
-    `sent` are the messages that the server accepted, `stops` is how often somebody wanted to stop a reply.
+    `sent` are the messages that the server accepted, `stops` counts the requests to stop a reply.
     """
 
     chat_id: str
@@ -48,14 +48,14 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """A promise that was broken, and in which chat, if in one."""
+    """A broken promise, and its chat, if it has one."""
 
     sentence: str
     chat_id: str | None = None
 
 
 def check_chat(evidence: Evidence, find_reply: Callable[[str], str | None]) -> list[Fault]:
-    """Which promises were broken in this chat. `find_reply` knows replies in advance, or does not (None)."""
+    """The promises broken in this chat. `find_reply` predicts replies; it returns None if it cannot."""
     found = [
         *_check_stories(evidence),
         *_check_live(evidence),
@@ -70,7 +70,7 @@ def check_chat(evidence: Evidence, find_reply: Callable[[str], str | None]) -> l
 def check_effects(
     runs: Sequence[tuple[str, str]], evidence: Sequence[Evidence], *, safe: frozenset[str]
 ) -> list[Fault]:
-    """Which tools ran too often or not at all. A run is a name and an idempotency key, which begins with its turn."""
+    """Tools that ran too often or not at all. A run is a name and an idempotency key, which begins with its turn."""
     times = Counter(runs)
     chat_of = {turn_id: one.chat_id for one in evidence for turn_id in one.stored.turns}
     faults = [
@@ -82,7 +82,7 @@ def check_effects(
         reported = [result for result in one.stored.results if not result.get("is_error")]
         for name, output in ((result["name"], str(result.get("output", ""))) for result in reported):
             if (name, output.removeprefix("noted ")) not in times:
-                faults.append(Fault(f"{name} reported {output!r}, and there is no trace of it", one.chat_id))
+                faults.append(Fault(f"{name} reported {output!r}, but the notebook has no trace of it", one.chat_id))
     return faults
 
 
@@ -143,7 +143,7 @@ def _check_replies(evidence: Evidence, find_reply: Callable[[str], str | None]) 
         known = find_reply(turn.question)
         shown = evidence.stored.read_turn(turn_id)
         if shown != turn.reply:
-            yield f"{turn_id}: shown is not kept: {describe_difference(shown, turn.reply)}"
+            yield f"{turn_id}: shown is not stored: {describe_difference(shown, turn.reply)}"
         if known is None:
             continue
         is_whole = turn.outcomes == ["complete"]
@@ -155,11 +155,11 @@ def _check_replies(evidence: Evidence, find_reply: Callable[[str], str | None]) 
         yield f"a message was answered {times} times too often: {text!r}"
     stopped = sum(turn.outcomes == ["interrupted"] for turn in evidence.stored.turns.values())
     if stopped > evidence.stops:
-        yield f"{stopped} replies were stopped, and only {evidence.stops} times somebody wanted that"
+        yield f"{stopped} replies were stopped, but only {evidence.stops} stops were requested"
 
 
 def _check_conversation(evidence: Evidence) -> Iterator[str]:
-    """Nobody edits and nobody goes back here, so the conversation is all messages in the order in which they came."""
+    """Users of a proof never edit or switch branches, so the conversation is all messages in order of arrival."""
     stored = [describe_message(message) for message in evidence.messages]
     for in_conversation, in_feed in zip_longest(stored, evidence.stored.messages):
         if in_conversation != in_feed:
@@ -178,7 +178,7 @@ def _check_rest(evidence: Evidence) -> Iterator[str]:
 
 
 def describe_difference(one: str, other: str) -> str:
-    """Where two texts differ first, with a little of what is around."""
+    """The first difference between two texts, with some context."""
     if one == other:
         return "the texts are the same, their rows are not"
     at = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

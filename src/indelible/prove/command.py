@@ -1,6 +1,6 @@
 """`indelible prove` on a terminal: a progress bar while it kills, then the report. Returns the exit status.
 
-The proof is run.py; the words of the report are report.py.
+run.py runs the proof; report.py writes the report.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Named crash_points at which a server can be made to kill itself.
+"""Named crash points at which a server can be made to kill itself.
 
-A kill from outside lands wherever the process happens to be. These land where it hurts: between a flush and its
-commit, between a commit and telling of it, in a tool, in a stop, in a takeover. The product knows nothing of them: in
-the process that `prove` starts, public methods of the store and the notifiers are wrapped before anything begins, and
-the wrappers pass by the crash_points.
+A kill from outside lands wherever the process happens to be. These land at the worst moments: between a flush and its
+commit, between a commit and its notification, in a tool, in a stop, in a takeover. The product has no code for them: in
+the process that `prove` starts, public methods of the store and the notifiers are wrapped before anything starts, and
+the wrappers pass the crash points.
 
-At an armed point the work stands still for a moment before the process dies, and everything else in it goes on: what
-was done too early has time to be seen. The counting is per process, from the moment of arming.
+At an armed point the work pauses for a moment before the process dies, while everything else in it continues, so that
+anything published too early has time to reach a reader. Passes are counted per process, from the moment of arming.
 
-Must stay true (tests/prove/test_crash_points.py): a process that was armed dies at the point by SIGKILL, and one that
-was not is none the wiser.
+Must stay true (tests/prove/test_crash_points.py): an armed process dies at the point by SIGKILL, and one that is not
+armed behaves as usual.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _STANDSTILL_S: Final = 0.03
 
 
 class CrashPoints:
-    """Which point is armed, and how often it will still be passed before the end."""
+    """The armed point, and how often it will still be passed before the process dies."""
 
     def __init__(self) -> None:
         self._armed: CrashPoint | None = None
@@ -56,7 +56,7 @@ class CrashPoints:
             _die()
 
     def pass_by_at_once(self, point: CrashPoint) -> None:
-        """For work that cannot wait."""
+        """For synchronous work."""
         if self._is_the_end(point):
             _die()
 
@@ -72,7 +72,7 @@ def _die() -> None:
 
 
 def install(crash_points: CrashPoints) -> None:
-    """Let every store and notifier of this process pass by its crash_points. There is no way back."""
+    """Wrap every store and notifier of this process in its crash points. This can't be undone."""
     _wrap(SqlStore, "beat", lambda _: ["at_start"], crash_points)
     _wrap(SqlStore, "execute", lambda arguments: _name_command(arguments[1]), crash_points, after=True)
     _wrap(SqlStore, "append", lambda _: ["before_flush"], crash_points)

@@ -1,8 +1,8 @@
-"""Killing servers: every way in which one can go away, in an order that the seed decides.
+"""Killing servers: every way in which one can fail, in an order determined by the seed.
 
     sigkill        at a random instant
     sigterm        a graceful shutdown at a random instant; it has to exit with status 0
-    sigstop        paused. With another server beside it: past its lease, so that it resumes without its chats
+    sigstop        paused. With two servers: past its lease, so that it resumes without its chats
     a point        killed at a named place in its work (crash_points.py)
 
 Ways are dealt like cards: each once before any is repeated. Two of them need two kills: a server that is killed while
@@ -63,7 +63,7 @@ class FaultInjector:
         self.faults: list[str] = []
         self._servers = servers
         self._budget = budget
-        self._chance = random.Random(seed)  # noqa: S311  (it only has to be the same next time)
+        self._chance = random.Random(seed)  # noqa: S311  (it only has to be reproducible)
         self._ways = ways
         self._deck: list[Way] = []
         self._past_lease_s = lease_timeout_s + _NOTICED_AFTER_S
@@ -71,7 +71,7 @@ class FaultInjector:
         self._on_kill = on_kill
 
     async def kill(self, times: int, *, is_enough: Callable[[], bool]) -> None:
-        """Kill so many times, or until it is enough."""
+        """Kill `kills` times, or stop earlier."""
         while self.kills.total() < times and not is_enough():
             way = self._draw(times - self.kills.total())
             await asyncio.sleep(self._chance.uniform(0, _LONGEST_WAIT_S))
@@ -119,7 +119,7 @@ class FaultInjector:
     async def _kill_at(self, point: CrashPoint, server: ServerUnderTest) -> None:
         passes = self._chance.randint(1, _PASSES_AT_MOST.get(point, 1))
         server.process.arm(point, passes)
-        # Whoever stops a reply may have to wait for the server to come back.
+        # The user who stops a reply may have to wait until the server is back.
         provoking = asyncio.create_task(self._provoke()) if point == "during_stop" else None
         try:
             is_dead = await server.process.wait_for_end(within_s=_LONGEST_LIFE_S) is not None

@@ -1,12 +1,12 @@
 """The model of a proof.
 
-It remembers nothing, as a real one does not: it reads the last wish and what was said since from its prompt, and goes
-on behind the last word. Told a history in which its own words are wrong, it fails, and the turn with it.
+The model is stateless, as a real one is: it reads the last wish and its own words since then from its prompt, and
+continues after the last word. If the history has wrong words of its own, it fails, and the turn fails with it.
 
-The servers that are killed ask it over HTTP (provider.py), so what it knows of a conversation was written on a wire and
-read again: remarks and instructions to go on stand there as a user's words, and a wire may make one text of several.
+The servers call it over HTTP (provider.py), so its prompt was encoded in a wire format and decoded again: notices and
+instructions to continue appear as the user's text, and a wire format may merge several texts into one.
 
-Must stay true (tests/prove/test_proof_model.py): whatever the wire, it goes on with the newest wish, behind its last
+Must stay true (tests/prove/test_proof_model.py): with every wire format it continues the newest wish, after its last
 word.
 """
 
@@ -38,7 +38,7 @@ from indelible.prove.tools import AGAIN, ONCE
 
 
 class ProofModel:
-    """`on_call` is called with every call before the reply begins."""
+    """`on_call` is called with every model call, before its reply begins."""
 
     provider: Final = "proof"
     name: Final = "proof"
@@ -90,12 +90,12 @@ def _call_tool(call_id: str, name: str) -> list[Part]:
 
 
 def _find_wish(messages: Sequence[PromptMessage]) -> tuple[Wish, Sequence[PromptMessage]]:
-    """The user's last wish, and what was said and done since."""
+    """The user's last wish, and what the model has written and called since."""
     for at in reversed(range(len(messages))):
         wish = Wish.find_last(_read_text(messages[at])) if messages[at].role == "user" else None
         if wish is not None:
             return wish, messages[at + 1 :]
-    raise ModelFailed("Nobody has a wish that this model knows.", kind="config", retryable=False)
+    raise ModelFailed("The prompt has no wish that this model knows.", kind="config", retryable=False)
 
 
 def _read_text(message: PromptMessage) -> str:

@@ -1,10 +1,10 @@
-"""Everybody who uses the servers during a proof: for every chat a user and two readers.
+"""The clients of the servers during a proof: for every chat a user and two readers.
 
-With two servers each reader stays with one of them, and the user with either: everything is seen from both sides. With
-one server the second reader is restless, and comes back again and again. Each has a client of its own.
+With two servers each reader stays with one of them, and the user with either, so everything is seen from both sides.
+With one server the second reader is restless: it disconnects and reconnects again and again. Each has its own client.
 
-At the end everybody waits for the last reply, and a reader who was not there before reads all of it from the beginning.
-The result is the evidence for checker.py.
+At the end all wait for the last reply, and a new reader reads everything from the beginning. The result is the evidence
+for checker.py.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ONCE_BROKEN_S: Final = 3.0
 
 
 class Member:
-    """One chat and those who have to do with it."""
+    """One chat with its user and readers."""
 
     def __init__(self, user: SimulatedUser, clients: Sequence[WireClient]) -> None:
         self.user = user
@@ -55,7 +55,7 @@ class Member:
         await self._clients[-1].delete_chat(self.user.chat_id)
 
     async def collect_evidence(self, *, at_most_s: float) -> Evidence:
-        """All there is to know, when everybody has seen all of it, or it is clear that somebody will not."""
+        """The evidence, once all readers have seen everything, or it is clear that one will not."""
         client, chat_id = self._clients[-1], self.user.chat_id
         snapshot = await client.get_chat(chat_id)
         newcomer = SimulatedReader(client, chat_id)
@@ -81,7 +81,7 @@ class Member:
 
 
 class Population:
-    """Everybody together. They talk and read while `gather_population` lasts."""
+    """All users and readers. They send and read while `gather_population` lasts."""
 
     def __init__(self, members: Sequence[Member], *, seed: int) -> None:
         self.members = members
@@ -89,36 +89,36 @@ class Population:
         self._waited_in_vain = False
         self._reading = [asyncio.create_task(reader.read()) for one in members for reader in one.readers]
         self._chatting = [asyncio.create_task(one.user.chat(one.readers[0], self._enough)) for one in members]
-        self._chance = random.Random(seed)  # noqa: S311  (it only has to be the same next time)
+        self._chance = random.Random(seed)  # noqa: S311  (it only has to be reproducible)
 
     @property
     def is_disappointed(self) -> bool:
-        """Whether somebody saw a promise broken already: was lied to, saw a reply fail, or waited in vain."""
+        """Whether a promise is known to be broken already: a wrong event, a failed reply, or a wait without an end."""
         return self._waited_in_vain or any(member.faults or member.has_failed for member in self.members)
 
     async def stop_a_reply(self) -> None:
-        """Let one of those whose reply is running stop it."""
+        """Have a user with a running reply stop it."""
         busy = [member for member in self.members if member.readers[0].transcript.turn_id is not None]
         if busy:
             member = self._chance.choice(busy)
             await member.user.stop(member.readers[0])
 
     async def come_to_rest(self, *, at_most_s: float) -> None:
-        """Send no more, and wait for the last reply. One that has not come by then will not come."""
+        """Send no more, and wait for the last reply. A reply that has not arrived by then is a fault."""
         self._enough.set()
         timeout_s = _ONCE_BROKEN_S if self.is_disappointed else at_most_s
         _, waiting = await asyncio.wait(self._chatting, timeout=timeout_s)
         self._waited_in_vain = bool(waiting)
 
     async def collect_evidence(self) -> tuple[list[Evidence], list[Fault]]:
-        """The evidence, and what is wrong beside it."""
+        """The evidence, and faults that are not in it."""
         faults = [Fault(fault, one.user.chat_id) for one in self.members for fault in one.user.faults]
         at_most_s = _ONCE_BROKEN_S if self.is_disappointed else _REPLAY_S
         collecting = [member.collect_evidence(at_most_s=at_most_s) for member in self.members]
         collected = await asyncio.gather(*collecting, return_exceptions=True)
         for member, answer in zip(self.members, collected, strict=True):
             if isinstance(answer, IndelibleError):
-                faults.append(Fault(f"what is stored cannot be read: {answer}", member.user.chat_id))
+                faults.append(Fault(f"the stored chat cannot be read: {answer}", member.user.chat_id))
             elif isinstance(answer, BaseException):
                 raise answer
         return [answer for answer in collected if isinstance(answer, Evidence)], faults
@@ -128,7 +128,7 @@ class Population:
             await member.delete_chat()
 
     async def leave(self) -> None:
-        """Everybody goes home. What is an error of theirs, and not of a server, is raised here."""
+        """Stop all users and readers. An error of their own, not of a server, is raised here."""
         everybody = (*self._chatting, *self._reading)
         for task in everybody:
             task.cancel()
@@ -148,7 +148,7 @@ async def gather_population(
     phrases: Sequence[str] | None = None,
     token: str | None = None,
 ) -> AsyncIterator[Population]:
-    """Open so many chats, with each of the models in turn, and let everybody begin. In the end all have left."""
+    """Open the chats, with each of the models in turn, and start all users and readers; stop them at the end."""
     async with AsyncExitStack() as stack:
         members: list[Member] = []
         for number in range(1, chats + 1):
@@ -168,4 +168,4 @@ async def _wait_for_all(waiting: Sequence[Awaitable[None]], *, at_most_s: float)
         async with asyncio.timeout(at_most_s):
             await asyncio.gather(*waiting)
     except TimeoutError:
-        return  # what they have not seen by now is a fault, and the checker finds it
+        return  # what they have not seen by now is a fault; the checker finds it

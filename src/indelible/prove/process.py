@@ -1,8 +1,8 @@
 """The server process that is killed: the real server, with the tools of the proof inside.
 
 It is forked from a process that has imported everything (multiprocessing's `forkserver`), because importing takes ten
-times as long as everything else that a restart does. Apart from that it is what `indelible serve` is: the same
-application, the same loop, the same signals; and its model is elsewhere, behind HTTP (provider.py).
+times as long as everything else that a restart does. Otherwise it equals `indelible serve`: the same
+application, event loop and signals. Its model is in another process, behind HTTP (provider.py).
 
 A pipe connects it to its parent: it reports that it is ready, or why not, and then receives the points at which to
 die (crash_points.py). It never outlives its parent: when the pipe breaks, it dies.
@@ -45,7 +45,7 @@ class Arming(msgspec.Struct, frozen=True):
 
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server is started with. `directory` is where its log and the notebook of its tools are.
+    """How to start a server. `directory` is where its log and the notebook of its tools are.
 
     `prepare` is called in the new process before it serves. The tests break a promise there, to check that a proof
     notices (tests/prove/sabotage.py); the process is forked afresh, so it must be a function of a module.
@@ -68,7 +68,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """The server answers requests."""
+    """The server accepts requests."""
 
 
 class Unable(msgspec.Struct, frozen=True):

@@ -1,12 +1,11 @@
-"""The provider of a proof: the model behind all three wires, in the process that is never killed.
+"""The provider of a proof: the model behind all three wire formats, in the process that is never killed.
 
-The servers find their model as they would find any other: by a name with an address in it, over real HTTP. So what is
-killed is a server in the middle of a stream, with a connection to cut, a half-read event in its hands and a request to
-write anew from what is stored; and a history that the wire's own provider would refuse is refused here too, and fails
-the turn. The address is there before the first server and outlives the last, so a server that is started again finds
-it again.
+The servers use it like any other provider: by a model name with an address, over real HTTP. So a kill hits a server in
+the middle of a stream, with an open connection and a half-read event, and its next request is built from the store. A
+history that the real provider would refuse is refused here too, and fails the turn. The address exists before the
+first server starts and after the last one ends, so a restarted server finds it again.
 
-A request holds its chat's whole history, and a long proof makes many: they are counted by their wire and let go.
+A request contains its chat's whole history, and a long proof makes many: they are counted and not kept.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ WIRES: Final[tuple[WireName, ...]] = get_args(WireName)
 
 
 class ProofProvider:
-    """`models` are the names that it is known by, one for each wire."""
+    """`models` are its model names, one for each wire format."""
 
     def __init__(self) -> None:
         self._simulated = SimulatedProvider(ProofModel(on_call=self._count))
@@ -43,17 +42,17 @@ class ProofProvider:
 
     @property
     def calls(self) -> dict[str, int]:
-        """How often it was asked, by wire."""
+        """The number of model calls, by wire format."""
         self._count()
         return dict(self._calls)
 
     @property
     def drops(self) -> int:
-        """How many of those were cut off by whoever had asked."""
+        """How many of them were interrupted by the caller."""
         return self._simulated.drops
 
     def instruct(self, orders: Orders) -> Orders:
-        """The same orders to a server that may ask this provider, by any of its names."""
+        """The same orders for a server that may call this provider by any of its names."""
         first, *others = self.models
         return replace(orders, settings={**orders.settings, "model": first, "models": others})
 

@@ -1,8 +1,8 @@
-"""A reader of one chat, over HTTP, as any client would be: it reads from the beginning and never stops.
+"""A reader of one chat over HTTP, like any other client: it reads from the beginning and never stops.
 
-The client reconnects by itself, with its cursor, as often as the server goes away. A restless reader also leaves by
-itself every few events and comes back. Either way it has one transcript (transcript.py), and a user who
-wants to know how far it has come waits for it here.
+The client reconnects by itself, with its cursor, as often as the connection is lost. A restless reader also
+disconnects every few events and reconnects. Either way it has one transcript (transcript.py), and a user who waits for
+its progress waits here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from indelible.prove.transcript import ReaderTranscript
 
 
 class SimulatedReader:
-    """`reconnects` counts how often it came back."""
+    """`reconnects` counts the reconnects."""
 
     def __init__(self, client: WireClient, chat_id: str, *, restless_after: int | None = None) -> None:
         self.transcript = ReaderTranscript()
@@ -28,7 +28,7 @@ class SimulatedReader:
         self._changed = asyncio.Event()
 
     async def read(self) -> None:
-        """For ever. A server that is gone for good is a fault of the transcript."""
+        """Read without end. A server that does not come back is a fault of the transcript."""
         try:
             await self._read()
         except IndelibleError as error:

@@ -34,7 +34,7 @@ _WAYS: Final = {
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What was counted, and what went wrong. After a failure the database and the directory `kept_directory` stay.
+    """The counts and the faults. After a failure the database and `kept_directory` are kept.
 
     `knew_replies`: whether each reply was compared with the expected one. `model_calls` are counted by API;
     `interrupted_calls` are those whose connection broke before the reply had ended.

@@ -1,13 +1,13 @@
-"""A proof from beginning to end: servers, people, deaths, and then the question whether all of it was kept.
+"""A proof from beginning to end: start servers and clients, kill servers, and check that nothing was lost.
 
-The provider of the model is in this process, which is never killed; the servers are in others, and ask it over HTTP.
+The provider of the model is in this process, which is never killed; the servers are other processes and call it over
+HTTP.
 
-A database that is given must be empty: the server of a proof answers every chat it finds, with the model of the proof.
-After a proof that held, its chats are deleted again; after one that did not, all is left as it is, for whoever wants
-to see why.
+A given database must be empty, because the server of a proof would run every chat in it. After a proof that passes,
+its chats are deleted; after one that fails, everything is kept for inspection.
 
-`prove_server` does the same with a server that somebody else runs: nothing is killed, the replies are not known in
-advance, and everything else is checked.
+`prove_server` does the same with a running server: it kills nothing, it cannot predict the replies, and it checks
+everything else.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _PATIENCE_S: Final = 60.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do. Without a database there is a new SQLite file. `seconds` ends the killing sooner.
+    """What to do. The default database is a new SQLite file. `seconds` ends the killing earlier.
 
     `retry_for_s`: how long after the last kill, and after the leases that it left, a reply may take.
     """
@@ -76,11 +76,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DatabaseInUse(IndelibleError):
-    """There are chats in it, and they would be answered by the model of the proof."""
+    """The database has chats, which the model of the proof would answer."""
 
 
 async def prove(plan: Plan, *, on_kill: Callable[[int], None] = lambda _: None) -> Report:
-    """Kill servers while people use them, and see whether everything was kept."""
+    """Kill servers while clients use them, and check that nothing was lost."""
     directory = Path(mkdtemp(prefix="indelible-proof-"))
     report: Report | None = None
     try:
@@ -101,7 +101,7 @@ def _write_orders(plan: Plan, directory: Path) -> Orders:
         orders = replace(orders, prepare=plan.prepare)
     if is_sqlite(url):
         return replace(orders, database=str(get_sqlite_path(url).resolve()))
-    # Both servers shall have something to do, whoever comes first.
+    # Both servers need work, whichever claims chats first.
     return replace(orders, settings={**plan.settings, "worker_max_chats": plan.chats // 2 + 1})
 
 
@@ -140,9 +140,9 @@ async def _carry_out(plan: Plan, orders: Orders, on_kill: Callable[[int], None])
 
 
 async def prove_server(url: str, *, seed: int, chats: int, seconds: float, token: str | None = None) -> Report:
-    """Use a server that somebody else runs, and see whether everything was kept."""
+    """Use a running server, and check that nothing was lost."""
     async with WireClient(url, token=token, retry_for_s=0) as client:
-        await client.list_models()  # whoever is not there is told of at once
+        await client.list_models()  # an unreachable server is reported at once
     async with gather_population([url], chats=chats, seed=seed, phrases=_PHRASES, token=token) as population:
         began_s = time.monotonic()
         await asyncio.sleep(seconds)
@@ -186,14 +186,14 @@ async def _open(database: str) -> AsyncIterator[AsyncEngine]:
     try:
         async with begin_read(engine) as connection:
             if (await connection.execute(select(func.count()).select_from(chats))).scalar_one():
-                raise DatabaseInUse(f"{describe(engine.url)} holds chats. A proof needs a database of its own.")
+                raise DatabaseInUse(f"{describe(engine.url)} has chats in it. Choose an empty database.")
         yield engine
     finally:
         await engine.dispose()
 
 
 async def _load_seqs(engine: AsyncEngine, chat_id: str) -> list[int]:
-    """The numbers of all its events, those included that only a model hears of."""
+    """The numbers of all its events, including those that only concern the model."""
     found = select(events.c.seq).where(events.c.chat_id == chat_id).order_by(events.c.seq)
     async with begin_read(engine) as connection:
         return list((await connection.execute(found)).scalars())

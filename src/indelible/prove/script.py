@@ -1,11 +1,11 @@
-"""What is asked for and what has to come back: a message whose reply is known to everybody before it is given.
+"""Messages with predictable replies.
 
-A wish says in plain words how long its reply is, how fast it comes, whether it is thought about first and how many
-tools it calls in its middle. Its number is unlike every other's and decides the words; each word carries its place in
-the reply. So a word that is lost, said twice, or said to the wrong chat is seen at once, by whoever reads it, and no
-memory is needed to go on with a reply: what was said tells what comes next.
+A wish is a message that specifies the length and speed of its reply, whether the model thinks first, and how many tools
+it calls in between. Its number is unique and determines the words; each word contains its position in the reply. So a
+reader detects a lost, repeated or misdirected word at once, and the model needs no memory to continue a reply: the
+words so far determine the next one.
 
-Pure. The model that replies is model.py; who holds the replies against this is checker.py.
+Pure. model.py writes the replies; checker.py compares them with this.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TOOLS_AT_MOST: Final = 3
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """One message, and with it its reply."""
+    """One message, and thereby its reply."""
 
     number: int
     words: int
@@ -41,7 +41,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def find_last(cls, text: str) -> Self | None:
-        """The last wish in a text that may hold more: a wire can make one message of several."""
+        """The last wish in a text that may contain several: a wire format can merge messages."""
         found = list(_PATTERN.finditer(text))
         return cls._read(found[-1]) if found else None
 
@@ -52,7 +52,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
     def list_words(self) -> list[str]:
         """The reply, word by word; joined they are its text."""
-        chance = random.Random(self.number)  # noqa: S311  (it has to give the same words everywhere)
+        chance = random.Random(self.number)  # noqa: S311  (it has to be reproducible)
         return [f"{chance.choice(_VOCABULARY)}-{place} " for place in range(1, self.words + 1)]
 
     @property
@@ -61,7 +61,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def draw_wish(chance: random.Random, *, number: int) -> Wish:
-    """A wish as users have them: some short, some long, some that need tools."""
+    """A random wish: some are short, some long, some need tools."""
     return Wish(
         number=number,
         words=chance.randint(6, 60),
@@ -72,6 +72,6 @@ def draw_wish(chance: random.Random, *, number: int) -> Wish:
 
 
 def find_reply(text: str) -> str | None:
-    """The whole reply that a message will get; None if it is no wish of ours."""
+    """The whole reply to a message; None if the message is not a wish."""
     wish = Wish.parse(text)
     return None if wish is None else "".join(wish.list_words())

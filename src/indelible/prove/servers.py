@@ -1,10 +1,10 @@
 """One or two servers on one database, seen from outside: started, killed, paused, started again.
 
-Each has an address of its own that stays the same over all its lives, so a client that comes back finds whoever is
-there now. The ports are below those that the system hands out to connections: a client that knocks at a port nobody
-listens on could otherwise be connected to itself.
+Each has its own address that stays the same over all restarts, so a client that reconnects finds the current process.
+The ports are below the ephemeral range of the system: otherwise a client that connects to a port without a listener
+could connect to itself.
 
-SQLite has one server, PostgreSQL two, so that what one loses the other takes over.
+SQLite has one server, PostgreSQL two, so that one takes over the chats of the other.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _IMPORTED: Final = [
 
 
 class ServerNotStarted(IndelibleError):
-    """There is nothing to prove: the server does not come up."""
+    """The server does not start, so there is nothing to prove."""
 
 
 class ServerProcess:
@@ -57,7 +57,7 @@ class ServerProcess:
         theirs.close()
 
     async def wait_until_ready(self) -> bool:
-        """Whether it answers requests now. It may also have died on the way."""
+        """Whether it accepts requests now. It may also have died while starting."""
         answer = await asyncio.to_thread(self._receive, self._line)
         if isinstance(answer, Unable):
             raise ServerNotStarted(f"The server did not start: {answer.reason}")
@@ -78,7 +78,7 @@ class ServerProcess:
             os.kill(self._process.pid, number)
 
     async def wait_for_end(self, *, within_s: float = _END_S) -> int | None:
-        """How it ended: the number of its exit, or minus that of its signal. None if it still lives."""
+        """Its exit status, or minus the number of its signal. None if it is still running."""
         await asyncio.to_thread(self._process.join, within_s)
         return self._process.exitcode
 
@@ -89,7 +89,7 @@ class ServerProcess:
 
 
 class ServerUnderTest:
-    """An address, and the process that is there now."""
+    """An address, and its current process."""
 
     def __init__(self, orders: Orders) -> None:
         self.url = f"http://127.0.0.1:{orders.port}"
@@ -111,7 +111,7 @@ class ServerUnderTest:
         return "".join(log.read_text().splitlines()[-1:]) if log.exists() else ""
 
     async def start_doomed(self, point: CrashPoint, count: int, *, within_s: float) -> bool:
-        """Start it so that it dies at this point. Gives whether it did; either way it is dead then."""
+        """Start it so that it dies at this point. Returns whether it did; it is dead either way."""
         self._process = ServerProcess(replace(self._orders, arming=Arming(point, count)))
         code = await self._process.wait_for_end(within_s=within_s)
         await self._process.kill()

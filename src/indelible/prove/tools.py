@@ -1,8 +1,8 @@
-"""The tools of the server that is killed, and the notebook that they write in.
+"""The tools of the servers, and the notebook that they write to.
 
 A run of a tool is a line in the notebook, a file that outlives every server: its name and its idempotency key, written
-in one piece before the tool returns. `jot_once` must not run twice; `jot_again` says that it may. The model calls them
-by their names (model.py); who judges what the notebook says is checker.py.
+in one piece before the tool returns. `jot_once` must not run twice; `jot_again` is declared idempotent. The model calls
+them by name (model.py); checker.py checks the notebook.
 """
 
 from __future__ import annotations

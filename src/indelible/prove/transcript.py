@@ -8,7 +8,7 @@ beginning never gets a snapshot: that would mean that the server did not know th
 Two readers of one chat receive the same facts in the same order; only the rows of a running attempt may come at other
 places between them. So a transcript keeps the facts and the rows apart, and transcripts can be compared.
 
-Pure. What a transcript has to be is checker.py; tests/prove/test_checker.py breaks both.
+Pure. checker.py compares transcripts; tests/prove/test_checker.py tests both.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SeenAttempt:
 
 
 class SeenTurn:
-    """A turn: the message that it answers, what its messages say, and how it ended, as often as it did."""
+    """A turn: the message that it answers, the text of its messages, and its outcomes (one, if all is well)."""
 
     def __init__(self, question: str) -> None:
         self.question = question
@@ -48,7 +48,7 @@ class SeenTurn:
 
 
 class ReaderTranscript:
-    """See the module header. `faults` are sentences; without any, it is in order so far. `rows` counts rows."""
+    """See the module header. `faults` are sentences; without any, it is valid so far. `rows` counts rows."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []
@@ -66,16 +66,16 @@ class ReaderTranscript:
 
     @property
     def text(self) -> str:
-        """All that was shown, of all turns."""
+        """The text of all turns."""
         return "".join(attempt.text for attempt in self.attempts.values())
 
     @property
     def ended(self) -> int:
-        """How many turns have come to their end."""
+        """The number of ended turns."""
         return sum(bool(turn.outcomes) for turn in self.turns.values())
 
     def read_turn(self, turn_id: str) -> str:
-        """What its attempts showed, one after the other."""
+        """The text of its attempts, in order."""
         return "".join(attempt.text for attempt in self.attempts.values() if attempt.turn_id == turn_id)
 
     def add(self, event: ServerEvent) -> None:
@@ -131,7 +131,7 @@ class ReaderTranscript:
             self.faults.append(f"{attempt_id} ends with row {last_n}, and {attempt.n} were shown")
         saved = read_text(event.data["message"]["blocks"]) if event.kind == "message" else ""
         if saved != attempt.text:
-            self.faults.append(f"{attempt_id} showed {attempt.text!r}, and what is kept of it is {saved!r}")
+            self.faults.append(f"{attempt_id} showed {attempt.text!r}, but {saved!r} is stored")
 
     def _add_message(self, message: dict[str, Any]) -> None:
         self.messages.append(describe_message(message))
@@ -177,5 +177,5 @@ def _describe(event: ServerEvent) -> str:
 
 
 def describe_message(message: dict[str, Any]) -> str:
-    """A message as it is told of, in a feed and elsewhere."""
+    """The facts about a message, in a feed and elsewhere."""
     return json.dumps({name: message.get(name) for name in _COMPARED_FIELDS}, sort_keys=True)

@@ -1,6 +1,6 @@
 """A user: sends, queues, stops, sends again, and notes what the server accepted.
 
-What a user does is drawn from its own random numbers, so the same seed makes the same user. At the end it sends
+Each user has its own random numbers, so the same seed gives the same user. At the end it sends
 nothing more and waits for its last reply; a proof has to end with every chat at rest.
 """
 
@@ -20,18 +20,18 @@ _NUMBERS_PER_CHAT: Final = 100_000
 
 
 class SimulatedUser:
-    """The user of one chat. `sent` are the messages that were accepted, `stops` its wishes to stop a reply."""
+    """The user of one chat. `sent` are the accepted messages, `stops` counts its requests to stop a reply."""
 
     def __init__(
         self, client: WireClient, *, number: int, seed: int, model: str | None, phrases: Sequence[str] | None
     ) -> None:
-        """`phrases`: what to say to a server whose model is not ours."""
+        """`phrases`: what to send to a server with another model."""
         self.sent: list[str] = []
         self.stops = 0
         self.faults: list[str] = []
         self.chat_id = ""
         self._client = client
-        self._chance = random.Random(seed * 1000 + number)  # noqa: S311  (it only has to be the same next time)
+        self._chance = random.Random(seed * 1000 + number)  # noqa: S311  (it only has to be reproducible)
         self._next_number = number * _NUMBERS_PER_CHAT
         self._model = model
         self._phrases = phrases
@@ -44,7 +44,7 @@ class SimulatedUser:
         self.sent.append(text)
 
     async def chat(self, reader: SimulatedReader, enough: asyncio.Event) -> None:
-        """Until it is enough, and everything that was said is answered."""
+        """Send until it is enough and every message is answered."""
         try:
             await self._chat(reader, enough)
         except IndelibleError as error:
@@ -64,7 +64,7 @@ class SimulatedUser:
         await self._wait_for_answers(reader)
 
     async def stop(self, reader: SimulatedReader) -> None:
-        """Stop the reply that this user sees running. One that has ended meanwhile is not disturbed."""
+        """Stop the reply that this user sees running. If it has ended meanwhile, nothing happens."""
         turn_id = reader.transcript.turn_id
         if turn_id is not None:
             self.stops += 1

@@ -1,8 +1,8 @@
-"""What a user gives: content, changes to a chat, results of client tools, and how they are checked.
+"""Input from users, and its validation: content, and changes to a chat.
 
-The library takes strings and blocks, HTTP takes JSON; both end here, so that the same message is valid or invalid
-everywhere (tests/app/test_same_script.py). A field of `ChatChanges` that is unset stays as it is, and None removes it:
-"no title" and "the title does not change" are two different wishes.
+The library accepts strings and blocks, HTTP accepts JSON; both are validated here, so that the same message is valid or
+invalid everywhere (tests/app/test_same_script.py). A field of `ChatChanges` that is unset stays as it is, and None
+clears it: "no title" and "do not change the title" are different requests.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from indelible.errors import Invalid
 from indelible.store.database.tables import DebugMode
 
 Content = str | Sequence[Block]
-"""What a user says: a text, or text and file blocks."""
+"""A user's message: a text, or text and file blocks."""
 
 IfBusy = Literal["queue", "interrupt", "steer"]
-"""What becomes of a running reply: wait for it, stop it, or join it."""
+"""What to do during a running reply: wait for it, stop it, or join it."""
 
 
 class ChatChanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What stands beside a conversation. What is unset stays as it is; None removes it."""
+    """Changes to the chat's metadata. An unset field stays as it is; None clears it."""
 
     title: str | msgspec.UnsetType | None = msgspec.UNSET
     labels: list[str] | msgspec.UnsetType | None = msgspec.UNSET
@@ -37,13 +37,13 @@ class ChatChanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def check_if_busy(if_busy: str) -> None:
-    """Raises `Invalid` if this is nothing that can become of a running reply."""
+    """Raises `Invalid` if this is not one of `IfBusy`."""
     if if_busy not in get_args(IfBusy):
-        raise Invalid(f"if_busy: one of {', '.join(get_args(IfBusy))}, not {if_busy!r}.")
+        raise Invalid(f"if_busy: must be one of {', '.join(get_args(IfBusy))}, not {if_busy!r}.")
 
 
 def to_blocks(content: Content) -> list[Block]:
-    """The blocks of a user's message. Raises `Invalid` if there is nothing in it, or something users do not say."""
+    """The blocks of a user's message. Raises `Invalid` if it is empty, or has blocks that users cannot send."""
     blocks: list[Block] = [Text(content)] if isinstance(content, str) else list(content)
     for block in blocks:
         if not isinstance(block, Text | File):
@@ -54,7 +54,7 @@ def to_blocks(content: Content) -> list[Block]:
 
 
 def parse_content(given: str | list[dict[str, Any]]) -> Content:
-    """Content that came as JSON. Raises `Invalid` if it is not blocks."""
+    """Decode content from JSON. Raises `Invalid` if it is not a list of blocks."""
     if isinstance(given, str):
         return given
     try:

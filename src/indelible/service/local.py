@@ -3,15 +3,15 @@
 A command carries the user's id into the transaction, where the store compares it with the owner in the locked row. A
 read asks for the owner first: an owner never changes, so nothing can come between. Another user's chat is `NotFound`.
 
-`once` gives the same service for one request that may be repeated. Its command, the answer and the key are one
-transaction (SPEC 3.5), so a route needs nothing but the method it always calls.
+`once` returns the same service for one request that may be repeated. Its command, its response and the key are
+committed in one transaction (SPEC 3.5), so a route calls the same method with or without a key.
 
 This is the only place that builds payloads for commands of users.
 
 Must stay true (tests/service/test_local.py, tests/server/test_owners.py): no use case reads or changes a chat of
-another user; a repeated request changes nothing and gets the same answer.
+another user; a repeated request changes nothing and gets the same response.
 
-The results are results.py; stopping a reply is stop.py; the cursor of a list is pages.py.
+results.py has the results, stop.py stops a reply, pages.py has the cursors of lists.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class ServiceDependencies:
 
 
 class LocalService:
-    """The use cases of one user, who is known by id, or by name and made when there is none of this name."""
+    """The use cases of one user, identified by id, or by name; a new name creates a user."""
 
     def __init__(
         self, dependencies: ServiceDependencies, *, user_id: str | None = None, user: str | None = None
@@ -105,7 +105,7 @@ class LocalService:
         return self._user_id
 
     async def once(self, key: str, *, route: str, body_hash: bytes) -> Self:
-        """The same service, for one request that may come again: its command is carried out once."""
+        """The same service for one request that may be repeated: its command is carried out once."""
         repeatable = copy(self)
         repeatable._request = Request(await self.get_user_id(), key, route, body_hash)
         return repeatable
@@ -188,14 +188,14 @@ class LocalService:
             owner_id = await self.get_user_id()
             await self._store.fork(chat_id, check_name(message_id), new_chat_id=copy_id, owner_id=owner_id)
         new = await self._feed.snapshot(copy_id)
-        beside = {"title": new.title, "model": new.model}
-        return CreatedChat(id=copy_id, status=new.status, turn=new.turn, cursor=new.cursor, **beside)
+        metadata = {"title": new.title, "model": new.model}
+        return CreatedChat(id=copy_id, status=new.status, turn=new.turn, cursor=new.cursor, **metadata)
 
     # --- messages ---
 
     async def list_messages(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> MessagePage:
         await self.check_chat(chat_id)
-        positions = await self._store.positions([chat_id])  # first, so that reading on from there misses nothing
+        positions = await self._store.positions([chat_id])  # first, so that reading from there misses nothing
         page = await self._store.page(chat_id, before=None if before is None else check_name(before), limit=limit)
         return MessagePage(
             cursor=Cursors(chat_id).write(positions.get(chat_id, BEGINNING)),
@@ -261,7 +261,7 @@ class LocalService:
     async def promote_queued(self, chat_id: str, queued_id: str) -> Accepted:
         return await self._accept(chat_id, commands.PromoteQueued(queued_id=queued_id))
 
-    # --- reading along, and what was tried ---
+    # --- events, attempts and runs ---
 
     @asynccontextmanager
     async def open_events(self, chat_id: str, *, after: str | None = None) -> AsyncIterator[AsyncIterator[FeedEvent]]:
@@ -298,7 +298,7 @@ class LocalService:
         return await self._execute(chat_id, command, payload, answer=describe_accepted, answer_type=Accepted)
 
     async def _run(self, chat_id: str, command: C, payload: Payload[C] | None = None) -> None:
-        """Carry out a command that does the same however often it is repeated: it needs no key."""
+        """Carry out an idempotent command, which needs no key."""
         await self._store.execute(chat_id, command, payload, user_id=await self.get_user_id())
 
     async def _execute(
@@ -310,7 +310,7 @@ class LocalService:
         answer: Callable[[Outcome], T],
         answer_type: type[T],
     ) -> T:
-        """Carry out a command; if this request was made before, give the answer that it got then."""
+        """Carry out a command; if this request was made before, return its stored response."""
         user_id = await self.get_user_id()
         if self._request is None:
             return answer(await self._store.execute(chat_id, command, payload, user_id=user_id))
@@ -326,12 +326,12 @@ class LocalService:
 
 
 def write_cursor(outcome: Outcome) -> str:
-    """The cursor from which everything that follows a command can be read."""
+    """The cursor right after a command: everything that follows from it can be read from there."""
     return Cursors(outcome.chat_id).write(Position(seq=outcome.seq, attempt=outcome.live_id))
 
 
 def describe_accepted(outcome: Outcome) -> Accepted:
-    """A message that was sent may wait while an older one of the queue enters history: then it is not `message`."""
+    """The sent message may be queued while an older queued one enters history: then it is not `message`."""
     sent = next((message.id for message in reversed(outcome.messages) if message.role == "user"), None)
     return Accepted(
         status=str(outcome.status),

@@ -1,7 +1,7 @@
-"""Pages of a list: where one ends, and how a client asks for the next.
+"""Pages of a list, and the cursors between them.
 
-The cursor of a list of chats is opaque text. It holds the place where a page ended in the order of the list, so that a
-chat that moves up meanwhile is never listed twice. Other lists go on below an id.
+The cursor of a list of chats is opaque text. It encodes the position at which a page ended, so that a chat that moves
+up meanwhile is never listed twice. Other lists use the id of the last item.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def split_page(found: Sequence[T], limit: int) -> tuple[list[T], T | None]:
-    """The page, and the item that it ends with if another page follows. `found` was asked for one item more."""
+    """The page, and its last item if another page follows. `found` was queried with one item more than `limit`."""
     page = list(found[:limit])
     return page, page[-1] if len(found) > limit else None
 
@@ -36,12 +36,12 @@ def read_list_cursor(cursor: str) -> ListCursor:
     except (binascii.Error, ValueError):
         place = None
     if place is None or place.updated_at.tzinfo is None:
-        raise Invalid("cursor: take it from `next` of the page before.")
+        raise Invalid("cursor: must be the `next` of the previous page.")
     return place
 
 
 def check_name(name: str) -> str:
-    """An id that a client sent. What cannot be an id of ours names nothing, and a database may even refuse it."""
+    """Check an id from a client. Text that cannot be an id is not found; a database might even reject it."""
     if not name.isascii() or not name.isprintable():
         raise NotFound("Not found. It may have been deleted.")
     return name

@@ -5,7 +5,7 @@ Two classes implement it: `LocalService` (service/local.py) on the store and the
 protocol alone, so they are the same classes in both places.
 
 Every method checks that the chat is this user's. A chat of another user is `NotFound`, exactly as one that does not
-exist. A command that the chat's state forbids raises `Refused` and has changed nothing.
+exist. A command that is not allowed in the chat's state raises `Refused` and changes nothing.
 
 Must stay true (tests/app/test_same_script.py): one script gives the same results with either implementation.
 """
@@ -34,7 +34,7 @@ from indelible.service.results import (
 )
 
 MAX_PAGE = 200
-"""How many items one page may have."""
+"""The maximum number of items on a page."""
 
 
 class ChatService(Protocol):
@@ -49,102 +49,102 @@ class ChatService(Protocol):
         title: str | None = None,
         parameters: dict[str, Any] | None = None,
     ) -> CreatedChat:
-        """A new chat; with a message it is answered at once."""
+        """Create a chat. With a message, the reply starts at once."""
 
     async def list_chats(
         self, *, search: str | None = None, archived: bool = False, limit: int = 50, cursor: str | None = None
     ) -> ChatPage:
-        """The user's chats, the last changed first; `search` looks at titles."""
+        """The user's chats, most recently updated first; `search` searches titles."""
 
     async def check_chat(self, chat_id: str) -> None:
         """Raises `NotFound` if this user has no such chat."""
 
     async def get_status(self, chat_id: str) -> str:
-        """What the chat does now."""
+        """The status of the chat."""
 
     async def get_chat(self, chat_id: str) -> ChatDetails:
-        """The chat as it is now, with its last messages and the cursor to read on from."""
+        """The chat as it is now, with its last messages and the cursor to continue from."""
 
     async def update_chat(self, chat_id: str, changes: ChatChanges) -> ChatDetails:
-        """Change what stands beside the conversation."""
+        """Update the chat's metadata."""
 
     async def delete_chat(self, chat_id: str) -> None:
-        """Remove the chat and everything that belongs to it, for good."""
+        """Delete the chat and all its data. This can't be undone."""
 
     async def fork_chat(self, chat_id: str, message_id: str) -> CreatedChat:
-        """A new chat that begins with a copy of this one up to the message."""
+        """Create a chat that starts with a copy of this one, up to and including the message."""
 
     # --- messages ---
 
     async def list_messages(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> MessagePage:
-        """The active path: its last messages, or those above `before`."""
+        """The last messages of the active branch, or those before `before`."""
 
     async def send(
         self, chat_id: str, content: Content, *, if_busy: IfBusy = "queue", model: str | None = None
     ) -> Accepted:
-        """Add a message. When this returns, the message is in history or in the queue."""
+        """Send a message. When this returns, it is on disk: in the conversation or in the queue."""
 
     async def edit(self, chat_id: str, message_id: str, content: Content, *, model: str | None = None) -> Accepted:
-        """Replace a message of the user. The old one and its replies stay, on a branch of their own."""
+        """Edit one of the user's messages. The old message and its replies are kept as a branch."""
 
     async def regenerate(self, chat_id: str, message_id: str, *, model: str | None = None) -> Accepted:
-        """Write a reply anew, beside the old one."""
+        """Regenerate a reply; the old one is kept as a branch."""
 
     async def switch_branch(self, chat_id: str, message_id: str) -> Accepted:
-        """Go to the branch that ends with this message."""
+        """Switch to the branch that ends with this message."""
 
     # --- turns ---
 
     async def interrupt(self, chat_id: str, *, turn: str | None = None, wait_s: float | None = 0) -> InterruptResult:
-        """Stop the running reply and keep what it said; with `turn`, only if that turn is still running.
+        """Stop the running reply; what was written is saved. With `turn`, only if that turn is still running.
 
-        Waits up to `wait_s` for the end of the turn; None waits for as long as it takes.
+        Waits up to `wait_s` for the turn to end; None waits without a limit.
         """
 
     async def retry(self, chat_id: str, *, model: str | None = None) -> Accepted:
-        """After an error: try again."""
+        """Retry after an error."""
 
     async def continue_(self, chat_id: str, *, model: str | None = None) -> Accepted:
-        """Go on with a reply that was cut."""
+        """Continue an interrupted reply."""
 
     async def compact(self, chat_id: str) -> Accepted:
-        """Shorten the model's view of the conversation to a summary."""
+        """Replace older turns by a summary in the model's prompt."""
 
     async def submit_tool_results(self, chat_id: str, results: Sequence[ToolResult]) -> Accepted:
-        """Answer the client tools that the reply waits for, all of them at once."""
+        """Submit the results of the client tools that the reply is waiting for, all at once."""
 
     # --- the queue ---
 
     async def list_queue(self, chat_id: str) -> QueuePage:
-        """What waits its turn, in order."""
+        """The queued messages, in order."""
 
     async def edit_queued(self, chat_id: str, queued_id: str, content: Content) -> Accepted:
-        """Replace the content of a message that still waits."""
+        """Edit a queued message."""
 
     async def delete_queued(self, chat_id: str, queued_id: str) -> None:
         """Remove a message from the queue."""
 
     async def reorder_queue(self, chat_id: str, queued_ids: Sequence[str]) -> Accepted:
-        """Put the queue into another order; every message of it has to be named once."""
+        """Reorder the queue. Name every queued message exactly once."""
 
     async def promote_queued(self, chat_id: str, queued_id: str) -> Accepted:
-        """Answer this message now; a running reply is stopped for it."""
+        """Send this queued message now; a running reply is stopped for it."""
 
-    # --- reading along, and what was tried ---
+    # --- events, attempts and runs ---
 
     def open_events(
         self, chat_id: str, *, after: str | None = None
     ) -> AbstractAsyncContextManager[AsyncIterator[FeedEvent]]:
-        """The feed: a snapshot and then what happens, or what has happened since the cursor `after`."""
+        """The feed: a snapshot, then new events; or everything since the cursor `after`."""
 
     async def list_attempts(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> AttemptPage:
-        """Every try at every step, the newest first."""
+        """Every attempt at every step, newest first."""
 
     async def list_runs(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> RunPage:
-        """What was recorded of the work with models, the newest first."""
+        """The recorded runs, newest first."""
 
     async def get_run(self, chat_id: str, run_id: str) -> RunTree:
-        """One recorded run with its steps and exchanges; of bodies, only how large they are."""
+        """One recorded run with its steps and exchanges; only the sizes of bodies."""
 
     async def list_models(self) -> ModelPage:
-        """The names under which models may be asked for."""
+        """The model names that a chat, a message or a retry may use."""

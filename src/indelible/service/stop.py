@@ -1,8 +1,8 @@
 """Stopping a reply, and waiting until it has stopped.
 
-A stop is one command, and its outcome says everything that an answer needs: the chat's status and turn come from the
+A stop is one command, and its outcome has everything that a response needs: the chat's status and turn come from the
 locked row, or from the event that ends the turn. So a stop reads neither the history nor the running reply, however
-long they are. A stop with an idempotency key that comes again finds what the first one came to, and waits from there.
+long they are. A repeated stop with the same idempotency key finds the result of the first one, and waits from there.
 
 Must stay true (tests/server/test_stop_over_http.py, tests/service/test_local.py): a late stop does not stop the next
 turn; a wait ends with the turn, with its time, with the chat, or with the process.
@@ -25,7 +25,7 @@ from indelible.store.protocol import Outcome
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stop came to so far. `is_ending`: the turn that was meant is still coming to its end."""
+    """The result of a stop so far. `is_ending`: the turn to stop has not ended yet."""
 
     result: InterruptResult
     is_ending: bool
@@ -48,7 +48,7 @@ def describe_stop(outcome: Outcome, *, turn: str | None) -> Stop:
 
 
 async def wait_for_end(feed: Feed, chat_id: str, stop: Stop, *, wait_s: float | None) -> Stop:
-    """Wait until the turn has ended, or for so long. A process that is shutting down does not wait either."""
+    """Wait until the turn has ended, or up to `wait_s`. A process that is shutting down does not wait."""
     try:
         async with asyncio.timeout(wait_s):
             while stop.is_ending:
@@ -59,7 +59,7 @@ async def wait_for_end(feed: Feed, chat_id: str, stop: Stop, *, wait_s: float | 
 
 
 async def _follow(feed: Feed, chat_id: str, stop: Stop) -> Stop:
-    """Read until the turn ends, or until the reader has to join anew."""
+    """Read until the turn ends, or until the reader has to reconnect."""
     async with feed.open(chat_id, stop.cursor) as events:
         async for event in events:
             if event.kind == "resync":

@@ -1,10 +1,10 @@
 """A chat in the terminal: a user's chats, in a database that this process opens or on a server.
 
-`open_chat` finds out where it runs: in a terminal it is a conversation with a prompt (chat.py), with a pipe on either
-side a filter (plain.py). It is handed a `User` to open: `open_database` makes one with a worker that answers, and
-`indelible.Client` is one on a server, so the terminal knows nothing of HTTP. Everything is one event loop and ends by
-leaving the user: SIGTERM cancels the session, a worker of ours hands off its reply, and the terminal gets its settings
-back. `print_chats` only reads, so it may run beside an open chat.
+In a terminal `open_chat` runs a session with a prompt (chat.py); with a pipe on either side it is a filter (plain.py).
+It gets a `User` to open: `open_database` opens one with a worker, and `indelible.Client` is one on a server, so the
+terminal has no code for HTTP. Everything runs in one event loop and ends by closing the user: SIGTERM cancels the
+session, the worker hands off its reply, and the terminal settings are restored. `print_chats` only reads, so it may
+run next to an open chat.
 
 Must stay true (tests/test_cli.py): SIGTERM at the prompt or in a reply leaves the terminal as it was, and the reply is
 handed off; a chat on a server is the same chat.
@@ -94,7 +94,7 @@ async def _run_in_terminal(user: User, chat: Chat | None, *, where: str, clock: 
 
 
 async def _end_on_sigterm(work: Coroutine[Any, Any, int]) -> int:
-    """Do this. SIGTERM cancels it, once: what is on its way out must not be interrupted there."""
+    """Run this. Only the first SIGTERM cancels it: the cleanup must not be interrupted."""
     task = asyncio.ensure_future(work)
     loop, terminated = asyncio.get_running_loop(), False
 

@@ -1,17 +1,17 @@
 """The chat in a terminal: the prompt, its commands, and what Ctrl-C means.
 
-During a reply Ctrl-C is a stop: it is written down like any other command, the worker keeps the reply as far as it
-came, and the chat continues. A second Ctrl-C while the reply is stopping exits, and so does Ctrl-C at the prompt. One
+During a reply Ctrl-C is a stop, a durable command like any other: the worker saves the reply so far, and the chat
+continues. A second Ctrl-C while the reply is stopping exits, and so does Ctrl-C at the prompt. One
 that comes just after a reply has ended by itself was meant for that reply, so it does not exit.
 
-A chat is created with its first message, so that looking in leaves no trace.
+A chat is created with its first message, so that opening the program leaves no empty chat.
 
-Must stay true (tests/test_cli.py, a real process on a real pseudo-terminal): after a stop the partial reply is kept,
+Must stay true (tests/test_cli.py, a real process on a real pseudo-terminal): after a stop the partial reply is saved,
 and the next message is answered; after `kill -9` a resumed chat continues. (tests/terminal/test_chat.py): which Ctrl-C
 exits; what each command does.
 
-The keyboard is prompt.py; how a reply looks is screen.py; what is shown of it is feed_view.py; without a terminal,
-plain.py.
+prompt.py reads the keyboard, screen.py draws a reply, feed_view.py decides what is shown of it, and plain.py works
+without a terminal.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class TerminalChat:
             following.result()
 
     async def _stop(self, chat: Chat, presses: Presses) -> None:
-        """Returns when the user does not want to wait for the stop."""
+        """Returns when the user does not want to wait until the reply has stopped."""
         await presses.first.wait()
         await chat.interrupt(wait=False)
         await presses.second.wait()

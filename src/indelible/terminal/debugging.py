@@ -1,4 +1,4 @@
-"""What was recorded of a chat, in the terminal: a tree of runs, one run in full, and a replay.
+"""The recorded runs of a chat in the terminal: a tree of runs, one run in full, and a replay.
 
 Everything here is drawn from values (`draw_…`) and printed by two commands. A run may be long, so its exchanges are
 loaded one by one while they are printed: a branch of the tree knows from the run what comes after it, and is printed
@@ -53,10 +53,10 @@ _NOT_PLAIN: Final = re.compile(r"[^\x20-\x7e\n]+")
 def print_records(
     settings: Settings, *, chat_name: str | None, run_id: str | None, limit: int, full: bool, as_json: bool
 ) -> None:
-    """Print what was recorded of a chat, or one run of it."""
+    """Print the recorded runs of a chat, or one of them."""
 
     async def show() -> None:
-        async with open_app(settings=settings, worker=False) as app:  # beside whoever works on the database
+        async with open_app(settings=settings, worker=False) as app:  # another process may run the worker
             if run_id is not None:
                 await show_run(app.records, await find_run(app, run_id), full=full, as_json=as_json)
                 return
@@ -66,13 +66,13 @@ def print_records(
             elif runs:
                 _print(draw_runs(title, runs))
             else:
-                _print(_plain(f"Nothing was recorded of {title}. The setting 'debug' is '{settings.debug}'."))
+                _print(_plain(f"No runs are recorded for {title}. The setting 'debug' is '{settings.debug}'."))
 
     asyncio.run(show())
 
 
 async def show_run(records: RecordStore, run: RunTree, *, full: bool, as_json: bool) -> None:
-    """Print a run with all that was exchanged, while it is loaded."""
+    """Print a run with its exchanges, while it is loaded."""
     if as_json:
         await _print_json(write_run(records, run))
         return
@@ -96,7 +96,7 @@ def print_replay(settings: Settings, target: str, *, place: str | None, save_to:
 
 
 async def _find_recording(settings: Settings, run_id: str, place: str | None) -> tuple[str, Recording]:
-    """An exchange of a run as it can be replayed, and what it is called."""
+    """An exchange of a run, ready to be replayed, and its title."""
     async with open_app(settings=settings, worker=False) as app:
         run = await find_run(app, run_id)
         line = choose_attempt(run, place)
@@ -140,7 +140,7 @@ async def write_runs(records: RecordStore, runs: Sequence[RunTree]) -> AsyncIter
 
 
 async def load_runs(app: App, chat_name: str | None, *, limit: int) -> tuple[str, list[RunTree]]:
-    """What a chat is called, and its last runs, the oldest first."""
+    """The title of a chat, and its last runs, oldest first."""
     chat = await find_chat(app, chat_name)
     records = app.records
     found = [await records.load_tree(chat.id, run.id) for run in await records.list_runs(chat.id, limit=limit)]
@@ -159,7 +159,7 @@ def choose_attempt(run: RunTree, place: str | None) -> AttemptSummary:
     """The attempt at this place, such as `2.1`; without one, the last."""
     attempts = [attempt for step in run.steps for attempt in step.attempts]
     if not attempts:
-        raise NotFound(f"Nothing was exchanged in {run.id}.")
+        raise NotFound(f"{run.id} has no attempts.")
     if place is None:
         return attempts[-1]
     by_place = {f"{attempt.step}.{attempt.number}": attempt for attempt in attempts}

@@ -1,7 +1,7 @@
 """The tools that the demo model knows how to ask for.
 
-They are real ones, made with `@tool` as anybody would make theirs: a plain function, and an async
-one that takes its time and says how far it has come.
+They are real tools, defined with `@tool` like any other: a plain function, and an async one that is
+slow and reports its progress.
 """
 
 from __future__ import annotations

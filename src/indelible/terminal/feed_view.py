@@ -1,11 +1,11 @@
-"""Following a chat: from its feed to whatever shows it.
+"""Following a chat: from its feed to a stage that shows it.
 
-A follower has come to a place in the feed and goes on from there, each time until nothing is running any more: so
-everything is shown once, whoever said it, and a reply that a crash cut in two is shown as the one that it is. The first
-time it begins with a snapshot: the last turns, and then the running reply as far as it has come.
+A follower has a position in the feed and continues from there, each time until nothing is running. So everything is
+shown once, whoever wrote it, and a reply that a crash interrupted is shown as one reply. The first time it starts with
+a snapshot: the last turns, and then the running reply so far.
 
-What a running reply says is shown part by part. The message that it becomes says the same, so of that only what is
-new is shown: answers to calls that were cut off.
+A running reply is shown part by part. The message that it becomes has the same content, so only what is new in it is
+shown: the results of interrupted tool calls.
 
 Must stay true (tests/terminal/test_feed_view.py): wherever a reader joins, it is shown the same.
 
@@ -49,7 +49,7 @@ BUSY: Final = frozenset({"pending", "running", "interrupting"})
 _SHOWN_TURNS: Final = 3
 _CONTINUED_AFTER: Final = frozenset({"crashed", "handed_over", "failed"})
 _JOINED: Final = "joined"
-"""The id of speech that began before we joined: a snapshot does not say under which one it goes on."""
+"""The id of text that began before we joined: a snapshot does not have the id under which it continues."""
 
 
 class Stage(Protocol):
@@ -59,26 +59,26 @@ class Stage(Protocol):
         """A part of the reply."""
 
     def begin_attempt(self) -> None:
-        """The next step of the reply begins, or a further try at the same one."""
+        """The next step of the reply begins, or another attempt at the same one."""
 
     def end_attempt(self, *, cut: bool) -> None:
-        """What was shown of it is kept. With `cut`, the next attempt goes on in the middle of its last text."""
+        """What was shown of it stays. With `cut`, the next attempt continues in the middle of its last text."""
 
     def drop_attempt(self) -> None:
-        """It came to nothing, and is tried again."""
+        """The attempt failed before it wrote anything, and is retried."""
 
     def quote(self, text: str) -> None:
-        """Something that the user said, and that is not on the screen yet."""
+        """A message of the user that is not on the screen yet."""
 
     def note(self, text: str) -> None:
-        """Something that people should know, and that stays."""
+        """A notice that stays."""
 
     def announce(self, text: str) -> None:
-        """Something that is true until the reply goes on."""
+        """A notice that disappears when the reply continues."""
 
 
 class _Snapshot(msgspec.Struct):
-    """What is needed of a snapshot event."""
+    """The fields used of a snapshot event."""
 
     status: str
     messages: list[Message]
@@ -88,7 +88,7 @@ class _Snapshot(msgspec.Struct):
 
 
 class _MessageEvent(msgspec.Struct):
-    """What is needed of a message event."""
+    """The fields used of a message event."""
 
     message: Message
     attempt: str | None
@@ -96,7 +96,7 @@ class _MessageEvent(msgspec.Struct):
 
 
 class FeedView:
-    """One chat, and how far it was shown. `status` is the chat's, as of there."""
+    """One chat, and the position up to which it was shown. `status` is the chat's at that position."""
 
     def __init__(self, chat: Chat, *, clock: Clock, after: str | None = None, shown_turns: int = _SHOWN_TURNS) -> None:
         self.chat = chat
@@ -192,7 +192,7 @@ class FeedView:
         stage.show(self._connect(part))
 
     def _connect(self, part: Part) -> Part:
-        """What goes on without having begun since we joined began before: it goes on where the snapshot ends."""
+        """Text that continues without a start since we joined started before: it continues where the snapshot ends."""
         if self._started is None:
             return part
         if isinstance(part, TextStart | ReasoningStart):
@@ -209,7 +209,7 @@ class FeedView:
             self._show_rest(message, stage)
 
     def _show_rest(self, message: Message, stage: Stage) -> None:
-        """A message that no model said."""
+        """Show a message that no model wrote."""
         if message.role == "user":
             stage.quote(describe_blocks(message.blocks))
         elif message.role == "notice":
@@ -227,12 +227,12 @@ class FeedView:
 
 
 async def begin_chat(user: User, *, clock: Clock, model: str | None = None) -> FeedView:
-    """A new chat, of which nothing has been shown."""
+    """The view of a new chat, of which nothing has been shown."""
     return FeedView(await user.create_chat(model=model), clock=clock, after="start")
 
 
 def spell_out(blocks: Sequence[Block], *, is_open: bool = False) -> Iterator[Part]:
-    """The parts that these blocks may have come in; with `is_open` the last one has not ended."""
+    """Parts that give these blocks; with `is_open` the last one has not ended."""
     for number, block in enumerate(blocks, start=1):
         has_ended = not is_open or number < len(blocks)
         match block:
@@ -251,7 +251,7 @@ def spell_out(blocks: Sequence[Block], *, is_open: bool = False) -> Iterator[Par
 
 
 def describe_blocks(blocks: Sequence[Block]) -> str:
-    """What the user said, in words; a file by its name."""
+    """The user's message as text; a file is shown by its name."""
     texts = [block.text for block in blocks if isinstance(block, Text)]
     files = [f"[{block.name or block.media_type}]" for block in blocks if isinstance(block, File)]
     return "\n".join((*texts, *files))
@@ -263,7 +263,7 @@ def _get_last_turns(messages: Sequence[Message], count: int) -> Sequence[Message
 
 
 def _is_continued(message: Message) -> bool:
-    """Whether the next thing that the model says continues the text that this ends with."""
+    """Whether the model's next text continues the text that this message ends with."""
     if not message.partial or message.reason not in _CONTINUED_AFTER or not isinstance(message.blocks[-1], Text):
         return False
     return not any(isinstance(block, ToolCall) and not block.provider_executed for block in message.blocks)

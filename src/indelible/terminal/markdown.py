@@ -26,7 +26,7 @@ Line = list[Segment]
 _WIDEST_COLUMN: Final = 100
 _PARSER: Final = MarkdownIt().enable("table")
 _LINE: Final = re.compile(r"[^\n]*\n")
-# What a terminal would take for a command (escape sequences, bells) is shown as a sign instead.
+# Characters that control a terminal (escape sequences, bells) are shown as a replacement character.
 _HARMLESS: Final = dict.fromkeys((*range(32), *range(127, 160)), "\N{REPLACEMENT CHARACTER}") | {
     ord("\n"): "\n",
     ord("\t"): "\t",
@@ -35,7 +35,7 @@ _HARMLESS: Final = dict.fromkeys((*range(32), *range(127, 160)), "\N{REPLACEMENT
 
 
 def disarm(text: str) -> str:
-    """The text without characters that could move the cursor or worse."""
+    """The text without characters that control a terminal."""
     return text.translate(_HARMLESS)
 
 

@@ -7,8 +7,8 @@ error. `echo "roll a die" | indelible chat` is a whole session, and its exit sta
 A chat that is resumed while a reply runs, or after a crash has interrupted one, writes that reply first, all of it.
 Earlier messages are not written again.
 
-Lines are read in the event loop, so that the worker keeps running while a slow pipe is waited for, and SIGTERM need
-not wait for the next line.
+Lines are read in the event loop, so that the worker keeps running during a slow pipe, and SIGTERM does not have to
+wait for the next line.
 
 Must stay true (tests/terminal/test_plain.py).
 """
@@ -34,7 +34,7 @@ _READ_BYTES: Final = 65536
 
 
 class PlainChat:
-    """One session. `failed` says whether any reply of it did."""
+    """One session. `failed` is true if any reply failed."""
 
     def __init__(self, user: User, *, out: TextIO, errors: TextIO, clock: Clock, model: str | None = None) -> None:
         self.failed = False
@@ -128,7 +128,7 @@ class _ReplyWriter:
 
 
 async def read_lines(source: TextIO) -> AsyncIterator[str]:
-    """The lines of a pipe, a terminal or a file, as they come. The last one need not end."""
+    """The lines of a pipe, a terminal or a file, as they arrive. The last one may lack its line break."""
     decoder = codecs.getincrementaldecoder(source.encoding)(errors="replace")
     rest = ""
     while data := await _read(source.fileno()):
@@ -141,7 +141,7 @@ async def read_lines(source: TextIO) -> AsyncIterator[str]:
 
 
 async def _read(descriptor: int) -> bytes:
-    """What can be read now. A file is always ready, and says so by refusing to be waited for."""
+    """Whatever can be read now. A file is always ready: the event loop refuses to watch it."""
     if sys.platform == "win32":
         return await asyncio.to_thread(os.read, descriptor, _READ_BYTES)
     loop, ready = asyncio.get_running_loop(), asyncio.Event()

@@ -1,12 +1,12 @@
 """The prompt: prompt_toolkit in the event loop that everything else runs in, and the terminal during a reply.
 
 One event loop, no thread: while the prompt waits for the user, the worker heartbeats, gives chats their titles, and
-runs replies that others asked for. The history of what was typed is a file, shared by all chats; Enter sends, Alt-Enter
+runs replies for other clients. The history of typed lines is a file, shared by all chats; Enter sends, Alt-Enter
 starts a new line, and pasted text may have several.
 
-Ctrl-C arrives in two ways. At the prompt it is a key, and ends the line. At any other time the terminal makes a signal
-of it, which `receive_ctrl_c` hands to the event loop as a plain callback: a signal handler proper would run between any
-two bytecodes, which is no place to stop anything. `hush_echo` keeps keys that are typed during a reply from being
+Ctrl-C arrives in two ways. At the prompt it is a key, and ends the line. At any other time the terminal sends a signal,
+which `receive_ctrl_c` turns into a callback of the event loop: a signal handler would run between any two bytecodes,
+where nothing can be stopped safely. `hush_echo` keeps keys that are typed during a reply from being
 printed into it; they are not lost: the next prompt reads them.
 
 Must stay true (tests/test_cli.py, on a real pseudo-terminal): what is typed during a reply reaches the prompt;
@@ -52,11 +52,11 @@ class Prompt:
         )
 
     async def read(self, *, prefill: str = "") -> str:
-        """What the user types; `prefill` is on the line already, to be edited."""
+        """The user's input; `prefill` is on the line already, to be edited."""
         return await self._session.prompt_async(default=prefill, handle_sigint=False)
 
     def interrupt(self) -> None:
-        """As Ctrl-C does: for a signal that reaches the process while the prompt is open."""
+        """Act like Ctrl-C: for a signal that arrives while the prompt is open."""
         if self._session.app.is_running:
             self._session.app.exit(exception=KeyboardInterrupt)
 
@@ -72,7 +72,7 @@ def _bind_keys() -> KeyBindings:
 
 
 def _open_output() -> Output:
-    """Standard output. The terminal is not asked where its cursor is: some never answer, and nothing here needs it."""
+    """Standard output. It does not query the cursor position: some terminals never reply, and nothing here needs it."""
     if sys.platform == "win32":
         return create_output()
     output = Vt100_Output.from_pty(sys.stdout, term=os.environ.get("TERM"))
@@ -94,7 +94,7 @@ def _open_history() -> History:
 
 @contextlib.contextmanager
 def receive_ctrl_c(react: Callable[[], None]) -> Iterator[None]:
-    """Within, SIGINT calls `react` in the event loop, and does nothing else."""
+    """During the block SIGINT calls `react` in the event loop, and does nothing else."""
     loop = asyncio.get_running_loop()
     before = signal.getsignal(signal.SIGINT)
     loop.add_signal_handler(signal.SIGINT, react)
@@ -107,7 +107,7 @@ def receive_ctrl_c(react: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def hush_echo(keyboard: TextIO) -> Iterator[None]:
-    """Within, the terminal does not show what is typed."""
+    """During the block the terminal does not echo typed keys."""
     if sys.platform == "win32" or not keyboard.isatty():
         yield
         return

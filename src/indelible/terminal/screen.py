@@ -2,13 +2,13 @@
 
 What is shown becomes pieces (transcript.py). Whatever is finished at the top is printed for good; what is still growing
 is drawn below it, in place, at most twelve times a second and never taller than the window. So the scrollback holds
-the reply exactly once, however long it is and wherever it is stopped. What is announced is drawn at the bottom
-until the reply goes on, and leaves no trace.
+the reply exactly once, however long it is and wherever it is stopped. An announcement is drawn at the bottom
+until the reply continues, and leaves no trace.
 
 Must stay true (tests/terminal/test_screen.py): at the end every word of the reply is on the screen
 once; a burst of parts costs one frame.
 
-What is shown, and when, is feed_view.py. A reply that goes into a pipe is plain.py.
+feed_view.py decides what is shown, and when. plain.py writes a reply into a pipe.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Screen:
         self._live.update(_Lines([]))
         self._live.stop()
 
-    # --- what is to be seen with the next frame ---
+    # --- content of the next frame ---
 
     def show(self, part: Part) -> None:
         self._announced = None
@@ -120,14 +120,14 @@ class Screen:
         rendered = [widget.render(self._console) for widget in (*widgets, *below)]
         growing = [line for lines in rendered if lines for line in (*lines, [])]
         room = max(1, self._console.height - 2)
-        with self._console:  # one write, so that nobody sees the screen in between
+        with self._console:  # one write, so that the screen never shows an intermediate state
             self._live.update(_Lines([]), refresh=True)
             self._console.print(_Lines(finished), end="")
             self._live.update(_Lines(growing[:-1][-room:] or [_WAITING]), refresh=True)
 
 
 class _Lines:
-    """Lines that are rendered already."""
+    """Lines that were rendered before."""
 
     def __init__(self, lines: list[Line]) -> None:
         self._lines = lines

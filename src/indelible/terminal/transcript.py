@@ -1,13 +1,13 @@
 """Which part of a reply belongs to which piece of the screen.
 
-Parts come in as they were said and become *pieces* (widgets.py), in the order in which they began. A reply that was cut
-and goes on (after a crash, after a failure) is one reply: its text goes on in the piece in which it was cut, in the
-middle of a word if need be. What the model thinks before it goes on is shown while it thinks, and is gone then.
+Parts arrive in order and become *pieces* (widgets.py), in the order in which they began. A reply that continues after a
+crash or a failure is one reply: its text continues in the same piece, in the middle of a word if need be. Thinking
+before the continuation is shown only while it lasts.
 
-Must stay true (tests/terminal/test_screen.py): wherever a reply is cut and however often, its text comes out as if
-it had not been.
+Must stay true (tests/terminal/test_screen.py): wherever a reply is interrupted and however often, its text is shown as
+if it had not been.
 
-When pieces are drawn, and which of them for good, is screen.py.
+screen.py decides when pieces are drawn, and which are printed for good.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Transcript:
         self._cut: TextWidget | None = None
 
     def add(self, widget: Widget) -> None:
-        """Something that is not said by the model. Whatever was growing grows no more."""
+        """Show something that the model did not write. All growing pieces are finished."""
         self.end()
         self.widgets.append(widget)
 
@@ -66,7 +66,7 @@ class Transcript:
     # --- attempts ---
 
     def begin_attempt(self) -> None:
-        """What the last attempt left open is over, but for a text that was cut."""
+        """Finish what the last attempt left open, except an interrupted text."""
         for widget in self.widgets:
             widget.finished = widget is not self._cut
         self._speech.clear()
@@ -74,7 +74,7 @@ class Transcript:
         self._remove_fleeting()
 
     def end_attempt(self, *, cut: bool) -> None:
-        """Nothing more is said in this attempt; its tools may still be answered."""
+        """The attempt writes nothing more; its tools may still get results."""
         last = self.widgets[-1] if self.widgets else None
         self._cut = last if cut and isinstance(last, TextWidget) and not last.finished else None
         for widget in self.widgets:
@@ -84,7 +84,7 @@ class Transcript:
         self._remove_fleeting()
 
     def drop_attempt(self) -> None:
-        """What was said in this attempt does not count: it was thinking alone. What is printed stays."""
+        """Discard the attempt, which had only thinking. What is printed stays."""
         for widget in self._speech.values():
             if isinstance(widget, TextWidget):
                 self._cut = widget
@@ -93,7 +93,7 @@ class Transcript:
         self._speech.clear()
 
     def end(self) -> None:
-        """Nothing that was growing grows on."""
+        """Finish all growing pieces."""
         self._cut = None
         self.begin_attempt()
 
@@ -158,7 +158,7 @@ class Transcript:
         return self._tools[id]
 
     def _append(self, widget: Widget) -> None:
-        """The reply goes on with something that is not speech: a text that was cut is then over."""
+        """The reply continues with something other than text: an interrupted text is finished."""
         if self._cut is not None:
             self._cut.finished, self._cut = True, None
         self.widgets.append(widget)

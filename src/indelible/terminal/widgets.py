@@ -1,7 +1,7 @@
-"""The pieces that a chat is shown in: text, thinking, tool calls, what the user said, notes.
+"""The pieces of a chat on the screen: text, thinking, tool calls, the user's messages, notes.
 
-A piece grows until it is `finished`. It gives away the lines that can be printed for good, each once,
-and renders what is left. Which piece a part belongs to is transcript.py; when to draw is screen.py.
+A piece grows until it is `finished`. It releases the lines that can be printed for good, each once,
+and renders the rest. transcript.py maps parts to pieces; screen.py decides when to draw.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Widget(Protocol):
     finished: bool
 
     def pop_finished(self, console: Console) -> list[Line]:
-        """Give away the lines that can be printed for good."""
+        """Release the lines that can be printed for good."""
 
     def render(self, console: Console) -> list[Line]:
-        """The lines that are left."""
+        """The remaining lines."""
 
 
 class TextWidget:
-    """Markdown. Its blocks leave one by one."""
+    """Markdown. Its blocks are released one by one."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -49,9 +49,9 @@ class TextWidget:
 
 
 class ThoughtWidget:
-    """The model's thinking: dimmed, with a margin, so that nobody takes it for the answer.
+    """The model's thinking: dimmed, with a margin, so that it is not mistaken for the reply.
 
-    A `fleeting` one stands in the middle of a sentence, and is seen only while it grows.
+    A `fleeting` one is in the middle of a sentence, and is shown only while it grows.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class ThoughtWidget:
 
 
 class ToolWidget:
-    """A tool call: one line that tells how it is getting on."""
+    """A tool call: one line with its progress."""
 
     def __init__(self, name: str) -> None:
         self.name = disarm(name)
@@ -100,7 +100,7 @@ class ToolWidget:
 
 
 class QuoteWidget:
-    """What the user said, if it was not typed just now."""
+    """A message of the user that was not typed just now."""
 
     def __init__(self, text: str) -> None:
         self.finished = True
@@ -114,7 +114,7 @@ class QuoteWidget:
 
 
 class NoteWidget:
-    """A word of ours beside the reply."""
+    """A note about the reply."""
 
     def __init__(self, text: str) -> None:
         self.finished = True
