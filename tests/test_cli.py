@@ -527,7 +527,7 @@ def test_a_database_that_another_chat_works_on_is_one_line_and_can_be_listed_bes
         ("nowhere/chats.db", "nowhere"),
         ("notes.txt", "notes.txt is not a SQLite database."),
         ("postgresql://ada:hush@127.0.0.1:1/chats", "postgresql://ada:***@127.0.0.1:1/chats cannot be reached: "),
-        ("mysql://host/chats", "Indelible does not support 'mysql'."),
+        ("mysql://host/chats", "Indelible does not support 'mysql' databases."),
     ],
 )
 @pytest.mark.parametrize("command", ["chat", "chats"])
