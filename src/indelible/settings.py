@@ -240,6 +240,12 @@ def _is_secret(field: FieldInfo) -> bool:
     return not field.repr
 
 
+def list_secrets(settings: Settings) -> list[str]:
+    """The keys and tokens among the settings: no log line and no debug record may hold one."""
+    given = (getattr(settings, name) for name, field in Settings.model_fields.items() if _is_secret(field))
+    return [secret for secret in given if isinstance(secret, str) and secret]
+
+
 def _explain(name: str, value: object, given: dict[str, Any]) -> str:
     place = _find_place(name, given)
     field = Settings.model_fields.get(name)

@@ -15,7 +15,8 @@ from indelible.feed.cursor import START
 from indelible.machine.commands import Send
 from indelible.machine.events import KINDS
 
-PAGE = (Path(__file__).parent.parent.parent / "docs" / "feed.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "feed.md").read_text()
 SECTIONS = dict(re.findall(r"^### `(\w+)`\n(.*?)(?=^###|\Z)", PAGE, re.MULTILINE | re.DOTALL))
 
 
@@ -30,6 +31,12 @@ def read_example(kind: str) -> Any:
 
 def test_the_page_has_every_kind_in_the_order_of_the_contract() -> None:
     assert tuple(SECTIONS) == KINDS
+
+
+def test_the_web_page_listens_for_every_kind() -> None:
+    script = (ROOT / "src" / "indelible" / "server" / "web" / "page.js").read_text()
+    (listed,) = re.findall(r"const KINDS = \[(.*?)\]", script, re.DOTALL)
+    assert tuple(re.findall(r'"(\w+)"', listed)) == KINDS
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -24,7 +24,7 @@ from indelible.models.protocol import Model
 from indelible.notify import LocalNotifier, Notifier, PostgresNotifier
 from indelible.recording.recorder import DebugRecorder
 from indelible.recording.storage.sql_records import SqlRecords
-from indelible.settings import Settings, load_settings
+from indelible.settings import Settings, list_secrets, load_settings
 from indelible.store.database.file_lock import exclusive_file_lock
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.writer import Journal
@@ -143,7 +143,7 @@ async def _put_together(
             lease_timeout_s=settings.lease_timeout_s,
             clock=clock,
             metrics=metrics,
-            secrets=_list_secrets(settings, store),
+            secrets=[*list_secrets(settings), *([store.url.password] if store.url.password else [])],
         )
         running.append(services.create_task(recorder.run(), name="debug records"))
         stack.push_async_callback(recorder.drain)
@@ -166,12 +166,6 @@ async def _put_together(
         await made.ready.wait()
     stack.callback(feed.close)
     return store, feed
-
-
-def _list_secrets(settings: Settings, store: SqlStore) -> list[str]:
-    """The keys, tokens and passwords that this process knows: no record may hold one."""
-    given = [getattr(settings, name) for name, field in Settings.model_fields.items() if not field.repr]
-    return [secret for secret in (*given, store.url.password) if isinstance(secret, str)]
 
 
 def _find(

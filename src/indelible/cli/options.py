@@ -119,8 +119,9 @@ def logging_as(settings: Settings) -> Iterator[None]:
     import logging  # noqa: PLC0415
 
     from indelible.logs import find_secrets, set_up_logging  # noqa: PLC0415
+    from indelible.settings import list_secrets  # noqa: PLC0415
 
-    secrets = [settings.token, *find_secrets(os.environ.items())]
+    secrets = [*list_secrets(settings), *find_secrets(os.environ.items())]
     set_up_logging(
         format=settings.log_format, level=settings.log_level, access_log=settings.access_log, secrets=secrets
     )

@@ -8,7 +8,7 @@ import * as api from "./api.js";
 import { Chat } from "./chat.js";
 
 const KINDS = [
-  "snapshot", "message", "head", "attempt", "part", "reset", "status", "queue", "retry", "error", "chat", "resync", "end",
+  "snapshot", "message", "head", "attempt", "part", "reset", "status", "queue", "retry", "action", "error", "chat", "resync", "end",
 ];
 const STATUS = {
   idle: "", pending: "Queued: no worker is running", running: "Replying…", interrupting: "Stopping…",

@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from indelible.content import Message, ToolCall, encode
 from indelible.machine import effects
+from indelible.machine.events import EventKind
 from indelible.machine.states import Snapshot
 from indelible.store.database.tables import chats, events
 from indelible.store.payloads import Payload
@@ -68,7 +69,7 @@ class ChatChange:
         self.attempt: AttemptName | None = None
         self._events: list[dict[str, Any]] = []
 
-    def emit(self, kind: str, ref: str | None = None, /, **detail: Any) -> None:
+    def emit(self, kind: EventKind, ref: str | None = None, /, **detail: Any) -> None:
         """Append an event. It gets the chat's next number."""
         self.seq += 1
         payload = encode(detail) if detail else None
