@@ -23,8 +23,8 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from indelible.content import Block, FinishReason, Message, Metadata, PartialReason, ToolCall, Usage, has_visible
-from indelible.content.assemble import finalize, to_messages
+from indelible.content import Block, FinishReason, Message, Metadata, PartialReason, ToolCall, Usage
+from indelible.content.assemble import PartAssembler, conclude, to_messages
 
 TurnReason = Literal["stop", "length", "content_filter", "max_steps", "stop_after", "client_tools"]
 
@@ -35,7 +35,8 @@ class FinishedStep(msgspec.Struct, frozen=True, kw_only=True):
     `index` counts from 1 in the turn. `last` says that the turn ends with this step, `awaiting` names
     the calls that the client has to answer before it can go on. `reason` says why the step was cut, and
     `partial` that a visible piece of it was: thinking alone is not a partial reply.
-    `provider_response_id` is there only for a complete step that the provider was asked to store.
+    `provider_response_id` is there only for a complete step that the provider was asked to store. `assembler` holds
+    what the model streamed: a stop that comes before the step is saved concludes it anew.
     """
 
     index: int
@@ -55,6 +56,7 @@ class FinishedStep(msgspec.Struct, frozen=True, kw_only=True):
     first_part_s: float | None = None
     ended_at: datetime | None = None
     metadata: Metadata | None = None
+    assembler: PartAssembler | None = None
 
     def messages(self) -> list[Message]:
         """The step as history holds it: [assistant], or [assistant, tool]."""
@@ -69,11 +71,18 @@ class FinishedStep(msgspec.Struct, frozen=True, kw_only=True):
 
     def interrupt(self) -> FinishedStep:
         """The same step, if a stop came before it was saved: calls that nobody will answer now are answered."""
-        blocks = finalize(self.blocks, "interrupted", self.ended_at)
-        partial = self.partial or (bool(self.awaiting) and has_visible(blocks))
-        kept_id = None if partial else self.provider_response_id
-        interrupted = replace(self, blocks=blocks, last=True, awaiting=[], partial=partial, reason="interrupted")
-        return replace(interrupted, provider_response_id=kept_id)
+        if self.assembler is None:
+            return replace(self, reason="interrupted")
+        concluded = conclude(self.assembler, "interrupted", self.ended_at)
+        return replace(
+            self,
+            blocks=concluded.blocks,
+            last=True,
+            awaiting=[],
+            partial=concluded.partial,
+            reason=concluded.reason,
+            provider_response_id=self.provider_response_id if concluded.whole else None,
+        )
 
 
 class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):

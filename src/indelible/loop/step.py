@@ -75,6 +75,7 @@ class Step:
             first_part_s=self.attempt.first_part_s,
             ended_at=ended_at,
             metadata=finish.metadata if finish is not None else None,
+            assembler=self.assembler,
         )
 
     def _is_stored(self, reason: PartialReason | None) -> bool:
