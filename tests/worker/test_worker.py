@@ -355,7 +355,7 @@ async def test_a_reply_that_the_database_will_never_take_fails_and_is_not_asked_
 
     await workshop.hire(ScriptedModel([say("Hi")]), store=Refusing(workshop.store))
     chat = await workshop.app.create_chat()
-    with pytest.raises(ModelFailed, match="Something went wrong"):
+    with pytest.raises(ModelFailed, match="Internal server error"):
         await chat.send("Hello")
     assert await chat.status() == "error"
 
@@ -367,6 +367,6 @@ async def test_a_chat_that_cannot_even_be_read_fails_and_does_not_hang(workshop:
 
     await workshop.hire(ScriptedModel([]), store=Garbled(workshop.store), settings=quick(heartbeat_interval_s=0.2))
     chat = await workshop.app.create_chat()
-    with pytest.raises(ModelFailed, match="Something went wrong"):
+    with pytest.raises(ModelFailed, match="Internal server error"):
         await chat.send("Hello")
     assert await chat.status() == "error"

@@ -111,7 +111,7 @@ class ChatRunner:
             try:
                 end = await self._drive(work, plan, writer, scope)
                 is_cut = self._log_cut(end, log)
-                end = await save_end(end, partial(self._write_end, writer), scope=scope, host=writer)
+                end = await self._save(end, writer, scope)
                 if not is_cut and not self._log_cut(end, log):
                     log.end("completed")
                 self._conclude(work, end, writer)
@@ -144,6 +144,18 @@ class ChatRunner:
             return TurnLeaseLost(error=lost)
         except Exception as error:
             return TurnFailed(error=error)
+
+    async def _save(self, end: TurnEnd, writer: TurnWriter, scope: CancelScope) -> TurnEnd:
+        """Save an end. A reply that cannot be saved as complete fails, with what the journal has of it (R6)."""
+        save = partial(self._write_end, writer)
+        try:
+            return await save_end(end, save, scope=scope, host=writer)
+        except (Lost, NotFound):
+            raise
+        except Exception as error:
+            if not isinstance(end, TurnCompleted | TurnAwaitingClient | TurnCompacted):
+                raise
+            return await save_end(TurnFailed(error=error), save, scope=scope, host=writer)
 
     async def _write_end(self, writer: TurnWriter, end: TurnEnd) -> None:
         """One end, one command. A step that was committed into a stop has ended the turn already."""
