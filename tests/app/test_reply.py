@@ -334,3 +334,21 @@ async def test_a_full_queue_is_told(workshop: Workshop) -> None:
     with pytest.raises(TooMany):
         await chat.send("one too many")
     await chat.delete()
+
+
+async def test_a_reply_that_is_begun_twice_at_once_or_after_a_cancellation_is_sent_once(workshop: Workshop) -> None:
+    chat = await start(
+        workshop, [parts.text_delta("1", "One"), parts.finish()], [parts.text_delta("1", "Two"), parts.finish()]
+    )
+    twice = chat.send("first")
+    assert (await asyncio.gather(twice.begin(), twice.begin()))[0] == await twice.begin()
+    cut = chat.send("second")
+    begun = asyncio.create_task(cut.begin())
+    await asyncio.sleep(0)  # it is being sent
+    begun.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await begun
+    await twice
+    await cut
+    asked = [message.text for message in await chat.messages() if message.role == "user"]
+    assert asked == ["first", "second"]

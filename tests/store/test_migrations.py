@@ -21,9 +21,11 @@ from indelible.content import Text
 from indelible.machine.commands import Delete, Send, UpdateChat
 from indelible.recording.storage.protocol import RunRecord
 from indelible.recording.storage.sql_records import SqlRecords
+from indelible.store.database import engine as engine_module
 from indelible.store.database.engine import begin_read, begin_write, open_engine
 from indelible.store.database.errors import DatabaseUnusable, SchemaTooNew
 from indelible.store.database.migrate import (
+    _ADVISORY_LOCK,
     VERSION_TABLE,
     Migrated,
     check_schema,
@@ -439,3 +441,48 @@ def test_every_revision_is_a_module_that_is_named_after_it() -> None:
     modules = sorted(path.stem for path in folder.glob("v*.py"))
 
     assert [name[1:5] for name in modules] == list_revisions()
+
+
+async def test_a_migration_may_take_longer_than_any_other_statement(
+    new_postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for another one, or rewrites a large table: the limit for statements does not hold for it."""
+    await migrate(new_postgres, target="0005")
+    monkeypatch.setattr(engine_module, "_COMMAND_TIMEOUT_S", 0.2)
+    other = await open_engine(new_postgres, is_patient=True)
+    async with other.connect() as watching, other.connect() as holding:
+        await holding.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": _ADVISORY_LOCK})
+        migrating = asyncio.create_task(migrate(new_postgres))
+        while not (await watching.execute(text(WAITS_LONG))).scalar_one():
+            await watching.rollback()
+        await holding.execute(text("SELECT pg_advisory_unlock(:lock)"), {"lock": _ADVISORY_LOCK})
+        await holding.commit()
+        assert await migrating == Migrated("0005", HEAD)
+    await other.dispose()
+
+
+WAITS_LONG = """
+SELECT count(*) FROM pg_stat_activity
+WHERE query LIKE '%pg_advisory_xact_lock%' AND wait_event_type = 'Lock'
+    AND clock_timestamp() - query_start > interval '1 s'
+"""
+
+
+async def test_a_migration_waits_for_a_command_and_does_not_deadlock_with_it(new_postgres: str) -> None:
+    await migrate(new_postgres, target="0005")
+    engine = await open_engine(new_postgres)
+    await write_a_chat(engine)
+    async with engine.connect() as watching, engine.connect() as command:
+        await command.execute(text("SELECT id FROM chats FOR NO KEY UPDATE"))
+        migrating = asyncio.create_task(migrate(new_postgres))
+        while not (await watching.execute(text(WAITS_FOR_CHATS))).scalar_one():
+            await watching.rollback()
+        await command.execute(text("SELECT count(*) FROM turns"))
+        await command.commit()
+        assert await migrating == Migrated("0005", HEAD)
+    await engine.dispose()
+
+
+WAITS_FOR_CHATS = """
+SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LOCK TABLE chats%' AND wait_event_type = 'Lock'
+"""

@@ -9,6 +9,7 @@ Must stay true (tests/app/test_app.py): everything that `open` started has ended
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -18,6 +19,7 @@ from typing import Any
 from indelible.app.app import App
 from indelible.clock import Clock, SystemClock
 from indelible.feed import Feed
+from indelible.logs import find_secrets
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.models.catalog import DEMO, Catalog
 from indelible.models.protocol import Model
@@ -143,7 +145,11 @@ async def _put_together(
             lease_timeout_s=settings.lease_timeout_s,
             clock=clock,
             metrics=metrics,
-            secrets=[*list_secrets(settings), *([store.url.password] if store.url.password else [])],
+            secrets=[
+                *list_secrets(settings),
+                *find_secrets(os.environ.items()),
+                *([store.url.password] if store.url.password else []),
+            ],
         )
         running.append(services.create_task(recorder.run(), name="debug records"))
         stack.push_async_callback(recorder.drain)

@@ -16,6 +16,7 @@ Must stay true (tests/app/test_reply.py).
 
 from __future__ import annotations
 
+import asyncio
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
 from typing import Any, Literal, Self, cast
@@ -56,6 +57,7 @@ class Reply:
         self._service = service
         self._chat_id = chat_id
         self._begin = begin
+        self._sending: asyncio.Future[Accepted] | None = None
         self._has_begun = isinstance(begin, Accepted)
         self._reading: AsyncGenerator[Part, None] | None = None
         self._queued_id: str | None = None
@@ -113,8 +115,17 @@ class Reply:
     async def begin(self) -> Accepted:
         """Send the message, once. When this returns it is on disk; the reply may be read then, or never."""
         self._has_begun = True
-        if not isinstance(self._begin, Accepted):
-            self._begin = await self._begin()
+        if isinstance(self._begin, Accepted):
+            return self._begin
+        if self._sending is None:
+            self._sending = asyncio.ensure_future(self._begin())
+            self._sending.add_done_callback(_mark_seen)
+        try:
+            # A caller that is cancelled must not cut the sending: it may have happened, and would then happen again.
+            self._begin = await asyncio.shield(self._sending)
+        except Exception:
+            self._sending = None  # it was refused, or failed: another call sends again
+            raise
         return self._begin
 
     async def wait(self) -> None:
@@ -218,3 +229,9 @@ class Reply:
             provider=error.get("provider"),
             detail=error.get("detail"),
         )
+
+
+def _mark_seen(sending: asyncio.Future[Accepted]) -> None:
+    """asyncio complains about an exception that nobody received; here the caller may have been cancelled."""
+    if not sending.cancelled():
+        sending.exception()

@@ -22,8 +22,8 @@ from indelible.redaction.patterns import REDACTED, is_secret_header, is_secret_p
 
 MAX_LINE_CHARS: Final = 4096
 _NOTE_CHARS: Final = 64
-_USER_INFO: Final = re.compile(r"(?<=://)[^\s/?#\"'<>`\\]{1,1024}(?=@)")
-_PARAMETER: Final = re.compile(r"(?P<name>(?<=[?&#;])[^=?&#;\s\"'<>]{1,128}+=)[^&#\s\"'<>`\\]++")
+_USER_INFO: Final = re.compile(r"(?<=://)[^\s/?#\"<>`\\]{1,1024}(?=@)")
+_PARAMETER: Final = re.compile(r"(?P<name>(?<=[?&#;])[^=?&#;\s\"'<>]{1,128}+=)[^&#\s\"<>`\\]++")
 
 
 def redact_headers(headers: Mapping[str, str], known: KnownSecrets = NO_SECRETS) -> dict[str, str]:

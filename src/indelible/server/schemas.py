@@ -44,7 +44,7 @@ class NewMessage(EditedMessage):
     if_busy: IfBusy = Field(default="queue", description="During a reply: wait for it, interrupt it, or join it.")
 
 
-class NewChat(RequestBody):
+class CreateChatRequest(RequestBody):
     model: ModelName | None = None
     system: Instructions | None = Field(default=None, description="Instructions for the model in this chat.")
     title: Title | None = None
@@ -57,7 +57,7 @@ class NewChat(RequestBody):
         return None if self.message is None else parse_content(self.message)
 
 
-class ChatChange(RequestBody):
+class UpdateChatRequest(RequestBody):
     """Only the given fields are changed; null clears a field."""
 
     title: Title | None = None
@@ -75,13 +75,13 @@ class ChatChange(RequestBody):
         return ChatChanges(**self.model_dump(exclude_unset=True))
 
 
-class ModelChoice(RequestBody):
+class TurnRequest(RequestBody):
     """Start a turn again, optionally with another model."""
 
     model: ModelName | None = None
 
 
-def model_of(choice: ModelChoice | None) -> str | None:
+def model_of(choice: TurnRequest | None) -> str | None:
     return None if choice is None else choice.model
 
 
@@ -108,7 +108,7 @@ class ToolResultInput(RequestBody):
         return ToolResult(call_id=self.tool_call_id, name="", output=output, is_error=self.is_error)
 
 
-class ToolResultsInput(RequestBody):
+class ToolResultsRequest(RequestBody):
     results: list[ToolResultInput]
 
 

@@ -116,6 +116,7 @@ class ChatRunner:
                     log.end("completed")
                 self._conclude(work, end, writer)
             except NotFound as gone:  # the chat was deleted
+                writer.unsaved = None
                 self._conclude(work, TurnLeaseLost(error=gone), writer)
             except BaseException:
                 # Cancelled, or the database refuses what no database should: the lease will run out.

@@ -7,14 +7,14 @@ from starlette.responses import Response
 
 from indelible.server.dependencies import PageLimit, Reads, Writes, answer_json
 from indelible.server.openapi import answers
-from indelible.server.schemas import ChatChange, Fork, NewChat
+from indelible.server.schemas import CreateChatRequest, Fork, UpdateChatRequest
 from indelible.service.results import ChatDetails, ChatPage, CreatedChat
 
 router = APIRouter(tags=["chats"])
 
 
 @router.post("/chats", **answers(CreatedChat, status=201))
-async def create_chat(body: NewChat, service: Writes) -> Response:
+async def create_chat(body: CreateChatRequest, service: Writes) -> Response:
     """Create a chat. With a message, the reply starts at once."""
     created = await service.create_chat(
         body.to_content(), model=body.model, system=body.system, title=body.title, parameters=body.parameters
@@ -37,7 +37,7 @@ async def get_chat(chat_id: str, service: Reads) -> Response:
 
 
 @router.patch("/chats/{chat_id}", **answers(ChatDetails))
-async def update_chat(chat_id: str, body: ChatChange, service: Writes) -> Response:
+async def update_chat(chat_id: str, body: UpdateChatRequest, service: Writes) -> Response:
     """Update title, labels, pin, model or instructions; archive or unarchive."""
     return answer_json(await service.update_chat(chat_id, body.to_changes()))
 

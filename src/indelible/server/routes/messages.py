@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from indelible.server.dependencies import PageLimit, Reads, Writes, answer_json
 from indelible.server.openapi import answers
-from indelible.server.schemas import BranchTarget, EditedMessage, ModelChoice, NewMessage, model_of
+from indelible.server.schemas import BranchTarget, EditedMessage, NewMessage, TurnRequest, model_of
 from indelible.service.results import Accepted, MessagePage
 
 router = APIRouter(tags=["messages"])
@@ -34,7 +34,7 @@ async def edit_message(chat_id: str, message_id: str, body: EditedMessage, servi
 
 @router.post("/chats/{chat_id}/messages/{message_id}/regenerate", **answers(Accepted, status=202))
 async def regenerate_message(
-    chat_id: str, message_id: str, service: Writes, body: ModelChoice | None = None
+    chat_id: str, message_id: str, service: Writes, body: TurnRequest | None = None
 ) -> Response:
     """Regenerate a reply; the old one is kept as a branch."""
     return answer_json(await service.regenerate(chat_id, message_id, model=model_of(body)), 202)

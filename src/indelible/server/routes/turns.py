@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from indelible.server.dependencies import Writes, answer_json
 from indelible.server.openapi import answers
-from indelible.server.schemas import Interruption, ModelChoice, ToolResultsInput, model_of
+from indelible.server.schemas import Interruption, ToolResultsRequest, TurnRequest, model_of
 from indelible.service.results import Accepted, InterruptResult
 
 router = APIRouter(tags=["turns"])
@@ -24,13 +24,13 @@ async def interrupt(chat_id: str, service: Writes, body: Interruption | None = N
 
 
 @router.post("/chats/{chat_id}/retry", **answers(Accepted, status=202))
-async def retry(chat_id: str, service: Writes, body: ModelChoice | None = None) -> Response:
+async def retry(chat_id: str, service: Writes, body: TurnRequest | None = None) -> Response:
     """Retry after an error, optionally with another model."""
     return answer_json(await service.retry(chat_id, model=model_of(body)), 202)
 
 
 @router.post("/chats/{chat_id}/continue", **answers(Accepted, status=202))
-async def continue_reply(chat_id: str, service: Writes, body: ModelChoice | None = None) -> Response:
+async def continue_reply(chat_id: str, service: Writes, body: TurnRequest | None = None) -> Response:
     """Continue an interrupted reply."""
     return answer_json(await service.continue_(chat_id, model=model_of(body)), 202)
 
@@ -42,7 +42,7 @@ async def compact(chat_id: str, service: Writes) -> Response:
 
 
 @router.post("/chats/{chat_id}/tool-results", **answers(Accepted, status=202))
-async def submit_tool_results(chat_id: str, body: ToolResultsInput, service: Writes) -> Response:
+async def submit_tool_results(chat_id: str, body: ToolResultsRequest, service: Writes) -> Response:
     """Submit the results of the tool calls that the reply is waiting for: all of them, exactly once."""
     results = [given.to_result() for given in body.results]
     return answer_json(await service.submit_tool_results(chat_id, results), 202)

@@ -72,10 +72,16 @@ _POSTGRES_SETTINGS: Final = {
 }
 
 
-async def open_engine(database: str | Path, *, pool_size: int = POOL_SIZE) -> AsyncEngine:
-    """Connect to a database, new or not. Raises `StoreFailed` with the reason. Dispose of the engine at the end."""
+async def open_engine(database: str | Path, *, pool_size: int = POOL_SIZE, is_patient: bool = False) -> AsyncEngine:
+    """Connect to a database, new or not. Raises `StoreFailed` with the reason. Dispose of the engine at the end.
+
+    `is_patient`: a statement may take as long as it needs. Only for a migration.
+    """
     url = parse_address(database)
-    engine = _make_sqlite_engine(url, pool_size) if is_sqlite(url) else _make_postgres_engine(url, pool_size)
+    if is_sqlite(url):
+        engine = _make_sqlite_engine(url, pool_size)
+    else:
+        engine = _make_postgres_engine(url, pool_size, is_patient=is_patient)
     try:
         async with engine.connect() as connection:
             await (_try_to_write_sqlite if is_sqlite(url) else _refuse_read_only_server)(connection)
@@ -273,13 +279,13 @@ async def _try_to_write_sqlite(connection: AsyncConnection) -> None:
 # --- PostgreSQL ----------------------------------------------------------------------------
 
 
-def _make_postgres_engine(url: URL, pool_size: int) -> AsyncEngine:
+def _make_postgres_engine(url: URL, pool_size: int, *, is_patient: bool) -> AsyncEngine:
     if importlib.util.find_spec("asyncpg") is None:
         raise DatabaseUnusable("PostgreSQL needs a driver: pip install 'indelible[postgres]'.")
     # asyncpg wants a number, and a URL holds only text.
     timeout_s = float(str(url.query.get("timeout", CONNECT_TIMEOUT_S)))
-    # Without the second one a silent network would block for ever.
-    limits = {"timeout": timeout_s, "command_timeout": _COMMAND_TIMEOUT_S}
+    # Without the second one a silent network would block for ever. A migration may rewrite tables for many minutes.
+    limits = {"timeout": timeout_s, "command_timeout": None if is_patient else _COMMAND_TIMEOUT_S}
     engine = create_async_engine(url, pool_size=pool_size, hide_parameters=True, connect_args=limits)
     event.listen(engine.sync_engine, "connect", _set_up_postgres)
     event.listen(engine.sync_engine, "handle_error", _give_up_all_after_silence)

@@ -39,6 +39,7 @@ VERSION_TABLE: Final = "indelible_schema"
 
 _ADVISORY_LOCK: Final = 0x1DE11B1E
 _WAIT_FOR_MIGRATION_MS: Final = 600_000
+_LOCKED_FIRST: Final = ("chats", "turns", "attempts", "messages", "queue", "events", "journal", "tool_runs")
 
 
 class Migrated(NamedTuple):
@@ -50,7 +51,7 @@ class Migrated(NamedTuple):
 
 async def migrate(database: str | Path, *, target: str = "head") -> Migrated:
     """Upgrade the database; create it if the file is new. Safe to run concurrently."""
-    engine = await open_engine(database, pool_size=1)
+    engine = await open_engine(database, pool_size=1, is_patient=True)
     try:
         goal = find_revision(target)
         before = await load_revision(engine)
@@ -98,6 +99,9 @@ async def _upgrade(engine: AsyncEngine, goal: str) -> str | None:
                     await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _ADVISORY_LOCK})
                 before = await connection.run_sync(_load_revision)
                 _refuse_unknown(before, engine)
+                if before is not None and not is_sqlite(engine.url):
+                    # In the order in which commands lock: a process that still runs waits, instead of a deadlock.
+                    await connection.execute(text(f"LOCK TABLE {', '.join(_LOCKED_FIRST)} IN ACCESS EXCLUSIVE MODE"))
                 await connection.run_sync(_run_revisions, goal)
             return before
 
