@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from tests.databases import EMPTY, FREE, execute
 from tests.recording.recorded import NOON, count_rows
 from tests.store.driver import Driver, settle_in
 
+from indelible.clock import SystemClock
 from indelible.content import TextDelta, encode
 from indelible.errors import NotFound
 from indelible.ids import new_id
@@ -28,6 +30,7 @@ from indelible.machine import State
 from indelible.machine import commands as c
 from indelible.recording.storage.protocol import AttemptRecord, Record, RunRecord, StepRecord
 from indelible.recording.storage.sql_records import SqlRecords
+from indelible.store.database import engine as engine_module
 from indelible.store.database.engine import open_engine
 from indelible.store.database.tables import chats, debug_attempts, debug_runs, events
 from indelible.store.journal.append import JournalRow
@@ -56,8 +59,18 @@ def make_story(chat_id: str, **fields: Any) -> list[Record]:
 # --- PostgreSQL, at once ---
 
 
+def make_store(engine: AsyncEngine) -> SqlStore:
+    """As the program composes it: a chat that is deleted loses its records first."""
+    store = SqlStore(engine)
+    store.before_delete = partial(SqlRecords(engine).forget_chat, clock=SystemClock())
+    return store
+
+
 @pytest.fixture
-async def postgres(migrated_postgres: str) -> AsyncIterator[AsyncEngine]:
+async def postgres(migrated_postgres: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncEngine]:
+    """Locks are held until the test lets go of them, however slow the machine is."""
+    patient = {"lock_timeout": "120s", "idle_in_transaction_session_timeout": "120s"}
+    monkeypatch.setattr(engine_module, "_POSTGRES_SETTINGS", {**engine_module._POSTGRES_SETTINGS, **patient})
     await execute(migrated_postgres, FREE, EMPTY)
     engine = await open_engine(migrated_postgres)
     await settle_in(engine)
@@ -83,7 +96,7 @@ async def wait_until(connection: AsyncConnection, *, waiting: int) -> None:
 
 
 async def test_records_are_written_while_somebody_works_on_the_chat(postgres: AsyncEngine) -> None:
-    chat = await Driver(SqlStore(postgres), postgres).create()
+    chat = await Driver(make_store(postgres), postgres).create()
     records = SqlRecords(chat.store.engine)
     run, *rest = make_story(chat.id, worker_id="dead")
     assert isinstance(run, RunRecord)
@@ -98,7 +111,7 @@ async def test_records_are_written_while_somebody_works_on_the_chat(postgres: As
 
 
 async def test_a_command_does_not_wait_for_records_that_are_being_written(postgres: AsyncEngine) -> None:
-    chat = await (await Driver(SqlStore(postgres), postgres).create()).work()
+    chat = await (await Driver(make_store(postgres), postgres).create()).work()
     records = SqlRecords(chat.store.engine)
     story = make_story(chat.id)
     await records.write(story)
@@ -116,7 +129,7 @@ async def test_a_command_does_not_wait_for_records_that_are_being_written(postgr
 
 
 async def test_what_is_written_during_a_deletion_goes_with_the_chat_and_the_rest_is_kept(postgres: AsyncEngine) -> None:
-    store = SqlStore(postgres)
+    store = make_store(postgres)
     gone, other = [await Driver(store, postgres).create() for _ in range(2)]
     records = SqlRecords(store.engine)
     left = make_story(gone.id)
@@ -139,7 +152,7 @@ async def test_what_is_written_during_a_deletion_goes_with_the_chat_and_the_rest
 
 
 async def test_a_chat_is_deleted_as_soon_as_its_records_are_written(postgres: AsyncEngine) -> None:
-    chat = await Driver(SqlStore(postgres), postgres).create()
+    chat = await Driver(make_store(postgres), postgres).create()
     story = make_story(chat.id)
     await SqlRecords(chat.store.engine).write(story)
     async with asyncio.TaskGroup() as tasks, locked(postgres, select(debug_runs.c.id)) as at:
@@ -152,7 +165,7 @@ async def test_a_chat_is_deleted_as_soon_as_its_records_are_written(postgres: As
 
 
 async def test_whoever_ends_or_forgets_runs_passes_over_those_that_are_being_written(postgres: AsyncEngine) -> None:
-    chat = await Driver(SqlStore(postgres), postgres).create()
+    chat = await Driver(make_store(postgres), postgres).create()
     records = SqlRecords(chat.store.engine)
     busy, free = make_story(chat.id, worker_id="dead"), make_story(chat.id, worker_id="dead")
     await records.write([*busy, *free])
@@ -170,7 +183,7 @@ async def test_whoever_ends_or_forgets_runs_passes_over_those_that_are_being_wri
 async def test_what_is_written_to_a_run_that_is_being_forgotten_is_left_out_and_the_rest_is_kept(
     postgres: AsyncEngine,
 ) -> None:
-    chat = await Driver(SqlStore(postgres), postgres).create()
+    chat = await Driver(make_store(postgres), postgres).create()
     records = SqlRecords(chat.store.engine)
     old, young = make_story(chat.id, started_at=NOON - timedelta(days=1)), make_story(chat.id)
     await records.write(old)
@@ -191,7 +204,7 @@ async def test_what_is_written_to_a_run_that_is_being_forgotten_is_left_out_and_
 async def test_everything_at_once_fails_nothing_and_leaves_nothing_open(engine: AsyncEngine) -> None:
     """Two workers write, one of them dead, while runs are ended and forgotten and chats are used and deleted."""
     await settle_in(engine)
-    store = SqlStore(engine)
+    store = make_store(engine)
     records = SqlRecords(store.engine)
     runs: list[RunRecord] = []
 
