@@ -451,6 +451,7 @@ async def test_a_migration_may_take_longer_than_any_other_statement(
     monkeypatch.setattr(engine_module, "_COMMAND_TIMEOUT_S", 0.2)
     other = await open_engine(new_postgres, is_patient=True)
     async with other.connect() as watching, other.connect() as holding:
+        await holding.execute(text(FOR_AS_LONG_AS_IT_TAKES))
         await holding.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": _ADVISORY_LOCK})
         migrating = asyncio.create_task(migrate(new_postgres))
         while not (await watching.execute(text(WAITS_LONG))).scalar_one():
@@ -461,6 +462,7 @@ async def test_a_migration_may_take_longer_than_any_other_statement(
     await other.dispose()
 
 
+FOR_AS_LONG_AS_IT_TAKES = "SET idle_in_transaction_session_timeout = 0"
 WAITS_LONG = """
 SELECT count(*) FROM pg_stat_activity
 WHERE query LIKE '%pg_advisory_xact_lock%' AND wait_event_type = 'Lock'
@@ -473,6 +475,7 @@ async def test_a_migration_waits_for_a_command_and_does_not_deadlock_with_it(new
     engine = await open_engine(new_postgres)
     await write_a_chat(engine)
     async with engine.connect() as watching, engine.connect() as command:
+        await command.execute(text(FOR_AS_LONG_AS_IT_TAKES))
         await command.execute(text("SELECT id FROM chats FOR NO KEY UPDATE"))
         migrating = asyncio.create_task(migrate(new_postgres))
         while not (await watching.execute(text(WAITS_FOR_CHATS))).scalar_one():
