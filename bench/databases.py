@@ -19,10 +19,10 @@ from typing import Any, Final
 
 from sqlalchemy import Table, insert, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from tests.support.engine import begin_write
 
 from indelible.content import Text, encode
 from indelible.ids import new_id
-from indelible.store.database.engine import begin_write
 from indelible.store.database.migrate import migrate
 from indelible.store.database.tables import attempts, chats, messages, turns, users
 

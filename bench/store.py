@@ -34,14 +34,14 @@ from rich.status import Status
 from rich.table import Table
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.support.engine import begin_write, close_databases, get_database, open_engine
 
 from bench.databases import EPOCH, OWNER_ID, add_owner, add_running_chats, add_waiting_chat, start_databases
 from indelible.clock import SystemClock
 from indelible.content import Text, TextDelta, decode_parts, encode
 from indelible.ids import new_id
 from indelible.machine.commands import Interrupt, Send
-from indelible.store.database.engine import begin_write, open_engine
-from indelible.store.database.types import format_time
+from indelible.store.database.transaction import format_time
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.writer import Journal
 from indelible.store.payloads import UserInput
@@ -89,11 +89,12 @@ async def measure() -> None:
                 engine = await open_engine(address)
                 try:
                     await add_owner(engine)
-                    bench = Bench(name, address, engine, SqlStore(engine))
+                    bench = Bench(name, address, engine, SqlStore(get_database(engine)))
                     await _measure_rates(bench, rates, status)
                     await _measure_latencies(bench, latencies, status)
                     await _measure_chats(bench, reads, sends, status)
                 finally:
+                    await close_databases()
                     await engine.dispose()
     for table in (rates, latencies, reads, sends):
         console.print(table)

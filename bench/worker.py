@@ -30,6 +30,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 from sqlalchemy import func, select
+from tests.support.engine import begin_read, open_engine
 
 import indelible
 from bench.databases import start_databases
@@ -40,7 +41,6 @@ from indelible.loop import TurnHost, run
 from indelible.models import Call
 from indelible.models.protocol import ModelTraits
 from indelible.settings import load_settings
-from indelible.store.database.engine import begin_read, open_engine
 from indelible.store.database.tables import attempts, journal
 
 _CHATS: Final = (1, 20, 100)
@@ -219,9 +219,8 @@ async def _measure_takeover(address: str, number: signal.Signals, *, alone: bool
 async def _wait_for_attempts(address: str, chats: list[Chat], count: int) -> list[datetime]:
     """Until each chat has had so many attempts that said something. Gives when the last of them first did."""
     own = attempts.c.chat_id.in_([chat.id for chat in chats])
-    joined = select(attempts.c.chat_id, journal.c.at).join_from(
-        attempts, journal, attempts.c.id == journal.c.attempt_id
-    )
+    said = (journal.c.chat_id == attempts.c.chat_id) & (journal.c.attempt_id == attempts.c.id)
+    joined = select(attempts.c.chat_id, journal.c.at).join_from(attempts, journal, said)
     first_rows = joined.where(own, journal.c.n == 1).subquery()
     told = select(func.max(first_rows.c.at).label("at")).group_by(first_rows.c.chat_id).having(func.count() >= count)
     engine = await open_engine(address, pool_size=1)

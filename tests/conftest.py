@@ -7,6 +7,10 @@ wait for nothing but fsync, and none is about the disk unless it is marked `real
 tries the same ones every time, so that a change is judged by what it changed and not by luck. No example has a
 deadline: a busy machine is no failure, and a test that hangs is ended by pytest-timeout.
 
+Compiled modules are kept, even where the surroundings forbid it (PYTHONDONTWRITEBYTECODE, as images of containers do):
+without them every process of pytest rewrites the asserts of every test file anew (10 s), and every process that a test
+starts compiles the package (0.3 s).
+
 `pytest -n auto` starts three processes per two cores, because many tests wait for processes, sockets and databases of
 their own, and begins with the folders whose tests are long, so that no core is idle while the last of them ends.
 
@@ -16,13 +20,19 @@ does not say how many it wants, and a test that does say so should read that var
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# Before anything of ours is imported.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 pytest_plugins = ["tests.blocking", "tests.databases"]
 
@@ -53,9 +63,21 @@ settings.load_profile("ours")
 LONG_FIRST = ("e2e", "prove", "faults", "test_package.py", "test_cli.py", "test_readme.py", "server", "store")
 """Folders and files whose tests take seconds, the longest first; the others follow as they were collected."""
 
+FORKING = frozenset({"e2e", "faults", "prove", "server", "test_cli.py", "test_logs.py"})
+"""Folders and files whose tests fork commands, servers and workers."""
+
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return max(2, (os.cpu_count() or 1) * 3 // 2)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What was imported stays until the end. The collector of garbage need not look at it again and again."""
+    gc.freeze()
+    if not session.config.option.collectonly and any(FORKING & {*item.path.parts[-2:]} for item in session.items):
+        from tests.support.commands import start_fork_server  # noqa: PLC0415  (it imports the package)
+
+        start_fork_server()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -44,9 +44,10 @@ import asyncpg
 import pytest
 from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.support.engine import OpenDatabase, close_databases, open_engine
 
-from indelible.store.database.engine import open_engine
 from indelible.store.database.migrate import migrate
+from indelible.store.database.open import open_database
 
 BOTH = ("sqlite", "postgresql")
 ON_BOTH = ("store", "faults")
@@ -224,4 +225,13 @@ async def engine(database: str, engines: dict[str, AsyncEngine]) -> AsyncIterato
         engines[database] = await open_engine(database)
     own = engines[database].execution_options()
     yield own
+    await close_databases()
     await own.dispose()
+
+
+@pytest.fixture
+async def opened(database: str) -> AsyncIterator[OpenDatabase]:
+    """The database as the product opens it."""
+    own = await open_database(database)
+    yield own
+    await own.close()

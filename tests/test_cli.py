@@ -1,6 +1,7 @@
 """The `indelible` command as people meet it: a real process, on a real pseudo-terminal or in a pipe, a real database.
 
-Whatever only a new interpreter shows is started anew, as a user would; the others are forked (tests/commands.py).
+Whatever only a new interpreter shows (signals, first of all) is started anew, as a user would; the others are forked
+(tests/support/commands.py), on a terminal of their own too.
 Every test has a working directory of its own, and chats there in `indelible.db`, as somebody who sets nothing does.
 """
 
@@ -19,10 +20,12 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
-from tests.commands import DEADLINE_S, run_indelible
+from tests.support.commands import INDELIBLE, fork_indelible, run_indelible, start_indelible
+from tests.support.waiting import DEADLINE_S
 
 import indelible
 from indelible.content import TextDelta
@@ -32,7 +35,6 @@ from indelible.service.results import ChatMessage
 from indelible.settings import load_settings
 from indelible.testing import SimulatedProvider, faults, parts
 
-INDELIBLE = [sys.executable, "-m", "indelible"]
 # Makes the pseudo-terminal the process's own, as a login does, so that Ctrl-C in it is a signal.
 ON_TERMINAL = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
@@ -78,14 +80,18 @@ def tell_story() -> str:
 class Session:
     """A process and the keyboard and screen it talks to."""
 
-    def __init__(self, process: subprocess.Popen[bytes], terminal: int) -> None:
-        self.process = process
+    def __init__(self, process: subprocess.Popen[bytes] | ForkServerProcess, terminal: int) -> None:
+        self._process = process
         self._terminal = terminal
         self._screen = b""
         self._read_to = 0
 
     def type(self, keys: str) -> None:
         os.write(self._terminal, keys.encode())
+
+    def send_signal(self, number: signal.Signals) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
 
     def wait_for(self, marker: str) -> str:
         """What appears up to the marker, from where the last wait ended."""
@@ -102,7 +108,11 @@ class Session:
         give_up_at = time.monotonic() + DEADLINE_S
         while self._read(give_up_at):
             pass
-        return self.process.wait(DEADLINE_S)
+        if isinstance(self._process, subprocess.Popen):
+            return self._process.wait(DEADLINE_S)
+        self._process.join(DEADLINE_S)
+        assert self._process.exitcode is not None, "the terminal is closed, and the process goes on"
+        return self._process.exitcode
 
     @property
     def echoes(self) -> bool:
@@ -122,31 +132,38 @@ class Session:
 
 
 @contextlib.contextmanager
-def open_session(*arguments: str) -> Iterator[Session]:
+def open_session(*arguments: str, anew: bool = False) -> Iterator[Session]:
+    """`anew`: in a new interpreter."""
     terminal, other_side = pty.openpty()
     termios.tcsetwinsize(terminal, (24, 80))
-    process = subprocess.Popen(
-        [sys.executable, "-c", ON_TERMINAL, *INDELIBLE, *arguments],
-        stdin=other_side,
-        stdout=other_side,
-        stderr=other_side,
-        start_new_session=True,
-        env={**os.environ, "TERM": "xterm-256color", "XDG_STATE_HOME": os.getcwd()},  # noqa: PTH109
-    )
+    environment = {**os.environ, "TERM": "xterm-256color", "XDG_STATE_HOME": os.getcwd()}  # noqa: PTH109
+    process: subprocess.Popen[bytes] | ForkServerProcess
+    if anew:
+        process = subprocess.Popen(
+            [sys.executable, "-c", ON_TERMINAL, *INDELIBLE, *arguments],
+            stdin=other_side,
+            stdout=other_side,
+            stderr=other_side,
+            start_new_session=True,
+            env=environment,
+        )
+    else:
+        process = fork_indelible(*arguments, terminal=os.ttyname(other_side), environment=environment)
     os.close(other_side)
-    with process:
-        try:
-            yield Session(process, terminal)
-        finally:
-            process.kill()
-            os.close(terminal)
+    session = Session(process, terminal)
+    try:
+        yield session
+    finally:
+        process.kill()
+        session.wait_for_exit()
+        os.close(terminal)
 
 
 # --- on a terminal -----------------------------------------------------------------------
 
 
 def test_ctrl_c_stops_the_reply_keeps_it_and_the_chat_goes_on() -> None:
-    with open_session("chat", "--pace", "0.01") as session:
+    with open_session("chat", "--pace", "0.01", anew=True) as session:
         session.wait_for(PROMPT)
         session.type(f"{STORY}\n")
         session.wait_for("older than its lamp")
@@ -166,11 +183,11 @@ def test_ctrl_c_stops_the_reply_keeps_it_and_the_chat_goes_on() -> None:
 
 
 def test_a_chat_that_was_killed_in_a_reply_is_there_and_the_reply_goes_on() -> None:
-    with open_session("chat", "--pace", "0.01") as session:
+    with open_session("chat", "--pace", "0.01", anew=True) as session:
         session.wait_for(PROMPT)
         session.type(f"{STORY}\n")
         session.wait_for("look for a pen?")
-        session.process.send_signal(signal.SIGKILL)
+        session.send_signal(signal.SIGKILL)
         assert session.wait_for_exit() == -signal.SIGKILL
 
     with open_session("chat", "--resume", "--pace", "0") as session:
@@ -191,11 +208,11 @@ def test_a_chat_that_was_killed_in_a_reply_is_there_and_the_reply_goes_on() -> N
 
 
 def test_a_chat_that_was_terminated_in_a_reply_leaves_the_terminal_as_it_was_and_goes_on() -> None:
-    with open_session("chat", "--pace", "0.01") as session:
+    with open_session("chat", "--pace", "0.01", anew=True) as session:
         session.wait_for(PROMPT)
         session.type(f"{STORY}\n")
         session.wait_for("keeper of")
-        session.process.terminate()
+        session.send_signal(signal.SIGTERM)
         assert session.wait_for_exit() == 143
         assert session.echoes
 
@@ -300,9 +317,9 @@ def test_what_was_typed_in_an_earlier_session_is_an_arrow_away() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_at_the_prompt_leaves_the_terminal_as_it_was(number: signal.Signals) -> None:
-    with open_session("chat", "--pace", "0") as session:
+    with open_session("chat", "--pace", "0", anew=True) as session:
         session.wait_for(PROMPT)
-        session.process.send_signal(number)
+        session.send_signal(number)
         assert session.wait_for_exit() == (143 if number is signal.SIGTERM else 0)
         assert session.echoes
 
@@ -310,21 +327,9 @@ def test_a_signal_at_the_prompt_leaves_the_terminal_as_it_was(number: signal.Sig
 # --- on a server ---
 
 
-@contextlib.contextmanager
-def serve(*arguments: str) -> Iterator[str]:
-    """A real server with the demo model; its URL."""
-    with subprocess.Popen(
-        [*INDELIBLE, "serve", "--port", "0", *arguments], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().removeprefix("Indelible is ready at ").strip()
-        finally:
-            process.terminate()
-
-
 def test_a_chat_on_a_server_is_answered_stopped_and_resumed() -> None:
-    with serve() as url:
+    with start_indelible("serve", "--port", "0") as server:
+        url = server.read_url()
         with open_session("chat", "--server", url) as session:
             session.wait_for(url)
             session.wait_for(PROMPT)
@@ -345,6 +350,8 @@ def test_a_chat_on_a_server_is_answered_stopped_and_resumed() -> None:
         done = run_indelible("chat", "--resume", typed="roll a die\n", INDELIBLE_URL=url)
         assert (done.returncode, done.stderr) == (0, "")
         assert re.search(r"\[roll_die answered: [1-6]\]", done.stdout)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait()[0] == 0
     assert [message.text for message in load_messages() if message.role == "user"] == [STORY, "hello", "roll a die"]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.server.serving import run_server
+from tests.support.running_server import run_server
 
 import indelible
 from indelible.server.app import Server
@@ -51,8 +51,8 @@ async def test_the_library_page_runs(
 async def demo_url(tmp_path: Path) -> AsyncIterator[str]:
     """A server that answers with the demo model, where the pages say 127.0.0.1:8000."""
     settings = load_settings(model="demo", database=str(tmp_path / "chats.db"), port=0)
-    async with run_server(Server(settings)) as (url, _):
-        yield url
+    async with run_server(Server(settings)) as server:
+        yield server.url
 
 
 async def test_the_remote_page_runs(demo_url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 
 from hypothesis import given
@@ -54,10 +55,29 @@ def test_ids_of_later_milliseconds_sort_later() -> None:
     assert [read_ms(id_) for id_ in sorted(ids)] == sorted(by_time)
 
 
-def test_chance_fills_the_rest() -> None:
-    tails = [new_id("turn")[-16:] for _ in range(1000)]
+def test_of_one_process_a_later_id_sorts_later_whichever_thread_made_it() -> None:
+    made: list[str] = []
+    order = threading.Lock()
 
-    for position in range(16):
+    def make() -> None:
+        for _ in range(2_000):
+            with order:
+                made.append(new_id("turn"))
+
+    threads = [threading.Thread(target=make) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(made) == 6_000
+    assert made == sorted(set(made))
+
+
+def test_chance_fills_the_rest() -> None:
+    tails = [new_id("turn")[-12:] for _ in range(1000)]
+
+    for position in range(12):
         assert len({tail[position] for tail in tails}) > 16
 
 

@@ -10,7 +10,6 @@ import asyncio
 import io
 import json
 import logging
-import os
 import signal
 import subprocess
 import sys
@@ -24,7 +23,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.commands import DEADLINE_S
+from tests.support.commands import CommandProcess, run_indelible, start_indelible
+from tests.support.waiting import DEADLINE_S
 
 from indelible.logs import JsonFormatter, Redactor, TextFormatter, log_context, set_log_attempt
 
@@ -32,37 +32,18 @@ TOKEN = "hush-this-is-the-token"  # noqa: S105
 KEY = "sk-hush-this-is-a-key"
 
 
-class Running:
-    """`indelible …` as a process, with what it printed."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        assert process.stdout is not None
-        self.first = process.stdout.readline()
-
-    def stop(self) -> tuple[list[str], list[str]]:
-        """Its lines on standard output and standard error, when it has ended well."""
-        self.process.send_signal(signal.SIGTERM)
-        out, err = self.process.communicate(timeout=DEADLINE_S)
-        assert self.process.returncode == 0, err
-        return (self.first + out).splitlines(), err.splitlines()
-
-
 @contextmanager
-def run(directory: Path, *arguments: str, **variables: str) -> Iterator[Running]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "indelible", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=directory,
-        env={**os.environ, "OPENAI_API_KEY": KEY, **variables},
-    )
-    with process:
-        try:
-            yield Running(process)
-        finally:
-            process.kill()
+def start(directory: Path, *arguments: str, **variables: str) -> Iterator[CommandProcess]:
+    with start_indelible(*arguments, directory=directory, OPENAI_API_KEY=KEY, **variables) as command:
+        yield command
+
+
+def stop(command: CommandProcess) -> tuple[list[str], list[str]]:
+    """Its lines on standard output and standard error, when it has ended well."""
+    command.send_signal(signal.SIGTERM)
+    status, out, err = command.wait()
+    assert status == 0, err
+    return out.splitlines(), err.splitlines()
 
 
 def post(url: str, body: object, *, token: str = TOKEN) -> Any:
@@ -85,14 +66,14 @@ def wait_for_end_of_turn(url: str, chat_id: str) -> None:
 
 def test_every_line_of_a_server_is_json_and_a_line_about_a_chat_has_its_ids(tmp_path: Path) -> None:
     options = ("--port", "0", "--log-format", "json", "--log-level", "info", "--access-log")
-    with run(tmp_path, "serve", *options, INDELIBLE_TOKEN=TOKEN) as server:
-        ready = json.loads(server.first)
+    with start(tmp_path, "serve", *options, INDELIBLE_TOKEN=TOKEN) as server:
+        ready = json.loads(server.read_line())
         assert ready["message"] == f"Indelible is ready at {ready['url']}"
         chat_id = post(f"{ready['url']}/api/v1/chats", {"message": "hello"})["id"]
         wait_for_end_of_turn(ready["url"], chat_id)
         with pytest.raises(urllib.error.HTTPError):
             post(f"{ready['url']}/api/v1/chats?token={TOKEN}", {"message": "hello"}, token=TOKEN[:4])
-        out, err = server.stop()
+        out, err = stop(server)
     lines = [json.loads(line) for line in [*out, *err]]
     assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
     started = next(line for line in lines if line["message"] == "turn started")
@@ -109,44 +90,37 @@ def test_every_line_of_a_server_is_json_and_a_line_about_a_chat_has_its_ids(tmp_
 
 
 def test_a_server_that_cannot_start_says_so_in_json_too(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "indelible", "serve", "--host", "0.0.0.0", "--log-format", "json"],  # noqa: S104
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        timeout=DEADLINE_S,
-    )
+    done = run_indelible("serve", "--host", "0.0.0.0", "--log-format", "json", directory=tmp_path)  # noqa: S104
     (line,) = [json.loads(line) for line in done.stderr.splitlines()]
     assert (done.returncode, done.stdout, line["level"]) == (1, "", "critical")
     assert line["message"].startswith("0.0.0.0 is reachable from other machines.")
 
 
 def test_a_server_is_silent_by_default_and_readable_when_asked(tmp_path: Path) -> None:
-    with run(tmp_path, "serve", "--port", "0", INDELIBLE_TOKEN=TOKEN) as server:
-        url = server.first.removeprefix("Indelible is ready at ").strip()
+    with start(tmp_path, "serve", "--port", "0", INDELIBLE_TOKEN=TOKEN) as server:
+        url = server.read_url()
         chat_id = post(f"{url}/api/v1/chats", {"message": "hello"})["id"]
         wait_for_end_of_turn(url, chat_id)
-        assert server.stop() == ([server.first.strip()], [])
-    with run(tmp_path, "serve", "--port", "0", "--log-level", "info", INDELIBLE_TOKEN=TOKEN) as server:
-        url = server.first.removeprefix("Indelible is ready at ").strip()
+        assert stop(server) == ([f"Indelible is ready at {url}"], [])
+    with start(tmp_path, "serve", "--port", "0", "--log-level", "info", INDELIBLE_TOKEN=TOKEN) as server:
+        url = server.read_url()
         chat_id = post(f"{url}/api/v1/chats", {"message": "hello"})["id"]
         wait_for_end_of_turn(url, chat_id)
-        _, err = server.stop()
+        _, err = stop(server)
     assert any(f" INFO    worker.chat_runner: turn started  chat={chat_id} turn=turn_" in line for line in err)
 
 
 def test_a_worker_logs_as_a_server_does(tmp_path: Path) -> None:
-    with run(tmp_path, "worker", "--log-format", "json") as worker:
-        out, err = worker.stop()
+    with start(tmp_path, "worker", "--log-format", "json") as worker:
+        worker.read_line()
+        out, err = stop(worker)
     assert [json.loads(line)["message"] for line in out] == ["Indelible's worker is ready"]
     assert err == []
 
 
 @pytest.mark.parametrize(("option", "value"), [("--log-format", "xml"), ("--log-level", "loud")])
 def test_an_unknown_format_or_level_is_one_line(tmp_path: Path, option: str, value: str) -> None:
-    command = [sys.executable, "-m", "indelible", "serve", option, value]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=DEADLINE_S)
+    done = run_indelible("serve", option, value, directory=tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith(f"indelible: {option[2:].replace('-', '_')} = '{value}'")
 

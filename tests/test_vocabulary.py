@@ -28,7 +28,7 @@ RETIRED_IDENTIFIERS = frozenset(
         "Act",
         "acts",
         "Applier",
-        "carry_out",
+        "transact",
         "Scribe",
         "WorkerSetup",
         "LetGo",

@@ -1,26 +1,35 @@
 """Ids: short, unique, and sorted by creation time.
 
 An id is a prefix that names its kind and a ULID in lower-case Crockford base 32: 48 bits of milliseconds, then 80
-random bits. Sorting ids sorts by time, which keeps database indexes compact and logs readable. Ids are not secret and
-grant no access.
+random bits. Sorting ids sorts by time, which keeps database indexes compact and logs readable. One process can make
+many in a millisecond, and each is larger than the last, whatever its clock does. Ids are not secret and grant no
+access.
 
-Must stay true (tests/test_ids.py): two ids are never equal, and a later millisecond sorts later.
+Must stay true (tests/test_ids.py): two ids are never equal, a later millisecond sorts later, and of one process a later
+id does, in whichever thread it was made.
 """
 
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from typing import Final
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _LENGTH: Final = 26
 _LONGEST: Final = 200
+_lock: Final = threading.Lock()
+_last: int = 0
 
 
 def new_id(prefix: str) -> str:
     """A new id such as `turn_01kc3v…`."""
-    number = ((time.time_ns() // 1_000_000) << 80) | secrets.randbits(80)
+    global _last  # noqa: PLW0603 - one sequence for the whole process
+    now_ms = time.time_ns() // 1_000_000
+    with _lock:
+        is_new = now_ms > _last >> 80
+        number = _last = ((now_ms << 80) | secrets.randbits(80)) if is_new else _last + 1 + secrets.randbits(64)
     return f"{prefix}_{_to_base32(number)}"
 
 

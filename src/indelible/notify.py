@@ -25,11 +25,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol, Self
 
 import msgspec
-from sqlalchemy import URL
 
 from indelible.clock import Clock
 from indelible.concurrency.tasks import Backoff
@@ -145,11 +144,11 @@ class LocalNotifier:
 class PostgresNotifier:
     """Between all processes on one PostgreSQL database. See `Notifier` for what it promises.
 
-    `url` is the engine's own (store/database/engine.py). A pooler between us and the server must pass LISTEN through.
+    `options` are those of `asyncpg.connect`. A pooler between us and the server must pass LISTEN through.
     """
 
-    def __init__(self, url: URL, *, clock: Clock, send_interval_s: float = SEND_INTERVAL_S) -> None:
-        self._url = url
+    def __init__(self, options: Mapping[str, Any], *, clock: Clock, send_interval_s: float = SEND_INTERVAL_S) -> None:
+        self._options = options
         self._clock = clock
         self._send_interval_s = send_interval_s
         self._local = LocalNotifier()
@@ -185,7 +184,7 @@ class PostgresNotifier:
 
     async def _serve_one_connection(self) -> None:
         """Listen and send until the connection is lost. The payload that was being sent is dropped; the rest waits."""
-        connection = await _connect(self._url)
+        connection = await _connect(self._options)
         try:
             connection.add_termination_listener(lambda _: self._woken.set())
             await connection.execute("SET application_name = 'indelible notify'", timeout=_ANSWER_TIMEOUT_S)
@@ -278,10 +277,8 @@ def _read_names(names: Iterable[str]) -> Changed:
     return Changed(frozenset(name for name in names if not name.startswith(_STREAMING)), streaming=streaming)
 
 
-async def _connect(url: URL) -> Any:
-    """A connection of our own to where the engine connects, with the same options."""
+async def _connect(options: Mapping[str, Any]) -> Any:
+    """A connection of our own to where the store connects, with the same options."""
     import asyncpg  # noqa: PLC0415  (it comes with the extra `postgres`)
 
-    _, options = url.get_dialect()().create_connect_args(url)
-    timeout_s = float(options.pop("timeout", _ANSWER_TIMEOUT_S))
-    return await asyncpg.connect(**options, timeout=timeout_s)
+    return await asyncpg.connect(**{"timeout": _ANSWER_TIMEOUT_S, **options})

@@ -1,4 +1,4 @@
-"""The databases of tests/databases.py, and the workshop of tests/worker on each of them."""
+"""The databases of tests/databases.py, and an app harness on each of them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.worker.workshop import Workshop
+from tests.support.app_harness import AppHarness
 
 
 @pytest.fixture
-async def workshop(engine: AsyncEngine) -> AsyncIterator[Workshop]:
-    async with Workshop(engine).opened() as opened:
+async def harness(engine: AsyncEngine) -> AsyncIterator[AppHarness]:
+    async with AppHarness(engine).opened() as opened:
         yield opened

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.worker.workshop import PATIENCE_S, find_reply, quick, read_text, tell
+from tests.support.app_harness import make_settings
+from tests.support.messages import find_reply, outline, read_text
+from tests.support.waiting import deadline
 
 import indelible
 from indelible.app.compose import open_app
@@ -20,7 +22,7 @@ from indelible.store.database.errors import DatabaseUnusable
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 
-SETTINGS = quick(poll_interval_s=0.1)
+SETTINGS = make_settings(poll_interval_s=0.1)
 
 
 def say(text: str) -> Script:
@@ -57,7 +59,7 @@ async def test_the_example_of_the_front_page(database: str) -> None:
             shown += part.text
         messages = await chat.messages()
     assert shown == "Yes."
-    assert tell(messages)[2] == ("tool", "rain in Oslo")
+    assert outline(messages)[2] == ("tool", "rain in Oslo")
 
 
 async def test_the_demo_model_answers_without_a_key(tmp_path: Path) -> None:
@@ -78,11 +80,11 @@ async def test_what_is_under_way_when_it_closes_goes_on_when_it_opens_again(data
     model = ScriptedModel([say(" then")])
     async with open_app(database, model=model, settings=SETTINGS) as app:
         again = await app.chat(chat.id)
-        async with asyncio.timeout(PATIENCE_S):
+        async with deadline():
             async for event in again.events():
                 if event.kind in {"snapshot", "status"} and event.data["status"] == "idle":
                     break
-        said = [text for role, text in tell(await again.messages()) if role == "assistant"]
+        said = [text for role, text in outline(await again.messages()) if role == "assistant"]
     assert said == ["Well", " then"]
 
 
@@ -138,7 +140,7 @@ async def test_a_model_is_chosen_by_name(database: str) -> None:
 async def test_a_model_given_by_its_own_name_may_be_named(database: str) -> None:
     """`models` may give a name to the model that answers by default, too."""
     model = ScriptedModel([say("Hi")])
-    async with open_app(database, model="mine", models={"mine": model}, settings=quick(model="mine")) as app:
+    async with open_app(database, model="mine", models={"mine": model}, settings=make_settings(model="mine")) as app:
         assert (await (await app.create_chat()).send("Hello")).text == "Hi"
 
 
@@ -209,10 +211,10 @@ async def test_messages_come_in_pages_and_without_what_only_a_model_sees(databas
         chat = await app.create_chat()
         await chat.send("Count")
         told = [("user", "Count"), ("assistant", "One, "), ("assistant", "two.")]
-        assert tell(await chat.messages()) == told
-        assert tell(await chat.messages(limit=2)) == told[-2:]
+        assert outline(await chat.messages()) == told
+        assert outline(await chat.messages(limit=2)) == told[-2:]
         last = (await chat.messages())[-1].id
-        assert tell(await chat.messages(before=last, limit=1)) == [told[1]]
+        assert outline(await chat.messages(before=last, limit=1)) == [told[1]]
 
 
 async def test_two_tools_of_one_name_are_refused_at_once(database: str) -> None:

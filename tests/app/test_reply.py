@@ -7,7 +7,8 @@ import gc
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.worker.workshop import Workshop, find_reply, quick, read_text, tell
+from tests.support.app_harness import AppHarness, make_settings
+from tests.support.messages import find_reply, outline, read_text
 
 from indelible.app.chat import Chat
 from indelible.app.reply import NeverSent, Reply
@@ -38,22 +39,22 @@ async def roll() -> str:
     return "4"
 
 
-async def start(workshop: Workshop, *script: Script) -> Chat:
-    await workshop.hire(ScriptedModel(list(script)), tools=[roll])
-    return await workshop.app.create_chat()
+async def start(harness: AppHarness, *script: Script) -> Chat:
+    await harness.start_worker(ScriptedModel(list(script)), tools=[roll])
+    return await harness.app.create_chat()
 
 
 # --- reading ---
 
 
-async def test_what_was_read_is_what_is_stored(workshop: Workshop) -> None:
+async def test_what_was_read_is_what_is_stored(harness: AppHarness) -> None:
     said: Script = [
         parts.reasoning_delta("r", "hm"),
         parts.text_delta("1", "Let me roll. "),
         parts.tool_call("c1", "roll", "{}"),
         parts.finish("tool_calls"),
     ]
-    chat = await start(workshop, said, say("A ", "four", "."))
+    chat = await start(harness, said, say("A ", "four", "."))
     reply = chat.send("Roll")
     read = [part async for part in reply]
     text = "".join(part.text for part in read)
@@ -64,19 +65,19 @@ async def test_what_was_read_is_what_is_stored(workshop: Workshop) -> None:
         "ToolCall", "ToolStarted", "ToolResult"
     ]  # fmt: skip
     assert "hm" not in text
-    assert (reply.outcome, reply.turn_id) == ("complete", (await workshop.load(chat)).turns[0].id)
+    assert (reply.outcome, reply.turn_id) == ("complete", (await harness.load(chat)).turns[0].id)
 
 
-async def test_nothing_is_sent_before_it_is_read(workshop: Workshop) -> None:
-    chat = await start(workshop, say("Hi"))
+async def test_nothing_is_sent_before_it_is_read(harness: AppHarness) -> None:
+    chat = await start(harness, say("Hi"))
     reply = chat.send("Hello")
     assert await chat.messages() == []
     await reply
-    assert tell(await chat.messages()) == [("user", "Hello"), ("assistant", "Hi")]
+    assert outline(await chat.messages()) == [("user", "Hello"), ("assistant", "Hi")]
 
 
-async def test_a_reply_that_is_dropped_unread_warns_that_nothing_was_sent(workshop: Workshop) -> None:
-    chat = await start(workshop)
+async def test_a_reply_that_is_dropped_unread_warns_that_nothing_was_sent(harness: AppHarness) -> None:
+    chat = await start(harness)
 
     def drop() -> None:
         chat.send("Hello")
@@ -87,25 +88,25 @@ async def test_a_reply_that_is_dropped_unread_warns_that_nothing_was_sent(worksh
     assert await chat.messages() == []
 
 
-async def test_a_block_sends_when_it_begins_and_stops_reading_when_it_ends(workshop: Workshop) -> None:
+async def test_a_block_sends_when_it_begins_and_stops_reading_when_it_ends(harness: AppHarness) -> None:
     gate = asyncio.Event()
-    chat = await start(workshop, gated(gate, "One, ", "two."))
+    chat = await start(harness, gated(gate, "One, ", "two."))
     async with chat.stream("Count") as reply:
-        assert tell(await chat.messages()) == [("user", "Count")]
+        assert outline(await chat.messages()) == [("user", "Count")]
         async for _ in reply:
             break
-    assert workshop.feed._readers == set()
+    assert harness.feed._readers == set()
     gate.set()
     assert (await reply).text == "One, two."
 
 
-async def test_a_reply_knows_the_messages_the_usage_and_the_cost_of_its_turn(workshop: Workshop) -> None:
+async def test_a_reply_knows_the_messages_the_usage_and_the_cost_of_its_turn(harness: AppHarness) -> None:
     first: Script = [
         parts.tool_call("c1", "roll", "{}"),
         parts.finish("tool_calls", usage=Usage(input_tokens=10, output_tokens=1)),
     ]
     second: Script = [parts.text_delta("1", "Four."), parts.finish(usage=Usage(input_tokens=20, output_tokens=2))]
-    chat = await start(workshop, first, second)
+    chat = await start(harness, first, second)
     reply = await chat.send("Roll")
     assert [message.role for message in reply.messages] == ["assistant", "tool", "assistant"]
     assert reply.message is reply.messages[-1]
@@ -113,63 +114,63 @@ async def test_a_reply_knows_the_messages_the_usage_and_the_cost_of_its_turn(wor
     assert (reply.usage, reply.cost) == (Usage(input_tokens=30, output_tokens=3), None)
 
 
-async def test_leaving_the_loop_stops_nothing(workshop: Workshop) -> None:
+async def test_leaving_the_loop_stops_nothing(harness: AppHarness) -> None:
     gate = asyncio.Event()
-    chat = await start(workshop, gated(gate, "One, ", "two."))
+    chat = await start(harness, gated(gate, "One, ", "two."))
     async for part in chat.send("Count"):
         assert part.text == "One, "
         break
     gate.set()
-    view = await workshop.until_rest(chat)
+    view = await harness.wait_for_end(chat)
     reply = find_reply(view.messages)
     assert (read_text(reply.blocks), reply.partial) == ("One, two.", False)
 
 
-async def test_coming_back_reads_on_and_sends_nothing_again(workshop: Workshop) -> None:
+async def test_coming_back_reads_on_and_sends_nothing_again(harness: AppHarness) -> None:
     gate = asyncio.Event()
-    chat = await start(workshop, gated(gate, "One, ", "two."))
+    chat = await start(harness, gated(gate, "One, ", "two."))
     reply = chat.send("Count")
     async for _ in reply:
         break
     gate.set()
     await reply
     assert (reply.text, reply.outcome) == ("One, two.", "complete")
-    assert tell(await chat.messages()) == [("user", "Count"), ("assistant", "One, two.")]
+    assert outline(await chat.messages()) == [("user", "Count"), ("assistant", "One, two.")]
 
 
-async def test_awaiting_twice_is_reading_once(workshop: Workshop) -> None:
-    chat = await start(workshop, say("Hi"))
+async def test_awaiting_twice_is_reading_once(harness: AppHarness) -> None:
+    chat = await start(harness, say("Hi"))
     reply = chat.send("Hello")
     assert (await reply) is reply
     assert (await reply).text == "Hi"
     assert len(await chat.messages()) == 2
 
 
-async def test_a_cancelled_reader_stops_nothing(workshop: Workshop) -> None:
+async def test_a_cancelled_reader_stops_nothing(harness: AppHarness) -> None:
     gate = asyncio.Event()
-    chat = await start(workshop, gated(gate, "One, ", "two."))
+    chat = await start(harness, gated(gate, "One, ", "two."))
     reading = asyncio.create_task(chat.send("Count")._read_all())
-    await workshop.until_said(chat, "One, ")
+    await harness.wait_for_text(chat, "One, ")
     reading.cancel()
     await asyncio.wait([reading])
     gate.set()
-    assert read_text(find_reply((await workshop.until_rest(chat)).messages).blocks) == "One, two."
+    assert read_text(find_reply((await harness.wait_for_end(chat)).messages).blocks) == "One, two."
 
 
-async def test_the_feed_takes_a_reply_up_again_from_its_cursor(workshop: Workshop) -> None:
+async def test_the_feed_takes_a_reply_up_again_from_its_cursor(harness: AppHarness) -> None:
     gate = asyncio.Event()
-    chat = await start(workshop, gated(gate, "One, ", "two."))
+    chat = await start(harness, gated(gate, "One, ", "two."))
     cursor, seen = None, ""
     await chat.post("Count")
-    async with workshop.feed.open(chat.id, after="start") as events:
+    async with harness.feed.open(chat.id, after="start") as events:
         async for event in events:
             cursor = event.cursor
             seen += "".join(part.text for part in event.parts)
             if seen:
                 break
     gate.set()
-    await workshop.until_rest(chat)
-    async with workshop.feed.open(chat.id, after=cursor) as events:
+    await harness.wait_for_end(chat)
+    async with harness.feed.open(chat.id, after=cursor) as events:
         async for event in events:
             seen += "".join(part.text for part in event.parts)
             if event.kind == "status" and event.data["status"] == "idle":
@@ -177,14 +178,14 @@ async def test_the_feed_takes_a_reply_up_again_from_its_cursor(workshop: Worksho
     assert seen == "One, two."
 
 
-async def test_other_turns_are_not_part_of_a_reply(workshop: Workshop) -> None:
+async def test_other_turns_are_not_part_of_a_reply(harness: AppHarness) -> None:
     gate = asyncio.Event()
-    chat = await start(workshop, gated(gate, "first", "!"), say("second"), say("third"))
+    chat = await start(harness, gated(gate, "first", "!"), say("second"), say("third"))
     replies = [chat.send(text) for text in "abc"]
     tasks = []
     for at, reply in enumerate(replies):
         tasks.append(asyncio.create_task(reply._read_all()))
-        await workshop.until(chat, lambda view, at=at: (view.turn is not None) + len(view.queue) == at + 1)  # type: ignore[misc]
+        await harness.wait_until(chat, lambda view, at=at: (view.turn is not None) + len(view.queue) == at + 1)  # type: ignore[misc]
     gate.set()
     await asyncio.gather(*tasks)
     assert [reply.text for reply in replies] == ["first!", "second", "third"]
@@ -194,17 +195,17 @@ async def test_other_turns_are_not_part_of_a_reply(workshop: Workshop) -> None:
 # --- ends ---
 
 
-async def test_a_reply_that_was_stopped_is_interrupted(workshop: Workshop) -> None:
-    chat = await start(workshop, HANG)
+async def test_a_reply_that_was_stopped_is_interrupted(harness: AppHarness) -> None:
+    chat = await start(harness, HANG)
     reply = chat.send("Talk")
     async for _ in reply:
         await chat.interrupt(wait=False)
     assert (reply.text, reply.outcome) == ("Well", "interrupted")
 
 
-async def test_a_reply_that_failed_raises_after_its_last_part(workshop: Workshop) -> None:
+async def test_a_reply_that_failed_raises_after_its_last_part(harness: AppHarness) -> None:
     failure = ModelFailed("No.", kind="usage_limit", provider="scripted", status=402, detail="quota")
-    chat = await start(workshop, [parts.text_delta("1", "Half"), failure])
+    chat = await start(harness, [parts.text_delta("1", "Half"), failure])
     reply = chat.send("Talk")
     with pytest.raises(ModelFailed) as raised:
         await reply
@@ -215,81 +216,81 @@ async def test_a_reply_that_failed_raises_after_its_last_part(workshop: Workshop
     )  # fmt: skip
 
 
-async def test_a_message_taken_out_of_the_queue_is_withdrawn(workshop: Workshop) -> None:
-    chat = await start(workshop, HANG)
+async def test_a_message_taken_out_of_the_queue_is_withdrawn(harness: AppHarness) -> None:
+    chat = await start(harness, HANG)
     await chat.post("Talk")
-    await workshop.until_said(chat, "Well")
+    await harness.wait_for_text(chat, "Well")
     reading = asyncio.create_task(chat.send("Never mind")._read_all())
-    view = await workshop.until(chat, lambda view: len(view.queue) == 1)
+    view = await harness.wait_until(chat, lambda view: len(view.queue) == 1)
     await chat.delete_queued(view.queue[0].id)
     assert ((await reading).outcome, (await reading).text) == ("withdrawn", "")
     await chat.interrupt()
 
 
-async def test_a_queued_message_that_was_edited_or_moved_still_has_its_reply(workshop: Workshop) -> None:
-    chat = await start(workshop, HANG, say("C"), say("B"))
+async def test_a_queued_message_that_was_edited_or_moved_still_has_its_reply(harness: AppHarness) -> None:
+    chat = await start(harness, HANG, say("C"), say("B"))
     await chat.post("a")
-    await workshop.until_said(chat, "Well")
+    await harness.wait_for_text(chat, "Well")
     second = asyncio.create_task(chat.send("b")._read_all())
-    view = await workshop.until(chat, lambda view: len(view.queue) == 1)
+    view = await harness.wait_until(chat, lambda view: len(view.queue) == 1)
     third = asyncio.create_task(chat.send("c")._read_all())
-    view = await workshop.until(chat, lambda view: len(view.queue) == 2)
+    view = await harness.wait_until(chat, lambda view: len(view.queue) == 2)
     await chat.edit_queued(view.queue[0].id, "B?")
     await chat.reorder_queue([row.id for row in reversed(view.queue)])
     await chat.interrupt(wait=False)
     assert ((await third).text, (await second).text) == ("C", "B")
-    assert [text for role, text in tell(await chat.messages()) if role == "user"] == ["a", "c", "B?"]
+    assert [text for role, text in outline(await chat.messages()) if role == "user"] == ["a", "c", "B?"]
 
 
-async def test_a_steer_that_was_stopped_before_it_joined_is_the_next_turn(workshop: Workshop) -> None:
-    chat = await start(workshop, HANG, say("Steered"))
+async def test_a_steer_that_was_stopped_before_it_joined_is_the_next_turn(harness: AppHarness) -> None:
+    chat = await start(harness, HANG, say("Steered"))
     await chat.post("a")
-    await workshop.until_said(chat, "Well")
+    await harness.wait_for_text(chat, "Well")
     reading = asyncio.create_task(chat.send("b", if_busy="steer")._read_all())
-    await workshop.until(chat, lambda view: len(view.queue) == 1)
+    await harness.wait_until(chat, lambda view: len(view.queue) == 1)
     await chat.interrupt(wait=False)
     reply = await reading
     assert (reply.text, reply.outcome) == ("Steered", "complete")
 
 
-async def test_interrupt_sends_are_answered_one_after_the_other(workshop: Workshop) -> None:
+async def test_interrupt_sends_are_answered_one_after_the_other(harness: AppHarness) -> None:
     """The chat is being stopped already when the second comes: it stops nothing more, and waits behind the first."""
-    chat = await workshop.app.create_chat("a")
-    await workshop.store.acquire("somebody", limit=1)
-    await workshop.store.beat("somebody")
+    chat = await harness.app.create_chat("a")
+    await harness.store.acquire("somebody", limit=1)
+    await harness.store.beat("somebody")
     tasks = []
     for at, text in enumerate("bc"):
         tasks.append(asyncio.create_task(chat.send(text, if_busy="interrupt")._read_all()))
-        await workshop.until(chat, lambda view, at=at: len(view.queue) == at + 1)  # type: ignore[misc]
-    await workshop.store.retire("somebody")
-    await workshop.hire(ScriptedModel([say("B"), say("C")]))
+        await harness.wait_until(chat, lambda view, at=at: len(view.queue) == at + 1)  # type: ignore[misc]
+    await harness.store.retire("somebody")
+    await harness.start_worker(ScriptedModel([say("B"), say("C")]))
     assert [(await task).text for task in tasks] == ["B", "C"]
-    assert [text for role, text in tell(await chat.messages()) if role == "user"] == ["a", "b", "c"]
+    assert [text for role, text in outline(await chat.messages()) if role == "user"] == ["a", "b", "c"]
 
 
-async def test_a_deleted_chat_ends_its_readers(workshop: Workshop) -> None:
-    chat = await start(workshop, HANG)
+async def test_a_deleted_chat_ends_its_readers(harness: AppHarness) -> None:
+    chat = await start(harness, HANG)
     reading = asyncio.create_task(chat.send("a")._read_all())
-    await workshop.until_said(chat, "Well")
+    await harness.wait_for_text(chat, "Well")
     waiting = asyncio.create_task(chat.send("b")._read_all())
-    await workshop.until(chat, lambda view: len(view.queue) == 1)
+    await harness.wait_until(chat, lambda view: len(view.queue) == 1)
     await chat.delete()
     assert {(await reading).outcome, (await waiting).outcome} == {"deleted"}
 
 
-async def test_a_chat_that_was_deleted_before_its_reply_was_read(workshop: Workshop) -> None:
-    chat = await start(workshop)
-    reply = Reply(workshop.app.service, chat.id, await chat.post("Hello", if_busy="queue"))
+async def test_a_chat_that_was_deleted_before_its_reply_was_read(harness: AppHarness) -> None:
+    chat = await start(harness)
+    reply = Reply(harness.app.service, chat.id, await chat.post("Hello", if_busy="queue"))
     await chat.delete()
     assert (await reply).outcome == "deleted"
 
 
-async def test_stopping_a_chat_that_is_deleted_meanwhile_says_so(workshop: Workshop) -> None:
-    chat = await workshop.app.create_chat("Hello")
-    await workshop.store.acquire("somebody", limit=1)
-    await workshop.store.beat("somebody")
+async def test_stopping_a_chat_that_is_deleted_meanwhile_says_so(harness: AppHarness) -> None:
+    chat = await harness.app.create_chat("Hello")
+    await harness.store.acquire("somebody", limit=1)
+    await harness.store.beat("somebody")
     stopping = asyncio.create_task(chat.interrupt())
-    await workshop.until(chat, lambda view: view.status == "interrupting")
+    await harness.wait_until(chat, lambda view: view.status == "interrupting")
     await chat.delete()
     with pytest.raises(NotFound):
         await stopping
@@ -298,10 +299,10 @@ async def test_stopping_a_chat_that_is_deleted_meanwhile_says_so(workshop: Works
 # --- refusals ---
 
 
-async def test_what_is_refused_raises_and_changes_nothing(workshop: Workshop) -> None:
-    chat = await start(workshop, say("Hi"))
+async def test_what_is_refused_raises_and_changes_nothing(harness: AppHarness) -> None:
+    chat = await start(harness, say("Hi"))
     await chat.send("Hello")
-    seq = (await workshop.store.view(chat.id)).seq
+    seq = (await harness.store.view(chat.id)).seq
     with pytest.raises(NotAllowed):
         await chat.retry()
     with pytest.raises(NotAllowed):
@@ -323,12 +324,12 @@ async def test_what_is_refused_raises_and_changes_nothing(workshop: Workshop) ->
         chat.send("x", if_busy="never")  # type: ignore[arg-type]
     with pytest.raises(Invalid):
         await chat.post("x", if_busy="never")  # type: ignore[arg-type]
-    assert (await workshop.store.view(chat.id)).seq == seq
+    assert (await harness.store.view(chat.id)).seq == seq
 
 
-async def test_a_full_queue_is_told(workshop: Workshop) -> None:
-    await workshop.hire(ScriptedModel([HANG]), settings=quick())
-    chat = await workshop.app.create_chat("a")
+async def test_a_full_queue_is_told(harness: AppHarness) -> None:
+    await harness.start_worker(ScriptedModel([HANG]), settings=make_settings())
+    chat = await harness.app.create_chat("a")
     for number in range(20):
         await chat.post(f"{number}")
     with pytest.raises(TooMany):
@@ -336,9 +337,9 @@ async def test_a_full_queue_is_told(workshop: Workshop) -> None:
     await chat.delete()
 
 
-async def test_a_reply_that_is_begun_twice_at_once_or_after_a_cancellation_is_sent_once(workshop: Workshop) -> None:
+async def test_a_reply_that_is_begun_twice_at_once_or_after_a_cancellation_is_sent_once(harness: AppHarness) -> None:
     chat = await start(
-        workshop, [parts.text_delta("1", "One"), parts.finish()], [parts.text_delta("1", "Two"), parts.finish()]
+        harness, [parts.text_delta("1", "One"), parts.finish()], [parts.text_delta("1", "Two"), parts.finish()]
     )
     twice = chat.send("first")
     assert (await asyncio.gather(twice.begin(), twice.begin()))[0] == await twice.begin()

@@ -10,14 +10,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 
 import pytest
-from tests.server.serving import QUICK, run_server
-from tests.worker.workshop import tell
+from tests.support.app_harness import make_settings, serve_app
+from tests.support.messages import outline
 
 import indelible
 from indelible.app.user import User
 from indelible.content import ToolCall
-from indelible.server.app import Server
-from indelible.settings import load_settings
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 
@@ -45,16 +43,18 @@ async def ask(question: str) -> str:
 
 @asynccontextmanager
 async def open_in_process(database: str, model: ScriptedModel) -> AsyncIterator[User]:
-    settings = load_settings(**QUICK)
-    async with indelible.open(database, model=model, tools=[weather], client_tools=[ask], settings=settings) as app:
+    async with indelible.open(
+        database, model=model, tools=[weather], client_tools=[ask], settings=make_settings()
+    ) as app:
         yield app
 
 
 @asynccontextmanager
 async def open_over_http(database: str, model: ScriptedModel) -> AsyncIterator[User]:
-    settings = load_settings(**QUICK, model="scripted", database=database, port=0)
-    server = Server(settings, models={"scripted": model}, tools=[weather], client_tools=[ask])
-    async with run_server(server) as (url, _), indelible.Client(url) as client:
+    async with (
+        serve_app(database, model, tools=[weather], client_tools=[ask]) as server,
+        indelible.Client(server.url) as client,
+    ):
         yield client
 
 
@@ -78,7 +78,7 @@ async def test_create_stream_and_read(open_user: Open, database: str) -> None:
         assert reply.message is not None
         assert reply.usage == indelible.Usage(input_tokens=3, output_tokens=5)
         messages = await chat.messages()
-        assert tell(messages) == [
+        assert outline(messages) == [
             ("user", "Is it raining in Oslo?"), ("assistant", ""), ("tool", "rain in Oslo"), ("assistant", "Yes.")
         ]  # fmt: skip
         last = messages[-1]
@@ -109,7 +109,7 @@ async def test_stop_retry_edit_regenerate_and_branches(open_user: Open, database
         assert (await chat.regenerate(partial.id)).text == "again"
         assert (await chat.edit(question.id, "Speak")).text == "other"
         edited = await chat.messages()
-        assert tell(edited) == [("user", "Speak"), ("assistant", "other")]
+        assert outline(edited) == [("user", "Speak"), ("assistant", "other")]
         assert edited[0].siblings == [question.id, edited[0].id]
         await chat.switch_branch(partial.id)
         assert (await chat.messages())[0].id == question.id
@@ -139,7 +139,7 @@ async def test_the_queue(open_user: Open, database: str) -> None:
             async for event in events:
                 if event.kind in ("snapshot", "status") and event.data["status"] == "idle":
                     break
-        users = [text for role, text in tell(await chat.messages()) if role == "user"]
+        users = [text for role, text in outline(await chat.messages()) if role == "user"]
         assert sorted(users[1:]) == ["B", "c"]
 
 
@@ -162,7 +162,7 @@ async def test_update_archive_fork_and_delete(open_user: Open, database: str) ->
         (summary,) = await user.chats(search="first")
         assert (summary.title, summary.labels, summary.pinned) == ("First", ["x"], True)
         copy = await chat.fork((await chat.messages())[-1].id)
-        assert tell(await copy.messages()) == [("user", "1"), ("assistant", "One")]
+        assert outline(await copy.messages()) == [("user", "1"), ("assistant", "One")]
         await chat.archive()
         assert [found.id for found in await user.chats()] == [copy.id]
         assert [found.id for found in await user.chats(archived=True)] == [chat.id]

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from playwright.async_api import Browser, ConsoleMessage, Locator, Page, async_playwright, expect
+from tests.support.waiting import DEADLINE_S
 
 FLAGS = [
     "--no-sandbox",  # tests may run as root
@@ -23,7 +24,6 @@ FLAGS = [
 ]
 WIDE = (1100, 750)
 NARROW = (390, 780)
-PATIENCE_MS = 100_000
 
 
 class Window:
@@ -70,7 +70,7 @@ class Window:
 async def start_browser() -> AsyncIterator[Browser]:
     path = shutil.which("chromium")
     assert path, "chromium is missing: install it, as .ci/run does"
-    expect.set_options(timeout=PATIENCE_MS)
+    expect.set_options(timeout=DEADLINE_S * 1000)
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=path, args=FLAGS)
         try:
@@ -87,7 +87,7 @@ async def browse(
     context = await browser.new_context(viewport={"width": size[0], "height": size[1]})
     try:
         page = await context.new_page()
-        page.set_default_timeout(PATIENCE_MS)
+        page.set_default_timeout(DEADLINE_S * 1000)
         window = Window(page)
         await page.goto(url)
         yield window

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, expect
 from tests.e2e.browsing import NARROW, Window, browse
-from tests.faults.counting import ask_to_count, count
 from tests.server.forwarder import Forwarder
-from tests.server.hosting import choose_port, open_hosts
-from tests.server.serving import Here, say, say_half, serve_here, text_of
+from tests.support.app_harness import serve_app
+from tests.support.counting_model import ask_to_count, count
+from tests.support.process_harness import ProcessHarness, choose_port
+from tests.support.running_server import RunningServer, say, say_half, text_of
 
 from indelible.client.wire import WireClient
 from indelible.content import Part
@@ -49,8 +50,8 @@ class Pen:
         yield parts.finish()
 
 
-async def read_stored(here: Here, window: Window) -> list[tuple[str, str]]:
-    messages = await here.client.read_all_messages(window.chat_id)
+async def read_stored(server: RunningServer, window: Window) -> list[tuple[str, str]]:
+    messages = await server.client.read_all_messages(window.chat_id)
     return [(message["role"], text_of(message)) for message in messages]
 
 
@@ -58,7 +59,7 @@ async def test_s6_a_reply_appears_as_it_is_written_and_a_stop_keeps_it_on_the_pa
     browser: Browser, database: str
 ) -> None:
     pen = Pen()
-    async with serve_here(database, ScriptedModel([pen.stream])) as here, browse(browser, here.url) as window:
+    async with serve_app(database, ScriptedModel([pen.stream])) as server, browse(browser, server.url) as window:
         await window.send("Tell me of the rain.")
         pen.write("It rains ")
         await expect(window.live).to_have_text("It rains ")
@@ -73,12 +74,12 @@ async def test_s6_a_reply_appears_as_it_is_written_and_a_stop_keeps_it_on_the_pa
         await expect(window.button("Continue")).to_be_visible()
         shown = await window.read_items()
         assert shown == [("user", "Tell me of the rain."), ("assistant", "It rains in Bergen."), STOPPED]
-        assert shown == await read_stored(here, window)
+        assert shown == await read_stored(server, window)
 
 
 async def test_after_a_refresh_a_reply_continues_and_ends_as_stored(browser: Browser, database: str) -> None:
     pen = Pen()
-    async with serve_here(database, ScriptedModel([pen.stream])) as here, browse(browser, here.url) as window:
+    async with serve_app(database, ScriptedModel([pen.stream])) as server, browse(browser, server.url) as window:
         await window.send("Tell me of the rain.")
         pen.write("It ", "rains ")
         await expect(window.live).to_have_text("It rains ")
@@ -90,7 +91,7 @@ async def test_after_a_refresh_a_reply_continues_and_ends_as_stored(browser: Bro
         pen.finish()
         await expect(window.live).to_have_count(0)
         await expect(window.status).to_have_text("")
-        assert await window.read_items() == await read_stored(here, window)
+        assert await window.read_items() == await read_stored(server, window)
         assert (await window.read_items())[-1] == ("assistant", "It rains in Bergen.")
         await expect(window.chats).to_have_count(1)
 
@@ -98,16 +99,16 @@ async def test_after_a_refresh_a_reply_continues_and_ends_as_stored(browser: Bro
 async def test_the_page_reconnects_to_a_killed_and_restarted_server_and_shows_the_text_once(
     browser: Browser, database: str, tmp_path: Path
 ) -> None:
-    async with open_hosts(database, tmp_path) as hosts:
-        server = await hosts.start(port=choose_port())
+    async with ProcessHarness(database, tmp_path).opened() as processes:
+        server = await processes.start_server(port=choose_port())
         async with browse(browser, server.url, tolerates=("net::ERR_",)) as window:
             await window.send(ask_to_count(60, pace_ms=5))
             await expect(window.live).to_contain_text("3 ")
             await server.kill()
             await expect(window.status).to_have_text("Reconnecting…")
 
-            await hosts.start(port=server.port)
-            hosts.hurry()
+            await processes.start_server(port=server.port)
+            processes.finish_replies()
 
             await expect(window.items.last).to_contain_text(" 60 ")
             await expect(window.live).to_have_count(0)
@@ -127,10 +128,10 @@ async def test_markup_from_anywhere_is_shown_as_text_and_nothing_of_it_runs(brow
         parts.tool_call("1", MARKUP, MARKUP),
         parts.finish("tool_calls"),
     ]
-    async with serve_here(database, ScriptedModel([call, say(MARKUP)])) as here, browse(browser, here.url) as window:
+    async with serve_app(database, ScriptedModel([call, say(MARKUP)])) as server, browse(browser, server.url) as window:
         await window.send(MARKUP)
         await expect(window.items).to_have_count(4)
-        await here.client.update_chat(window.chat_id, title=MARKUP)
+        await server.client.update_chat(window.chat_id, title=MARKUP)
         await expect(window.page.locator("#title")).to_have_text(MARKUP)
         await expect(window.chats).to_have_text(MARKUP)
         shown = await window.read_items()
@@ -143,8 +144,8 @@ async def test_markup_from_anywhere_is_shown_as_text_and_nothing_of_it_runs(brow
 async def test_the_content_security_policy_blocks_foreign_scripts_and_requests(browser: Browser, database: str) -> None:
     inline = "document.head.append(Object.assign(document.createElement('script'), {textContent: 'window.broken = 1'}))"
     async with (
-        serve_here(database, worker=False) as here,
-        browse(browser, here.url, tolerates=("Content Security Policy",)) as window,
+        serve_app(database, worker=False) as server,
+        browse(browser, server.url, tolerates=("Content Security Policy",)) as window,
     ):
         await window.page.evaluate(inline)
         assert await window.page.evaluate("window.broken") is None
@@ -154,7 +155,7 @@ async def test_the_content_security_policy_blocks_foreign_scripts_and_requests(b
 
 async def test_everything_can_be_done_with_the_keyboard(browser: Browser, database: str) -> None:
     model = ScriptedModel([say_half("One"), say("Two")])
-    async with serve_here(database, model) as here, browse(browser, here.url) as window:
+    async with serve_app(database, model) as server, browse(browser, server.url) as window:
         await expect(window.composer).to_be_focused()
         await window.page.keyboard.type("First line")
         await window.page.keyboard.press("Shift+Enter")
@@ -174,7 +175,7 @@ async def test_on_a_narrow_screen_nothing_overflows_and_the_list_is_one_tap_away
     browser: Browser, database: str
 ) -> None:
     wide = say("An-unbroken-word-" * 20)
-    async with serve_here(database, ScriptedModel([wide])) as here, browse(browser, here.url, size=NARROW) as window:
+    async with serve_app(database, ScriptedModel([wide])) as server, browse(browser, server.url, size=NARROW) as window:
         await window.send("x" * 300)
         await expect(window.items).to_have_count(2)
         assert await window.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -193,8 +194,8 @@ async def test_on_a_narrow_screen_nothing_overflows_and_the_list_is_one_tap_away
 async def test_a_message_sent_during_a_reply_is_queued_and_can_be_removed(browser: Browser, database: str) -> None:
     pen = Pen()
     async with (
-        serve_here(database, ScriptedModel([pen.stream, say("Two!")])) as here,
-        browse(browser, here.url) as window,
+        serve_app(database, ScriptedModel([pen.stream, say("Two!")])) as server,
+        browse(browser, server.url) as window,
     ):
         await window.send("One")
         pen.write("One!")
@@ -218,8 +219,8 @@ async def test_a_message_sent_during_a_reply_is_queued_and_can_be_removed(browse
 async def test_a_failed_reply_shows_why_and_can_be_retried(browser: Browser, database: str) -> None:
     broken: list[Step] = [RuntimeError("The model fell over.")]
     async with (
-        serve_here(database, ScriptedModel([broken, say("Well again.")])) as here,
-        browse(browser, here.url) as window,
+        serve_app(database, ScriptedModel([broken, say("Well again.")])) as server,
+        browse(browser, server.url) as window,
     ):
         await window.send("Hello?")
         await expect(window.problem).to_contain_text("failed with an unknown error")
@@ -231,20 +232,20 @@ async def test_a_failed_reply_shows_why_and_can_be_retried(browser: Browser, dat
 
 async def test_a_message_whose_response_is_lost_is_stored_once(browser: Browser, database: str) -> None:
     async with (
-        serve_here(database, worker=False) as here,
-        Forwarder([here.url]).listening() as network,
+        serve_app(database, worker=False) as server,
+        Forwarder([server.url]).listening() as network,
         browse(browser, network.url, tolerates=("net::ERR_",)) as window,
     ):
         network.lose_answers(1)
         await window.send("Once")
         await expect(window.items).to_have_count(1)
-        assert len((await here.client.list_chats())["items"]) == 1
+        assert len((await server.client.list_chats())["items"]) == 1
 
 
 async def test_a_missing_chat_is_reported_and_not_requested_forever(browser: Browser, database: str) -> None:
     async with (
-        serve_here(database, worker=False) as here,
-        browse(browser, f"{here.url}/#chat_of_nobody", tolerates=("404",)) as window,
+        serve_app(database, worker=False) as server,
+        browse(browser, f"{server.url}/#chat_of_nobody", tolerates=("404",)) as window,
     ):
         await expect(window.problem).to_have_text("Chat not found. It may have been deleted.")
         await window.button("New chat").click()

@@ -1,4 +1,4 @@
-"""The databases of tests/databases.py, a fleet of worker processes on one of them, and the test's own way in.
+"""The databases of tests/databases.py, a process harness on one of them, and the test's own way in.
 
 `app` answers nothing (`worker=False`): it sends and reads, as a server would that has its workers elsewhere.
 """
@@ -9,15 +9,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.faults.fleet import Fleet, open_fleet
+from tests.support.process_harness import ProcessHarness
 
 import indelible
 
 
 @pytest.fixture
-async def fleet(database: str, engine: AsyncEngine, tmp_path: Path) -> AsyncIterator[Fleet]:
-    async with open_fleet(database, engine, tmp_path) as opened:
+async def harness(database: str, tmp_path: Path) -> AsyncIterator[ProcessHarness]:
+    async with ProcessHarness(database, tmp_path).opened() as opened:
         yield opened
 
 

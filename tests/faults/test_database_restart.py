@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.faults.counting import ask_to_count
-from tests.faults.fleet import SHORT_LEASES, SLOWLY, open_fleet
-from tests.faults.witness import Witness, wait_for_words, watching
+from tests.faults.checked_reader import CheckedReader, reading, wait_for_words
 from tests.store.test_broken_databases import crash
+from tests.support.counting_model import ask_to_count
+from tests.support.engine import open_engine
+from tests.support.process_harness import SHORT_LEASES, SLOWLY, ProcessHarness
 
 import indelible
 from indelible.errors import StoreFailed
-from indelible.store.database.engine import open_engine
 from indelible.store.database.migrate import migrate
 
 CHATS = 3
@@ -39,24 +39,24 @@ async def test_chats_go_on_when_the_database_comes_back(
     own_server: Any, own_engine: AsyncEngine, tmp_path: Path
 ) -> None:
     address = f"postgresql://postgres@/postgres?host={own_server.pgdata}"
-    async with open_fleet(address, own_engine, tmp_path) as fleet, indelible.open(address, worker=False) as app:
-        await fleet.start(**SHORT_LEASES)
-        await fleet.start(**SHORT_LEASES)
-        witnesses = [Witness(await app.create_chat(SLOWLY)) for _ in range(CHATS)]
-        async with watching(*witnesses):
+    async with ProcessHarness(address, tmp_path).opened() as harness, indelible.open(address, worker=False) as app:
+        await harness.start_worker(**SHORT_LEASES)
+        await harness.start_worker(**SHORT_LEASES)
+        readers = [CheckedReader(await app.create_chat(SLOWLY)) for _ in range(CHATS)]
+        async with reading(*readers):
             for go_away in (own_server.stop, lambda: crash(own_server)):
-                await wait_for_words(witnesses, 5)
-                for witness in witnesses:
-                    await witness.chat.post(SLOWLY)
+                await wait_for_words(readers, 5)
+                for reader in readers:
+                    await reader.chat.post(SLOWLY)
                 await asyncio.to_thread(go_away)
                 with pytest.raises(StoreFailed):
-                    await witnesses[0].chat.post(ask_to_count(999))
+                    await readers[0].chat.post(ask_to_count(999))
                 await asyncio.to_thread(own_server.ensure_postgres_running)
-            fleet.hurry()
-            for witness in witnesses:
-                await witness.wait_for_ends(3)
-        await own_engine.dispose()  # its connections were cut with everybody's
-        for witness in witnesses:
-            stored = await witness.check(own_engine)
+            harness.finish_replies()
+            for reader in readers:
+                await reader.wait_for_ends(3)
+        await harness.engine.dispose()  # its connections were cut with everybody's
+        for reader in readers:
+            stored = await reader.check(harness.engine)
             assert [turn.outcome for turn in stored.turns] == ["complete"] * 3
-        assert all(process.is_alive() for process in fleet.processes)
+        assert all(process.is_alive() for process in harness.workers)

@@ -1,4 +1,4 @@
-"""The databases of tests/databases.py, and a chat on one of them that is written and read as in a running process."""
+"""The databases of tests/databases.py, and a feed harness on one of them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.feed.process import Process
+from tests.feed.feed_harness import FeedHarness
 from tests.store.driver import settle_in
 
 
 @pytest.fixture
-async def process(engine: AsyncEngine) -> AsyncIterator[Process]:
+async def harness(engine: AsyncEngine) -> AsyncIterator[FeedHarness]:
     await settle_in(engine)
-    async with Process(engine).running() as started:
-        yield started
+    async with FeedHarness(engine).opened() as opened:
+        yield opened

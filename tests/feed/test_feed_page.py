@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.feed.process import Process, say_everything
+from tests.feed.feed_harness import FeedHarness, say_everything
 
 from indelible.content import encode
 from indelible.feed.cursor import START
@@ -44,13 +44,13 @@ def test_an_example_shows_fields_that_the_page_explains(kind: str) -> None:
     assert set(read_example(kind)) <= set(list_fields(kind))
 
 
-async def test_every_event_that_is_sent_has_the_fields_that_the_page_explains(process: Process) -> None:
-    talk = await process.talk()
-    async with process.read(talk, START) as seen:
-        await say_everything(talk)
-        await seen.everything()
-        process.feed.close()
-        sent = await seen.until("end")
+async def test_every_event_that_is_sent_has_the_fields_that_the_page_explains(harness: FeedHarness) -> None:
+    chat = await harness.create_chat()
+    async with harness.read(chat, START) as seen:
+        await say_everything(chat)
+        await seen.catch_up()
+        harness.feed.close()
+        sent = await seen.wait_for("end")
 
     assert {event.kind for event in sent} == set(KINDS) - {"snapshot", "resync"}
     for event in sent:
@@ -59,14 +59,13 @@ async def test_every_event_that_is_sent_has_the_fields_that_the_page_explains(pr
     assert {tuple(message) for message in messages} == {tuple(read_example("message")["message"])}
 
 
-async def test_a_snapshot_of_a_running_chat_is_like_the_example(process: Process) -> None:
-    talk = await (await process.talk()).hold()
-    await talk.start()
-    await talk.speak("It is ")
-    await talk.do(Send(), "And Bergen?")
+async def test_a_snapshot_of_a_running_chat_is_like_the_example(harness: FeedHarness) -> None:
+    chat = await harness.create_streaming()
+    await chat.write("It is ")
+    await chat.do(Send(), "And Bergen?")
     example = read_example("snapshot")
 
-    snapshot = json.loads(encode(await process.feed.snapshot(talk.id)))
+    snapshot = json.loads(encode(await harness.feed.snapshot(chat.id)))
 
     assert tuple(snapshot) == tuple(example)
     assert tuple(snapshot["live"]) == tuple(example["live"])

@@ -6,115 +6,112 @@ from collections.abc import AsyncIterator
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.feed.process import Process, Talk, wait_until
+from tests.feed.feed_harness import FeedHarness, StreamedChat
 from tests.store.statements import counted
+from tests.support.engine import get_database, open_engine
 
 from indelible.machine.commands import Delete, UpdateChat
 from indelible.notify import Changed, LocalNotifier
-from indelible.store.database.engine import open_engine
 from indelible.store.payloads import ChatPatch
 
 
 @pytest.fixture
-async def elsewhere(engine: AsyncEngine) -> AsyncIterator[Process]:
+async def elsewhere(engine: AsyncEngine) -> AsyncIterator[FeedHarness]:
     """Another process on the same database. It receives the hints that a test publishes, and never polls."""
     own = await open_engine(engine.url.render_as_string(hide_password=False))
-    async with Process(own, LocalNotifier()).running() as started:
+    async with FeedHarness(own, LocalNotifier()).running() as started:
         yield started
     await own.dispose()
 
 
-def hint(process: Process, *talks: Talk) -> None:
-    assert isinstance(process.notifier, LocalNotifier)
-    process.notifier.publish(Changed(streaming=frozenset(talk.id for talk in talks)))
+def hint(harness: FeedHarness, *chats: StreamedChat) -> None:
+    assert isinstance(harness.notifier, LocalNotifier)
+    harness.notifier.publish(Changed(streaming=frozenset(chat.id for chat in chats)))
 
 
-async def begin(process: Process) -> Talk:
-    talk = await (await process.talk()).hold()
-    await talk.start()
-    return talk
-
-
-async def test_a_hint_of_new_rows_costs_two_statements(process: Process, elsewhere: Process) -> None:
+async def test_a_hint_of_new_rows_costs_two_statements(harness: FeedHarness, elsewhere: FeedHarness) -> None:
     """One for events, one for rows. Asking for the position first would be a third."""
-    talk = await begin(process)
-    async with elsewhere.read(talk) as seen:
-        await seen.everything()
-        elsewhere.store.asked.clear()
-        with counted(elsewhere.engine) as sent:
-            await talk.speak("It is ")
-            await talk.speak("raining")
-            hint(elsewhere, talk)
-            await wait_until(lambda: seen.text == "It is raining")
+    chat = await harness.create_streaming()
+    async with elsewhere.read(chat) as seen:
+        await seen.catch_up()
+        elsewhere.store.calls.clear()
+        with counted(get_database(elsewhere.engine)) as sent:
+            await chat.write("It is ")
+            await chat.write("raining")
+            hint(elsewhere, chat)
+            await seen.wait_for_text("It is raining")
 
-    assert elsewhere.store.asked == ["changes"]
+    assert elsewhere.store.calls == ["changes"]
     assert len(sent) == 2
 
 
 async def test_a_hint_that_finds_nothing_new_costs_as_much_and_changes_nothing(
-    process: Process, elsewhere: Process
+    harness: FeedHarness, elsewhere: FeedHarness
 ) -> None:
-    talk = await begin(process)
-    async with elsewhere.read(talk) as seen:
-        await seen.everything()
-        elsewhere.store.asked.clear()
-        with counted(elsewhere.engine) as sent:
-            hint(elsewhere, talk)
-            await wait_until(lambda: len(sent) == 2)
-            await talk.speak("Rain")
-            hint(elsewhere, talk)
-            await wait_until(lambda: seen.text == "Rain")
+    chat = await harness.create_streaming()
+    async with elsewhere.read(chat) as seen:
+        await seen.catch_up()
+        elsewhere.store.calls.clear()
+        with counted(get_database(elsewhere.engine)) as sent:
+            hint(elsewhere, chat)
+            await elsewhere.store.watched.wait_until(lambda: len(sent) == 2)
+            await chat.write("Rain")
+            hint(elsewhere, chat)
+            await seen.wait_for_text("Rain")
 
     assert seen.kinds == ["snapshot", "part"]
-    assert elsewhere.store.asked.count("positions") == 0
+    assert elsewhere.store.calls.count("positions") == 0
 
 
 async def test_several_hinted_chats_are_one_query_and_one_more_for_each_that_has_news(
-    process: Process, elsewhere: Process
+    harness: FeedHarness, elsewhere: FeedHarness
 ) -> None:
-    talks = [await begin(process) for _ in range(3)]
-    async with elsewhere.read(talks[0]) as one, elsewhere.read(talks[1]) as two, elsewhere.read(talks[2]) as three:
+    chats = [await harness.create_streaming() for _ in range(3)]
+    async with elsewhere.read(chats[0]) as one, elsewhere.read(chats[1]) as two, elsewhere.read(chats[2]) as three:
         for seen in (one, two, three):
-            await seen.everything()
-        elsewhere.store.asked.clear()
-        with counted(elsewhere.engine) as sent:
-            await talks[0].speak("one")
-            await talks[2].speak("three")
-            hint(elsewhere, *talks)
-            await wait_until(lambda: (one.text, three.text) == ("one", "three"))
+            await seen.catch_up()
+        elsewhere.store.calls.clear()
+        with counted(get_database(elsewhere.engine)) as sent:
+            await chats[0].write("one")
+            await chats[2].write("three")
+            hint(elsewhere, *chats)
+            await one.wait_for_text("one")
+            await three.wait_for_text("three")
 
-    assert elsewhere.store.asked == ["positions", "changes", "changes"]
+    assert elsewhere.store.calls == ["positions", "changes", "changes"]
     assert len(sent) == 5
     assert two.kinds == ["snapshot"]
 
 
-async def test_hints_about_chats_that_nobody_reads_here_cost_nothing(process: Process, elsewhere: Process) -> None:
-    read, unread = await begin(process), await begin(process)
+async def test_hints_about_chats_that_nobody_reads_here_cost_nothing(
+    harness: FeedHarness, elsewhere: FeedHarness
+) -> None:
+    read, unread = await harness.create_streaming(), await harness.create_streaming()
     async with elsewhere.read(read) as seen:
-        await seen.everything()
-        with counted(elsewhere.engine) as sent:
-            await unread.speak("to nobody here")
+        await seen.catch_up()
+        with counted(get_database(elsewhere.engine)) as sent:
+            await unread.write("to nobody here")
             hint(elsewhere, unread)
-            await read.speak("Rain")
+            await read.write("Rain")
             hint(elsewhere, read)
-            await wait_until(lambda: seen.text == "Rain")
+            await seen.wait_for_text("Rain")
 
     assert len(sent) == 2
 
 
 async def test_a_hint_of_a_command_brings_its_event_and_a_deletion_the_end(
-    process: Process, elsewhere: Process
+    harness: FeedHarness, elsewhere: FeedHarness
 ) -> None:
-    talk = await process.talk()
-    async with elsewhere.read(talk) as seen:
-        await seen.everything()
-        elsewhere.store.asked.clear()
-        await talk.do(UpdateChat(), payload=ChatPatch(title="Rain"))
-        hint(elsewhere, talk)
-        await seen.until("chat")
-        await talk.do(Delete())
-        hint(elsewhere, talk)
-        await wait_until(lambda: seen.is_over)
+    chat = await harness.create_chat()
+    async with elsewhere.read(chat) as seen:
+        await seen.catch_up()
+        elsewhere.store.calls.clear()
+        await chat.do(UpdateChat(), payload=ChatPatch(title="Rain"))
+        hint(elsewhere, chat)
+        await seen.wait_for("chat")
+        await chat.do(Delete())
+        hint(elsewhere, chat)
+        await seen.wait_until_over()
 
     assert seen.events[-1].data == {"reason": "deleted"}
-    assert elsewhere.store.asked == ["changes", "changes"]
+    assert elsewhere.store.calls == ["changes", "changes"]

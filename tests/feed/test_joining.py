@@ -12,7 +12,7 @@ import os
 from random import Random
 
 import pytest
-from tests.feed.process import Process, Talk
+from tests.feed.feed_harness import FeedHarness, StreamedChat
 
 from indelible.content import Finish, Text, decode_blocks, encode
 from indelible.feed.cursor import START
@@ -23,7 +23,7 @@ from indelible.store.payloads import ChatPatch
 
 pytestmark = pytest.mark.both_databases
 
-IMPATIENCE_S = 0.05
+IMDEADLINE_S = 0.05
 """How long a client waits before it wonders whether that was all. It goes on waiting for the same event then: one that
 began anew each time would come to no end on a slow machine."""
 
@@ -33,13 +33,13 @@ SEEDS = range(min(int(os.environ.get("INDELIBLE_EXAMPLES", "4")), 200))
 class Client:
     """Reads a chat in pieces, and comes back each time with the cursor of the last event, or with none."""
 
-    def __init__(self, process: Process, talk: Talk, chance: Random) -> None:
+    def __init__(self, harness: FeedHarness, chat: StreamedChat, chance: Random) -> None:
         self.cursor: str | None = chance.choice([None, START])
         self.messages: list[str] = []
         self.preview = ""
         self.attempt: str | None = None
-        self._process = process
-        self._talk = talk
+        self._harness = harness
+        self._chat = chat
         self._chance = chance
 
     async def read(self, written: asyncio.Event) -> None:
@@ -49,16 +49,16 @@ class Client:
 
     async def _read_some(self, written: asyncio.Event) -> bool:
         """Whether all was read that will ever come."""
-        async with self._process.feed.open(self._talk.id, self.cursor) as reader:
+        async with self._harness.feed.open(self._chat.id, self.cursor) as reader:
             taking: asyncio.Future[FeedEvent] | None = None
             try:
                 for _ in range(self._chance.randrange(1, 12)):
                     if written.is_set() and reader.position is not None:
-                        here = (await self._process.store.positions([self._talk.id]))[self._talk.id]
+                        here = (await self._harness.store.positions([self._chat.id]))[self._chat.id]
                         if covers(reader.position, here):
                             return True
                     taking = taking or asyncio.ensure_future(anext(reader))
-                    if (await asyncio.wait([taking], timeout=IMPATIENCE_S))[0]:
+                    if (await asyncio.wait([taking], timeout=IMDEADLINE_S))[0]:
                         self._apply(taking.result())
                         taking = None
             finally:
@@ -101,39 +101,39 @@ def read_text(blocks: list[dict[str, str]]) -> str:
     return "".join(block.text for block in decode_blocks(encode(blocks)) if isinstance(block, Text))
 
 
-async def write(talk: Talk, chance: Random) -> None:
+async def write(chat: StreamedChat, chance: Random) -> None:
     """A few turns: steps of some flushes, with other facts between them, at an uneven pace."""
     for turn in range(3):
         if turn > 0:
-            await talk.do(Send(), f"Question {turn}")
-        await talk.hold()
+            await chat.do(Send(), f"Question {turn}")
+        await chat.acquire()
         for last in (False, False, True):
-            await talk.start()
+            await chat.start()
             for number in range(chance.randrange(6)):
                 if chance.random() < 0.2:
-                    await talk.do(UpdateChat(), payload=ChatPatch(title=f"Title {number}"))
+                    await chat.do(UpdateChat(), payload=ChatPatch(title=f"Title {number}"))
                 if chance.random() < 0.2:
-                    talk.process.is_deaf = True  # as if another process committed this
-                await talk.speak(f"{turn}.{number} ")
-                talk.process.is_deaf = False
+                    chat.harness.publishes_rows = False  # as if another process committed this
+                await chat.write(f"{turn}.{number} ")
+                chat.harness.publishes_rows = True
                 for _ in range(chance.randrange(30)):
                     await asyncio.sleep(0)
-            await talk.close(FinishTurn if last else CommitStep, Finish("stop" if last else "tool_calls"))
+            await chat.close(FinishTurn if last else CommitStep, Finish("stop" if last else "tool_calls"))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_whoever_joins_whenever_ends_up_with_the_same_conversation(process: Process, seed: int) -> None:
+async def test_whoever_joins_whenever_ends_up_with_the_same_conversation(harness: FeedHarness, seed: int) -> None:
     chance = Random(seed)  # noqa: S311  (the same every time)
-    talk = await process.talk()
-    clients = [Client(process, talk, Random(chance.random())) for _ in range(4)]  # noqa: S311
+    chat = await harness.create_chat()
+    clients = [Client(harness, chat, Random(chance.random())) for _ in range(4)]  # noqa: S311
     written = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
         for client in clients:
             tasks.create_task(client.read(written))
-        await write(talk, chance)
+        await write(chat, chance)
         written.set()
 
-    everything = [message.id for message in (await process.store.page(talk.id)).items]
+    everything = [message.id for message in (await harness.store.page(chat.id)).items]
     assert [client.messages for client in clients] == [everything] * 4
     assert [client.attempt for client in clients] == [None] * 4
-    assert process.counted.gaps == 0
+    assert harness.metrics.gaps == 0

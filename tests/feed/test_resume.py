@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from tests.feed.process import Process, Talk, read_text, say_everything
+from tests.feed.feed_harness import FeedHarness, StreamedChat, read_text, say_everything
 
 from indelible.content import Finish, Text, ToolResult, decode_blocks, encode
 from indelible.content.assemble import assemble
@@ -49,40 +49,40 @@ def check_order(events: Sequence[FeedEvent]) -> dict[str, list[FeedEvent]]:
     return told
 
 
-async def record(process: Process) -> tuple[Talk, list[FeedEvent]]:
+async def record(harness: FeedHarness) -> tuple[StreamedChat, list[FeedEvent]]:
     """A conversation, and what somebody who read along from the beginning was told."""
-    talk = await process.talk()
-    async with process.read(talk, START) as seen:
-        await say_everything(talk)
-        return talk, list(await seen.everything())
+    chat = await harness.create_chat()
+    async with harness.read(chat, START) as seen:
+        await say_everything(chat)
+        return chat, list(await seen.catch_up())
 
 
-async def read_everything(process: Process, talk: Talk, after: str | None = None) -> list[FeedEvent]:
-    async with process.read(talk, after) as seen:
-        return list(await seen.everything())
+async def read_everything(harness: FeedHarness, chat: StreamedChat, after: str | None = None) -> list[FeedEvent]:
+    async with harness.read(chat, after) as seen:
+        return list(await seen.catch_up())
 
 
-async def test_resuming_at_every_cursor_gives_the_rest_and_nothing_else(process: Process) -> None:
-    talk, whole = await record(process)
+async def test_resuming_at_every_cursor_gives_the_rest_and_nothing_else(harness: FeedHarness) -> None:
+    chat, whole = await record(harness)
     assert {event.kind for event in whole} == set(KINDS) - {"snapshot", "resync", "end"}
 
     for place, event in enumerate(whole, 1):
-        rest = await read_everything(process, talk, event.cursor)
+        rest = await read_everything(harness, chat, event.cursor)
         assert tell(rest) == tell(whole[place:])
         check_order([*whole[:place], *rest])
 
 
-async def test_replaying_from_the_start_is_what_was_told_live_and_packing_changes_nothing(process: Process) -> None:
-    talk, whole = await record(process)
+async def test_replaying_from_the_start_is_what_was_told_live_and_packing_changes_nothing(harness: FeedHarness) -> None:
+    chat, whole = await record(harness)
 
-    assert tell(await read_everything(process, talk, START)) == tell(whole)
-    assert await process.store.pack(ended_before=FAR_OFF, clock=ManualClock()) > 0
-    assert tell(await read_everything(process, talk, START)) == tell(whole)
-    assert tell(await read_everything(process, talk, whole[9].cursor)) == tell(whole[10:])
+    assert tell(await read_everything(harness, chat, START)) == tell(whole)
+    assert await harness.store.pack(ended_before=FAR_OFF, clock=ManualClock()) > 0
+    assert tell(await read_everything(harness, chat, START)) == tell(whole)
+    assert tell(await read_everything(harness, chat, whole[9].cursor)) == tell(whole[10:])
 
 
-async def test_what_an_attempt_said_is_what_the_message_says_that_ends_it(process: Process) -> None:
-    _, whole = await record(process)
+async def test_what_an_attempt_said_is_what_the_message_says_that_ends_it(harness: FeedHarness) -> None:
+    _, whole = await record(harness)
 
     told = check_order(whole)
 
@@ -97,8 +97,8 @@ async def test_what_an_attempt_said_is_what_the_message_says_that_ends_it(proces
         ]
 
 
-async def test_a_reply_that_failed_and_went_on_is_one_text_for_whoever_reads(process: Process) -> None:
-    _, whole = await record(process)
+async def test_a_reply_that_failed_and_went_on_is_one_text_for_whoever_reads(harness: FeedHarness) -> None:
+    _, whole = await record(harness)
 
     messages = [event.data["message"] for event in whole if event.kind == "message"]
     partial = next(message for message in messages if message["partial"])
@@ -111,38 +111,37 @@ async def test_a_reply_that_failed_and_went_on_is_one_text_for_whoever_reads(pro
     assert "Go on exactly" not in str(tell(whole))
 
 
-async def test_what_people_do_not_see_ends_no_attempt(process: Process) -> None:
-    talk, whole = await record(process)
+async def test_what_people_do_not_see_ends_no_attempt(harness: FeedHarness) -> None:
+    chat, whole = await record(harness)
     shown = {event.data["message"]["id"] for event in whole if event.kind == "message"}
 
-    hidden = [event for event in await process.store.events(talk.id, after=0) if event.kind == "message"]
+    hidden = [event for event in await harness.store.events(chat.id, after=0) if event.kind == "message"]
     hidden = [event for event in hidden if event.ref not in shown]
 
     assert [event.payload for event in hidden] == [None]
 
 
-async def test_whoever_joins_without_a_cursor_gets_a_snapshot_and_then_what_is_new(process: Process) -> None:
-    talk = await (await process.talk()).hold()
-    await talk.start()
-    await talk.speak("It is ")
-    async with process.read(talk) as seen:
-        (snapshot,) = await seen.everything()
-        await talk.speak("raining")
-        await seen.until("part")
+async def test_whoever_joins_without_a_cursor_gets_a_snapshot_and_then_what_is_new(harness: FeedHarness) -> None:
+    chat = await harness.create_streaming()
+    await chat.write("It is ")
+    async with harness.read(chat) as seen:
+        (snapshot,) = await seen.catch_up()
+        await chat.write("raining")
+        await seen.wait_for("part")
 
     assert snapshot.kind == "snapshot"
     assert snapshot.data["cursor"] == snapshot.cursor
-    assert snapshot.data["live"] == {"attempt": talk.attempt_id, "blocks": [{"type": "text", "text": "It is "}]}
+    assert snapshot.data["live"] == {"attempt": chat.attempt_id, "blocks": [{"type": "text", "text": "It is "}]}
     assert [message["blocks"] for message in snapshot.data["messages"]] == [[{"type": "text", "text": "Hello"}]]
-    assert (snapshot.data["status"], snapshot.data["turn"]) == ("running", talk.turn_id)
+    assert (snapshot.data["status"], snapshot.data["turn"]) == ("running", chat.turn_id)
     assert seen.text == "raining"
 
 
 @pytest.mark.parametrize("shift", range(6))
-async def test_a_cursor_that_no_reader_can_have_means_a_snapshot(process: Process, shift: int) -> None:
-    talk, whole = await record(process)
-    other = await process.talk("Elsewhere")
-    own = Cursors(talk.id)
+async def test_a_cursor_that_no_reader_can_have_means_a_snapshot(harness: FeedHarness, shift: int) -> None:
+    chat, whole = await record(harness)
+    other = await harness.create_chat("Elsewhere")
+    own = Cursors(chat.id)
     part = next(event for event in whole if event.kind == "part")
     here = own.read(part.cursor or "")
     assert here is not None
@@ -155,24 +154,23 @@ async def test_a_cursor_that_no_reader_can_have_means_a_snapshot(process: Proces
         own.write(Position(here.seq)),  # as if nobody spoke then
     )[shift]
 
-    first = (await read_everything(process, talk, unusable))[0]
+    first = (await read_everything(harness, chat, unusable))[0]
 
     assert first.kind == "snapshot"
     assert first.data["messages"][-1]["role"] == "notice"
 
 
-async def test_a_reply_of_two_megabytes_streams_without_a_hole(process: Process) -> None:
-    talk = await (await process.talk()).hold()
-    await talk.start()
-    async with process.read(talk, START) as fast:
+async def test_a_reply_of_two_megabytes_streams_without_a_hole(harness: FeedHarness) -> None:
+    chat = await harness.create_streaming()
+    async with harness.read(chat, START) as fast:
         for number in range(64):
-            await talk.speak(f"{number:04}" + "x" * 32 * 1024)
-        await talk.close(FinishTurn, Finish("stop"))
-        told = await fast.everything()
+            await chat.write(f"{number:04}" + "x" * 32 * 1024)
+        await chat.close(FinishTurn, Finish("stop"))
+        told = await fast.catch_up()
 
     message = next(event.data["message"] for event in told if event.kind == "message" and event.data["attempt"])
     (said,) = decode_blocks(encode(message["blocks"]))
     assert isinstance(said, Text)
     assert len(said.text) == 64 * (32 * 1024 + 4)
     assert read_text(told) == said.text
-    assert process.counted.resyncs == 0
+    assert harness.metrics.resyncs == 0

@@ -12,9 +12,8 @@ from indelible.content import Block, Reasoning, Text, ToolCall, ToolResult
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[LoopHarness]:
-    harness = LoopHarness()
-    yield harness
+async def harness() -> AsyncIterator[LoopHarness]:
+    yield LoopHarness()
     left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     assert [task for task in left if not task.done()] == [], "somebody was left running"
 

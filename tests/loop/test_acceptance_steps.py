@@ -65,60 +65,62 @@ def ask_for(*names: str) -> list[Any]:
 # --- what the model is told --------------------------------------------------------------
 
 
-async def test_s9_a_whitelist_of_one_advertises_exactly_that_one(stage: LoopHarness) -> None:
+async def test_s9_a_whitelist_of_one_advertises_exactly_that_one(harness: LoopHarness) -> None:
     model = ScriptedModel([ANSWER])
-    await stage.start(model, tools=[weather, news], active_tools=["news"])
+    await harness.start(model, tools=[weather, news], active_tools=["news"])
     assert [spec.name for spec in model.calls[0].tools] == ["news"]
 
 
-async def test_s9_the_whitelist_holds_for_executing_too(stage: LoopHarness) -> None:
+async def test_s9_the_whitelist_holds_for_executing_too(harness: LoopHarness) -> None:
     model = ScriptedModel([ASK, ANSWER])
-    await stage.start(model, tools=[weather, news], active_tools=["news"])
-    result = stage.saved[0].blocks[-1]
+    await harness.start(model, tools=[weather, news], active_tools=["news"])
+    result = harness.saved[0].blocks[-1]
     assert isinstance(result, ToolResult)
     assert result.is_error
-    assert stage.count(ToolStarted) == 0
+    assert harness.count(ToolStarted) == 0
 
 
-async def test_s9_the_providers_own_tools_are_always_advertised(stage: LoopHarness) -> None:
+async def test_s9_the_providers_own_tools_are_always_advertised(harness: LoopHarness) -> None:
     search = ToolSpec(name="web_search", provider_executed=True)
     model = ScriptedModel([ANSWER])
-    await stage.start(model, tools=[weather, news, search], active_tools=["news"])
+    await harness.start(model, tools=[weather, news, search], active_tools=["news"])
     assert [spec.name for spec in model.calls[0].tools] == ["news", "web_search"]
 
 
-async def test_s10_the_fallback_is_the_context_limit_of_a_model_that_does_not_know_its_own(stage: LoopHarness) -> None:
-    await stage.start(ScriptedModel([ANSWER]), context_limit_fallback=4096)
-    assert stage.only.context_limit == 4096
+async def test_s10_the_fallback_is_the_context_limit_of_a_model_that_does_not_know_its_own(
+    harness: LoopHarness,
+) -> None:
+    await harness.start(ScriptedModel([ANSWER]), context_limit_fallback=4096)
+    assert harness.only.context_limit == 4096
 
 
-async def test_s10_the_models_own_limit_goes_before_the_fallback(stage: LoopHarness) -> None:
-    await stage.start(ScriptedModel([ANSWER], context_limit=200_000), context_limit_fallback=4096)
-    assert stage.only.context_limit == 200_000
+async def test_s10_the_models_own_limit_goes_before_the_fallback(harness: LoopHarness) -> None:
+    await harness.start(ScriptedModel([ANSWER], context_limit=200_000), context_limit_fallback=4096)
+    assert harness.only.context_limit == 200_000
 
 
-async def test_s10_a_limit_that_nobody_knows_stays_unknown(stage: LoopHarness) -> None:
-    await stage.start(ScriptedModel([ANSWER]))
-    assert stage.only.context_limit is None
+async def test_s10_a_limit_that_nobody_knows_stays_unknown(harness: LoopHarness) -> None:
+    await harness.start(ScriptedModel([ANSWER]))
+    assert harness.only.context_limit is None
 
 
-async def test_s11_the_prompt_holds_exactly_the_messages_given(stage: LoopHarness) -> None:
+async def test_s11_the_prompt_holds_exactly_the_messages_given(harness: LoopHarness) -> None:
     history = [say("system", "Be brief."), say("user", "hi"), say("assistant", "Hello."), say("user", "Rain?")]
     model = ScriptedModel([ANSWER])
-    await stage.start(model, messages=history)
+    await harness.start(model, messages=history)
     assert [(message.role, message.blocks) for message in model.calls[0].messages] == [
         (message.role, message.blocks) for message in history
     ]
 
 
-async def test_s11_no_messages_at_all_are_legal(stage: LoopHarness) -> None:
+async def test_s11_no_messages_at_all_are_legal(harness: LoopHarness) -> None:
     model = ScriptedModel([ANSWER])
-    result = await stage.start(model, messages=[])
+    result = await harness.start(model, messages=[])
     assert model.calls[0].messages == []
     assert result.reason == "stop"
 
 
-async def test_s12_cache_markers_stand_where_spec_5_5_puts_them(stage: LoopHarness) -> None:
+async def test_s12_cache_markers_stand_where_spec_5_5_puts_them(harness: LoopHarness) -> None:
     history = [
         say("system", "Be brief."),
         say("system", "Be kind."),
@@ -127,19 +129,19 @@ async def test_s12_cache_markers_stand_where_spec_5_5_puts_them(stage: LoopHarne
         say("user", "Rain?"),
     ]
     model = ScriptedModel([ANSWER], provider="anthropic")
-    await stage.start(model, messages=history)
+    await harness.start(model, messages=history)
     assert [at for at, message in enumerate(model.calls[0].messages) if message.cache] == [1, 3, 4]
 
 
-async def test_s12_other_providers_get_no_markers(stage: LoopHarness) -> None:
+async def test_s12_other_providers_get_no_markers(harness: LoopHarness) -> None:
     model = ScriptedModel([ANSWER], provider="openai")
-    await stage.start(model)
+    await harness.start(model)
     assert not any(message.cache for message in model.calls[0].messages)
 
 
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_preparation_is_run_once_per_step_and_may_be_plain_or_async(
-    stage: LoopHarness, *, is_async: bool
+    harness: LoopHarness, *, is_async: bool
 ) -> None:
     seen: list[str] = []
 
@@ -160,7 +162,7 @@ async def test_preparation_is_run_once_per_step_and_may_be_plain_or_async(
         return prepare_tools(tools)
 
     model = ScriptedModel([ASK, ANSWER])
-    await stage.start(
+    await harness.start(
         model,
         tools=[weather, news],
         prepare_messages=prepare_messages_later if is_async else prepare_messages,
@@ -173,34 +175,34 @@ async def test_preparation_is_run_once_per_step_and_may_be_plain_or_async(
         assert [message.blocks for message in systems] == [[Text("prepared")]]
 
 
-async def test_preparation_is_not_run_again_for_a_plain_retry(stage: LoopHarness) -> None:
+async def test_preparation_is_not_run_again_for_a_plain_retry(harness: LoopHarness) -> None:
     prepared = []
 
     def prepare(messages: list[Message]) -> list[Message]:
         prepared.append(len(messages))
         return messages
 
-    stage.clock = ManualClock(skip_sleeps=True)
+    harness.clock = ManualClock(skip_sleeps=True)
     model = ScriptedModel([ConnectionResetError(), ConnectionResetError(), ANSWER])
-    await stage.start(model, prepare_messages=prepare)
+    await harness.start(model, prepare_messages=prepare)
     assert prepared == [1]
     assert model.calls[0] == model.calls[2]
 
 
-async def test_what_preparation_adds_is_not_saved(stage: LoopHarness) -> None:
-    result = await stage.start(
+async def test_what_preparation_adds_is_not_saved(harness: LoopHarness) -> None:
+    result = await harness.start(
         ScriptedModel([ANSWER]), prepare_messages=lambda messages: [*messages, say("user", "secret")]
     )
     assert [message.role for message in result.messages] == ["assistant"]
 
 
-async def test_an_error_of_a_hook_ends_the_run_with_it(stage: LoopHarness) -> None:
+async def test_an_error_of_a_hook_ends_the_run_with_it(harness: LoopHarness) -> None:
     def fail(messages: list[Message]) -> list[Message]:
         raise LookupError("no such template")
 
     with pytest.raises(LookupError, match="no such template"):
-        await raise_failure(stage.start(ScriptedModel(), prepare_messages=fail))
-    assert stage.saved == []
+        await raise_failure(harness.start(ScriptedModel(), prepare_messages=fail))
+    assert harness.saved == []
 
 
 @pytest.mark.parametrize("missing", ["model", "messages"])
@@ -216,70 +218,72 @@ async def test_what_is_required_is_missed_at_once(missing: str) -> None:
 # --- steps -------------------------------------------------------------------------------
 
 
-async def test_s16_a_tool_step_and_a_text_step_make_two_calls_and_two_saves(stage: LoopHarness) -> None:
+async def test_s16_a_tool_step_and_a_text_step_make_two_calls_and_two_saves(harness: LoopHarness) -> None:
     model = ScriptedModel([ASK, ANSWER])
-    result = await stage.start(model, tools=[weather], max_steps=5)
+    result = await harness.start(model, tools=[weather], max_steps=5)
     assert len(model.calls) == 2
-    assert len(stage.saved) == 2
+    assert len(harness.saved) == 2
     assert result.reason == "stop"
-    assert [step.index for step in stage.saved] == [1, 2]
-    assert [step.last for step in stage.saved] == [False, True]
-    assert not any(step.partial for step in stage.saved)
-    assert [step.reason for step in stage.saved] == [None, None]
+    assert [step.index for step in harness.saved] == [1, 2]
+    assert [step.last for step in harness.saved] == [False, True]
+    assert not any(step.partial for step in harness.saved)
+    assert [step.reason for step in harness.saved] == [None, None]
 
 
-async def test_s17_the_second_prompt_holds_the_call_and_a_tool_message_with_its_result(stage: LoopHarness) -> None:
+async def test_s17_the_second_prompt_holds_the_call_and_a_tool_message_with_its_result(harness: LoopHarness) -> None:
     model = ScriptedModel([ASK, ANSWER])
-    await stage.start(model, tools=[weather])
+    await harness.start(model, tools=[weather])
     user, assistant, answer = model.calls[1].messages
     assert (user.role, assistant.role, answer.role) == ("user", "assistant", "tool")
     assert assistant.blocks == [ToolCall(id="c1", name="weather", arguments='{"city": "Oslo"}')]
     assert answer.blocks == [ToolResult(call_id="c1", name="weather", output="rain in Oslo")]
 
 
-async def test_s17_an_empty_result_is_still_sent(stage: LoopHarness) -> None:
+async def test_s17_an_empty_result_is_still_sent(harness: LoopHarness) -> None:
     @tool
     async def quiet() -> None: ...
 
     model = ScriptedModel([ask_for("quiet"), ANSWER])
-    await stage.start(model, tools=[quiet])
+    await harness.start(model, tools=[quiet])
     assert model.calls[1].messages[-1].blocks == [ToolResult(call_id="c1", name="quiet", output="")]
 
 
-async def test_s18_an_error_of_the_save_ends_the_run_with_it(stage: LoopHarness) -> None:
-    stage.answers = [RuntimeError("database write failed")]
+async def test_s18_an_error_of_the_save_ends_the_run_with_it(harness: LoopHarness) -> None:
+    harness.answers = [RuntimeError("database write failed")]
     model = ScriptedModel([ASK])
     with pytest.raises(RuntimeError, match="database write failed"):
-        await raise_failure(stage.start(model, tools=[weather]))
-    assert len(stage.saved) == 1
-    assert stage.save_errors == [], "report_unsaved is for the save after a stop"
+        await raise_failure(harness.start(model, tools=[weather]))
+    assert len(harness.saved) == 1
+    assert harness.save_errors == [], "report_unsaved is for the save after a stop"
 
 
-async def test_s18_holds_for_a_plain_save(stage: LoopHarness) -> None:
+async def test_s18_holds_for_a_plain_save(harness: LoopHarness) -> None:
     def save(step: object) -> None:
         raise RuntimeError("database write failed")
 
     with pytest.raises(RuntimeError, match="database write failed"):
-        await raise_failure(stage.start(ScriptedModel([ANSWER]), persist_step=save))
+        await raise_failure(harness.start(ScriptedModel([ANSWER]), persist_step=save))
 
 
-async def test_s20_a_save_during_a_shutdown_or_a_lost_lease_never_makes_the_run_interrupted(stage: LoopHarness) -> None:
-    stage.answers = [partial(stage.scope.cancel, Cause.LEASE_LOST)]
-    assert isinstance(await stage.start(ScriptedModel([ASK]), tools=[weather]), TurnLeaseLost)
-    assert len(stage.saved) == 1
+async def test_s20_a_save_during_a_shutdown_or_a_lost_lease_never_makes_the_run_interrupted(
+    harness: LoopHarness,
+) -> None:
+    harness.answers = [partial(harness.scope.cancel, Cause.LEASE_LOST)]
+    assert isinstance(await harness.start(ScriptedModel([ASK]), tools=[weather]), TurnLeaseLost)
+    assert len(harness.saved) == 1
 
 
 @pytest.mark.parametrize(("stop", "end"), [("interrupt", TurnInterrupted), ("shutdown", TurnShutDown)])
 async def test_s21_an_interrupt_and_a_shutdown_can_be_told_apart(
-    stage: LoopHarness, stop: str, end: type[TurnEnd]
+    harness: LoopHarness, stop: str, end: type[TurnEnd]
 ) -> None:
-    task = stage.start(ScriptedModel([[parts.text_delta("1", "It"), parts.hang()]]))
-    await stage.heard(TextDelta)
-    getattr(stage.scope, stop)()
+    task = harness.start(ScriptedModel([[parts.text_delta("1", "It"), parts.hang()]]))
+    await harness.heard(TextDelta)
+    getattr(harness.scope, stop)()
     assert type(await task) is end
 
 
-async def test_s22_only_local_results_go_to_the_tool_message(stage: LoopHarness, spell: Spell) -> None:
+async def test_s22_only_local_results_go_to_the_tool_message(harness: LoopHarness, spell: Spell) -> None:
     model = ScriptedModel(
         [
             [
@@ -291,8 +295,8 @@ async def test_s22_only_local_results_go_to_the_tool_message(stage: LoopHarness,
         ],
         provider="anthropic",
     )
-    await stage.start(model, tools=[weather])
-    assistant, answer = stage.saved[0].messages()
+    await harness.start(model, tools=[weather])
+    assistant, answer = harness.saved[0].messages()
     assert spell(assistant.blocks) == [
         ("call", "p1", "web_search", '{"q": "rain"}'),
         ("result", "p1", "web_search"),
@@ -302,33 +306,33 @@ async def test_s22_only_local_results_go_to_the_tool_message(stage: LoopHarness,
     assert [message.role for message in model.calls[1].messages] == ["user", "assistant", "tool"]
 
 
-async def test_s26_a_stream_of_nothing_but_a_finish_ends_after_one_call(stage: LoopHarness) -> None:
+async def test_s26_a_stream_of_nothing_but_a_finish_ends_after_one_call(harness: LoopHarness) -> None:
     model = ScriptedModel([[parts.finish("stop", usage=Usage(input_tokens=7))]])
-    result = await stage.start(model)
+    result = await harness.start(model)
     assert result.reason == "stop"
     assert len(model.calls) == 1
-    assert stage.saved == [], "a step with no content is not saved"
+    assert harness.saved == [], "a step with no content is not saved"
     assert result.messages == []
     assert result.usage == Usage(input_tokens=7)
 
 
-async def test_a_finish_that_promises_calls_and_brings_none_ends_the_turn(stage: LoopHarness) -> None:
-    result = await stage.start(ScriptedModel([[parts.text_delta("1", "Hm"), parts.finish("tool_calls")]]))
+async def test_a_finish_that_promises_calls_and_brings_none_ends_the_turn(harness: LoopHarness) -> None:
+    result = await harness.start(ScriptedModel([[parts.text_delta("1", "Hm"), parts.finish("tool_calls")]]))
     assert result.reason == "stop"
-    assert stage.only.last
+    assert harness.only.last
 
 
-async def test_usage_is_added_up_and_every_step_keeps_its_own(stage: LoopHarness) -> None:
+async def test_usage_is_added_up_and_every_step_keeps_its_own(harness: LoopHarness) -> None:
     model = ScriptedModel(
         [
             [*ASK[:-1], parts.finish("tool_calls", usage=Usage(input_tokens=10, output_tokens=1))],
             [*ANSWER[:-1], parts.finish("stop", usage=Usage(input_tokens=20, output_tokens=2))],
         ]
     )
-    result = await stage.start(model, tools=[weather])
+    result = await harness.start(model, tools=[weather])
     assert result.usage == Usage(input_tokens=30, output_tokens=3)
-    assert [step.usage.input_tokens for step in stage.saved] == [10, 20]
-    assert result.steps == stage.saved
+    assert [step.usage.input_tokens for step in harness.saved] == [10, 20]
+    assert result.steps == harness.saved
 
 
 # --- how many steps ----------------------------------------------------------------------
@@ -336,86 +340,86 @@ async def test_usage_is_added_up_and_every_step_keeps_its_own(stage: LoopHarness
 
 @pytest.mark.parametrize(("max_steps", "calls"), [(-3, 1), (0, 1), (1, 1), (2, 2)])
 async def test_max_steps_counts_complete_steps_and_is_at_least_one(
-    stage: LoopHarness, max_steps: int, calls: int
+    harness: LoopHarness, max_steps: int, calls: int
 ) -> None:
     model = ScriptedModel([ASK] * calls)
-    result = await stage.start(model, tools=[weather], max_steps=max_steps)
+    result = await harness.start(model, tools=[weather], max_steps=max_steps)
     assert result.reason == "max_steps"
     assert len(model.calls) == calls
-    assert [step.last for step in stage.saved] == [False] * (calls - 1) + [True]
-    assert stage.saved[-1].blocks[-1] == ToolResult(call_id="c1", name="weather", output="rain in Oslo")
+    assert [step.last for step in harness.saved] == [False] * (calls - 1) + [True]
+    assert harness.saved[-1].blocks[-1] == ToolResult(call_id="c1", name="weather", output="rain in Oslo")
 
 
-async def test_a_turn_that_ends_by_itself_in_its_last_step_just_stops(stage: LoopHarness) -> None:
-    result = await stage.start(ScriptedModel([ANSWER]), max_steps=1)
+async def test_a_turn_that_ends_by_itself_in_its_last_step_just_stops(harness: LoopHarness) -> None:
+    result = await harness.start(ScriptedModel([ANSWER]), max_steps=1)
     assert result.reason == "stop"
 
 
-async def test_steps_are_counted_on_from_the_first_one_given(stage: LoopHarness) -> None:
-    await stage.start(ScriptedModel([ASK, ANSWER]), tools=[weather], first_step=4)
-    assert [step.index for step in stage.saved] == [4, 5]
-    assert stage.attempts == [(4, 1), (5, 1)]
+async def test_steps_are_counted_on_from_the_first_one_given(harness: LoopHarness) -> None:
+    await harness.start(ScriptedModel([ASK, ANSWER]), tools=[weather], first_step=4)
+    assert [step.index for step in harness.saved] == [4, 5]
+    assert harness.attempts == [(4, 1), (5, 1)]
 
 
 # --- tools that end the turn, or must be alone -------------------------------------------
 
 
-async def test_stop_after_ends_the_turn_with_a_successful_result(stage: LoopHarness) -> None:
+async def test_stop_after_ends_the_turn_with_a_successful_result(harness: LoopHarness) -> None:
     model = ScriptedModel([ASK])
-    result = await stage.start(model, tools=[weather], stop_after=["weather"])
+    result = await harness.start(model, tools=[weather], stop_after=["weather"])
     assert result.reason == "stop_after"
-    assert stage.only.last
-    assert stage.only.blocks[-1] == ToolResult(call_id="c1", name="weather", output="rain in Oslo")
+    assert harness.only.last
+    assert harness.only.blocks[-1] == ToolResult(call_id="c1", name="weather", output="rain in Oslo")
 
 
-async def test_stop_after_does_not_end_the_turn_with_an_error_result(stage: LoopHarness) -> None:
+async def test_stop_after_does_not_end_the_turn_with_an_error_result(harness: LoopHarness) -> None:
     model = ScriptedModel([ask_for("weather"), ANSWER])
-    result = await stage.start(model, tools=[weather], stop_after=["weather"])
+    result = await harness.start(model, tools=[weather], stop_after=["weather"])
     assert result.reason == "stop"
     assert len(model.calls) == 2
 
 
-async def test_client_calls_end_the_run_and_are_named(stage: LoopHarness) -> None:
-    result = await stage.start(ScriptedModel([ask_for("pick_file")]), client_tools=["pick_file"])
+async def test_client_calls_end_the_run_and_are_named(harness: LoopHarness) -> None:
+    result = await harness.start(ScriptedModel([ask_for("pick_file")]), client_tools=["pick_file"])
     assert result.reason == "client_tools"
-    assert stage.only.awaiting == [ToolCall(id="c1", name="pick_file", arguments="{}")]
-    assert not stage.only.last, "the turn stays open until the client has answered"
-    assert not stage.only.partial
-    assert [message.role for message in stage.only.messages()] == ["assistant"]
+    assert harness.only.awaiting == [ToolCall(id="c1", name="pick_file", arguments="{}")]
+    assert not harness.only.last, "the turn stays open until the client has answered"
+    assert not harness.only.partial
+    assert [message.role for message in harness.only.messages()] == ["assistant"]
 
 
-async def test_a_client_tool_that_is_not_active_is_not_the_clients_to_run(stage: LoopHarness) -> None:
+async def test_a_client_tool_that_is_not_active_is_not_the_clients_to_run(harness: LoopHarness) -> None:
     model = ScriptedModel([ask_for("pick_file"), ANSWER])
-    result = await stage.start(model, client_tools=["pick_file"], tools=[weather], active_tools=["weather"])
+    result = await harness.start(model, client_tools=["pick_file"], tools=[weather], active_tools=["weather"])
     assert result.reason == "stop"
-    assert stage.saved[0].awaiting == []
+    assert harness.saved[0].awaiting == []
 
 
-async def test_a_client_call_with_broken_arguments_is_answered_here(stage: LoopHarness) -> None:
+async def test_a_client_call_with_broken_arguments_is_answered_here(harness: LoopHarness) -> None:
     model = ScriptedModel([[parts.tool_call("c1", "pick_file", "{"), parts.finish("tool_calls")], ANSWER])
-    result = await stage.start(model, client_tools=["pick_file"])
+    result = await harness.start(model, client_tools=["pick_file"])
     assert result.reason == "stop"
-    assert stage.saved[0].blocks[-1].is_error  # type: ignore[union-attr]
+    assert harness.saved[0].blocks[-1].is_error  # type: ignore[union-attr]
 
 
-async def test_mixed_calls_run_here_first_and_then_wait_for_the_client(stage: LoopHarness, spell: Spell) -> None:
+async def test_mixed_calls_run_here_first_and_then_wait_for_the_client(harness: LoopHarness, spell: Spell) -> None:
     model = ScriptedModel([ask_for("pick_file", "news")])
-    result = await stage.start(model, tools=[news], client_tools=["pick_file"])
+    result = await harness.start(model, tools=[news], client_tools=["pick_file"])
     assert result.reason == "client_tools"
-    assert spell(stage.only.blocks)[2:] == [("result", "c2", "news")]
-    assert [call.name for call in stage.only.awaiting] == ["pick_file"]
+    assert spell(harness.only.blocks)[2:] == [("result", "c2", "news")]
+    assert [call.name for call in harness.only.awaiting] == ["pick_file"]
 
 
-async def test_mixed_calls_wait_for_the_client_even_if_a_stop_after_tool_succeeded(stage: LoopHarness) -> None:
+async def test_mixed_calls_wait_for_the_client_even_if_a_stop_after_tool_succeeded(harness: LoopHarness) -> None:
     model = ScriptedModel([ask_for("news", "pick_file")])
-    result = await stage.start(model, tools=[news], client_tools=["pick_file"], stop_after=["news"], max_steps=1)
+    result = await harness.start(model, tools=[news], client_tools=["pick_file"], stop_after=["news"], max_steps=1)
     assert result.reason == "client_tools"
-    assert len(stage.only.awaiting) == 1
+    assert len(harness.only.awaiting) == 1
 
 
 @pytest.mark.parametrize("other", ["news", "pick_file", "no_such_tool"])
 async def test_an_exclusive_tool_together_with_another_call_runs_neither(
-    stage: LoopHarness, spell: Spell, other: str
+    harness: LoopHarness, spell: Spell, other: str
 ) -> None:
     model = ScriptedModel([ask_for("deploy", other), ANSWER])
 
@@ -423,13 +427,13 @@ async def test_an_exclusive_tool_together_with_another_call_runs_neither(
     async def deploy() -> str:
         return "deployed"
 
-    await stage.start(model, tools=[deploy, news], client_tools=["pick_file"], exclusive=["deploy"])
-    assert stage.count(ToolStarted) == 0
-    assert spell(stage.saved[0].blocks)[2:] == [("error", "c1", "deploy"), ("error", "c2", other)]
-    assert stage.saved[0].awaiting == []
+    await harness.start(model, tools=[deploy, news], client_tools=["pick_file"], exclusive=["deploy"])
+    assert harness.count(ToolStarted) == 0
+    assert spell(harness.saved[0].blocks)[2:] == [("error", "c1", "deploy"), ("error", "c2", other)]
+    assert harness.saved[0].awaiting == []
 
 
-async def test_an_exclusive_tool_alone_runs_also_beside_the_providers_own_call(stage: LoopHarness) -> None:
+async def test_an_exclusive_tool_alone_runs_also_beside_the_providers_own_call(harness: LoopHarness) -> None:
     model = ScriptedModel(
         [
             [
@@ -440,11 +444,11 @@ async def test_an_exclusive_tool_alone_runs_also_beside_the_providers_own_call(s
             ANSWER,
         ]
     )
-    await stage.start(model, tools=[news], exclusive=["news"])
-    assert stage.saved[0].blocks[-1] == ToolResult(call_id="c1", name="news", output="none")
+    await harness.start(model, tools=[news], exclusive=["news"])
+    assert harness.saved[0].blocks[-1] == ToolResult(call_id="c1", name="news", output="none")
 
 
-async def test_bad_calls_never_abort_the_step(stage: LoopHarness, spell: Spell) -> None:
+async def test_bad_calls_never_abort_the_step(harness: LoopHarness, spell: Spell) -> None:
     @tool
     async def broken() -> str:
         raise ValueError("out of paper")
@@ -462,34 +466,34 @@ async def test_bad_calls_never_abort_the_step(stage: LoopHarness, spell: Spell) 
             ANSWER,
         ]
     )
-    result = await stage.start(model, tools=[weather, broken])
+    result = await harness.start(model, tools=[weather, broken])
     assert result.reason == "stop"
-    assert spell(stage.saved[0].blocks)[5:] == [
+    assert spell(harness.saved[0].blocks)[5:] == [
         ("error", "c1", "no_such_tool"),
         ("error", "c2", "weather"),
         ("error", "c3", "broken"),
         ("error", "c4", "weather"),
         ("result", "c5", "weather"),
     ]
-    assert "out of paper" in str(stage.saved[0].blocks[7])
+    assert "out of paper" in str(harness.saved[0].blocks[7])
 
 
 @pytest.mark.parametrize(
     "error", [Interrupted, Shutdown, LeaseLost, asyncio.CancelledError, SystemExit, StopAsyncIteration, TimeoutError]
 )
-async def test_a_tool_can_not_end_the_run_by_what_it_raises(stage: LoopHarness, error: type[BaseException]) -> None:
+async def test_a_tool_can_not_end_the_run_by_what_it_raises(harness: LoopHarness, error: type[BaseException]) -> None:
     @tool
     async def rude() -> str:
         raise error
 
-    result = await stage.start(ScriptedModel([ask_for("rude"), ANSWER]), tools=[rude])
+    result = await harness.start(ScriptedModel([ask_for("rude"), ANSWER]), tools=[rude])
     assert result.reason == "stop"
-    answer = stage.saved[0].blocks[-1]
+    answer = harness.saved[0].blocks[-1]
     assert isinstance(answer, ToolResult)
     assert answer.is_error
 
 
-async def test_results_are_published_as_they_come_and_stand_in_call_order(stage: LoopHarness, spell: Spell) -> None:
+async def test_results_are_published_as_they_come_and_stand_in_call_order(harness: LoopHarness, spell: Spell) -> None:
     second_done = asyncio.Event()
 
     @tool
@@ -502,27 +506,27 @@ async def test_results_are_published_as_they_come_and_stand_in_call_order(stage:
         second_done.set()
         return "2"
 
-    await stage.start(ScriptedModel([ask_for("first", "second"), ANSWER]), tools=[first, second])
-    came = [part.call_id for part in stage.published if isinstance(part, ToolResult)]
+    await harness.start(ScriptedModel([ask_for("first", "second"), ANSWER]), tools=[first, second])
+    came = [part.call_id for part in harness.published if isinstance(part, ToolResult)]
     assert sorted(came) == ["c1", "c2"]
-    assert spell(stage.saved[0].blocks)[2:] == [("result", "c1", "first"), ("result", "c2", "second")]
+    assert spell(harness.saved[0].blocks)[2:] == [("result", "c1", "first"), ("result", "c2", "second")]
 
 
 # --- saves that answer -------------------------------------------------------------------
 
 
-async def test_what_a_save_returns_stands_before_the_next_prompt(stage: LoopHarness) -> None:
-    stage.answers = [[say("user", "and tomorrow?")]]
+async def test_what_a_save_returns_stands_before_the_next_prompt(harness: LoopHarness) -> None:
+    harness.answers = [[say("user", "and tomorrow?")]]
     model = ScriptedModel([ASK, ANSWER])
-    await stage.start(model, tools=[weather])
+    await harness.start(model, tools=[weather])
     assert [message.role for message in model.calls[1].messages] == ["user", "assistant", "tool", "user"]
     assert model.calls[1].messages[-1].blocks == [Text("and tomorrow?")]
 
 
-async def test_a_steer_stays_where_it_came_in(stage: LoopHarness) -> None:
-    stage.answers = [[say("user", "and tomorrow?")], None]
+async def test_a_steer_stays_where_it_came_in(harness: LoopHarness) -> None:
+    harness.answers = [[say("user", "and tomorrow?")], None]
     model = ScriptedModel([ASK, ASK, ANSWER])
-    await stage.start(model, tools=[weather])
+    await harness.start(model, tools=[weather])
     assert [message.role for message in model.calls[2].messages] == [
         "user",
         "assistant",
@@ -533,7 +537,7 @@ async def test_a_steer_stays_where_it_came_in(stage: LoopHarness) -> None:
     ]
 
 
-async def test_only_a_step_that_another_follows_is_given_to_the_host(stage: LoopHarness) -> None:
+async def test_only_a_step_that_another_follows_is_given_to_the_host(harness: LoopHarness) -> None:
     saved: list[FinishedStep] = []
 
     class Host(TurnHost):
@@ -553,17 +557,17 @@ async def test_a_turn_needs_no_host() -> None:
     assert end.messages == end.step.messages()
 
 
-async def test_the_callers_messages_are_not_changed(stage: LoopHarness) -> None:
+async def test_the_callers_messages_are_not_changed(harness: LoopHarness) -> None:
     history = [say("user", "Rain?")]
-    result: TurnCompleted = await stage.start(ScriptedModel([ASK, ANSWER]), tools=[weather], messages=history)
+    result: TurnCompleted = await harness.start(ScriptedModel([ASK, ANSWER]), tools=[weather], messages=history)
     assert history == [say("user", "Rain?")]
     assert [message.role for message in result.messages] == ["assistant", "tool", "assistant"]
 
 
-async def test_publish_and_save_may_be_plain_functions(stage: LoopHarness) -> None:
+async def test_publish_and_save_may_be_plain_functions(harness: LoopHarness) -> None:
     saved: list[FinishedStep] = []
     published: list[Part] = []
-    await stage.start(ScriptedModel([ANSWER]), persist_step=saved.append, publish=published.append)
+    await harness.start(ScriptedModel([ANSWER]), persist_step=saved.append, publish=published.append)
     assert len(saved) == 1
     assert published == ANSWER
 
@@ -573,16 +577,16 @@ async def test_publish_and_save_may_be_plain_functions(stage: LoopHarness) -> No
 
 @pytest.mark.parametrize(("store", "kept"), [(True, "resp_1"), (False, None)])
 async def test_the_providers_response_id_is_kept_only_if_it_stored_the_reply(
-    stage: LoopHarness, *, store: bool, kept: str | None
+    harness: LoopHarness, *, store: bool, kept: str | None
 ) -> None:
     model = ScriptedModel([[parts.text_delta("1", "Hi"), parts.finish("stop", response_id="resp_1")]])
-    await stage.start(model, call=CallOptions(store=store))
-    assert stage.only.provider_response_id == kept
-    assert stage.only.messages()[0].response_id == kept
+    await harness.start(model, call=CallOptions(store=store))
+    assert harness.only.provider_response_id == kept
+    assert harness.only.messages()[0].response_id == kept
 
 
 @pytest.mark.parametrize("reason", ["length", "tool_calls"])
-async def test_a_reply_that_was_cut_carries_no_response_id(stage: LoopHarness, reason: Any) -> None:
+async def test_a_reply_that_was_cut_carries_no_response_id(harness: LoopHarness, reason: Any) -> None:
     """Cut by its length limit, or by a stop before its tools ran."""
     model = ScriptedModel(
         [
@@ -596,26 +600,26 @@ async def test_a_reply_that_was_cut_carries_no_response_id(stage: LoopHarness, r
 
     def publish(part: Any) -> None:
         if part == parts.finish("tool_calls", response_id="resp_1"):
-            stage.scope.interrupt()
+            harness.scope.interrupt()
 
     if reason == "length":
-        await stage.start(model, tools=[weather], call=CallOptions(store=True), publish=publish)
+        await harness.start(model, tools=[weather], call=CallOptions(store=True), publish=publish)
     else:
         assert isinstance(
-            await stage.start(model, tools=[weather], call=CallOptions(store=True), publish=publish), TurnInterrupted
+            await harness.start(model, tools=[weather], call=CallOptions(store=True), publish=publish), TurnInterrupted
         )
-    assert stage.only.partial
-    assert stage.only.provider_response_id is None
+    assert harness.only.partial
+    assert harness.only.provider_response_id is None
 
 
-async def test_a_reply_that_reached_its_length_limit_is_kept_and_marked(stage: LoopHarness) -> None:
-    result = await stage.start(ScriptedModel([[parts.text_delta("1", "It rai"), parts.finish("length")]]))
+async def test_a_reply_that_reached_its_length_limit_is_kept_and_marked(harness: LoopHarness) -> None:
+    result = await harness.start(ScriptedModel([[parts.text_delta("1", "It rai"), parts.finish("length")]]))
     assert result.reason == "length"
-    assert stage.only.blocks == [Text("It rai")]
-    assert (stage.only.partial, stage.only.reason, stage.only.last) == (True, "length", True)
+    assert harness.only.blocks == [Text("It rai")]
+    assert (harness.only.partial, harness.only.reason, harness.only.last) == (True, "length", True)
 
 
-async def test_calls_of_a_reply_that_reached_its_length_limit_are_never_run(stage: LoopHarness, spell: Spell) -> None:
+async def test_calls_of_a_reply_that_reached_its_length_limit_are_never_run(harness: LoopHarness, spell: Spell) -> None:
     model = ScriptedModel(
         [
             [
@@ -626,54 +630,54 @@ async def test_calls_of_a_reply_that_reached_its_length_limit_are_never_run(stag
             ]
         ]
     )
-    result = await stage.start(model, tools=[weather])
+    result = await harness.start(model, tools=[weather])
     assert result.reason == "length"
-    assert stage.count(ToolStarted) == 0
-    assert spell(stage.only.blocks)[2:] == [("error", "c1", "weather"), ("error", "c2", "weather")]
+    assert harness.count(ToolStarted) == 0
+    assert spell(harness.only.blocks)[2:] == [("error", "c1", "weather"), ("error", "c2", "weather")]
 
 
-async def test_a_filtered_reply_with_nothing_visible_is_a_terminal_failure(stage: LoopHarness) -> None:
+async def test_a_filtered_reply_with_nothing_visible_is_a_terminal_failure(harness: LoopHarness) -> None:
     model = ScriptedModel([[parts.reasoning_delta("r", "Should I?"), parts.finish("content_filter")]])
     with pytest.raises(ModelFailed) as caught:
-        await raise_failure(stage.start(model))
+        await raise_failure(harness.start(model))
     assert (caught.value.kind, caught.value.retryable) == ("content_filter", False)
-    assert stage.retries == []
-    assert [type(block).__name__ for block in stage.only.blocks] == ["Reasoning"]
+    assert harness.retries == []
+    assert [type(block).__name__ for block in harness.only.blocks] == ["Reasoning"]
 
 
-async def test_a_filtered_reply_with_visible_text_is_kept(stage: LoopHarness) -> None:
-    result = await stage.start(ScriptedModel([[parts.text_delta("1", "It ra"), parts.finish("content_filter")]]))
+async def test_a_filtered_reply_with_visible_text_is_kept(harness: LoopHarness) -> None:
+    result = await harness.start(ScriptedModel([[parts.text_delta("1", "It ra"), parts.finish("content_filter")]]))
     assert result.reason == "content_filter"
-    assert stage.only.blocks == [Text("It ra")]
-    assert stage.only.last
+    assert harness.only.blocks == [Text("It ra")]
+    assert harness.only.last
 
 
-async def test_the_step_tells_how_long_it_took(stage: LoopHarness) -> None:
+async def test_the_step_tells_how_long_it_took(harness: LoopHarness) -> None:
     async def stream(call: object) -> Any:
-        await stage.clock.advance(2)
+        await harness.clock.advance(2)
         yield parts.text_delta("1", "Hi")
-        await stage.clock.advance(3)
+        await harness.clock.advance(3)
         yield parts.finish("stop")
 
-    began_at = stage.clock.now()
-    await stage.start(ScriptedModel([stream]))
-    assert stage.only.started_at == began_at
-    assert stage.only.first_part_s == 2
-    assert stage.only.ended_at == stage.clock.now()
-    assert (stage.only.provider, stage.only.model) == ("scripted", "scripted")
+    began_at = harness.clock.now()
+    await harness.start(ScriptedModel([stream]))
+    assert harness.only.started_at == began_at
+    assert harness.only.first_part_s == 2
+    assert harness.only.ended_at == harness.clock.now()
+    assert (harness.only.provider, harness.only.model) == ("scripted", "scripted")
 
 
-async def test_a_policy_of_one_attempt_never_retries(stage: LoopHarness) -> None:
+async def test_a_policy_of_one_attempt_never_retries(harness: LoopHarness) -> None:
     with pytest.raises(ModelFailed):
-        await raise_failure(stage.start(ScriptedModel([ConnectionResetError()]), retry=RetryPolicy(max_attempts=1)))
-    assert stage.retries == []
+        await raise_failure(harness.start(ScriptedModel([ConnectionResetError()]), retry=RetryPolicy(max_attempts=1)))
+    assert harness.retries == []
 
 
 @pytest.mark.parametrize("returned", [5, "abc", {"id": 1}, [1]])
-async def test_a_save_that_returns_something_odd_is_a_clear_error(stage: LoopHarness, returned: Any) -> None:
-    stage.answers = [lambda: returned]
+async def test_a_save_that_returns_something_odd_is_a_clear_error(harness: LoopHarness, returned: Any) -> None:
+    harness.answers = [lambda: returned]
     with pytest.raises(TypeError, match="persist_step returned"):
-        await raise_failure(stage.start(ScriptedModel([ASK]), tools=[weather]))
+        await raise_failure(harness.start(ScriptedModel([ASK]), tools=[weather]))
 
 
 @pytest.mark.parametrize(
@@ -687,12 +691,12 @@ async def test_a_save_that_returns_something_odd_is_a_clear_error(stage: LoopHar
         {"tools": "read"},
     ],
 )
-async def test_a_wrong_argument_is_a_clear_error_at_once(stage: LoopHarness, wrong: dict[str, Any]) -> None:
+async def test_a_wrong_argument_is_a_clear_error_at_once(harness: LoopHarness, wrong: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=rf"takes a .* for {next(iter(wrong))}"):
-        await raise_failure(stage.start(ScriptedModel(), **wrong))
+        await raise_failure(harness.start(ScriptedModel(), **wrong))
 
 
-async def test_a_tool_that_must_be_used_is_forced_once_and_then_the_model_may_answer(stage: LoopHarness) -> None:
+async def test_a_tool_that_must_be_used_is_forced_once_and_then_the_model_may_answer(harness: LoopHarness) -> None:
     model = ScriptedModel(
         [
             [parts.tool_call("c1", "weather", '{"city": "Oslo"}'), parts.finish("tool_calls")],
@@ -700,7 +704,7 @@ async def test_a_tool_that_must_be_used_is_forced_once_and_then_the_model_may_an
         ]
     )
     forced = CallOptions(parameters={"tool_choice": "required", "temperature": 0.5})
-    await stage.start(model, tools=[weather], call=forced)
+    await harness.start(model, tools=[weather], call=forced)
     assert [call.parameters for call in model.calls] == [
         {"tool_choice": "required", "temperature": 0.5},
         {"tool_choice": "auto", "temperature": 0.5},

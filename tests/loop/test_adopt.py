@@ -62,77 +62,79 @@ FINISH = Finish(reason="tool_calls", usage=Usage(input_tokens=7))
 PAY = call("p", "pay", '{"amount": 3}')
 
 
-async def adopt(stage: LoopHarness, *said: Part, answers: int = 1, **more: Any) -> ScriptedModel:
+async def adopt(harness: LoopHarness, *said: Part, answers: int = 1, **more: Any) -> ScriptedModel:
     model = ScriptedModel([[*say("so"), parts.finish()]] * answers)
-    await stage.start(model, tools=[pay, look, alone], adopt=list(said), turn_id="t", first_step=4, **more)
+    await harness.start(model, tools=[pay, look, alone], adopt=list(said), turn_id="t", first_step=4, **more)
     return model
 
 
-async def test_a_call_that_never_began_is_run_and_the_model_is_not_asked_for_the_step_again(stage: LoopHarness) -> None:
-    model = await adopt(stage, PAY, FINISH)
-    assert (ran, len(model.calls), stage.attempts) == (["pay 3"], 1, [(5, 1)])
-    assert stage.saved[0].index == 4
-    assert stage.saved[0].blocks == [PAY, ToolResult(call_id="p", name="pay", output="paid")]
-    assert (stage.saved[0].partial, stage.saved[0].usage.input_tokens) == (False, 7)
+async def test_a_call_that_never_began_is_run_and_the_model_is_not_asked_for_the_step_again(
+    harness: LoopHarness,
+) -> None:
+    model = await adopt(harness, PAY, FINISH)
+    assert (ran, len(model.calls), harness.attempts) == (["pay 3"], 1, [(5, 1)])
+    assert harness.saved[0].index == 4
+    assert harness.saved[0].blocks == [PAY, ToolResult(call_id="p", name="pay", output="paid")]
+    assert (harness.saved[0].partial, harness.saved[0].usage.input_tokens) == (False, 7)
 
 
 async def test_a_call_that_had_begun_is_not_run_again_and_the_model_hears_that_its_outcome_is_unknown(
-    stage: LoopHarness,
+    harness: LoopHarness,
 ) -> None:
-    model = await adopt(stage, PAY, FINISH, ToolStarted("p", "pay"))
+    model = await adopt(harness, PAY, FINISH, ToolStarted("p", "pay"))
     assert ran == []
-    (_, result) = stage.saved[0].blocks
+    (_, result) = harness.saved[0].blocks
     assert result == ToolResult(call_id="p", name="pay", output=OUTCOME_UNKNOWN, is_error=True)
     assert model.calls[0].messages[-1].blocks == [result]
 
 
-async def test_an_idempotent_call_that_had_begun_is_run_again_with_the_same_key(stage: LoopHarness) -> None:
+async def test_an_idempotent_call_that_had_begun_is_run_again_with_the_same_key(harness: LoopHarness) -> None:
     keys = []
 
     async def record(part: Part, call: ToolCallRecord) -> None:
         if isinstance(part, ToolStarted):
             keys.append(call.idempotency_key)
-        stage.publish(part)
+        harness.publish(part)
 
     await adopt(
-        stage, call("a", "pay", '{"amount": 1}'), call("l", "look"), FINISH, ToolStarted("l", "look"), record=record
+        harness, call("a", "pay", '{"amount": 1}'), call("l", "look"), FINISH, ToolStarted("l", "look"), record=record
     )
     assert sorted(ran) == ["look", "pay 1"]
     assert sorted(keys) == ["t/4/0", "t/4/1"]
 
 
-async def test_results_that_are_known_are_used_as_they_are(stage: LoopHarness) -> None:
+async def test_results_that_are_known_are_used_as_they_are(harness: LoopHarness) -> None:
     known = ToolResult(call_id="p", name="pay", output="paid already")
-    await adopt(stage, PAY, call("l", "look"), FINISH, ToolStarted("p", "pay"), known)
+    await adopt(harness, PAY, call("l", "look"), FINISH, ToolStarted("p", "pay"), known)
     assert ran == ["look"]
-    assert stage.saved[0].blocks[2:] == [known, ToolResult(call_id="l", name="look", output="seen")]
+    assert harness.saved[0].blocks[2:] == [known, ToolResult(call_id="l", name="look", output="seen")]
 
 
 async def test_an_exclusive_tool_does_not_run_because_the_others_were_answered_before_the_crash(
-    stage: LoopHarness,
+    harness: LoopHarness,
 ) -> None:
     refused = ToolResult(call_id="p", name="pay", output="Not run", is_error=True)
-    await adopt(stage, PAY, call("x", "alone"), FINISH, refused)
+    await adopt(harness, PAY, call("x", "alone"), FINISH, refused)
     assert ran == []
-    assert stage.saved[0].blocks[-1].is_error  # type: ignore[union-attr]
+    assert harness.saved[0].blocks[-1].is_error  # type: ignore[union-attr]
 
 
-async def test_a_reply_without_calls_is_saved_and_ends_the_turn(stage: LoopHarness) -> None:
-    model = await adopt(stage, *say("all said"), Finish(reason="stop"), answers=0)
-    assert (model.calls, stage.attempts, stage.saved[0].last) == ([], [], True)
-    assert stage.saved[0].blocks == [Text("all said")]
+async def test_a_reply_without_calls_is_saved_and_ends_the_turn(harness: LoopHarness) -> None:
+    model = await adopt(harness, *say("all said"), Finish(reason="stop"), answers=0)
+    assert (model.calls, harness.attempts, harness.saved[0].last) == ([], [], True)
+    assert harness.saved[0].blocks == [Text("all said")]
 
 
-async def test_a_filtered_reply_fails_as_if_it_had_been_read_here(stage: LoopHarness) -> None:
+async def test_a_filtered_reply_fails_as_if_it_had_been_read_here(harness: LoopHarness) -> None:
     with pytest.raises(ModelFailed) as caught:
-        await raise_failure(stage.start(ScriptedModel(), adopt=[Finish(reason="content_filter")]))
+        await raise_failure(harness.start(ScriptedModel(), adopt=[Finish(reason="content_filter")]))
     assert caught.value.kind == "content_filter"
 
 
-async def test_a_stop_keeps_what_was_adopted(stage: LoopHarness) -> None:
-    stage.scope.interrupt()
-    assert isinstance(await stage.start(ScriptedModel(), tools=[pay], adopt=[PAY, FINISH]), TurnInterrupted)
-    assert stage.saved == []  # nothing was begun here; whoever asked for the stop ends it from the journal
+async def test_a_stop_keeps_what_was_adopted(harness: LoopHarness) -> None:
+    harness.scope.interrupt()
+    assert isinstance(await harness.start(ScriptedModel(), tools=[pay], adopt=[PAY, FINISH]), TurnInterrupted)
+    assert harness.saved == []  # nothing was begun here; whoever asked for the stop ends it from the journal
 
 
 # --- a summary in time ---
@@ -147,11 +149,11 @@ def history(turns: int) -> list[Message]:
 
 
 async def test_a_conversation_that_nearly_fills_the_window_is_summarised_before_the_next_call(
-    stage: LoopHarness,
+    harness: LoopHarness,
 ) -> None:
     kept: list[Message] = []
     model = ScriptedModel([[*say("the gist"), parts.finish()], [*say("so"), parts.finish()]], context_limit=1000)
-    await stage.start(model, messages=history(6), compact_at=0.8, used_tokens=800, keep_summary=kept.append)
+    await harness.start(model, messages=history(6), compact_at=0.8, used_tokens=800, keep_summary=kept.append)
     assert len(kept) == 1
     asked = [block.text for message in model.calls[1].messages for block in message.blocks]
     assert any("the gist" in text for text in asked)
@@ -160,24 +162,24 @@ async def test_a_conversation_that_nearly_fills_the_window_is_summarised_before_
 
 
 @pytest.mark.parametrize(("used", "share"), [(799, 0.8), (5000, None)])
-async def test_one_that_has_room_is_left_alone(stage: LoopHarness, used: int, share: float | None) -> None:
+async def test_one_that_has_room_is_left_alone(harness: LoopHarness, used: int, share: float | None) -> None:
     model = ScriptedModel([[*say("so"), parts.finish()]], context_limit=1000)
-    await stage.start(model, messages=history(6), compact_at=share, used_tokens=used)
+    await harness.start(model, messages=history(6), compact_at=share, used_tokens=used)
     assert len(model.calls) == 1
 
 
-async def test_the_window_is_watched_between_steps(stage: LoopHarness) -> None:
+async def test_the_window_is_watched_between_steps(harness: LoopHarness) -> None:
     big = Finish(reason="tool_calls", usage=Usage(input_tokens=700, output_tokens=150))
     model = ScriptedModel(
         [[call("l", "look"), big], [*say("the gist"), parts.finish()], [*say("so"), parts.finish()]],
         context_limit=1000,
     )
-    await stage.start(model, messages=history(6), tools=[look], compact_at=0.8)
+    await harness.start(model, messages=history(6), tools=[look], compact_at=0.8)
     assert len(model.calls) == 3
     assert any("the gist" in block.text for message in model.calls[2].messages for block in message.blocks)
 
 
-async def test_a_model_that_cannot_summarise_is_asked_all_the_same(stage: LoopHarness) -> None:
+async def test_a_model_that_cannot_summarise_is_asked_all_the_same(harness: LoopHarness) -> None:
     model = ScriptedModel([ModelFailed("no", kind="overloaded"), [*say("so"), parts.finish()]], context_limit=1000)
-    await stage.start(model, messages=history(6), compact_at=0.8, used_tokens=900)
-    assert (len(model.calls), stage.saved[0].blocks) == (2, [Text("so")])
+    await harness.start(model, messages=history(6), compact_at=0.8, used_tokens=900)
+    assert (len(model.calls), harness.saved[0].blocks) == (2, [Text("so")])

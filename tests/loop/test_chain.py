@@ -128,11 +128,11 @@ def ids_sent(model: ScriptedModel) -> list[str | None]:
 @every_break
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain callbacks", "async callbacks"])
 async def test_s42_a_broken_chain_is_left_and_the_whole_history_sent(
-    stage: LoopHarness, broken: Callable[[], Script], *, is_async: bool
+    harness: LoopHarness, broken: Callable[[], Script], *, is_async: bool
 ) -> None:
     chat = Chat(WHOLE, is_async=is_async)
     model = ScriptedModel([broken(), ANSWER], provider="openai")
-    result = await stage.start(model, messages=NEWS, call=CHAINED, **chat.callbacks())
+    result = await harness.start(model, messages=NEWS, call=CHAINED, **chat.callbacks())
     assert len(model.calls) == 2
     assert chat.told == ["disable", "reload"]
     assert read(model.calls[0]) == spell(NEWS)
@@ -140,28 +140,28 @@ async def test_s42_a_broken_chain_is_left_and_the_whole_history_sent(
     assert ids_sent(model) == ["resp_1", None]
     assert model.calls[1].options == replace(CHAINED, previous_response_id=None)
     assert spell(result.messages) == [("assistant", "Better.")]
-    assert [step.blocks for step in stage.saved] == [[Text("Better.")]]
+    assert [step.blocks for step in harness.saved] == [[Text("Better.")]]
 
 
-async def test_s42_the_retry_is_at_once_and_told(stage: LoopHarness) -> None:
+async def test_s42_the_retry_is_at_once_and_told(harness: LoopHarness) -> None:
     model = ScriptedModel([RuntimeError(NOT_FOUND), ANSWER], provider="openai")
-    await stage.start(model, messages=NEWS, call=CHAINED)
-    assert [(event.kind, event.delay_ms, event.attempt) for event in stage.retries] == [("chain_broken", 0, 1)]
-    assert stage.clock.slept == []
-    assert stage.attempts == [(1, 1), (1, 2)]
+    await harness.start(model, messages=NEWS, call=CHAINED)
+    assert [(event.kind, event.delay_ms, event.attempt) for event in harness.retries] == [("chain_broken", 0, 1)]
+    assert harness.clock.slept == []
+    assert harness.attempts == [(1, 1), (1, 2)]
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain callbacks", "async callbacks"])
-async def test_s43_the_whole_preparation_runs_on_the_reloaded_history(stage: LoopHarness, *, is_async: bool) -> None:
+async def test_s43_the_whole_preparation_runs_on_the_reloaded_history(harness: LoopHarness, *, is_async: bool) -> None:
     chat = Chat(WHOLE, is_async=is_async)
     model = ScriptedModel([RuntimeError(NOT_FOUND), ANSWER], provider="openai")
-    await stage.start(model, messages=NEWS, call=CHAINED, prepare_messages=chat.prepare, **chat.callbacks())
+    await harness.start(model, messages=NEWS, call=CHAINED, prepare_messages=chat.prepare, **chat.callbacks())
     assert chat.told == ["prepare", "disable", "reload", "prepare"]
     assert read(model.calls[0]) == spell([*NEWS, REMINDER])
     assert read(model.calls[1]) == spell([*WHOLE, REMINDER])
 
 
-async def test_s43_the_reloaded_history_is_made_legal_like_any_other(stage: LoopHarness) -> None:
+async def test_s43_the_reloaded_history_is_made_legal_like_any_other(harness: LoopHarness) -> None:
     holed = [
         say("user", "Rain?"),
         Message(role="assistant", blocks=[ToolCall(id="c1", name="weather", arguments="{")]),
@@ -169,22 +169,22 @@ async def test_s43_the_reloaded_history_is_made_legal_like_any_other(stage: Loop
         say("user", "And now?"),
     ]
     model = ScriptedModel([RuntimeError(NOT_FOUND), ANSWER], provider="openai")
-    await stage.start(model, messages=NEWS, call=CHAINED, **Chat(holed).callbacks())
+    await harness.start(model, messages=NEWS, call=CHAINED, **Chat(holed).callbacks())
     assert [entry.role for entry in model.calls[1].messages] == ["user", "assistant", "tool", "user"]
 
 
-async def test_s44_the_reloaded_history_gets_its_cache_markers(stage: LoopHarness) -> None:
+async def test_s44_the_reloaded_history_gets_its_cache_markers(harness: LoopHarness) -> None:
     history = [SYSTEM, say("system", "Be kind."), *WHOLE[1:]]
     model = ScriptedModel([RuntimeError(NOT_FOUND), ANSWER], provider="anthropic")
-    await stage.start(model, messages=[say("user", "And now?")], call=CHAINED, **Chat(history).callbacks())
+    await harness.start(model, messages=[say("user", "And now?")], call=CHAINED, **Chat(history).callbacks())
     assert len(model.calls[1].messages) == 5
     assert [at for at, entry in enumerate(model.calls[1].messages) if entry.cache] == [1, 3, 4]
 
 
-async def test_s45_a_reload_without_a_disable_is_legal(stage: LoopHarness) -> None:
+async def test_s45_a_reload_without_a_disable_is_legal(harness: LoopHarness) -> None:
     chat = Chat(WHOLE)
     model = ScriptedModel([RuntimeError(NOT_FOUND), ANSWER], provider="openai")
-    await stage.start(model, messages=NEWS, call=CHAINED, reload_messages=chat.reload)
+    await harness.start(model, messages=NEWS, call=CHAINED, reload_messages=chat.reload)
     assert chat.told == ["reload"]
     assert ids_sent(model) == ["resp_1", None]
     assert read(model.calls[1]) == spell(WHOLE)
@@ -192,20 +192,20 @@ async def test_s45_a_reload_without_a_disable_is_legal(stage: LoopHarness) -> No
 
 @every_set_of_callbacks
 async def test_every_callback_may_be_absent_when_the_chain_breaks(
-    stage: LoopHarness, *, disable: bool, reload: bool
+    harness: LoopHarness, *, disable: bool, reload: bool
 ) -> None:
     chat = Chat(WHOLE)
     model = ScriptedModel([RuntimeError(NOT_FOUND), ANSWER], provider="openai")
-    await stage.start(model, messages=NEWS, call=CHAINED, **chat.callbacks(disable=disable, reload=reload))
+    await harness.start(model, messages=NEWS, call=CHAINED, **chat.callbacks(disable=disable, reload=reload))
     assert chat.told == [*(["disable"] if disable else []), *(["reload"] if reload else [])]
     assert ids_sent(model) == ["resp_1", None]
     assert read(model.calls[1]) == spell(WHOLE if reload else NEWS)
 
 
-async def test_s46_after_a_recovery_no_step_has_an_id(stage: LoopHarness) -> None:
+async def test_s46_after_a_recovery_no_step_has_an_id(harness: LoopHarness) -> None:
     chat = Chat(WHOLE)
     model = ScriptedModel([RuntimeError(NOT_FOUND), ASK, ANSWER], provider="openai")
-    result = await stage.start(model, messages=NEWS, call=CHAINED, tools=[weather], **chat.callbacks())
+    result = await harness.start(model, messages=NEWS, call=CHAINED, tools=[weather], **chat.callbacks())
     assert ids_sent(model) == ["resp_1", None, None]
     assert chat.told == ["disable", "reload"]
     assert [entry.role for entry in model.calls[2].messages] == [*(m.role for m in WHOLE), "assistant", "tool"]
@@ -218,12 +218,12 @@ async def test_s46_after_a_recovery_no_step_has_an_id(stage: LoopHarness) -> Non
     "error", [OSError("database is locked"), TimeoutError(), Interrupted(), asyncio.CancelledError()], ids=repr
 )
 async def test_s47_a_failing_reload_keeps_the_prompt_that_was_prepared(
-    stage: LoopHarness, error: BaseException, *, is_async: bool
+    harness: LoopHarness, error: BaseException, *, is_async: bool
 ) -> None:
     chat = Chat(WHOLE, is_async=is_async)
     chat.reload_error = error
     model = ScriptedModel([RuntimeError(NOT_FOUND), ANSWER], provider="openai")
-    result = await stage.start(
+    result = await harness.start(
         model,
         messages=[*NEWS, say("notice", "Restarted.")],
         call=CHAINED,
@@ -237,16 +237,16 @@ async def test_s47_a_failing_reload_keeps_the_prompt_that_was_prepared(
     assert model.calls[1].messages == model.calls[0].messages
 
 
-async def test_s47_a_reload_that_gives_nothing_at_all_has_failed(stage: LoopHarness) -> None:
+async def test_s47_a_reload_that_gives_nothing_at_all_has_failed(harness: LoopHarness) -> None:
     model = ScriptedModel([RuntimeError(NOT_FOUND), ANSWER], provider="openai")
-    await stage.start(model, messages=NEWS, call=CHAINED, reload_messages=lambda: None)
+    await harness.start(model, messages=NEWS, call=CHAINED, reload_messages=lambda: None)
     assert read(model.calls[1]) == spell(NEWS)
 
 
 @every_break
-async def test_s48_without_a_chain_it_is_a_plain_retry(stage: LoopHarness, broken: Callable[[], Script]) -> None:
+async def test_s48_without_a_chain_it_is_a_plain_retry(harness: LoopHarness, broken: Callable[[], Script]) -> None:
     model = ScriptedModel([broken(), ANSWER], provider="openai")
-    result = await stage.start(model, messages=WHOLE)
+    result = await harness.start(model, messages=WHOLE)
     assert result.reason == "stop"
     assert model.calls[0] == model.calls[1]
     assert ids_sent(model) == [None, None]
@@ -260,10 +260,10 @@ UNAVAILABLES: dict[str, Callable[[], Script]] = {
 
 
 @pytest.mark.parametrize("failing", UNAVAILABLES.values(), ids=UNAVAILABLES.keys())
-async def test_s49_a_503_while_chained_keeps_the_chain(stage: LoopHarness, failing: Callable[[], Script]) -> None:
+async def test_s49_a_503_while_chained_keeps_the_chain(harness: LoopHarness, failing: Callable[[], Script]) -> None:
     chat = Chat(WHOLE)
     model = ScriptedModel([failing(), ANSWER], provider="openai")
-    await stage.start(
+    await harness.start(
         model,
         messages=NEWS,
         call=CHAINED,
@@ -274,11 +274,11 @@ async def test_s49_a_503_while_chained_keeps_the_chain(stage: LoopHarness, faili
     assert chat.told == ["prepare"]
     assert ids_sent(model) == ["resp_1", "resp_1"]
     assert model.calls[0] == model.calls[1]
-    assert [(event.kind, event.status) for event in stage.retries] == [("timeout", 503)]
+    assert [(event.kind, event.status) for event in harness.retries] == [("timeout", 503)]
 
 
 @pytest.mark.parametrize("keep_failed", [False, True])
-async def test_s49_holds_for_every_other_retryable_failure(stage: LoopHarness, *, keep_failed: bool) -> None:
+async def test_s49_holds_for_every_other_retryable_failure(harness: LoopHarness, *, keep_failed: bool) -> None:
     chat = Chat(WHOLE)
     failures: list[Script] = [
         ConnectionResetError(),
@@ -287,7 +287,7 @@ async def test_s49_holds_for_every_other_retryable_failure(stage: LoopHarness, *
         [parts.reasoning_delta("r", "Let me see")],
     ]
     model = ScriptedModel([*failures, ANSWER], provider="openai")
-    await stage.start(
+    await harness.start(
         model,
         messages=NEWS,
         call=CHAINED,
@@ -301,18 +301,18 @@ async def test_s49_holds_for_every_other_retryable_failure(stage: LoopHarness, *
 
 @every_break
 async def test_s50_a_broken_chain_is_classified_as_one_and_retryable(
-    stage: LoopHarness, broken: Callable[[], Script]
+    harness: LoopHarness, broken: Callable[[], Script]
 ) -> None:
     model = ScriptedModel([broken()], provider="openai")
     with pytest.raises(ModelFailed) as caught:
-        await raise_failure(stage.start(model, messages=NEWS, call=CHAINED, retry=RetryPolicy(max_attempts=1)))
+        await raise_failure(harness.start(model, messages=NEWS, call=CHAINED, retry=RetryPolicy(max_attempts=1)))
     assert (caught.value.kind, caught.value.retryable, caught.value.chain_broken) == ("chain_broken", True, True)
 
 
-async def test_s51_the_retry_metric_says_whether_the_chain_was_broken(stage: LoopHarness) -> None:
+async def test_s51_the_retry_metric_says_whether_the_chain_was_broken(harness: LoopHarness) -> None:
     metrics = PrometheusMetrics()
     model = ScriptedModel([RuntimeError(NOT_FOUND), RuntimeError(UNAVAILABLE), ANSWER], provider="openai", name="gpt")
-    await stage.start(model, messages=NEWS, call=CHAINED, metrics=metrics, clock=ManualClock(skip_sleeps=True))
+    await harness.start(model, messages=NEWS, call=CHAINED, metrics=metrics, clock=ManualClock(skip_sleeps=True))
 
     def count(kind: str, chain_broken: str) -> float | None:
         labels = {"provider": "openai", "model": "gpt", "kind": kind, "chain_broken": chain_broken}
@@ -324,21 +324,21 @@ async def test_s51_the_retry_metric_says_whether_the_chain_was_broken(stage: Loo
     assert count("timeout", "true") is None
 
 
-async def test_s52_a_truncated_chained_stream_is_never_stored_as_a_success(stage: LoopHarness) -> None:
+async def test_s52_a_truncated_chained_stream_is_never_stored_as_a_success(harness: LoopHarness) -> None:
     half: list[Step] = [parts.text_start("1"), parts.text_delta("1", "Bet")]
     model = ScriptedModel([half], provider="openai")
     with pytest.raises(ModelFailed) as caught:
-        await raise_failure(stage.start(model, messages=NEWS, call=CHAINED, retry=RetryPolicy(max_attempts=1)))
+        await raise_failure(harness.start(model, messages=NEWS, call=CHAINED, retry=RetryPolicy(max_attempts=1)))
     assert caught.value.kind == "timeout"
-    assert (stage.only.partial, stage.only.reason, stage.only.provider_response_id) == (True, "failed", None)
-    assert [message.response_id for message in stage.only.messages()] == [None]
+    assert (harness.only.partial, harness.only.reason, harness.only.provider_response_id) == (True, "failed", None)
+    assert [message.response_id for message in harness.only.messages()] == [None]
 
 
-async def test_s52_a_truncated_chained_stream_is_tried_again(stage: LoopHarness) -> None:
+async def test_s52_a_truncated_chained_stream_is_tried_again(harness: LoopHarness) -> None:
     model = ScriptedModel([[parts.text_delta("1", "Bet")], ANSWER], provider="openai")
-    await stage.start(model, messages=NEWS, call=CHAINED, clock=ManualClock(skip_sleeps=True))
+    await harness.start(model, messages=NEWS, call=CHAINED, clock=ManualClock(skip_sleeps=True))
     assert ids_sent(model) == ["resp_1", "resp_1"]
-    assert (stage.only.blocks, stage.only.provider_response_id) == ([Text("Better.")], "resp_2")
+    assert (harness.only.blocks, harness.only.provider_response_id) == ([Text("Better.")], "resp_2")
 
 
 class Store:
@@ -363,9 +363,9 @@ class Store:
     def ids(self) -> list[str]:
         return [message.response_id for message in self.messages if message.response_id is not None]
 
-    async def answer(self, stage: LoopHarness, model: ScriptedModel) -> None:
+    async def answer(self, harness: LoopHarness, model: ScriptedModel) -> None:
         plan = plan_chain(self.messages, model=model, options=CallOptions(store=True))
-        await stage.start(
+        await harness.start(
             model,
             messages=plan.messages,
             call=plan.options,
@@ -375,30 +375,30 @@ class Store:
         )
 
 
-async def test_s53_a_poisoned_chat_heals_by_itself_and_the_new_answer_is_the_anchor(stage: LoopHarness) -> None:
+async def test_s53_a_poisoned_chat_heals_by_itself_and_the_new_answer_is_the_anchor(harness: LoopHarness) -> None:
     poisoned = say("assistant", "Yes.", provider="openai", model="gpt", response_id="resp_bad")
     store = Store([SYSTEM, say("user", "Rain?"), poisoned])
     better: list[Step] = [parts.text_delta("1", "No."), parts.finish("stop", response_id="resp_good")]
     model = ScriptedModel([RuntimeError(NOT_FOUND), better, ANSWER], provider="openai", name="gpt")
 
     store.send("And now?")
-    await store.answer(stage, model)
+    await store.answer(harness, model)
     assert ids_sent(model) == ["resp_bad", None]
     assert store.ids == ["resp_good"]
 
     store.send("And tomorrow?")
-    await store.answer(stage, model)
+    await store.answer(harness, model)
     assert ids_sent(model) == ["resp_bad", None, "resp_good"]
     assert read(model.calls[2]) == [("system", "Be brief."), ("user", "And tomorrow?")]
     assert store.ids == ["resp_good", "resp_2"]
 
 
-async def test_s53_the_bad_id_is_erased_even_if_no_attempt_is_left(stage: LoopHarness) -> None:
+async def test_s53_the_bad_id_is_erased_even_if_no_attempt_is_left(harness: LoopHarness) -> None:
     store = Store([say("user", "Rain?"), say("assistant", "Yes.", response_id="resp_bad"), say("user", "And now?")])
     model = ScriptedModel([RuntimeError(NOT_FOUND)], provider="openai")
     with pytest.raises(ModelFailed):
         await raise_failure(
-            stage.start(
+            harness.start(
                 model,
                 messages=store.messages[-1:],
                 call=CHAINED,
@@ -439,61 +439,61 @@ UNKNOWN_IDS: dict[str, Callable[[], Exception]] = {
 @pytest.mark.parametrize("unknown", UNKNOWN_IDS.values(), ids=UNKNOWN_IDS.keys())
 @pytest.mark.parametrize("provider", ["openai", "azure", "anthropic"])
 async def test_s54_whatever_the_reason_that_the_provider_does_not_know_the_id(
-    stage: LoopHarness, unknown: Callable[[], Exception], provider: str
+    harness: LoopHarness, unknown: Callable[[], Exception], provider: str
 ) -> None:
     assert classify(unknown(), provider=provider).kind == "chain_broken"
     chat = Chat(WHOLE)
     model = ScriptedModel([unknown(), ANSWER], provider=provider)
-    await stage.start(model, messages=NEWS, call=CHAINED, **chat.callbacks())
+    await harness.start(model, messages=NEWS, call=CHAINED, **chat.callbacks())
     assert chat.told == ["disable", "reload"]
     assert ids_sent(model) == ["resp_1", None]
 
 
-async def test_s55_store_and_the_previous_id_are_sent_together_on_a_copy(stage: LoopHarness) -> None:
+async def test_s55_store_and_the_previous_id_are_sent_together_on_a_copy(harness: LoopHarness) -> None:
     given = CallOptions(store=True, parameters={"effort": "low"})
     model = ScriptedModel([ANSWER], provider="openai", name="gpt")
     plan = plan_chain([ASKED, ANCHOR, NEW], model=model, options=given)
     assert (plan.options.store, plan.options.previous_response_id) == (True, "resp_1")
     assert given == CallOptions(store=True, parameters={"effort": "low"})
-    await stage.start(model, messages=plan.messages, call=plan.options)
+    await harness.start(model, messages=plan.messages, call=plan.options)
     assert model.calls[0].options == CHAINED
 
 
 # --- a chain that breaks in odd moments --------------------------------------------------
 
 
-async def test_a_provider_that_goes_on_complaining_without_an_id_ends_by_the_retry_policy(stage: LoopHarness) -> None:
+async def test_a_provider_that_goes_on_complaining_without_an_id_ends_by_the_retry_policy(harness: LoopHarness) -> None:
     model = ScriptedModel([RuntimeError(NOT_FOUND)] * 3, provider="openai")
     with pytest.raises(ModelFailed) as caught:
-        await raise_failure(stage.start(model, messages=NEWS, call=CHAINED, retry=RetryPolicy(max_attempts=3)))
+        await raise_failure(harness.start(model, messages=NEWS, call=CHAINED, retry=RetryPolicy(max_attempts=3)))
     assert caught.value.chain_broken
     assert ids_sent(model) == ["resp_1", None, None]
 
 
-async def test_a_failure_after_the_recovery_does_not_bring_the_id_back(stage: LoopHarness) -> None:
+async def test_a_failure_after_the_recovery_does_not_bring_the_id_back(harness: LoopHarness) -> None:
     chat = Chat(WHOLE)
     model = ScriptedModel([RuntimeError(NOT_FOUND), RuntimeError(UNAVAILABLE), ANSWER], provider="openai")
     clock = ManualClock(skip_sleeps=True)
-    await stage.start(model, messages=NEWS, call=CHAINED, clock=clock, **chat.callbacks())
+    await harness.start(model, messages=NEWS, call=CHAINED, clock=clock, **chat.callbacks())
     assert ids_sent(model) == ["resp_1", None, None]
     assert chat.told == ["disable", "reload"]
     assert model.calls[1] == model.calls[2]
 
 
 async def test_a_chain_that_breaks_after_visible_text_keeps_the_text_and_goes_on_without_the_id(
-    stage: LoopHarness,
+    harness: LoopHarness,
 ) -> None:
     chat = Chat(WHOLE)
-    stage.answers = [[GO_ON]]
+    harness.answers = [[GO_ON]]
     model = ScriptedModel([[parts.text_delta("1", "Bet"), RuntimeError(NOT_FOUND)], ANSWER], provider="openai")
-    await stage.start(model, messages=NEWS, call=CHAINED, keep_failed=True, **chat.callbacks())
+    await harness.start(model, messages=NEWS, call=CHAINED, keep_failed=True, **chat.callbacks())
     assert ids_sent(model) == ["resp_1", None]
     assert chat.told == ["disable", "reload"]
     assert read(model.calls[1]) == [*spell(WHOLE), ("assistant", "Bet"), ("user", "Go on.")]
-    assert [step.provider_response_id for step in stage.saved] == [None, "resp_2"]
+    assert [step.provider_response_id for step in harness.saved] == [None, "resp_2"]
 
 
-async def test_a_stop_while_the_history_is_reloaded_ends_the_run_and_keeps_what_was_said(stage: LoopHarness) -> None:
+async def test_a_stop_while_the_history_is_reloaded_ends_the_run_and_keeps_what_was_said(harness: LoopHarness) -> None:
     reloading = asyncio.Event()
 
     async def reload() -> list[Message]:
@@ -502,37 +502,37 @@ async def test_a_stop_while_the_history_is_reloaded_ends_the_run_and_keeps_what_
         return []
 
     model = ScriptedModel([[parts.text_delta("1", "Bet"), RuntimeError(NOT_FOUND)]], provider="openai")
-    task = stage.start(model, messages=NEWS, call=CHAINED, reload_messages=reload)
+    task = harness.start(model, messages=NEWS, call=CHAINED, reload_messages=reload)
     await reloading.wait()
-    stage.scope.interrupt()
+    harness.scope.interrupt()
     assert isinstance(await task, TurnInterrupted)
-    assert stage.only.blocks == [Text("Bet")]
+    assert harness.only.blocks == [Text("Bet")]
 
 
 @pytest.mark.parametrize("hook", ["forget_responses", "reload_messages"])
-async def test_a_stop_from_within_a_callback_asks_the_model_no_more(stage: LoopHarness, hook: str) -> None:
+async def test_a_stop_from_within_a_callback_asks_the_model_no_more(harness: LoopHarness, hook: str) -> None:
     def stop() -> list[Message]:
-        stage.scope.interrupt()
+        harness.scope.interrupt()
         return WHOLE
 
     model = ScriptedModel([RuntimeError(NOT_FOUND)], provider="openai")
-    assert isinstance(await stage.start(model, messages=NEWS, call=CHAINED, **{hook: stop}), TurnInterrupted)
+    assert isinstance(await harness.start(model, messages=NEWS, call=CHAINED, **{hook: stop}), TurnInterrupted)
     assert len(model.calls) == 1
-    assert stage.saved == []
+    assert harness.saved == []
 
 
 # --- 4.3: the second step ----------------------------------------------------------------
 
 
 @every_set_of_callbacks
-async def test_the_chain_is_left_before_the_second_step(stage: LoopHarness, *, disable: bool, reload: bool) -> None:
+async def test_the_chain_is_left_before_the_second_step(harness: LoopHarness, *, disable: bool, reload: bool) -> None:
     chat = Chat(WHOLE)
 
     def save(step: FinishedStep) -> None:
         chat.messages = [*chat.messages, *step.messages()]
 
     model = ScriptedModel([ASK, ASK, ANSWER], provider="openai")
-    await stage.start(
+    await harness.start(
         model,
         messages=NEWS,
         call=CHAINED,
@@ -547,31 +547,33 @@ async def test_the_chain_is_left_before_the_second_step(stage: LoopHarness, *, d
     assert read(model.calls[2]) == [*begun, ("assistant", ""), ("tool", ""), ("assistant", ""), ("tool", "")]
 
 
-async def test_a_reload_that_fails_before_the_second_step_leaves_the_step_appended(stage: LoopHarness) -> None:
+async def test_a_reload_that_fails_before_the_second_step_leaves_the_step_appended(harness: LoopHarness) -> None:
     chat = Chat(WHOLE)
     chat.reload_error = OSError("database is locked")
     model = ScriptedModel([ASK, ANSWER], provider="openai")
-    await stage.start(model, messages=NEWS, call=CHAINED, tools=[weather], **chat.callbacks())
+    await harness.start(model, messages=NEWS, call=CHAINED, tools=[weather], **chat.callbacks())
     assert chat.told == ["disable", "reload"]
     assert ids_sent(model) == ["resp_1", None]
     assert read(model.calls[1]) == [*spell(NEWS), ("assistant", ""), ("tool", "")]
 
 
-async def test_the_step_that_continues_a_failed_one_is_a_second_step(stage: LoopHarness) -> None:
+async def test_the_step_that_continues_a_failed_one_is_a_second_step(harness: LoopHarness) -> None:
     """What was half said is in no response that the provider stored, so its id can not be built on."""
     chat = Chat(NEWS)
     model = ScriptedModel([[parts.text_delta("1", "Bet"), RuntimeError(UNAVAILABLE)], ANSWER], provider="openai")
     clock = ManualClock(skip_sleeps=True)
-    await stage.start(model, messages=NEWS, call=CHAINED, keep_failed=True, clock=clock, **chat.callbacks(reload=False))
+    await harness.start(
+        model, messages=NEWS, call=CHAINED, keep_failed=True, clock=clock, **chat.callbacks(reload=False)
+    )
     assert chat.told == ["disable"]
     assert ids_sent(model) == ["resp_1", None]
     assert read(model.calls[1])[:3] == [*spell(NEWS), ("assistant", "Bet")]
 
 
-async def test_a_run_that_is_not_chained_calls_nobody_between_steps(stage: LoopHarness) -> None:
+async def test_a_run_that_is_not_chained_calls_nobody_between_steps(harness: LoopHarness) -> None:
     chat = Chat(WHOLE)
     model = ScriptedModel([ASK, ANSWER], provider="openai")
-    await stage.start(model, messages=WHOLE, call=CallOptions(store=True), tools=[weather], **chat.callbacks())
+    await harness.start(model, messages=WHOLE, call=CallOptions(store=True), tools=[weather], **chat.callbacks())
     assert chat.told == []
 
 
@@ -580,47 +582,47 @@ async def test_a_run_that_is_not_chained_calls_nobody_between_steps(stage: LoopH
 
 @pytest.mark.parametrize(("store", "kept"), [(True, "resp_2"), (False, None)])
 async def test_a_response_id_is_kept_only_if_the_provider_was_to_store_it(
-    stage: LoopHarness, *, store: bool, kept: str | None
+    harness: LoopHarness, *, store: bool, kept: str | None
 ) -> None:
-    await stage.start(ScriptedModel([ANSWER], provider="openai"), call=CallOptions(store=store))
-    assert stage.only.provider_response_id == kept
-    assert [message.response_id for message in stage.only.messages()] == [kept]
+    await harness.start(ScriptedModel([ANSWER], provider="openai"), call=CallOptions(store=store))
+    assert harness.only.provider_response_id == kept
+    assert [message.response_id for message in harness.only.messages()] == [kept]
 
 
-async def test_a_reply_that_reached_its_length_limit_carries_no_id(stage: LoopHarness) -> None:
+async def test_a_reply_that_reached_its_length_limit_carries_no_id(harness: LoopHarness) -> None:
     cut: list[Step] = [parts.text_delta("1", "Bet"), parts.finish("length", response_id="resp_2")]
-    await stage.start(ScriptedModel([cut], provider="openai"), call=CHAINED)
-    assert (stage.only.partial, stage.only.provider_response_id) == (True, None)
+    await harness.start(ScriptedModel([cut], provider="openai"), call=CHAINED)
+    assert (harness.only.partial, harness.only.provider_response_id) == (True, None)
 
 
-async def test_an_interrupted_reply_carries_no_id(stage: LoopHarness) -> None:
+async def test_an_interrupted_reply_carries_no_id(harness: LoopHarness) -> None:
     model = ScriptedModel([[parts.text_delta("1", "Bet"), parts.hang()]], provider="openai")
-    task = stage.start(model, messages=NEWS, call=CHAINED)
-    await stage.heard(TextDelta)
-    stage.scope.interrupt()
+    task = harness.start(model, messages=NEWS, call=CHAINED)
+    await harness.heard(TextDelta)
+    harness.scope.interrupt()
     assert isinstance(await task, TurnInterrupted)
-    assert (stage.only.partial, stage.only.provider_response_id) == (True, None)
+    assert (harness.only.partial, harness.only.provider_response_id) == (True, None)
 
 
-async def test_a_reply_whose_tools_were_stopped_carries_no_id(stage: LoopHarness) -> None:
+async def test_a_reply_whose_tools_were_stopped_carries_no_id(harness: LoopHarness) -> None:
     @tool
     async def stopping() -> str:
-        stage.scope.interrupt()
+        harness.scope.interrupt()
         await asyncio.get_running_loop().create_future()
         return "never"
 
     ask: list[Step] = [parts.tool_call("c1", "stopping", "{}"), parts.finish("tool_calls", response_id="resp_2")]
     assert isinstance(
-        await stage.start(ScriptedModel([ask], provider="openai"), call=CHAINED, tools=[stopping]), TurnInterrupted
+        await harness.start(ScriptedModel([ask], provider="openai"), call=CHAINED, tools=[stopping]), TurnInterrupted
     )
-    assert (stage.only.partial, stage.only.provider_response_id) == (True, None)
+    assert (harness.only.partial, harness.only.provider_response_id) == (True, None)
 
 
-async def test_a_reply_that_the_content_filter_withheld_carries_no_id(stage: LoopHarness) -> None:
+async def test_a_reply_that_the_content_filter_withheld_carries_no_id(harness: LoopHarness) -> None:
     withheld: list[Step] = [parts.reasoning_delta("r", "Hm."), parts.finish("content_filter", response_id="resp_2")]
     with pytest.raises(ModelFailed):
-        await raise_failure(stage.start(ScriptedModel([withheld], provider="openai"), call=CHAINED))
-    assert (stage.only.reason, stage.only.provider_response_id) == ("failed", None)
+        await raise_failure(harness.start(ScriptedModel([withheld], provider="openai"), call=CHAINED))
+    assert (harness.only.reason, harness.only.provider_response_id) == ("failed", None)
 
 
 # --- 4.1: when a chain is used -----------------------------------------------------------

@@ -437,26 +437,26 @@ def overflow() -> ModelFailed:
 @pytest.mark.parametrize("overflowing", OVERFLOWS.values(), ids=OVERFLOWS.keys())
 @pytest.mark.parametrize("provider", ["anthropic", "openai"])
 async def test_an_overflow_compacts_once_and_goes_on(
-    stage: LoopHarness, overflowing: Callable[[], Script], provider: str
+    harness: LoopHarness, overflowing: Callable[[], Script], provider: str
 ) -> None:
     model = ScriptedModel([overflowing(), SUMMARY, ANSWER], provider=provider)
-    turn = await stage.start(model, messages=LONG)
+    turn = await harness.start(model, messages=LONG)
     summary, answer = turn.messages
     assert (summary.visibility, answer.text) == ("model", "Dry.")
     assert read(model.calls[2].messages) == read([SYSTEM, summary, *RECENT])
     assert_legal(model.calls[2].messages, provider=provider)
     assert_legal_everywhere([*LONG, *turn.messages])
-    assert [(event.kind, event.delay_ms) for event in stage.retries] == [("context_overflow", 0)]
-    assert stage.clock.slept == []
-    assert [step.blocks for step in stage.saved] == [[Text("Dry.")]]
+    assert [(event.kind, event.delay_ms) for event in harness.retries] == [("context_overflow", 0)]
+    assert harness.clock.slept == []
+    assert [step.blocks for step in harness.saved] == [[Text("Dry.")]]
 
 
-async def test_the_summary_is_nobodys_to_read_while_it_is_written(stage: LoopHarness) -> None:
-    await stage.start(ScriptedModel([overflow(), SUMMARY, ANSWER]), messages=LONG)
-    assert all("spoke" not in getattr(part, "delta", "") for part in stage.published)
+async def test_the_summary_is_nobodys_to_read_while_it_is_written(harness: LoopHarness) -> None:
+    await harness.start(ScriptedModel([overflow(), SUMMARY, ANSWER]), messages=LONG)
+    assert all("spoke" not in getattr(part, "delta", "") for part in harness.published)
 
 
-async def test_the_whole_preparation_runs_on_the_compacted_history(stage: LoopHarness) -> None:
+async def test_the_whole_preparation_runs_on_the_compacted_history(harness: LoopHarness) -> None:
     prepared = []
 
     def prepare(messages: list[Message]) -> list[Message]:
@@ -464,53 +464,53 @@ async def test_the_whole_preparation_runs_on_the_compacted_history(stage: LoopHa
         return [*messages, say("user", "(Mind the time.)")]
 
     model = ScriptedModel([overflow(), SUMMARY, ANSWER], provider="anthropic")
-    await stage.start(model, messages=LONG, prepare_messages=prepare)
+    await harness.start(model, messages=LONG, prepare_messages=prepare)
     assert prepared == [len(LONG), len(LONG) + 1]
     prompt = model.calls[2].messages
     assert read(prompt)[-1] == ("user", "(Mind the time.)")
     assert [at for at, entry in enumerate(prompt) if entry.cache] == [0, len(prompt) - 2, len(prompt) - 1]
 
 
-async def test_the_steps_after_a_compaction_go_on_from_it(stage: LoopHarness) -> None:
+async def test_the_steps_after_a_compaction_go_on_from_it(harness: LoopHarness) -> None:
     model = ScriptedModel([overflow(), SUMMARY, ASK, ANSWER])
-    turn = await stage.start(model, messages=LONG, tools=[weather])
+    turn = await harness.start(model, messages=LONG, tools=[weather])
     assert read(model.calls[3].messages)[: len(RECENT) + 2] == read([SYSTEM, turn.messages[0], *RECENT])
     assert [message.role for message in turn.messages] == ["user", "assistant", "tool", "assistant"]
 
 
-async def test_an_overflow_in_a_later_step_keeps_the_step_before_it(stage: LoopHarness) -> None:
+async def test_an_overflow_in_a_later_step_keeps_the_step_before_it(harness: LoopHarness) -> None:
     model = ScriptedModel([ASK, overflow(), SUMMARY, ANSWER])
-    await stage.start(model, messages=LONG, tools=[weather])
+    await harness.start(model, messages=LONG, tools=[weather])
     prompt = model.calls[3].messages
     assert read(prompt)[-2:] == [("assistant", ""), ("tool", "rain in Oslo")]
     assert "And now?" in "\n".join(text for _, text in read(prompt))
     assert_legal(prompt, provider="anthropic")
 
 
-async def test_a_second_overflow_in_the_turn_is_terminal(stage: LoopHarness) -> None:
+async def test_a_second_overflow_in_the_turn_is_terminal(harness: LoopHarness) -> None:
     second = overflow()
     model = ScriptedModel([overflow(), SUMMARY, second])
     with pytest.raises(ModelFailed) as caught:
-        await raise_failure(stage.start(model, messages=LONG))
+        await raise_failure(harness.start(model, messages=LONG))
     assert caught.value is second
     assert len(model.calls) == 3
-    assert stage.saved == []
+    assert harness.saved == []
 
 
-async def test_a_second_overflow_is_terminal_in_a_later_step_too(stage: LoopHarness) -> None:
+async def test_a_second_overflow_is_terminal_in_a_later_step_too(harness: LoopHarness) -> None:
     second = overflow()
     model = ScriptedModel([overflow(), SUMMARY, ASK, second])
     with pytest.raises(ModelFailed) as caught:
-        await raise_failure(stage.start(model, messages=LONG, tools=[weather]))
+        await raise_failure(harness.start(model, messages=LONG, tools=[weather]))
     assert caught.value is second
-    assert len(stage.saved) == 1
+    assert len(harness.saved) == 1
 
 
-async def test_the_next_turn_may_compact_again(stage: LoopHarness) -> None:
+async def test_the_next_turn_may_compact_again(harness: LoopHarness) -> None:
     model = ScriptedModel([overflow(), SUMMARY, ANSWER, overflow(), SUMMARY, ANSWER])
-    turn = await stage.start(model, messages=LONG)
+    turn = await harness.start(model, messages=LONG)
     history = [*LONG, *turn.messages, say("user", "And tomorrow? " * 100), say("assistant", "No."), say("user", "Why?")]
-    again = await stage.start(model, messages=history)
+    again = await harness.start(model, messages=history)
     assert again.messages[0].visibility == "model"
     prompt = model.calls[5].messages
     assert read(prompt)[1] == ("user", again.messages[0].text)
@@ -521,11 +521,11 @@ async def test_the_next_turn_may_compact_again(stage: LoopHarness) -> None:
 @pytest.mark.parametrize(
     "history", [[], [SYSTEM], [SYSTEM, say("user", "hi")]], ids=["nothing", "system", "one request"]
 )
-async def test_an_overflow_with_nothing_to_compact_is_terminal(stage: LoopHarness, history: list[Message]) -> None:
+async def test_an_overflow_with_nothing_to_compact_is_terminal(harness: LoopHarness, history: list[Message]) -> None:
     first = overflow()
     model = ScriptedModel([first, SUMMARY, overflow()])
     with pytest.raises(ModelFailed) as caught:
-        await raise_failure(stage.start(model, messages=history))
+        await raise_failure(harness.start(model, messages=history))
     assert caught.value is first
     assert len(model.calls) == 1
 
@@ -543,83 +543,83 @@ BAD_SUMMARIES: dict[str, Script] = {
 
 
 @pytest.mark.parametrize("bad", BAD_SUMMARIES.values(), ids=BAD_SUMMARIES.keys())
-async def test_a_summary_that_fails_is_terminal_with_the_original_failure(stage: LoopHarness, bad: Script) -> None:
+async def test_a_summary_that_fails_is_terminal_with_the_original_failure(harness: LoopHarness, bad: Script) -> None:
     first = overflow()
     model = ScriptedModel([first, bad])
     with pytest.raises(ModelFailed) as caught:
-        await raise_failure(stage.start(model, messages=LONG))
+        await raise_failure(harness.start(model, messages=LONG))
     assert caught.value is first
     assert len(model.calls) == 2
-    assert stage.retries == []
+    assert harness.retries == []
 
 
-async def test_a_summariser_that_falls_silent_is_terminal_with_the_original_failure(stage: LoopHarness) -> None:
+async def test_a_summariser_that_falls_silent_is_terminal_with_the_original_failure(harness: LoopHarness) -> None:
     first = overflow()
-    task = stage.start(ScriptedModel([first, [parts.hang()]]), messages=LONG, silence_timeout_s=30)
-    await stage.clock.wait_for_timer()
-    await stage.clock.advance(0)
-    await stage.clock.advance(31)
+    task = harness.start(ScriptedModel([first, [parts.hang()]]), messages=LONG, silence_timeout_s=30)
+    await harness.clock.wait_for_timer()
+    await harness.clock.advance(0)
+    await harness.clock.advance(31)
     with pytest.raises(ModelFailed) as caught:
         await raise_failure(task)
     assert caught.value is first
 
 
-async def stop_while_summarising(stage: LoopHarness, stop: Callable[[], None], first: Script) -> Any:
+async def stop_while_summarising(harness: LoopHarness, stop: Callable[[], None], first: Script) -> Any:
     model = ScriptedModel([first, [parts.text_delta("1", "They"), parts.hang()]])
-    task = stage.start(model, messages=LONG)
+    task = harness.start(model, messages=LONG)
     while len(model.calls) < 2:
         await asyncio.sleep(0)
-    await stage.clock.advance(0)
+    await harness.clock.advance(0)
     stop()
     return await task
 
 
-async def test_a_stop_while_summarising_ends_interrupted(stage: LoopHarness) -> None:
-    assert isinstance(await stop_while_summarising(stage, stage.scope.interrupt, overflow()), TurnInterrupted)
-    assert stage.saved == []
-    assert stage.retries == []
+async def test_a_stop_while_summarising_ends_interrupted(harness: LoopHarness) -> None:
+    assert isinstance(await stop_while_summarising(harness, harness.scope.interrupt, overflow()), TurnInterrupted)
+    assert harness.saved == []
+    assert harness.retries == []
 
 
-async def test_a_stop_while_summarising_keeps_what_was_said_before_the_overflow(stage: LoopHarness) -> None:
+async def test_a_stop_while_summarising_keeps_what_was_said_before_the_overflow(harness: LoopHarness) -> None:
     assert isinstance(
-        await stop_while_summarising(stage, stage.scope.interrupt, OVERFLOWS["after a word"]()), TurnInterrupted
+        await stop_while_summarising(harness, harness.scope.interrupt, OVERFLOWS["after a word"]()), TurnInterrupted
     )
-    assert stage.only.blocks == [Text("Dr")]
-    assert (stage.only.partial, stage.only.reason) == (True, "interrupted")
+    assert harness.only.blocks == [Text("Dr")]
+    assert (harness.only.partial, harness.only.reason) == (True, "interrupted")
 
 
-async def test_a_shutdown_while_summarising_saves_nothing(stage: LoopHarness) -> None:
+async def test_a_shutdown_while_summarising_saves_nothing(harness: LoopHarness) -> None:
     assert isinstance(
-        await stop_while_summarising(stage, stage.scope.shutdown, OVERFLOWS["after a word"]()), TurnShutDown
+        await stop_while_summarising(harness, harness.scope.shutdown, OVERFLOWS["after a word"]()), TurnShutDown
     )
-    assert stage.saved == []
+    assert harness.saved == []
 
 
-async def test_what_was_seen_before_the_overflow_is_kept_and_continued(stage: LoopHarness) -> None:
-    stage.answers = [[say("user", "Go on.", visibility="model")]]
+async def test_what_was_seen_before_the_overflow_is_kept_and_continued(harness: LoopHarness) -> None:
+    harness.answers = [[say("user", "Go on.", visibility="model")]]
     model = ScriptedModel([OVERFLOWS["after a word"](), SUMMARY, ANSWER])
-    await stage.start(model, messages=LONG, keep_failed=True)
-    assert [(step.blocks, step.partial) for step in stage.saved] == [([Text("Dr")], True), ([Text("Dry.")], False)]
+    await harness.start(model, messages=LONG, keep_failed=True)
+    assert [(step.blocks, step.partial) for step in harness.saved] == [([Text("Dr")], True), ([Text("Dry.")], False)]
     assert read(model.calls[2].messages)[-2:] == [("assistant", "Dr"), ("user", "Go on.")]
     assert len(model.calls[2].messages) == len(RECENT) + 4
 
 
-async def test_no_attempt_is_made_beyond_the_last_one_allowed(stage: LoopHarness) -> None:
+async def test_no_attempt_is_made_beyond_the_last_one_allowed(harness: LoopHarness) -> None:
     """SPEC 2.1: at most so many attempts. A compaction makes the next one shorter, not free."""
     model = ScriptedModel([ConnectionResetError(), ConnectionResetError(), overflow(), SUMMARY, ANSWER])
     with pytest.raises(ModelFailed) as caught:
         await raise_failure(
-            stage.start(model, messages=LONG, retry=RetryPolicy(max_attempts=3), clock=ManualClock(skip_sleeps=True))
+            harness.start(model, messages=LONG, retry=RetryPolicy(max_attempts=3), clock=ManualClock(skip_sleeps=True))
         )
     assert caught.value.kind == "context_overflow"
-    assert stage.attempts == [(1, 1), (1, 2), (1, 3)]
+    assert harness.attempts == [(1, 1), (1, 2), (1, 3)]
 
 
-async def test_an_overflow_of_a_chained_run_compacts_the_whole_history(stage: LoopHarness) -> None:
+async def test_an_overflow_of_a_chained_run_compacts_the_whole_history(harness: LoopHarness) -> None:
     """What overflowed is what the provider remembers: with the id kept, no summary could help."""
     chained = CallOptions(store=True, previous_response_id="resp_1")
     model = ScriptedModel([overflow(), SUMMARY, ANSWER], provider="openai")
-    turn = await stage.start(model, messages=[SYSTEM, RECENT[-1]], call=chained, reload_messages=lambda: list(LONG))
+    turn = await harness.start(model, messages=[SYSTEM, RECENT[-1]], call=chained, reload_messages=lambda: list(LONG))
     assert [made.options.previous_response_id for made in model.calls] == ["resp_1", None, None]
     assert read(model.calls[2].messages) == read([SYSTEM, turn.messages[0], *RECENT])
 
@@ -628,7 +628,7 @@ async def test_an_overflow_of_a_chained_run_compacts_the_whole_history(stage: Lo
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
-async def test_the_callers_own_summary_is_used_and_the_model_not_asked(stage: LoopHarness, *, is_async: bool) -> None:
+async def test_the_callers_own_summary_is_used_and_the_model_not_asked(harness: LoopHarness, *, is_async: bool) -> None:
     given: list[list[Message]] = []
 
     def make(messages: list[Message]) -> Message:
@@ -640,19 +640,19 @@ async def test_the_callers_own_summary_is_used_and_the_model_not_asked(stage: Lo
         return make(messages)
 
     model = ScriptedModel([overflow(), ANSWER])
-    await stage.start(model, messages=LONG, compact=make_later if is_async else make)
+    await harness.start(model, messages=LONG, compact=make_later if is_async else make)
     assert given == [LONG]
     assert [text for _, text in read(model.calls[1].messages)][::2] == ["Be brief.", "And now?"]
 
 
-async def test_a_caller_who_has_no_summary_ends_the_turn_with_the_overflow(stage: LoopHarness) -> None:
+async def test_a_caller_who_has_no_summary_ends_the_turn_with_the_overflow(harness: LoopHarness) -> None:
     first = overflow()
     with pytest.raises(ModelFailed) as caught:
-        await raise_failure(stage.start(ScriptedModel([first]), messages=LONG, compact=lambda messages: None))
+        await raise_failure(harness.start(ScriptedModel([first]), messages=LONG, compact=lambda messages: None))
     assert caught.value is first
 
 
-async def test_a_summary_is_told_of_as_soon_as_it_is_made(stage: LoopHarness) -> None:
+async def test_a_summary_is_told_of_as_soon_as_it_is_made(harness: LoopHarness) -> None:
     told: list[Message] = []
-    turn = await stage.start(ScriptedModel([overflow(), SUMMARY, ANSWER]), messages=LONG, keep_summary=told.append)
+    turn = await harness.start(ScriptedModel([overflow(), SUMMARY, ANSWER]), messages=LONG, keep_summary=told.append)
     assert told == [turn.messages[0]]

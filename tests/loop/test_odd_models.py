@@ -69,7 +69,7 @@ async def note(text: str) -> str:
 # --- odd parts ---------------------------------------------------------------------------
 
 
-async def test_a_delta_before_its_start_opens_its_block(stage: LoopHarness, spell: Spell) -> None:
+async def test_a_delta_before_its_start_opens_its_block(harness: LoopHarness, spell: Spell) -> None:
     model = ScriptedModel(
         [
             [
@@ -83,11 +83,11 @@ async def test_a_delta_before_its_start_opens_its_block(stage: LoopHarness, spel
             ]
         ]
     )
-    await stage.start(model)
-    assert spell(stage.only.blocks) == [("text", "ab"), ("reasoning", "cd")]
+    await harness.start(model)
+    assert spell(harness.only.blocks) == [("text", "ab"), ("reasoning", "cd")]
 
 
-async def test_a_tool_input_delta_before_its_start_gets_its_name_later(stage: LoopHarness, spell: Spell) -> None:
+async def test_a_tool_input_delta_before_its_start_gets_its_name_later(harness: LoopHarness, spell: Spell) -> None:
     model = ScriptedModel(
         [
             [
@@ -100,31 +100,31 @@ async def test_a_tool_input_delta_before_its_start_gets_its_name_later(stage: Lo
             [HELLO, parts.finish()],
         ]
     )
-    await stage.start(model, tools=[note])
-    assert spell(stage.saved[0].blocks) == [("call", "c1", "note", '{"text": "x"}'), ("result", "c1", "note")]
+    await harness.start(model, tools=[note])
+    assert spell(harness.saved[0].blocks) == [("call", "c1", "note", '{"text": "x"}'), ("result", "c1", "note")]
 
 
-async def test_a_call_that_never_got_a_name_is_answered_with_an_error(stage: LoopHarness) -> None:
+async def test_a_call_that_never_got_a_name_is_answered_with_an_error(harness: LoopHarness) -> None:
     model = ScriptedModel(
         [
             [parts.tool_input_delta("c1", "{}"), parts.tool_input_end("c1"), parts.finish("tool_calls")],
             [HELLO, parts.finish()],
         ]
     )
-    result = await stage.start(model, tools=[note])
+    result = await harness.start(model, tools=[note])
     assert result.reason == "stop"
-    answer = stage.saved[0].blocks[-1]
+    answer = harness.saved[0].blocks[-1]
     assert isinstance(answer, ToolResult)
     assert answer.is_error
 
 
-async def test_an_end_without_a_start_does_no_harm(stage: LoopHarness) -> None:
+async def test_an_end_without_a_start_does_no_harm(harness: LoopHarness) -> None:
     model = ScriptedModel([[parts.text_end("t"), parts.reasoning_end("r"), HELLO, parts.finish()]])
-    await stage.start(model)
-    assert stage.only.blocks == [Text("Hello")]
+    await harness.start(model)
+    assert harness.only.blocks == [Text("Hello")]
 
 
-async def test_the_complete_call_wins_over_its_deltas(stage: LoopHarness) -> None:
+async def test_the_complete_call_wins_over_its_deltas(harness: LoopHarness) -> None:
     model = ScriptedModel(
         [
             [
@@ -136,8 +136,8 @@ async def test_the_complete_call_wins_over_its_deltas(stage: LoopHarness) -> Non
             [HELLO, parts.finish()],
         ]
     )
-    await stage.start(model, tools=[note])
-    assert stage.saved[0].blocks[-1] == ToolResult(call_id="c1", name="note", output="noted final")
+    await harness.start(model, tools=[note])
+    assert harness.saved[0].blocks[-1] == ToolResult(call_id="c1", name="note", output="noted final")
 
 
 class Telepathy(msgspec.Struct):
@@ -146,12 +146,12 @@ class Telepathy(msgspec.Struct):
 
 @pytest.mark.parametrize("thing", [Telepathy(), None, "Hello", 42, {"type": "text_delta"}, TextDelta, Text("Hi")])
 async def test_something_that_is_no_part_is_a_clear_failure_and_what_came_before_is_kept(
-    stage: LoopHarness, thing: Any
+    harness: LoopHarness, thing: Any
 ) -> None:
     with pytest.raises(ModelFailed, match="not a part"):
-        await raise_failure(stage.start(ScriptedModel([[HELLO, thing, parts.finish()]])))
-    assert stage.only.blocks == [Text("Hello")]
-    assert (stage.only.partial, stage.only.reason) == (True, "failed")
+        await raise_failure(harness.start(ScriptedModel([[HELLO, thing, parts.finish()]])))
+    assert harness.only.blocks == [Text("Hello")]
+    assert (harness.only.partial, harness.only.reason) == (True, "failed")
 
 
 ODD_FIELDS: dict[str, Any] = {
@@ -170,29 +170,29 @@ ODD_FIELDS: dict[str, Any] = {
 
 @pytest.mark.parametrize("part", ODD_FIELDS.values(), ids=ODD_FIELDS)
 async def test_a_part_with_the_wrong_things_inside_is_a_clear_failure_or_an_error_result(
-    stage: LoopHarness, part: Part
+    harness: LoopHarness, part: Part
 ) -> None:
     model = ScriptedModel([[HELLO, part, parts.finish("tool_calls")], [HELLO, parts.finish()]])
     try:
-        await stage.start(model, tools=[note], retry=ONCE)
+        await harness.start(model, tools=[note], retry=ONCE)
     except ModelFailed:
-        assert stage.only.blocks[0] == Text("Hello")
+        assert harness.only.blocks[0] == Text("Hello")
     else:
-        assert stage.saved[0].blocks[0] == Text("Hello")
-    for step in stage.saved:
+        assert harness.saved[0].blocks[0] == Text("Hello")
+    for step in harness.saved:
         encode(step.blocks)
-    for published in stage.published:
+    for published in harness.published:
         encode(published)
 
 
-async def test_a_keep_alive_is_neither_published_nor_folded(stage: LoopHarness) -> None:
+async def test_a_keep_alive_is_neither_published_nor_folded(harness: LoopHarness) -> None:
     model = ScriptedModel([[parts.keep_alive(), HELLO, parts.keep_alive(), parts.finish(), parts.keep_alive()]])
-    await stage.start(model)
-    assert stage.published == [HELLO, parts.finish()]
-    assert stage.only.blocks == [Text("Hello")]
+    await harness.start(model)
+    assert harness.published == [HELLO, parts.finish()]
+    assert harness.only.blocks == [Text("Hello")]
 
 
-async def test_what_comes_after_the_finish_is_not_read(stage: LoopHarness) -> None:
+async def test_what_comes_after_the_finish_is_not_read(harness: LoopHarness) -> None:
     closed = asyncio.Event()
 
     async def stream(call: Call) -> AsyncIterator[Part]:
@@ -203,39 +203,39 @@ async def test_what_comes_after_the_finish_is_not_read(stage: LoopHarness) -> No
         finally:
             closed.set()
 
-    await stage.start(ScriptedModel([stream]))
-    assert stage.only.blocks == [Text("Hello")]
+    await harness.start(ScriptedModel([stream]))
+    assert harness.only.blocks == [Text("Hello")]
     assert closed.is_set()
 
 
 # --- streams that do not end well --------------------------------------------------------
 
 
-async def test_nothing_at_all_is_a_truncated_stream(stage: LoopHarness) -> None:
+async def test_nothing_at_all_is_a_truncated_stream(harness: LoopHarness) -> None:
     with pytest.raises(ModelFailed) as caught:
-        await raise_failure(stage.start(ScriptedModel([[]]), retry=ONCE))
+        await raise_failure(harness.start(ScriptedModel([[]]), retry=ONCE))
     assert (caught.value.kind, caught.value.retryable) == ("timeout", True)
-    assert stage.saved == []
+    assert harness.saved == []
 
 
-async def test_a_stream_without_a_finish_is_never_a_success(stage: LoopHarness) -> None:
+async def test_a_stream_without_a_finish_is_never_a_success(harness: LoopHarness) -> None:
     with pytest.raises(ModelFailed) as caught:
-        await raise_failure(stage.start(ScriptedModel([[HELLO, parts.text_end("1")]]), retry=ONCE))
+        await raise_failure(harness.start(ScriptedModel([[HELLO, parts.text_end("1")]]), retry=ONCE))
     assert caught.value.retryable
-    assert (stage.only.partial, stage.only.reason) == (True, "failed")
+    assert (harness.only.partial, harness.only.reason) == (True, "failed")
 
 
-async def test_calls_of_a_truncated_stream_are_never_run(stage: LoopHarness, spell: Spell) -> None:
+async def test_calls_of_a_truncated_stream_are_never_run(harness: LoopHarness, spell: Spell) -> None:
     with pytest.raises(ModelFailed):
         await raise_failure(
-            stage.start(ScriptedModel([[parts.tool_call("c1", "note", '{"text": "x"}')]]), tools=[note], retry=ONCE)
+            harness.start(ScriptedModel([[parts.tool_call("c1", "note", '{"text": "x"}')]]), tools=[note], retry=ONCE)
         )
-    assert stage.count(ToolStarted) == 0
-    assert spell(stage.only.blocks)[1:] == [("error", "c1", "note")]
+    assert harness.count(ToolStarted) == 0
+    assert spell(harness.only.blocks)[1:] == [("error", "c1", "note")]
 
 
 async def test_half_received_arguments_are_never_executed_even_if_they_happen_to_be_json(
-    stage: LoopHarness, spell: Spell
+    harness: LoopHarness, spell: Spell
 ) -> None:
     model = ScriptedModel(
         [
@@ -247,9 +247,9 @@ async def test_half_received_arguments_are_never_executed_even_if_they_happen_to
             [HELLO, parts.finish()],
         ]
     )
-    await stage.start(model, tools=[note])
-    assert stage.count(ToolStarted) == 0
-    assert spell(stage.saved[0].blocks) == [("call", "c1", "note", '{"text": "x"}'), ("error", "c1", "note")]
+    await harness.start(model, tools=[note])
+    assert harness.count(ToolStarted) == 0
+    assert spell(harness.saved[0].blocks) == [("call", "c1", "note", '{"text": "x"}'), ("error", "c1", "note")]
 
 
 def raise_at_once(error: BaseException) -> Callable[[Call], Any]:
@@ -297,10 +297,10 @@ FAILING = [raise_at_once, raise_in_a_coroutine, raise_in_the_iterator, yield_as_
     ids=["reset", "503", "unknown", "missing_key", "rate_limit"],
 )
 async def test_an_error_is_the_same_wherever_it_comes_from(
-    stage: LoopHarness, fail: Callable[[BaseException], Any], error: Exception, kind: str, *, retryable: bool
+    harness: LoopHarness, fail: Callable[[BaseException], Any], error: Exception, kind: str, *, retryable: bool
 ) -> None:
     with pytest.raises(ModelFailed) as caught:
-        await raise_failure(stage.start(OddModel(fail(error)), retry=ONCE))
+        await raise_failure(harness.start(OddModel(fail(error)), retry=ONCE))
     failure = caught.value
     assert (failure.kind, failure.retryable, failure.provider) == (kind, retryable, "odd")
     if isinstance(error, ModelFailed):
@@ -308,27 +308,27 @@ async def test_an_error_is_the_same_wherever_it_comes_from(
         assert failure.retry_after_s == error.retry_after_s
 
 
-async def test_an_error_part_is_not_published_and_what_came_before_is_kept(stage: LoopHarness) -> None:
+async def test_an_error_part_is_not_published_and_what_came_before_is_kept(harness: LoopHarness) -> None:
     model = ScriptedModel([[HELLO, parts.error(ConnectionResetError()), parts.text_delta("1", " more")]])
     with pytest.raises(ModelFailed):
-        await raise_failure(stage.start(model, retry=ONCE))
-    assert stage.published == [HELLO]
-    assert stage.only.blocks == [Text("Hello")]
+        await raise_failure(harness.start(model, retry=ONCE))
+    assert harness.published == [HELLO]
+    assert harness.only.blocks == [Text("Hello")]
 
 
 # --- odd iterators -----------------------------------------------------------------------
 
 
-async def test_stream_may_be_a_coroutine(stage: LoopHarness) -> None:
+async def test_stream_may_be_a_coroutine(harness: LoopHarness) -> None:
     async def stream(call: Call) -> AsyncIterator[Part]:
         await asyncio.sleep(0)
         return ScriptedModel([[HELLO, parts.finish()]]).stream(call)
 
-    await stage.start(OddModel(stream))
-    assert stage.only.blocks == [Text("Hello")]
+    await harness.start(OddModel(stream))
+    assert harness.only.blocks == [Text("Hello")]
 
 
-async def test_a_coroutine_that_never_gives_a_stream_is_stopped_like_any_read(stage: LoopHarness) -> None:
+async def test_a_coroutine_that_never_gives_a_stream_is_stopped_like_any_read(harness: LoopHarness) -> None:
     begun = asyncio.Event()
 
     async def stream(call: Call) -> AsyncIterator[Part]:
@@ -336,17 +336,17 @@ async def test_a_coroutine_that_never_gives_a_stream_is_stopped_like_any_read(st
         await wait_for_ever()
         raise AssertionError
 
-    task = stage.start(OddModel(stream))
+    task = harness.start(OddModel(stream))
     await begun.wait()
-    stage.scope.interrupt()
+    harness.scope.interrupt()
     assert isinstance(await task, TurnInterrupted)
 
 
 @pytest.mark.parametrize("thing", [None, 42, [HELLO, parts.finish()]])
-async def test_a_stream_that_is_no_async_iterator_is_a_clear_failure(stage: LoopHarness, thing: Any) -> None:
+async def test_a_stream_that_is_no_async_iterator_is_a_clear_failure(harness: LoopHarness, thing: Any) -> None:
     with pytest.raises(ModelFailed):
-        await raise_failure(stage.start(OddModel(lambda call: thing)))
-    assert stage.retries == []
+        await raise_failure(harness.start(OddModel(lambda call: thing)))
+    assert harness.retries == []
 
 
 class BareIterator:
@@ -364,14 +364,14 @@ class BareIterator:
         return self._said.pop(0)
 
 
-async def test_an_iterator_without_aclose_is_read_to_its_finish(stage: LoopHarness) -> None:
-    await stage.start(OddModel(lambda call: BareIterator(HELLO, parts.finish())))
-    assert stage.only.blocks == [Text("Hello")]
+async def test_an_iterator_without_aclose_is_read_to_its_finish(harness: LoopHarness) -> None:
+    await harness.start(OddModel(lambda call: BareIterator(HELLO, parts.finish())))
+    assert harness.only.blocks == [Text("Hello")]
 
 
-async def test_an_iterator_without_aclose_is_stopped(stage: LoopHarness) -> None:
-    await stage.interrupt_at(TextDelta, OddModel(lambda call: BareIterator(HELLO)))
-    assert stage.only.blocks == [Text("Hello")]
+async def test_an_iterator_without_aclose_is_stopped(harness: LoopHarness) -> None:
+    await harness.interrupt_at(TextDelta, OddModel(lambda call: BareIterator(HELLO)))
+    assert harness.only.blocks == [Text("Hello")]
 
 
 class ClosingIterator(BareIterator):
@@ -388,11 +388,11 @@ class ClosingIterator(BareIterator):
             await self._on_close()
 
 
-async def test_the_iterator_is_closed_exactly_once(stage: LoopHarness) -> None:
+async def test_the_iterator_is_closed_exactly_once(harness: LoopHarness) -> None:
     finished, stopped = ClosingIterator(HELLO, parts.finish()), ClosingIterator(HELLO)
-    await stage.start(OddModel(lambda call: finished))
+    await harness.start(OddModel(lambda call: finished))
     assert finished.closed == 1
-    await stage.interrupt_at(TextDelta, OddModel(lambda call: stopped), times=2)
+    await harness.interrupt_at(TextDelta, OddModel(lambda call: stopped), times=2)
     assert stopped.closed == 1
 
 
@@ -405,21 +405,23 @@ async def cancel_on_close() -> None:
 
 
 @pytest.mark.parametrize("on_close", [raise_on_close, cancel_on_close])
-async def test_an_error_of_aclose_changes_nothing(stage: LoopHarness, on_close: Callable[[], Awaitable[None]]) -> None:
-    result = await stage.start(OddModel(lambda call: ClosingIterator(HELLO, parts.finish(), on_close=on_close)))
+async def test_an_error_of_aclose_changes_nothing(
+    harness: LoopHarness, on_close: Callable[[], Awaitable[None]]
+) -> None:
+    result = await harness.start(OddModel(lambda call: ClosingIterator(HELLO, parts.finish(), on_close=on_close)))
     assert result.reason == "stop"
-    assert stage.only.blocks == [Text("Hello")]
+    assert harness.only.blocks == [Text("Hello")]
 
 
 @pytest.mark.parametrize("on_close", [raise_on_close, cancel_on_close])
 async def test_an_error_of_aclose_after_a_stop_changes_nothing(
-    stage: LoopHarness, on_close: Callable[[], Awaitable[None]]
+    harness: LoopHarness, on_close: Callable[[], Awaitable[None]]
 ) -> None:
-    await stage.interrupt_at(TextDelta, OddModel(lambda call: ClosingIterator(HELLO, on_close=on_close)))
-    assert stage.only.blocks == [Text("Hello")]
+    await harness.interrupt_at(TextDelta, OddModel(lambda call: ClosingIterator(HELLO, on_close=on_close)))
+    assert harness.only.blocks == [Text("Hello")]
 
 
-async def test_a_generator_that_goes_on_talking_when_it_is_closed_changes_nothing(stage: LoopHarness) -> None:
+async def test_a_generator_that_goes_on_talking_when_it_is_closed_changes_nothing(harness: LoopHarness) -> None:
     async def stream(call: Call) -> AsyncIterator[Part]:
         try:
             yield HELLO
@@ -427,56 +429,56 @@ async def test_a_generator_that_goes_on_talking_when_it_is_closed_changes_nothin
         finally:
             yield parts.text_delta("1", " and another thing")
 
-    result = await stage.start(ScriptedModel([stream]))
+    result = await harness.start(ScriptedModel([stream]))
     assert result.reason == "stop"
-    assert stage.only.blocks == [Text("Hello")]
+    assert harness.only.blocks == [Text("Hello")]
 
 
-async def test_an_aclose_that_hangs_costs_a_complete_reply_no_more_than_the_grace_time(stage: LoopHarness) -> None:
+async def test_an_aclose_that_hangs_costs_a_complete_reply_no_more_than_the_grace_time(harness: LoopHarness) -> None:
     let_go = asyncio.Event()
 
     async def hang() -> None:
         await let_go.wait()
 
-    task = stage.start(OddModel(lambda call: ClosingIterator(HELLO, parts.finish(), on_close=hang)))
-    await stage.heard(TextDelta)
-    await stage.clock.advance(5)
+    task = harness.start(OddModel(lambda call: ClosingIterator(HELLO, parts.finish(), on_close=hang)))
+    await harness.heard(TextDelta)
+    await harness.clock.advance(5)
     result = await task
     assert result.reason == "stop"
-    assert not stage.only.partial
+    assert not harness.only.partial
     let_go.set()
-    await stage.clock.advance(0)
+    await harness.clock.advance(0)
 
 
-async def test_an_aclose_that_hangs_does_not_hold_up_a_stop(stage: LoopHarness) -> None:
+async def test_an_aclose_that_hangs_does_not_hold_up_a_stop(harness: LoopHarness) -> None:
     let_go = asyncio.Event()
 
     async def hang() -> None:
         await let_go.wait()
 
-    task = stage.start(OddModel(lambda call: ClosingIterator(HELLO, on_close=hang)))
-    await stage.heard(TextDelta)
-    stage.scope.interrupt()
-    await stage.clock.advance(5)
+    task = harness.start(OddModel(lambda call: ClosingIterator(HELLO, on_close=hang)))
+    await harness.heard(TextDelta)
+    harness.scope.interrupt()
+    await harness.clock.advance(5)
     assert isinstance(await task, TurnInterrupted)
-    assert stage.only.blocks == [Text("Hello")]
+    assert harness.only.blocks == [Text("Hello")]
     let_go.set()
-    await stage.clock.advance(0)
+    await harness.clock.advance(0)
 
 
-async def test_a_stop_while_a_complete_reply_is_being_closed_keeps_it_whole(stage: LoopHarness) -> None:
+async def test_a_stop_while_a_complete_reply_is_being_closed_keeps_it_whole(harness: LoopHarness) -> None:
     closing = asyncio.Event()
 
     async def hang() -> None:
         closing.set()
         await wait_for_ever()
 
-    task = stage.start(OddModel(lambda call: ClosingIterator(HELLO, parts.finish(), on_close=hang)))
+    task = harness.start(OddModel(lambda call: ClosingIterator(HELLO, parts.finish(), on_close=hang)))
     await closing.wait()
-    stage.scope.interrupt()
-    await stage.clock.advance(5)
+    harness.scope.interrupt()
+    await harness.clock.advance(5)
     assert isinstance(await task, TurnInterrupted)
-    assert stage.only.blocks == [Text("Hello")]
+    assert harness.only.blocks == [Text("Hello")]
     (left,) = asyncio.all_tasks() - {asyncio.current_task()}
     left.cancel()
     await asyncio.wait([left])
@@ -485,7 +487,7 @@ async def test_a_stop_while_a_complete_reply_is_being_closed_keeps_it_whole(stag
 # --- odd reactions to a stop -------------------------------------------------------------
 
 
-async def test_a_model_that_ignores_cancellation_is_abandoned_after_the_grace_time(stage: LoopHarness) -> None:
+async def test_a_model_that_ignores_cancellation_is_abandoned_after_the_grace_time(harness: LoopHarness) -> None:
     let_go = asyncio.Event()
 
     async def stream(call: Call) -> AsyncIterator[Part]:
@@ -498,20 +500,20 @@ async def test_a_model_that_ignores_cancellation_is_abandoned_after_the_grace_ti
         yield parts.text_delta("1", " from the grave")
         yield parts.finish()
 
-    task = stage.start(ScriptedModel([stream]))
-    await stage.heard(TextDelta)
-    stage.scope.interrupt()
-    await stage.clock.advance(4.9)
+    task = harness.start(ScriptedModel([stream]))
+    await harness.heard(TextDelta)
+    harness.scope.interrupt()
+    await harness.clock.advance(4.9)
     assert not task.done()
-    await stage.clock.advance(0.1)
+    await harness.clock.advance(0.1)
     assert isinstance(await task, TurnInterrupted)
-    assert stage.only.blocks == [Text("Hello")]
+    assert harness.only.blocks == [Text("Hello")]
     let_go.set()
-    await stage.clock.advance(0)
-    assert stage.published == [HELLO], "nobody listens to an abandoned model"
+    await harness.clock.advance(0)
+    assert harness.published == [HELLO], "nobody listens to an abandoned model"
 
 
-async def test_a_model_that_ignores_cancellation_does_not_hold_up_a_shutdown(stage: LoopHarness) -> None:
+async def test_a_model_that_ignores_cancellation_does_not_hold_up_a_shutdown(harness: LoopHarness) -> None:
     let_go = asyncio.Event()
 
     async def stream(call: Call) -> AsyncIterator[Part]:
@@ -522,16 +524,16 @@ async def test_a_model_that_ignores_cancellation_does_not_hold_up_a_shutdown(sta
             except asyncio.CancelledError:
                 continue
 
-    task = stage.start(ScriptedModel([stream]))
-    await stage.heard(TextDelta)
-    stage.scope.shutdown()
-    await stage.clock.advance(5)
+    task = harness.start(ScriptedModel([stream]))
+    await harness.heard(TextDelta)
+    harness.scope.shutdown()
+    await harness.clock.advance(5)
     assert isinstance(await task, TurnShutDown)
     let_go.set()
-    await stage.clock.advance(0)
+    await harness.clock.advance(0)
 
 
-async def test_the_one_answer_to_a_stop_is_taken_and_no_more(stage: LoopHarness) -> None:
+async def test_the_one_answer_to_a_stop_is_taken_and_no_more(harness: LoopHarness) -> None:
     async def stream(call: Call) -> AsyncIterator[Part]:
         yield HELLO
         try:
@@ -540,11 +542,11 @@ async def test_the_one_answer_to_a_stop_is_taken_and_no_more(stage: LoopHarness)
             yield parts.text_delta("1", ", last words")
             yield parts.text_delta("1", ", and more")
 
-    await stage.interrupt_at(TextDelta, ScriptedModel([stream]))
-    assert stage.only.blocks == [Text("Hello, last words")] == stage.finalized(stage.only)
+    await harness.interrupt_at(TextDelta, ScriptedModel([stream]))
+    assert harness.only.blocks == [Text("Hello, last words")] == harness.finalized(harness.only)
 
 
-async def test_the_pending_read_is_cancelled_once_however_often_one_presses_stop(stage: LoopHarness) -> None:
+async def test_the_pending_read_is_cancelled_once_however_often_one_presses_stop(harness: LoopHarness) -> None:
     cancellations = 0
     let_go = asyncio.Event()
 
@@ -557,17 +559,17 @@ async def test_the_pending_read_is_cancelled_once_however_often_one_presses_stop
             except asyncio.CancelledError:
                 cancellations += 1
 
-    task = stage.start(ScriptedModel([stream]))
-    await stage.heard(TextDelta)
-    for press in (stage.scope.interrupt, stage.scope.interrupt, stage.scope.shutdown, stage.scope.interrupt):
+    task = harness.start(ScriptedModel([stream]))
+    await harness.heard(TextDelta)
+    for press in (harness.scope.interrupt, harness.scope.interrupt, harness.scope.shutdown, harness.scope.interrupt):
         press()
-        await stage.clock.advance(1)
+        await harness.clock.advance(1)
     let_go.set()
     assert isinstance(await task, TurnInterrupted)
     assert cancellations == 1
 
 
-async def test_a_finish_that_answers_a_stop_makes_the_reply_complete(stage: LoopHarness) -> None:
+async def test_a_finish_that_answers_a_stop_makes_the_reply_complete(harness: LoopHarness) -> None:
     async def stream(call: Call) -> AsyncIterator[Part]:
         yield HELLO
         try:
@@ -575,15 +577,15 @@ async def test_a_finish_that_answers_a_stop_makes_the_reply_complete(stage: Loop
         except asyncio.CancelledError:
             yield parts.finish("stop", usage=Usage(output_tokens=5))
 
-    await stage.interrupt_at(TextDelta, ScriptedModel([stream]))
-    assert stage.only.usage == Usage(output_tokens=5)
-    assert not stage.only.partial, "content that is complete is kept as complete"
+    await harness.interrupt_at(TextDelta, ScriptedModel([stream]))
+    assert harness.only.usage == Usage(output_tokens=5)
+    assert not harness.only.partial, "content that is complete is kept as complete"
 
 
 # --- floods ------------------------------------------------------------------------------
 
 
-async def test_ten_thousand_parts_without_a_pause_leave_room_for_a_stop(stage: LoopHarness) -> None:
+async def test_ten_thousand_parts_without_a_pause_leave_room_for_a_stop(harness: LoopHarness) -> None:
     said = 0
 
     async def stream(call: Call) -> AsyncIterator[Part]:
@@ -593,12 +595,12 @@ async def test_ten_thousand_parts_without_a_pause_leave_room_for_a_stop(stage: L
             yield parts.text_delta("1", "x")
         yield parts.finish()
 
-    await stage.interrupt_at(TextDelta, ScriptedModel([stream]))
+    await harness.interrupt_at(TextDelta, ScriptedModel([stream]))
     assert said < 10_000
-    assert stage.only.blocks == [Text("x" * stage.count(TextDelta))]
+    assert harness.only.blocks == [Text("x" * harness.count(TextDelta))]
 
 
-async def test_ten_thousand_keep_alives_without_a_pause_leave_room_for_a_stop(stage: LoopHarness) -> None:
+async def test_ten_thousand_keep_alives_without_a_pause_leave_room_for_a_stop(harness: LoopHarness) -> None:
     said = 0
 
     async def stream(call: Call) -> AsyncIterator[Part]:
@@ -609,20 +611,20 @@ async def test_ten_thousand_keep_alives_without_a_pause_leave_room_for_a_stop(st
             yield parts.keep_alive()
         yield parts.finish()
 
-    await stage.interrupt_at(TextDelta, ScriptedModel([stream]))
+    await harness.interrupt_at(TextDelta, ScriptedModel([stream]))
     assert said < 10_000
 
 
-async def test_ten_thousand_parts_all_arrive(stage: LoopHarness) -> None:
+async def test_ten_thousand_parts_all_arrive(harness: LoopHarness) -> None:
     model = ScriptedModel([[*(parts.text_delta("1", str(number % 10)) for number in range(10_000)), parts.finish()]])
-    await stage.start(model)
-    assert stage.only.blocks == [Text("0123456789" * 1000)]
+    await harness.start(model)
+    assert harness.only.blocks == [Text("0123456789" * 1000)]
 
 
 # --- odd ids and characters --------------------------------------------------------------
 
 
-async def test_two_calls_under_one_id_both_run_and_have_a_result_each(stage: LoopHarness) -> None:
+async def test_two_calls_under_one_id_both_run_and_have_a_result_each(harness: LoopHarness) -> None:
     model = ScriptedModel(
         [
             [
@@ -633,15 +635,15 @@ async def test_two_calls_under_one_id_both_run_and_have_a_result_each(stage: Loo
             [HELLO, parts.finish()],
         ]
     )
-    await stage.start(model, tools=[note])
-    calls = [block for block in stage.saved[0].blocks if isinstance(block, ToolCall)]
-    results = [block for block in stage.saved[0].blocks if isinstance(block, ToolResult)]
+    await harness.start(model, tools=[note])
+    calls = [block for block in harness.saved[0].blocks if isinstance(block, ToolCall)]
+    results = [block for block in harness.saved[0].blocks if isinstance(block, ToolResult)]
     assert [call.id for call in calls] == [result.call_id for result in results]
     assert len({call.id for call in calls}) == 2
     assert [result.output for result in results] == ["noted one", "noted two"]
 
 
-async def test_two_streamed_calls_under_one_id_stay_two(stage: LoopHarness) -> None:
+async def test_two_streamed_calls_under_one_id_stay_two(harness: LoopHarness) -> None:
     """Some compatible servers give every call of a reply the same id, or none."""
 
     def stream_call(text: str) -> list[Part]:
@@ -654,24 +656,24 @@ async def test_two_streamed_calls_under_one_id_stay_two(stage: LoopHarness) -> N
     model = ScriptedModel(
         [[*stream_call("one"), *stream_call("two"), parts.finish("tool_calls")], [HELLO, parts.finish()]]
     )
-    await stage.start(model, tools=[note])
-    outputs = [block.output for block in stage.saved[0].blocks if isinstance(block, ToolResult)]
+    await harness.start(model, tools=[note])
+    outputs = [block.output for block in harness.saved[0].blocks if isinstance(block, ToolResult)]
     assert outputs == ["noted one", "noted two"]
 
 
-async def test_a_call_id_that_comes_again_in_the_next_step_is_another_call(stage: LoopHarness) -> None:
+async def test_a_call_id_that_comes_again_in_the_next_step_is_another_call(harness: LoopHarness) -> None:
     def ask(text: str) -> list[Any]:
         return [parts.tool_call("c", "note", f'{{"text": "{text}"}}'), parts.finish("tool_calls")]
 
     model = ScriptedModel([ask("one"), ask("two"), [HELLO, parts.finish()]])
-    await stage.start(model, tools=[note])
-    assert [step.blocks[-1].output for step in stage.saved[:2]] == ["noted one", "noted two"]  # type: ignore[union-attr]
+    await harness.start(model, tools=[note])
+    assert [step.blocks[-1].output for step in harness.saved[:2]] == ["noted one", "noted two"]  # type: ignore[union-attr]
 
 
-async def test_a_text_id_that_is_opened_again_is_another_block(stage: LoopHarness) -> None:
+async def test_a_text_id_that_is_opened_again_is_another_block(harness: LoopHarness) -> None:
     said: list[Part] = [HELLO, parts.text_end("1"), parts.reasoning_delta("r", "hm"), parts.text_delta("1", "again")]
-    await stage.start(ScriptedModel([[*said, parts.finish()]]))
-    assert [block.text for block in stage.only.blocks if isinstance(block, Text)] == ["Hello", "again"]
+    await harness.start(ScriptedModel([[*said, parts.finish()]]))
+    assert [block.text for block in harness.only.blocks if isinstance(block, Text)] == ["Hello", "again"]
 
 
 HALVES = [("\ud83d", "\ude00"), ("a\ud83d", "\ude00b")]
@@ -680,56 +682,56 @@ HALVES = [("\ud83d", "\ude00"), ("a\ud83d", "\ude00b")]
 @pytest.mark.parametrize("halves", HALVES)
 @pytest.mark.parametrize("delta", [parts.text_delta, parts.reasoning_delta, parts.tool_input_delta])
 async def test_a_surrogate_pair_that_was_cut_apart_is_joined(
-    stage: LoopHarness, delta: Callable[[str, str], Part], halves: tuple[str, str]
+    harness: LoopHarness, delta: Callable[[str, str], Part], halves: tuple[str, str]
 ) -> None:
     said = [delta("1", half) for half in halves]
-    await stage.start(ScriptedModel([[*said, parts.finish()], [parts.finish()]]))
-    block = stage.saved[0].blocks[0]
+    await harness.start(ScriptedModel([[*said, parts.finish()], [parts.finish()]]))
+    block = harness.saved[0].blocks[0]
     kept = block.arguments if isinstance(block, ToolCall) else block.text
     assert kept == "".join(halves).encode("utf-16-le", "surrogatepass").decode("utf-16-le")
-    assert all(encode(part) for part in stage.published)
+    assert all(encode(part) for part in harness.published)
 
 
-async def test_pairs_of_two_blocks_that_are_cut_at_once_are_not_mixed(stage: LoopHarness) -> None:
+async def test_pairs_of_two_blocks_that_are_cut_at_once_are_not_mixed(harness: LoopHarness) -> None:
     said: list[Part] = [
         parts.text_delta("1", "\ud83d"),
         parts.reasoning_delta("1", "\ud83d"),
         parts.text_delta("1", "\ude00"),
         parts.reasoning_delta("1", "\ude01"),
     ]
-    await stage.start(ScriptedModel([[*said, parts.finish()]]))
-    kept = {type(block): block.text for block in stage.only.blocks if isinstance(block, Text | Reasoning)}
+    await harness.start(ScriptedModel([[*said, parts.finish()]]))
+    kept = {type(block): block.text for block in harness.only.blocks if isinstance(block, Text | Reasoning)}
     assert kept == {Text: "😀", Reasoning: "😁"}
 
 
 @pytest.mark.parametrize("lone", [chr(0xD83D), chr(0xDE00), chr(0xDE00) + chr(0xD83D)])
-async def test_a_half_that_stays_alone_is_replaced(stage: LoopHarness, lone: str) -> None:
-    await stage.start(ScriptedModel([[parts.text_delta("1", f"a{lone}"), parts.finish()]]))
-    assert stage.only.blocks == [Text("a" + "\ufffd" * len(lone))] == stage.finalized(stage.only)
+async def test_a_half_that_stays_alone_is_replaced(harness: LoopHarness, lone: str) -> None:
+    await harness.start(ScriptedModel([[parts.text_delta("1", f"a{lone}"), parts.finish()]]))
+    assert harness.only.blocks == [Text("a" + "\ufffd" * len(lone))] == harness.finalized(harness.only)
 
 
-async def test_half_a_pair_at_a_stop_is_published_before_it_is_saved(stage: LoopHarness) -> None:
-    await stage.interrupt_at(
+async def test_half_a_pair_at_a_stop_is_published_before_it_is_saved(harness: LoopHarness) -> None:
+    await harness.interrupt_at(
         TextDelta, ScriptedModel([[HELLO, parts.text_delta("1", " \ud83d"), parts.hang()]]), times=2
     )
-    assert stage.only.blocks == [Text("Hello \ufffd")] == stage.finalized(stage.only)
+    assert harness.only.blocks == [Text("Hello \ufffd")] == harness.finalized(harness.only)
 
 
 # --- those who listen --------------------------------------------------------------------
 
 
-async def test_an_error_of_publish_ends_the_run_with_it_and_keeps_what_was_published(stage: LoopHarness) -> None:
+async def test_an_error_of_publish_ends_the_run_with_it_and_keeps_what_was_published(harness: LoopHarness) -> None:
     def publish(part: Part) -> None:
         if part != HELLO:
             raise OSError("journal is closed")
-        stage.publish(part)
+        harness.publish(part)
 
     with pytest.raises(OSError, match="journal is closed"):
         await raise_failure(
-            stage.start(ScriptedModel([[HELLO, parts.text_delta("1", "!"), parts.finish()]]), publish=publish)
+            harness.start(ScriptedModel([[HELLO, parts.text_delta("1", "!"), parts.finish()]]), publish=publish)
         )
-    assert stage.only.blocks == [Text("Hello")] == stage.finalized(stage.only)
-    assert stage.retries == [], "the model did nothing wrong"
+    assert harness.only.blocks == [Text("Hello")] == harness.finalized(harness.only)
+    assert harness.retries == [], "the model did nothing wrong"
 
 
 async def record_only_starts(part: Part, call: ToolCallRecord) -> None:
@@ -738,7 +740,7 @@ async def record_only_starts(part: Part, call: ToolCallRecord) -> None:
 
 
 @pytest.mark.parametrize("who", ["publish", "ledger"])
-async def test_a_tool_that_ran_is_never_said_not_to_have_run(stage: LoopHarness, who: str) -> None:
+async def test_a_tool_that_ran_is_never_said_not_to_have_run(harness: LoopHarness, who: str) -> None:
     """P5: its result could not be recorded, so its outcome is unknown; a model told otherwise would pay twice."""
     paid = []
 
@@ -750,14 +752,14 @@ async def test_a_tool_that_ran_is_never_said_not_to_have_run(stage: LoopHarness,
     def publish(part: Part) -> None:
         if who == "publish" and isinstance(part, ToolResult):
             raise OSError("journal is closed")
-        stage.publish(part)
+        harness.publish(part)
 
     model = ScriptedModel([[parts.tool_call("c1", "pay", "{}"), parts.finish("tool_calls")]])
     record = record_only_starts if who == "ledger" else None
     with pytest.raises(OSError, match="journal is closed"):
-        await raise_failure(stage.start(model, tools=[pay], publish=publish, record=record))
+        await raise_failure(harness.start(model, tools=[pay], publish=publish, record=record))
     assert paid == ["once"]
-    for step in stage.saved:
+    for step in harness.saved:
         answer = step.blocks[-1]
         assert isinstance(answer, ToolResult)
         assert "not run" not in answer.output

@@ -44,8 +44,8 @@ def think_and_break_off(text: str) -> list[Any]:
 
 
 @pytest.fixture(autouse=True)
-def _no_time_passes(stage: LoopHarness) -> None:
-    stage.clock = ManualClock(skip_sleeps=True)
+def _no_time_passes(harness: LoopHarness) -> None:
+    harness.clock = ManualClock(skip_sleeps=True)
 
 
 # --- before anything was visible ---------------------------------------------------------
@@ -53,51 +53,51 @@ def _no_time_passes(stage: LoopHarness) -> None:
 
 @pytest.mark.parametrize("keep_failed", [False, True])
 async def test_a_failure_before_anything_visible_is_simply_tried_again(
-    stage: LoopHarness, *, keep_failed: bool
+    harness: LoopHarness, *, keep_failed: bool
 ) -> None:
     model = ScriptedModel([break_off(), think_and_break_off("Let me see"), ANSWER])
-    result = await stage.start(model, keep_failed=keep_failed)
+    result = await harness.start(model, keep_failed=keep_failed)
     assert result.reason == "stop"
-    assert stage.only.blocks == [Text("Hello!")]
-    assert stage.only.attempt == 3
-    assert stage.attempts == [(1, 1), (1, 2), (1, 3)]
+    assert harness.only.blocks == [Text("Hello!")]
+    assert harness.only.attempt == 3
+    assert harness.attempts == [(1, 1), (1, 2), (1, 3)]
     assert model.calls[0] == model.calls[1] == model.calls[2]
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\n\n"])
-async def test_blank_text_is_not_visible(stage: LoopHarness, blank: str) -> None:
+async def test_blank_text_is_not_visible(harness: LoopHarness, blank: str) -> None:
     model = ScriptedModel([[parts.text_start("1"), parts.text_delta("1", blank), ConnectionResetError()], ANSWER])
-    await stage.start(model, keep_failed=True)
-    assert stage.only.blocks == [Text("Hello!")]
+    await harness.start(model, keep_failed=True)
+    assert harness.only.blocks == [Text("Hello!")]
 
 
 # --- after something was visible, by default ---------------------------------------------
 
 
-async def test_by_default_what_a_failed_attempt_showed_is_dropped(stage: LoopHarness) -> None:
+async def test_by_default_what_a_failed_attempt_showed_is_dropped(harness: LoopHarness) -> None:
     model = ScriptedModel([break_off("Hel"), ANSWER])
-    result = await stage.start(model)
-    assert stage.only.blocks == [Text("Hello!")]
-    assert (stage.only.index, stage.only.partial) == (1, False)
+    result = await harness.start(model)
+    assert harness.only.blocks == [Text("Hello!")]
+    assert (harness.only.index, harness.only.partial) == (1, False)
     assert model.calls[0] == model.calls[1]
     assert [message.text for message in result.messages] == ["Hello!"]
 
 
-async def test_a_stop_in_the_next_attempt_keeps_that_attempt_only(stage: LoopHarness) -> None:
+async def test_a_stop_in_the_next_attempt_keeps_that_attempt_only(harness: LoopHarness) -> None:
     model = ScriptedModel([break_off("Hel"), [parts.text_delta("1", "Hi"), parts.hang()]])
-    await stage.interrupt_at(TextDelta, model, times=2)
-    assert stage.only.blocks == [Text("Hi")]
+    await harness.interrupt_at(TextDelta, model, times=2)
+    assert harness.only.blocks == [Text("Hi")]
 
 
 # --- after something was visible, kept ---------------------------------------------------
 
 
-async def test_kept_what_a_failed_attempt_showed_is_saved_and_continued(stage: LoopHarness) -> None:
+async def test_kept_what_a_failed_attempt_showed_is_saved_and_continued(harness: LoopHarness) -> None:
     go_on = say("user", "Please continue.", visibility="model")
-    stage.answers = [[go_on]]
+    harness.answers = [[go_on]]
     model = ScriptedModel([break_off("Hel"), [parts.text_delta("1", "lo!"), parts.finish()]])
-    result = await stage.start(model, keep_failed=True)
-    failed, complete = stage.saved
+    result = await harness.start(model, keep_failed=True)
+    failed, complete = harness.saved
     assert (failed.blocks, failed.partial, failed.reason, failed.last) == ([Text("Hel")], True, "failed", False)
     assert (complete.blocks, complete.partial, complete.reason, complete.last) == ([Text("lo!")], False, None, True)
     assert (failed.index, complete.index) == (1, 2)
@@ -109,13 +109,13 @@ async def test_kept_what_a_failed_attempt_showed_is_saved_and_continued(stage: L
     assert [message.text for message in result.messages] == ["Hel", "Please continue.", "lo!"]
 
 
-async def test_kept_without_an_instruction_the_model_is_told_that_it_was_cut(stage: LoopHarness) -> None:
+async def test_kept_without_an_instruction_the_model_is_told_that_it_was_cut(harness: LoopHarness) -> None:
     model = ScriptedModel([break_off("Hel"), ANSWER])
-    await stage.start(model, keep_failed=True)
+    await harness.start(model, keep_failed=True)
     assert [message.role for message in model.calls[1].messages] == ["user", "assistant", "user"]
 
 
-async def test_kept_a_call_that_was_cut_is_answered_and_never_run(stage: LoopHarness, spell: Spell) -> None:
+async def test_kept_a_call_that_was_cut_is_answered_and_never_run(harness: LoopHarness, spell: Spell) -> None:
     @tool
     async def note(text: str) -> str:
         return text
@@ -126,197 +126,197 @@ async def test_kept_a_call_that_was_cut_is_answered_and_never_run(stage: LoopHar
         ConnectionResetError(),
     ]
     model = ScriptedModel([cut, ANSWER])
-    await stage.start(model, tools=[note], keep_failed=True)
-    assert spell(stage.saved[0].blocks) == [("call", "c1", "note", '{"te'), ("error", "c1", "note")]
-    assert stage.count(ToolStarted) == 0
+    await harness.start(model, tools=[note], keep_failed=True)
+    assert spell(harness.saved[0].blocks) == [("call", "c1", "note", '{"te'), ("error", "c1", "note")]
+    assert harness.count(ToolStarted) == 0
     assert [message.role for message in model.calls[1].messages] == ["user", "assistant", "tool"]
 
 
-async def test_kept_steps_do_not_count_in_max_steps(stage: LoopHarness) -> None:
+async def test_kept_steps_do_not_count_in_max_steps(harness: LoopHarness) -> None:
     model = ScriptedModel([break_off("Hel"), break_off("lo"), ANSWER])
-    result = await stage.start(model, keep_failed=True, max_steps=1)
+    result = await harness.start(model, keep_failed=True, max_steps=1)
     assert result.reason == "stop"
-    assert [step.index for step in stage.saved] == [1, 2, 3]
+    assert [step.index for step in harness.saved] == [1, 2, 3]
 
 
-async def test_kept_attempts_are_numbered_within_their_step(stage: LoopHarness) -> None:
+async def test_kept_attempts_are_numbered_within_their_step(harness: LoopHarness) -> None:
     model = ScriptedModel([break_off(), break_off("Hel"), break_off(), ANSWER])
-    await stage.start(model, keep_failed=True)
-    assert stage.attempts == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    await harness.start(model, keep_failed=True)
+    assert harness.attempts == [(1, 1), (1, 2), (2, 1), (2, 2)]
 
 
-async def test_kept_preparation_runs_again_for_the_new_step(stage: LoopHarness) -> None:
+async def test_kept_preparation_runs_again_for_the_new_step(harness: LoopHarness) -> None:
     prepared = []
 
     def prepare(messages: list[Message]) -> list[Message]:
         prepared.append(len(messages))
         return messages
 
-    await stage.start(ScriptedModel([break_off("Hel"), ANSWER]), keep_failed=True, prepare_messages=prepare)
+    await harness.start(ScriptedModel([break_off("Hel"), ANSWER]), keep_failed=True, prepare_messages=prepare)
     assert prepared == [1, 2]
 
 
-async def test_kept_an_error_of_the_save_ends_the_run(stage: LoopHarness) -> None:
-    stage.answers = [RuntimeError("database write failed")]
+async def test_kept_an_error_of_the_save_ends_the_run(harness: LoopHarness) -> None:
+    harness.answers = [RuntimeError("database write failed")]
     with pytest.raises(RuntimeError, match="database write failed"):
-        await raise_failure(stage.start(ScriptedModel([break_off("Hel")]), keep_failed=True))
-    assert len(stage.saved) == 1
+        await raise_failure(harness.start(ScriptedModel([break_off("Hel")]), keep_failed=True))
+    assert len(harness.saved) == 1
 
 
-async def test_kept_thinking_goes_on_in_the_state_that_it_was_cut_in(stage: LoopHarness, spell: Spell) -> None:
+async def test_kept_thinking_goes_on_in_the_state_that_it_was_cut_in(harness: LoopHarness, spell: Spell) -> None:
     model = ScriptedModel(
         [
             break_off("Look: <think>it seems"),
             [parts.text_delta("1", " to rain</think>It rains."), parts.finish()],
         ]
     )
-    await stage.start(model, keep_failed=True)
-    assert spell(stage.saved[0].blocks) == [("text", "Look: "), ("reasoning", "it seems")]
-    assert spell(stage.saved[1].blocks) == [("reasoning", " to rain"), ("text", "It rains.")]
+    await harness.start(model, keep_failed=True)
+    assert spell(harness.saved[0].blocks) == [("text", "Look: "), ("reasoning", "it seems")]
+    assert spell(harness.saved[1].blocks) == [("reasoning", " to rain"), ("text", "It rains.")]
 
 
-async def test_a_plain_retry_starts_its_thinking_from_the_beginning(stage: LoopHarness, spell: Spell) -> None:
+async def test_a_plain_retry_starts_its_thinking_from_the_beginning(harness: LoopHarness, spell: Spell) -> None:
     model = ScriptedModel([break_off("<think>it seems"), ANSWER])
-    await stage.start(model)
-    assert spell(stage.only.blocks) == [("text", "Hello!")]
+    await harness.start(model)
+    assert spell(harness.only.blocks) == [("text", "Hello!")]
 
 
 # --- when it is over ---------------------------------------------------------------------
 
 
-async def test_exhausted_after_eight_attempts(stage: LoopHarness) -> None:
+async def test_exhausted_after_eight_attempts(harness: LoopHarness) -> None:
     model = ScriptedModel([break_off()] * 8)
     with pytest.raises(ModelFailed) as caught:
-        await raise_failure(stage.start(model))
+        await raise_failure(harness.start(model))
     assert (caught.value.kind, caught.value.retryable) == ("timeout", True)
     assert len(model.calls) == 8
-    assert [event.attempt for event in stage.retries] == [1, 2, 3, 4, 5, 6, 7]
-    assert stage.clock.slept == [1, 2, 4, 8, 16, 32, 60]
-    assert stage.saved == []
+    assert [event.attempt for event in harness.retries] == [1, 2, 3, 4, 5, 6, 7]
+    assert harness.clock.slept == [1, 2, 4, 8, 16, 32, 60]
+    assert harness.saved == []
 
 
 @pytest.mark.parametrize("keep_failed", [False, True])
 async def test_exhausted_the_latest_piece_that_is_not_saved_yet_is_saved(
-    stage: LoopHarness, *, keep_failed: bool
+    harness: LoopHarness, *, keep_failed: bool
 ) -> None:
     model = ScriptedModel([break_off("one"), break_off("two"), break_off()])
     with pytest.raises(ModelFailed):
-        await raise_failure(stage.start(model, keep_failed=keep_failed, retry=RetryPolicy(max_attempts=3)))
-    texts = [step.blocks for step in stage.saved]
+        await raise_failure(harness.start(model, keep_failed=keep_failed, retry=RetryPolicy(max_attempts=3)))
+    texts = [step.blocks for step in harness.saved]
     assert texts == ([[Text("one")], [Text("two")]] if keep_failed else [[Text("two")]])
-    assert all((step.partial, step.reason) == (True, "failed") for step in stage.saved)
+    assert all((step.partial, step.reason) == (True, "failed") for step in harness.saved)
 
 
-async def test_exhausted_with_nothing_but_thinking_the_thinking_is_saved(stage: LoopHarness) -> None:
+async def test_exhausted_with_nothing_but_thinking_the_thinking_is_saved(harness: LoopHarness) -> None:
     model = ScriptedModel([think_and_break_off("one"), break_off()])
     with pytest.raises(ModelFailed):
-        await raise_failure(stage.start(model, keep_failed=True, retry=RetryPolicy(max_attempts=2)))
-    (reasoning,) = stage.only.blocks
+        await raise_failure(harness.start(model, keep_failed=True, retry=RetryPolicy(max_attempts=2)))
+    (reasoning,) = harness.only.blocks
     assert isinstance(reasoning, Reasoning)
     assert reasoning.text == "one"
-    assert not stage.only.partial
+    assert not harness.only.partial
 
 
-async def test_exhausted_attempts_count_on_over_kept_steps(stage: LoopHarness) -> None:
+async def test_exhausted_attempts_count_on_over_kept_steps(harness: LoopHarness) -> None:
     model = ScriptedModel([break_off("a"), break_off(), break_off("b"), break_off("c")])
     with pytest.raises(ModelFailed):
-        await raise_failure(stage.start(model, keep_failed=True, retry=RetryPolicy(max_attempts=4)))
-    assert [event.attempt for event in stage.retries] == [1, 2, 3]
-    assert [step.blocks for step in stage.saved] == [[Text("a")], [Text("b")], [Text("c")]]
-    assert stage.saved[-1].last
+        await raise_failure(harness.start(model, keep_failed=True, retry=RetryPolicy(max_attempts=4)))
+    assert [event.attempt for event in harness.retries] == [1, 2, 3]
+    assert [step.blocks for step in harness.saved] == [[Text("a")], [Text("b")], [Text("c")]]
+    assert harness.saved[-1].last
 
 
-async def test_a_step_that_completes_gives_the_next_one_all_attempts(stage: LoopHarness) -> None:
+async def test_a_step_that_completes_gives_the_next_one_all_attempts(harness: LoopHarness) -> None:
     @tool
     async def note() -> str:
         return "noted"
 
     ask: list[Part] = [parts.tool_call("c1", "note", "{}"), parts.finish("tool_calls")]
     model = ScriptedModel([break_off(), ask, break_off(), ANSWER])
-    result = await stage.start(model, tools=[note], retry=RetryPolicy(max_attempts=2))
+    result = await harness.start(model, tools=[note], retry=RetryPolicy(max_attempts=2))
     assert result.reason == "stop"
-    assert stage.clock.slept == [1, 1]
-    assert stage.attempts == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert harness.clock.slept == [1, 1]
+    assert harness.attempts == [(1, 1), (1, 2), (2, 1), (2, 2)]
 
 
 @pytest.mark.parametrize("keep_failed", [False, True])
 async def test_a_terminal_failure_is_not_tried_again_and_keeps_what_was_shown(
-    stage: LoopHarness, *, keep_failed: bool
+    harness: LoopHarness, *, keep_failed: bool
 ) -> None:
     model = ScriptedModel([[parts.text_delta("1", "Hel"), ModelFailed("No.", kind="auth", status=401)]])
     with pytest.raises(ModelFailed) as caught:
-        await raise_failure(stage.start(model, keep_failed=keep_failed))
+        await raise_failure(harness.start(model, keep_failed=keep_failed))
     assert (caught.value.kind, caught.value.retryable, caught.value.status) == ("auth", False, 401)
-    assert stage.retries == []
-    assert (stage.only.blocks, stage.only.reason, stage.only.last) == ([Text("Hel")], "failed", True)
+    assert harness.retries == []
+    assert (harness.only.blocks, harness.only.reason, harness.only.last) == ([Text("Hel")], "failed", True)
 
 
-async def test_a_terminal_failure_after_a_retry_keeps_what_the_first_attempt_showed(stage: LoopHarness) -> None:
+async def test_a_terminal_failure_after_a_retry_keeps_what_the_first_attempt_showed(harness: LoopHarness) -> None:
     model = ScriptedModel([break_off("Hel"), ModelFailed("No.", kind="auth")])
     with pytest.raises(ModelFailed, match="No"):
-        await raise_failure(stage.start(model))
-    assert stage.only.blocks == [Text("Hel")]
+        await raise_failure(harness.start(model))
+    assert harness.only.blocks == [Text("Hel")]
 
 
-async def test_an_error_while_the_last_piece_is_saved_is_what_the_run_ends_with(stage: LoopHarness) -> None:
-    stage.answers = [RuntimeError("database write failed")]
+async def test_an_error_while_the_last_piece_is_saved_is_what_the_run_ends_with(harness: LoopHarness) -> None:
+    harness.answers = [RuntimeError("database write failed")]
     model = ScriptedModel([[parts.text_delta("1", "Hel"), ModelFailed("No.", kind="auth")]])
     with pytest.raises(RuntimeError, match="database write failed"):
-        await raise_failure(stage.start(model))
+        await raise_failure(harness.start(model))
 
 
-async def test_after_a_quarter_of_an_hour_no_further_attempt_is_started(stage: LoopHarness) -> None:
+async def test_after_a_quarter_of_an_hour_no_further_attempt_is_started(harness: LoopHarness) -> None:
     async def slow(call: Call) -> AsyncIterator[Part]:
         for _ in range(10):
-            await stage.clock.advance(100)
+            await harness.clock.advance(100)
             yield parts.reasoning_delta("r", ".")
         raise ConnectionResetError
 
     with pytest.raises(ModelFailed):
-        await raise_failure(stage.start(ScriptedModel([slow])))
-    assert stage.retries == []
+        await raise_failure(harness.start(ScriptedModel([slow])))
+    assert harness.retries == []
 
 
-async def test_a_live_stream_is_never_cut_by_the_quarter_of_an_hour(stage: LoopHarness) -> None:
+async def test_a_live_stream_is_never_cut_by_the_quarter_of_an_hour(harness: LoopHarness) -> None:
     async def slow(call: Call) -> AsyncIterator[Part]:
         for _ in range(20):
-            await stage.clock.advance(100)
+            await harness.clock.advance(100)
             yield parts.text_delta("1", ".")
         yield parts.finish()
 
-    result = await stage.start(ScriptedModel([break_off(), slow]))
+    result = await harness.start(ScriptedModel([break_off(), slow]))
     assert result.reason == "stop"
-    assert stage.only.blocks == [Text("." * 20)]
+    assert harness.only.blocks == [Text("." * 20)]
 
 
-async def test_the_quarter_of_an_hour_counts_on_over_kept_steps(stage: LoopHarness) -> None:
+async def test_the_quarter_of_an_hour_counts_on_over_kept_steps(harness: LoopHarness) -> None:
     async def slow(call: Call) -> AsyncIterator[Part]:
         for _ in range(5):
-            await stage.clock.advance(100)
+            await harness.clock.advance(100)
             yield parts.text_delta("1", ".")
         raise ConnectionResetError
 
     with pytest.raises(ModelFailed):
-        await raise_failure(stage.start(ScriptedModel([slow, slow]), keep_failed=True))
-    assert len(stage.retries) == 1
-    assert len(stage.saved) == 2
+        await raise_failure(harness.start(ScriptedModel([slow, slow]), keep_failed=True))
+    assert len(harness.retries) == 1
+    assert len(harness.saved) == 2
 
 
 # --- who is told -------------------------------------------------------------------------
 
 
-async def test_the_retry_event_says_what_happened_and_when_it_goes_on(stage: LoopHarness) -> None:
-    failed_at = stage.clock.now()
+async def test_the_retry_event_says_what_happened_and_when_it_goes_on(harness: LoopHarness) -> None:
+    failed_at = harness.clock.now()
     failure = ModelFailed("Scripted is busy.", kind="rate_limit", status=429, retry_after_s=30)
-    await stage.start(ScriptedModel([failure, ANSWER]))
-    (event,) = stage.retries
+    await harness.start(ScriptedModel([failure, ANSWER]))
+    (event,) = harness.retries
     assert (event.attempt, event.delay_ms, event.kind, event.status) == (1, 30_000, "rate_limit", 429)
     assert (event.provider, event.message) == ("scripted", "Scripted is busy.")
     assert event.retrying_at == failed_at + timedelta(seconds=30)
-    assert stage.clock.slept == [30]
+    assert harness.clock.slept == [30]
 
 
-async def test_everybody_is_told_in_order(stage: LoopHarness) -> None:
+async def test_everybody_is_told_in_order(harness: LoopHarness) -> None:
     told: list[str] = []
 
     async def open_attempt(step: int, number: int) -> None:
@@ -325,7 +325,7 @@ async def test_everybody_is_told_in_order(stage: LoopHarness) -> None:
 
     async def schedule_retry(event: Any) -> None:
         await asyncio.sleep(0)
-        told.append(f"retry after {event.attempt}, slept {len(stage.clock.slept)}")
+        told.append(f"retry after {event.attempt}, slept {len(harness.clock.slept)}")
 
     def save(step: Any) -> None:
         told.append(f"save {step.index}")
@@ -336,54 +336,56 @@ async def test_everybody_is_told_in_order(stage: LoopHarness) -> None:
         raise ConnectionResetError
 
     model = ScriptedModel([stream, ANSWER])
-    await stage.start(
+    await harness.start(
         model, keep_failed=True, open_attempt=open_attempt, schedule_retry=schedule_retry, persist_step=save
     )
     assert told == ["attempt 1.1", "call", "save 1", "retry after 1, slept 0", "attempt 2.1", "save 2"]
 
 
-async def test_an_attempt_that_is_refused_is_not_made(stage: LoopHarness) -> None:
+async def test_an_attempt_that_is_refused_is_not_made(harness: LoopHarness) -> None:
     def refuse(step: int, number: int) -> None:
         raise PermissionError("attempt is closed")
 
     model = ScriptedModel()
     with pytest.raises(PermissionError, match="attempt is closed"):
-        await raise_failure(stage.start(model, open_attempt=refuse))
+        await raise_failure(harness.start(model, open_attempt=refuse))
     assert model.calls == []
 
 
-async def test_a_retry_without_anybody_to_tell_is_made_all_the_same(stage: LoopHarness) -> None:
-    result = await stage.start(ScriptedModel([break_off(), ANSWER]), open_attempt=None, schedule_retry=None)
+async def test_a_retry_without_anybody_to_tell_is_made_all_the_same(harness: LoopHarness) -> None:
+    result = await harness.start(ScriptedModel([break_off(), ANSWER]), open_attempt=None, schedule_retry=None)
     assert result.reason == "stop"
 
 
-async def test_a_stop_while_the_retry_is_told_makes_no_further_attempt(stage: LoopHarness) -> None:
+async def test_a_stop_while_the_retry_is_told_makes_no_further_attempt(harness: LoopHarness) -> None:
     model = ScriptedModel([break_off("Hel")])
-    assert isinstance(await stage.start(model, schedule_retry=lambda event: stage.scope.interrupt()), TurnInterrupted)
+    assert isinstance(
+        await harness.start(model, schedule_retry=lambda event: harness.scope.interrupt()), TurnInterrupted
+    )
     assert len(model.calls) == 1
-    assert stage.clock.slept == []
-    assert (stage.only.blocks, stage.only.reason) == ([Text("Hel")], "interrupted")
+    assert harness.clock.slept == []
+    assert (harness.only.blocks, harness.only.reason) == ([Text("Hel")], "interrupted")
 
 
-async def test_a_stop_before_the_next_attempt_begins_keeps_the_failed_one(stage: LoopHarness) -> None:
+async def test_a_stop_before_the_next_attempt_begins_keeps_the_failed_one(harness: LoopHarness) -> None:
     """SPEC 2.1: blocks of a failed attempt are dropped when the next one *starts*."""
 
     def stop_at_the_second(step: int, number: int) -> None:
         if number == 2:
-            stage.scope.interrupt()
+            harness.scope.interrupt()
 
     model = ScriptedModel([break_off("Hel")])
-    assert isinstance(await stage.start(model, open_attempt=stop_at_the_second), TurnInterrupted)
-    assert stage.only.blocks == [Text("Hel")]
+    assert isinstance(await harness.start(model, open_attempt=stop_at_the_second), TurnInterrupted)
+    assert harness.only.blocks == [Text("Hel")]
 
 
-async def test_the_attempt_that_was_kept_says_what_it_cost(stage: LoopHarness) -> None:
+async def test_the_attempt_that_was_kept_says_what_it_cost(harness: LoopHarness) -> None:
     model = ScriptedModel(
         [
             break_off("Hel"),
             [parts.text_delta("1", "lo"), parts.finish("stop", usage=Usage(output_tokens=2))],
         ]
     )
-    result = await stage.start(model, keep_failed=True)
+    result = await harness.start(model, keep_failed=True)
     assert result.usage == Usage(output_tokens=2)
-    assert [step.attempt for step in stage.saved] == [1, 1]
+    assert [step.attempt for step in harness.saved] == [1, 1]

@@ -51,92 +51,92 @@ class Line:
             self.closed = True
 
 
-async def test_two_minutes_of_nothing_end_the_attempt(stage: LoopHarness) -> None:
+async def test_two_minutes_of_nothing_end_the_attempt(harness: LoopHarness) -> None:
     line = Line()
-    task = stage.start(ScriptedModel([line.stream]), retry=ONCE)
+    task = harness.start(ScriptedModel([line.stream]), retry=ONCE)
     await line.opened.wait()
-    await stage.clock.advance(119.9)
+    await harness.clock.advance(119.9)
     assert not task.done()
-    await stage.clock.advance(0.1)
+    await harness.clock.advance(0.1)
     with pytest.raises(ModelFailed) as caught:
         await raise_failure(task)
     assert (caught.value.kind, caught.value.retryable) == ("stream_silence_timeout", True)
     assert caught.value.provider == "scripted"
     assert line.cancelled
     assert line.closed
-    assert stage.saved == []
+    assert harness.saved == []
 
 
-async def test_the_time_is_a_setting(stage: LoopHarness) -> None:
+async def test_the_time_is_a_setting(harness: LoopHarness) -> None:
     line = Line()
-    task = stage.start(ScriptedModel([line.stream]), retry=ONCE, silence_timeout_s=7)
+    task = harness.start(ScriptedModel([line.stream]), retry=ONCE, silence_timeout_s=7)
     await line.opened.wait()
-    await stage.clock.advance(7)
+    await harness.clock.advance(7)
     with pytest.raises(ModelFailed, match="stopped responding"):
         await raise_failure(task)
 
 
 @pytest.mark.parametrize("part", [HELLO, parts.keep_alive(), parts.reasoning_delta("r", "hm"), parts.text_start("1")])
-async def test_every_part_and_every_keep_alive_starts_the_time_anew(stage: LoopHarness, part: Part) -> None:
+async def test_every_part_and_every_keep_alive_starts_the_time_anew(harness: LoopHarness, part: Part) -> None:
     line = Line()
-    task = stage.start(ScriptedModel([line.stream]), retry=ONCE)
+    task = harness.start(ScriptedModel([line.stream]), retry=ONCE)
     await line.opened.wait()
     for _ in range(20):
-        await stage.clock.advance(119)
+        await harness.clock.advance(119)
         line.say(part)
-        await stage.clock.advance(0)
+        await harness.clock.advance(0)
     assert not task.done(), "a stream has no total time limit"
-    await stage.clock.advance(119)
+    await harness.clock.advance(119)
     assert not task.done()
-    await stage.clock.advance(1)
+    await harness.clock.advance(1)
     with pytest.raises(ModelFailed):
         await raise_failure(task)
 
 
-async def test_a_part_that_is_held_back_starts_the_time_anew(stage: LoopHarness) -> None:
+async def test_a_part_that_is_held_back_starts_the_time_anew(harness: LoopHarness) -> None:
     """Half a tag is not published yet, but the model did speak."""
     line = Line()
-    task = stage.start(ScriptedModel([line.stream]), retry=ONCE)
+    task = harness.start(ScriptedModel([line.stream]), retry=ONCE)
     await line.opened.wait()
-    await stage.clock.advance(100)
+    await harness.clock.advance(100)
     line.say(parts.text_delta("1", "<thi"))
-    await stage.clock.advance(0)
-    await stage.clock.advance(100)
+    await harness.clock.advance(0)
+    await harness.clock.advance(100)
     assert not task.done()
     line.say(HELLO)
     line.say(parts.finish())
     assert (await task).reason == "stop"
 
 
-async def test_what_was_said_before_the_silence_is_kept(stage: LoopHarness) -> None:
+async def test_what_was_said_before_the_silence_is_kept(harness: LoopHarness) -> None:
     line = Line()
     line.say(HELLO)
-    task = stage.start(ScriptedModel([line.stream]), retry=ONCE)
-    await stage.heard(TextDelta)
-    await stage.clock.advance(120)
+    task = harness.start(ScriptedModel([line.stream]), retry=ONCE)
+    await harness.heard(TextDelta)
+    await harness.clock.advance(120)
     with pytest.raises(ModelFailed):
         await raise_failure(task)
-    assert stage.only.blocks == [Text("Hello")]
-    assert (stage.only.partial, stage.only.reason) == (True, "failed")
+    assert harness.only.blocks == [Text("Hello")]
+    assert (harness.only.partial, harness.only.reason) == (True, "failed")
 
 
-async def test_a_silent_attempt_is_tried_again_and_the_next_has_its_own_time(stage: LoopHarness) -> None:
+async def test_a_silent_attempt_is_tried_again_and_the_next_has_its_own_time(harness: LoopHarness) -> None:
     first, second = Line(), Line()
-    task = stage.start(ScriptedModel([first.stream, second.stream]))
+    task = harness.start(ScriptedModel([first.stream, second.stream]))
     await first.opened.wait()
-    await stage.clock.advance(120)
-    await stage.clock.advance(1)
+    await harness.clock.advance(120)
+    await harness.clock.advance(1)
     await second.opened.wait()
-    await stage.clock.advance(119)
+    await harness.clock.advance(119)
     second.say(HELLO)
     second.say(parts.finish())
     result = await task
     assert result.reason == "stop"
-    assert [event.kind for event in stage.retries] == ["stream_silence_timeout"]
-    assert stage.attempts == [(1, 1), (1, 2)]
+    assert [event.kind for event in harness.retries] == ["stream_silence_timeout"]
+    assert harness.attempts == [(1, 1), (1, 2)]
 
 
-async def test_a_stream_that_does_not_open_is_silent(stage: LoopHarness) -> None:
+async def test_a_stream_that_does_not_open_is_silent(harness: LoopHarness) -> None:
     begun = asyncio.Event()
 
     class SlowToOpen:
@@ -148,15 +148,15 @@ async def test_a_stream_that_does_not_open_is_silent(stage: LoopHarness) -> None
             await asyncio.get_running_loop().create_future()
             raise AssertionError
 
-    task = stage.start(SlowToOpen(), retry=ONCE)  # type: ignore[arg-type]
+    task = harness.start(SlowToOpen(), retry=ONCE)  # type: ignore[arg-type]
     await begun.wait()
-    await stage.clock.advance(120)
+    await harness.clock.advance(120)
     with pytest.raises(ModelFailed) as caught:
         await raise_failure(task)
     assert caught.value.kind == "stream_silence_timeout"
 
 
-async def test_time_that_publish_takes_does_not_count(stage: LoopHarness) -> None:
+async def test_time_that_publish_takes_does_not_count(harness: LoopHarness) -> None:
     line = Line()
     line.say(HELLO)
     held, may_go_on = asyncio.Event(), asyncio.Event()
@@ -164,23 +164,23 @@ async def test_time_that_publish_takes_does_not_count(stage: LoopHarness) -> Non
     async def publish(part: Part) -> None:
         held.set()
         await may_go_on.wait()
-        stage.publish(part)
+        harness.publish(part)
 
-    task = stage.start(ScriptedModel([line.stream]), retry=ONCE, publish=publish)
+    task = harness.start(ScriptedModel([line.stream]), retry=ONCE, publish=publish)
     await held.wait()
-    await stage.clock.advance(1000)
+    await harness.clock.advance(1000)
     may_go_on.set()
-    await stage.clock.advance(0)
+    await harness.clock.advance(0)
     assert not task.done()
-    await stage.clock.advance(119)
+    await harness.clock.advance(119)
     assert not task.done(), "the time begins when the loop waits for the model again"
-    await stage.clock.advance(1)
+    await harness.clock.advance(1)
     with pytest.raises(ModelFailed) as caught:
         await raise_failure(task)
     assert caught.value.kind == "stream_silence_timeout"
 
 
-async def test_time_that_publish_takes_is_not_added_to_the_time_before_it(stage: LoopHarness) -> None:
+async def test_time_that_publish_takes_is_not_added_to_the_time_before_it(harness: LoopHarness) -> None:
     line = Line()
     held, may_go_on = asyncio.Event(), asyncio.Event()
 
@@ -188,21 +188,21 @@ async def test_time_that_publish_takes_is_not_added_to_the_time_before_it(stage:
         held.set()
         await may_go_on.wait()
 
-    task = stage.start(ScriptedModel([line.stream]), retry=ONCE, publish=publish)
+    task = harness.start(ScriptedModel([line.stream]), retry=ONCE, publish=publish)
     await line.opened.wait()
-    await stage.clock.advance(100)
+    await harness.clock.advance(100)
     line.say(HELLO)
     await held.wait()
-    await stage.clock.advance(100)
+    await harness.clock.advance(100)
     may_go_on.set()
-    await stage.clock.advance(0)
-    await stage.clock.advance(100)
+    await harness.clock.advance(0)
+    await harness.clock.advance(100)
     assert not task.done()
     line.say(parts.finish())
     assert (await task).reason == "stop"
 
 
-async def test_time_that_tools_take_does_not_count(stage: LoopHarness) -> None:
+async def test_time_that_tools_take_does_not_count(harness: LoopHarness) -> None:
     may_go_on = asyncio.Event()
 
     @tool
@@ -211,40 +211,40 @@ async def test_time_that_tools_take_does_not_count(stage: LoopHarness) -> None:
         return "done"
 
     model = ScriptedModel([[parts.tool_call("c1", "slow", "{}"), parts.finish("tool_calls")], [HELLO, parts.finish()]])
-    task = stage.start(model, tools=[slow])
-    await stage.heard(ToolStarted)
-    await stage.clock.advance(200)
+    task = harness.start(model, tools=[slow])
+    await harness.heard(ToolStarted)
+    await harness.clock.advance(200)
     may_go_on.set()
     assert (await task).reason == "stop"
-    assert stage.retries == []
+    assert harness.retries == []
 
 
-async def test_time_that_the_save_takes_does_not_count(stage: LoopHarness) -> None:
+async def test_time_that_the_save_takes_does_not_count(harness: LoopHarness) -> None:
     begun, may_go_on = asyncio.Event(), asyncio.Event()
 
     async def save_slowly() -> None:
         begun.set()
         await may_go_on.wait()
 
-    stage.answers = [save_slowly]
-    task = stage.start(ScriptedModel([[HELLO, parts.finish()]]))
+    harness.answers = [save_slowly]
+    task = harness.start(ScriptedModel([[HELLO, parts.finish()]]))
     await begun.wait()
-    await stage.clock.advance(1000)
+    await harness.clock.advance(1000)
     may_go_on.set()
     assert (await task).reason == "stop"
 
 
-async def test_no_timer_is_left_behind(stage: LoopHarness) -> None:
-    await stage.start(ScriptedModel([[HELLO, parts.finish()]]))
-    assert stage.clock.pending == 0
+async def test_no_timer_is_left_behind(harness: LoopHarness) -> None:
+    await harness.start(ScriptedModel([[HELLO, parts.finish()]]))
+    assert harness.clock.pending == 0
 
 
-async def test_no_timer_is_left_behind_by_a_stop(stage: LoopHarness) -> None:
-    await stage.interrupt_at(TextDelta, ScriptedModel([[HELLO, parts.hang()]]))
-    assert stage.clock.pending == 0
+async def test_no_timer_is_left_behind_by_a_stop(harness: LoopHarness) -> None:
+    await harness.interrupt_at(TextDelta, ScriptedModel([[HELLO, parts.hang()]]))
+    assert harness.clock.pending == 0
 
 
-async def test_a_model_that_ignores_the_end_of_its_time_is_left_behind_and_heard_no_more(stage: LoopHarness) -> None:
+async def test_a_model_that_ignores_the_end_of_its_time_is_left_behind_and_heard_no_more(harness: LoopHarness) -> None:
     let_go, opened = asyncio.Event(), asyncio.Event()
 
     async def ignore(call: Call) -> AsyncIterator[Part]:
@@ -257,20 +257,20 @@ async def test_a_model_that_ignores_the_end_of_its_time_is_left_behind_and_heard
         yield parts.text_delta("1", "too late")
         yield parts.finish()
 
-    task = stage.start(ScriptedModel([ignore, [HELLO, parts.finish()]]))
+    task = harness.start(ScriptedModel([ignore, [HELLO, parts.finish()]]))
     await opened.wait()
-    await stage.clock.advance(120)
-    await stage.clock.advance(5)
-    await stage.clock.advance(1)
+    await harness.clock.advance(120)
+    await harness.clock.advance(5)
+    await harness.clock.advance(1)
     assert (await task).reason == "stop"
     let_go.set()
-    await stage.clock.advance(0)
-    assert stage.published == [HELLO, parts.finish()]
-    assert stage.only.blocks == [Text("Hello")]
+    await harness.clock.advance(0)
+    assert harness.published == [HELLO, parts.finish()]
+    assert harness.only.blocks == [Text("Hello")]
 
 
 @pytest.mark.parametrize(("stop", "end"), [("interrupt", TurnInterrupted), ("shutdown", TurnShutDown)])
-async def test_a_stop_goes_before_the_silence_it_came_in(stage: LoopHarness, stop: str, end: type[TurnEnd]) -> None:
+async def test_a_stop_goes_before_the_silence_it_came_in(harness: LoopHarness, stop: str, end: type[TurnEnd]) -> None:
     let_go = asyncio.Event()
 
     async def slow_to_stop(call: Call) -> AsyncIterator[Part]:
@@ -281,27 +281,27 @@ async def test_a_stop_goes_before_the_silence_it_came_in(stage: LoopHarness, sto
             await let_go.wait()
             raise
 
-    task = stage.start(ScriptedModel([slow_to_stop]))
-    await stage.heard(TextDelta)
-    await stage.clock.advance(120)
-    getattr(stage.scope, stop)()
+    task = harness.start(ScriptedModel([slow_to_stop]))
+    await harness.heard(TextDelta)
+    await harness.clock.advance(120)
+    getattr(harness.scope, stop)()
     let_go.set()
     assert type(await task) is end
-    assert stage.retries == []
-    assert [step.reason for step in stage.saved] == (["interrupted"] if end is TurnInterrupted else [])
+    assert harness.retries == []
+    assert [step.reason for step in harness.saved] == (["interrupted"] if end is TurnInterrupted else [])
 
 
-async def test_thinking_that_fell_silent_is_ended_and_kept_when_nothing_better_comes(stage: LoopHarness) -> None:
+async def test_thinking_that_fell_silent_is_ended_and_kept_when_nothing_better_comes(harness: LoopHarness) -> None:
     line = Line()
     line.say(parts.reasoning_start("r"))
     line.say(parts.reasoning_delta("r", "Let me see"))
-    task = stage.start(ScriptedModel([line.stream]), retry=ONCE)
+    task = harness.start(ScriptedModel([line.stream]), retry=ONCE)
     await line.opened.wait()
-    await stage.clock.advance(0)
-    await stage.clock.advance(120)
+    await harness.clock.advance(0)
+    await harness.clock.advance(120)
     with pytest.raises(ModelFailed):
         await raise_failure(task)
-    (reasoning,) = stage.only.blocks
+    (reasoning,) = harness.only.blocks
     assert isinstance(reasoning, Reasoning)
-    assert reasoning.ended_at == stage.clock.now()
-    assert not stage.only.partial
+    assert reasoning.ended_at == harness.clock.now()
+    assert not harness.only.partial

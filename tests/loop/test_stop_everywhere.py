@@ -623,13 +623,27 @@ class World:
     # --- tools ---
 
     def _make_tools(self) -> list[Tool]:
-        kinds: list[Callable[..., Any]] = [self._quick, self._slow, self._until_idle, self._raising, self._blocked]
-        kinds += [self._stubborn, self._answering_cancel, self._plain, self._plain_raising]
+        """Those that the model calls: to read the signatures of all of them would take as long as the turn."""
+        steps = itertools.chain.from_iterable(script.steps for script in self.scenario.scripts)
+        called = {step.name for step in steps if isinstance(step, ToolCall | ToolInputStart)}
+        kinds: dict[str, Callable[..., Any]] = {
+            "quick": self._quick,
+            "slow": self._slow,
+            "until_idle": self._until_idle,
+            "raising": self._raising,
+            "blocked": self._blocked,
+            "stubborn": self._stubborn,
+            "answering_cancel": self._answering_cancel,
+            "in_turn": self._until_idle,
+            "plain": self._plain,
+            "plain_raising": self._plain_raising,
+            "alone": self._quick,
+            "enough": self._quick,
+        }
         return [
-            *(Tool.from_schema(kind.__name__[1:], "", {}, kind) for kind in kinds),
-            Tool.from_schema("in_turn", "", {}, self._until_idle, serial=True),
-            Tool.from_schema("alone", "", {}, self._quick, exclusive=True),
-            Tool.from_schema("enough", "", {}, self._quick),
+            Tool.from_schema(name, "", {}, kind, serial=name == "in_turn", exclusive=name == "alone")
+            for name, kind in kinds.items()
+            if name in called
         ]
 
     async def _quick(self, arguments: Any) -> str:

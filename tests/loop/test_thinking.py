@@ -393,15 +393,14 @@ def stands_in_code(said: str, rest: str, *, thinking: bool) -> bool:
 
 
 def stands_in_block(lines: list[str], last: str) -> bool:
-    fence, fence_indent, may_indent_code = "", 0, True
+    fence, may_indent_code = "", True
     for line in lines:
         indent, opening = measure_indent(line), FENCE.fullmatch(line)
         if fence:
-            closing = re.fullmatch(rf"[ \t\r]*{re.escape(fence)}{fence[0]}*[ \t\r]*", line)
-            if closing and indent < fence_indent + 4:
+            if line.lstrip(BLANKS).startswith(fence):  # whatever follows it, and however it is indented
                 fence, may_indent_code = "", True
         elif opening and not (indent >= 4 and may_indent_code):
-            fence, fence_indent = opening["ticks"] or opening["tildes"], indent
+            fence = opening["ticks"] or opening["tildes"]
         else:
             may_indent_code = not line.strip(BLANKS) or (indent >= 4 and may_indent_code)
     return bool(fence or FENCE.fullmatch(last) or (measure_indent(last) >= 4 and may_indent_code))
@@ -454,6 +453,7 @@ def test_every_cutting_gives_the_same_segments(chunks: list[str], thinks_first: 
 @many_examples
 @given(text=texts, thinks_first=st.booleans())
 @example(text="a ``<think>x\n</think>`\n<think>y", thinks_first=False)
+@example(text="</think>```py\n```py\n<think>", thinks_first=True)
 def test_no_character_is_lost(text: str, thinks_first: bool) -> None:
     labelled = split_slowly(text, thinks_first=thinks_first)
     assert "".join(piece for _, piece in labelled) == text

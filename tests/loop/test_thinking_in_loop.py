@@ -111,30 +111,30 @@ async def ask_next(history: list[Message], provider: str) -> list[tuple[str, lis
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-async def test_s61_closed_thinking_is_moved_and_the_text_is_kept(stage: LoopHarness, size: int) -> None:
-    result = await stage.start(ScriptedModel([complete(CLOSED, size)]))
-    assert strip_times(stage.only.blocks) == [Reasoning("They ask for a number."), Text("The answer is 42.")]
-    assert not stage.only.partial
+async def test_s61_closed_thinking_is_moved_and_the_text_is_kept(harness: LoopHarness, size: int) -> None:
+    result = await harness.start(ScriptedModel([complete(CLOSED, size)]))
+    assert strip_times(harness.only.blocks) == [Reasoning("They ask for a number."), Text("The answer is 42.")]
+    assert not harness.only.partial
     assert result.messages[0].text == "The answer is 42."
-    assert stage.finalized(stage.only) == stage.only.blocks
+    assert harness.finalized(harness.only) == harness.only.blocks
 
 
 @pytest.mark.parametrize("said", FAMILIES.values(), ids=FAMILIES.keys())
-async def test_s61_holds_for_every_family_of_marks(stage: LoopHarness, said: str) -> None:
-    await stage.start(ScriptedModel([complete(said)]))
-    assert strip_times(stage.only.blocks) == [Reasoning("plan"), Text("answer")]
-    shown = "".join(part.delta for part in stage.published if isinstance(part, TextDelta))
-    thought = "".join(part.delta for part in stage.published if isinstance(part, ReasoningDelta))
+async def test_s61_holds_for_every_family_of_marks(harness: LoopHarness, said: str) -> None:
+    await harness.start(ScriptedModel([complete(said)]))
+    assert strip_times(harness.only.blocks) == [Reasoning("plan"), Text("answer")]
+    shown = "".join(part.delta for part in harness.published if isinstance(part, TextDelta))
+    thought = "".join(part.delta for part in harness.published if isinstance(part, ReasoningDelta))
     assert (shown, thought) == ("answer", "plan")
 
 
-async def test_s61_a_stop_after_the_text_keeps_the_text_without_the_markup(stage: LoopHarness) -> None:
-    task = stage.start(ScriptedModel([[*stream(CLOSED, 4), parts.hang()]]))
-    await stage.heard(TextDelta, times=2)
-    stage.scope.interrupt()
+async def test_s61_a_stop_after_the_text_keeps_the_text_without_the_markup(harness: LoopHarness) -> None:
+    task = harness.start(ScriptedModel([[*stream(CLOSED, 4), parts.hang()]]))
+    await harness.heard(TextDelta, times=2)
+    harness.scope.interrupt()
     assert isinstance(await task, TurnInterrupted)
-    assert strip_times(stage.only.blocks) == [Reasoning("They ask for a number."), Text("The answer is 42.")]
-    assert (stage.only.partial, stage.only.reason) == (True, "interrupted")
+    assert strip_times(harness.only.blocks) == [Reasoning("They ask for a number."), Text("The answer is 42.")]
+    assert (harness.only.partial, harness.only.reason) == (True, "interrupted")
 
 
 @pytest.mark.parametrize("said", [CLOSED, *FAMILIES.values()])
@@ -151,21 +151,21 @@ async def test_s61_a_stop_at_any_character_keeps_what_was_said_until_then(said: 
             assert step.blocks == finalize(assemble(published), "interrupted", step.ended_at)
 
 
-async def test_thinking_is_stamped_with_the_time_it_took(stage: LoopHarness) -> None:
+async def test_thinking_is_stamped_with_the_time_it_took(harness: LoopHarness) -> None:
     async def speak(call: Call) -> AsyncIterator[Part]:
         yield parts.text_delta("1", "<think>Hm")
-        stage.clock.advance(3)
+        harness.clock.advance(3)
         yield parts.text_delta("1", "</think>42")
         yield parts.finish("stop")
 
-    began_at = stage.clock.now()
-    await stage.start(ScriptedModel([speak]))
-    thought = stage.only.blocks[0]
+    began_at = harness.clock.now()
+    await harness.start(ScriptedModel([speak]))
+    thought = harness.only.blocks[0]
     assert isinstance(thought, Reasoning)
-    assert (thought.started_at, thought.ended_at) == (began_at, stage.clock.now())
+    assert (thought.started_at, thought.ended_at) == (began_at, harness.clock.now())
 
 
-async def test_thinking_before_a_call_leaves_no_empty_text(stage: LoopHarness) -> None:
+async def test_thinking_before_a_call_leaves_no_empty_text(harness: LoopHarness) -> None:
     @tool
     async def weather() -> str:
         return "rain"
@@ -176,8 +176,8 @@ async def test_thinking_before_a_call_leaves_no_empty_text(stage: LoopHarness) -
         parts.tool_call("c1", "weather", "{}"),
     ]
     model = ScriptedModel([[*ask, parts.finish("tool_calls")], complete("Rain.")])
-    await stage.start(model, tools=[weather])
-    thought, call, _ = strip_times(stage.saved[0].blocks)
+    await harness.start(model, tools=[weather])
+    thought, call, _ = strip_times(harness.saved[0].blocks)
     assert thought == Reasoning("I should look.")
     assert call == ToolCall(id="c1", name="weather", arguments="{}")
 
@@ -223,10 +223,10 @@ async def test_s62_thinking_that_ends_before_the_stop_is_still_no_visible_reply(
     assert not step.partial
 
 
-async def test_a_reply_that_ends_while_thinking_is_complete_and_has_nothing_to_show(stage: LoopHarness) -> None:
-    await stage.start(ScriptedModel([complete(OPEN)]))
-    assert strip_times(stage.only.blocks) == [Reasoning("They ask for a number")]
-    assert (stage.only.partial, stage.only.reason) == (False, None)
+async def test_a_reply_that_ends_while_thinking_is_complete_and_has_nothing_to_show(harness: LoopHarness) -> None:
+    await harness.start(ScriptedModel([complete(OPEN)]))
+    assert strip_times(harness.only.blocks) == [Reasoning("They ask for a number")]
+    assert (harness.only.partial, harness.only.reason) == (False, None)
 
 
 # --- S63: the next prompt ----------------------------------------------------------------
@@ -257,40 +257,42 @@ async def test_s63_a_partial_that_nothing_follows_is_said_to_be_cut(provider: st
 # --- what a model says of itself ---------------------------------------------------------
 
 
-async def test_a_model_that_never_thinks_in_its_text_may_write_the_tags(stage: LoopHarness) -> None:
-    await stage.start(WritesTags([complete(CLOSED)]))
-    assert stage.only.blocks == [Text(CLOSED)]
+async def test_a_model_that_never_thinks_in_its_text_may_write_the_tags(harness: LoopHarness) -> None:
+    await harness.start(WritesTags([complete(CLOSED)]))
+    assert harness.only.blocks == [Text(CLOSED)]
 
 
-async def test_what_such_a_model_says_is_not_held_back(stage: LoopHarness) -> None:
-    task = stage.start(WritesTags([[*stream("<thi", 1), parts.hang()]]))
-    await stage.heard(TextDelta, times=4)
-    stage.scope.interrupt()
+async def test_what_such_a_model_says_is_not_held_back(harness: LoopHarness) -> None:
+    task = harness.start(WritesTags([[*stream("<thi", 1), parts.hang()]]))
+    await harness.heard(TextDelta, times=4)
+    harness.scope.interrupt()
     assert isinstance(await task, TurnInterrupted)
-    assert stage.only.blocks == [Text("<thi")]
-    assert stage.only.partial
+    assert harness.only.blocks == [Text("<thi")]
+    assert harness.only.partial
 
 
-async def test_a_model_that_thinks_first_needs_no_opening_tag(stage: LoopHarness) -> None:
-    await stage.start(ThinksFirst([complete("They ask.</think>\n\n42")]))
-    assert strip_times(stage.only.blocks) == [Reasoning("They ask."), Text("42")]
+async def test_a_model_that_thinks_first_needs_no_opening_tag(harness: LoopHarness) -> None:
+    await harness.start(ThinksFirst([complete("They ask.</think>\n\n42")]))
+    assert strip_times(harness.only.blocks) == [Reasoning("They ask."), Text("42")]
 
 
-async def test_elsewhere_a_closing_tag_without_an_opening_one_is_text(stage: LoopHarness) -> None:
-    await stage.start(ScriptedModel([complete("They ask.</think>\n\n42")]))
-    assert stage.only.blocks == [Text("They ask.</think>\n\n42")]
+async def test_elsewhere_a_closing_tag_without_an_opening_one_is_text(harness: LoopHarness) -> None:
+    await harness.start(ScriptedModel([complete("They ask.</think>\n\n42")]))
+    assert harness.only.blocks == [Text("They ask.</think>\n\n42")]
 
 
-async def test_a_model_that_thinks_first_and_is_stopped_while_thinking_has_nothing_to_show(stage: LoopHarness) -> None:
-    task = stage.start(ThinksFirst([[*stream("They ask", 3), parts.hang()]]))
-    await stage.heard(ReasoningDelta, times=3)
-    stage.scope.interrupt()
+async def test_a_model_that_thinks_first_and_is_stopped_while_thinking_has_nothing_to_show(
+    harness: LoopHarness,
+) -> None:
+    task = harness.start(ThinksFirst([[*stream("They ask", 3), parts.hang()]]))
+    await harness.heard(ReasoningDelta, times=3)
+    harness.scope.interrupt()
     assert isinstance(await task, TurnInterrupted)
-    assert strip_times(stage.only.blocks) == [Reasoning("They ask")]
-    assert not stage.only.partial
+    assert strip_times(harness.only.blocks) == [Reasoning("They ask")]
+    assert not harness.only.partial
 
 
-async def test_a_model_that_thinks_first_does_so_in_every_step_but_only_at_its_beginning(stage: LoopHarness) -> None:
+async def test_a_model_that_thinks_first_does_so_in_every_step_but_only_at_its_beginning(harness: LoopHarness) -> None:
     @tool
     async def weather() -> str:
         return "rain"
@@ -302,8 +304,8 @@ async def test_a_model_that_thinks_first_does_so_in_every_step_but_only_at_its_b
         parts.tool_call("c1", "weather", "{}"),
         parts.finish("tool_calls"),
     ]
-    await stage.start(ThinksFirst([first, complete("So it rains.</think>Rain.")]), tools=[weather])
-    one, two = (strip_times(step.blocks) for step in stage.saved)
+    await harness.start(ThinksFirst([first, complete("So it rains.</think>Rain.")]), tools=[weather])
+    one, two = (strip_times(step.blocks) for step in harness.saved)
     assert one[:3] == [Reasoning("Look."), Text("Let me see."), Text("One moment.")]
     assert two == [Reasoning("So it rains."), Text("Rain.")]
 
@@ -311,41 +313,41 @@ async def test_a_model_that_thinks_first_does_so_in_every_step_but_only_at_its_b
 # --- a retry -----------------------------------------------------------------------------
 
 
-async def play(stage: LoopHarness, model: ScriptedModel, **more: Any) -> list[list[Block]]:
-    await stage.start(model, clock=ManualClock(skip_sleeps=True), **more)
-    return [strip_times(step.blocks) for step in stage.saved]
+async def play(harness: LoopHarness, model: ScriptedModel, **more: Any) -> list[list[Block]]:
+    await harness.start(model, clock=ManualClock(skip_sleeps=True), **more)
+    return [strip_times(step.blocks) for step in harness.saved]
 
 
-async def test_a_continuing_attempt_starts_in_the_thinking_that_the_last_one_broke_off_in(stage: LoopHarness) -> None:
+async def test_a_continuing_attempt_starts_in_the_thinking_that_the_last_one_broke_off_in(harness: LoopHarness) -> None:
     model = ScriptedModel([fail_after("It is <think>let me"), complete(" see</think>42.")])
-    saved = await play(stage, model, keep_failed=True)
+    saved = await play(harness, model, keep_failed=True)
     assert saved == [[Text("It is "), Reasoning("let me")], [Reasoning(" see"), Text("42.")]]
 
 
-async def test_a_continuing_attempt_starts_in_the_answer_that_the_last_one_broke_off_in(stage: LoopHarness) -> None:
+async def test_a_continuing_attempt_starts_in_the_answer_that_the_last_one_broke_off_in(harness: LoopHarness) -> None:
     model = ThinksFirst([fail_after("They ask.</think>It is"), complete(" 42. </think>")])
-    saved = await play(stage, model, keep_failed=True)
+    saved = await play(harness, model, keep_failed=True)
     assert saved == [[Reasoning("They ask."), Text("It is")], [Text(" 42. </think>")]]
 
 
-async def test_a_continuing_attempt_starts_in_the_code_that_the_last_one_broke_off_in(stage: LoopHarness) -> None:
+async def test_a_continuing_attempt_starts_in_the_code_that_the_last_one_broke_off_in(harness: LoopHarness) -> None:
     model = ScriptedModel([fail_after("```\nfirst\n"), complete("<think>code</think>\n```\n<think>Hm</think>")])
-    saved = await play(stage, model, keep_failed=True)
+    saved = await play(harness, model, keep_failed=True)
     assert saved == [[Text("```\nfirst\n")], [Text("<think>code</think>\n```\n"), Reasoning("Hm")]]
 
 
-async def test_the_state_outlasts_an_attempt_that_showed_nothing(stage: LoopHarness) -> None:
+async def test_the_state_outlasts_an_attempt_that_showed_nothing(harness: LoopHarness) -> None:
     scripts: list[Script] = [
         fail_after("It is <think>let me"),
         ModelFailed("busy", kind="overloaded"),
         fail_after(" think"),
         complete(" see</think>42."),
     ]
-    saved = await play(stage, ScriptedModel(scripts), keep_failed=True)
+    saved = await play(harness, ScriptedModel(scripts), keep_failed=True)
     assert saved == [[Text("It is "), Reasoning("let me")], [Reasoning(" see"), Text("42.")]]
 
 
-async def test_the_step_after_a_continued_one_starts_afresh(stage: LoopHarness) -> None:
+async def test_the_step_after_a_continued_one_starts_afresh(harness: LoopHarness) -> None:
     @tool
     async def weather() -> str:
         return "rain"
@@ -356,21 +358,21 @@ async def test_the_step_after_a_continued_one_starts_afresh(stage: LoopHarness) 
         parts.finish("tool_calls"),
     ]
     model = ScriptedModel([fail_after("It is <think>let me"), ask, complete("42.</think>")])
-    saved = await play(stage, model, keep_failed=True, tools=[weather])
+    saved = await play(harness, model, keep_failed=True, tools=[weather])
     assert saved[1][:2] == [Reasoning(" see"), Text("Look:")]
     assert saved[2] == [Text("42.</think>")]
 
 
-async def test_an_attempt_that_starts_over_starts_afresh(stage: LoopHarness) -> None:
+async def test_an_attempt_that_starts_over_starts_afresh(harness: LoopHarness) -> None:
     model = ScriptedModel([fail_after("It is <think>let me"), complete("42.</think>")])
-    assert await play(stage, model) == [[Text("42.</think>")]]
+    assert await play(harness, model) == [[Text("42.</think>")]]
 
 
 @pytest.mark.parametrize("keep_failed", [False, True])
 async def test_thinking_alone_is_not_visible_so_it_is_simply_tried_again(
-    stage: LoopHarness, *, keep_failed: bool
+    harness: LoopHarness, *, keep_failed: bool
 ) -> None:
     model = ScriptedModel([fail_after(OPEN), complete(CLOSED)])
-    saved = await play(stage, model, keep_failed=keep_failed, call=CallOptions(store=True))
+    saved = await play(harness, model, keep_failed=keep_failed, call=CallOptions(store=True))
     assert saved == [[Reasoning("They ask for a number."), Text("The answer is 42.")]]
-    assert stage.attempts == [(1, 1), (1, 2)]
+    assert harness.attempts == [(1, 1), (1, 2)]

@@ -15,7 +15,7 @@ rest as fixtures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -117,26 +117,29 @@ class Chat:
 
     @property
     def path(self) -> list[Node]:
-        path: list[Node] = []
-        node_id = self.head_id
+        return list(self.climb(self.head_id))[::-1]
+
+    def climb(self, node_id: str | None) -> Iterator[Node]:
+        """The path from here upwards."""
         while node_id is not None:
-            path.append(self.nodes[node_id])
-            node_id = path[-1].parent_id
-        return path[::-1]
+            node = self.nodes[node_id]
+            yield node
+            node_id = node.parent_id
 
     @property
     def last_reply_is_partial(self) -> bool:
         """Answers to its calls may stand behind it."""
-        last = next((node for node in reversed(self.path) if node.role not in ("notice", "tool")), None)
+        last = next((node for node in self.climb(self.head_id) if node.role not in ("notice", "tool")), None)
         return last is not None and last.is_partial
 
     @property
     def last(self) -> Node | None:
-        return next((node for node in reversed(self.path) if node.role != "notice"), None)
+        return next((node for node in self.climb(self.head_id) if node.role != "notice"), None)
 
     @property
     def awaiting(self) -> tuple[str, ...]:
-        return self.last.calls if self.last is not None else ()
+        last = self.last
+        return last.calls if last is not None else ()
 
     @property
     def roles(self) -> list[str]:
@@ -197,18 +200,14 @@ class Chat:
             deadline_passed=self.deadline_passed,
             last_is_partial=self.last_reply_is_partial,
             titled=self.titled,
-            last_user_id=_find_user(self.path),
+            last_user_id=_find_user(self.climb(self.head_id)),
             last_turn_kind=next((turn.kind for turn in reversed(self.turns) if turn.outcomes), "reply"),
             target=self._describe(target) if target else None,
         )
 
     def _describe(self, node: Node) -> Target:
-        path: list[Node] = []
-        above = node.parent_id
-        while above is not None:
-            path.insert(0, self.nodes[above])
-            above = path[0].parent_id
-        return Target(id=node.id, role=node.role, parent_id=node.parent_id, user_above_id=_find_user(path))
+        user_above_id = _find_user(self.climb(node.parent_id))
+        return Target(id=node.id, role=node.role, parent_id=node.parent_id, user_above_id=user_above_id)
 
     # --- what happens ---
 
@@ -397,7 +396,7 @@ class Chat:
 
     def _start_turn(self, kind: TurnKind, message_id: str | None) -> None:
         assert self.turn is None
-        self.turn = Turn(self._name("turn"), kind, message_id or _find_user(self.path))
+        self.turn = Turn(self._name("turn"), kind, message_id or _find_user(self.climb(self.head_id)))
         self.turns.append(self.turn)
 
     def _put(
@@ -432,8 +431,8 @@ def _rank(if_busy: IfBusy) -> int:
     return PLACES.index(if_busy)
 
 
-def _find_user(path: list[Node]) -> str | None:
-    return next((node.id for node in reversed(path) if node.role == "user" and not node.is_hidden), None)
+def _find_user(upwards: Iterable[Node]) -> str | None:
+    return next((node.id for node in upwards if node.role == "user" and not node.is_hidden), None)
 
 
 # --- ways into a state ---

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from copy import deepcopy
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,16 +62,23 @@ def let_the_world_turn(chat: Chat, data: st.DataObject) -> None:
 
 
 def draw_command(chat: Chat, data: st.DataObject) -> Command:
-    kinds = {kind.name: kind for kind in list_commands()}
-    legal = [name for name, row in TABLE.items() if chat.state in row and name is not CommandName.DELETE]
-    kind = kinds[data.draw(st.one_of(st.sampled_from(legal), st.sampled_from(legal), st.sampled_from(CommandName)))]
-    fields = msgspec.structs.fields(kind)
-    return kind(**{field.name: data.draw(offer_values(chat, field.name, kind), label=field.name) for field in fields})
+    kind = KINDS[data.draw(offer_names_of_commands(chat.state))]
+    fields = kind.__struct_fields__
+    return kind(**{field: data.draw(offer_values(chat, field, kind), label=field) for field in fields})
+
+
+@cache
+def offer_names_of_commands(state: State) -> st.SearchStrategy[CommandName]:
+    legal = [name for name, row in TABLE.items() if state in row and name is not CommandName.DELETE]
+    return st.one_of(st.sampled_from(legal), st.sampled_from(legal), st.sampled_from(CommandName))
 
 
 def list_commands(kind: type[Command] = Command) -> list[type[Command]]:
     below = [command for child in kind.__subclasses__() for command in list_commands(child)]
     return below or [kind]
+
+
+KINDS = {kind.name: kind for kind in list_commands()}
 
 
 def offer_values(chat: Chat, field: str, kind: type[Command]) -> st.SearchStrategy[Any]:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.support.app_harness import AppHarness, make_settings
 from tests.support.loop_harness import run_turn
-from tests.worker.workshop import Workshop, quick
 
 from indelible import tool
 from indelible.content import Message, Text
@@ -258,19 +258,19 @@ async def test_s52_a_truncated_chained_stream_is_never_stored_as_a_success(*, cl
 
 async def test_s53_a_poisoned_chat_heals_by_itself_and_the_new_answer_is_the_anchor(engine: AsyncEngine) -> None:
     """Through the whole stack, on both databases: the stored bad id is gone, and the next turn is chained again."""
-    async with SimulatedProvider([ANSWER] * 4) as provider, Workshop(engine).opened() as workshop:
+    async with SimulatedProvider([ANSWER] * 4) as provider, AppHarness(engine).opened() as harness:
         name = f"openai:gpt@{provider.base_url('openai')}"
-        settings = quick(model=name, chain_models=[name])
+        settings = make_settings(model=name, chain_models=[name])
         catalog = Catalog(settings, environment={})
         try:
-            await workshop.hire(catalog.find(name), settings=settings)
-            chat = await workshop.app.create_chat(system="Be brief.")
+            await harness.start_worker(catalog.find(name), settings=settings)
+            chat = await harness.app.create_chat(system="Be brief.")
             for text in ("One?", "Two?"):
                 await chat.send(text)
             provider.forget_responses()
             for text in ("Three?", "Four?"):
                 await chat.send(text)
-            said = await workshop.store.path(chat.id)
+            said = await harness.store.path(chat.id)
         finally:
             await catalog.aclose()
     kept = [message.response_id for message in said if message.role == "assistant"]
@@ -325,12 +325,12 @@ async def test_s55_store_and_the_previous_id_are_sent_together_on_a_copy() -> No
 
 
 async def test_without_chain_mode_nothing_is_stored_and_nothing_is_leaned_on(engine: AsyncEngine) -> None:
-    async with SimulatedProvider([ANSWER] * 2) as provider, Workshop(engine).opened() as workshop:
+    async with SimulatedProvider([ANSWER] * 2) as provider, AppHarness(engine).opened() as harness:
         name = f"openai:gpt@{provider.base_url('openai')}"
-        catalog = Catalog(quick(model=name), environment={})
+        catalog = Catalog(make_settings(model=name), environment={})
         try:
-            await workshop.hire(catalog.find(name))
-            chat = await workshop.app.create_chat()
+            await harness.start_worker(catalog.find(name))
+            chat = await harness.app.create_chat()
             for text in ("One?", "Two?"):
                 await chat.send(text)
         finally:

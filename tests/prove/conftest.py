@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from indelible.prove.process import Orders
 from indelible.prove.provider import ProofProvider
+from indelible.prove.servers.process import Orders
 
 
 @pytest.fixture

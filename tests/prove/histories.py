@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from indelible.client.wire import ServerEvent
 from indelible.prove.checker import Evidence
+from indelible.prove.clients.transcript import ReaderTranscript
 from indelible.prove.script import Wish
-from indelible.prove.transcript import ReaderTranscript
 
 Events = list[ServerEvent]
 

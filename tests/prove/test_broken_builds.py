@@ -15,12 +15,12 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import delete
 from tests.prove.sabotage import drop_fencing, drop_ledger, publish_first
+from tests.support.engine import open_engine
 
 from indelible.prove.checker import Fault
-from indelible.prove.fault_injector import Way
 from indelible.prove.report import Report, describe_verdict
 from indelible.prove.run import Plan, prove
-from indelible.store.database.engine import open_engine
+from indelible.prove.servers.fault_injector import Way
 from indelible.store.database.tables import chats
 
 MORE_CHANCES = 4

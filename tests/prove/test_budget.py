@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from indelible.client.wire import WireClient
 from indelible.prove.budget import Budget
-from indelible.prove.process import Orders
 from indelible.prove.script import Wish
-from indelible.prove.servers import run_servers
-from indelible.store.database.engine import open_engine
+from indelible.prove.servers.group import run_servers
+from indelible.prove.servers.process import Orders
+from indelible.store.database.open import open_database
 
 SLOW_WISH = Wish(number=1, words=400, pace_ms=20)
 
 
 async def test_a_turn_bears_two_more_deaths_and_one_less_while_it_is_owed_a_takeover(orders: Orders) -> None:
     async with run_servers(orders, count=1) as [server], WireClient(server.url) as client:
-        engine = await open_engine(orders.database)
-        budget = Budget(engine)
+        opened = await open_database(orders.database)
+        budget = Budget(opened)
         assert not await budget.can_bear(1), "nothing runs"
 
         chat_id = (await client.create_chat(SLOW_WISH.to_text()))["id"]
@@ -27,4 +27,4 @@ async def test_a_turn_bears_two_more_deaths_and_one_less_while_it_is_owed_a_take
         await server.process.kill()
         await budget.note_death()
         assert [await budget.can_bear(deaths) for deaths in (1, 2)] == [True, False]
-        await engine.dispose()
+        await opened.close()

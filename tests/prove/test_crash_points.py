@@ -8,11 +8,11 @@ import signal
 import pytest
 
 from indelible.client.wire import WireClient
-from indelible.prove.crash_points import CRASH_POINTS, CrashPoint
-from indelible.prove.process import Orders
 from indelible.prove.script import Wish
-from indelible.prove.servers import ServerNotStarted, ServerUnderTest, run_servers
-from indelible.prove.tools import read_notebook
+from indelible.prove.servers.crash_points import CRASH_POINTS, CrashPoint
+from indelible.prove.servers.group import ServerNotStarted, ServerUnderTest, run_servers
+from indelible.prove.servers.process import Orders
+from indelible.prove.servers.tools import read_notebook
 
 WISH = Wish(number=1, words=4, pace_ms=1, tools=1)
 SLOW_WISH = Wish(number=2, words=400, pace_ms=20)

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from indelible.client.wire import WireClient
-from indelible.prove.process import Orders
 from indelible.prove.provider import WIRES
 from indelible.prove.report import describe_verdict
 from indelible.prove.run import DatabaseInUse, Plan, prove, prove_server
-from indelible.prove.servers import run_servers
+from indelible.prove.servers.group import run_servers
+from indelible.prove.servers.process import Orders
 
 SEEDS = {"sqlite": 3, "postgresql": 0}
 """Of the ways in which a server can go away, each is tried under one of them or both."""

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.commands import DEADLINE_S, run_indelible
+from tests.support.commands import run_indelible
+from tests.support.waiting import DEADLINE_S
 
 from indelible.prove.checker import Fault
 from indelible.prove.report import Report, describe_verdict, print_report

@@ -58,11 +58,13 @@ class Waiting(Answer):
     def __init__(self, *script: bytes) -> None:
         super().__init__(*script, content_type=JSON)
         self.waits: list[str] = []
+        self.is_waiting = asyncio.Event()
 
     async def read(self) -> bytes:
         if self.script:
             return await super().read()
         self.waits.append("begun")
+        self.is_waiting.set()
         try:
             await asyncio.get_running_loop().create_future()
         finally:

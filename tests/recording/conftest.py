@@ -1,30 +1,22 @@
-"""The databases of tests/databases.py, and the workshop of tests/worker on each of them."""
+"""The databases of tests/databases.py, and a chat on each of them, driven by hand."""
 
 from __future__ import annotations
-
-from collections.abc import AsyncIterator
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, settle_in
-from tests.worker.workshop import Workshop
+from tests.support.engine import get_database
 
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.store.sql_store import SqlStore
 
 
 @pytest.fixture
-async def workshop(engine: AsyncEngine) -> AsyncIterator[Workshop]:
-    async with Workshop(engine).opened() as opened:
-        yield opened
-
-
-@pytest.fixture
 async def chat(engine: AsyncEngine) -> Driver:
     await settle_in(engine)
-    return await Driver(SqlStore(engine), engine).create()
+    return await Driver(SqlStore(get_database(engine)), engine).create()
 
 
 @pytest.fixture
 def records(chat: Driver) -> SqlRecords:
-    return SqlRecords(chat.store.engine)
+    return SqlRecords(chat.store.database)

@@ -11,10 +11,10 @@ from typing import Any, Final
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver
+from tests.support.engine import begin_read
 
 from indelible.ids import new_id
 from indelible.recording.storage.protocol import AttemptRecord, RunRecord, StepRecord
-from indelible.store.database.engine import begin_read
 from indelible.store.database.tables import debug_attempts, debug_runs, debug_steps
 
 NOON: Final = datetime(2026, 1, 15, 12, tzinfo=UTC)
@@ -28,13 +28,14 @@ def make_run(chat: Driver, **fields: Any) -> RunRecord:
 
 
 def make_step(run: RunRecord, step: int = 1, **fields: Any) -> StepRecord:
-    return StepRecord(**{"run_id": run.id, "step": step, "status": "in_progress", "started_at": NOON, **fields})
+    known: dict[str, Any] = {"chat_id": run.chat_id, "run_id": run.id, "step": step}
+    return StepRecord(**{**known, "status": "in_progress", "started_at": NOON, **fields})
 
 
 def make_attempt(run: RunRecord, step: int = 1, number: int = 1, **fields: Any) -> AttemptRecord:
-    known: dict[str, Any] = {"run_id": run.id, "step": step, "number": number, "status": "completed"}
-    known |= {"method": "POST", "url": "https://provider.test/v1", "started_at": NOON, "ended_at": LATER}
-    return AttemptRecord(**{**known, **fields})
+    known: dict[str, Any] = {"chat_id": run.chat_id, "run_id": run.id, "step": step, "number": number}
+    known |= {"status": "completed", "method": "POST", "url": "https://provider.test/v1"}
+    return AttemptRecord(**{**known, "started_at": NOON, "ended_at": LATER, **fields})
 
 
 def make_all(chat: Driver, **fields: Any) -> tuple[RunRecord, StepRecord, AttemptRecord]:

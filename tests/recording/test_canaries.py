@@ -21,14 +21,13 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.models.wires_under_test import WIRES
 from tests.recording.canaries import CANARY, KESTREL, LOOKS, NAMES
-from tests.server.serving import QUICK, Here, run_server, wait_until, wait_until_idle
+from tests.support.app_harness import serve_app
+from tests.support.engine import begin_read
+from tests.support.running_server import RunningServer, wait_until_idle
+from tests.support.waiting import poll_until
 
 from indelible import tool
-from indelible.client.wire import WireClient
 from indelible.content import Usage
-from indelible.server.app import Server
-from indelible.settings import load_settings
-from indelible.store.database.engine import begin_read
 from indelible.store.database.tables import debug_attempts, debug_runs, debug_steps
 from indelible.testing import SimulatedProvider, parts
 from indelible.testing.model import Script, Step
@@ -82,22 +81,14 @@ def write_script() -> list[Script]:
 
 
 @asynccontextmanager
-async def serve_model(model: str, **settings: Any) -> AsyncIterator[Here]:
-    """A server that asks a real model and records it all."""
-    server = Server(load_settings(**{**QUICK, "port": 0, "debug": "all", "model": model, **settings}), tools=[vault])
-    async with run_server(server) as (url, process), WireClient(url) as client:
-        yield Here(url, client, server, process)
-
-
-@asynccontextmanager
 async def serve(
     database: str, wire: WireName, scripts: Sequence[Script], faults: Sequence[Fault | None]
-) -> AsyncIterator[tuple[Here, SimulatedProvider]]:
+) -> AsyncIterator[tuple[RunningServer, SimulatedProvider]]:
     async with SimulatedProvider(scripts, faults) as provider:
         whose = "anthropic" if wire == "anthropic" else "openai"
-        given = {f"{whose}_api_key": KEY, f"{whose}_base_url": provider.base_url(wire)}
-        async with serve_model(f"{wire}:m", database=database, **given) as here:
-            yield here, provider
+        given: dict[str, Any] = {f"{whose}_api_key": KEY, f"{whose}_base_url": provider.base_url(wire)}
+        async with serve_app(database, f"{wire}:m", tools=[vault], debug="all", **given) as server:
+            yield server, provider
 
 
 async def dump_debug_tables(engine: AsyncEngine) -> str:
@@ -110,27 +101,27 @@ async def dump_debug_tables(engine: AsyncEngine) -> str:
     return "\n".join(cells)
 
 
-async def wait_for_end(here: Here, chat_id: str) -> list[dict[str, Any]]:
+async def wait_for_end(server: RunningServer, chat_id: str) -> list[dict[str, Any]]:
     """Wait until the chat rests and its records say so; what is listed of them."""
 
     async def has_ended() -> bool:
-        runs = (await here.client.list_runs(chat_id))["items"]
+        runs = (await server.client.list_runs(chat_id))["items"]
         return bool(runs) and all(run["status"] != "in_progress" for run in runs)
 
-    await wait_until_idle(here.client, chat_id)
-    await wait_until(has_ended)
-    items: list[dict[str, Any]] = (await here.client.list_runs(chat_id))["items"]
+    await wait_until_idle(server.client, chat_id)
+    await poll_until(has_ended)
+    items: list[dict[str, Any]] = (await server.client.list_runs(chat_id))["items"]
     return items
 
 
-async def read_everything(here: Here, chat_id: str) -> list[str]:
+async def read_everything(server: RunningServer, chat_id: str) -> list[str]:
     """All that the API tells of what was recorded, the exported file included."""
     told: list[str] = []
-    runs = await wait_for_end(here, chat_id)
+    runs = await wait_for_end(server, chat_id)
     paths = ["attempts", "debug/runs", *(f"debug/runs/{run['id']}" for run in runs)]
     paths += [f"debug/runs/{run['id']}?download=true" for run in runs]
     for path in paths:
-        async with here.ask("GET", f"/chats/{chat_id}/{path}") as response:
+        async with server.request("GET", f"/chats/{chat_id}/{path}") as response:
             assert response.status == 200
             told.append(await response.text())
     return told
@@ -169,11 +160,11 @@ async def test_no_secret_is_left_in_records_answers_exports_or_logs(
     faults = [Status(529, ERROR, HEADERS), ErrorEvent(2, ERROR), Malformed(2), chunked, chunked]
     scripts = write_script()
     scripts = [scripts[1][:1], scripts[1], scripts[0], scripts[1]]  # type: ignore[index]
-    async with serve(database, wire, scripts, faults) as (here, provider):
+    async with serve(database, wire, scripts, faults) as (server, provider):
         prompt = f"{HARMLESS}\n" + "\n".join(LOOKS)
         system = json.dumps(SECRETS)
-        chat = await here.client.create_chat(prompt, system=system, parameters={"temperature": 0})
-        told = await read_everything(here, chat["id"])
+        chat = await server.client.create_chat(prompt, system=system, parameters={"temperature": 0})
+        told = await read_everything(server, chat["id"])
         sent = b"".join(request.raw for request in provider.requests)
         keys = [request.headers.get("x-api-key") or request.headers["authorization"] for request in provider.requests]
         (run,) = [json.loads(text) for text in told if text.startswith('{"id":"run_')][:1]
@@ -209,10 +200,10 @@ async def test_the_file_holds_no_known_secret_and_nothing_under_a_sensitive_name
     """What people and models say to each other is theirs, and kept. Everything else in the file is ours to guard."""
     path = tmp_path / "chats.db"
     refused = Status(401, body, HEADERS)
-    async with serve(str(path), wire, [], [refused]) as (here, provider):
-        chat = await here.client.create_chat("Hello")
-        told = await read_everything(here, chat["id"])
-        seen = await here.client.get_chat(chat["id"])
+    async with serve(str(path), wire, [], [refused]) as (server, provider):
+        chat = await server.client.create_chat("Hello")
+        told = await read_everything(server, chat["id"])
+        seen = await server.client.get_chat(chat["id"])
         files = read_files(tmp_path)
         assert KEY in str(provider.requests[0].headers)
     files += read_files(tmp_path)
@@ -232,10 +223,10 @@ async def test_a_key_that_a_provider_repeats_is_not_shown_to_people(
 ) -> None:
     """No pattern knows this key. What the provider says is shown with the error, all of it but the key."""
     said: Script = [parts.text_delta("t", "Well"), parts.finish()]
-    async with serve(str(tmp_path / "chats.db"), wire, [said], [fault]) as (here, _):
-        chat = await here.client.create_chat("Hello")
-        told = await read_everything(here, chat["id"])
-        seen = await here.client.get_chat(chat["id"])
+    async with serve(str(tmp_path / "chats.db"), wire, [said], [fault]) as (server, _):
+        chat = await server.client.create_chat("Hello")
+        told = await read_everything(server, chat["id"])
+        seen = await server.client.get_chat(chat["id"])
     assert "Odd" in seen["error"]["detail"]
     assert find_canaries(json.dumps(seen) + "".join(told)) == []
 
@@ -246,11 +237,11 @@ async def test_no_password_of_a_proxy_is_told_by_the_error_of_a_connection(
     monkeypatch.setenv("http_proxy", "http://user:kestrel@127.0.0.1:1")
     monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
     settings: dict[str, Any] = {"openai_api_key": KEY, "openai_base_url": "http://provider.invalid/sk-canarycanary/v1"}
-    async with serve_model("openai:m", database=database, retry_max_attempts=2, **settings) as here:
-        chat = await here.client.create_chat("Hello")
-        told = await read_everything(here, chat["id"])
+    async with serve_app(database, "openai:m", tools=[vault], debug="all", retry_max_attempts=2, **settings) as server:
+        chat = await server.client.create_chat("Hello")
+        told = await read_everything(server, chat["id"])
         (run,) = [json.loads(text) for text in told if text.startswith('{"id":"run_')][:1]
-        seen = await here.client.get_chat(chat["id"])
+        seen = await server.client.get_chat(chat["id"])
     (step,) = run["steps"]
     assert [attempt["status_code"] for attempt in step["attempts"]] == [None, None]
     assert all(attempt["error"] for attempt in step["attempts"])

@@ -17,13 +17,13 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.recording.recorded import LATER, NOON, make_all, make_attempt, make_run, make_step
 from tests.store.driver import OWNER, Driver
+from tests.support.engine import begin_read, get_database
 
 from indelible.errors import NotFound
 from indelible.machine import commands as c
 from indelible.recording.storage.export import load_exchange, write_run
 from indelible.recording.storage.protocol import Exchanged, Record, RunRecord, RunTree, StepRecord, WholeRun
 from indelible.recording.storage.sql_records import SqlRecords
-from indelible.store.database.engine import begin_read
 from indelible.store.database.tables import debug_attempts
 from indelible.testing import ManualClock
 
@@ -118,7 +118,7 @@ async def test_an_exchange_is_loaded_alone_and_one_that_is_gone_is_none(chat: Dr
     (step,) = (await load_tree(records, run)).steps
     assert [await load_exchange(records, line) for line in step.attempts] == exchanges
     for place in ((1, 3), (2, 1), (0, 0)):
-        assert await records.load_attempt(run.id, *place) is None
+        assert await records.load_attempt(chat.id, run.id, *place) is None
     await records.forget_chat(chat.id, clock=ManualClock())
     with pytest.raises(NotFound, match="deleted while it was read"):
         await load_exchange(records, step.attempts[0])
@@ -205,7 +205,7 @@ async def test_what_looks_like_a_key_is_kept_as_it_was_and_hidden_from_whoever_r
     chat: Driver, engine: AsyncEngine
 ) -> None:
     """The list, the tree, one exchange and the export: there is no way to a record that goes around it."""
-    records = SqlRecords(engine)
+    records = SqlRecords(get_database(engine))
     error, body = "Not with sk-canarycanary.", '{"text": "use Bearer canarycanarycanary, and then"}'
     run, step, attempt = make_all(chat, status="error", error=error, ended_at=LATER)
     said = {"request_body": body, "response_body": body, "request_headers": {"x-note": error}, "error": error}

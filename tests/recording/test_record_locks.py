@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from tests.databases import EMPTY, FREE, execute
 from tests.recording.recorded import NOON, count_rows
 from tests.store.driver import Driver, settle_in
+from tests.support.engine import close_databases, get_database, open_engine
 
 from indelible.clock import SystemClock
 from indelible.content import TextDelta, encode
@@ -30,8 +31,7 @@ from indelible.machine import State
 from indelible.machine import commands as c
 from indelible.recording.storage.protocol import AttemptRecord, Record, RunRecord, StepRecord
 from indelible.recording.storage.sql_records import SqlRecords
-from indelible.store.database import engine as engine_module
-from indelible.store.database.engine import open_engine
+from indelible.store.database import postgres as product
 from indelible.store.database.tables import chats, debug_attempts, debug_runs, events
 from indelible.store.journal.append import JournalRow
 from indelible.store.sql_store import SqlStore
@@ -51,9 +51,10 @@ def make_story(chat_id: str, **fields: Any) -> list[Record]:
     """A run with one step and one exchange."""
     known: dict[str, Any] = {"id": new_id("run"), "turn_id": None, "kind": "turn", "worker_id": "live"}
     run = RunRecord(**{**known, "chat_id": chat_id, "status": "in_progress", "started_at": NOON, **fields})
-    step = StepRecord(run_id=run.id, step=1, status="in_progress", started_at=NOON)
+    place: dict[str, Any] = {"chat_id": chat_id, "run_id": run.id, "step": 1}
+    step = StepRecord(**place, status="in_progress", started_at=NOON)
     times: dict[str, Any] = {"started_at": NOON, "ended_at": NOON}
-    return [run, step, AttemptRecord(run_id=run.id, step=1, number=1, status="completed", method="", url="", **times)]
+    return [run, step, AttemptRecord(**place, number=1, status="completed", method="", url="", **times)]
 
 
 # --- PostgreSQL, at once ---
@@ -61,20 +62,21 @@ def make_story(chat_id: str, **fields: Any) -> list[Record]:
 
 def make_store(engine: AsyncEngine) -> SqlStore:
     """As the program composes it: a chat that is deleted loses its records first."""
-    store = SqlStore(engine)
-    store.before_delete = partial(SqlRecords(engine).forget_chat, clock=SystemClock())
+    store = SqlStore(get_database(engine))
+    store.before_delete = partial(SqlRecords(get_database(engine)).forget_chat, clock=SystemClock())
     return store
 
 
 @pytest.fixture
 async def postgres(migrated_postgres: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncEngine]:
     """Locks are held until the test lets go of them, however slow the machine is."""
-    patient = {"lock_timeout": "120s", "idle_in_transaction_session_timeout": "120s"}
-    monkeypatch.setattr(engine_module, "_POSTGRES_SETTINGS", {**engine_module._POSTGRES_SETTINGS, **patient})
+    for limit in ("lock_timeout", "idle_in_transaction_session_timeout"):
+        monkeypatch.setitem(product.SETTINGS, limit, "120s")
     await execute(migrated_postgres, FREE, EMPTY)
     engine = await open_engine(migrated_postgres)
     await settle_in(engine)
     yield engine
+    await close_databases()
     await engine.dispose()
 
 
@@ -97,7 +99,7 @@ async def wait_until(connection: AsyncConnection, *, waiting: int) -> None:
 
 async def test_records_are_written_while_somebody_works_on_the_chat(postgres: AsyncEngine) -> None:
     chat = await Driver(make_store(postgres), postgres).create()
-    records = SqlRecords(chat.store.engine)
+    records = SqlRecords(chat.store.database)
     run, *rest = make_story(chat.id, worker_id="dead")
     assert isinstance(run, RunRecord)
     async with locked(postgres, select(chats.c.id), key_share=True) as at, asyncio.timeout(DEADLINE_S):
@@ -112,7 +114,7 @@ async def test_records_are_written_while_somebody_works_on_the_chat(postgres: As
 
 async def test_a_command_does_not_wait_for_records_that_are_being_written(postgres: AsyncEngine) -> None:
     chat = await (await Driver(make_store(postgres), postgres).create()).work()
-    records = SqlRecords(chat.store.engine)
+    records = SqlRecords(chat.store.database)
     story = make_story(chat.id)
     await records.write(story)
     async with asyncio.TaskGroup() as tasks, locked(postgres, select(debug_runs.c.id)) as at:
@@ -131,7 +133,7 @@ async def test_a_command_does_not_wait_for_records_that_are_being_written(postgr
 async def test_what_is_written_during_a_deletion_goes_with_the_chat_and_the_rest_is_kept(postgres: AsyncEngine) -> None:
     store = make_store(postgres)
     gone, other = [await Driver(store, postgres).create() for _ in range(2)]
-    records = SqlRecords(store.engine)
+    records = SqlRecords(store.database)
     left = make_story(gone.id)
     await records.write(left)
     async with (
@@ -142,7 +144,7 @@ async def test_what_is_written_during_a_deletion_goes_with_the_chat_and_the_rest
         await wait_until(at, waiting=1)
         tasks.create_task(records.write([*left, *make_story(gone.id), *make_story(other.id)]))
         tasks.create_task(records.write(left[1:]))
-        await wait_until(at, waiting=2)
+        await wait_until(at, waiting=3)
         async with asyncio.timeout(DEADLINE_S):
             await records.write(make_story(other.id))
             await records.close_dead(lease_timeout_s=8)
@@ -154,9 +156,9 @@ async def test_what_is_written_during_a_deletion_goes_with_the_chat_and_the_rest
 async def test_a_chat_is_deleted_as_soon_as_its_records_are_written(postgres: AsyncEngine) -> None:
     chat = await Driver(make_store(postgres), postgres).create()
     story = make_story(chat.id)
-    await SqlRecords(chat.store.engine).write(story)
+    await SqlRecords(chat.store.database).write(story)
     async with asyncio.TaskGroup() as tasks, locked(postgres, select(debug_runs.c.id)) as at:
-        tasks.create_task(SqlRecords(chat.store.engine).write([*story, *make_story(chat.id)]))
+        tasks.create_task(SqlRecords(chat.store.database).write([*story, *make_story(chat.id)]))
         await wait_until(at, waiting=1)
         tasks.create_task(chat.do(c.Delete()))
         await wait_until(at, waiting=2)
@@ -166,7 +168,7 @@ async def test_a_chat_is_deleted_as_soon_as_its_records_are_written(postgres: As
 
 async def test_whoever_ends_or_forgets_runs_passes_over_those_that_are_being_written(postgres: AsyncEngine) -> None:
     chat = await Driver(make_store(postgres), postgres).create()
-    records = SqlRecords(chat.store.engine)
+    records = SqlRecords(chat.store.database)
     busy, free = make_story(chat.id, worker_id="dead"), make_story(chat.id, worker_id="dead")
     await records.write([*busy, *free])
     assert isinstance(busy[0], RunRecord)
@@ -184,7 +186,7 @@ async def test_what_is_written_to_a_run_that_is_being_forgotten_is_left_out_and_
     postgres: AsyncEngine,
 ) -> None:
     chat = await Driver(make_store(postgres), postgres).create()
-    records = SqlRecords(chat.store.engine)
+    records = SqlRecords(chat.store.database)
     old, young = make_story(chat.id, started_at=NOON - timedelta(days=1)), make_story(chat.id)
     await records.write(old)
     async with asyncio.TaskGroup() as tasks, locked(postgres, select(debug_attempts.c.run_id)) as at:
@@ -205,7 +207,7 @@ async def test_everything_at_once_fails_nothing_and_leaves_nothing_open(engine: 
     """Two workers write, one of them dead, while runs are ended and forgotten and chats are used and deleted."""
     await settle_in(engine)
     store = make_store(engine)
-    records = SqlRecords(store.engine)
+    records = SqlRecords(store.database)
     runs: list[RunRecord] = []
 
     async def tell(chat: Driver, worker_id: str) -> None:

@@ -133,8 +133,7 @@ async def test_a_body_is_not_drained_while_somebody_reads_it() -> None:
     response, log = record(answer)
     await response.read()
     reader = asyncio.create_task(response.read())
-    while not answer.waits:
-        await asyncio.sleep(0)
+    await answer.is_waiting.wait()
     await response.aclose()
 
     assert answer.waits == ["begun"]

@@ -216,8 +216,7 @@ async def test_a_task_that_is_cancelled_while_it_reads_is_cancelled_and_recorded
     answer = Waiting(b"{")
     response, log = record(answer)
     task = asyncio.create_task(read_all(response))
-    while not answer.waits:
-        await asyncio.sleep(0)
+    await answer.is_waiting.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -235,8 +234,7 @@ async def test_a_reader_that_has_heard_all_it_wanted_may_leave_the_rest() -> Non
         assert await response.read() == event
     response.settle()
     task = asyncio.create_task(response.read())
-    while not answer.waits:
-        await asyncio.sleep(0)
+    await answer.is_waiting.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

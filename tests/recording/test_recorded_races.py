@@ -14,12 +14,12 @@ from functools import partial
 
 import pytest
 from tests.recording.answers import JSON, SSE, Answer, Broken, only
+from tests.support.waiting import DEADLINE_S, deadline
 
 from indelible.models.http.recording_hook import HttpResponse
 from indelible.recording import ExchangeLog, ExchangeRecord, wrap
 
 ROUNDS = 200
-PATIENCE_S = 30.0
 
 
 @pytest.fixture(autouse=True)
@@ -55,14 +55,14 @@ async def open_gate() -> None:
 
 def block_on(event: threading.Event) -> Callable[[], Awaitable[object]]:
     async def wait() -> None:
-        assert event.wait(PATIENCE_S)
+        assert event.wait(DEADLINE_S)
 
     return wait
 
 
 def block_at(barrier: threading.Barrier) -> Callable[[], Awaitable[object]]:
     async def wait() -> None:
-        barrier.wait(PATIENCE_S)
+        barrier.wait(DEADLINE_S)
 
     return wait
 
@@ -81,7 +81,7 @@ def run_threads(*jobs: Callable[[], object]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE_S)
+        thread.join(DEADLINE_S)
     assert not any(thread.is_alive() for thread in threads), "a deadlock"
     if errors:
         raise errors[0]
@@ -206,7 +206,7 @@ async def test_s37_in_tasks_reading_and_closing_at_once_never_deadlocks() -> Non
         log = ExchangeLog(on_change=told.append)
         both = asyncio.Barrier(2).wait
         response = wrap(Ending(before_end=both, before_close=both), log)
-        async with asyncio.timeout(PATIENCE_S):
+        async with deadline():
             await asyncio.gather(end(response), close(response))
         assert_one_failed_entry(log, told)
 
@@ -245,11 +245,11 @@ def test_s38_whoever_takes_the_locks_takes_them_in_one_order() -> None:
         other = wrap(Ending(before_end=at_gate, before_close=at_gate), log)
 
         def finalise(log: ExchangeLog = log, gate: threading.Barrier = gate) -> None:
-            gate.wait(PATIENCE_S)
+            gate.wait(DEADLINE_S)
             log.finalise()
 
         def look(log: ExchangeLog = log, gate: threading.Barrier = gate) -> None:
-            gate.wait(PATIENCE_S)
+            gate.wait(DEADLINE_S)
             while len(log.attempts) < 2:
                 assert log.dropped == 0
 

@@ -10,9 +10,9 @@ from itertools import count
 from typing import Any
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.recording.answers import JSON, Answer, read_all
-from tests.recording.studio import Studio, count_drops, open_studio, say, tell
-from tests.worker.workshop import Workshop
+from tests.recording.recording_harness import RecordingHarness, count_drops, has_exchange, outline_run, say
 
 from indelible.app.chat import Chat
 from indelible.clock import SystemClock
@@ -71,34 +71,34 @@ class Impatient(SystemClock):
 
 @pytest.mark.parametrize("error", [DatabaseUnreachable("It is away."), DatabaseUnusable("The disk is full.")])
 async def test_a_database_that_is_away_costs_nothing_and_is_told_everything_when_it_is_back(
-    workshop: Workshop, error: StoreFailed
+    engine: AsyncEngine, error: StoreFailed
 ) -> None:
-    async with open_studio(workshop, [say("One."), say("Two.")], [Status(529)]) as studio:
-        records = Troubled(studio.records, error)
-        await studio.hire(records=records, clock=Impatient())
-        chat = await studio.create(None)
+    async with RecordingHarness(engine, [say("One."), say("Two.")], [Status(529)]).opened() as harness:
+        records = Troubled(harness.records, error)
+        await harness.start_recording_worker(records=records, clock=Impatient())
+        chat = await harness.create_chat(None)
         assert (await chat.send("1")).text == "One."
         assert (await chat.send("2")).text == "Two."
         await records.asked.wait()
-        assert await studio.load(chat) == []
+        assert await harness.load_runs(chat) == []
         records.healed.set()
-        runs = await studio.until_ended(chat, 2)
+        runs = await harness.wait_for_ended_runs(chat, 2)
     tries = [(1, "completed", 529), (2, "completed", 200)]
-    assert [tell(run) for run in runs] == [("turn", "completed", [(1, "completed", tries)]), WELL]
-    assert count_drops(studio.metrics) == 0
+    assert [outline_run(run) for run in runs] == [("turn", "completed", [(1, "completed", tries)]), WELL]
+    assert count_drops(harness.metrics) == 0
 
 
 async def test_a_write_that_hangs_holds_nobody_up_and_leaving_waits_for_it_only_for_a_moment(
-    workshop: Workshop,
+    engine: AsyncEngine,
 ) -> None:
     clock = ManualClock()
-    async with open_studio(workshop, [say("One."), say("Two.")]) as studio:
-        records = Troubled(studio.records)
-        hired = await studio.hire(records=records, clock=clock)
-        chat = await studio.create(None)
+    async with RecordingHarness(engine, [say("One."), say("Two.")]).opened() as harness:
+        records = Troubled(harness.records)
+        running = await harness.start_recording_worker(records=records, clock=clock)
+        chat = await harness.create_chat(None)
         assert (await chat.send("1")).text == "One."
         assert (await chat.send("2")).text == "Two."
-        recorder = studio.recorders[hired.worker.id]
+        recorder = harness.recorders[running.worker.id]
         await clock.advance(1)
         await records.asked.wait()
         leaving = asyncio.create_task(recorder.drain())
@@ -109,24 +109,24 @@ async def test_a_write_that_hangs_holds_nobody_up_and_leaving_waits_for_it_only_
         await leaving
         records.healed.set()
         await recorder.drain()
-        assert [tell(run) for run in await studio.until_ended(chat, 2)] == [WELL, WELL]
+        assert [outline_run(run) for run in await harness.wait_for_ended_runs(chat, 2)] == [WELL, WELL]
 
 
 @pytest.mark.parametrize("error", [ValueError("sk-canarycanary"), StoreFailed("It could not do what it was asked.")])
 async def test_what_the_database_refuses_is_dropped_and_counted_and_the_next_run_is_recorded(
-    workshop: Workshop, error: Exception, caplog: pytest.LogCaptureFixture
+    engine: AsyncEngine, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with open_studio(workshop, [say("One."), say("Two.")]) as studio:
-        records = Troubled(studio.records, error)
-        await studio.hire(records=records)
-        chat = await studio.create(None)
+    async with RecordingHarness(engine, [say("One."), say("Two.")]).opened() as harness:
+        records = Troubled(harness.records, error)
+        await harness.start_recording_worker(records=records)
+        chat = await harness.create_chat(None)
         assert (await chat.send("1")).text == "One."
-        assert await studio.load_drained(chat) == []
-        assert count_drops(studio.metrics) >= 1
+        assert await harness.drain_runs(chat) == []
+        assert count_drops(harness.metrics) >= 1
         records.healed.set()
         assert (await chat.send("2")).text == "Two."
-        (run,) = await studio.until_ended(chat)
-    assert tell(run) == WELL
+        (run,) = await harness.wait_for_ended_runs(chat)
+    assert outline_run(run) == WELL
     assert "Debug records could not be written" in caplog.text
     assert "canary" not in caplog.text
 
@@ -138,29 +138,29 @@ class Unforgiving(Troubled):
         return await self._records.write(records)
 
 
-async def test_what_is_written_is_not_counted_as_dropped_because_others_could_not_be_ended(workshop: Workshop) -> None:
-    async with open_studio(workshop, [say("One.")]) as studio:
-        records = Unforgiving(studio.records, ValueError("no"))
-        await studio.hire(records=records)
-        chat = await studio.create()
-        (run,) = await studio.until_ended(chat)
-    assert tell(run) == WELL
+async def test_what_is_written_is_not_counted_as_dropped_because_others_could_not_be_ended(engine: AsyncEngine) -> None:
+    async with RecordingHarness(engine, [say("One.")]).opened() as harness:
+        records = Unforgiving(harness.records, ValueError("no"))
+        await harness.start_recording_worker(records=records)
+        chat = await harness.create_chat()
+        (run,) = await harness.wait_for_ended_runs(chat)
+    assert outline_run(run) == WELL
     assert records.asked.is_set()
-    assert count_drops(studio.metrics) == 0
+    assert count_drops(harness.metrics) == 0
 
 
-async def test_tools_that_keep_every_thread_busy_keep_no_record_from_being_written(workshop: Workshop) -> None:
+async def test_tools_that_keep_every_thread_busy_keep_no_record_from_being_written(engine: AsyncEngine) -> None:
     loop = asyncio.get_running_loop()
     is_over = threading.Event()
     busy = [loop.run_in_executor(None, is_over.wait) for _ in range(64)]
     try:
-        async with open_studio(workshop, [say("One.")]) as studio:
-            await studio.hire()
-            (run,) = await studio.until_ended(await studio.create())
+        async with RecordingHarness(engine, [say("One.")]).opened() as harness:
+            await harness.start_recording_worker()
+            (run,) = await harness.wait_for_ended_runs(await harness.create_chat())
     finally:
         is_over.set()
         await asyncio.gather(*busy)
-    assert tell(run) == WELL
+    assert outline_run(run) == WELL
 
 
 # --- too much ---
@@ -177,87 +177,87 @@ async def exchange(run: RecordedRun, body: bytes = b"{}") -> None:
     await read_all(begin_exchange(run, body, Answer(body)))
 
 
-def record(studio: Studio, chat: Chat) -> RecordedRun:
-    ((worker_id, recorder),) = studio.recorders.items()
+def record(harness: RecordingHarness, chat: Chat) -> RecordedRun:
+    ((worker_id, recorder),) = harness.recorders.items()
     return recorder.record(chat_id=chat.id, turn_id=None, kind="turn", model=None, worker_id=worker_id)
 
 
-async def test_a_full_queue_drops_exchanges_counts_them_and_keeps_the_end_of_the_run(workshop: Workshop) -> None:
+async def test_a_full_queue_drops_exchanges_counts_them_and_keeps_the_end_of_the_run(engine: AsyncEngine) -> None:
     told = MAX_WAITING + 100
-    async with open_studio(workshop, []) as studio:
-        records = Troubled(studio.records)
-        await studio.hire(records=records)
-        chat = await studio.create(None)
-        with record(studio, chat) as run:
+    async with RecordingHarness(engine, []).opened() as harness:
+        records = Troubled(harness.records)
+        await harness.start_recording_worker(records=records)
+        chat = await harness.create_chat(None)
+        with record(harness, chat) as run:
             run.begin_step(1)
             await records.asked.wait()
             for _ in range(told):
                 await exchange(run)
             run.end("completed")
-        drops = count_drops(studio.metrics)
+        drops = count_drops(harness.metrics)
         records.healed.set()
-        (found,) = await studio.until_ended(chat)
+        (found,) = await harness.wait_for_ended_runs(chat)
     (step,) = found.steps
     assert (found.status, step.status) == ("completed", "completed")
     assert drops == 100
-    assert len(step.attempts) == told - drops == count_drops(studio.metrics) + MAX_WAITING - 100
+    assert len(step.attempts) == told - drops == count_drops(harness.metrics) + MAX_WAITING - 100
 
 
-async def test_runs_that_nobody_can_write_fill_the_queue_at_last(workshop: Workshop) -> None:
-    async with open_studio(workshop, []) as studio:
-        records = Troubled(studio.records)
-        await studio.hire(records=records)
-        chat = await studio.create(None)
-        with record(studio, chat):
+async def test_runs_that_nobody_can_write_fill_the_queue_at_last(engine: AsyncEngine) -> None:
+    async with RecordingHarness(engine, []).opened() as harness:
+        records = Troubled(harness.records)
+        await harness.start_recording_worker(records=records)
+        chat = await harness.create_chat(None)
+        with record(harness, chat):
             await records.asked.wait()
         for _ in range(MAX_WAITING_SMALL // 2):
-            with record(studio, chat):
+            with record(harness, chat):
                 pass
-        drops = count_drops(studio.metrics)
+        drops = count_drops(harness.metrics)
     assert drops == 1
 
 
-async def test_large_bodies_fill_the_queue_sooner(workshop: Workshop) -> None:
+async def test_large_bodies_fill_the_queue_sooner(engine: AsyncEngine) -> None:
     body = b'{"a": "' + b"x" * 200_000 + b'"}'
-    async with open_studio(workshop, []) as studio:
-        records = Troubled(studio.records)
-        await studio.hire(records=records)
-        chat = await studio.create(None)
-        with record(studio, chat) as run:
+    async with RecordingHarness(engine, []).opened() as harness:
+        records = Troubled(harness.records)
+        await harness.start_recording_worker(records=records)
+        chat = await harness.create_chat(None)
+        with record(harness, chat) as run:
             run.begin_step(1)
             await records.asked.wait()
             fitting = MAX_WAITING_BYTES // (2 * len(body))
             for _ in range(fitting + 10):
                 await exchange(run, body)
-        assert count_drops(studio.metrics) == 10
+        assert count_drops(harness.metrics) == 10
 
 
-async def test_with_errors_what_is_held_back_does_not_fill_the_queue(workshop: Workshop) -> None:
-    async with open_studio(workshop, []) as studio:
-        await studio.hire("errors")
-        chat = await studio.create(None)
-        with record(studio, chat) as run:
+async def test_with_errors_what_is_held_back_does_not_fill_the_queue(engine: AsyncEngine) -> None:
+    async with RecordingHarness(engine, []).opened() as harness:
+        await harness.start_recording_worker("errors")
+        chat = await harness.create_chat(None)
+        with record(harness, chat) as run:
             run.begin_step(1)
             for _ in range(MAX_WAITING + 10):
                 await exchange(run)
             run.end("completed")
-        assert await studio.load_drained(chat) == []
-        assert count_drops(studio.metrics) == 0
+        assert await harness.drain_runs(chat) == []
+        assert count_drops(harness.metrics) == 0
 
 
-async def test_with_errors_what_is_held_back_is_bounded_over_all_runs(workshop: Workshop) -> None:
+async def test_with_errors_what_is_held_back_is_bounded_over_all_runs(engine: AsyncEngine) -> None:
     body = b'{"a": "' + b"x" * (MAX_HELD_BYTES // 5) + b'"}'
-    async with open_studio(workshop, []) as studio:
-        await studio.hire("errors")
-        ((_, recorder),) = studio.recorders.items()
-        chat = await studio.create(None)
-        with record(studio, chat) as one, record(studio, chat) as other:
+    async with RecordingHarness(engine, []).opened() as harness:
+        await harness.start_recording_worker("errors")
+        ((_, recorder),) = harness.recorders.items()
+        chat = await harness.create_chat(None)
+        with record(harness, chat) as one, record(harness, chat) as other:
             one.begin_step(1)
             other.begin_step(1)
             for run in (one, other) * 3:
                 await read_all(begin_exchange(run, body, Answer(b"data: {}\n\n")))
             assert 0 < recorder.held_bytes <= MAX_HELD_BYTES
-            assert count_drops(studio.metrics) >= 1
+            assert count_drops(harness.metrics) >= 1
             one.end("completed")
             other.end("completed")
         assert recorder.held_bytes == 0
@@ -266,13 +266,13 @@ async def test_with_errors_what_is_held_back_is_bounded_over_all_runs(workshop: 
 # --- the recorder itself ---
 
 
-async def test_a_run_that_is_off_hides_the_recorder_around_it(workshop: Workshop) -> None:
+async def test_a_run_that_is_off_hides_the_recorder_around_it(engine: AsyncEngine) -> None:
     """A tool may open chats of its own."""
-    async with open_studio(workshop, []) as studio:
-        await studio.hire()
-        ((worker_id, recorder),) = studio.recorders.items()
-        chat = await studio.create(None)
-        with record(studio, chat) as run:
+    async with RecordingHarness(engine, []).opened() as harness:
+        await harness.start_recording_worker()
+        ((worker_id, recorder),) = harness.recorders.items()
+        chat = await harness.create_chat(None)
+        with record(harness, chat) as run:
             off = recorder.record(
                 chat_id=chat.id, turn_id=None, kind="turn", model=None, worker_id=worker_id, mode="off"
             )
@@ -281,18 +281,18 @@ async def test_a_run_that_is_off_hides_the_recorder_around_it(workshop: Workshop
             assert recording.get() is run
 
 
-async def test_a_run_may_be_left_in_another_context_than_it_was_entered_in(workshop: Workshop) -> None:
-    async with open_studio(workshop, []) as studio:
-        await studio.hire()
-        chat = await studio.create(None)
-        run = record(studio, chat)
+async def test_a_run_may_be_left_in_another_context_than_it_was_entered_in(engine: AsyncEngine) -> None:
+    async with RecordingHarness(engine, []).opened() as harness:
+        await harness.start_recording_worker()
+        chat = await harness.create_chat(None)
+        run = record(harness, chat)
 
         async def enter() -> None:
             run.__enter__()
 
         await asyncio.create_task(enter())
         run.__exit__(None, None, None)
-        (found,) = await studio.until_ended(chat)
+        (found,) = await harness.wait_for_ended_runs(chat)
     assert found.status == "interrupted"
 
 
@@ -334,20 +334,20 @@ class Uncountable:
 @pytest.mark.parametrize("mode", ["errors", "all"])
 @pytest.mark.parametrize("metrics", [None, Uncountable()], ids=["counted", "uncountable"])
 async def test_a_recorder_that_breaks_anywhere_harms_no_reply_and_is_counted(
-    workshop: Workshop, mode: Any, metrics: Uncountable | None, caplog: pytest.LogCaptureFixture
+    engine: AsyncEngine, mode: Any, metrics: Uncountable | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The recorder's own clock breaks at its first call, at its second, and so on, until it is not asked so often."""
     for at in count(1):
         clock = Breaking(at)
-        async with open_studio(workshop, [say("Fine.")], [Status(529)]) as studio:
-            hired = await studio.hire(mode, clock=clock, metrics=metrics)
-            chat = await studio.create(None)
+        async with RecordingHarness(engine, [say("Fine.")], [Status(529)]).opened() as harness:
+            running = await harness.start_recording_worker(mode, clock=clock, metrics=metrics)
+            chat = await harness.create_chat(None)
             assert (await chat.send("Hello")).text == "Fine."
-            await studio.load_drained(chat)
-            await workshop.dismiss(hired)
+            await harness.drain_runs(chat)
+            await harness.stop_worker(running)
         if not clock.broke:
             break
-        assert metrics is not None or count_drops(studio.metrics) >= 1 or "cleaning up debug records" in caplog.text
+        assert metrics is not None or count_drops(harness.metrics) >= 1 or "cleaning up debug records" in caplog.text
         caplog.clear()
     assert at > 5
 
@@ -359,21 +359,21 @@ def make_attempt(body: RecordedBody) -> ExchangeRecord:
     return ExchangeRecord(**fields, started_at=now, answered_at=now, ended_at=now)
 
 
-async def test_a_body_that_can_not_be_redacted_is_not_kept_and_the_rest_is(workshop: Workshop) -> None:
+async def test_a_body_that_can_not_be_redacted_is_not_kept_and_the_rest_is(engine: AsyncEngine) -> None:
     no_bytes: Any = "sk-canarycanary"
     bugs: list[Exception] = []
-    async with open_studio(workshop, []) as studio:
-        await studio.hire()
-        chat = await studio.create(None)
-        ((worker_id, recorder),) = studio.recorders.items()
+    async with RecordingHarness(engine, []).opened() as harness:
+        await harness.start_recording_worker()
+        chat = await harness.create_chat(None)
+        ((worker_id, recorder),) = harness.recorders.items()
         now = SystemClock().now()
         run_id = new_id("run")
         known: dict[str, Any] = {"status": "in_progress", "started_at": now}
         recorder.put(RunRecord(id=run_id, chat_id=chat.id, turn_id=None, kind="turn", worker_id=worker_id, **known))
-        step = StepRecord(run_id=run_id, step=1, **known)
+        step = StepRecord(chat_id=chat.id, run_id=run_id, step=1, **known)
         recorder.put(step)
         recorder.put((step, make_attempt(RecordedBody(Kept(no_bytes, b"", 0), {}, on_bug=bugs.append))))
-        (run,) = await studio.until(chat, lambda runs: bool(runs and runs[0].steps and runs[0].steps[0].attempts))
+        (run,) = await harness.wait_for_runs(chat, has_exchange)
     (attempt,) = run.steps[0].attempts
     assert (attempt.request_body, attempt.response_body) == (NOT_REDACTED, NOT_REDACTED)
     assert len(bugs) == 1
@@ -387,16 +387,16 @@ def run_in_loops(jobs: Iterator[Callable[[], Any]]) -> None:
         asyncio.run(job())
 
 
-async def test_exchanges_may_happen_in_other_threads(workshop: Workshop) -> None:
-    async with open_studio(workshop, []) as studio:
-        await studio.hire()
-        chat = await studio.create(None)
-        with record(studio, chat) as run:
+async def test_exchanges_may_happen_in_other_threads(engine: AsyncEngine) -> None:
+    async with RecordingHarness(engine, []).opened() as harness:
+        await harness.start_recording_worker()
+        chat = await harness.create_chat(None)
+        with record(harness, chat) as run:
             run.begin_step(1)
             jobs = [iter([lambda: exchange(run)] * 25) for _ in range(4)]
             await asyncio.gather(*(asyncio.to_thread(run_in_loops, job) for job in jobs))
             await asyncio.sleep(0)
             run.end("completed")
-        (found,) = await studio.until_ended(chat)
+        (found,) = await harness.wait_for_ended_runs(chat)
     assert [attempt.number for attempt in found.steps[0].attempts] == list(range(1, 101))
-    assert count_drops(studio.metrics) == 0
+    assert count_drops(harness.metrics) == 0

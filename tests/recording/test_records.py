@@ -23,13 +23,13 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.recording.recorded import LATER, NOON, count_rows, make_all, make_attempt, make_run, make_step
 from tests.store.driver import Driver, dump
+from tests.support.engine import begin_write, get_database
 
 from indelible.errors import NotAllowed
 from indelible.machine import commands as c
 from indelible.machine.commands import Delete
 from indelible.recording.storage.protocol import Record, RecordStore, RunRecord, StepRecord
 from indelible.recording.storage.sql_records import GONE, REPLACED, SqlRecords
-from indelible.store.database.engine import begin_write
 from indelible.store.database.tables import workers
 from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
@@ -58,7 +58,10 @@ KEPT_BY = {
         "A run of this chat": "a_tree_is_the_run_without_what_was_said_and_says_how_much_that_is",
         "However much was said": "a_tree_of_a_large_run_is_small",
     },
-    "find_tree": {"The same, of whichever": "a_run_is_found_by_its_id_alone_and_by_its_owner_only"},
+    "find_tree": {
+        "The same, of whichever": "a_run_is_found_by_its_id_alone_and_by_its_owner_only",
+        "It looks into each": "a_run_is_found_by_its_id_alone_and_by_its_owner_only",
+    },
     "load_attempt": {"One exchange with what was said": "an_exchange_is_loaded_alone_and_one_that_is_gone_is_none"},
     "load_run": {"A run with everything in it": "a_run_of_another_chat_is_none_of_this_one"},
     "close_dead": {
@@ -170,7 +173,7 @@ async def test_nothing_to_write_is_nothing(chat: Driver, records: RecordStore, e
 
 
 def test_what_has_ended_says_when_and_what_has_not_does_not() -> None:
-    known: dict[str, Any] = {"run_id": "r", "step": 1, "started_at": NOON}
+    known: dict[str, Any] = {"chat_id": "c", "run_id": "r", "step": 1, "started_at": NOON}
     for status in ENDS:
         with pytest.raises(ValueError, match=f"A record that is {status} must have an end"):
             StepRecord(**known, status=status)  # type: ignore[arg-type]
@@ -317,12 +320,17 @@ async def test_an_exchange_without_its_step_and_a_step_without_its_run_are_left_
 
 
 async def test_a_run_stays_in_its_chat(chat: Driver, records: RecordStore, engine: AsyncEngine) -> None:
+    """An id names a run of its chat: the same one in another chat is another run, and what belongs to it goes there."""
     other = await Driver(chat.store, engine).create()
-    run = make_run(chat)
-    await records.write([run])
-    await records.write([replace(run, chat_id=other.id, status="completed", ended_at=LATER), make_run(other)])
+    run, step, attempt = make_all(chat)
+    elsewhere = replace(run, chat_id=other.id, status="completed", ended_at=LATER)
+    await records.write([run, make_step(elsewhere), make_attempt(elsewhere)])
+    assert await count_rows(engine) == [1, 0, 0], "the other chat has no such run yet"
+    await records.write([elsewhere, step, attempt, make_attempt(elsewhere)])
     assert await see(records, run) == ("in_progress", None, None)
-    assert len(await records.list_runs(other.id)) == 1
+    assert await see(records, elsewhere) == ("completed", None, LATER)
+    whole = [await records.load_run(each.chat_id, each.id) for each in (run, elsewhere)]
+    assert [each and [len(step.attempts) for step in each.steps] for each in whole] == [[1], []]
 
 
 async def test_records_go_with_their_chat_and_no_others_do(
@@ -371,7 +379,7 @@ async def test_no_name_fails_a_question(chat: Driver, records: RecordStore, odd:
     assert await records.load_run(chat.id, odd) is None
     assert await records.load_run(odd, odd) is None
     assert await records.find_tree(odd, odd) is None
-    assert await records.load_attempt(odd, 1, 1) is None
+    assert await records.load_attempt(odd, odd, 1, 1) is None
     assert len(await records.list_runs(chat.id, before=odd)) in {0, 1}
     assert await records.close_earlier({odd: odd}, lease_timeout_s=8) == 0
 
@@ -582,7 +590,7 @@ async def test_r12_forgetting_goes_in_short_transactions(
 async def test_r12_a_chat_that_is_deleted_loses_its_records_first_and_piece_by_piece(
     chat: Driver, records: SqlRecords, engine: AsyncEngine
 ) -> None:
-    other = await Driver(SqlStore(engine), engine).create()
+    other = await Driver(SqlStore(get_database(engine)), engine).create()
     large = make_run(chat)
     exchanges = [make_attempt(large, 1, number) for number in range(1, 41)]
     kept = make_all(other)

@@ -10,15 +10,18 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from sqlalchemy import Connection, event
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.recording.recorded import LATER, count_rows, make_all, make_attempt, make_run, make_step
 from tests.store.driver import Driver
+from tests.store.statements import observed
+from tests.support.engine import OpenDatabase, get_database, is_sqlite
 
 from indelible.recording.storage.protocol import Record, RecordStore
 from indelible.recording.storage.sql_records import SqlRecords
-from indelible.store.database.engine import begin_read, is_sqlite, open_engine
+from indelible.store.database.address import parse_address
 from indelible.store.database.errors import DatabaseUnusable
+from indelible.store.database.open import open_database
+from indelible.store.database.postgres import PostgresDatabase
 
 pytestmark = pytest.mark.both_databases
 
@@ -41,7 +44,7 @@ async def test_what_the_database_refuses_costs_nothing_but_itself_and_what_hangs
     chat: Driver, engine: AsyncEngine, what: str, left: list[int], place: int
 ) -> None:
     other = await Driver(chat.store, engine).create()
-    records = SqlRecords(chat.store.engine)
+    records = SqlRecords(chat.store.database)
     begun = [make_all(one) for one in (chat, other) * 10]
     ended = [replace(run, status="completed", ended_at=LATER) for run, _, _ in begun]
     stories: list[Sequence[Record]] = [*begun, ended]
@@ -59,7 +62,7 @@ async def test_what_the_database_refuses_costs_nothing_but_itself_and_what_hangs
 
 
 async def test_several_that_are_refused_are_all_counted_and_told_of_without_a_word_of_theirs(
-    chat: Driver, records: RecordStore, caplog: pytest.LogCaptureFixture
+    chat: Driver, records: RecordStore, engine: AsyncEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     run, step, exchange = make_all(chat)
     bad = [replace(exchange, number=-number, response_body="a secret") for number in range(9)]
@@ -67,7 +70,8 @@ async def test_several_that_are_refused_are_all_counted_and_told_of_without_a_wo
     whole = await records.load_run(chat.id, run.id)
     assert whole is not None
     assert whole.steps[0].attempts == [exchange]
-    assert caplog.messages == ["The database refused 9 debug records: IntegrityError."]
+    why = "IntegrityError" if is_sqlite(engine) else "CheckViolationError"
+    assert caplog.messages == [f"The database refused 9 debug records: {why}."]
 
 
 async def test_a_number_that_only_one_database_takes_is_refused_by_the_other(
@@ -77,7 +81,7 @@ async def test_a_number_that_only_one_database_takes_is_refused_by_the_other(
     run, step, exchange = make_all(chat)
     bad = [replace(exchange, number=2, status_code=2**40), replace(exchange, number=3, status_code=2**70)]
     refused = await records.write([run, step, *bad, exchange])
-    assert refused == (1 if is_sqlite(engine.url) else 2)
+    assert refused == (1 if is_sqlite(engine) else 2)
     assert await count_rows(engine) == [1, 1, 3 - refused]
 
 
@@ -87,45 +91,43 @@ async def test_large_exchanges_go_in_transactions_of_their_own(
     run = make_run(chat)
     large = [make_attempt(run, 1, number, response_body="x" * 600 * 1024) for number in range(1, 5)]
     await records.write([run, make_step(run)])
-    committed: list[int] = []
-
-    @event.listens_for(engine.sync_engine, "commit")
-    def note(_connection: Connection) -> None:
-        committed.append(1)
-
-    try:
+    with observed(get_database(engine)) as sent:
         assert await records.write(large) == 0
-    finally:
-        event.remove(engine.sync_engine, "commit", note)
-    assert len(committed) == 4
+    assert sent.count("COMMIT") == 4
     assert await count_rows(engine) == [1, 1, 4]
 
 
 async def test_a_database_that_takes_nothing_is_told_and_what_was_told_is_written_later(
     database: str, chat: Driver
 ) -> None:
-    alone = await open_engine(database, pool_size=1)
+    alone = await open_alone(database)
     try:
         records = SqlRecords(alone)
         run, step, exchange = make_all(chat)
-        await set_read_only(alone, read_only=True)
+        exchange = replace(exchange, response_body="x" * 100_000)
+        await execute(alone, "PRAGMA max_page_count=1", "SET default_transaction_read_only=ON")
         with pytest.raises(DatabaseUnusable):
             await records.write([run, step, exchange])
-        await set_read_only(alone, read_only=False)
+        await execute(alone, f"PRAGMA max_page_count={1 << 30}", "SET default_transaction_read_only=OFF")
         assert await records.write([run, step, exchange]) == 0
         whole = await records.load_run(chat.id, run.id)
         assert whole is not None
         assert whole.steps[0].attempts == [exchange]
     finally:
-        await alone.dispose()
+        await alone.close()
 
 
-async def set_read_only(engine: AsyncEngine, *, read_only: bool) -> None:
-    """For the one connection that this engine has."""
-    word = "ON" if read_only else "OFF"
-    said = f"PRAGMA query_only={word}" if is_sqlite(engine.url) else f"SET default_transaction_read_only={word}"
-    async with begin_read(engine) as connection:
-        await connection.exec_driver_sql(said)
+async def open_alone(database: str) -> OpenDatabase:
+    """With one connection that writes."""
+    address = parse_address(database)
+    if address.is_sqlite:
+        return await open_database(address)
+    return PostgresDatabase(address.make_postgres_options(), where="the server", connections=1)
+
+
+async def execute(alone: OpenDatabase, on_sqlite: str, on_postgres: str) -> None:
+    said = on_sqlite if alone.dialect == "sqlite" else on_postgres
+    await alone.write(lambda transaction: transaction.one(said), single=True)
 
 
 async def test_a_part_of_a_story_and_then_all_of_it_is_all_of_it(chat: Driver, records: RecordStore) -> None:

@@ -48,7 +48,8 @@ def to_record(attempt: ExchangeRecord) -> AttemptRecord:
     """The exchange as it is read from a database: what looks like a key is hidden then."""
     known = {name: value for name, value in asdict(attempt).items() if name in AttemptRecord.__struct_fields__}
     bodies = {"request_body": attempt.request_body, "response_body": redact_keys(attempt.response_body)}
-    return AttemptRecord(**{**known, **bodies}, run_id="run_1", step=1, head_at=attempt.answered_at)
+    place: dict[str, Any] = {"chat_id": "chat_1", "run_id": "run_1", "step": 1}
+    return AttemptRecord(**{**known, **bodies}, **place, head_at=attempt.answered_at)
 
 
 async def record(wire: WireName, provider: SimulatedProvider, **more: Any) -> tuple[Any, ...]:
@@ -175,9 +176,9 @@ async def test_of_a_reply_that_paused_each_exchange_is_replayed_alone() -> None:
 
 def make_record(**fields: Any) -> AttemptRecord:
     now = ManualClock().now()
-    known: dict[str, Any] = {"run_id": "run_1", "step": 1, "number": 1, "status": "completed", "method": "POST"}
-    known |= {"url": "https://host/v1/messages", "status_code": 200, "started_at": now, "ended_at": now}
-    return AttemptRecord(**{**known, **fields})
+    known: dict[str, Any] = {"chat_id": "chat_1", "run_id": "run_1", "step": 1, "number": 1}
+    known |= {"status": "completed", "method": "POST", "url": "https://host/v1/messages", "status_code": 200}
+    return AttemptRecord(**{**known, "started_at": now, "ended_at": now, **fields})
 
 
 @pytest.mark.parametrize(

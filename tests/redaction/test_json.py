@@ -181,7 +181,7 @@ def test_letters_that_take_several_bytes_or_escapes_fit_too() -> None:
 
 def test_a_tree_of_short_lists_fits() -> None:
     tree: Any = "leaf leaf leaf"
-    for _ in range(16):
+    for _ in range(14):
         tree = [tree, tree]
     keep_document({"tree": tree, "a": 1})
 

@@ -1,23 +1,15 @@
-"""The databases of tests/databases.py, and servers on one of them that live as long as their test."""
+"""The databases of tests/databases.py, and an app harness on one of them."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
-from tests.server.serving import Here, serve_here
-
-Serve = Callable[..., Awaitable[Here]]
+from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.support.app_harness import AppHarness
 
 
 @pytest.fixture
-async def serve(database: str) -> AsyncIterator[Serve]:
-    """Start a server on the test's database; see `serve_here` for what it may be given."""
-    async with AsyncExitStack() as stack:
-
-        async def start(*given: Any, **more: Any) -> Here:
-            return await stack.enter_async_context(serve_here(database, *given, **more))
-
-        yield start
+async def harness(engine: AsyncEngine) -> AsyncIterator[AppHarness]:
+    async with AppHarness(engine).opened() as opened:
+        yield opened

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from tests.server.asking import read_problem
-from tests.server.conftest import Serve
-from tests.server.serving import Here
+from tests.support.app_harness import AppHarness
+from tests.support.running_server import RunningServer
 
 from indelible.client.wire import WireClient
 from indelible.errors import Refused
@@ -20,69 +20,73 @@ TOKEN = "a-sécret"  # noqa: S105  (nobody's)
 ROUTES = ["//", "//docs", "//openapi.json", "//metrics", "//web/page.js", "/chats", "/models", "//nothing"]
 
 
-def list_hosts(here: Here) -> dict[str, bool]:
+def list_hosts(server: RunningServer) -> dict[str, bool]:
     """Names under which a browser may come, and whether they are this server's."""
-    port = here.url.rpartition(":")[2]
+    port = server.url.rpartition(":")[2]
     own = {f"127.0.0.1:{port}", f"localhost:{port}", f"LOCALHOST:{port}", f"[::1]:{port}", "localhost", "127.0.0.2:80"}
     foreign = {"evil.example", f"evil.example:{port}", f"127.0.0.1.evil.example:{port}", "localhost.evil.example", ""}
     odd = {"evil.example@127.0.0.1", "127.0.0.1@evil.example", "127.0.0.1/evil.example", "[evil]", "10.0.0.1:80"}
     return {**dict.fromkeys(own, True), **dict.fromkeys(foreign | odd, False)}
 
 
-async def test_a_name_that_was_made_to_point_here_opens_no_route(serve: Serve) -> None:
-    here = await serve(worker=False)
+async def test_a_name_that_was_made_to_point_here_opens_no_route(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False)
     for path in ROUTES:
-        async with here.ask("GET", path, headers={"Host": "evil.example"}) as response:
+        async with server.request("GET", path, headers={"Host": "evil.example"}) as response:
             assert (await read_problem(response))["kind"] == "wrong_host"
 
 
-async def test_a_name_is_judged_whatever_it_looks_like(serve: Serve) -> None:
-    here = await serve(worker=False)
-    for host, is_own in list_hosts(here).items():
-        async with here.ask("GET", "/models", headers={"Host": host}) as response:
+async def test_a_name_is_judged_whatever_it_looks_like(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False)
+    for host, is_own in list_hosts(server).items():
+        async with server.request("GET", "/models", headers={"Host": host}) as response:
             assert response.status == (200 if is_own else 421), host
 
 
-async def test_a_page_of_another_site_may_not_even_send(serve: Serve) -> None:
-    here = await serve(worker=False)
+async def test_a_page_of_another_site_may_not_even_send(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False)
     for origin in ("http://evil.example", "null", "http://127.0.0.1:1", "http://localhost.evil.example", ""):
-        async with here.ask("POST", "/chats", json={"title": "Theirs"}, headers={"Origin": origin}) as response:
+        async with server.request("POST", "/chats", json={"title": "Theirs"}, headers={"Origin": origin}) as response:
             problem = await read_problem(response)
             assert (problem["status"], problem["kind"]) == (403, "forbidden")
-    assert (await here.client.list_chats())["items"] == []
-    async with here.ask("POST", "/chats", json={"title": "Ours"}, headers={"Origin": here.url}) as response:
+    assert (await server.client.list_chats())["items"] == []
+    async with server.request("POST", "/chats", json={"title": "Ours"}, headers={"Origin": server.url}) as response:
         assert response.status == 201
 
 
-async def test_health_checks_come_from_anywhere_and_need_nothing(serve: Serve) -> None:
-    here = await serve(worker=False, token=TOKEN)
+async def test_health_checks_come_from_anywhere_and_need_nothing(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN)
     for path in OPEN_TO_ALL:
-        async with here.ask("GET", f"/{path}", headers={"Host": "10.0.0.1", "Origin": "http://probe"}) as response:
+        async with server.request(
+            "GET", f"/{path}", headers={"Host": "10.0.0.1", "Origin": "http://probe"}
+        ) as response:
             assert response.status == 200
 
 
-async def test_with_a_token_no_route_answers_without_it(serve: Serve) -> None:
-    here = await serve(worker=False, token=TOKEN)
+async def test_with_a_token_no_route_answers_without_it(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN)
     for path in ROUTES:
-        async with here.ask("GET", path) as response:
+        async with server.request("GET", path) as response:
             problem = await read_problem(response)
             assert (problem["status"], problem["kind"]) == (401, "unauthorized")
             assert response.headers["WWW-Authenticate"] == "Bearer"
             assert TOKEN not in problem["detail"]
 
 
-async def test_a_token_is_judged_whatever_it_looks_like(serve: Serve) -> None:
-    here = await serve(worker=False, token=TOKEN)
+async def test_a_token_is_judged_whatever_it_looks_like(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN)
     wrong = ("", "Bearer", "Bearer ", "Bearer wrong", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN}x")
     for given, status in {**dict.fromkeys(wrong, 401), f"bearer {TOKEN}": 200}.items():
-        async with here.ask("GET", "/models", headers={"Authorization": given, "Host": "chats.example"}) as response:
+        async with server.request(
+            "GET", "/models", headers={"Authorization": given, "Host": "chats.example"}
+        ) as response:
             assert response.status == status, given
 
 
-async def test_a_client_with_the_token_is_let_in_and_one_without_is_told_so(serve: Serve) -> None:
-    here = await serve(worker=False, token=TOKEN, client_token=TOKEN)
-    assert (await here.client.list_chats())["items"] == []
-    async with WireClient(here.url) as stranger:
+async def test_a_client_with_the_token_is_let_in_and_one_without_is_told_so(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN, client_token=TOKEN)
+    assert (await server.client.list_chats())["items"] == []
+    async with WireClient(server.url) as stranger:
         with pytest.raises(Refused, match="Send the server's token"):
             await stranger.list_chats()
 

@@ -9,16 +9,15 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from tests.server.conftest import Serve
 from tests.server.forwarder import Forwarder
-from tests.server.serving import (
+from tests.support.app_harness import AppHarness, serve_app
+from tests.support.running_server import (
     has_ended,
-    has_said,
+    has_text,
     read_text,
     read_until,
     say,
     say_half,
-    serve_here,
     text_of,
     wait_until_idle,
 )
@@ -36,9 +35,9 @@ HALF_SAID = say_half("Hello")
 # --- every route ---
 
 
-async def test_a_conversation_with_branches_is_held_over_http(serve: Serve) -> None:
-    here = await serve(ScriptedModel([say("One."), say("Two."), say("Three.")]))
-    client = here.client
+async def test_a_conversation_with_branches_is_held_over_http(harness: AppHarness) -> None:
+    server = await harness.start_server(ScriptedModel([say("One."), say("Two."), say("Three.")]))
+    client = server.client
     chat = await client.create_chat("First", system="Be brief.", title="Numbers", parameters={"temperature": 0})
     await wait_until_idle(client, chat["id"])
     [first, one] = await client.read_all_messages(chat["id"])
@@ -60,8 +59,8 @@ async def test_a_conversation_with_branches_is_held_over_http(serve: Serve) -> N
     assert [text_of(message) for message in await client.read_all_messages(copy["id"])] == ["First"]
 
 
-async def test_a_chat_is_listed_found_changed_put_away_and_deleted(serve: Serve) -> None:
-    client = (await serve(worker=False)).client
+async def test_a_chat_is_listed_found_changed_put_away_and_deleted(harness: AppHarness) -> None:
+    client = (await harness.start_server(worker=False)).client
     titles = ["Rain in Oslo", "Rain in Bergen", "Sun"]
     ids = [(await client.create_chat(title=title))["id"] for title in titles]
 
@@ -82,11 +81,11 @@ async def test_a_chat_is_listed_found_changed_put_away_and_deleted(serve: Serve)
     assert await client.list_models() == [{"id": "scripted", "default": True}, {"id": "demo", "default": False}]
 
 
-async def test_the_queue_is_read_changed_and_brought_forward(serve: Serve) -> None:
-    here = await serve(ScriptedModel([HALF_SAID, say("Three!"), say("Two!")]))
-    client = here.client
+async def test_the_queue_is_read_changed_and_brought_forward(harness: AppHarness) -> None:
+    server = await harness.start_server(ScriptedModel([HALF_SAID, say("Three!"), say("Two!")]))
+    client = server.client
     chat_id = (await client.create_chat("One"))["id"]
-    await read_until(client, chat_id, has_said("Hello"))
+    await read_until(client, chat_id, has_text("Hello"))
     two, three, four = [(await client.send(chat_id, text))["queued"] for text in ("Two", "Three", "Four")]
 
     await client.edit_queued(chat_id, two, "Two, please")
@@ -101,28 +100,28 @@ async def test_the_queue_is_read_changed_and_brought_forward(serve: Serve) -> No
     assert said == ["One", "Hello", "Three", "Three!", "Two, please", "Two!"]
 
 
-async def test_a_steer_joins_and_an_interrupting_message_comes_instead(serve: Serve) -> None:
-    here = await serve(ScriptedModel([HALF_SAID, say("Now.")]))
-    client = here.client
+async def test_a_steer_joins_and_an_interrupting_message_comes_instead(harness: AppHarness) -> None:
+    server = await harness.start_server(ScriptedModel([HALF_SAID, say("Now.")]))
+    client = server.client
     chat_id = (await client.create_chat("One"))["id"]
-    await read_until(client, chat_id, has_said("Hello"))
+    await read_until(client, chat_id, has_text("Hello"))
 
     steered = await client.send(chat_id, "By the way", if_busy="steer")
     await client.delete_queued(chat_id, steered["queued"])
     sent = await client.send(chat_id, [{"type": "text", "text": "Two"}], if_busy="interrupt")
 
-    await read_until(client, chat_id, has_said("Now."), after=sent["cursor"])
+    await read_until(client, chat_id, has_text("Now."), after=sent["cursor"])
     messages = await client.read_all_messages(chat_id)
     assert [(message["role"], message["partial"]) for message in messages[:2]] == [("user", False), ("assistant", True)]
     assert text_of(messages[3]) == "Two"
 
 
-async def test_a_reply_that_was_cut_or_failed_goes_on(serve: Serve) -> None:
+async def test_a_reply_that_was_cut_or_failed_goes_on(harness: AppHarness) -> None:
     broken: list[Step] = [parts.text_delta("1", "Half "), RuntimeError("the model fell over")]
-    here = await serve(ScriptedModel([HALF_SAID, say(" world."), broken, say("a reply.")]))
-    client = here.client
+    server = await harness.start_server(ScriptedModel([HALF_SAID, say(" world."), broken, say("a reply.")]))
+    client = server.client
     chat_id = (await client.create_chat("One"))["id"]
-    await read_until(client, chat_id, has_said("Hello"))
+    await read_until(client, chat_id, has_text("Hello"))
     await client.interrupt(chat_id, wait_s=60)
 
     await client.continue_(chat_id)
@@ -140,7 +139,7 @@ async def test_a_reply_that_was_cut_or_failed_goes_on(serve: Serve) -> None:
     assert text_of((await client.read_all_messages(chat_id))[-1]) == "a reply."
 
 
-async def test_a_message_to_a_chat_that_failed_with_others_waiting_waits_behind_them(serve: Serve) -> None:
+async def test_a_message_to_a_chat_that_failed_with_others_waiting_waits_behind_them(harness: AppHarness) -> None:
     fail = asyncio.Event()
 
     async def fail_when_told(_call: Any) -> AsyncIterator[Part]:
@@ -148,25 +147,25 @@ async def test_a_message_to_a_chat_that_failed_with_others_waiting_waits_behind_
         await fail.wait()
         raise RuntimeError("the model fell over")
 
-    here = await serve(ScriptedModel([fail_when_told, say_half("Two!")]))
-    client = here.client
+    server = await harness.start_server(ScriptedModel([fail_when_told, say_half("Two!")]))
+    client = server.client
     chat = await client.create_chat("One")
-    await read_until(client, chat["id"], has_said("Hello"))
+    await read_until(client, chat["id"], has_text("Hello"))
     await client.send(chat["id"], "Two")
     fail.set()
     await read_until(client, chat["id"], lambda events: events[-1].data.get("status") == "error", after=chat["cursor"])
 
     sent = await client.send(chat["id"], "Three")
 
-    await read_until(client, chat["id"], has_said("Two!"), after=sent["cursor"])
+    await read_until(client, chat["id"], has_text("Two!"), after=sent["cursor"])
     assert [queued["id"] for queued in await client.list_queue(chat["id"])] == [sent["queued"]]
 
 
-async def test_results_of_the_clients_own_tools_are_brought(serve: Serve) -> None:
+async def test_results_of_the_clients_own_tools_are_brought(harness: AppHarness) -> None:
     ask = ToolSpec(name="ask", description="Ask the user.", input_schema={"type": "object"})
     calls = [parts.tool_call("call_1", "ask", "{}"), parts.finish("tool_calls")]
-    here = await serve(ScriptedModel([calls, say("Thanks.")]), client_tools=[ask])
-    client = here.client
+    server = await harness.start_server(ScriptedModel([calls, say("Thanks.")]), client_tools=[ask])
+    client = server.client
     chat_id = (await client.create_chat("One"))["id"]
     events = await read_until(client, chat_id, lambda events: events[-1].kind == "action", after="start")
     assert [call["id"] for call in events[-1].data["calls"]] == ["call_1"]
@@ -180,8 +179,8 @@ async def test_results_of_the_clients_own_tools_are_brought(serve: Serve) -> Non
     assert (tool["blocks"][0]["name"], tool["blocks"][0]["output"]) == ("ask", '{"answer":42}')
 
 
-async def test_a_long_conversation_is_read_page_by_page(serve: Serve) -> None:
-    client = (await serve(ScriptedModel([say(f"{number}!") for number in range(4)]))).client
+async def test_a_long_conversation_is_read_page_by_page(harness: AppHarness) -> None:
+    client = (await harness.start_server(ScriptedModel([say(f"{number}!") for number in range(4)]))).client
     chat = await client.create_chat("0")
     for number in range(1, 4):
         await wait_until_idle(client, chat["id"])
@@ -201,8 +200,8 @@ async def test_a_long_conversation_is_read_page_by_page(serve: Serve) -> None:
 
 
 @on_sqlite
-async def test_a_refusal_is_the_error_that_the_library_would_raise(serve: Serve) -> None:
-    client = (await serve(worker=False, queue_max=1)).client
+async def test_a_refusal_is_the_error_that_the_library_would_raise(harness: AppHarness) -> None:
+    client = (await harness.start_server(worker=False, queue_max=1)).client
     chat_id = (await client.create_chat("One"))["id"]
     await client.send(chat_id, "Two")
     with pytest.raises(NotAllowed) as refused:
@@ -225,8 +224,8 @@ async def test_a_refusal_is_the_error_that_the_library_would_raise(serve: Serve)
 @on_sqlite
 async def test_a_write_whose_answer_was_lost_happens_once(database: str) -> None:
     async with (
-        serve_here(database, worker=False) as here,
-        Forwarder([here.url]).listening() as network,
+        serve_app(database, worker=False) as server,
+        Forwarder([server.url]).listening() as network,
         WireClient(network.url) as client,
     ):
         network.lose_answers(2)
@@ -244,7 +243,7 @@ async def test_a_write_whose_answer_was_lost_happens_once(database: str) -> None
         assert len((await client.list_chats())["items"]) == 1
 
 
-async def test_a_feed_that_is_cut_again_and_again_tells_everything_once(serve: Serve) -> None:
+async def test_a_feed_that_is_cut_again_and_again_tells_everything_once(harness: AppHarness) -> None:
     words = [f"{number} " for number in range(40)]
     heard = asyncio.Event()
 
@@ -255,8 +254,8 @@ async def test_a_feed_that_is_cut_again_and_again_tells_everything_once(serve: S
             await heard.wait()
         yield parts.finish()
 
-    here = await serve(ScriptedModel([speak]))
-    chat = await here.client.create_chat("Count")
+    server = await harness.start_server(ScriptedModel([speak]))
+    chat = await server.client.create_chat("Count")
     events: list[ServerEvent] = []
     reconnects = 0
 
@@ -265,7 +264,7 @@ async def test_a_feed_that_is_cut_again_and_again_tells_everything_once(serve: S
         reconnects += 1
 
     async with (
-        Forwarder([here.url]).listening() as network,
+        Forwarder([server.url]).listening() as network,
         WireClient(network.url) as client,
         aclosing(client.stream_events(chat["id"], after="start", on_reconnect=note)) as feed,
     ):
@@ -282,8 +281,8 @@ async def test_a_feed_that_is_cut_again_and_again_tells_everything_once(serve: S
     assert reconnects == network.connections - 1 >= 5
 
 
-async def test_a_feed_ends_when_its_chat_is_deleted(serve: Serve) -> None:
-    client = (await serve(worker=False)).client
+async def test_a_feed_ends_when_its_chat_is_deleted(harness: AppHarness) -> None:
+    client = (await harness.start_server(worker=False)).client
     chat_id = (await client.create_chat())["id"]
     kinds: list[str] = []
     async for event in client.stream_events(chat_id):
@@ -294,8 +293,8 @@ async def test_a_feed_ends_when_its_chat_is_deleted(serve: Serve) -> None:
 
 @on_sqlite
 async def test_a_server_that_cannot_be_reached_is_given_up_after_a_while(database: str) -> None:
-    async with serve_here(database, worker=False) as here:
-        url = here.url
+    async with serve_app(database, worker=False) as server:
+        url = server.url
     async with WireClient(url, retry_for_s=0.05) as client:
         with pytest.raises(ServerFailed, match="The server is unreachable"):
             await client.list_chats()

@@ -12,16 +12,15 @@ import aiohttp
 import pytest
 from aiohttp import web
 from tests.server.asking import read_problem
-from tests.server.conftest import Serve
-from tests.server.serving import QUICK, Here, run_server, say, say_half, wait_until, wait_until_idle
 from tests.server.test_http_page import list_examples
+from tests.support.app_harness import AppHarness, serve_app
+from tests.support.running_server import RunningServer, say, say_half, wait_until_idle
+from tests.support.waiting import poll_until
 
 from indelible.client.wire import ServerFailed, WireClient
 from indelible.errors import Invalid, NotFound
 from indelible.ids import new_id
 from indelible.recording.storage.protocol import AttemptRecord, RunRecord, StepRecord
-from indelible.server.app import Server
-from indelible.settings import load_settings
 from indelible.testing import SimulatedProvider
 from indelible.testing.model import Script
 from indelible.testing.provider.faults import Fault, Status
@@ -33,38 +32,37 @@ ONE_RUN = "GET /api/v1/chats/{chat_id}/debug/runs/{run_id}"
 @asynccontextmanager
 async def serve_recorded(
     database: str, scripts: Sequence[Script], faults: Sequence[Fault | None] = (), **settings: Any
-) -> AsyncIterator[tuple[Here, SimulatedProvider]]:
+) -> AsyncIterator[tuple[RunningServer, SimulatedProvider]]:
     """A server that asks a simulated provider, and records all of it."""
     async with SimulatedProvider(scripts, faults) as provider:
         model = f"openai:gpt-5.1@{provider.base_url('openai')}"
-        given = {**QUICK, "database": database, "port": 0, "model": model, "debug": "all", **settings}
-        async with run_server(server := Server(load_settings(**given))) as (url, process), WireClient(url) as client:
-            yield Here(url, client, server, process), provider
+        async with serve_app(database, model, **{"debug": "all", **settings}) as server:
+            yield server, provider
 
 
-async def read_runs(here: Here, chat_id: str, count: int) -> list[dict[str, Any]]:
+async def read_runs(server: RunningServer, chat_id: str, count: int) -> list[dict[str, Any]]:
     """Wait for so many runs that have ended; the newest first."""
 
     async def are_there() -> bool:
-        runs = (await here.client.list_runs(chat_id))["items"]
+        runs = (await server.client.list_runs(chat_id))["items"]
         return len(runs) == count and all(run["ended_at"] is not None for run in runs)
 
-    await wait_until_idle(here.client, chat_id)
-    await wait_until(are_there)
-    items: list[dict[str, Any]] = (await here.client.list_runs(chat_id))["items"]
+    await wait_until_idle(server.client, chat_id)
+    await poll_until(are_there)
+    items: list[dict[str, Any]] = (await server.client.list_runs(chat_id))["items"]
     return items
 
 
-async def record_run(here: Here, chat_id: str, *, exchanges: int = 1, body: str = "{}") -> str:
+async def record_run(server: RunningServer, chat_id: str, *, exchanges: int = 1, body: str = "{}") -> str:
     """A run with one step and so many exchanges, as a worker would have recorded it."""
-    assert here.server.server_state is not None
-    app = here.server.server_state.app
+    app = server.app
     known: dict[str, Any] = {"status": "completed", "started_at": app.clock.now(), "ended_at": app.clock.now()}
     run = RunRecord(id=new_id("run"), chat_id=chat_id, turn_id=None, kind="turn", worker_id="w", **known)
     said = {**known, "method": "POST", "url": "https://provider.test", "request_body": body, "response_body": body}
     numbers = range(1, exchanges + 1)
-    attempts = [AttemptRecord(run_id=run.id, step=1, number=number, **said) for number in numbers]
-    assert await app.records.write([run, StepRecord(run_id=run.id, step=1, **known), *attempts]) == 0
+    place: dict[str, Any] = {"chat_id": chat_id, "run_id": run.id, "step": 1}
+    attempts = [AttemptRecord(**place, number=number, **said) for number in numbers]
+    assert await app.records.write([run, StepRecord(**place, **known), *attempts]) == 0
     return run.id
 
 
@@ -79,11 +77,11 @@ def list_fields(run: dict[str, Any]) -> list[list[str]]:
 
 
 async def test_a_run_is_told_as_the_page_shows_it_and_can_be_downloaded(database: str) -> None:
-    async with serve_recorded(database, [say("Hello.")], [Status(429)]) as (here, provider):
-        chat = await here.client.create_chat("Hi")
-        (listed,) = await read_runs(here, chat["id"], 1)
-        run = await here.client.read_run(chat["id"], listed["id"])
-        async with here.ask("GET", f"/chats/{chat['id']}/debug/runs/{listed['id']}?download=true") as response:
+    async with serve_recorded(database, [say("Hello.")], [Status(429)]) as (server, provider):
+        chat = await server.client.create_chat("Hi")
+        (listed,) = await read_runs(server, chat["id"], 1)
+        run = await server.client.read_run(chat["id"], listed["id"])
+        async with server.request("GET", f"/chats/{chat['id']}/debug/runs/{listed['id']}?download=true") as response:
             assert response.headers["content-disposition"] == f'attachment; filename="{listed["id"]}.json"'
             assert await response.json() == run
         sent = [request.body for request in provider.requests]
@@ -101,11 +99,11 @@ async def test_a_run_is_told_as_the_page_shows_it_and_can_be_downloaded(database
 
 
 async def test_every_try_is_listed_whether_it_was_recorded_or_not(database: str) -> None:
-    async with serve_recorded(database, [say("One."), say_half("Two")], [Status(529)], debug="off") as (here, _):
-        chat = await here.client.create_chat("Hi")
-        await wait_until_idle(here.client, chat["id"])
-        page = await here.client.list_attempts(chat["id"])
-        runs = await here.client.list_runs(chat["id"])
+    async with serve_recorded(database, [say("One."), say_half("Two")], [Status(529)], debug="off") as (server, _):
+        chat = await server.client.create_chat("Hi")
+        await wait_until_idle(server.client, chat["id"])
+        page = await server.client.list_attempts(chat["id"])
+        runs = await server.client.list_runs(chat["id"])
     second, first = page["items"]
     assert (first["step"], first["number"], second["number"]) == (1, 1, 2)
     assert (first["outcome"], first["error"]["kind"]) == ("reset", "overloaded")
@@ -115,13 +113,13 @@ async def test_every_try_is_listed_whether_it_was_recorded_or_not(database: str)
 
 
 async def test_pages_follow_each_other_without_a_gap(database: str) -> None:
-    async with serve_recorded(database, [say(f"{number}") for number in range(5)]) as (here, _):
-        chat = await here.client.create_chat("0")
+    async with serve_recorded(database, [say(f"{number}") for number in range(5)]) as (server, _):
+        chat = await server.client.create_chat("0")
         for number in range(1, 5):
-            await here.client.send(chat["id"], f"{number}")
-        runs = await read_runs(here, chat["id"], 5)
-        attempts = (await here.client.list_attempts(chat["id"]))["items"]
-        for whole, read in ((runs, here.client.list_runs), (attempts, here.client.list_attempts)):
+            await server.client.send(chat["id"], f"{number}")
+        runs = await read_runs(server, chat["id"], 5)
+        attempts = (await server.client.list_attempts(chat["id"]))["items"]
+        for whole, read in ((runs, server.client.list_runs), (attempts, server.client.list_attempts)):
             found: list[dict[str, Any]] = []
             before: str | None = None
             while True:
@@ -136,87 +134,89 @@ async def test_pages_follow_each_other_without_a_gap(database: str) -> None:
 
 
 async def test_a_chat_may_have_its_own_mode(database: str) -> None:
-    async with serve_recorded(database, [say("One."), say("Two.")], debug="off") as (here, _):
-        chat = await here.client.create_chat("1")
-        await wait_until_idle(here.client, chat["id"])
-        assert (await here.client.update_chat(chat["id"], debug="all"))["debug"] == "all"
-        assert (await here.client.get_chat(chat["id"]))["debug"] == "all"
-        assert (await here.client.list_chats())["items"][0]["debug"] == "all"
-        await here.client.send(chat["id"], "2")
-        (run,) = await read_runs(here, chat["id"], 1)
+    async with serve_recorded(database, [say("One."), say("Two.")], debug="off") as (server, _):
+        chat = await server.client.create_chat("1")
+        await wait_until_idle(server.client, chat["id"])
+        assert (await server.client.update_chat(chat["id"], debug="all"))["debug"] == "all"
+        assert (await server.client.get_chat(chat["id"]))["debug"] == "all"
+        assert (await server.client.list_chats())["items"][0]["debug"] == "all"
+        await server.client.send(chat["id"], "2")
+        (run,) = await read_runs(server, chat["id"], 1)
         assert run["status"] == "completed"
-        await here.client.update_chat(chat["id"], debug=None)
-        assert (await here.client.list_chats())["items"][0]["debug"] is None
+        await server.client.update_chat(chat["id"], debug=None)
+        assert (await server.client.list_chats())["items"][0]["debug"] is None
         with pytest.raises(Invalid):
-            await here.client.update_chat(chat["id"], debug="some")
+            await server.client.update_chat(chat["id"], debug="some")
 
 
 async def test_records_of_a_run_that_still_runs_can_be_read(database: str) -> None:
-    async with serve_recorded(database, [say_half("Half")], [Status(529)]) as (here, provider):
-        chat = await here.client.create_chat("Hi")
+    async with serve_recorded(database, [say_half("Half")], [Status(529)]) as (server, provider):
+        chat = await server.client.create_chat("Hi")
         await provider.wait_for_requests(2)
 
         async def is_seen() -> bool:
-            items = (await here.client.list_runs(chat["id"]))["items"]
+            items = (await server.client.list_runs(chat["id"]))["items"]
             return bool(items) and items[0]["attempt_count"] == 1
 
-        await wait_until(is_seen)
-        (listed,) = (await here.client.list_runs(chat["id"]))["items"]
-        run = await here.client.read_run(chat["id"], listed["id"])
+        await poll_until(is_seen)
+        (listed,) = (await server.client.list_runs(chat["id"]))["items"]
+        run = await server.client.read_run(chat["id"], listed["id"])
         assert (run["status"], run["ended_at"], run["steps"][0]["status"]) == ("in_progress", None, "in_progress")
         assert [each["status_code"] for each in run["steps"][0]["attempts"]] == [529]
-        await here.client.interrupt(chat["id"], wait_s=60)
-        (ended,) = await read_runs(here, chat["id"], 1)
+        await server.client.interrupt(chat["id"], wait_s=60)
+        (ended,) = await read_runs(server, chat["id"], 1)
     assert ended["status"] == "interrupted"
 
 
 # --- a large run ---
 
 
-async def test_without_bodies_a_run_is_a_tree_with_sizes(serve: Serve) -> None:
-    here = await serve(worker=False)
-    chat = await here.client.create_chat()
-    run_id = await record_run(here, chat["id"], exchanges=2, body="é" * 50)
-    whole = await here.client.read_run(chat["id"], run_id)
-    tree = await here.client.read_run(chat["id"], run_id, bodies=False)
+async def test_without_bodies_a_run_is_a_tree_with_sizes(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False)
+    chat = await server.client.create_chat()
+    run_id = await record_run(server, chat["id"], exchanges=2, body="é" * 50)
+    whole = await server.client.read_run(chat["id"], run_id)
+    tree = await server.client.read_run(chat["id"], run_id, bodies=False)
     for exchange, line in zip(whole["steps"][0].pop("attempts"), tree["steps"][0].pop("attempts"), strict=True):
         assert (line.pop("request_bytes"), line.pop("response_bytes")) == (100, 100)
         assert exchange == {**line, **{name: value for name, value in exchange.items() if name in SAID}}
     assert tree == whole
-    async with here.ask("GET", f"/chats/{chat['id']}/debug/runs/{run_id}?bodies=some") as response:
+    async with server.request("GET", f"/chats/{chat['id']}/debug/runs/{run_id}?bodies=some") as response:
         problem = await read_problem(response)
         assert (problem["status"], "bodies" in problem["detail"]) == (422, True)
 
 
-async def test_a_run_that_is_deleted_while_it_is_sent_is_cut_and_never_taken_for_a_whole_one(serve: Serve) -> None:
+async def test_a_run_that_is_deleted_while_it_is_sent_is_cut_and_never_taken_for_a_whole_one(
+    harness: AppHarness,
+) -> None:
     """The run is larger than whatever can be under way, so the server stands in the middle of it until it is read."""
-    here = await serve(worker=False)
-    chat = await here.client.create_chat()
-    run_id = await record_run(here, chat["id"], exchanges=60, body="x" * 256 * 1024)
-    async with here.ask("GET", f"/chats/{chat['id']}/debug/runs/{run_id}") as response:
+    server = await harness.start_server(worker=False)
+    chat = await server.client.create_chat()
+    run_id = await record_run(server, chat["id"], exchanges=60, body="x" * 256 * 1024)
+    async with server.request("GET", f"/chats/{chat['id']}/debug/runs/{run_id}") as response:
         assert (response.status, response.content_type) == (200, "application/json")
         await response.content.readexactly(1)
-        await here.client.delete_chat(chat["id"])
+        await server.client.delete_chat(chat["id"])
         with pytest.raises(aiohttp.ClientPayloadError):
             await response.read()
     with pytest.raises(NotFound):
-        await here.client.read_run(chat["id"], run_id)
+        await server.client.read_run(chat["id"], run_id)
 
 
-async def test_a_run_is_saved_piece_by_piece_and_whole(serve: Serve, tmp_path: Path) -> None:
-    here = await serve(worker=False)
-    chat = await here.client.create_chat()
-    run_id = await record_run(here, chat["id"], exchanges=5, body="x" * 100_000)
+async def test_a_run_is_saved_piece_by_piece_and_whole(harness: AppHarness, tmp_path: Path) -> None:
+    server = await harness.start_server(worker=False)
+    chat = await server.client.create_chat()
+    run_id = await record_run(server, chat["id"], exchanges=5, body="x" * 100_000)
     path = tmp_path / "run.json"
     path.write_text("old")
-    await here.client.save_run(chat["id"], run_id, path)
-    assert json.loads(path.read_bytes()) == await here.client.read_run(chat["id"], run_id)
+    await server.client.save_run(chat["id"], run_id, path)
+    assert json.loads(path.read_bytes()) == await server.client.read_run(chat["id"], run_id)
     path.write_text("old")
     with pytest.raises(NotFound, match="Run not found"):
-        await here.client.save_run(chat["id"], "run_nope", path)
+        await server.client.save_run(chat["id"], "run_nope", path)
     for nowhere in (tmp_path / "nowhere" / "run.json", path / "run.json", tmp_path):
         with pytest.raises(Invalid, match="Can't write"):
-            await here.client.save_run(chat["id"], run_id, nowhere)
+            await server.client.save_run(chat["id"], run_id, nowhere)
     assert read_files(tmp_path) == {"run.json": "old"}
 
 
@@ -265,26 +265,26 @@ async def test_an_answer_that_was_cut_is_asked_for_again(tmp_path: Path) -> None
 # --- what is not there ---
 
 
-async def test_a_run_that_is_not_there_is_a_problem(serve: Serve) -> None:
-    here = await serve(worker=False)
-    chat, other = await here.client.create_chat(), await here.client.create_chat()
-    run_id = await record_run(here, chat["id"])
+async def test_a_run_that_is_not_there_is_a_problem(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False)
+    chat, other = await server.client.create_chat(), await server.client.create_chat()
+    run_id = await record_run(server, chat["id"])
     names = ("run_nope", "%00", "%F0%9F%98%80", "%27", "x" * 5000, "%2E%2E")
     for chat_id, name in ((other["id"], run_id), *((chat["id"], name) for name in names)):
         for query in ("", "?bodies=false", "?download=true"):
-            async with here.ask("GET", f"/chats/{chat_id}/debug/runs/{name}{query}") as response:
+            async with server.request("GET", f"/chats/{chat_id}/debug/runs/{name}{query}") as response:
                 problem = await read_problem(response)
                 assert (problem["status"], problem["kind"]) == (404, "not_found")
                 assert "content-disposition" not in response.headers
-    await here.client.delete_chat(chat["id"])
+    await server.client.delete_chat(chat["id"])
     with pytest.raises(NotFound):
-        await here.client.list_runs(chat["id"])
+        await server.client.list_runs(chat["id"])
 
 
 @pytest.mark.parametrize("path", ["attempts", "debug/runs"])
-async def test_a_page_that_can_not_be_is_a_problem_that_says_why(serve: Serve, path: str) -> None:
-    here = await serve(worker=False)
-    chat = await here.client.create_chat()
+async def test_a_page_that_can_not_be_is_a_problem_that_says_why(harness: AppHarness, path: str) -> None:
+    server = await harness.start_server(worker=False)
+    chat = await server.client.create_chat()
     wrong = {
         "0": "greater than or equal to 1",
         "201": "less than or equal to 200",
@@ -292,23 +292,23 @@ async def test_a_page_that_can_not_be_is_a_problem_that_says_why(serve: Serve, p
         "": "a valid",
     }
     for limit, why in wrong.items():
-        async with here.ask("GET", f"/chats/{chat['id']}/{path}?limit={limit}") as response:
+        async with server.request("GET", f"/chats/{chat['id']}/{path}?limit={limit}") as response:
             problem = await read_problem(response)
             assert (problem["status"], problem["kind"]) == (422, "invalid")
             assert "query.limit" in problem["detail"]
             assert why in problem["detail"]
     for garbage in ("%00", "%F0%9F%98%80"):
-        async with here.ask("GET", f"/chats/{chat['id']}/{path}?before={garbage}") as response:
+        async with server.request("GET", f"/chats/{chat['id']}/{path}?before={garbage}") as response:
             assert (await read_problem(response))["status"] == 404
-        async with here.ask("GET", f"/chats/{garbage}/{path}") as response:
+        async with server.request("GET", f"/chats/{garbage}/{path}") as response:
             assert (await read_problem(response))["status"] == 404
 
 
-async def test_a_page_from_below_a_run_of_another_chat_shows_runs_of_this_one_only(serve: Serve) -> None:
-    here = await serve(worker=False)
-    chat, other = await here.client.create_chat(), await here.client.create_chat()
-    first, between, last = [await record_run(here, each["id"]) for each in (chat, other, chat)]
+async def test_a_page_from_below_a_run_of_another_chat_shows_runs_of_this_one_only(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False)
+    chat, other = await server.client.create_chat(), await server.client.create_chat()
+    first, between, last = [await record_run(server, each["id"]) for each in (chat, other, chat)]
     for before, shown in ((between, [first]), (first, []), ("zzz", [last, first]), ("~", [last, first]), ("0", [])):
-        page = await here.client.list_runs(chat["id"], before=before)
+        page = await server.client.list_runs(chat["id"], before=before)
         assert ([run["id"] for run in page["items"]], page["next"]) == (shown, None)
-        assert (await here.client.list_attempts(chat["id"], before=before))["items"] == []
+        assert (await server.client.list_attempts(chat["id"], before=before))["items"] == []

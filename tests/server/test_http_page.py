@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from tests.server.conftest import Serve
-from tests.server.serving import Here, has_said, read_until, say_half, wait_until
+from tests.support.app_harness import AppHarness
+from tests.support.running_server import RunningServer, has_text, read_until, say_half
+from tests.support.waiting import poll_until
 
 from indelible.client.wire import ServerEvent
 from indelible.content import ToolSpec
@@ -52,22 +53,22 @@ def list_bodies() -> Iterator[tuple[str, type[BaseModel]]]:
                 yield f"{next(iter(route.methods or ()))} /api/v1{route.path}", model
 
 
-async def test_openapi_and_the_page_have_every_route_there_is(serve: Serve) -> None:
-    here: Here = await serve(worker=False)
-    async with here.ask("GET", "//openapi.json") as response:
+async def test_openapi_and_the_page_have_every_route_there_is(harness: AppHarness) -> None:
+    server: RunningServer = await harness.start_server(worker=False)
+    async with server.request("GET", "//openapi.json") as response:
         paths = (await response.json())["paths"]
     served = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
 
     nameless = {re.sub(r"\{\w+\}", "{}", route).replace(" /api/v1", " ") for route in served}
     assert nameless == PROMISED | AT_THE_ROOT
     assert set(SECTIONS) == served
-    async with here.ask("GET", "//docs") as response:
+    async with server.request("GET", "//docs") as response:
         assert response.status == 200
 
 
-async def test_openapi_says_what_a_problem_looks_like(serve: Serve) -> None:
-    here: Here = await serve(worker=False)
-    async with here.ask("GET", "//openapi.json") as response:
+async def test_openapi_says_what_a_problem_looks_like(harness: AppHarness) -> None:
+    server: RunningServer = await harness.start_server(worker=False)
+    async with server.request("GET", "//openapi.json") as response:
         paths = (await response.json())["paths"]
     for path, methods in paths.items():
         for method, operation in methods.items():
@@ -90,16 +91,16 @@ ONE = "/api/v1/chats/{chat_id}"
 class Walk:
     """Asks routes for what they do, and compares each answer with the one on the page."""
 
-    def __init__(self, here: Here) -> None:
-        self.here = here
-        self.client = here.client
+    def __init__(self, server: RunningServer) -> None:
+        self.server = server
+        self.client = server.client
         self.names: dict[str, str] = {}
         self.walked: set[str] = set()
 
     async def ask(self, route: str, body: Any = None, **names: str) -> dict[str, Any]:
         """Send the body that the page shows, with the names of this walk in it, or another one."""
         method, _, path = route.partition(" ")
-        async with self.here.ask(method, f"/{path.format(**{**self.names, **names})}", json=body) as response:
+        async with self.server.request(method, f"/{path.format(**{**self.names, **names})}", json=body) as response:
             assert response.status < 300, await response.text()
             assert str(response.status) in SECTIONS[route], "the page says another status"
             answer: dict[str, Any] = {} if response.status == 204 else await response.json()
@@ -112,7 +113,7 @@ class Walk:
         return answer
 
     async def wait_for(self, text: str) -> None:
-        await read_until(self.client, self.names["chat_id"], has_said(text), after="start")
+        await read_until(self.client, self.names["chat_id"], has_text(text), after="start")
 
     async def wait_for_status(self, status: str) -> None:
         def is_so(events: list[ServerEvent]) -> bool:
@@ -159,19 +160,19 @@ async def walk_records(walk: Walk) -> None:
     async def is_recorded() -> bool:
         return bool((await walk.client.list_runs(walk.names["chat_id"]))["items"])
 
-    await wait_until(is_recorded)
+    await poll_until(is_recorded)
     await walk.ask(f"GET {ONE}/attempts")
     runs = await walk.ask(f"GET {ONE}/debug/runs")
     await walk.ask(f"GET {ONE}/debug/runs/{{run_id}}", run_id=runs["items"][0]["id"])
 
 
-async def test_what_is_answered_has_the_fields_that_the_page_shows(serve: Serve) -> None:
+async def test_what_is_answered_has_the_fields_that_the_page_shows(harness: AppHarness) -> None:
     ask = ToolSpec(name="ask", description="Ask the user.", input_schema={"type": "object"})
     calls: list[Step] = [parts.tool_call("call_1", "ask", "{}"), parts.finish("tool_calls")]
     broken: list[Step] = [RuntimeError("no")]
     replies = [say_half("It is rai"), say_half("ning"), broken, say_half("again"), calls, say_half("edit me")]
-    here: Here = await serve(ScriptedModel([*replies, say_half("end")]), client_tools=[ask])
-    walk = Walk(here)
+    server: RunningServer = await harness.start_server(ScriptedModel([*replies, say_half("end")]), client_tools=[ask])
+    walk = Walk(server)
     chat = await walk.ask("POST /api/v1/chats", {"message": "Is it raining?"})
     walk.names = {"chat_id": chat["id"], "message_id": chat["message"]}
     await walk.wait_for("It is rai")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tests.server.conftest import Serve
-from tests.server.serving import Here
+from tests.support.app_harness import AppHarness
+from tests.support.running_server import RunningServer
 
 from indelible.testing import ScriptedModel
 
 
-async def load_document(here: Here) -> dict[str, Any]:
-    async with here.ask("GET", "//openapi.json") as response:
+async def load_document(server: RunningServer) -> dict[str, Any]:
+    async with server.request("GET", "//openapi.json") as response:
         document: dict[str, Any] = await response.json()
         return document
 
@@ -28,8 +28,8 @@ def list_references(value: Any) -> Iterator[str]:
             yield from list_references(each)
 
 
-async def test_every_successful_json_answer_has_a_schema(serve: Serve) -> None:
-    document = await load_document(await serve(ScriptedModel(), worker=False))
+async def test_every_successful_json_answer_has_a_schema(harness: AppHarness) -> None:
+    document = await load_document(await harness.start_server(ScriptedModel(), worker=False))
     without = [
         (method, path, status)
         for path, methods in document["paths"].items()
@@ -48,15 +48,15 @@ def has_schema(status: str, answer: dict[str, Any]) -> bool:
     return bool(content["application/json"]["schema"])
 
 
-async def test_every_reference_leads_to_a_schema(serve: Serve) -> None:
-    document = await load_document(await serve(ScriptedModel(), worker=False))
+async def test_every_reference_leads_to_a_schema(harness: AppHarness) -> None:
+    document = await load_document(await harness.start_server(ScriptedModel(), worker=False))
     schemas = document["components"]["schemas"]
     missing = {place for place in list_references(document) if place.rpartition("/")[2] not in schemas}
     assert missing == set()
     assert {"Accepted", "ChatDetails", "ChatMessage", "CreatedChat", "InterruptResult", "NewMessage"} <= set(schemas)
 
 
-async def test_a_message_in_the_document_has_its_times_its_usage_and_its_cost(serve: Serve) -> None:
-    document = await load_document(await serve(ScriptedModel(), worker=False))
+async def test_a_message_in_the_document_has_its_times_its_usage_and_its_cost(harness: AppHarness) -> None:
+    document = await load_document(await harness.start_server(ScriptedModel(), worker=False))
     message = document["components"]["schemas"]["ChatMessage"]["properties"]
     assert {"created_at", "usage", "cost_usd", "parent_id", "siblings"} <= set(message)

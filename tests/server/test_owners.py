@@ -6,8 +6,8 @@ from typing import Any
 
 from fastapi.routing import APIRoute
 from tests.server.asking import read_problem
-from tests.server.conftest import Serve
-from tests.server.serving import API, Here
+from tests.support.app_harness import AppHarness
+from tests.support.running_server import API, RunningServer
 
 import indelible
 from indelible.ids import new_id
@@ -41,8 +41,8 @@ async def record_run(app: indelible.App, chat_id: str) -> str:
     return run.id
 
 
-async def test_no_route_knows_of_a_chat_of_somebody_else(serve: Serve, database: str) -> None:
-    here: Here = await serve(worker=False)
+async def test_no_route_knows_of_a_chat_of_somebody_else(harness: AppHarness, database: str) -> None:
+    server: RunningServer = await harness.start_server(worker=False)
     async with indelible.open(database, user="ada", worker=False) as app:
         hers = await app.create_chat("Hello")
         queued = await hers.post("And Bergen?")
@@ -56,7 +56,7 @@ async def test_no_route_knows_of_a_chat_of_somebody_else(serve: Serve, database:
                 name: value.format(**names) if isinstance(value, str) else value
                 for name, value in BODIES.get((method, path), {}).items()
             }
-            async with here.ask(method, path.format(**names), json=body or None) as response:
+            async with server.request(method, path.format(**names), json=body or None) as response:
                 problem = await read_problem(response)
                 assert (problem["status"], problem["detail"]) == (404, "Chat not found. It may have been deleted."), (
                     method,
@@ -64,12 +64,12 @@ async def test_no_route_knows_of_a_chat_of_somebody_else(serve: Serve, database:
                 )
 
         assert await app.store.view(hers.id) == before
-    assert (await here.client.list_chats())["items"] == []
+    assert (await server.client.list_chats())["items"] == []
 
 
-async def test_the_routes_that_are_walked_are_all_that_the_server_has(serve: Serve) -> None:
-    here: Here = await serve(worker=False)
-    async with here.ask("GET", "//openapi.json") as response:
+async def test_the_routes_that_are_walked_are_all_that_the_server_has(harness: AppHarness) -> None:
+    server: RunningServer = await harness.start_server(worker=False)
+    async with server.request("GET", "//openapi.json") as response:
         paths = (await response.json())["paths"]
     with_chat = {(method.upper(), path) for path, methods in paths.items() for method in methods if "{chat_id}" in path}
     assert with_chat == {(method, API + path) for method, path in list_routes()}

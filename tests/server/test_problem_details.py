@@ -14,8 +14,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.types import Message
 from tests.server.asking import read_problem
-from tests.server.conftest import Serve
-from tests.server.serving import serve_here
+from tests.support.app_harness import AppHarness, serve_app
 
 from indelible.errors import Refused
 from indelible.server.access import MAX_BODY_BYTES
@@ -72,41 +71,41 @@ MISTAKES: list[tuple[str, str, dict[str, Any], int, str]] = [
 ]
 
 
-async def test_every_mistake_is_a_problem_of_its_kind_and_changes_nothing(serve: Serve) -> None:
-    here = await serve(worker=False)
-    chat = await here.client.create_chat(title="Rain")
-    before = await here.client.list_chats()
+async def test_every_mistake_is_a_problem_of_its_kind_and_changes_nothing(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False)
+    chat = await server.client.create_chat(title="Rain")
+    before = await server.client.list_chats()
     for method, path, more, status, kind in MISTAKES:
-        async with here.ask(method, path.format(chat=chat["id"]), **more) as response:
+        async with server.request(method, path.format(chat=chat["id"]), **more) as response:
             problem = await read_problem(response)
             assert (problem["status"], problem["kind"]) == (status, kind), (method, path, problem)
-    assert await here.client.list_chats() == before
+    assert await server.client.list_chats() == before
 
 
-async def test_what_is_not_possible_now_names_the_state_and_the_command(serve: Serve) -> None:
-    here = await serve(worker=False)
-    chat = await here.client.create_chat(title="Rain")
+async def test_what_is_not_possible_now_names_the_state_and_the_command(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False)
+    chat = await server.client.create_chat(title="Rain")
 
-    async with here.ask("POST", f"/chats/{chat['id']}/retry") as response:
+    async with server.request("POST", f"/chats/{chat['id']}/retry") as response:
         problem = await read_problem(response)
 
     assert (problem["state"], problem["command"]) == ("idle", "retry")
 
 
-async def test_a_method_that_a_route_has_not_is_told_those_that_it_has(serve: Serve) -> None:
-    here = await serve(worker=False)
+async def test_a_method_that_a_route_has_not_is_told_those_that_it_has(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False)
 
-    async with here.ask("DELETE", "//healthz") as response:
+    async with server.request("DELETE", "//healthz") as response:
         await read_problem(response)
         assert response.headers["Allow"] == "GET"
 
 
-async def test_more_messages_than_may_wait_are_too_many_and_come_back_later(serve: Serve) -> None:
-    here = await serve(worker=False, queue_max=1)
-    chat = await here.client.create_chat("One")
-    await here.client.send(chat["id"], "Two")
+async def test_more_messages_than_may_wait_are_too_many_and_come_back_later(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, queue_max=1)
+    chat = await server.client.create_chat("One")
+    await server.client.send(chat["id"], "Two")
 
-    async with here.ask("POST", f"/chats/{chat['id']}/messages", json={"text": "Three"}) as response:
+    async with server.request("POST", f"/chats/{chat['id']}/messages", json={"text": "Three"}) as response:
         problem = await read_problem(response)
 
         assert (problem["status"], problem["kind"]) == (429, "too_many")
@@ -114,8 +113,8 @@ async def test_more_messages_than_may_wait_are_too_many_and_come_back_later(serv
 
 
 @pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
-async def test_a_body_without_an_end_is_refused_when_it_has_grown_too_long(serve: Serve) -> None:
-    here = await serve(worker=False)
+async def test_a_body_without_an_end_is_refused_when_it_has_grown_too_long(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False)
     taken = 0
 
     async def pour() -> AsyncIterator[bytes]:
@@ -124,7 +123,7 @@ async def test_a_body_without_an_end_is_refused_when_it_has_grown_too_long(serve
             taken += 1
             yield b" " * 65536
 
-    async with here.ask("POST", "/chats", data=pour(), headers=JSON) as response:
+    async with server.request("POST", "/chats", data=pour(), headers=JSON) as response:
         problem = await read_problem(response)
 
     assert (problem["status"], problem["kind"]) == (413, "too_large")
@@ -132,11 +131,11 @@ async def test_a_body_without_an_end_is_refused_when_it_has_grown_too_long(serve
 
 
 @pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
-async def test_a_body_that_announces_too_much_is_refused_before_it_is_sent(serve: Serve) -> None:
-    here = await serve(worker=False)
+async def test_a_body_that_announces_too_much_is_refused_before_it_is_sent(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False)
     headers = {**JSON, "Content-Length": str(MAX_BODY_BYTES + 1), "Expect": "100-continue"}
 
-    async with here.ask("POST", "/chats", headers=headers, data=b"") as response:
+    async with server.request("POST", "/chats", headers=headers, data=b"") as response:
         problem = await read_problem(response)
 
     assert (problem["status"], problem["kind"]) == (413, "too_large")
@@ -144,11 +143,11 @@ async def test_a_body_that_announces_too_much_is_refused_before_it_is_sent(serve
 
 @pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
 async def test_a_database_that_is_not_well_is_no_fault_of_the_request(database: str, engine: AsyncEngine) -> None:
-    async with serve_here(database, worker=False) as here:
+    async with serve_app(database, worker=False) as server:
         async with engine.begin() as connection:
             await connection.execute(text("ALTER TABLE chats RENAME TO away"))
         for path in ("/chats", "/chats/chat_1/events", "//readyz"):
-            async with here.ask("GET", path) as response:
+            async with server.request("GET", path) as response:
                 problem = await read_problem(response)
 
                 assert (problem["status"], problem["kind"]) == (503, "unavailable")
@@ -156,17 +155,17 @@ async def test_a_database_that_is_not_well_is_no_fault_of_the_request(database: 
 
 
 @pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
-async def test_a_server_that_leaves_is_not_ready_and_takes_no_more_readers(serve: Serve) -> None:
-    here = await serve(worker=False)
-    chat = await here.client.create_chat()
+async def test_a_server_that_leaves_is_not_ready_and_takes_no_more_readers(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False)
+    chat = await server.client.create_chat()
 
-    here.server.begin_shutdown()
+    server.server.begin_shutdown()
 
     for path in ("//readyz", f"/chats/{chat['id']}/events"):
-        async with here.ask("GET", path) as response:
+        async with server.request("GET", path) as response:
             problem = await read_problem(response)
             assert (problem["status"], problem["kind"]) == (503, "not_ready")
-    async with here.ask("GET", "//healthz") as response:
+    async with server.request("GET", "//healthz") as response:
         assert response.status == 200
 
 

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.faults.counting import ask_to_count, count
-from tests.faults.fleet import SHORT_LEASES, wait_until
 from tests.server.forwarder import Forwarder
-from tests.server.hosting import Hosts, choose_port, open_hosts
-from tests.server.serving import PATIENCE_S, read_text
+from tests.support.counting_model import ask_to_count, count
+from tests.support.process_harness import SHORT_LEASES, ProcessHarness, choose_port
+from tests.support.running_server import read_text
+from tests.support.waiting import Watched, deadline
 
 import indelible
 from indelible.client.wire import ServerEvent, WireClient
 
 
 @pytest.fixture
-async def hosts(database: str, tmp_path: Path) -> AsyncIterator[Hosts]:
-    async with open_hosts(database, tmp_path) as opened:
+async def processes(database: str, tmp_path: Path) -> AsyncIterator[ProcessHarness]:
+    async with ProcessHarness(database, tmp_path).opened() as opened:
         yield opened
 
 
-class Listener:
+class Listener(Watched):
     """One client of one chat, who reads from the beginning until so many turns have ended."""
 
     def __init__(self, client: WireClient, chat_id: str) -> None:
+        super().__init__()
         self.chat_id = chat_id
         self.reconnects = 0
         self.text = ""
@@ -37,10 +38,11 @@ class Listener:
 
     async def listen(self, turns: int) -> None:
         reading = self._client.stream_events(self.chat_id, after="start", on_reconnect=self._note_reconnect)
-        async with asyncio.timeout(PATIENCE_S), aclosing(reading) as feed:
+        async with deadline(), aclosing(reading) as feed:
             async for event in feed:
                 self._events.append(event)
                 self.text += read_text([event])
+                self.changed()
                 turns -= event.kind == "status" and event.data.get("ended") is not None
                 if turns == 0:
                     return
@@ -53,6 +55,12 @@ class Listener:
         cursors = [event.cursor for event in self._events]
         assert len(set(cursors)) == len(cursors)
         assert not {event.kind for event in self._events} & {"snapshot", "resync", "end"}
+
+
+async def wait_for_text(listeners: Sequence[Listener]) -> None:
+    """Until each of them has received some."""
+    for listener in listeners:
+        await listener.wait_until(lambda listener=listener: bool(listener.text), what="text")  # type: ignore[misc]
 
 
 @asynccontextmanager
@@ -70,10 +78,10 @@ async def load_stored_texts(database: str, ids: list[str]) -> set[str]:
 
 @pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
 async def test_two_hundred_clients_of_a_server_that_is_killed_end_with_the_text_of_the_database(
-    database: str, hosts: Hosts
+    database: str, processes: ProcessHarness
 ) -> None:
     words, chats, clients_per_chat = 60, 50, 4
-    server = await hosts.start(port=choose_port(), **SHORT_LEASES)
+    server = await processes.start_server(port=choose_port(), **SHORT_LEASES)
     async with many_clients(server.url, chats * clients_per_chat) as clients:
         wish = ask_to_count(words, pace_ms=5)
         created = await asyncio.gather(*(client.create_chat(wish) for client in clients[:chats]))
@@ -82,10 +90,10 @@ async def test_two_hundred_clients_of_a_server_that_is_killed_end_with_the_text_
         async with asyncio.TaskGroup() as group:
             for listener in listeners:
                 group.create_task(listener.listen(turns=1))
-            await wait_until(lambda: all(listener.text for listener in listeners), what="everybody hears something")
+            await wait_for_text(listeners)
             await server.kill()
-            await hosts.start(port=server.port, **SHORT_LEASES)
-            hosts.hurry()
+            await processes.start_server(port=server.port, **SHORT_LEASES)
+            processes.finish_replies()
 
     assert len(listeners) == 200
     assert {listener.reconnects for listener in listeners} == {1}
@@ -96,10 +104,12 @@ async def test_two_hundred_clients_of_a_server_that_is_killed_end_with_the_text_
 
 
 @pytest.mark.parametrize("migrated", ["postgresql"], indirect=True)
-async def test_a_rolling_restart_costs_a_client_one_reconnect_at_most_and_no_word(database: str, hosts: Hosts) -> None:
+async def test_a_rolling_restart_costs_a_client_one_reconnect_at_most_and_no_word(
+    database: str, processes: ProcessHarness
+) -> None:
     """A new server comes up and gets what is new; an old one leaves; then the same with the other."""
     words, chats, clients_per_chat = 100, 10, 3
-    old = [await hosts.start(), await hosts.start()]
+    old = [await processes.start_server(), await processes.start_server()]
     async with (
         Forwarder([server.url for server in old]).listening() as balancer,
         many_clients(balancer.url, chats * clients_per_chat) as clients,
@@ -114,12 +124,12 @@ async def test_a_rolling_restart_costs_a_client_one_reconnect_at_most_and_no_wor
             for client, chat_id in zip(clients, ids, strict=False):
                 await client.send(chat_id, ask_to_count(words, pace_ms=5))
                 await client.send(chat_id, ask_to_count(3, pace_ms=5))
-            await wait_until(lambda: all(listener.text for listener in listeners), what="everybody hears something")
+            await wait_for_text(listeners)
             for leaving in old:
-                new = await hosts.start()
+                new = await processes.start_server()
                 balancer.targets = [new.url]
-                await leaving.leave()
-            hosts.hurry()
+                await leaving.stop()
+            processes.finish_replies()
 
     assert {listener.reconnects for listener in listeners} == {1}
     assert {listener.text for listener in listeners} == {count(words) + count(3)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from tests.server.conftest import Serve
-from tests.server.serving import Here, has_said, read_until, say, say_half, wait_until_idle
+from tests.support.app_harness import AppHarness
+from tests.support.running_server import RunningServer, has_text, read_until, say, say_half, wait_until_idle
 
 from indelible.errors import ModelFailed
 from indelible.testing import ScriptedModel, parts
@@ -26,20 +26,20 @@ def get_weather(city: str) -> str:
     return f"{city}: rain"
 
 
-async def test_what_a_server_did_can_be_read_from_its_metrics(serve: Serve) -> None:
+async def test_what_a_server_did_can_be_read_from_its_metrics(harness: AppHarness) -> None:
     overloaded = ModelFailed("Busy.", kind="overloaded")
     call: list[Step] = [parts.tool_call("1", "get_weather", '{"city": "Oslo"}'), parts.finish("tool_calls")]
     invented: list[Step] = [parts.tool_call("2", "x" * 50, "{}"), parts.finish("tool_calls")]
     model = ScriptedModel([overloaded, call, invented, say("It rains."), say_half("Again")])
-    here: Here = await serve(model, tools=[get_weather])
-    chat = await here.client.create_chat("Is it raining?")
-    await wait_until_idle(here.client, chat["id"])
-    sent = await here.client.send(chat["id"], "And now?")
-    await read_until(here.client, chat["id"], has_said("Again"), after=sent["cursor"])
-    await here.client.interrupt(chat["id"], wait_s=60)
+    server: RunningServer = await harness.start_server(model, tools=[get_weather])
+    chat = await server.client.create_chat("Is it raining?")
+    await wait_until_idle(server.client, chat["id"])
+    sent = await server.client.send(chat["id"], "And now?")
+    await read_until(server.client, chat["id"], has_text("Again"), after=sent["cursor"])
+    await server.client.interrupt(chat["id"], wait_s=60)
 
     async def read(name: str, **labels: str) -> float:
-        return await here.read_metric(f"indelible_{name}", **labels)
+        return await server.read_metric(f"indelible_{name}", **labels)
 
     assert await read("stream_retries_total", kind="overloaded", chain_broken="false") == 1
     assert await read("steps_total", provider="scripted", model="scripted") == 3
@@ -57,9 +57,9 @@ async def test_what_a_server_did_can_be_read_from_its_metrics(serve: Serve) -> N
 
 
 @pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
-async def test_every_metric_that_is_counted_is_there_from_the_start(serve: Serve) -> None:
-    here: Here = await serve(worker=False)
-    async with here.ask("GET", "//metrics") as response:
+async def test_every_metric_that_is_counted_is_there_from_the_start(harness: AppHarness) -> None:
+    server: RunningServer = await harness.start_server(worker=False)
+    async with server.request("GET", "//metrics") as response:
         assert response.headers["Content-Type"].startswith("text/plain")
         page = await response.text()
     named = set(re.findall(r"^# TYPE indelible_(\w+) ", page, re.MULTILINE))

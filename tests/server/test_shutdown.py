@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import signal
-import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from tests.server.conftest import Serve
-from tests.server.hosting import choose_port
-from tests.server.serving import (
-    PATIENCE_S,
-    has_said,
-    read_until,
-    run_server,
-    say_half,
-    serve_here,
-    text_of,
-    wait_until,
-    wait_until_idle,
-)
+from tests.support.app_harness import AppHarness, serve_app
+from tests.support.commands import CommandProcess, start_indelible
+from tests.support.process_harness import choose_port
+from tests.support.running_server import has_text, read_until, run_server, say_half, text_of, wait_until_idle
+from tests.support.waiting import deadline, poll_until
 
 import indelible
 from indelible.client.wire import WireClient
@@ -37,57 +26,16 @@ from indelible.server.process import Process
 from indelible.settings import load_settings
 from indelible.testing import ScriptedModel, ScriptEnded
 
-READY = re.compile(r"Indelible is ready at (http://\S+)\n")
 A_LONG_GRACE_S = 3600
 ASK_WHETHER_READY = b"GET /readyz HTTP/1.1\r\nHost: here\r\n\r\n"
 on_sqlite = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
 on_postgres = pytest.mark.parametrize("migrated", ["postgresql"], indirect=True)
 
 
-class Command:
-    """`indelible …` as a process of its own."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-
-    async def read_line(self) -> str:
-        assert self._process.stdout is not None
-        async with asyncio.timeout(PATIENCE_S):
-            return (await self._process.stdout.readline()).decode()
-
-    async def read_url(self) -> str:
-        line = await self.read_line()
-        found = READY.fullmatch(line)
-        assert found, (line, await self.end())
-        return found[1]
-
-    def send(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
-
-    async def end(self) -> tuple[int, str]:
-        """Its exit status and what it complained of, when it has ended."""
-        async with asyncio.timeout(PATIENCE_S):
-            _, complaints = await self._process.communicate()
-        assert self._process.returncode is not None
-        return self._process.returncode, complaints.decode()
-
-    async def kill(self) -> None:
-        if self._process.returncode is None:
-            self._process.kill()
-            await self._process.communicate()
-
-
-@asynccontextmanager
-async def run_command(*arguments: str, directory: Path | None = None, **variables: str) -> AsyncIterator[Command]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "indelible", *arguments,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=directory, env={**os.environ, **variables},
-    )  # fmt: skip
-    command = Command(process)
-    try:
-        yield command
-    finally:
-        await command.kill()
+async def wait_for_end(command: CommandProcess) -> tuple[int, str]:
+    """Its exit status and what it complained of, when it has ended."""
+    status, _, complaints = await asyncio.to_thread(command.wait)
+    return status, complaints
 
 
 async def is_refused(url: str) -> bool:
@@ -110,19 +58,19 @@ async def is_refused(url: str) -> bool:
 async def test_a_server_that_is_told_to_leave_tells_its_readers_hands_over_and_ends_well(
     database: str, number: signal.Signals
 ) -> None:
-    async with run_command("serve", "--port", "0", "--database", database) as command:
-        url = await command.read_url()
+    with start_indelible("serve", "--port", "0", "--database", database) as command:
+        url = await asyncio.to_thread(command.read_url)
         async with WireClient(url) as client, aiohttp.ClientSession() as session:
             chat = await client.create_chat("tell me a long story")
-            await read_until(client, chat["id"], has_said("light"))
+            await read_until(client, chat["id"], has_text("light"))
             decoder, events = SseDecoder(), []
             async with session.get(f"{url}/api/v1/chats/{chat['id']}/events") as response:
-                command.send(number)
+                command.send_signal(number)
                 async for chunk in response.content.iter_any():
                     events += decoder.feed(chunk)
             assert (events[-1].event, events[-1].data) == ("end", b'{"reason":"shutdown"}')
             assert await is_refused(url)
-        assert await command.end() == (0, "")
+        assert await wait_for_end(command) == (0, "")
 
     async with indelible.open(database, worker=False) as app:
         left = await app.chat(chat["id"])
@@ -133,25 +81,25 @@ async def test_a_server_that_is_told_to_leave_tells_its_readers_hands_over_and_e
 
 
 @on_sqlite
-async def test_whoever_asks_a_leaving_server_is_told_and_what_is_asked_already_is_answered(serve: Serve) -> None:
-    here = await serve(ScriptedModel([say_half("Hello")]), tool_grace_s=0)
-    chat = await here.client.create_chat("Hi")
-    await read_until(here.client, chat["id"], has_said("Hello"))
-    host, _, port = here.url.removeprefix("http://").partition(":")
+async def test_whoever_asks_a_leaving_server_is_told_and_what_is_asked_already_is_answered(harness: AppHarness) -> None:
+    server = await harness.start_server(ScriptedModel([say_half("Hello")]), tool_grace_s=0)
+    chat = await server.client.create_chat("Hi")
+    await read_until(server.client, chat["id"], has_text("Hello"))
+    host, _, port = server.url.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(ASK_WHETHER_READY)
     assert (await read_answer(reader))[0] == 200
     writer.write(ASK_WHETHER_READY)  # over the connection that is still open; it is read when the server leaves already
-    here.process.shut_down()
+    server.process.shut_down()
     status, problem = await read_answer(reader)
     assert (status, problem["kind"]) == (503, "not_ready")
     writer.close()
-    assert await is_refused(here.url)
+    assert await is_refused(server.url)
 
 
 async def read_answer(reader: asyncio.StreamReader) -> tuple[int, Any]:
     """The status and the JSON of the next answer on this connection."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with deadline():
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         length = re.search(r"\r\ncontent-length: (\d+)\r\n", head)
         assert length, head
@@ -161,12 +109,12 @@ async def read_answer(reader: asyncio.StreamReader) -> tuple[int, Any]:
 
 @on_sqlite
 async def test_a_connection_on_which_nobody_asks_anything_holds_nobody_up(database: str) -> None:
-    async with serve_here(database, worker=False) as here:
-        host, _, port = here.url.removeprefix("http://").partition(":")
+    async with serve_app(database, worker=False) as server:
+        host, _, port = server.url.removeprefix("http://").partition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        here.process.config.timeout_graceful_shutdown = A_LONG_GRACE_S
-        here.process.shut_down()
-        async with asyncio.timeout(PATIENCE_S):
+        server.process.config.timeout_graceful_shutdown = A_LONG_GRACE_S
+        server.process.shut_down()
+        async with deadline():
             assert await reader.read() == b""
         writer.close()
 
@@ -179,9 +127,9 @@ async def test_a_server_whose_worker_has_failed_does_not_go_on_listening(databas
     noticed: list[str] = []
 
     async def serve_and_ask() -> None:
-        async with run_server(server) as (url, _), WireClient(url) as client:
-            await client.create_chat("Hi")
-            await wait_until(lambda: is_dead(url))
+        async with run_server(server) as running:
+            await running.client.create_chat("Hi")
+            await poll_until(lambda: is_dead(running.url))
             noticed.append("it does not listen any more")
 
     with pytest.raises(BaseExceptionGroup) as failed:
@@ -204,14 +152,14 @@ async def is_dead(url: str) -> bool:
 @on_sqlite
 async def test_a_killed_server_goes_on_with_its_replies_when_it_is_started_again(database: str) -> None:
     port = str(choose_port())
-    async with run_command("serve", "--port", port, "--database", database) as command:
-        url = await command.read_url()
+    with start_indelible("serve", "--port", port, "--database", database) as command:
+        url = await asyncio.to_thread(command.read_url)
         async with WireClient(url) as client:
             chat_id = (await client.create_chat("roll a die"))["id"]
             seen = await read_until(client, chat_id, lambda events: events[-1].kind == "part", after="start")
-        await command.kill()
-    async with run_command("serve", "--port", port, "--database", database) as command:
-        assert await command.read_url() == url
+        command.kill()
+    with start_indelible("serve", "--port", port, "--database", database) as command:
+        assert await asyncio.to_thread(command.read_url) == url
         async with WireClient(url) as client:
             rest = await read_until(
                 client, chat_id, lambda events: events[-1].data.get("status") == "idle", after=seen[-1].cursor
@@ -227,15 +175,16 @@ async def test_a_server_without_a_worker_and_a_worker_without_a_server_are_a_pai
     (tmp_path / "mytools.py").write_text(
         'async def weather(city: str) -> str:\n    """Tell the weather."""\n    return f"{city}: rain"\n'
     )
-    worker = run_command("worker", "--database", database, "--tools", "mytools:weather", directory=tmp_path)
-    async with serve_here(database, worker=False) as here, worker as command:
-        assert await command.read_line() == "Indelible's worker is ready\n"
-        chat_id = (await here.client.create_chat('weather {"city": "Oslo"}'))["id"]
-        await wait_until_idle(here.client, chat_id)
-        messages = await here.client.read_all_messages(chat_id)
-        assert "Oslo: rain" in text_of(messages[-1])
-        command.send(signal.SIGTERM)
-        assert await command.end() == (0, "")
+    worker = start_indelible("worker", "--database", database, "--tools", "mytools:weather", directory=tmp_path)
+    with worker as command:
+        async with serve_app(database, worker=False) as server:
+            assert await asyncio.to_thread(command.read_line) == "Indelible's worker is ready\n"
+            chat_id = (await server.client.create_chat('weather {"city": "Oslo"}'))["id"]
+            await wait_until_idle(server.client, chat_id)
+            messages = await server.client.read_all_messages(chat_id)
+            assert "Oslo: rain" in text_of(messages[-1])
+            command.send_signal(signal.SIGTERM)
+            assert await wait_for_end(command) == (0, "")
 
 
 @on_sqlite
@@ -249,16 +198,18 @@ async def test_a_server_without_a_worker_and_a_worker_without_a_server_are_a_pai
 async def test_what_keeps_a_server_from_starting_is_one_line(
     database: str, arguments: Sequence[str], status: int, said: str
 ) -> None:
-    async with run_command("serve", "--port", "0", "--database", database, *arguments) as command:
-        code, complaints = await command.end()
+    with start_indelible("serve", "--port", "0", "--database", database, *arguments) as command:
+        code, complaints = await wait_for_end(command)
     assert (code, complaints.count("\n")) == (status, 1), complaints
     assert complaints.startswith(f"indelible: {said}")
 
 
 @on_sqlite
-async def test_a_port_or_a_file_that_somebody_has_is_not_taken(serve: Serve, database: str, tmp_path: Path) -> None:
-    here = await serve()
-    port = int(here.url.rpartition(":")[2])
+async def test_a_port_or_a_file_that_somebody_has_is_not_taken(
+    harness: AppHarness, database: str, tmp_path: Path
+) -> None:
+    server = await harness.start_server()
+    port = int(server.url.rpartition(":")[2])
 
     async def fail_to_serve(**settings: Any) -> str:
         with pytest.raises(indelible.IndelibleError) as failed:

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.types import Message
-from tests.feed.process import Process, Talk, wait_until
+from tests.feed.feed_harness import FeedHarness, StreamedChat
 from tests.server.asking import read_problem
-from tests.server.conftest import Serve
-from tests.server.serving import API, PATIENCE_S, Here, has_said, read_until, wait_until_idle
 from tests.store.driver import settle_in
+from tests.support.app_harness import AppHarness
+from tests.support.running_server import API, RunningServer, has_text, read_until, wait_until_idle
+from tests.support.waiting import DEADLINE_S, Watched, deadline, poll_until
 
 from indelible.content import TextDelta
 from indelible.errors import NotFound, StoreFailed
@@ -28,7 +29,7 @@ from indelible.models.http.sse import SseDecoder, SseEvent
 from indelible.server.sse import FeedResponse, Pace
 from indelible.testing import ScriptedModel, parts
 
-LONG_PACE = Pace(heartbeat_interval_s=PATIENCE_S, stuck_after_s=PATIENCE_S)
+LONG_PACE = Pace(heartbeat_interval_s=DEADLINE_S, stuck_after_s=DEADLINE_S)
 FLOOD_BYTES = 60_000
 COMMENT = b": still here\n\n"
 REPLY = [parts.text_start("1"), parts.text_delta("1", "It is "), parts.text_delta("1", "raining."), parts.finish()]
@@ -37,10 +38,11 @@ REPLY = [parts.text_start("1"), parts.text_delta("1", "It is "), parts.text_delt
 # --- at the seam ---
 
 
-class WireFormat:
+class WireFormat(Watched):
     """A connection: what was sent over it, whether it takes anything, and whether the other end has gone."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.sent = b""
         self.is_over = False
         self.takes = asyncio.Event()
@@ -55,6 +57,7 @@ class WireFormat:
         await self.takes.wait()
         self.sent += message.get("body", b"")
         self.is_over = message["type"] == "http.response.body" and not message["more_body"]
+        self.changed()
 
     @property
     def events(self) -> list[SseEvent]:
@@ -67,111 +70,108 @@ class WireFormat:
 
 @asynccontextmanager
 async def respond(
-    process: Process, talk: Talk, pace: Pace = LONG_PACE, after: str | None = None
+    feed_harness: FeedHarness, chat: StreamedChat, pace: Pace = LONG_PACE, after: str | None = None
 ) -> AsyncIterator[tuple[WireFormat, asyncio.Task[None]]]:
     """Send a chat's feed over a wire; the block ends when the response has."""
     wire = WireFormat()
-    response = FeedResponse(process.feed, talk.id, after, pace=pace)
+    response = FeedResponse(feed_harness.feed, chat.id, after, pace=pace)
     task = asyncio.create_task(response({}, wire.receive, wire.send))
     yield wire, task
     await asyncio.wait([task])
-    assert process.counted.readers == 0
+    assert feed_harness.metrics.readers == 0
     assert {task.get_name() for task in asyncio.all_tasks()}.isdisjoint({"sending a feed", "watching for a disconnect"})
 
 
 @pytest.fixture
-async def process(engine: AsyncEngine) -> AsyncIterator[Process]:
+async def feed_harness(engine: AsyncEngine) -> AsyncIterator[FeedHarness]:
     await settle_in(engine)
-    async with Process(engine, buffer_bytes=2_000, resync_bytes=20_000).running() as started:
-        yield started
+    async with FeedHarness(engine, buffer_bytes=2_000, resync_bytes=20_000).opened() as opened:
+        yield opened
 
 
-async def start_talking(process: Process) -> Talk:
-    talk = await (await process.talk()).hold()
-    await talk.start()
-    return talk
-
-
-async def test_after_a_disconnect_nothing_is_left_running(process: Process) -> None:
-    talk = await start_talking(process)
-    async with respond(process, talk) as (wire, task):
-        await wait_until(lambda: wire.kinds == ["snapshot"])
+async def test_after_a_disconnect_nothing_is_left_running(feed_harness: FeedHarness) -> None:
+    chat = await feed_harness.create_streaming()
+    async with respond(feed_harness, chat) as (wire, task):
+        await wire.wait_until(lambda: wire.kinds == ["snapshot"])
         wire.gone.set()
     assert task.exception() is None
     assert not wire.is_over
 
 
-async def test_a_response_that_is_cancelled_leaves_nothing_behind(process: Process) -> None:
-    talk = await start_talking(process)
-    async with respond(process, talk) as (wire, task):
-        await wait_until(lambda: wire.kinds == ["snapshot"])
+async def test_a_response_that_is_cancelled_leaves_nothing_behind(feed_harness: FeedHarness) -> None:
+    chat = await feed_harness.create_streaming()
+    async with respond(feed_harness, chat) as (wire, task):
+        await wire.wait_until(lambda: wire.kinds == ["snapshot"])
         task.cancel()
     assert task.cancelled()
 
 
-async def test_a_chat_that_is_gone_before_the_response_begins_is_not_found(process: Process) -> None:
-    talk = Talk(process)
-    talk.id = "chat_that_was_never_there"
-    async with respond(process, talk) as (wire, task):
+async def test_a_chat_that_is_gone_before_the_response_begins_is_not_found(feed_harness: FeedHarness) -> None:
+    chat = StreamedChat(feed_harness)
+    chat.id = "chat_that_was_never_there"
+    async with respond(feed_harness, chat) as (wire, task):
         pass
     assert isinstance(task.exception(), NotFound)
     assert wire.sent == b""
 
 
-async def test_a_wire_that_takes_nothing_is_given_up_after_a_while(process: Process) -> None:
-    talk = await start_talking(process)
-    async with respond(process, talk, Pace(heartbeat_interval_s=PATIENCE_S, stuck_after_s=0.02)) as (wire, task):
-        await wait_until(lambda: wire.kinds == ["snapshot"])
+async def test_a_wire_that_takes_nothing_is_given_up_after_a_while(feed_harness: FeedHarness) -> None:
+    chat = await feed_harness.create_streaming()
+    async with respond(feed_harness, chat, Pace(heartbeat_interval_s=DEADLINE_S, stuck_after_s=0.02)) as (wire, task):
+        await wire.wait_until(lambda: wire.kinds == ["snapshot"])
         wire.takes.clear()
-        await talk.speak("Nobody hears this.")
+        await chat.write("Nobody hears this.")
     assert task.exception() is None
 
 
-async def test_a_comment_says_that_the_server_is_there_and_no_event_is_lost_to_it(process: Process) -> None:
-    talk = await start_talking(process)
-    async with respond(process, talk, Pace(heartbeat_interval_s=0.005, stuck_after_s=PATIENCE_S)) as (wire, _):
+async def test_a_comment_says_that_the_server_is_there_and_no_event_is_lost_to_it(feed_harness: FeedHarness) -> None:
+    chat = await feed_harness.create_streaming()
+    async with respond(feed_harness, chat, Pace(heartbeat_interval_s=0.005, stuck_after_s=DEADLINE_S)) as (wire, _):
+        await wire.wait_until(lambda: wire.kinds == ["snapshot"])
         for number in range(5):
             comments = wire.sent.count(COMMENT)
-            await wait_until(lambda seen=comments: wire.sent.count(COMMENT) > seen)  # type: ignore[misc]
-            await talk.speak(f"{number} ")
-        await wait_until(lambda: len(wire.events) == 6)
+            await wire.wait_until(lambda seen=comments: wire.sent.count(COMMENT) > seen)  # type: ignore[misc]
+            await chat.write(f"{number} ")
+        await wire.wait_until(lambda: len(wire.events) == 6)
         wire.gone.set()
     said = [part["delta"] for event in wire.events[1:] for part in json.loads(event.data)["parts"]]
     assert said == ["0 ", "1 ", "2 ", "3 ", "4 "]
 
 
-async def test_a_reader_that_does_not_read_is_told_to_begin_anew_and_has_everything_then(process: Process) -> None:
-    talk = await start_talking(process)
-    async with respond(process, talk) as (wire, _):
-        await wait_until(lambda: wire.kinds == ["snapshot"])
+async def test_a_reader_that_does_not_read_is_told_to_begin_anew_and_has_everything_then(
+    feed_harness: FeedHarness,
+) -> None:
+    chat = await feed_harness.create_streaming()
+    async with respond(feed_harness, chat) as (wire, _):
+        await wire.wait_until(lambda: wire.kinds == ["snapshot"])
         wire.takes.clear()
         for number in range(60):
-            await talk.speak(f"{number:1000}")
-        assert process.counted.resyncs == 1
+            await chat.write(f"{number:1000}")
+        assert feed_harness.metrics.resyncs == 1
         wire.takes.set()
-        await wait_until(lambda: wire.kinds[-1] == "snapshot" and len(wire.kinds) > 1)
+        await wire.wait_until(lambda: wire.kinds[-1] == "snapshot" and len(wire.kinds) > 1)
         wire.gone.set()
     assert wire.kinds[-2:] == ["resync", "snapshot"]
     [block] = json.loads(wire.events[-1].data)["live"]["blocks"]
     assert block["text"] == "".join(f"{number:1000}" for number in range(60))
 
 
-async def test_the_end_of_the_feed_is_the_end_of_the_response(process: Process) -> None:
-    talk = await start_talking(process)
-    async with respond(process, talk) as (wire, task):
-        await wait_until(lambda: wire.kinds == ["snapshot"])
-        process.feed.close()
+async def test_the_end_of_the_feed_is_the_end_of_the_response(feed_harness: FeedHarness) -> None:
+    chat = await feed_harness.create_streaming()
+    async with respond(feed_harness, chat) as (wire, task):
+        await wire.wait_until(lambda: wire.kinds == ["snapshot"])
+        feed_harness.feed.close()
     assert wire.is_over
     assert task.exception() is None
     assert json.loads(wire.events[-1].data) == {"reason": "shutdown"}
     assert wire.events[-1].id == wire.events[0].id
 
 
-async def test_a_database_that_fails_cuts_the_stream_and_does_not_pretend_an_end(process: Process) -> None:
-    talk = await start_talking(process)
-    await talk.speak("Hello")
-    process.store.failures["changes"] = 1
-    async with respond(process, talk, after="start") as (wire, task):
+async def test_a_database_that_fails_cuts_the_stream_and_does_not_pretend_an_end(feed_harness: FeedHarness) -> None:
+    chat = await feed_harness.create_streaming()
+    await chat.write("Hello")
+    feed_harness.store.failures["changes"] = 1
+    async with respond(feed_harness, chat, after="start") as (wire, task):
         pass
     assert isinstance(task.exception(), StoreFailed)
     assert not wire.is_over
@@ -180,11 +180,11 @@ async def test_a_database_that_fails_cuts_the_stream_and_does_not_pretend_an_end
 # --- over HTTP ---
 
 
-async def read_stream(here: Here, chat_id: str, count: int, **more: Any) -> list[SseEvent]:
+async def read_stream(server: RunningServer, chat_id: str, count: int, **more: Any) -> list[SseEvent]:
     """So many events of a stream, as they are sent."""
     events: list[SseEvent] = []
     decoder = SseDecoder()
-    async with asyncio.timeout(PATIENCE_S), here.ask("GET", f"/chats/{chat_id}/events", **more) as response:
+    async with deadline(), server.request("GET", f"/chats/{chat_id}/events", **more) as response:
         assert (response.status, response.content_type) == (200, "text/event-stream")
         assert response.headers["Cache-Control"] == "no-cache, no-transform"
         while len(events) < count:
@@ -192,49 +192,51 @@ async def read_stream(here: Here, chat_id: str, count: int, **more: Any) -> list
     return events[:count]
 
 
-async def talk_over(here: Here) -> str:
+async def finish_chat(server: RunningServer) -> str:
     """A chat with a reply that has ended."""
-    chat_id: str = (await here.client.create_chat("Is it raining?"))["id"]
-    await wait_until_idle(here.client, chat_id)
+    chat_id: str = (await server.client.create_chat("Is it raining?"))["id"]
+    await wait_until_idle(server.client, chat_id)
     return chat_id
 
 
-async def test_every_id_is_a_cursor_and_either_way_to_bring_it_gives_the_rest(serve: Serve) -> None:
-    here = await serve(ScriptedModel([REPLY]))
-    chat_id = await talk_over(here)
-    told = await read_until(here.client, chat_id, lambda events: events[-1].data.get("status") == "idle", after="start")
-    everything = await read_stream(here, chat_id, len(told), params={"after": "start"})
+async def test_every_id_is_a_cursor_and_either_way_to_bring_it_gives_the_rest(harness: AppHarness) -> None:
+    server = await harness.start_server(ScriptedModel([REPLY]))
+    chat_id = await finish_chat(server)
+    told = await read_until(
+        server.client, chat_id, lambda events: events[-1].data.get("status") == "idle", after="start"
+    )
+    everything = await read_stream(server, chat_id, len(told), params={"after": "start"})
     assert [event.event for event in everything] == [event.kind for event in told]
     assert everything[0].event == "message"
 
     for place in range(len(everything) - 1):
         cursor, rest = str(everything[place].id), everything[place + 1 :]
-        assert await read_stream(here, chat_id, len(rest), params={"after": cursor}) == rest
-        assert await read_stream(here, chat_id, len(rest), headers={"Last-Event-ID": cursor}) == rest
-    assert everything[-1].id == (await here.client.get_chat(chat_id))["cursor"]
+        assert await read_stream(server, chat_id, len(rest), params={"after": cursor}) == rest
+        assert await read_stream(server, chat_id, len(rest), headers={"Last-Event-ID": cursor}) == rest
+    assert everything[-1].id == (await server.client.get_chat(chat_id))["cursor"]
 
 
-async def test_the_browsers_own_header_counts_before_the_address(serve: Serve) -> None:
-    here = await serve(ScriptedModel([REPLY]))
-    chat_id = await talk_over(here)
-    first, second = await read_stream(here, chat_id, 2, params={"after": "start"})
+async def test_the_browsers_own_header_counts_before_the_address(harness: AppHarness) -> None:
+    server = await harness.start_server(ScriptedModel([REPLY]))
+    chat_id = await finish_chat(server)
+    first, second = await read_stream(server, chat_id, 2, params={"after": "start"})
 
-    [told] = await read_stream(here, chat_id, 1, params={"after": "start"}, headers={"Last-Event-ID": str(first.id)})
+    [told] = await read_stream(server, chat_id, 1, params={"after": "start"}, headers={"Last-Event-ID": str(first.id)})
 
     assert told == second
 
 
-async def test_a_cursor_that_is_none_gives_a_snapshot(serve: Serve) -> None:
-    here = await serve(ScriptedModel([REPLY, REPLY]))
-    chat_id, other_id = await talk_over(here), await talk_over(here)
-    theirs = (await here.client.get_chat(other_id))["cursor"]
+async def test_a_cursor_that_is_none_gives_a_snapshot(harness: AppHarness) -> None:
+    server = await harness.start_server(ScriptedModel([REPLY, REPLY]))
+    chat_id, other_id = await finish_chat(server), await finish_chat(server)
+    theirs = (await server.client.get_chat(other_id))["cursor"]
     for cursor in ("garbage", "", "\N{PILE OF POO}", "%00", theirs, "A" * 2000):
-        [told] = await read_stream(here, chat_id, 1, params={"after": cursor})
+        [told] = await read_stream(server, chat_id, 1, params={"after": cursor})
         assert told.event == "snapshot"
         assert json.loads(told.data)["id"] == chat_id
 
 
-async def test_a_reader_that_leaves_is_not_counted_and_stops_nothing(serve: Serve) -> None:
+async def test_a_reader_that_leaves_is_not_counted_and_stops_nothing(harness: AppHarness) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def speak_slowly(_call: Any) -> AsyncIterator[Any]:
@@ -244,29 +246,29 @@ async def test_a_reader_that_leaves_is_not_counted_and_stops_nothing(serve: Serv
         yield parts.text_delta("1", "raining.")
         yield parts.finish()
 
-    here = await serve(ScriptedModel([speak_slowly]))
-    chat = await here.client.create_chat("Is it raining?")
-    assert await here.read_metric("indelible_feed_readers") == 0
-    async with here.ask("GET", f"/chats/{chat['id']}/events") as response:
+    server = await harness.start_server(ScriptedModel([speak_slowly]))
+    chat = await server.client.create_chat("Is it raining?")
+    assert await server.read_metric("indelible_feed_readers") == 0
+    async with server.request("GET", f"/chats/{chat['id']}/events") as response:
         await response.content.readany()
-        assert await here.read_metric("indelible_feed_readers") == 1
+        assert await server.read_metric("indelible_feed_readers") == 1
         await begun.wait()
-    await here.wait_for_readers(0)
+    await server.wait_for_readers(0)
 
     go_on.set()
 
-    await wait_until_idle(here.client, chat["id"])
-    assert (await here.client.get_chat(chat["id"]))["messages"][-1]["blocks"] == [
+    await wait_until_idle(server.client, chat["id"])
+    assert (await server.client.get_chat(chat["id"]))["messages"][-1]["blocks"] == [
         {"type": "text", "text": "It is raining."}
     ]
 
 
-async def test_a_stream_that_is_idle_still_says_that_it_is_there(serve: Serve) -> None:
-    here = await serve(worker=False, pace=Pace(heartbeat_interval_s=0.02))
-    chat = await here.client.create_chat()
-    async with here.ask("GET", f"/chats/{chat['id']}/events") as response:
+async def test_a_stream_that_is_idle_still_says_that_it_is_there(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, pace=Pace(heartbeat_interval_s=0.02))
+    chat = await server.client.create_chat()
+    async with server.request("GET", f"/chats/{chat['id']}/events") as response:
         sent = b""
-        async with asyncio.timeout(PATIENCE_S):
+        async with deadline():
             while not SseDecoder().feed(sent):
                 sent += await response.content.readany()
             before = sent.count(COMMENT)
@@ -277,23 +279,23 @@ async def test_a_stream_that_is_idle_still_says_that_it_is_there(serve: Serve) -
 
 
 @pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
-async def test_a_socket_that_is_never_read_is_closed(serve: Serve) -> None:
+async def test_a_socket_that_is_never_read_is_closed(harness: AppHarness) -> None:
     """More is said than all buffers between the two hold, and the other end has stopped reading."""
     flood = [TextDelta("1", f"{number:{FLOOD_BYTES}}") for number in range(250)]
-    here = await serve(ScriptedModel([[*flood, parts.finish()]]), pace=Pace(stuck_after_s=0.3))
-    chat_id = await talk_over(here)
+    server = await harness.start_server(ScriptedModel([[*flood, parts.finish()]]), pace=Pace(stuck_after_s=0.3))
+    chat_id = await finish_chat(server)
     with socket.socket() as stuck:
         stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         stuck.settimeout(0)
         loop = asyncio.get_running_loop()
-        host, _, port = here.url.removeprefix("http://").partition(":")
+        host, _, port = server.url.removeprefix("http://").partition(":")
         await loop.sock_connect(stuck, (host, int(port)))
         request = f"GET {API}/chats/{chat_id}/events?after=start HTTP/1.1\r\nHost: {host}\r\n\r\n"
         await loop.sock_sendall(stuck, request.encode())
         assert (await loop.sock_recv(stuck, 15)).startswith(b"HTTP/1.1 200")
 
-        await here.wait_for_readers(0)
-        await wait_until(lambda: stuck.getsockname() not in list_peers(here))
+        await server.wait_for_readers(0)
+        await poll_until(lambda: stuck.getsockname() not in list_peers(server))
         assert await count_bytes_left(stuck) < len(flood) * FLOOD_BYTES
 
 
@@ -306,24 +308,24 @@ async def count_bytes_left(closed: socket.socket) -> int:
     return count
 
 
-def list_peers(here: Here) -> set[Any]:
+def list_peers(server: RunningServer) -> set[Any]:
     """Who is connected to the server now."""
-    transports = [getattr(connection, "transport", None) for connection in here.process.server_state.connections]
+    transports = [getattr(connection, "transport", None) for connection in server.process.server_state.connections]
     return {transport.get_extra_info("peername") for transport in transports if transport is not None}
 
 
-async def test_a_feed_of_nobody_is_an_ordinary_problem(serve: Serve) -> None:
-    here = await serve(worker=False)
-    async with here.ask("GET", "/chats/nobody/events") as response:
+async def test_a_feed_of_nobody_is_an_ordinary_problem(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False)
+    async with server.request("GET", "/chats/nobody/events") as response:
         assert (await read_problem(response))["kind"] == "not_found"
 
 
-async def test_two_readers_of_one_chat_are_told_the_same(serve: Serve) -> None:
-    here = await serve(ScriptedModel([REPLY]))
-    chat = await here.client.create_chat("Is it raining?")
+async def test_two_readers_of_one_chat_are_told_the_same(harness: AppHarness) -> None:
+    server = await harness.start_server(ScriptedModel([REPLY]))
+    chat = await server.client.create_chat("Is it raining?")
     async with asyncio.TaskGroup() as group:
         reading = [
-            group.create_task(read_until(here.client, chat["id"], has_said("raining."), after="start"))
+            group.create_task(read_until(server.client, chat["id"], has_text("raining."), after="start"))
             for _ in range(2)
         ]
     assert reading[0].result() == reading[1].result()

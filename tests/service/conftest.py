@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.worker.workshop import quick
+from tests.support.app_harness import make_settings
 
 import indelible
 
 
 @pytest.fixture
 async def app(database: str) -> AsyncIterator[indelible.App]:
-    async with indelible.open(database, worker=False, settings=quick()) as opened:
+    async with indelible.open(database, worker=False, settings=make_settings()) as opened:
         yield opened

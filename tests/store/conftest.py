@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, settle_in
+from tests.support.engine import get_database
 
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.store.sql_store import SqlStore
@@ -13,9 +14,9 @@ from indelible.store.sql_store import SqlStore
 @pytest.fixture
 async def chat(engine: AsyncEngine) -> Driver:
     await settle_in(engine)
-    return await Driver(SqlStore(engine), engine).create()
+    return await Driver(SqlStore(get_database(engine)), engine).create()
 
 
 @pytest.fixture
 def records(chat: Driver) -> SqlRecords:
-    return SqlRecords(chat.store.engine)
+    return SqlRecords(chat.store.database)

@@ -18,12 +18,12 @@ from typing import Any, get_args
 import msgspec
 from sqlalchemy import Row, Table, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.support.engine import begin_read, begin_write, is_sqlite, run_on_sqlite
 
 from indelible.content import Block, Message, Part, Text, TextDelta, ToolResult, decode_blocks, encode
 from indelible.ids import new_id
 from indelible.machine import State, Status, state_of
 from indelible.machine import commands as c
-from indelible.store.database.engine import begin_read, begin_write, is_sqlite, run_on_sqlite
 from indelible.store.database.tables import (
     attempts,
     chats,
@@ -51,8 +51,8 @@ Dump = list[tuple[Any, ...]]
 
 async def dump(engine: AsyncEngine) -> Dump:
     """Every row of every table at one moment, to be compared with a later one. Asked in one go, because it is often."""
-    if is_sqlite(engine.url):
-        return await run_on_sqlite(engine, _dump_sqlite)
+    if is_sqlite(engine):
+        return run_on_sqlite(engine, _dump_sqlite)
     async with begin_read(engine) as connection:
         return sorted(tuple(row) for row in await connection.exec_driver_sql(DUMP_POSTGRES))
 

@@ -1,28 +1,44 @@
-"""Counting what a database is asked: every statement that an engine sends, without BEGIN and the like."""
+"""Counting what a database is asked: every statement that the store sends, and its transactions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from sqlalchemy import event
-from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.support.engine import OpenDatabase
 
 _OF_TRANSACTIONS = ("BEGIN", "COMMIT", "ROLLBACK", "SET ", "PRAGMA")
 
 
 @contextmanager
-def counted(engine: AsyncEngine) -> Iterator[list[str]]:
-    """The statements of this engine, as they are sent, until the end of the block."""
+def counted(database: OpenDatabase) -> Iterator[list[str]]:
+    """The statements of this database, as they are sent, without BEGIN and the like, until the end of the block."""
     sent: list[str] = []
 
-    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        if not statement.lstrip().upper().startswith(_OF_TRANSACTIONS):
+    def note(statement: str) -> None:
+        if not is_of_transaction(statement):
             sent.append(statement)
 
-    event.listen(engine.sync_engine, "before_cursor_execute", note)
-    try:
+    with _observe(database, note):
         yield sent
+
+
+@contextmanager
+def observed(database: OpenDatabase) -> Iterator[list[str]]:
+    """All that is sent, BEGIN and COMMIT included."""
+    sent: list[str] = []
+    with _observe(database, sent.append):
+        yield sent
+
+
+def is_of_transaction(statement: str) -> bool:
+    return statement.lstrip().upper().startswith(_OF_TRANSACTIONS)
+
+
+@contextmanager
+def _observe(database: OpenDatabase, note: Callable[[str], object]) -> Iterator[None]:
+    database.observe = note
+    try:
+        yield
     finally:
-        event.remove(engine.sync_engine, "before_cursor_execute", note)
+        database.observe = None

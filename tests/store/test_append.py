@@ -2,7 +2,7 @@
 
 The moments are forced and not waited for. On PostgreSQL a flush is stopped in the middle of its statement by a row
 that somebody else has written and not yet committed, and `pg_blocking_pids` says when it stands there. On SQLite,
-where a writer has the whole file, it stands at its BEGIN, and the connection's own trace says so.
+where a writer has the whole file, it stands at its BEGIN, and the database tells its observer so.
 """
 
 from __future__ import annotations
@@ -18,13 +18,24 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from tests.support.engine import (
+    begin_read,
+    begin_write,
+    close_databases,
+    get_database,
+    is_sqlite,
+    open_engine,
+    transact,
+)
 
 from indelible.content import Text, TextDelta, encode
 from indelible.errors import StoreFailed
 from indelible.machine.commands import Acquire, Create, Fail, StartAttempt
-from indelible.store.database.engine import begin_read, begin_write, open_engine, run_on_sqlite
+from indelible.store.database.address import parse_address
 from indelible.store.database.migrate import migrate
+from indelible.store.database.postgres import PostgresDatabase
 from indelible.store.database.tables import attempts, journal, users, workers
+from indelible.store.database.transaction import Transaction
 from indelible.store.journal.append import Appended, BadRows, JournalRow, append_group
 from indelible.store.journal.tool_ledger import RunKey, RunStarted, load_runs
 from indelible.store.payloads import NewChat
@@ -41,7 +52,7 @@ ADOPT = "UPDATE attempts SET epoch = epoch + 1"
 
 async def start_attempt(engine: AsyncEngine, name: str) -> AttemptName:
     """A running chat with an open attempt."""
-    store = SqlStore(engine)
+    store = SqlStore(get_database(engine))
     async with begin_write(engine) as connection:
         await connection.execute(insert(users).values(id=f"user_{name}", name=name, created_at=NOW))
         await connection.execute(insert(workers).values(id=f"worker_{name}", started_at=NOW, heartbeat_at=NOW))
@@ -60,7 +71,7 @@ def make_row(attempt: AttemptName, n: int = 1, word: str = "word") -> JournalRow
 
 async def append(engine: AsyncEngine, *rows: JournalRow) -> Appended:
     async with asyncio.timeout(DEADLINE_S):
-        return await append_group(engine, rows, NOW)
+        return await append_group(get_database(engine), rows, NOW)
 
 
 async def read_rows(engine: AsyncEngine) -> set[tuple[str, int, bytes]]:
@@ -108,21 +119,38 @@ async def test_r5_the_same_row_again_is_a_success_among_new_ones(engine: AsyncEn
     assert await read_rows(engine) == name_rows(make_row(first), make_row(second))
 
 
-async def test_other_bytes_under_the_same_number_are_refused_and_nothing_of_the_group_is_written(
-    engine: AsyncEngine,
+@pytest.mark.parametrize("with_change", [False, True])
+async def test_other_bytes_under_the_same_number_are_refused_and_the_others_can_be_tried_again(
+    engine: AsyncEngine, with_change: bool
 ) -> None:
+    """Nothing of the group is written; on PostgreSQL only what is one statement was a transaction by itself."""
     good, bad = [await start_attempt(engine, name) for name in ("good", "bad")]
-    await append(engine, make_row(bad, word="once"))
+    run = RunStarted(RunKey(good.turn_id, good.step, 0), good.id, "c1", "pay", "{}", "once")
+    wanted = make_row(good)._replace(changes=(run,) if with_change else ())
+    once = make_row(bad, word="once")
+    await append(engine, once)
     with pytest.raises(BadRows):
-        await append(engine, make_row(good), make_row(bad, word="twice"))
-    assert await read_rows(engine) == name_rows(make_row(bad, word="once"))
+        await append(engine, wanted, make_row(bad, word="twice"))
+    left = name_rows(once) if with_change or is_sqlite(engine) else name_rows(once, wanted)
+    assert await read_rows(engine) == left
+    assert await append(engine, wanted) == Appended(frozenset({good.id}), NOBODY)
+    with pytest.raises(BadRows):
+        await append(engine, make_row(bad, word="twice"))
+    assert await read_rows(engine) == name_rows(once, wanted)
+
+
+async def test_data_that_is_refused_costs_the_whole_group(engine: AsyncEngine) -> None:
+    good, bad = [await start_attempt(engine, name) for name in ("good", "bad")]
+    with pytest.raises(BadRows):
+        await append(engine, make_row(good), make_row(bad)._replace(parts=None))  # type: ignore[arg-type]
+    assert await read_rows(engine) == set()
 
 
 async def test_a_change_of_the_ledger_is_written_with_its_row(engine: AsyncEngine) -> None:
     attempt = await start_attempt(engine, "a")
     change = RunStarted(RunKey(attempt.turn_id, attempt.step, 0), attempt.id, "c1", "pay", "{}", "once")
     await append(engine, make_row(attempt)._replace(changes=(change,)))
-    assert [run.name for run in await load_runs(engine, attempt.turn_id)] == ["pay"]
+    assert [run.name for run in await transact(engine, load_runs, attempt.chat_id, attempt.turn_id)] == ["pay"]
 
 
 # --- PostgreSQL ---
@@ -133,6 +161,7 @@ async def postgres(new_postgres: str) -> AsyncIterator[AsyncEngine]:
     await migrate(new_postgres)
     engine = await open_engine(new_postgres)
     yield engine
+    await close_databases()
     await engine.dispose()
 
 
@@ -178,7 +207,7 @@ async def test_what_commits_between_the_snapshot_of_a_flush_and_its_lock_closes_
         await wait_until_blocked(blocker)
         if way == "ended":
             fail = Fail(epoch=late.epoch, turn_id=late.turn_id, attempt_id=late.id)
-            await SqlStore(postgres).execute("chat_late", fail)
+            await SqlStore(get_database(postgres)).execute("chat_late", fail)
         else:
             async with begin_write(postgres) as connection:
                 adopt = update(attempts).where(attempts.c.id == late.id)
@@ -207,24 +236,46 @@ async def test_an_attempt_that_was_skipped_is_judged_by_its_row_when_its_lock_is
         assert await read_rows(postgres) == name_rows(make_row(last))
 
 
+async def test_what_was_written_is_told_though_its_attempt_ends_while_the_others_are_examined(
+    postgres: AsyncEngine, new_postgres: str
+) -> None:
+    """The one urgent connection does something else between the statement that wrote it and the second look."""
+    mine, gone = [await start_attempt(postgres, name) for name in ("mine", "gone")]
+    options = parse_address(new_postgres).make_postgres_options()
+    busy = PostgresDatabase(options, where="the server", urgent_connections=1)
+    fail = Fail(epoch=mine.epoch, turn_id=mine.turn_id, attempt_id=mine.id)
+
+    async def end_mine(_transaction: Transaction) -> None:
+        await SqlStore(busy).execute("chat_mine", fail)
+
+    async with asyncio.TaskGroup() as tasks, stopped_at(postgres, mine) as blocker:
+        rows = [make_row(mine), make_row(gone)._replace(epoch=gone.epoch + 1)]
+        flush = tasks.create_task(append_group(busy, rows, NOW))
+        await wait_until_blocked(blocker)
+        ending = tasks.create_task(busy.write(end_mine, urgent=True, single=True))
+        await asyncio.sleep(0)  # it stands in line
+        assert not ending.done()
+    await busy.close()
+    assert flush.result() == Appended(frozenset({mine.id}), frozenset({gone.id}))
+    assert await read_rows(postgres) == name_rows(make_row(mine))
+
+
 # --- SQLite ---
 
 
 class Traced:
-    """An engine, and what the connection that it flushes through has begun to execute."""
+    """An engine, and what the store has begun to execute on the same file."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
         self.path = str(engine.url.database)
         self._statements: asyncio.Queue[str] = asyncio.Queue()
-
-    async def start(self) -> None:
         loop = asyncio.get_running_loop()
 
         def note(statement: str) -> None:
             loop.call_soon_threadsafe(self._statements.put_nowait, statement)
 
-        await run_on_sqlite(self.engine, lambda file: file.set_trace_callback(note))
+        get_database(engine).observe = note
 
     async def wait_for(self, statement: str) -> None:
         async with asyncio.timeout(DEADLINE_S):
@@ -235,16 +286,16 @@ class Traced:
         while not self._statements.empty():
             self._statements.get_nowait()
 
-    async def is_in_transaction(self) -> bool:
-        return await run_on_sqlite(self.engine, lambda file: file.in_transaction)
+    def check_no_transaction_is_open(self) -> None:
+        with closing(sqlite3.connect(self.path, timeout=0, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
 
 
 @pytest.fixture
 async def traced(migrated_sqlite: Path, tmp_path: Path) -> AsyncIterator[Traced]:
     engine = await open_engine(shutil.copy(migrated_sqlite, tmp_path))
-    traced = Traced(engine)
-    await traced.start()
-    yield traced
+    yield Traced(engine)
+    await close_databases()
     await engine.dispose()
 
 
@@ -271,7 +322,7 @@ async def test_on_sqlite_a_flush_that_waited_for_the_file_finds_what_was_done_to
     whose = frozenset({attempt.id})
     assert flush.result() == (Appended(whose, NOBODY) if way == "rolled back" else Appended(NOBODY, whose))
     assert await read_rows(traced.engine) == (name_rows(make_row(attempt)) if way == "rolled back" else set())
-    assert not await traced.is_in_transaction()
+    traced.check_no_transaction_is_open()
 
 
 @pytest.mark.parametrize("ended", [False, True])
@@ -290,7 +341,6 @@ async def test_on_sqlite_a_flush_that_is_cancelled_leaves_no_transaction_open(tr
         assert flush.cancelled()
         assert await read_rows(traced.engine) == (set() if ended else name_rows(make_row(attempt)))
         again = await append(traced.engine, make_row(attempt))
-        assert not await traced.is_in_transaction()
         other.execute("BEGIN IMMEDIATE")
     assert again == (Appended(NOBODY, frozenset({attempt.id})) if ended else Appended(frozenset({attempt.id}), NOBODY))
     assert await read_rows(traced.engine) == (set() if ended else name_rows(make_row(attempt)))
@@ -298,9 +348,8 @@ async def test_on_sqlite_a_flush_that_is_cancelled_leaves_no_transaction_open(tr
 
 async def test_on_sqlite_a_flush_that_fails_leaves_no_transaction_open(traced: Traced) -> None:
     attempt = await start_attempt(traced.engine, "a")
-    await run_on_sqlite(traced.engine, lambda file: file.execute("PRAGMA max_page_count=1").fetchone())
+    await get_database(traced.engine).write(lambda transaction: transaction.one("PRAGMA max_page_count=1"))
     with pytest.raises(StoreFailed, match="the disk is full"):
         await append(traced.engine, make_row(attempt, word="x" * 100_000))
-    assert not await traced.is_in_transaction()
     with writing(traced.path):
         assert await read_rows(traced.engine) == set()

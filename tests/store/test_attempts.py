@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, settle_in
+from tests.support.engine import begin_write, get_database
 
 from indelible.content import Finish, TextDelta, Usage
 from indelible.machine import commands as c
-from indelible.store.database.engine import begin_write
 from indelible.store.database.tables import attempts
 from indelible.store.sql_store import SqlStore
 
@@ -22,7 +22,7 @@ AT = datetime(2026, 1, 15, 12, tzinfo=UTC)
 @pytest.fixture
 async def store(engine: AsyncEngine) -> SqlStore:
     await settle_in(engine)
-    return SqlStore(engine)
+    return SqlStore(get_database(engine))
 
 
 async def add(engine: AsyncEngine, chat: Driver, *ids: str) -> None:

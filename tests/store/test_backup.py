@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.support.engine import begin_write, close_databases, get_database, open_engine
 
 from indelible.store.database.backup import back_up
-from indelible.store.database.engine import begin_write, open_engine
 from indelible.store.database.errors import DatabaseUnusable
-from indelible.store.database.migrate import check_schema
+from indelible.store.database.migrate import HEAD, load_revision
 from indelible.store.database.tables import journal
 
 DEADLINE_S = 100.0
@@ -119,7 +119,8 @@ async def test_the_copy_is_a_migrated_database_that_can_be_written(source: Path,
     back_up(source, place / "saved.db")
 
     engine = await open_engine(place / "saved.db")
-    await check_schema(engine)
+    assert await load_revision(get_database(engine)) == HEAD
+    await close_databases()
     await append(engine, ROWS_BEFORE + 1)
     await engine.dispose()
 

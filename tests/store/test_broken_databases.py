@@ -21,17 +21,21 @@ from typing import Any
 
 import asyncpg
 import pytest
-from sqlalchemy import event, insert, make_url, select, text, update
+from sqlalchemy import insert, make_url, select
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.databases import execute
+from tests.support.engine import begin_read, begin_write, close_databases, get_database, open_engine
 
 from indelible.clock import Clock, SystemClock
 from indelible.content import Text, TextDelta, decode_parts, encode
 from indelible.errors import StoreFailed
 from indelible.machine.commands import Acquire, Create, Interrupt, StartAttempt
-from indelible.store.database.engine import begin_read, begin_write, open_engine
 from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
 from indelible.store.database.migrate import migrate
+from indelible.store.database.open import open_database
 from indelible.store.database.tables import attempts, journal, users, workers
+from indelible.store.database.transaction import Transaction
+from indelible.store.database.transaction import insert as insert_rows
 from indelible.store.journal.append import BadRows, JournalRow
 from indelible.store.journal.writer import Journal
 from indelible.store.payloads import NewChat
@@ -63,7 +67,7 @@ class Speaking:
     def __init__(self, engine: AsyncEngine, attempt: AttemptName, clock: Clock) -> None:
         self.told: list[JournalRow] = []
         self.said: list[str] = []
-        self.journal = Journal(SqlStore(engine), clock=clock, on_committed=self.told.extend, interval_s=0)
+        self.journal = Journal(SqlStore(get_database(engine)), clock=clock, on_committed=self.told.extend, interval_s=0)
         self._engine = engine
         self._writer = self.journal.open(attempt.chat_id, attempt.id, attempt.epoch)
 
@@ -97,7 +101,7 @@ async def read_rows(engine: AsyncEngine) -> list[tuple[int, bytes]]:
 
 @asynccontextmanager
 async def speaking(engine: AsyncEngine, clock: Clock) -> AsyncIterator[Speaking]:
-    spoken = Speaking(engine, await start_attempt(SqlStore(engine), engine), clock)
+    spoken = Speaking(engine, await start_attempt(SqlStore(get_database(engine)), engine), clock)
     flusher = asyncio.create_task(spoken.journal.run())
     try:
         yield spoken
@@ -124,17 +128,31 @@ def try_again(clock: ManualClock) -> None:
 async def sqlite(migrated_sqlite: Path, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
     engine = await open_engine(shutil.copy(migrated_sqlite, tmp_path))
     yield engine
+    await close_databases()
     await engine.dispose()
 
 
-async def set_pragma(engine: AsyncEngine, pragma: str) -> None:
-    """For the connection that is in the pool, and for those to come."""
+async def set_pragma(engine: AsyncEngine, *pragmas: str) -> Callable[[int], None]:
+    """Returns what chooses one of these for the writer's connection, from its next transaction on."""
+    database = get_database(engine)
 
-    def set_up(connection: Any, _record: object) -> None:
-        connection.cursor().execute(f"PRAGMA {pragma}")
+    async def take_connection(transaction: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = transaction._connection
+        return connection
 
-    event.listen(engine.sync_engine, "connect", set_up)
-    await engine.dispose()
+    connection = await database.write(take_connection)
+    chosen = pragmas[0]
+
+    def set_it(statement: str) -> None:
+        if statement == "BEGIN IMMEDIATE":  # of the writer, in its thread
+            connection.execute(f"PRAGMA {chosen}").close()
+
+    def choose(number: int) -> None:
+        nonlocal chosen
+        chosen = pragmas[number]
+
+    database.observe = set_it
+    return choose
 
 
 BREAK_AND_MEND = [
@@ -150,7 +168,7 @@ async def test_what_a_sqlite_file_has_no_room_for_is_kept_until_it_has(
     clock = ManualClock()
     async with speaking(sqlite, clock) as spoken:
         await spoken.say("told ")
-        await set_pragma(sqlite, broken)
+        choose = await set_pragma(sqlite, broken, mended)
         spoken.publish("x" * 100_000)
         for _ in range(3):
             await wait_for_failure(clock)
@@ -159,8 +177,8 @@ async def test_what_a_sqlite_file_has_no_room_for_is_kept_until_it_has(
         assert len(spoken.told) == 1
         assert await read_rows(sqlite) == [(1, spoken.told[0].parts)]
         with pytest.raises(DatabaseUnusable, match=sentence):
-            await SqlStore(sqlite).execute("chat_b", Create(with_message=True), long_message())
-        await set_pragma(sqlite, mended)
+            await SqlStore(get_database(sqlite)).execute("chat_b", Create(with_message=True), long_message())
+        choose(1)
         try_again(clock)
         await spoken.drain()
         await spoken.say(" and on")
@@ -172,14 +190,16 @@ def long_message() -> NewChat:
 
 
 async def test_a_damaged_file_is_told_and_what_was_said_can_still_be_read(sqlite: AsyncEngine) -> None:
-    store = SqlStore(sqlite)
+    store = SqlStore(get_database(sqlite))
     attempt = await start_attempt(store, sqlite)
     rows = [
         JournalRow(attempt.chat_id, attempt.id, attempt.epoch, n, encode([TextDelta("1", f"{n} ")])) for n in (1, 2)
     ]
     await store.append(rows[:1])
+    await close_databases()
     await sqlite.dispose()
     overwrite_table(Path(str(sqlite.url.database)), attempts.name)
+    store = SqlStore(get_database(sqlite))
     with pytest.raises(DatabaseUnusable, match="is damaged"):
         await store.append(rows[1:])
     with pytest.raises(DatabaseUnusable, match="is damaged"):
@@ -188,11 +208,11 @@ async def test_a_damaged_file_is_told_and_what_was_said_can_still_be_read(sqlite
 
 
 async def test_a_file_that_somebody_else_keeps_locked_is_told(sqlite: AsyncEngine) -> None:
-    await set_pragma(sqlite, "busy_timeout=0")
+    await get_database(sqlite).write(lambda transaction: transaction.one("PRAGMA busy_timeout=0"))
     with closing(sqlite3.connect(str(sqlite.url.database), isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(DatabaseUnreachable, match="is busy"):
-            await SqlStore(sqlite).beat("worker_a")
+            await SqlStore(get_database(sqlite)).beat("worker_a")
 
 
 def overwrite_table(path: Path, table: str) -> None:
@@ -214,6 +234,7 @@ async def postgres(new_postgres: str) -> AsyncIterator[AsyncEngine]:
     await migrate(new_postgres)
     engine = await open_engine(new_postgres)
     yield engine
+    await close_databases()
     await engine.dispose()
 
 
@@ -286,7 +307,7 @@ async def wait_for_blocked(operator: asyncpg.Connection) -> int:
 async def test_r6_only_an_error_about_the_data_is_blamed_on_the_row(
     postgres: AsyncEngine, operator: asyncpg.Connection, state: str, raised: type[StoreFailed]
 ) -> None:
-    store = SqlStore(postgres)
+    store = SqlStore(get_database(postgres))
     attempt = await start_attempt(store, postgres)
     await operator.execute(FAIL_WITH.format(state=state))
     with pytest.raises(StoreFailed) as told:
@@ -301,8 +322,8 @@ async def test_r6_only_an_error_about_the_data_is_blamed_on_the_row(
 
 
 async def add_worker(engine: AsyncEngine, worker_id: str) -> None:
-    async with begin_write(engine) as connection:
-        await connection.execute(insert(workers).values(id=worker_id, started_at=NOW, heartbeat_at=NOW))
+    row = {"id": worker_id, "started_at": NOW, "heartbeat_at": NOW}
+    await get_database(engine).write(lambda transaction: insert_rows(transaction, workers.name, row))
 
 
 async def test_a_full_disk_is_told_and_not_what_was_to_be_written(
@@ -328,15 +349,14 @@ async def test_what_nobody_has_foreseen_is_told_in_the_words_of_the_server_alone
 async def test_a_lock_that_is_not_given_in_time_is_told(
     postgres: AsyncEngine, operator: asyncpg.Connection, limit: str, sentence: str
 ) -> None:
-    async def wait_a_little() -> None:
-        async with begin_write(postgres) as connection:
-            await connection.execute(text(f"SET LOCAL {limit} = '10ms'"))
-            await connection.execute(update(workers).values(heartbeat_at=NOW))
+    async def wait_a_little(transaction: Transaction) -> None:
+        await transaction.run(f"SET LOCAL {limit} = '10ms'")
+        await transaction.run("UPDATE workers SET heartbeat_at = $1", NOW)
 
     async with operator.transaction():
         await operator.execute("LOCK TABLE workers IN EXCLUSIVE MODE")
         with pytest.raises(DatabaseUnreachable, match=sentence):
-            await wait_a_little()
+            await get_database(postgres).write(wait_a_little)
 
 
 async def test_a_deadlock_is_told_to_the_one_that_has_to_give_way(
@@ -347,20 +367,19 @@ async def test_a_deadlock_is_told_to_the_one_that_has_to_give_way(
     beat = "UPDATE workers SET heartbeat_at = now() WHERE id = $1"
     has_begun = asyncio.Event()
 
-    async def stand_in_the_way() -> None:
+    async def stand_in_the_way(transaction: Transaction) -> None:
         """Whoever waits looks for a deadlock only once. So this one waits when there is one already."""
-        async with begin_write(postgres) as connection:
-            await connection.execute(text("SET LOCAL deadlock_timeout = '10ms'"))
-            await connection.execute(update(workers).where(workers.c.id == "worker_b").values(heartbeat_at=NOW))
-            has_begun.set()
-            while (await connection.execute(text(FIND_BLOCKED))).first() is None:
-                await connection.execute(text("SELECT pg_stat_clear_snapshot()"))
-            await connection.execute(update(workers).where(workers.c.id == "worker_a").values(heartbeat_at=NOW))
+        await transaction.run("SET LOCAL deadlock_timeout = '10ms'")
+        await transaction.run(beat, "worker_b")
+        has_begun.set()
+        while await transaction.one(FIND_BLOCKED) is None:
+            await transaction.one("SELECT pg_stat_clear_snapshot()")
+        await transaction.run(beat, "worker_a")
 
     async with asyncio.timeout(DEADLINE_S), operator.transaction():
         await operator.execute("SET LOCAL deadlock_timeout = '1h'")
         await operator.execute(beat, "worker_a")
-        other = asyncio.create_task(stand_in_the_way())
+        other = asyncio.create_task(get_database(postgres).write(stand_in_the_way))
         await has_begun.wait()
         await operator.execute(beat, "worker_b")
         with pytest.raises(DatabaseUnreachable, match="because of a deadlock"):
@@ -372,31 +391,54 @@ async def test_too_many_connections_are_told(postgres: AsyncEngine, operator: as
     await operator.execute(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 0")
     try:
         with pytest.raises(DatabaseUnreachable, match="has too many connections"):
-            await open_engine(postgres.url.set(username=role, drivername="postgresql").render_as_string())
+            await open_database(postgres.url.set(username=role, drivername="postgresql").render_as_string())
     finally:
         await operator.execute(f"DROP ROLE {role}")
+
+
+async def test_a_migration_that_gets_no_connection_is_told_so(new_postgres: str) -> None:
+    """It needs one beside that which has looked at the revision."""
+    role = f"crowd_{uuid.uuid4().hex[:8]}"
+    await execute(new_postgres, f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 1")
+    try:
+        with pytest.raises(DatabaseUnreachable, match="has too many connections"):
+            await migrate(make_url(new_postgres).set(username=role).render_as_string())
+    finally:
+        await execute(new_postgres, f"DROP ROLE {role}")
 
 
 @pytest.mark.parametrize("busy", [True, False], ids=["in a statement", "between two"])
 async def test_a_connection_that_an_operator_ends_is_told(
     postgres: AsyncEngine, operator: asyncpg.Connection, busy: bool
 ) -> None:
-    async def use() -> None:
-        async with begin_write(postgres) as connection:
-            pid = (await connection.execute(text("SELECT pg_backend_pid()"))).scalar_one()
-            if not busy:
-                await end_connection(operator, pid)
-            await connection.execute(update(workers).values(heartbeat_at=NOW))
+    async def use(transaction: Transaction) -> None:
+        pid = (await transaction.one("SELECT pg_backend_pid() AS pid"))["pid"]
+        if not busy:
+            await end_connection(operator, pid)
+        await transaction.run("UPDATE workers SET heartbeat_at = $1", NOW)
 
     async with operator.transaction():
         await operator.execute("LOCK TABLE workers IN EXCLUSIVE MODE")
-        using = asyncio.create_task(use())
+        using = asyncio.create_task(get_database(postgres).write(use))
         if busy:
             await end_connection(operator, await wait_for_blocked(operator))
         with pytest.raises(
             DatabaseUnreachable, match="closed the connection because" if busy else "connection .* lost"
         ):
             await using
+
+
+async def test_a_refusal_is_told_as_it_was_though_the_connection_is_lost_with_it(
+    postgres: AsyncEngine, operator: asyncpg.Connection
+) -> None:
+    async def refuse(transaction: Transaction) -> None:
+        pid = (await transaction.one("SELECT pg_backend_pid() AS pid"))["pid"]
+        await end_connection(operator, pid)
+        raise LookupError("no such chat")
+
+    with pytest.raises(LookupError, match="no such chat"):
+        await get_database(postgres).write(refuse)
+    await add_worker(postgres, "worker_a")
 
 
 async def end_connection(operator: asyncpg.Connection, pid: int) -> None:
@@ -408,11 +450,11 @@ async def end_connection(operator: asyncpg.Connection, pid: int) -> None:
 
 
 class Cable:
-    """Carries a connection to PostgreSQL. Told to, it breaks when the next commit is answered, before the answer."""
+    """Carries a connection to PostgreSQL. Told to, it breaks when the server gives an answer, before it is heard."""
 
     def __init__(self, server: str) -> None:
         self._url = make_url(server)
-        self.breaks_at_commit = False
+        self.breaks_at: bytes | None = None
         self.broken = 0
 
     @asynccontextmanager
@@ -433,15 +475,17 @@ class Cable:
         try:
             async with asyncio.TaskGroup() as ways:
                 ways.create_task(self._carry_one_way(client, to_server))
-                ways.create_task(self._carry_one_way(server, to_client))
+                ways.create_task(self._carry_one_way(server, to_client, is_answer=True))
         finally:
             to_server.close()
             to_client.close()
 
-    async def _carry_one_way(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    async def _carry_one_way(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, is_answer: bool = False
+    ) -> None:
         while data := await source.read(1 << 16):
-            if self.breaks_at_commit and b"COMMIT\x00" in data:
-                self.breaks_at_commit = False
+            if is_answer and self.breaks_at is not None and self.breaks_at in data:
+                self.breaks_at = None
                 self.broken += 1
                 break
             target.write(data)
@@ -457,7 +501,7 @@ async def test_r5_a_commit_whose_answer_is_lost_is_not_written_twice(new_postgre
         engine = await open_engine(address)
         async with speaking(engine, clock) as spoken:
             await spoken.say("told ")
-            cable.breaks_at_commit = True
+            cable.breaks_at = b"INSERT 0 1\x00"  # the row, which is a transaction by itself
             spoken.publish("committed, and nobody knows ")
             await wait_for_failure(clock)
             assert (cable.broken, len(spoken.told)) == (1, 1)
@@ -466,7 +510,24 @@ async def test_r5_a_commit_whose_answer_is_lost_is_not_written_twice(new_postgre
             await spoken.drain()
             await spoken.say("and on")
             await spoken.check_all_was_told_once()
+        await close_databases()
         await engine.dispose()
+
+
+async def test_a_command_whose_commit_is_not_answered_is_told_so_and_may_have_been_carried_out(
+    new_postgres: str,
+) -> None:
+    await migrate(new_postgres)
+    cable = Cable(new_postgres)
+    async with cable.plugged_in() as address:
+        store = SqlStore(await open_database(address))
+        user_id = await store.ensure_user("ada")
+        cable.breaks_at = b"COMMIT\x00"
+        with pytest.raises(DatabaseUnreachable):
+            await store.execute("chat_a", Create(), NewChat(owner_id=user_id))
+        assert cable.broken == 1
+        assert await store.owner("chat_a") == user_id
+        await store.database.close()
 
 
 def crash(server: Any) -> None:
@@ -483,8 +544,8 @@ ASK_ANYTHING: list[Callable[[SqlStore], Awaitable[object]]] = [
     lambda store: store.view("chat_a"),
     lambda store: store.path("chat_a"),
     lambda store: store.events("chat_a", after=0),
-    lambda store: store.rows("attempt_a"),
-    lambda store: store.runs("turn_a"),
+    lambda store: store.rows("chat_a", "attempt_a"),
+    lambda store: store.runs("chat_a", "turn_a"),
     lambda store: store.pack(ended_before=NOW, clock=SystemClock()),
 ]
 
@@ -502,33 +563,35 @@ async def test_a_server_that_is_stopped_or_crashes_and_comes_back_costs_nothing(
             spoken.publish("while it is away ")
             for ask in ASK_ANYTHING:
                 with pytest.raises(DatabaseUnreachable):
-                    await ask(SqlStore(engine))
+                    await ask(SqlStore(get_database(engine)))
             await asyncio.to_thread(own_server.ensure_postgres_running)
             await spoken.drain()
+        await engine.dispose()
         await spoken.say("and on")
         await spoken.check_all_was_told_once()
+    await close_databases()
     await engine.dispose()
 
 
 async def test_a_server_that_is_stopping_and_a_damaged_page_are_told(own_server: Any) -> None:
     address = f"postgresql://postgres@/postgres?host={own_server.pgdata}"
     await migrate(address)
-    engine = await open_engine(address)
-    await add_worker(engine, "worker_a")
-    async with begin_write(engine) as connection:
-        page = (await connection.execute(text("SELECT pg_relation_filepath('workers')"))).scalar_one()
-    async with engine.connect() as still_there:
-        await still_there.execute(text("SELECT 1"))
-        own_server._postmaster_info.process.send_signal(signal.SIGTERM)
-        assert "is starting or stopping" in await wait_for_refusal(address)
-    await engine.dispose()
+    still_there = await open_database(address)
+    await SqlStore(still_there).beat("worker_a")
+    found = await still_there.read(
+        lambda transaction: transaction.one("SELECT pg_relation_filepath('workers') AS page")
+    )
+    own_server._postmaster_info.process.send_signal(signal.SIGTERM)
+    assert "is starting or stopping" in await wait_for_refusal(address)
+    await still_there.close()
     await asyncio.to_thread(own_server._postmaster_info.process.wait, DEADLINE_S)
-    with (Path(own_server.pgdata) / page).open("r+b") as file:
+    with (Path(own_server.pgdata) / found["page"]).open("r+b") as file:
         file.write(b"\xa5" * 8192)
     await asyncio.to_thread(own_server.ensure_postgres_running)
+    back_again = await open_database(address)
     with pytest.raises(DatabaseUnusable, match="is damaged"):
-        await SqlStore(engine).beat("worker_a")
-    await engine.dispose()
+        await SqlStore(back_again).beat("worker_a")
+    await back_again.close()
 
 
 async def wait_for_refusal(address: str) -> str:
@@ -536,7 +599,7 @@ async def wait_for_refusal(address: str) -> str:
     async with asyncio.timeout(DEADLINE_S):
         while True:
             try:
-                engine = await open_engine(address)
+                opened = await open_database(address)
             except DatabaseUnreachable as error:
                 return str(error)
-            await engine.dispose()
+            await opened.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, dump, settle_in
+from tests.support.engine import get_database
 
 from indelible.content import Finish, TextDelta
 from indelible.errors import LeaseLost
@@ -14,7 +15,7 @@ from indelible.store.sql_store import SqlStore
 
 async def make_chained(engine: AsyncEngine) -> Driver:
     """A chat with two stored replies, and a third turn under way."""
-    chat = await Driver(SqlStore(engine), engine).create()
+    chat = await Driver(SqlStore(get_database(engine)), engine).create()
     for number in (1, 2):
         await chat.work("live", TextDelta("t", "Hi"), Finish("stop"))
         await chat.end(c.FinishTurn, response_id=f"resp_{number}")

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from sqlalchemy import delete
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, settle_in
+from tests.support.engine import begin_write, get_database, transact
 
 from indelible.content import Finish, ReasoningDelta, TextDelta, encode
 from indelible.errors import NotFound
@@ -18,7 +19,6 @@ from indelible.feed.cursor import Cursors
 from indelible.feed.timeline import build_timeline
 from indelible.machine import commands as c
 from indelible.machine.events import BEGINNING, Position
-from indelible.store.database.engine import begin_write
 from indelible.store.database.tables import events, journal
 from indelible.store.payloads import ChatPatch
 from indelible.store.queries.changes import LoadedRow, load_changes
@@ -33,7 +33,7 @@ Entries = Sequence[Event | LoadedRow]
 @pytest.fixture
 async def store(engine: AsyncEngine) -> SqlStore:
     await settle_in(engine)
-    return SqlStore(engine)
+    return SqlStore(get_database(engine))
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ async def read_in_pieces(
 ) -> list[Event | LoadedRow]:
     entries: list[Event | LoadedRow] = []
     while True:
-        changes = await load_changes(engine, chat_id, after, **limits)
+        changes = await transact(engine, load_changes, chat_id, after, **limits)
         assert changes.missing == 0
         entries += changes.entries
         if changes.complete:

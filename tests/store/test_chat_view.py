@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.support.engine import begin_read, begin_write, get_database, transact
 
 from indelible.content import Finish, Part, Text, TextDelta, encode
 from indelible.content.assemble import assemble
 from indelible.errors import NotFound
 from indelible.machine.commands import Acquire, Create, FinishTurn, Send, StartAttempt
-from indelible.store.database.engine import begin_read, begin_write
 from indelible.store.database.tables import chats, events, journal, users
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.pack import sweep
@@ -30,8 +30,8 @@ FAR_OFF = datetime(2099, 1, 1, tzinfo=UTC)
 async def store(engine: AsyncEngine) -> SqlStore:
     async with begin_write(engine) as connection:
         await connection.execute(insert(users).values(id="user_1", name="ada", created_at=LONG_AGO))
-    await beat(engine, "worker_1")
-    return SqlStore(engine)
+    await transact(engine, beat, "worker_1")
+    return SqlStore(get_database(engine))
 
 
 async def start(store: SqlStore, chat_id: str = "chat_1") -> AttemptName:
@@ -58,14 +58,16 @@ async def test_s56_s57_live_is_there_from_the_start_of_a_stream_to_its_end(
     store: SqlStore, engine: AsyncEngine
 ) -> None:
     attempt = await start(store)
-    assert (await load_view(engine, "chat_1", lease_timeout_s=3600)).live == Live(attempt=attempt.id, n=0, blocks=[])
+    assert (await transact(engine, load_view, "chat_1", lease_timeout_s=3600)).live == Live(
+        attempt=attempt.id, n=0, blocks=[]
+    )
     await say(store, attempt, 1, TextDelta("1", "Hel"))
-    assert (await load_view(engine, "chat_1", lease_timeout_s=3600)).live == Live(
+    assert (await transact(engine, load_view, "chat_1", lease_timeout_s=3600)).live == Live(
         attempt=attempt.id, n=1, blocks=[Text("Hel")]
     )
     await say(store, attempt, 2, TextDelta("1", "lo"), Finish("stop"))
     await finish(store, attempt)
-    view = await load_view(engine, "chat_1", lease_timeout_s=3600)
+    view = await transact(engine, load_view, "chat_1", lease_timeout_s=3600)
     assert view.live is None
     assert [message.text for message in view.messages] == ["hi", "Hello"]
     assert (view.status, view.turn, view.has_more) == ("idle", None, False)
@@ -80,7 +82,7 @@ async def test_r9_a_view_is_of_one_moment_whatever_is_written_meanwhile(store: S
         await finish(store, attempt)
         last = (await connection.execute(select(events.c.seq).order_by(events.c.seq.desc()))).scalars().first()
         assert last == seq_before
-    after = await load_view(engine, "chat_1", lease_timeout_s=3600)
+    after = await transact(engine, load_view, "chat_1", lease_timeout_s=3600)
     assert after.seq > seq_before
 
 
@@ -88,11 +90,13 @@ async def test_a_view_and_the_events_after_its_cursor_are_everything_exactly_onc
     store: SqlStore, engine: AsyncEngine
 ) -> None:
     attempt = await start(store)
-    view = await load_view(engine, "chat_1", lease_timeout_s=3600)
-    assert [event.seq for event in await load_events(engine, "chat_1", after=0)] == list(range(1, view.seq + 1))
+    view = await transact(engine, load_view, "chat_1", lease_timeout_s=3600)
+    assert [event.seq for event in await transact(engine, load_events, "chat_1", after=0)] == list(
+        range(1, view.seq + 1)
+    )
     await say(store, attempt, 1, TextDelta("1", "Hello"), Finish("stop"))
     await finish(store, attempt)
-    later = await load_events(engine, "chat_1", after=view.seq)
+    later = await transact(engine, load_events, "chat_1", after=view.seq)
     assert [event.seq for event in later] == list(range(view.seq + 1, view.seq + 1 + len(later)))
     ended = next(event for event in later if event.kind == "message")
     assert ended.payload == {"attempt": attempt.id, "last_n": 1}
@@ -101,9 +105,9 @@ async def test_a_view_and_the_events_after_its_cursor_are_everything_exactly_onc
 
 async def test_a_running_chat_that_no_live_worker_holds_is_pending(store: SqlStore, engine: AsyncEngine) -> None:
     await start(store)
-    assert (await load_view(engine, "chat_1", lease_timeout_s=3600)).status == "running"
-    await retire(engine, "worker_1")
-    assert (await load_view(engine, "chat_1", lease_timeout_s=3600)).status == "pending"
+    assert (await transact(engine, load_view, "chat_1", lease_timeout_s=3600)).status == "running"
+    await transact(engine, retire, "worker_1")
+    assert (await transact(engine, load_view, "chat_1", lease_timeout_s=3600)).status == "pending"
     async with begin_read(engine) as connection:
         assert (await connection.execute(select(chats.c.status))).scalar_one() == "running"
 
@@ -111,11 +115,11 @@ async def test_a_running_chat_that_no_live_worker_holds_is_pending(store: SqlSto
 async def test_a_view_shows_the_queue_and_the_end_of_a_long_path(store: SqlStore, engine: AsyncEngine) -> None:
     await start(store)
     queued = await store.execute("chat_1", Send(), UserInput(blocks=[Text("next")], model="demo", author_id="user_1"))
-    view = await load_view(engine, "chat_1", limit=1, lease_timeout_s=3600)
+    view = await transact(engine, load_view, "chat_1", limit=1, lease_timeout_s=3600)
     assert [(row.id, row.blocks, row.model) for row in view.queue] == [(queued.queued_id, [Text("next")], "demo")]
     assert not view.has_more
     with pytest.raises(NotFound):
-        await load_view(engine, "chat_2", lease_timeout_s=3600)
+        await transact(engine, load_view, "chat_2", lease_timeout_s=3600)
 
 
 async def test_r11_a_packed_attempt_reads_as_it_read_before_from_every_row(
@@ -126,22 +130,24 @@ async def test_r11_a_packed_attempt_reads_as_it_read_before_from_every_row(
         await say(store, attempt, n, TextDelta("1", f"word {n} "))
     await say(store, attempt, 6, Finish("stop"))
     await finish(store, attempt)
-    before = [await load_rows(engine, attempt.id, after=n) for n in range(8)]
-    assert await sweep(engine, ended_before=FAR_OFF, clock=ManualClock()) == 1
+    before = [await transact(engine, load_rows, attempt.chat_id, attempt.id, after=n) for n in range(8)]
+    assert await sweep(get_database(engine), ended_before=FAR_OFF, clock=ManualClock()) == 1
     async with begin_read(engine) as connection:
         assert (await connection.execute(select(journal.c.n))).scalars().all() == [0]
-    assert [await load_rows(engine, attempt.id, after=n) for n in range(8)] == before
+    assert [await transact(engine, load_rows, attempt.chat_id, attempt.id, after=n) for n in range(8)] == before
     assert assemble(part for row in before[0] for part in row.parts)[0] == Text("word 1 word 2 word 3 word 4 word 5 ")
 
 
 async def test_r11_a_sweep_leaves_alone_what_runs_and_what_is_young(store: SqlStore, engine: AsyncEngine) -> None:
     running = await start(store)
     await say(store, running, 1, TextDelta("1", "Hello"))
-    assert await sweep(engine, ended_before=FAR_OFF, clock=ManualClock()) == 0
+    assert await sweep(get_database(engine), ended_before=FAR_OFF, clock=ManualClock()) == 0
     await say(store, running, 2, Finish("stop"))
     await finish(store, running)
-    assert await sweep(engine, ended_before=datetime.now(UTC) - timedelta(days=1), clock=ManualClock()) == 0
-    assert [row.n for row in await load_rows(engine, running.id)] == [1, 2]
+    assert (
+        await sweep(get_database(engine), ended_before=datetime.now(UTC) - timedelta(days=1), clock=ManualClock()) == 0
+    )
+    assert [row.n for row in await transact(engine, load_rows, running.chat_id, running.id)] == [1, 2]
 
 
 async def test_r12_a_sweep_stops_when_its_time_is_up(store: SqlStore, engine: AsyncEngine) -> None:
@@ -150,5 +156,5 @@ async def test_r12_a_sweep_stops_when_its_time_is_up(store: SqlStore, engine: As
         await say(store, attempt, 1, Finish("stop"))
         command = FinishTurn(epoch=attempt.epoch, turn_id=attempt.turn_id, attempt_id=attempt.id)
         await store.execute(f"chat_{number}", command)
-    assert await sweep(engine, ended_before=FAR_OFF, clock=ManualClock(), time_s=0) == 1
-    assert await sweep(engine, ended_before=FAR_OFF, clock=ManualClock(), time_s=1) == 2
+    assert await sweep(get_database(engine), ended_before=FAR_OFF, clock=ManualClock(), time_s=0) == 1
+    assert await sweep(get_database(engine), ended_before=FAR_OFF, clock=ManualClock(), time_s=1) == 2

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, dump, fill_payload, make_payload, settle_in
+from tests.support.engine import get_database
 
 from indelible.content import Finish, Message, Text, TextDelta, ToolCall, ToolResult
 from indelible.errors import IndelibleError, Interrupted, LeaseLost, NotAllowed, NotFound
@@ -49,7 +50,7 @@ SUMMARY = Message(role="user", blocks=[Text("They spoke of rain.")], visibility=
 @pytest.fixture
 async def store(engine: AsyncEngine) -> SqlStore:
     await settle_in(engine)
-    return SqlStore(engine)
+    return SqlStore(get_database(engine))
 
 
 # --- ways into a state ---
@@ -375,7 +376,7 @@ async def test_others_are_told_of_a_chat_after_every_commit_that_changed_it_and_
     store: SqlStore, engine: AsyncEngine
 ) -> None:
     listener = Listener()
-    loud = SqlStore(engine, on_committed=listener.hear)
+    loud = SqlStore(get_database(engine), on_committed=listener.hear)
     chat = await Driver(loud, engine).create()
     assert listener.take() == [chat.id]
     await chat.work()
@@ -397,7 +398,7 @@ async def test_others_are_told_of_a_chat_after_every_commit_that_changed_it_and_
 async def test_a_request_that_is_repeated_is_told_of_once(store: SqlStore, engine: AsyncEngine) -> None:
     listener = Listener()
     chat = await Driver(store, engine).create()
-    loud = SqlStore(engine, on_committed=listener.hear)
+    loud = SqlStore(get_database(engine), on_committed=listener.hear)
     request = Request(user_id=OWNER, key="k1", route="POST /messages", body_hash=b"1")
     for _ in range(2):
         await loud.execute_once(
@@ -412,7 +413,7 @@ async def test_a_request_that_is_repeated_is_told_of_once(store: SqlStore, engin
 
 async def test_a_chat_that_is_taken_or_given_up_is_told_of(store: SqlStore, engine: AsyncEngine) -> None:
     listener = Listener()
-    loud = SqlStore(engine, on_committed=listener.hear)
+    loud = SqlStore(get_database(engine), on_committed=listener.hear)
     chat = await Driver(loud, engine).create()
     for _ in range(4):
         listener.take()
@@ -431,7 +432,7 @@ async def test_what_is_told_is_committed_by_then(store: SqlStore, engine: AsyncE
     async def look(chat_id: str) -> int:
         return len(await store.events(chat_id, after=0))
 
-    loud = SqlStore(engine, on_committed=lambda chat_id: looks.append(asyncio.create_task(look(chat_id))))
+    loud = SqlStore(get_database(engine), on_committed=lambda chat_id: looks.append(asyncio.create_task(look(chat_id))))
     chat = await Driver(loud, engine).create()
     sent = await chat.do(c.Send(), "next")
     first, second = await asyncio.gather(*looks)

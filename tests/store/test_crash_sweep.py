@@ -21,6 +21,7 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import make_payload
+from tests.support.engine import begin_read, get_database
 
 from indelible.clock import SystemClock
 from indelible.content import (
@@ -60,7 +61,6 @@ from indelible.machine.commands import (
     ToolResults,
     WorkerCommand,
 )
-from indelible.store.database.engine import begin_read
 from indelible.store.database.tables import attempts, events, journal, messages, queue, tool_runs, turns
 from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
 from indelible.store.journal.writer import Journal, JournalWriter
@@ -118,7 +118,7 @@ class Process:
     async def acquire(self) -> None:
         """Take the chat as a worker that has just started."""
         self.worker_id = new_id("worker")
-        await SqlStore(self.engine).beat(self.worker_id)
+        await SqlStore(get_database(self.engine)).beat(self.worker_id)
         await self.do(Acquire(worker_id=self.worker_id))
 
     async def start(self) -> None:
@@ -136,7 +136,7 @@ class Process:
 
     async def die(self) -> None:
         """Another worker than the one that died goes on."""
-        await SqlStore(self.engine).retire(self.worker_id)
+        await SqlStore(get_database(self.engine)).retire(self.worker_id)
 
     @property
     def speaker(self) -> JournalWriter:
@@ -377,7 +377,7 @@ SCENARIOS: list[Scenario] = [
 )
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 async def test_whoever_dies_at_whatever_call_loses_nothing(scenario: Scenario, when: Side, engine: AsyncEngine) -> None:
-    user_id = await SqlStore(engine).ensure_user("Ada")
+    user_id = await SqlStore(get_database(engine)).ensure_user("Ada")
     whole = await run(scenario, engine, user_id, at=None)
     assert (whole.kept, whole.heard) == (whole.sent, whole.said)
     await check_kept(whole)
@@ -389,13 +389,13 @@ async def test_whoever_dies_at_whatever_call_loses_nothing(scenario: Scenario, w
 
 
 async def test_whoever_dies_before_the_first_call_leaves_nothing(engine: AsyncEngine) -> None:
-    user_id = await SqlStore(engine).ensure_user("Ada")
+    user_id = await SqlStore(get_database(engine)).ensure_user("Ada")
     process = await run(commit_and_finish, engine, user_id, at=1, when="before")
-    assert await load_chat(engine, process.chat_id) is None
+    assert await load_chat(get_database(engine), process.chat_id) is None
 
 
 async def test_to_die_before_a_call_is_to_die_after_the_one_before_it(engine: AsyncEngine) -> None:
-    user_id = await SqlStore(engine).ensure_user("Ada")
+    user_id = await SqlStore(get_database(engine)).ensure_user("Ada")
     count = len((await run(hand_over, engine, user_id, at=None)).store.calls)
     for at in range(2, count + 1):
         before = await run(hand_over, engine, user_id, at=at, when="before")
@@ -414,7 +414,7 @@ async def test_a_call_that_died_with_its_store_is_told_as_unknown_and_never_as_n
         await process.run_tool(0, "first")
         await process.run_tool(1, "never told")
 
-    user_id = await SqlStore(engine).ensure_user("Ada")
+    user_id = await SqlStore(get_database(engine)).ensure_user("Ada")
     process = await run(start_two_tools, engine, user_id, at=6, kind="append", when="before")
     rested = await bring_to_rest(process, typed=process.kept, said=process.heard)
     assert read_answers(rested) == {"call_0": "first", "call_1": OUTCOME_UNKNOWN}
@@ -426,24 +426,24 @@ async def test_a_worker_that_wakes_up_after_its_attempt_was_adopted_writes_nothi
         await process.say("two ", ToolCall("call_0", "look", "{}"), Finish("tool_calls"))
         await process.die()
         second_id = new_id("worker")
-        await SqlStore(engine).beat(second_id)
-        await SqlStore(engine).execute(process.chat_id, Acquire(worker_id=second_id))
-        adopted = await load_chat(engine, process.chat_id)
+        await SqlStore(get_database(engine)).beat(second_id)
+        await SqlStore(get_database(engine)).execute(process.chat_id, Acquire(worker_id=second_id))
+        adopted = await load_chat(get_database(engine), process.chat_id)
         for command in (CommitStep, FinishTurn, AwaitAction, Fail):
             late = command(epoch=process.epoch, turn_id=process.turn_id, attempt_id=process.step_id)
             with pytest.raises(LeaseLost):
                 await process.do(late, StepResult(pending=[TextDelta("1", "late ")]))
         with pytest.raises(LeaseLost):
             await process.run_tool(0, "late")
-        assert await load_chat(engine, process.chat_id) == adopted
+        assert await load_chat(get_database(engine), process.chat_id) == adopted
 
-    process = await run(speak, engine, await SqlStore(engine).ensure_user("Ada"), at=None)
+    process = await run(speak, engine, await SqlStore(get_database(engine)).ensure_user("Ada"), at=None)
     rested = await bring_to_rest(process, typed=process.kept, said=process.heard)
     assert read_answers(rested) == {"call_0": "done"}
 
 
 async def test_a_store_dies_at_the_call_of_a_kind_and_stays_dead(engine: AsyncEngine) -> None:
-    user_id = await SqlStore(engine).ensure_user("Ada")
+    user_id = await SqlStore(get_database(engine)).ensure_user("Ada")
     process = await run(commit_and_finish, engine, user_id, at=2, kind="append")
     assert process.store.calls.count("append") == 2
     assert process.store.calls[-1] == "append"
@@ -462,7 +462,7 @@ async def run(
     when: Side = "after",
     kind: str | None = None,
 ) -> Process:
-    lasting = SqlStore(engine, lease_timeout_s=NEVER_S)
+    lasting = SqlStore(get_database(engine), lease_timeout_s=NEVER_S)
     process = Process(engine, CrashingStore(lasting, at=at, when=when, kind=kind), user_id)
     try:
         async with asyncio.TaskGroup() as group:
@@ -476,7 +476,7 @@ async def run(
 
 async def describe(process: Process) -> list[Any]:
     """What there is of a chat, without names and times."""
-    stored = await load_chat(process.engine, process.chat_id)
+    stored = await load_chat(get_database(process.engine), process.chat_id)
     assert stored is not None
     return [
         (stored.chat.status, stored.chat.epoch, stored.chat.seq, stored.chat.holder is None),
@@ -494,10 +494,10 @@ async def describe(process: Process) -> list[Any]:
 
 async def check_kept(process: Process, *, when: Side = "after") -> None:
     """Whatever was sent was written, whether or not that was told; but for the last, if it died before that."""
-    if when == "before" and await load_chat(process.engine, process.chat_id) is not None:
+    if when == "before" and await load_chat(get_database(process.engine), process.chat_id) is not None:
         await bring_to_rest(process, typed=process.kept, said=process.heard)
     elif process.is_deleted:
-        assert await load_chat(process.engine, process.chat_id) is None
+        assert await load_chat(get_database(process.engine), process.chat_id) is None
         await expect_nothing_left(process)
     else:
         await bring_to_rest(process, typed=process.sent, said=process.said)
@@ -505,16 +505,16 @@ async def check_kept(process: Process, *, when: Side = "after") -> None:
 
 async def bring_to_rest(process: Process, *, typed: list[str], said: list[str]) -> StoredChat:
     """A second worker takes over; what it finds and what it leaves must be whole, with just this in it."""
-    engine, store, second_id = process.engine, SqlStore(process.engine), new_id("worker")
-    found = await load_chat(engine, process.chat_id)
+    engine, store, second_id = process.engine, SqlStore(get_database(process.engine)), new_id("worker")
+    found = await load_chat(get_database(engine), process.chat_id)
     assert found is not None
     assert find_faults(found) == []
     await store.retire_all()
     await store.beat(second_id)
-    rested = await take_over(store, engine, process.chat_id, second_id)
+    rested = await take_over(store, store.database, process.chat_id, second_id)
     if rested is not None and rested.chat.status == "error":
         await store.execute(process.chat_id, Retry())
-        rested = await take_over(store, engine, process.chat_id, second_id)
+        rested = await take_over(store, store.database, process.chat_id, second_id)
     assert rested is not None
     assert (rested.chat.status, rested.queue) == ("idle", [])
     assert find_faults(rested) == []
@@ -528,10 +528,10 @@ async def bring_to_rest(process: Process, *, typed: list[str], said: list[str]) 
 
 async def check_ledger(process: Process, rested: StoredChat) -> None:
     """It and the journal agree, and what was started and never settled is told as unknown."""
-    store, answers = SqlStore(process.engine), read_answers(rested)
+    store, answers = SqlStore(get_database(process.engine)), read_answers(rested)
     parts = [part for attempt in rested.attempts for part in rested.parts_of(attempt.id)]
     told = {part.call_id: part for part in parts if isinstance(part, ToolResult)}
-    runs = [run for turn_id in process.turns_with_tools for run in await store.runs(turn_id)]
+    runs = [run for turn_id in process.turns_with_tools for run in await store.runs(rested.chat.id, turn_id)]
     assert [run.call_id for run in runs] == [part.call_id for part in parts if isinstance(part, ToolStarted)]
     for run in runs:
         assert run.result is None or run.result == told[run.call_id]

@@ -18,12 +18,12 @@ from sqlalchemy import Select, func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from tests.databases import EMPTY, FREE, execute
 from tests.store.driver import Driver, settle_in
+from tests.support.engine import begin_read, get_database, open_engine
 
 from indelible.clock import SystemClock
 from indelible.content import Finish, TextDelta
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.database.engine import begin_read, open_engine
 from indelible.store.database.tables import events, journal
 from indelible.store.sql_store import SqlStore
 
@@ -33,14 +33,16 @@ WAITING = "SELECT count(*) FROM pg_stat_activity WHERE cardinality(pg_blocking_p
 
 async def finish_reply(engine: AsyncEngine) -> Driver:
     """A chat at rest, whose journal is due to be packed."""
-    chat = await (await Driver(SqlStore(engine), engine).create()).work()
+    chat = await (await Driver(SqlStore(get_database(engine)), engine).create()).work()
     await chat.say(TextDelta("1", " raining."), Finish())
     await chat.end(c.FinishTurn)
     return chat
 
 
 async def pack(engine: AsyncEngine) -> int:
-    return await SqlStore(engine).pack(ended_before=datetime.now(UTC) + timedelta(days=1), clock=SystemClock())
+    return await SqlStore(get_database(engine)).pack(
+        ended_before=datetime.now(UTC) + timedelta(days=1), clock=SystemClock()
+    )
 
 
 async def count_rows(engine: AsyncEngine) -> int:
@@ -98,7 +100,7 @@ async def test_what_is_being_deleted_is_not_packed(postgres: AsyncEngine) -> Non
         assert await pack(postgres) == 1, "the other one's, and it waited for nobody"
     assert await chat.state() == State.NONE
     assert await count_rows(postgres) == 1
-    assert len(await other.store.rows(other.attempt_id)) == 2
+    assert len(await other.store.rows(other.id, other.attempt_id)) == 2
 
 
 async def test_what_is_being_packed_is_deleted_as_a_whole(postgres: AsyncEngine) -> None:

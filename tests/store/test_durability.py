@@ -20,6 +20,7 @@ import platform
 import random
 import shutil
 import signal
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -32,14 +33,15 @@ from typing import Any
 import pytest
 from sqlalchemy import func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from tests.support.engine import begin_read, begin_write, flush_statistics, get_database, open_engine
 
 from indelible.clock import Clock, SystemClock
 from indelible.content import Finish, TextDelta, decode_parts, encode
 from indelible.machine.commands import Acquire, Create, FinishTurn, StartAttempt
-from indelible.store.database.engine import begin_read, begin_write, open_engine
+from indelible.store.database import sqlite
 from indelible.store.database.migrate import migrate
 from indelible.store.database.tables import attempts, journal, users, workers
-from indelible.store.journal.append import JournalRow, append_rows
+from indelible.store.journal.append import JournalRow
 from indelible.store.journal.writer import Journal
 from indelible.store.payloads import NewChat
 from indelible.store.queries.chat_view import AttemptName
@@ -48,6 +50,8 @@ from indelible.testing import ManualClock
 
 pytestmark = pytest.mark.real_disk
 
+WITH_TESTS = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+"""This file is run as a program, too."""
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 KILLS = {"sqlite": 40, "postgresql": 5}
 SEED = 4
@@ -107,7 +111,7 @@ async def speak(index: int, address: str) -> None:
     """Publish in bursts, so that parts come before, during and after a commit."""
     chance = random.Random(index)  # noqa: S311  (it only has to be the same next time)
     engine = await open_engine(address)
-    attempt = await start_attempt(SqlStore(engine), engine, str(index))
+    attempt = await start_attempt(SqlStore(get_database(engine)), engine, str(index))
     written = open_journal(engine, SystemClock(), index, os.getpid())
     writer = written.open(attempt.chat_id, attempt.id, attempt.epoch)
     number = 0
@@ -123,13 +127,16 @@ async def speak(index: int, address: str) -> None:
 
 async def speak_without_fsync(address: str, *pragmas: str) -> None:
     """Speak while the disk syncs and after it stopped doing so, and print whether the journal has to try again."""
-    engine = await open_engine(address)
-    async with engine.connect() as connection:  # the only one of the pool, so that all that follows uses it
-        driver = (await connection.get_raw_connection()).driver_connection
-        assert driver is not None
+
+    def connect(path: str) -> sqlite3.Connection:
+        connection = as_it_is(path)
         for pragma in pragmas:
-            await driver.execute(f"PRAGMA {pragma}")
-    attempt = await start_attempt(SqlStore(engine), engine, "0")
+            connection.execute(f"PRAGMA {pragma}")
+        return connection
+
+    as_it_is, sqlite.connect = sqlite.connect, connect
+    engine = await open_engine(address)
+    attempt = await start_attempt(SqlStore(get_database(engine)), engine, "0")
     clock = ManualClock()
     written = open_journal(engine, clock, "told")
     writer = written.open(attempt.chat_id, attempt.id, attempt.epoch)
@@ -154,7 +161,7 @@ def open_journal(engine: AsyncEngine, clock: Clock, *before: object) -> Journal:
             for number in list_numbers(row.parts):
                 print_at_once(*before, number)
 
-    return Journal(SqlStore(engine), clock=clock, on_committed=tell, interval_s=0)
+    return Journal(SqlStore(get_database(engine)), clock=clock, on_committed=tell, interval_s=0)
 
 
 def refuse_fsync() -> None:
@@ -194,7 +201,9 @@ def kill_speakers(addresses: Sequence[str]) -> list[list[int]]:
     patience = [chance.randint(1, 60) for _ in addresses]
     printed: list[list[int]] = [[] for _ in addresses]
     command = [sys.executable, __file__, "speak", *addresses]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=WITH_TESTS
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         for line in process.stdout:
@@ -227,7 +236,7 @@ async def test_every_part_that_was_told_durable_survives_kill_9(database: str, t
 
 def run_without_fsync(path: Path, pragmas: Sequence[str]) -> list[str]:
     command = [sys.executable, __file__, "speak_without_fsync", str(path), *pragmas]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=WITH_TESTS).stdout.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -267,7 +276,7 @@ async def alone(own_server: Any) -> AsyncIterator[AsyncEngine]:
 
 
 async def test_postgres_syncs_its_log_at_least_once_per_flush(alone: AsyncEngine) -> None:
-    store = SqlStore(alone)
+    store = SqlStore(get_database(alone))
     attempt = await start_attempt(store, alone, "a")
     before = await count_syncs(alone)
     for n in range(1, FLUSHES + 1):
@@ -279,8 +288,7 @@ async def test_postgres_syncs_its_log_at_least_once_per_flush(alone: AsyncEngine
 
 async def count_syncs(engine: AsyncEngine) -> int:
     """How often the server has synced the write-ahead log."""
-    async with begin_write(engine) as connection:
-        await connection.execute(text("SELECT pg_stat_force_next_flush()"))
+    await flush_statistics(engine)
     async with begin_read(engine) as connection:
         counted = "SELECT sum(fsyncs) FROM pg_stat_io WHERE object = 'wal'"
         return int((await connection.execute(text(counted))).scalar_one())
@@ -296,7 +304,10 @@ async def flush_on_its_way(engine: AsyncEngine, attempt: AttemptName) -> AsyncIt
         row = JournalRow(
             attempt.chat_id, attempt.id, attempt.epoch, 1, encode([TextDelta("1", "Hello"), Finish("stop")])
         )
-        assert (await append_rows(flush, [row], NOW)).written == {attempt.id}
+        held = select(attempts).where(attempts.c.chat_id == attempt.chat_id, attempts.c.id == attempt.id)
+        assert (await flush.execute(held.with_for_update(read=True))).one().ended_at is None
+        written = {"chat_id": row.chat_id, "attempt_id": row.attempt_id, "n": row.n, "parts": row.parts, "at": NOW}
+        await flush.execute(insert(journal).values(written))
         yield flush
 
 
@@ -309,7 +320,7 @@ async def wait_until_blocked_by(flush: AsyncConnection) -> None:
 
 
 async def test_r1_an_ending_that_waited_for_a_flush_holds_what_was_flushed(postgres: AsyncEngine) -> None:
-    store = SqlStore(postgres)
+    store = SqlStore(get_database(postgres))
     attempt = await start_attempt(store, postgres, "a")
     finish = FinishTurn(epoch=attempt.epoch, turn_id=attempt.turn_id, attempt_id=attempt.id)
     async with asyncio.TaskGroup() as tasks, flush_on_its_way(postgres, attempt) as flush:
@@ -322,7 +333,7 @@ async def test_r1_an_ending_that_waited_for_a_flush_holds_what_was_flushed(postg
 
 async def test_r1_locking_and_reading_in_one_statement_would_lose_what_was_flushed(postgres: AsyncEngine) -> None:
     """Why the rule is there: the same interleaving, with the journal read by the statement that waits."""
-    attempt = await start_attempt(SqlStore(postgres), postgres, "a")
+    attempt = await start_attempt(SqlStore(get_database(postgres)), postgres, "a")
     rows_seen = select(func.count()).where(journal.c.attempt_id == attempts.c.id).scalar_subquery()
 
     async def lock_and_count() -> tuple[int, int]:

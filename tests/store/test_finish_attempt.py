@@ -17,6 +17,7 @@ import pytest
 from sqlalchemy import Row, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import SAID_AT, Driver, settle_in
+from tests.support.engine import begin_read, get_database
 
 from indelible.content import (
     Finish,
@@ -38,7 +39,6 @@ from indelible.content import (
 from indelible.content.assemble import assemble, finalize, to_messages
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.database.engine import begin_read
 from indelible.store.database.tables import attempts, events, journal, messages
 from indelible.store.payloads import Timings
 from indelible.store.sql_store import SqlStore
@@ -140,7 +140,7 @@ ENDINGS: dict[str, tuple[End, PartialReason | None, State]] = {
 async def chat(engine: AsyncEngine) -> Driver:
     """With a reply behind it, and an attempt that has said nothing yet."""
     await settle_in(engine)
-    chat = await Driver(SqlStore(engine), engine).create("Hello")
+    chat = await Driver(SqlStore(get_database(engine)), engine).create("Hello")
     await chat.do(c.Acquire(worker_id="live"))
     await chat.start()
     await chat.do(c.Send(), "Is it raining?")

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, dump, settle_in
+from tests.support.engine import begin_read, get_database
 
 from indelible.content import Finish, Message, Text, TextDelta, ToolCall, ToolResult, Usage
 from indelible.errors import Invalid, NotFound
@@ -15,7 +16,6 @@ from indelible.ids import new_id
 from indelible.machine import State, Status
 from indelible.machine import commands as c
 from indelible.store.commands.apply.texts import CONTINUE
-from indelible.store.database.engine import begin_read
 from indelible.store.database.tables import attempts, chats, drafts, events, messages, queue, turns
 from indelible.store.payloads import ChatPatch
 from indelible.store.sql_store import SqlStore
@@ -29,7 +29,7 @@ COPIED = ("role", "blocks", "visibility", "partial", "reason", "usage", "cost_na
 @pytest.fixture
 async def store(engine: AsyncEngine) -> SqlStore:
     await settle_in(engine)
-    return SqlStore(engine)
+    return SqlStore(get_database(engine))
 
 
 @pytest.fixture

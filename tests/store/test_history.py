@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, read_text, settle_in
+from tests.support.engine import get_database
 
 from indelible.content import Finish, Message, Text, TextDelta, Usage, decode_blocks
 from indelible.errors import NotFound
@@ -16,7 +17,7 @@ from indelible.store.sql_store import SqlStore
 @pytest.fixture
 async def store(engine: AsyncEngine) -> SqlStore:
     await settle_in(engine)
-    return SqlStore(engine)
+    return SqlStore(get_database(engine))
 
 
 @pytest.fixture

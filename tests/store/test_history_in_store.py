@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import insert, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, dump, settle_in
+from tests.support.engine import begin_write, get_database
 
 from indelible.content import Finish, Message, Text, TextDelta, encode
 from indelible.errors import Invalid, NotFound
@@ -20,7 +21,6 @@ from indelible.machine import commands as c
 from indelible.recording.storage.protocol import RunRecord, StepRecord
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.store.commands.apply.texts import NOTICES
-from indelible.store.database.engine import begin_write
 from indelible.store.database.tables import chats, drafts, events, files, messages, tool_runs, turns
 from indelible.store.payloads import ChatPatch
 from indelible.store.sql_store import SqlStore
@@ -31,7 +31,7 @@ NOW = datetime(2026, 11, 15, tzinfo=UTC)
 @pytest.fixture
 async def store(engine: AsyncEngine) -> SqlStore:
     await settle_in(engine)
-    return SqlStore(engine)
+    return SqlStore(get_database(engine))
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ async def test_deleting_a_chat_removes_every_row_of_it_and_nothing_else(
         await connection.execute(insert(drafts).values(user_id=OWNER, chat_id=doomed.id, content=b"[]", updated_at=NOW))
     begun: dict[str, Any] = {"status": "in_progress", "started_at": NOW}
     run = RunRecord(id="run_1", chat_id=doomed.id, turn_id=None, kind="turn", worker_id="live", **begun)
-    await SqlRecords(store.engine).write([run, StepRecord(run_id=run.id, step=1, **begun)])
+    await SqlRecords(store.database).write([run, StepRecord(chat_id=run.chat_id, run_id=run.id, step=1, **begun)])
     assert (await doomed.do(c.Delete())).status is None
     assert await dump(engine) == before
     assert await doomed.state() is State.NONE

@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.support.engine import begin_read, begin_write, get_database, transact
 
 from indelible.content import Text
 from indelible.errors import Invalid, NotAllowed, NotFound, TooLarge, TooMany
 from indelible.machine.commands import Create, Delete, Interrupt, Retry, Send
 from indelible.store.commands.idempotency import Request, StoredResponse, forget_expired
-from indelible.store.database.engine import begin_read, begin_write
 from indelible.store.database.tables import events, idempotency_keys, messages, queue, users
 from indelible.store.payloads import NewChat, UserInput
 from indelible.store.protocol import Outcome
@@ -28,7 +28,7 @@ HELLO = UserInput(blocks=[Text("hello")], author_id="user_1")
 async def store(engine: AsyncEngine) -> SqlStore:
     async with begin_write(engine) as connection:
         await connection.execute(insert(users).values(id="user_1", name="ada", created_at=NOW))
-    store = SqlStore(engine, limits=StoreLimits(queued=2, message_bytes=1000))
+    store = SqlStore(get_database(engine), limits=StoreLimits(queued=2, message_bytes=1000))
     await store.execute("chat_1", Create(with_message=True), NewChat(owner_id="user_1", blocks=[Text("hi")]))
     return store
 
@@ -113,8 +113,7 @@ async def test_an_answer_is_kept_also_if_there_was_nothing_to_do(store: SqlStore
 async def test_keys_are_kept_for_a_day(store: SqlStore, engine: AsyncEngine) -> None:
     await store.execute_once(SEND, "chat_1", Send(), HELLO, answer=answer)
     for hours, left in ((23, 1), (25, 0)):
-        async with begin_write(engine) as connection:
-            await forget_expired(connection, datetime.now(UTC) + timedelta(hours=hours))
+        await transact(engine, forget_expired, datetime.now(UTC) + timedelta(hours=hours))
         assert await count(engine, idempotency_keys) == left
 
 

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.support.engine import begin_read, begin_write, get_database, transact
 
 from indelible.content import (
     Finish,
@@ -31,7 +32,6 @@ from indelible.content import (
 from indelible.content.assemble import assemble
 from indelible.errors import LeaseLost, Shutdown, StoreFailed
 from indelible.machine.commands import Acquire, Create, FinishTurn, StartAttempt
-from indelible.store.database.engine import begin_read, begin_write
 from indelible.store.database.tables import attempts, journal, users, workers
 from indelible.store.journal.append import Appended, BadRows, JournalRow
 from indelible.store.journal.tool_ledger import RunKey, RunStarted, load_runs
@@ -50,7 +50,7 @@ class WatchedStore(SqlStore):
     """The real store; it counts transactions, and fails as often as it is told before it does its work."""
 
     def __init__(self, engine: AsyncEngine) -> None:
-        super().__init__(engine)
+        super().__init__(get_database(engine))
         self.groups: list[list[JournalRow]] = []
         self.failures: list[Exception] = []
 
@@ -62,7 +62,7 @@ class WatchedStore(SqlStore):
 
 
 @pytest.fixture
-def store(engine: AsyncEngine) -> WatchedStore:
+async def store(engine: AsyncEngine) -> WatchedStore:
     return WatchedStore(engine)
 
 
@@ -431,7 +431,7 @@ async def test_a_change_of_the_ledger_that_is_underway_is_committed_before_its_a
             rest = await closing
             await recording
     assert rest == []
-    assert [run.name for run in await load_runs(engine, attempt.turn_id)] == ["pay"]
+    assert [run.name for run in await transact(engine, load_runs, attempt.chat_id, attempt.turn_id)] == ["pay"]
     assert await read_parts(engine, attempt.id) == [(1, [ToolStarted("c1", "pay")])]
 
 
@@ -466,7 +466,7 @@ async def test_whoever_is_cancelled_while_it_records_leaves_the_change_to_be_wri
         await asyncio.wait([recording])
         store.let_go.set()
         await running.drain(writer)
-    assert [run.name for run in await load_runs(engine, attempt.turn_id)] == ["pay"]
+    assert [run.name for run in await transact(engine, load_runs, attempt.chat_id, attempt.turn_id)] == ["pay"]
 
 
 async def test_an_adopted_attempt_has_one_writer_and_what_befalls_the_former_one_is_not_its_trouble(
@@ -502,7 +502,7 @@ async def test_a_change_is_recorded_however_full_the_memory_is(store: WatchedSto
     async with asyncio.timeout(DEADLINE_S), flushing.running():
         await writer.record(*make_change(attempt))
         await slow_down
-    assert [run.name for run in await load_runs(engine, attempt.turn_id)] == ["pay"]
+    assert [run.name for run in await transact(engine, load_runs, attempt.chat_id, attempt.turn_id)] == ["pay"]
 
 
 @pytest.mark.parametrize("way", ["committed", "ended twice", "closed", "not encodable", "refused", "ended elsewhere"])

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, dump, settle_in
+from tests.support.engine import get_database
 
 from indelible.content import Usage
 from indelible.machine import commands as c
@@ -15,7 +16,7 @@ from indelible.store.sql_store import SqlStore
 
 async def test_a_later_holder_says_nothing_of_an_attempt_that_it_never_held(engine: AsyncEngine) -> None:
     await settle_in(engine)
-    chat = await (await Driver(SqlStore(engine), engine).create()).work("dead")
+    chat = await (await Driver(SqlStore(get_database(engine)), engine).create()).work("dead")
     await chat.do(c.Acquire(worker_id="live"))
     before = await dump(engine)
 

@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.statements import counted
+from tests.support.engine import begin_read, begin_write, get_database, transact
 
 from indelible.content import Text
 from indelible.errors import LeaseLost, NotAllowed
 from indelible.machine.commands import Acquire, Create, Interrupt, Release, StartAttempt
 from indelible.machine.states import Status
-from indelible.store.database.engine import begin_read, begin_write
 from indelible.store.database.tables import chats, users, workers
 from indelible.store.payloads import NewChat
 from indelible.store.queries.leases import beat, find_candidates, retire
@@ -29,7 +29,7 @@ NEVER_S = 3600.0
 async def store(engine: AsyncEngine) -> SqlStore:
     async with begin_write(engine) as connection:
         await connection.execute(insert(users).values(id="user_1", name="ada", created_at=LONG_AGO))
-    return SqlStore(engine, lease_timeout_s=NEVER_S)
+    return SqlStore(get_database(engine), lease_timeout_s=NEVER_S)
 
 
 async def run_chats(store: SqlStore, *names: str, owner_id: str = "user_1") -> None:
@@ -45,8 +45,8 @@ async def hold(store: SqlStore, *names: str, worker_id: str = "worker_x") -> Non
 
 
 async def find(store: SqlStore, engine: AsyncEngine, *, per_user: int | None = None, limit: int = 99) -> list[str]:
-    return await find_candidates(
-        engine, "worker_me", lease_timeout_s=store.lease_timeout_s, limit=limit, per_user=per_user
+    return await transact(
+        engine, find_candidates, "worker_me", lease_timeout_s=store.lease_timeout_s, limit=limit, per_user=per_user
     )
 
 
@@ -57,7 +57,7 @@ async def let_die(engine: AsyncEngine, worker_id: str) -> None:
 
 async def test_the_oldest_chats_are_taken_first_and_no_more_than_asked(store: SqlStore, engine: AsyncEngine) -> None:
     await run_chats(store, "chat_1", "chat_2", "chat_3")
-    await beat(engine, "worker_a")
+    await transact(engine, beat, "worker_a")
     taken = await store.acquire("worker_a", limit=2)
     assert [outcome.chat_id for outcome in taken] == ["chat_1", "chat_2"]
     assert [outcome.epoch for outcome in taken] == [1, 1]
@@ -65,11 +65,11 @@ async def test_the_oldest_chats_are_taken_first_and_no_more_than_asked(store: Sq
 
 async def test_an_interrupted_chat_comes_before_running_ones(store: SqlStore, engine: AsyncEngine) -> None:
     await run_chats(store, "chat_1", "chat_2")
-    await beat(engine, "worker_a")
+    await transact(engine, beat, "worker_a")
     await store.execute("chat_2", Acquire(worker_id="worker_a"))
     await store.execute("chat_2", Interrupt())
     await let_die(engine, "worker_a")
-    await beat(engine, "worker_b")
+    await transact(engine, beat, "worker_b")
     taken = await store.acquire("worker_b", limit=1)
     assert [outcome.chat_id for outcome in taken] == ["chat_2"]
 
@@ -79,7 +79,7 @@ async def test_a_chat_of_a_live_worker_is_not_handed_out_and_one_of_a_dead_worke
 ) -> None:
     await run_chats(store, "chat_1")
     for worker in ("worker_a", "worker_b"):
-        await beat(engine, worker)
+        await transact(engine, beat, worker)
     (held,) = await store.acquire("worker_a", limit=9)
     assert await store.acquire("worker_b", limit=9) == []
     with pytest.raises(NotAllowed):
@@ -97,32 +97,36 @@ async def test_a_candidate_that_came_alive_again_is_judged_anew_under_the_lock(
 ) -> None:
     """The candidates are a hint: between choosing and locking, the holder's heartbeat comes through."""
     await run_chats(store, "chat_1")
-    await beat(engine, "worker_a")
+    await transact(engine, beat, "worker_a")
     await store.acquire("worker_a", limit=1)
     await let_die(engine, "worker_a")
-    assert await find_candidates(engine, "worker_me", lease_timeout_s=store.lease_timeout_s, limit=9) == ["chat_1"]
-    await beat(engine, "worker_a")
+    assert await transact(engine, find_candidates, "worker_me", lease_timeout_s=store.lease_timeout_s, limit=9) == [
+        "chat_1"
+    ]
+    await transact(engine, beat, "worker_a")
     with pytest.raises(NotAllowed):
         await store.execute("chat_1", Acquire(worker_id="worker_b"))
 
 
 async def test_a_retired_worker_hands_over_at_once(store: SqlStore, engine: AsyncEngine) -> None:
     await run_chats(store, "chat_1", "chat_2")
-    await beat(engine, "worker_a")
+    await transact(engine, beat, "worker_a")
     first, _ = await store.acquire("worker_a", limit=2)
     await store.execute("chat_1", Release(epoch=first.epoch))
-    assert await find_candidates(engine, "worker_me", lease_timeout_s=store.lease_timeout_s, limit=9) == ["chat_1"]
-    await retire(engine, "worker_a")
-    assert await find_candidates(engine, "worker_me", lease_timeout_s=store.lease_timeout_s, limit=9) == [
+    assert await transact(engine, find_candidates, "worker_me", lease_timeout_s=store.lease_timeout_s, limit=9) == [
+        "chat_1"
+    ]
+    await transact(engine, retire, "worker_a")
+    assert await transact(engine, find_candidates, "worker_me", lease_timeout_s=store.lease_timeout_s, limit=9) == [
         "chat_2",
         "chat_1",
     ]
 
 
 async def test_a_heartbeat_moves_on_and_keeps_the_start(store: SqlStore, engine: AsyncEngine) -> None:
-    await beat(engine, "worker_a")
+    await transact(engine, beat, "worker_a")
     await let_die(engine, "worker_a")
-    await beat(engine, "worker_a")
+    await transact(engine, beat, "worker_a")
     async with begin_read(engine) as connection:
         row = (await connection.execute(select(workers))).one()
     assert row.heartbeat_at - LONG_AGO > timedelta(days=1)
@@ -134,7 +138,7 @@ async def test_many_workers_at_once_never_get_the_same_chat(store: SqlStore, eng
     await run_chats(store, *names)
     rivals = [f"worker_{letter}" for letter in "abcd"]
     for worker in rivals:
-        await beat(engine, worker)
+        await transact(engine, beat, worker)
     taken: list[str] = []
     while len(taken) < len(names):
         rounds = await asyncio.gather(*(store.acquire(worker, limit=4) for worker in rivals))
@@ -152,7 +156,7 @@ async def test_r2_a_chat_that_somebody_has_locked_is_passed_over_and_not_waited_
 ) -> None:
     """Only PostgreSQL has row locks; SQLite's writers take turns."""
     await run_chats(store, "chat_1", "chat_2")
-    await beat(engine, "worker_a")
+    await transact(engine, beat, "worker_a")
     if engine.dialect.name == "sqlite":
         taken = await store.acquire("worker_a", limit=2)
         assert [outcome.chat_id for outcome in taken] == ["chat_1", "chat_2"]
@@ -271,9 +275,9 @@ async def test_a_probe_tells_a_worker_what_it_holds_and_what_is_wanted_of_it(
     assert probe.runnable == ["cyd_2"]
 
 
-async def test_a_probe_is_one_statement(store: SqlStore) -> None:
+async def test_a_probe_is_one_statement(store: SqlStore, engine: AsyncEngine) -> None:
     await run_chats(store, "chat_1", "chat_2")
-    with counted(store.engine) as sent:
+    with counted(get_database(engine)) as sent:
         probe = await store.probe("worker_me", ["chat_1", "chat_2"], per_user=1)
     assert probe.runnable == ["chat_1"]
     assert len(sent) == 1

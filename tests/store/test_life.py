@@ -31,6 +31,7 @@ from hypothesis import strategies as st
 from msgspec.structs import FieldInfo
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.support.engine import begin_read, begin_write, close_databases, get_database, open_engine, transact
 
 from indelible.content import Finish, Part, ReasoningDelta, Text, TextDelta, ToolCall, ToolResult, encode
 from indelible.errors import Interrupted, LeaseLost, Refused
@@ -40,7 +41,6 @@ from indelible.machine import TABLE, CommandName, State, Status, commands, decid
 from indelible.machine.commands import Command
 from indelible.machine.states import OpenAttempt, OpenTurn, QueuedRow, Snapshot, Target, place_in_queue, state_of
 from indelible.store.commands.facts import load_snapshot
-from indelible.store.database.engine import begin_read, begin_write, open_engine
 from indelible.store.database.tables import attempts, chats, events, journal, messages, queue, turns, users, workers
 from indelible.store.journal.append import JournalRow
 from indelible.store.payloads import (
@@ -109,6 +109,7 @@ def test_a_chat_stays_whole_whatever_several_writers_do(migrated: str) -> None:
         runner = stack.enter_context(asyncio.Runner())
         engine = runner.run(open_engine(migrated))
         stack.callback(lambda: runner.run(engine.dispose()))
+        stack.callback(lambda: runner.run(close_databases()))
 
         @settings(max_examples=examples)
         @given(steps=STEPS, with_message=st.booleans())
@@ -196,7 +197,7 @@ class Life:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
-        self.store = SqlStore(engine, lease_timeout_s=LEASE_TIMEOUT_S)
+        self.store = SqlStore(get_database(engine), lease_timeout_s=LEASE_TIMEOUT_S)
         self.choices = iter(b"")
         self.chat_id = new_id("chat")
         self.user_id = new_id("user")
@@ -266,7 +267,7 @@ class Life:
         """Alone, a command does what `decide` says of the snapshot before it."""
         if move.row is not None:
             (attempt,) = [row for row in self.stored.attempts if row.id == move.row.attempt_id]
-            result = await self.carry_out(move)
+            result = await self.transact(move)
             await self.settle([result], [move])
             is_ours = attempt.ended_at is None and attempt.epoch == move.row.epoch
             assert (result.written if is_ours else result.closed) == {attempt.id}, move
@@ -278,7 +279,7 @@ class Life:
         except REFUSALS as error:
             decided = error
         before = self.stored
-        result = await self.carry_out(move)
+        result = await self.transact(move)
         await self.settle([result], [move])
         if isinstance(decided, Exception):
             assert type(result) is type(decided), (move, result, decided)
@@ -296,13 +297,13 @@ class Life:
 
     async def do_together(self, moves: list[Move]) -> None:
         before = read_queue(self.stored)
-        await self.settle(await asyncio.gather(*(self.carry_out(move) for move in moves)), moves)
+        await self.settle(await asyncio.gather(*(self.transact(move) for move in moves)), moves)
         after = [row.id for row in read_queue(self.stored)]
         if not any(move.name in REARRANGING for move in moves):
             old = [row.id for row in before]
             assert [id_ for id_ in old if id_ in after] == [id_ for id_ in after if id_ in old], moves
 
-    async def carry_out(self, move: Move) -> Any:
+    async def transact(self, move: Move) -> Any:
         try:
             if move.row is not None:
                 return await self.store.append([move.row])
@@ -327,7 +328,7 @@ class Life:
         await self.look()
 
     async def look(self) -> None:
-        stored = await load_chat(self.engine, self.chat_id)
+        stored = await load_chat(get_database(self.engine), self.chat_id)
         assert stored is not None
         self.stored = stored
 
@@ -348,8 +349,7 @@ class Life:
                 self.text_of_row[row_id] = move.text
 
     async def load_snapshot(self, command: Command) -> Snapshot:
-        async with begin_write(self.engine) as connection:
-            loaded = await load_snapshot(connection, self.chat_id, command, lease_timeout_s=LEASE_TIMEOUT_S)
+        loaded = await transact(self.engine, load_snapshot, self.chat_id, command, lease_timeout_s=LEASE_TIMEOUT_S)
         assert loaded is not None
         return loaded.snapshot
 
@@ -561,7 +561,7 @@ class Life:
             await connection.execute(delete(workers).where(workers.c.id.in_(self.worker_ids)))
             now = datetime.now(UTC)
             await connection.execute(insert(workers).values(id=last_id, started_at=now, heartbeat_at=now))
-        rests = await take_over(self.store, self.engine, self.chat_id, last_id)
+        rests = await take_over(self.store, self.store.database, self.chat_id, last_id)
         await self.look()
         self.check()
         assert rests is not None

@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, dump, fill_payload, settle_in
+from tests.support.engine import begin_write, get_database
 
 from indelible.content import Finish
 from indelible.machine import commands as c
-from indelible.store.database.engine import begin_write
 from indelible.store.database.tables import chats
 from indelible.store.payloads import ChatPatch, NewChat
 from indelible.store.queries.listing import ChatSummary, ListCursor
@@ -23,7 +23,7 @@ NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
 @pytest.fixture
 async def store(engine: AsyncEngine) -> SqlStore:
     await settle_in(engine)
-    return SqlStore(engine, lease_timeout_s=3600)
+    return SqlStore(get_database(engine), lease_timeout_s=3600)
 
 
 async def make(store: SqlStore, *ids: str, owner_id: str = OWNER, title: str | None = None) -> None:

@@ -1,8 +1,9 @@
 """Hundreds of users at once beside a running reply: nobody fails, and neither the journal nor the heartbeat starves.
 
-Not judged by the clock. Everything that commits is written down in the order in which it was told, and what counts is
-how many messages of users are let in between two flushes, or two heartbeats, of a worker that always has the next one
-ready.
+Not judged by the clock. Everything that commits is written down in the order in which it was told. On PostgreSQL what
+counts is how many messages of users are let in between two flushes, or two heartbeats, of a worker that always has the
+next one ready. On SQLite a commit is shared by all who wait, so the number means nothing there; that urgent work goes
+first is tested in test_sqlite.py.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import pairwise
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, settle_in
 
 from indelible.clock import SystemClock
@@ -22,8 +24,8 @@ from indelible.store.sql_store import SqlStore
 
 CHATS = 20
 SENDS_PER_CHAT = 15
-MOST_BETWEEN = {"sqlite": 3, "postgresql": 60}
-"""PostgreSQL lets all 20 connections of a pool commit while one of the lane does, perhaps more than once."""
+MOST_BETWEEN = 60
+"""PostgreSQL lets all connections of users commit while one of the urgent ones does, perhaps more than once."""
 
 
 class Commits(list[str]):
@@ -41,9 +43,9 @@ def commits() -> Commits:
 
 
 @pytest.fixture
-async def store(database: str, commits: Commits) -> AsyncIterator[SqlStore]:
+async def store(database: str, engine: AsyncEngine, commits: Commits) -> AsyncIterator[SqlStore]:
     async with SqlStore.open(database, on_committed=lambda chat_id: commits.append("send")) as store:
-        await settle_in(store._engine)
+        await settle_in(engine)
         yield store
 
 
@@ -53,10 +55,10 @@ async def repeat(work: Callable[[], Awaitable[None]]) -> None:
 
 
 async def test_a_crowd_of_users_fails_nobody_and_starves_neither_journal_nor_heartbeat(
-    store: SqlStore, commits: Commits
+    store: SqlStore, engine: AsyncEngine, commits: Commits
 ) -> None:
-    speaking = await (await Driver(store, store._engine).create()).work()
-    chats = [await Driver(store, store._engine).create() for _ in range(CHATS)]
+    speaking = await (await Driver(store, engine).create()).work()
+    chats = [await Driver(store, engine).create() for _ in range(CHATS)]
     commits.clear()
     journal = Journal(store, clock=SystemClock(), on_committed=lambda rows: commits.append("flush"), interval_s=0)
     writer = journal.open(speaking.id, speaking.attempt_id, speaking.epoch, n=1)
@@ -75,7 +77,8 @@ async def test_a_crowd_of_users_fails_nobody_and_starves_neither_journal_nor_hea
         for other in others:
             other.cancel()
     assert commits.count("send") == CHATS * SENDS_PER_CHAT
-    most = MOST_BETWEEN[store.url.get_backend_name()]
-    assert commits.find_longest_wait("flush") <= most
-    assert commits.find_longest_wait("beat") <= most
+    assert commits.count("flush") > 0 < commits.count("beat")
+    if store.database.dialect == "postgresql":
+        assert commits.find_longest_wait("flush") <= MOST_BETWEEN
+        assert commits.find_longest_wait("beat") <= MOST_BETWEEN
     assert {len(await chat.queued()) for chat in chats} == {SENDS_PER_CHAT}

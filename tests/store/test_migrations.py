@@ -14,31 +14,21 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, TextClause, inspect, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.support.engine import begin_read, begin_write, close_databases, get_database, open_engine
 
 from indelible.content import Text
 from indelible.machine.commands import Delete, Send, UpdateChat
 from indelible.recording.storage.protocol import RunRecord
 from indelible.recording.storage.sql_records import SqlRecords
-from indelible.store.database import engine as engine_module
-from indelible.store.database.engine import begin_read, begin_write, open_engine
+from indelible.store.database import postgres
 from indelible.store.database.errors import DatabaseUnusable, SchemaTooNew
-from indelible.store.database.migrate import (
-    _ADVISORY_LOCK,
-    VERSION_TABLE,
-    Migrated,
-    check_schema,
-    find_revision,
-    list_revisions,
-    load_revision,
-    migrate,
-)
+from indelible.store.database.migrate import HEAD, VERSION_TABLE, Migrated, list_revisions, load_revision, migrate
+from indelible.store.database.migrations.runner import _ADVISORY_LOCK
 from indelible.store.database.tables import idempotency_keys, journal, metadata, queue, tool_runs, turns
 from indelible.store.payloads import ChatPatch, UserInput
 from indelible.store.sql_store import SqlStore
-
-HEAD = find_revision("head")
 
 # Everything that a server knows about a schema: columns, constraints and indexes, as it would write them itself.
 POSTGRES_CATALOGUE = """
@@ -54,6 +44,11 @@ FROM pg_constraint WHERE connamespace = 'public'::regnamespace
 UNION ALL
 SELECT tablename, 'index', indexname, indexdef, NULL, NULL, NULL FROM pg_indexes WHERE schemaname = 'public'
 """
+
+
+async def close(engine: AsyncEngine) -> None:
+    await close_databases()
+    await engine.dispose()
 
 
 async def read_catalogue(engine: AsyncEngine) -> set[Any]:
@@ -89,7 +84,7 @@ async def test_the_migrations_build_exactly_the_tables(new_database: str) -> Non
         await connection.run_sync(drop_everything)
         await connection.run_sync(metadata.create_all)
     declared = await read_catalogue(engine)
-    await engine.dispose()
+    await close(engine)
 
     assert len(migrated) > 30
     assert migrated == declared
@@ -107,7 +102,7 @@ async def test_alembic_finds_nothing_to_add(database: str) -> None:
     engine = await open_engine(database)
     async with begin_read(engine) as connection:
         found = await connection.run_sync(find_differences)
-    await engine.dispose()
+    await close(engine)
 
     assert found == []
 
@@ -145,7 +140,7 @@ async def test_the_comments_are_in_the_database_on_postgres(new_postgres: str) -
             text("SELECT description FROM pg_description WHERE objoid = 'journal'::regclass")
         )
         found = set(told)
-    await engine.dispose()
+    await close(engine)
 
     assert found == {journal.comment, *(column.comment for column in journal.columns if column.comment)}
 
@@ -156,17 +151,17 @@ async def test_an_upgrade_from_any_older_revision_keeps_what_was_there(new_datab
     engine = await open_engine(new_database)
     await write_a_chat(engine)
     before = await read_a_chat(engine)
-    await engine.dispose()
+    await close(engine)
 
     assert await migrate(new_database) == Migrated(revision, HEAD)
 
     engine = await open_engine(new_database)
-    await check_schema(engine)
+    assert await load_revision(get_database(engine)) == HEAD
     after = await read_a_chat(engine)
     before["chats"]["status"] = "idle"  # it was called `waiting` until 0005
     assert [after[table] | before[table] for table in before] == [after[table] for table in before]
     assert before["messages"]["blocks"] == BLOCKS
-    await engine.dispose()
+    await close(engine)
 
 
 async def test_the_upgrade_to_0003_keeps_turns_and_keys_and_begins_to_count(new_database: str) -> None:
@@ -176,12 +171,12 @@ async def test_the_upgrade_to_0003_keeps_turns_and_keys_and_begins_to_count(new_
     async with begin_write(engine) as connection:
         for statement in WORK_OF_0002.split(";"):
             await connection.execute(text(statement), {"bytes": b"1"} if ":bytes" in statement else {})
-    await engine.dispose()
+    await close(engine)
 
     assert await migrate(new_database) == Migrated("0002", HEAD)
 
     engine = await open_engine(new_database)
-    store = SqlStore(engine)
+    store = SqlStore(get_database(engine))
     async with begin_read(engine) as connection:
         turn = (await connection.execute(select(turns))).one()
         key = (await connection.execute(select(idempotency_keys))).one()
@@ -198,7 +193,7 @@ async def test_the_upgrade_to_0003_keeps_turns_and_keys_and_begins_to_count(new_
     await store.execute("c", Delete())
     async with begin_read(engine) as connection:
         assert (await connection.execute(select(idempotency_keys.c.key))).scalars().all() == ["k"]
-    await engine.dispose()
+    await close(engine)
 
 
 async def test_the_upgrade_to_0006_renames_the_status_of_chats_and_of_their_events(new_database: str) -> None:
@@ -208,42 +203,42 @@ async def test_the_upgrade_to_0006_renames_the_status_of_chats_and_of_their_even
     async with begin_write(engine) as connection:
         for statement in STATUS_OF_0005.split(";"):
             await connection.execute(text(statement), {"status": b'{"status":"waiting"}'} if ":" in statement else {})
-    await engine.dispose()
+    await close(engine)
 
     assert await migrate(new_database) == Migrated("0005", HEAD)
 
     engine = await open_engine(new_database)
-    store = SqlStore(engine)
+    store = SqlStore(get_database(engine))
     assert (await store.view("c")).status == "idle"
     assert [event.payload for event in await store.events("c", after=0)] == [{"status": "idle"}]
     await store.execute("c", Send(), UserInput(blocks=[Text("Hello")]))
     assert (await store.view("c")).status == "pending"
-    await engine.dispose()
+    await close(engine)
 
 
 async def test_the_upgrade_to_0004_lets_chats_of_before_be_recorded(new_database: str) -> None:
     await migrate(new_database, target="0003")
     engine = await open_engine(new_database)
     await write_a_chat(engine)
-    await engine.dispose()
+    await close(engine)
 
     assert await migrate(new_database) == Migrated("0003", HEAD)
 
     engine = await open_engine(new_database)
-    store = SqlStore(engine)
+    store = SqlStore(get_database(engine))
     assert (await store.view("c")).debug is None
     await store.execute("c", UpdateChat(), ChatPatch(debug="all"))
     assert (await store.view("c")).debug == "all"
     at = datetime(2026, 11, 15, tzinfo=UTC)
     run = RunRecord(id="r", chat_id="c", turn_id=None, kind="title", status="in_progress", worker_id="w", started_at=at)
-    await SqlRecords(store.engine).write([run])
-    assert [found.id for found in await SqlRecords(store.engine).list_runs("c")] == ["r"]
+    await SqlRecords(store.database).write([run])
+    assert [found.id for found in await SqlRecords(store.database).list_runs("c")] == ["r"]
     await store.execute("c", Delete())
-    assert await SqlRecords(store.engine).list_runs("c") == []
-    await engine.dispose()
+    assert await SqlRecords(store.database).list_runs("c") == []
+    await close(engine)
 
 
-@pytest.mark.parametrize("revision", list_revisions()[:-1])
+@pytest.mark.parametrize("revision", [revision for revision in list_revisions() if revision < "0007"])
 async def test_the_upgrade_to_0007_names_the_chat_of_every_row_and_keeps_all_of_it(
     new_database: str, revision: str
 ) -> None:
@@ -254,7 +249,7 @@ async def test_the_upgrade_to_0007_names_the_chat_of_every_row_and_keeps_all_of_
     async with begin_write(engine) as connection:
         for statement in WORK_OF_ANY.format(if_busy=column).split(";"):
             await connection.execute(text(statement), {"bytes": b"[]"} if ":bytes" in statement else {})
-    await engine.dispose()
+    await close(engine)
 
     assert await migrate(new_database) == Migrated(revision, HEAD)
 
@@ -269,14 +264,125 @@ async def test_the_upgrade_to_0007_names_the_chat_of_every_row_and_keeps_all_of_
     assert len(rows) == 3
     assert (run.chat_id, run.turn_id, run.step, run.attempt_id, run.state) == ("c", "t", 1, "a", "started")
     assert (waiting.chat_id, waiting.id, waiting.position, waiting.if_busy) == ("c", "q", 1, "steer")
-    store = SqlStore(engine)
-    assert [row.n for row in await store.rows("a")] == [1, 2, 3]
-    assert [entry.name for entry in await store.runs("t")] == ["look"]
+    store = SqlStore(get_database(engine))
+    assert [row.n for row in await store.rows("c", "a")] == [1, 2, 3]
+    assert [entry.name for entry in await store.runs("c", "t")] == ["look"]
     await store.execute("c", Delete())
     async with begin_read(engine) as connection:
         for table in (journal, tool_runs, queue):
             assert (await connection.execute(select(table))).all() == []
-    await engine.dispose()
+    await close(engine)
+
+
+@pytest.mark.parametrize("revision", list_revisions()[:-1])
+async def test_an_upgrade_keeps_every_row_of_every_table_and_in_its_chat(new_database: str, revision: str) -> None:
+    await migrate(new_database, target=revision)
+    engine = await open_engine(new_database)
+    given = {**rows_of_nobody(), **{f"{table} {chat}": row for chat in "cd" for table, row in rows_of(chat).items()}}
+    async with begin_write(engine) as connection:
+        known = await connection.run_sync(list_columns)
+        for name, row in given.items():
+            if (table := name.split()[0]) in known:
+                await connection.execute(*spell_insert(table, row, known[table]))
+        await connection.execute(text("UPDATE chats SET head_id = 'reply_' || id"))
+    before = await read_everything(engine)
+    await close(engine)
+
+    assert await migrate(new_database) == Migrated(revision, HEAD)
+
+    engine = await open_engine(new_database)
+    after = await read_everything(engine)
+    for table in metadata.tables:
+        kept = [
+            {name: row[name] for name in old} for row, old in zip(after[table], before.get(table, []), strict=False)
+        ]
+        assert kept == before.get(table, []), table
+        assert len(after[table]) == (0 if table not in before else 1 if table in rows_of_nobody() else 2), table
+    assert {*rows_of_nobody(), *rows_of("c")} == set(metadata.tables)
+    led = [table for table in before if "chat_id" in metadata.tables[table].primary_key.columns]
+    assert all([row["chat_id"] for row in after[table]] == ["c", "d"] for table in led)
+    await SqlStore(get_database(engine)).execute("c", Delete())
+    left = await read_everything(engine)
+    assert all([row["chat_id"] for row in left[table]] == ["d"] for table in led)
+    await close(engine)
+
+
+AT = "2026-11-15T09:00:00.000000Z"
+FORMER_NAMES = {"if_busy": "when", "stalled_takeovers": "barren_takeovers", "journal_rows_at_takeover": "said"}
+
+
+def rows_of_nobody() -> dict[str, dict[str, Any]]:
+    """A row of each table that knows nothing of chats."""
+    return {
+        "users": {"id": "u", "name": "Ada", "created_at": AT},
+        "tokens": {"id": "k", "user_id": "u", "hash": b"[]", "name": "laptop", "created_at": AT},
+        "workers": {"id": "w", "started_at": AT, "heartbeat_at": AT},
+    }
+
+
+def rows_of(chat: str) -> dict[str, dict[str, Any]]:
+    """A row of each table for a chat, as they are now, in an order in which they can be written."""
+    turn, attempt, run = f"turn_{chat}", f"attempt_{chat}", f"run_{chat}"
+    own = {"chat_id": chat}
+    text = {"chat_id": chat, "id": f"reply_{chat}", "role": "assistant", "blocks": b"[]", "created_at": AT}
+    call = {"call_index": 0, "call_id": "x", "name": "look", "arguments": b"[]", "state": "started"}
+    file = {"media_type": "text/plain", "size_bytes": 2, "sha256": b"[]", "content": b"[]", "created_at": AT}
+    done = {"key": f"key_{chat}", "route": "POST /", "body_hash": b"[]", "status": 201, "body": b"[]", "expires_at": AT}
+    said = {"method": "POST", "url": "/", "request_headers": b"[]", "request_body": b"[]", "response_body": b"[]"}
+    return {
+        "chats": {"id": chat, "owner_id": "u", "status": "running", "created_at": AT, "updated_at": AT, "seq": 1},
+        "turns": {**own, "id": turn, "number": 1, "kind": "reply", "started_at": AT, "takeovers": 3,
+                  "stalled_takeovers": 2, "journal_rows_at_takeover": 1},
+        "attempts": {**own, "id": attempt, "turn_id": turn, "step": 1, "number": 1, "epoch": 4, "started_at": AT,
+                     "usage": b"[]", "model": "demo"},
+        "messages": {**text, "turn_id": turn, "attempt_id": attempt, "timings": b"[]"},
+        "queue": {**own, "id": f"queued_{chat}", "position": 1, "if_busy": "steer", "content": b"[]", "author_id": "u",
+                  "created_at": AT},
+        "events": {**own, "seq": 1, "kind": "message", "ref": f"reply_{chat}", "payload": b"[]", "at": AT},
+        "journal": {**own, "attempt_id": attempt, "n": 1, "parts": b"[]", "at": AT},
+        "tool_runs": {**own, "turn_id": turn, "step": 1, "attempt_id": attempt, "idempotency_key": turn,
+                      "started_at": AT, **call},
+        "idempotency_keys": {**own, "user_id": "u", **done},
+        "drafts": {**own, "user_id": "u", "content": b"[]", "updated_at": AT},
+        "files": {**own, "id": f"file_{chat}", "owner_id": "u", **file},
+        "debug_runs": {**own, "id": run, "turn_id": turn, "kind": "turn", "status": "in_progress", "worker_id": "w",
+                       "started_at": AT, "model": "demo"},
+        "debug_steps": {**own, "run_id": run, "step": 1, "status": "completed", "error": "none", "started_at": AT,
+                        "ended_at": AT},
+        "debug_attempts": {**own, "run_id": run, "step": 1, "number": 1, "status": "completed", "status_code": 200,
+                           "started_at": AT, "ended_at": AT, "head_at": AT, **said},
+    }  # fmt: skip
+
+
+def list_columns(connection: Connection) -> dict[str, set[str]]:
+    inspector = inspect(connection)
+    return {table: {column["name"] for column in inspector.get_columns(table)} for table in inspector.get_table_names()}
+
+
+def spell_insert(table: str, row: dict[str, Any], known: set[str]) -> tuple[TextClause, dict[str, bytes]]:
+    """In plain SQL, as far as the table has these columns, under the names that they have in its revision."""
+    old = {name if name in known else FORMER_NAMES.get(name, name): value for name, value in row.items()}
+    values = {name: ":bytes" if value == b"[]" else repr(value) for name, value in old.items() if name in known}
+    names = ", ".join(f'"{name}"' for name in values)
+    statement = f"INSERT INTO {table} ({names}) VALUES ({', '.join(values.values())})"  # noqa: S608
+    return text(statement), {"bytes": b"[]"} if ":bytes" in values.values() else {}
+
+
+async def read_everything(engine: AsyncEngine) -> dict[str, list[dict[str, Any]]]:
+    """Every row of every table, under the names that its columns have today."""
+    now = {before: today for today, before in FORMER_NAMES.items()}
+    found: dict[str, list[dict[str, Any]]] = {}
+    async with begin_read(engine) as connection:
+        for table in sorted(set(await connection.run_sync(list_columns)) - {VERSION_TABLE}):
+            rows = (await connection.execute(text(f"SELECT * FROM {table}"))).mappings()  # noqa: S608
+            named = [{now.get(name, name): value for name, value in row.items()} for row in rows]
+            found[table] = sorted(named, key=find_chat)
+    return found
+
+
+def find_chat(row: dict[str, Any]) -> str:
+    """The chat that a row is of, by the names in it: the chat's own, or one that ends with it."""
+    return next((str(value)[-1] for value in row.values() if re.fullmatch(r"(\w+_)?[cd]", str(value))), "")
 
 
 WORK_OF_ANY = """
@@ -324,7 +430,7 @@ TABLES_OF_A_CHAT = ("users", "messages", "chats")
 
 
 async def write_a_chat(engine: AsyncEngine) -> None:
-    is_idle = (await load_revision(engine) or "") >= "0006"
+    is_idle = (await load_revision(get_database(engine)) or "") >= "0006"
     async with begin_write(engine) as connection:
         for statement in A_CHAT.replace("waiting", "idle" if is_idle else "waiting").split(";"):
             await connection.execute(text(statement), {"blocks": BLOCKS} if ":blocks" in statement else {})
@@ -344,7 +450,7 @@ async def test_migrating_again_changes_nothing(database: str) -> None:
     assert await migrate(database) == Migrated(HEAD, HEAD)
 
     assert await read_catalogue(engine) == before
-    await engine.dispose()
+    await close(engine)
 
 
 async def test_processes_that_start_together_migrate_once(new_database: str) -> None:
@@ -380,16 +486,10 @@ async def test_a_newer_schema_is_refused_with_what_to_do(new_database: str) -> N
     with pytest.raises(SchemaTooNew, match=f"schema 9999; this one knows up to {HEAD}.*Upgrade Indelible"):
         await migrate(new_database)
     with pytest.raises(SchemaTooNew):
-        await check_schema(engine)
-    assert await load_revision(engine) == "9999"
-    await engine.dispose()
-
-
-async def test_an_older_schema_is_told_how_to_get_up_to_date(new_database: str) -> None:
-    engine = await open_engine(new_database)
-    with pytest.raises(DatabaseUnusable, match="Run 'indelible migrate'"):
-        await check_schema(engine)
-    await engine.dispose()
+        async with SqlStore.open(new_database):
+            pass
+    assert await load_revision(get_database(engine)) == "9999"
+    await close(engine)
 
 
 async def test_a_database_of_something_else_is_left_alone(new_database: str) -> None:
@@ -400,8 +500,8 @@ async def test_a_database_of_something_else_is_left_alone(new_database: str) -> 
     with pytest.raises(DatabaseUnusable, match=r"tables of another application \(users\)"):
         await migrate(new_database)
 
-    assert await load_revision(engine) is None
-    await engine.dispose()
+    assert await load_revision(get_database(engine)) is None
+    await close(engine)
 
 
 async def test_a_migration_that_fails_leaves_nothing_behind(new_postgres: str) -> None:
@@ -412,11 +512,11 @@ async def test_a_migration_that_fails_leaves_nothing_behind(new_postgres: str) -
     with pytest.raises(Exception, match="files"):
         await migrate(new_postgres)
 
-    assert await load_revision(engine) is None
+    assert await load_revision(get_database(engine)) is None
     async with begin_read(engine) as connection:
         left = await connection.scalars(text("SELECT tablename FROM pg_tables WHERE schemaname = 'public'"))
         assert list(left) == []
-    await engine.dispose()
+    await close(engine)
 
 
 async def test_a_file_whose_rows_hang_in_the_air_is_not_migrated(tmp_path: Path) -> None:
@@ -432,8 +532,8 @@ async def test_a_file_whose_rows_hang_in_the_air_is_not_migrated(tmp_path: Path)
         await migrate(path)
 
     engine = await open_engine(path)
-    assert await load_revision(engine) == "0001"
-    await engine.dispose()
+    assert await load_revision(get_database(engine)) == "0001"
+    await close(engine)
 
 
 def test_every_revision_is_a_module_that_is_named_after_it() -> None:
@@ -448,8 +548,8 @@ async def test_a_migration_may_take_longer_than_any_other_statement(
 ) -> None:
     """It waits for another one, or rewrites a large table: the limit for statements does not hold for it."""
     await migrate(new_postgres, target="0005")
-    monkeypatch.setattr(engine_module, "_COMMAND_TIMEOUT_S", 0.2)
-    other = await open_engine(new_postgres, is_patient=True)
+    monkeypatch.setattr(postgres, "COMMAND_TIMEOUT_S", 0.2)
+    other = await open_engine(new_postgres)
     async with other.connect() as watching, other.connect() as holding:
         await holding.execute(text(FOR_AS_LONG_AS_IT_TAKES))
         await holding.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": _ADVISORY_LOCK})
@@ -483,7 +583,7 @@ async def test_a_migration_waits_for_a_command_and_does_not_deadlock_with_it(new
         await command.execute(text("SELECT count(*) FROM turns"))
         await command.commit()
         assert await migrating == Migrated("0005", HEAD)
-    await engine.dispose()
+    await close(engine)
 
 
 WAITS_FOR_CHATS = """

@@ -14,7 +14,6 @@ from typing import Any
 
 import asyncpg
 import pytest
-from sqlalchemy import URL
 
 from indelible.clock import Clock
 from indelible.notify import (
@@ -37,6 +36,13 @@ EVERYTHING = Changed(everything=True)
 BACKENDS = "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'indelible notify'"
 
 
+Options = dict[str, Any]
+
+
+def get_options(address: str) -> Options:
+    return parse_address(address).make_postgres_options()
+
+
 def changed(*chat_ids: str) -> Changed:
     return Changed(frozenset(chat_ids))
 
@@ -51,7 +57,7 @@ def notifier(request: pytest.FixtureRequest) -> Notifier:
     """One that has no connection, because nothing runs it."""
     if request.param == "local":
         return LocalNotifier()
-    return PostgresNotifier(parse_address("postgresql://nobody@localhost:1/nothing"), clock=ManualClock())
+    return PostgresNotifier(get_options("postgresql://nobody@localhost:1/nothing"), clock=ManualClock())
 
 
 # --- within a process ----------------------------------------------------------------------
@@ -142,14 +148,14 @@ async def test_a_reader_that_gives_up_waiting_misses_nothing(notifier: Notifier)
 
 
 @pytest.fixture
-def url(migrated_postgres: str) -> URL:
-    return parse_address(migrated_postgres)
+def options(migrated_postgres: str) -> Options:
+    return get_options(migrated_postgres)
 
 
 @asynccontextmanager
-async def running(url: URL, clock: Clock) -> AsyncIterator[tuple[PostgresNotifier, Subscription]]:
+async def running(options: Options, clock: Clock) -> AsyncIterator[tuple[PostgresNotifier, Subscription]]:
     """A notifier that is connected, and a subscription that has heard so."""
-    notifier = PostgresNotifier(url, clock=clock)
+    notifier = PostgresNotifier(options, clock=clock)
     with notifier.subscribe() as subscription:
         task = asyncio.create_task(notifier.run())
         try:
@@ -196,9 +202,9 @@ async def onlooker(migrated_postgres: str) -> AsyncIterator[Onlooker]:
     await connection.close()
 
 
-async def test_two_processes_hear_each_other_and_nobody_hears_an_echo(url: URL) -> None:
+async def test_two_processes_hear_each_other_and_nobody_hears_an_echo(options: Options) -> None:
     clock = ManualClock(skip_sleeps=True)
-    async with running(url, clock) as (ours, here), running(url, clock) as (theirs, there):
+    async with running(options, clock) as (ours, here), running(options, clock) as (theirs, there):
         ours.notify(["a", "b"])
         assert await hear(here) == changed("a", "b")
         assert await hear(there) == changed("a", "b")
@@ -208,9 +214,9 @@ async def test_two_processes_hear_each_other_and_nobody_hears_an_echo(url: URL) 
         assert await hear(here) == changed("c")
 
 
-async def test_a_burst_is_one_notification_now_and_one_after_the_interval(url: URL, onlooker: Onlooker) -> None:
+async def test_a_burst_is_one_notification_now_and_one_after_the_interval(options: Options, onlooker: Onlooker) -> None:
     clock = ManualClock()
-    async with running(url, clock) as (notifier, _):
+    async with running(options, clock) as (notifier, _):
         notifier.notify(["first"])
         assert await onlooker.wait_for_payload() == "first"
         async with asyncio.timeout(DEADLINE_S):
@@ -228,9 +234,9 @@ async def test_a_burst_is_one_notification_now_and_one_after_the_interval(url: U
         assert await onlooker.collect() == []
 
 
-async def test_what_does_not_fit_waits_for_the_next_notification(url: URL, onlooker: Onlooker) -> None:
+async def test_what_does_not_fit_waits_for_the_next_notification(options: Options, onlooker: Onlooker) -> None:
     chat_ids = [f"chat_{number:026}" for number in range(MAX_NAMED_CHATS)]
-    async with running(url, ManualClock(skip_sleeps=True)) as (notifier, _):
+    async with running(options, ManualClock(skip_sleeps=True)) as (notifier, _):
         notifier.notify(chat_ids)
         payloads: list[str] = []
         while len(" ".join(payloads).split()) < len(chat_ids):
@@ -241,23 +247,25 @@ async def test_what_does_not_fit_waits_for_the_next_notification(url: URL, onloo
     assert max(len(payload.encode()) for payload in payloads) <= MAX_PAYLOAD_BYTES
 
 
-async def test_too_many_chats_are_all_chats_to_others_as_well(url: URL) -> None:
+async def test_too_many_chats_are_all_chats_to_others_as_well(options: Options) -> None:
     clock = ManualClock(skip_sleeps=True)
-    async with running(url, clock) as (ours, _), running(url, clock) as (_, there):
+    async with running(options, clock) as (ours, _), running(options, clock) as (_, there):
         ours.notify(f"chat_{number}" for number in range(MAX_NAMED_CHATS + 1))
         assert await hear(there) == EVERYTHING
 
 
-async def test_a_name_too_long_to_send_is_all_chats_and_holds_up_no_other(url: URL, onlooker: Onlooker) -> None:
-    async with running(url, ManualClock(skip_sleeps=True)) as (notifier, _):
+async def test_a_name_too_long_to_send_is_all_chats_and_holds_up_no_other(options: Options, onlooker: Onlooker) -> None:
+    async with running(options, ManualClock(skip_sleeps=True)) as (notifier, _):
         notifier.notify(["long" * MAX_PAYLOAD_BYTES])
         assert await onlooker.wait_for_payload() == "*"
         notifier.notify(["a"])
         assert await onlooker.wait_for_payload() == "a"
 
 
-async def test_a_killed_listener_connects_again_and_tells_everybody_to_look(url: URL, onlooker: Onlooker) -> None:
-    async with running(url, ManualClock(skip_sleeps=True)) as (_, subscription):
+async def test_a_killed_listener_connects_again_and_tells_everybody_to_look(
+    options: Options, onlooker: Onlooker
+) -> None:
+    async with running(options, ManualClock(skip_sleeps=True)) as (_, subscription):
         assert await onlooker.end_connections() >= 1
         assert await hear(subscription) == EVERYTHING
 
@@ -265,9 +273,11 @@ async def test_a_killed_listener_connects_again_and_tells_everybody_to_look(url:
         assert await hear(subscription) == changed("a")
 
 
-async def test_sending_without_a_connection_raises_nothing_and_is_made_up_for(url: URL, onlooker: Onlooker) -> None:
+async def test_sending_without_a_connection_raises_nothing_and_is_made_up_for(
+    options: Options, onlooker: Onlooker
+) -> None:
     clock = ManualClock()
-    async with running(url, clock) as (notifier, subscription):
+    async with running(options, clock) as (notifier, subscription):
         backing_off = asyncio.create_task(clock.wait_for_timer())
         await asyncio.sleep(0)
         await onlooker.end_connections()
@@ -283,8 +293,8 @@ async def test_sending_without_a_connection_raises_nothing_and_is_made_up_for(ur
         assert await onlooker.wait_for_payload() == "a"
 
 
-async def test_a_connection_that_dies_while_sending_raises_nothing(url: URL, onlooker: Onlooker) -> None:
-    async with running(url, ManualClock(skip_sleeps=True)) as (notifier, subscription):
+async def test_a_connection_that_dies_while_sending_raises_nothing(options: Options, onlooker: Onlooker) -> None:
+    async with running(options, ManualClock(skip_sleeps=True)) as (notifier, subscription):
         ended = asyncio.create_task(onlooker.end_connections())
         while not ended.done():
             notifier.notify(["a"])
@@ -301,7 +311,7 @@ async def test_a_server_that_is_away_is_tried_again_ever_more_slowly(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = ManualClock(skip_sleeps=True)
-    away = parse_address(f"postgresql://ada:hush@/chats?host={tmp_path}")
+    away = get_options(f"postgresql://ada:hush@/chats?host={tmp_path}")
     notifier = PostgresNotifier(away, clock=clock)
     with notifier.subscribe() as subscription:
         task = asyncio.create_task(notifier.run())
@@ -320,18 +330,18 @@ async def test_a_server_that_is_away_is_tried_again_ever_more_slowly(
 
 
 async def test_options_of_the_address_hold_here_too(migrated_postgres: str) -> None:
-    patient = parse_address(f"{migrated_postgres}{'&' if '?' in migrated_postgres else '?'}connect_timeout=15")
+    patient = get_options(f"{migrated_postgres}{'&' if '?' in migrated_postgres else '?'}connect_timeout=15")
     async with running(patient, ManualClock()) as (notifier, subscription):
         notifier.notify(["a"])
         assert await hear(subscription) == changed("a")
 
 
 async def test_a_quiet_connection_is_asked_whether_it_lives_and_is_in_no_transaction(
-    url: URL, onlooker: Onlooker
+    options: Options, onlooker: Onlooker
 ) -> None:
     clock = ManualClock()
     await onlooker.end_connections()
-    async with running(url, clock):
+    async with running(options, clock):
         backend = await onlooker.connection.fetchrow(f"SELECT pid, query {BACKENDS} AND state = 'idle'")
         assert backend["query"].startswith("LISTEN")
 

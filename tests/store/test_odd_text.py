@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, settle_in
+from tests.support.engine import get_database
 
 from indelible.content import (
     File,
@@ -51,7 +52,7 @@ SHOWN = KEPT.replace("\0", "\ufffd")
 @pytest.fixture
 async def store(engine: AsyncEngine) -> SqlStore:
     await settle_in(engine)
-    return SqlStore(engine)
+    return SqlStore(get_database(engine))
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ async def test_what_the_holder_of_an_attempt_brings_along_is_kept(chat: Driver) 
     rest = [TextDelta("1", ODD), ReasoningDelta(ODD, ODD), StreamError(ODD), Finish(metadata={ODD: ODD})]
     await chat.end(c.FinishTurn, pending=rest, response_id=ODD)
     assert (await chat.said())[-1] == ("assistant", f"It is{KEPT}")
-    assert (await chat.store.rows(chat.attempt_id))[-1].parts[0] == TextDelta("1", KEPT)
+    assert (await chat.store.rows(chat.id, chat.attempt_id))[-1].parts[0] == TextDelta("1", KEPT)
     await chat.check()
 
 
@@ -107,10 +108,10 @@ async def test_what_is_published_and_what_tools_do_is_kept(chat: Driver) -> None
     for n, (parts, change) in enumerate(rows, 2):
         row = JournalRow(chat.id, chat.attempt_id, chat.epoch, n, encode(parts), (change,))
         assert (await chat.store.append([row])).written == {chat.attempt_id}
-    (run,) = await chat.store.runs(chat.turn_id)
+    (run,) = await chat.store.runs(chat.id, chat.turn_id)
     assert (run.call_id, run.name) == (SHOWN, SHOWN)
     assert run.result == ToolResult(KEPT, KEPT, output=KEPT)
-    assert (await chat.store.rows(chat.attempt_id))[2].parts == [run.result]
+    assert (await chat.store.rows(chat.id, chat.attempt_id))[2].parts == [run.result]
     await chat.end(c.CommitStep)
     await chat.check()
 
@@ -245,8 +246,8 @@ NAMING: dict[str, Callable[[SqlStore, str, str], Awaitable[Any]]] = {
 ASKING: dict[str, tuple[Callable[[SqlStore, str], Awaitable[Any]], object]] = {
     "owner": (lambda store, odd: store.owner(odd), None),
     "events": (lambda store, odd: store.events(odd, after=0), []),
-    "rows": (lambda store, odd: store.rows(odd), []),
-    "runs": (lambda store, odd: store.runs(odd), []),
+    "rows": (lambda store, odd: store.rows(odd, odd), []),
+    "runs": (lambda store, odd: store.runs(odd, odd), []),
     "positions": (lambda store, odd: store.positions([odd]), {}),
     "reached": (lambda store, odd: store.reached(odd, BEGINNING), False),
 }

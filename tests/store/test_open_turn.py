@@ -10,13 +10,13 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, fill_payload, settle_in
+from tests.support.engine import begin_read, begin_write, get_database
 
 from indelible.content import Finish, Part, Text, TextDelta, ToolCall, ToolResult, Usage
 from indelible.errors import NotFound
 from indelible.machine import Status
 from indelible.machine import commands as c
 from indelible.store.commands.idempotency import Request, StoredResponse
-from indelible.store.database.engine import begin_read, begin_write
 from indelible.store.database.tables import chats, idempotency_keys, users, workers
 from indelible.store.payloads import ChatPatch, NewChat, UserInput
 from indelible.store.queries.open_turn import Expired, Held
@@ -29,7 +29,7 @@ USED = Usage(input_tokens=7, output_tokens=5)
 @pytest.fixture
 async def store(engine: AsyncEngine) -> SqlStore:
     await settle_in(engine)
-    return SqlStore(engine)
+    return SqlStore(get_database(engine))
 
 
 async def make(store: SqlStore, engine: AsyncEngine, **words: Any) -> Driver:

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.support.engine import begin_write, get_database
 
 from indelible.content import Finish, Text, TextDelta, encode
 from indelible.machine.commands import Create, FinishTurn, StartAttempt
-from indelible.store.database.engine import begin_write
 from indelible.store.database.tables import users
 from indelible.store.journal.append import JournalRow
 from indelible.store.payloads import NewChat
@@ -51,7 +51,7 @@ KEPT_BY = {
         "Write rows of running attempts": "a_group_is_written_whole",
         "A row is written only": "of_an_attempt_that_has_ended_or_has_another_epoch_nothing_is_written",
         "It never waits": "r7_an_attempt_that_is_being_ended_is_skipped_and_neither_lost_nor_waited_for",
-        "The same row again": "other_bytes_under_the_same_number_are_refused_and_nothing_of_the_group_is_written",
+        "The same row again": "other_bytes_under_the_same_number_are_refused_and_the_others_can_be_tried_again",
     },
     "beat": {"Record a worker's heartbeat": "a_heartbeat_moves_on_and_keeps_the_start"},
     "retire": {"Remove a worker": "a_retired_worker_hands_over_at_once"},
@@ -96,7 +96,7 @@ KEPT_BY = {
     },
     "owner": {"The owner of a chat": "a_chat_has_an_owner_if_it_is_there"},
     "status": {
-        "The owner of a chat": "a_stop_of_a_held_chat_and_its_answer_cost_two_transactions_and_seven_statements",
+        "The owner of a chat": "a_stop_of_a_held_chat_and_its_answer_cost_one_transaction_and_six_statements",
         "The cost does not depend": "the_status_of_a_chat_costs_the_same_however_long_it_is",
     },
     "ensure_user": {"The id of the user": "a_user_is_made_once_and_found_again"},
@@ -109,12 +109,18 @@ KEPT_BY = {
         "Its `seq` and `live.n`": "a_view_and_the_events_after_its_cursor_are_everything_exactly_once",
     },
     "events": {"The events after": "a_view_and_the_events_after_its_cursor_are_everything_exactly_once"},
-    "rows": {"The journal rows of": "r11_a_packed_attempt_reads_as_it_read_before_from_every_row"},
+    "rows": {
+        "The journal rows of": "r11_a_packed_attempt_reads_as_it_read_before_from_every_row",
+        "An attempt that this chat": "what_is_another_chats_is_not_read_by_its_name_alone",
+    },
     "attempts": {
         "The attempts of a chat": "the_pages_together_are_all_attempts_of_the_chat_the_newest_first",
         "Attempts that left nothing": "what_was_tried_is_told_with_its_end_and_what_is_being_tried_without_one",
     },
-    "runs": {"Every tool call": "a_call_is_in_the_ledger_and_in_the_journal_when_record_returns"},
+    "runs": {
+        "Every tool call": "a_call_is_in_the_ledger_and_in_the_journal_when_record_returns",
+        "A turn that this chat": "what_is_another_chats_is_not_read_by_its_name_alone",
+    },
     "pack": {
         "Pack the journals": "r12_a_sweep_stops_when_its_time_is_up",
         "Every read gives": "r11_a_packed_attempt_reads_as_it_read_before_from_every_row",
@@ -153,7 +159,7 @@ def test_every_promise_is_written_down_kept_and_tried(name: str) -> None:
 async def test_a_chat_from_beginning_to_end_through_the_port_alone(engine: AsyncEngine) -> None:
     async with begin_write(engine) as connection:
         await connection.execute(insert(users).values(id="user_1", name="ada", created_at=datetime.now(UTC)))
-    store: ChatStore = SqlStore(engine)
+    store: ChatStore = SqlStore(get_database(engine))
     await store.beat("worker_1")
     await store.execute("chat_1", Create(with_message=True), NewChat(owner_id="user_1", blocks=[Text("hi")]))
     (held,) = await store.acquire("worker_1", limit=5)
@@ -167,9 +173,9 @@ async def test_a_chat_from_beginning_to_end_through_the_port_alone(engine: Async
     assert [message.text for message in await store.path("chat_1")] == ["hi", "Hello"]
     told = await store.events("chat_1", after=0)
     assert [event.seq for event in told] == list(range(1, len(told) + 1))
-    before = await store.rows(attempt.id)
+    before = await store.rows("chat_1", attempt.id)
     assert await store.pack(ended_before=datetime(2099, 1, 1, tzinfo=UTC), clock=ManualClock()) == 1
-    assert await store.rows(attempt.id) == before
-    assert await store.runs(turn_id) == []
+    assert await store.rows("chat_1", attempt.id) == before
+    assert await store.runs("chat_1", turn_id) == []
     await store.retire("worker_1")
     assert (await store.view("chat_1")).status == "idle"

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, dump, fill_payload, settle_in
+from tests.support.engine import get_database
 
 from indelible.content import Finish, Text, TextDelta, ToolCall, ToolResult
 from indelible.errors import Invalid, NotAllowed, NotFound, TooLarge, TooMany
@@ -23,7 +24,7 @@ CALLS = ("c1", "c2")
 @pytest.fixture
 async def store(engine: AsyncEngine) -> SqlStore:
     await settle_in(engine)
-    return SqlStore(engine)
+    return SqlStore(get_database(engine))
 
 
 @pytest.fixture

@@ -1,18 +1,22 @@
 """A caller that is cancelled at any moment at which the store waits for its database leaves nothing behind.
 
-Nothing is patched, neither the store nor a driver. Every task of these tests runs a coroutine that is watched: whenever
-it waits for something, that is a moment, and the caller can be cancelled there. *During* it, the question is with the
-driver and the answer is not there yet; *after* it, the answer has come and nobody has looked at it. Each call is
-made again and again, cancelled one moment later every time, until there is no moment left. After every one of them
-the caller was told that it is cancelled, no transaction is open and no connection is missing in the pool, what was
-to be written is there or not, but never half, and the next write goes through at once.
+Nothing is patched, neither the store nor a driver. Every task of these tests runs a coroutine that is watched, those
+that have the connections to PostgreSQL as well: whenever one waits for something, that is a moment, and the caller can
+be cancelled there. *During* it, the question is with the driver and the answer is not there yet; *after* it, the answer
+has come and nobody has looked at it. On SQLite, where work waits for nothing, every statement is a moment too: its
+thread stands still until the caller is cancelled. Each call is made again and again, cancelled one moment later every
+time, until there is no moment left. After every one of them the caller was told that it is cancelled, no transaction is
+open and no connection is missing, what was to be written is there or not, but never half, and the next write goes
+through at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import sqlite3
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from contextlib import closing
 from functools import partial
 from operator import eq
@@ -21,7 +25,9 @@ from typing import Any, Literal
 import asyncpg
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.databases import execute
 from tests.store.driver import SAID_AT, Driver, settle_in
+from tests.support.engine import OpenDatabase
 
 from indelible.concurrency.tasks import UncancellableFuture, run_to_completion
 from indelible.content import TextDelta, encode
@@ -30,15 +36,23 @@ from indelible.machine import State
 from indelible.machine import commands as c
 from indelible.recording.storage.protocol import RunRecord, StepRecord
 from indelible.recording.storage.sql_records import SqlRecords
-from indelible.store.database.engine import is_sqlite
+from indelible.store.database.address import parse_address
+from indelible.store.database.migrate import HEAD, load_revision, migrate
+from indelible.store.database.open import open_database
+from indelible.store.database.postgres import PostgresDatabase
+from indelible.store.database.sqlite import READERS, SqliteDatabase
 from indelible.store.database.tables import attempts
+from indelible.store.database.transaction import Transaction
 from indelible.store.journal.append import Appended, JournalRow
 from indelible.store.journal.tool_ledger import RunKey, RunStarted
 from indelible.store.sql_store import SqlStore
 
 IfBusy = Literal["during", "after"]
+Call = Coroutine[Any, Any, object]
 BOTH_SIDES: tuple[IfBusy, ...] = ("during", "after")
 MOST_MOMENTS = 400
+DEADLINE_S = 100
+CONNECTIONS, URGENT_CONNECTIONS = 2, 1
 OPEN_TRANSACTIONS = """
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name = 'indelible' AND xact_start IS NOT NULL
@@ -49,43 +63,58 @@ class Watcher:
     """Counts the moments at which the tasks of an event loop wait, and cancels the caller at the one it is told."""
 
     def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._loop.set_task_factory(self._make_task)
+        self._test: asyncio.Task[Any] | None = None
         self._caller: asyncio.Task[Any] | None = None
         self._is_wanted: Callable[[int], bool] = lambda moment: False
         self._when: IfBusy = "during"
+        self._has_cancelled = False
         self.moments = 0
-        self.reached = False
 
-    async def run(self, work: Coroutine[Any, Any, object], wanted: Callable[[int], bool], when: IfBusy) -> bool:
+    async def run(self, work: Call, wanted: Callable[[int], bool], when: IfBusy) -> bool:
         """Run this in a task and cancel it at the wanted moments. Gives whether it was cancelled."""
-        self.moments, self.reached = 0, False
+        self.moments, self._has_cancelled = 0, False
         self._is_wanted, self._when = wanted, when
-        loop = asyncio.get_running_loop()
-        loop.set_task_factory(self._make_task)
-        try:
-            caller = self._caller = asyncio.create_task(work)
-            await asyncio.wait([caller])
-        finally:
-            loop.set_task_factory(None)
-            self._caller = None
+        self._test = asyncio.current_task()
+        caller = self._caller = asyncio.create_task(work)
+        await asyncio.wait([caller])
+        self._caller = None
         if not caller.cancelled():
             caller.result()
+        assert caller.cancelled() == self._has_cancelled
         return caller.cancelled()
+
+    def note_wait(self, waited_for: asyncio.Future[Any]) -> None:
+        if asyncio.current_task() is not self._test and self._is_moment():
+            if self._when == "during":
+                self._cancel()
+            else:
+                waited_for.add_done_callback(self._cancel)
+
+    def note_statement(self, _sql: str) -> None:
+        """In a thread of SQLite. It goes on when the caller was cancelled, if this is the moment."""
+        noted = threading.Event()
+        self._loop.call_soon_threadsafe(self._note_statement, noted)
+        noted.wait(DEADLINE_S)
+
+    def _note_statement(self, noted: threading.Event) -> None:
+        if self._when == "during" and self._is_moment():
+            self._cancel()
+        noted.set()
+
+    def _is_moment(self) -> bool:
+        if self._caller is None or self._caller.done():
+            return False
+        self.moments += 1
+        return self._is_wanted(self.moments)
+
+    def _cancel(self, _answered: object = None) -> None:
+        if self._caller is not None and self._caller.cancel():
+            self._has_cancelled = True
 
     def _make_task(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
         return asyncio.Task(Watched(work, self), loop=loop, **options)
-
-    def note_wait(self, waited_for: asyncio.Future[Any]) -> None:
-        if self._caller is None or self._caller.done():
-            return
-        self.moments += 1
-        if not self._is_wanted(self.moments):
-            return
-        self.reached = True
-        caller = self._caller
-        if self._when == "during":
-            caller.cancel()
-        else:
-            waited_for.add_done_callback(lambda answered: caller.cancel())
 
 
 class Watched(Coroutine[Any, Any, Any]):
@@ -114,87 +143,141 @@ class Watched(Coroutine[Any, Any, Any]):
 
 
 @pytest.fixture
-async def watcher(engine: AsyncEngine) -> Watcher:
+async def watcher(engine: AsyncEngine) -> AsyncIterator[Watcher]:
     await settle_in(engine)
-    return Watcher()
+    yield Watcher()
+    asyncio.get_running_loop().set_task_factory(None)
 
 
-async def check_nothing_is_left(engine: AsyncEngine) -> None:
-    """Nobody of the store has a transaction open, asked of the database itself, and no connection is missing."""
-    pool: Any = engine.sync_engine.pool
-    assert pool.checkedout() == 0
-    if is_sqlite(engine.url):
-        with closing(sqlite3.connect(str(engine.url.database), timeout=0, isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
-            other.execute("ROLLBACK")
-        return
-    connection = await asyncpg.connect(engine.url.set(drivername="postgresql").render_as_string(hide_password=False))
-    try:
-        assert await connection.fetchval(OPEN_TRANSACTIONS) == 0
-    finally:
-        await connection.close()
+class Place:
+    """A database with a few connections that are watched, and a look at it from outside."""
+
+    def __init__(self, address: str, watcher: Watcher, outside: asyncpg.Connection | None) -> None:
+        self._address = parse_address(address)
+        self._watcher = watcher
+        self._outside = outside
+        self.opened = self._open()
+
+    @property
+    def store(self) -> SqlStore:
+        return SqlStore(self.opened)
+
+    def _open(self) -> OpenDatabase:
+        if self._address.is_sqlite:
+            file = SqliteDatabase(self._address.make_sqlite_name(), where="the file")
+            file.observe = self._watcher.note_statement
+            return file
+        sizes = {"connections": CONNECTIONS, "urgent_connections": URGENT_CONNECTIONS}
+        return PostgresDatabase(self._address.make_postgres_options(), where="the server", **sizes)
+
+    async def reopen(self) -> None:
+        await self.opened.close()
+        self.opened = self._open()
+
+    async def check_nothing_is_left(self) -> None:
+        """Nobody of the store has a transaction open, asked of the database itself, and no connection is missing."""
+        if self._outside is None:
+            with closing(sqlite3.connect(self._address.path, timeout=0, isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")
+        else:
+            assert await self._outside.fetchval(OPEN_TRANSACTIONS) == 0
+        async with asyncio.timeout(DEADLINE_S):
+            await self._use_every_connection()
+
+    async def _use_every_connection(self) -> None:
+        if self._outside is None:
+            readers = threading.Barrier(READERS, timeout=DEADLINE_S)
+
+            async def meet_readers(_transaction: Transaction) -> None:
+                readers.wait()
+
+            await asyncio.gather(*(self.opened.read(meet_readers) for _ in range(READERS)))
+        else:
+            all_are_there = asyncio.Barrier(CONNECTIONS + URGENT_CONNECTIONS)
+
+            async def meet(_transaction: Transaction) -> None:
+                await all_are_there.wait()
+
+            asked = [False] * CONNECTIONS + [True] * URGENT_CONNECTIONS
+            await asyncio.gather(*(self.opened.write(meet, urgent=urgent, single=True) for urgent in asked))
 
 
-async def sweep(
-    watcher: Watcher,
-    engine: AsyncEngine,
-    prepare: Callable[[], Awaitable[Coroutine[Any, Any, object]]],
-    check: Callable[[], Awaitable[None]],
+@pytest.fixture
+async def place(watcher: Watcher, database: str) -> AsyncIterator[Place]:
+    outside = await asyncpg.connect(database) if database.startswith("postgresql") else None
+    place = Place(database, watcher, outside)
+    yield place
+    await place.opened.close()
+    if outside is not None:
+        await outside.close()
+
+
+async def cancel_at_every_moment(
+    watcher: Watcher, prepare: Callable[[], Awaitable[Call]], check: Callable[[], Awaitable[None]]
 ) -> int:
     """Cancel the call at every moment, on both sides of it. Gives at how many."""
-    store = SqlStore(engine)
     cancelled = 0
     for when in BOTH_SIDES:
         for moment in range(1, MOST_MOMENTS):
-            work = await prepare()
-            was_cancelled = await watcher.run(work, partial(eq, moment), when)
-            assert was_cancelled == watcher.reached
-            await check_nothing_is_left(engine)
+            cancelled += await watcher.run(await prepare(), partial(eq, moment), when)
             await check()
-            await store.beat("next")
-            if not was_cancelled:
+            if watcher.moments < moment:
                 break
-            cancelled += 1
         else:
             pytest.fail("it never ended")
     assert cancelled >= 2, "there was nothing to cancel"
     return cancelled
 
 
-async def test_a_command_is_carried_out_wholly_or_not_at_all(watcher: Watcher, engine: AsyncEngine) -> None:
-    chat = Driver(SqlStore(engine), engine)
+async def sweep(
+    watcher: Watcher, place: Place, prepare: Callable[[], Awaitable[Call]], check: Callable[[], Awaitable[None]]
+) -> int:
+    async def check_all() -> None:
+        await place.check_nothing_is_left()
+        await check()
+        await place.store.beat("next")
 
-    async def prepare() -> Coroutine[Any, Any, object]:
+    return await cancel_at_every_moment(watcher, prepare, check_all)
+
+
+async def test_a_command_is_carried_out_wholly_or_not_at_all(
+    watcher: Watcher, place: Place, engine: AsyncEngine
+) -> None:
+    chat = Driver(place.store, engine)
+
+    async def prepare() -> Call:
         nonlocal chat
-        chat = Driver(SqlStore(engine), engine)
+        chat = Driver(place.store, engine)
         return chat.do(c.Create(with_message=True), "Hello")
 
     async def check() -> None:
         assert await chat.state() in {State.NONE, State.RUNNING}
         await chat.check()
 
-    assert await sweep(watcher, engine, prepare, check) > 20
+    assert await sweep(watcher, place, prepare, check) > 10
 
 
-async def test_a_command_on_new_connections_loses_none_of_them(watcher: Watcher, engine: AsyncEngine) -> None:
+async def test_a_command_on_new_connections_loses_none_of_them(
+    watcher: Watcher, place: Place, engine: AsyncEngine
+) -> None:
     """The moments at which a connection is made and set up are among them."""
-    chat = await Driver(SqlStore(engine), engine).create()
+    chat = await Driver(place.store, engine).create()
 
-    async def prepare() -> Coroutine[Any, Any, object]:
-        await engine.dispose()
-        return chat.store.execute(chat.id, c.Interrupt(turn_id="none"))
+    async def prepare() -> Call:
+        await place.reopen()
+        return place.store.execute(chat.id, c.Interrupt(turn_id="none"))
 
     async def check() -> None:
         await chat.check()
 
-    await sweep(watcher, engine, prepare, check)
+    await sweep(watcher, place, prepare, check)
 
 
 @pytest.mark.parametrize("with_change", [False, True])
 async def test_a_flush_is_written_wholly_or_not_at_all(
-    watcher: Watcher, engine: AsyncEngine, with_change: bool
+    watcher: Watcher, place: Place, engine: AsyncEngine, with_change: bool
 ) -> None:
-    store = SqlStore(engine)
+    store = place.store
     chats = [await (await Driver(store, engine).create()).work() for _ in range(2)]
     n = 1
 
@@ -206,74 +289,77 @@ async def test_a_flush_is_written_wholly_or_not_at_all(
             rows.append(JournalRow(chat.id, chat.attempt_id, chat.epoch, n, parts, (run,) if with_change else ()))
         return rows
 
-    async def prepare() -> Coroutine[Any, Any, object]:
+    async def prepare() -> Call:
         nonlocal n
         n += 1
         return store.append(make_rows())
 
     async def check() -> None:
-        written = [len(await store.rows(chat.attempt_id)) for chat in chats]
+        written = [len(await store.rows(chat.id, chat.attempt_id)) for chat in chats]
         assert written in ([n - 1, n - 1], [n, n])
-        started = [len(await store.runs(chat.turn_id)) for chat in chats]
+        started = [len(await store.runs(chat.id, chat.turn_id)) for chat in chats]
         assert started == [count - 1 if with_change else 0 for count in written]
         assert await store.append(make_rows()) == Appended(frozenset(chat.attempt_id for chat in chats), frozenset())
 
-    await sweep(watcher, engine, prepare, check)
+    await sweep(watcher, place, prepare, check)
 
 
-async def test_debug_records_are_written_wholly_or_not_at_all(watcher: Watcher, engine: AsyncEngine) -> None:
-    chat = await Driver(SqlStore(engine), engine).create()
-    records = SqlRecords(chat.store.engine)
+async def test_debug_records_are_written_wholly_or_not_at_all(
+    watcher: Watcher, place: Place, engine: AsyncEngine
+) -> None:
+    chat = await Driver(place.store, engine).create()
+    records = SqlRecords(chat.store.database)
     number = 0
 
-    async def prepare() -> Coroutine[Any, Any, object]:
+    async def prepare() -> Call:
         nonlocal number
         number += 1
         begun: dict[str, Any] = {"status": "in_progress", "started_at": SAID_AT}
         run = RunRecord(id=f"run_{number}", chat_id=chat.id, turn_id=None, kind="turn", worker_id="live", **begun)
-        return records.write([run, StepRecord(run_id=run.id, step=1, **begun)])
+        return records.write([run, StepRecord(chat_id=run.chat_id, run_id=run.id, step=1, **begun)])
 
     async def check() -> None:
         whole = await records.load_run(chat.id, f"run_{number}")
         assert whole is None or len(whole.steps) == 1
 
-    await sweep(watcher, engine, prepare, check)
+    await sweep(watcher, place, prepare, check)
 
 
-async def test_a_heartbeat_that_is_cut_stops_no_other(watcher: Watcher, engine: AsyncEngine) -> None:
-    store = SqlStore(engine)
+async def test_a_heartbeat_that_is_cut_stops_no_other(watcher: Watcher, place: Place, engine: AsyncEngine) -> None:
+    store = place.store
 
-    async def prepare() -> Coroutine[Any, Any, object]:
+    async def prepare() -> Call:
         return store.beat("worker")
 
     async def check() -> None:
         await store.beat("worker")
 
-    await sweep(watcher, engine, prepare, check)
+    await sweep(watcher, place, prepare, check)
 
 
-async def test_a_reader_that_leaves_takes_no_connection_along(watcher: Watcher, engine: AsyncEngine) -> None:
-    chat = await (await Driver(SqlStore(engine), engine).create()).work()
+async def test_a_reader_that_leaves_takes_no_connection_along(
+    watcher: Watcher, place: Place, engine: AsyncEngine
+) -> None:
+    chat = await (await Driver(place.store, engine).create()).work()
 
-    async def prepare() -> Coroutine[Any, Any, object]:
+    async def prepare() -> Call:
         return chat.store.view(chat.id)
 
     async def check() -> None:
         assert (await chat.store.view(chat.id)).live is not None
 
-    await sweep(watcher, engine, prepare, check)
+    await sweep(watcher, place, prepare, check)
 
 
-async def test_each_chat_is_taken_wholly_or_not_at_all(watcher: Watcher, engine: AsyncEngine) -> None:
+async def test_each_chat_is_taken_wholly_or_not_at_all(watcher: Watcher, place: Place, engine: AsyncEngine) -> None:
     """One that a dead worker was speaking in, so that taking it closes an attempt, and one that nobody had."""
-    store = SqlStore(engine)
-    patterns = [await (await Driver(store, engine).create()).work("dead"), await Driver(store, engine).create()]
+    store = place.store
     untaken = {("dead", 1, 1), (None, 0, 0)}
     taken = {("live", 2, 0), ("live", 1, 0)}
     pair: list[Driver] = []
 
-    async def prepare() -> Coroutine[Any, Any, object]:
-        pair[:] = [await pattern.copy() for pattern in patterns]
+    async def prepare() -> Call:
+        pair[:] = [await (await Driver(store, engine).create()).work("dead"), await Driver(store, engine).create()]
         return store.acquire("live", limit=4)
 
     async def check() -> None:
@@ -284,28 +370,108 @@ async def test_each_chat_is_taken_wholly_or_not_at_all(watcher: Watcher, engine:
             await chat.check()
             await chat.do(c.Delete())
 
-    await sweep(watcher, engine, prepare, check)
+    assert await sweep(watcher, place, prepare, check) > 20
 
 
 async def test_whoever_is_told_again_and_again_to_stop_still_waits_for_the_end(
-    watcher: Watcher, engine: AsyncEngine
+    watcher: Watcher, place: Place, engine: AsyncEngine
 ) -> None:
     for when in BOTH_SIDES:
-        chat = Driver(SqlStore(engine), engine)
+        chat = Driver(place.store, engine)
         assert await watcher.run(chat.do(c.Create(with_message=True), "Hello"), lambda moment: True, when)
-        assert watcher.moments > 10
-        await check_nothing_is_left(engine)
+        assert watcher.moments >= (10 if when == "during" else 1)
+        await place.check_nothing_is_left()
         assert await chat.state() == State.RUNNING
 
 
-async def test_a_failure_of_what_was_cancelled_is_told_to_nobody(watcher: Watcher, engine: AsyncEngine) -> None:
+async def test_a_failure_of_what_was_cancelled_is_told_to_nobody(
+    watcher: Watcher, place: Place, engine: AsyncEngine
+) -> None:
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
-    refused = SqlStore(engine).execute("chat_nowhere", c.Send())
-    assert await watcher.run(refused, lambda moment: moment == 3, "during")
+    refused = place.store.execute("chat_nowhere", c.Send())
+    assert await watcher.run(refused, lambda moment: moment == 1, "during")
     with pytest.raises(NotFound):
-        await SqlStore(engine).execute("chat_nowhere", c.Send())
+        await place.store.execute("chat_nowhere", c.Send())
+    gc.collect()
     assert complaints == []
+
+
+# --- opening, closing, migrating ---
+
+
+@pytest.fixture
+def threads_before() -> set[threading.Thread]:
+    """Those of tests that came before in this process."""
+    return set(threading.enumerate())
+
+
+def check_nobody_is_left(before: set[threading.Thread]) -> None:
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "postgres connection"]
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("sqlite ")]
+
+
+async def count_workers(transaction: Transaction) -> int:
+    return int((await transaction.one("SELECT count(*) AS count FROM workers"))["count"])
+
+
+async def test_whoever_stops_while_it_opens_a_database_leaves_nobody_who_serves_it(
+    watcher: Watcher, database: str, threads_before: set[threading.Thread]
+) -> None:
+    found: list[OpenDatabase] = []
+
+    async def open_it() -> None:
+        found.append(await open_database(database))
+
+    async def prepare() -> Call:
+        return open_it()
+
+    async def check() -> None:
+        while found:
+            await found.pop().close()
+        check_nobody_is_left(threads_before)
+
+    await cancel_at_every_moment(watcher, prepare, check)
+
+
+async def test_whoever_stops_while_it_closes_a_database_has_closed_it(
+    watcher: Watcher, database: str, threads_before: set[threading.Thread]
+) -> None:
+    async def prepare() -> Call:
+        opened = await open_database(database)
+        reads = [opened.read(count_workers) for _ in range(3)]
+        await asyncio.gather(*reads, opened.write(count_workers), opened.write(count_workers, urgent=True))
+        return opened.close()
+
+    async def check() -> None:
+        check_nobody_is_left(threads_before)
+
+    await cancel_at_every_moment(watcher, prepare, check)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.6, 0.9])
+async def test_a_migration_is_carried_out_wholly_or_not_at_all(new_database: str, part: float) -> None:
+    watcher = Watcher()
+    assert not await watcher.run(migrate(new_database), lambda moment: False, "during")
+    await empty(new_database)
+    moment = 1 + int(part * watcher.moments)
+    was_cancelled = await watcher.run(migrate(new_database), partial(eq, moment), "during")
+    assert was_cancelled or watcher.moments < moment
+    opened = await open_database(new_database)
+    assert await load_revision(opened) in {None, HEAD}
+    await opened.close()
+    assert (await migrate(new_database)).after == HEAD
+    asyncio.get_running_loop().set_task_factory(None)
+
+
+async def empty(database: str) -> None:
+    if database.startswith("postgresql"):
+        await execute(database, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    else:
+        parse_address(database).path.unlink()
+
+
+# --- the tools ---
 
 
 async def test_work_that_ends_by_itself_is_told_as_it_ended() -> None:

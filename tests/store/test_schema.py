@@ -7,13 +7,17 @@ the constraint that has to refuse it; a constraint without a case fails the last
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import (
     CheckConstraint,
+    ForeignKeyConstraint,
     Index,
     PrimaryKeyConstraint,
     Table,
@@ -28,9 +32,9 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from tests.databases import BOTH, create_postgres
+from tests.support.engine import begin_read, begin_write, open_engine
 
 from indelible.machine.states import Status, state_of
-from indelible.store.database.engine import begin_read, begin_write, open_engine
 from indelible.store.database.migrate import migrate
 from indelible.store.database.tables import (
     attempts,
@@ -118,8 +122,9 @@ ROWS: dict[Table, Row] = {
         "worker_id": "w",
         "started_at": AT,
     },
-    debug_steps: {"run_id": "r", "step": 1, "status": "in_progress", "started_at": AT},
+    debug_steps: {"chat_id": "c", "run_id": "r", "step": 1, "status": "in_progress", "started_at": AT},
     debug_attempts: {
+        "chat_id": "c",
         "run_id": "r",
         "step": 1,
         "number": 1,
@@ -205,7 +210,9 @@ TWICE: list[tuple[str, Table, Row]] = [
     ("turns_one_open", turns, {"id": "t2", "number": 2}),
     ("turns_chat_id_number_key", turns, {"id": "t2", **ENDED}),
     ("attempts_one_open", attempts, {"id": "a2", "number": 2}),
-    ("attempts_turn_id_step_number_key", attempts, {"id": "a2", **ENDED, "last_n": 3}),
+    ("attempts_turn_id_chat_id_step_number_key", attempts, {"id": "a2", **ENDED, "last_n": 3}),
+    ("turns_pk", turns, {"number": 2, **ENDED}),
+    ("attempts_pk", attempts, {"number": 2, **ENDED, "last_n": 0}),
     ("queue_chat_id_position_key", queue, {"id": "q2"}),
     ("tool_runs_idempotency_key_key", tool_runs, {"call_index": 1}),
     ("events_pk", events, {"kind": "message"}),
@@ -215,6 +222,7 @@ TWICE: list[tuple[str, Table, Row]] = [
     ("idempotency_keys_pk", idempotency_keys, {"route": "POST /other"}),
     ("drafts_pk", drafts, {"content": b"[1]"}),
     ("messages_pk", messages, {"role": "notice"}),
+    ("debug_runs_pk", debug_runs, {"kind": "title"}),
     ("debug_steps_pk", debug_steps, {"status": "error", "ended_at": AT}),
     ("debug_attempts_pk", debug_attempts, {"status": "failed"}),
 ]
@@ -328,32 +336,60 @@ async def test_the_database_knows_the_states_that_the_machine_knows(
 # --- references ----------------------------------------------------------------------------
 
 
+async def fill_another(connection: AsyncConnection) -> None:
+    """Write a second chat with a message, a turn, an attempt and a run, whose names end with 2."""
+    await connection.execute(insert(chats).values({**ROWS[chats], "id": "c2"}))
+    named = {messages: {"id": "m2"}, turns: {"id": "t2", "message_id": "m2"}, attempts: {"id": "a2", "turn_id": "t2"}}
+    for table, names in {**named, debug_runs: {"id": "r2"}, debug_steps: {"run_id": "r2"}}.items():
+        await connection.execute(insert(table).values({**ROWS[table], "chat_id": "c2", **names}))
+
+
 @pytest.mark.parametrize(
-    ("table", "key", "change"),
+    ("table", "change"),
     [
-        (chats, "c", {"head_id": "m2"}),
-        (turns, "t", {"message_id": "m2"}),
-        (messages, "m", {"parent_id": "m2"}),
-        (messages, "m", {"continues_id": "m2"}),
-        (messages, "m", {"turn_id": "nobody"}),
-        (messages, "m", {"attempt_id": "nobody"}),
-        (attempts, "a", {"turn_id": "nobody"}),
-        (chats, "c", {"owner_id": "nobody"}),
-        (idempotency_keys, "k", {"chat_id": "nowhere"}),
-        (debug_runs, "r", {"chat_id": "nowhere"}),
+        (chats, {"head_id": "m2"}),
+        (chats, {"owner_id": "nobody"}),
+        (turns, {"message_id": "m2"}),
+        (messages, {"parent_id": "m2"}),
+        (messages, {"continues_id": "m2"}),
+        (messages, {"turn_id": "nobody"}),
+        (messages, {"turn_id": "t2"}),
+        (messages, {"attempt_id": "nobody"}),
+        (messages, {"attempt_id": "a2"}),
+        (attempts, {"turn_id": "nobody"}),
+        (attempts, {"turn_id": "t2"}),
+        (tool_runs, {"turn_id": "t2"}),
+        (tool_runs, {"attempt_id": "a2"}),
+        (drafts, {"chat_id": "nowhere"}),
+        (drafts, {"user_id": "nobody"}),
+        (idempotency_keys, {"chat_id": "nowhere"}),
+        (debug_runs, {"chat_id": "nowhere"}),
+        (debug_steps, {"chat_id": "c2"}),
+        (debug_steps, {"run_id": "r2"}),
+        (debug_attempts, {"chat_id": "c2"}),
+        (debug_attempts, {"run_id": "r2"}),
+        (debug_attempts, {"step": 2}),
     ],
 )
 async def test_nothing_can_name_what_is_not_there_or_is_another_chats(
-    engine: AsyncEngine, table: Table, key: str, change: Row
+    engine: AsyncEngine, table: Table, change: Row
 ) -> None:
     async with begin_write(engine) as connection:
         await fill(connection)
-        await connection.execute(insert(chats).values({**ROWS[chats], "id": "c2"}))
-        await connection.execute(insert(messages).values({**ROWS[messages], "chat_id": "c2", "id": "m2"}))
-        name = table.c.key if table is idempotency_keys else table.c.id
+        await fill_another(connection)
+        key = (column == ROWS[table][column.name] for column in table.primary_key)
         with pytest.raises(IntegrityError, match=r"(?i)foreign key"):
-            await connection.execute(update(table).where(name == key).values(change))
+            await connection.execute(update(table).where(*key).values(change))
         await connection.rollback()
+
+
+async def test_two_chats_may_use_the_same_names(engine: AsyncEngine) -> None:
+    """An id is one of its chat; that they differ everywhere is nothing that the tables need."""
+    async with begin_write(engine) as connection:
+        await fill(connection)
+        await connection.execute(insert(chats).values({**ROWS[chats], "id": "c2"}))
+        for table in (messages, turns, attempts, journal, queue, events, drafts, debug_runs, debug_steps):
+            await connection.execute(insert(table).values({**ROWS[table], "chat_id": "c2"}))
 
 
 async def test_the_head_may_be_a_message_of_the_chat(engine: AsyncEngine) -> None:
@@ -389,6 +425,56 @@ async def test_an_idempotency_key_goes_with_the_chat_that_its_answer_tells_of(en
         left = (await connection.execute(select(idempotency_keys.c.key))).scalars().all()
 
     assert left == ["k"]
+
+
+def test_the_chat_leads_the_key_of_every_table_that_has_one() -> None:
+    """So that a database can be split by chat. What is a user's before it is a chat's is not split so."""
+    of_chats = {table for table in metadata.tables.values() if "chat_id" in table.columns}
+    led = {table for table in of_chats if next(iter(table.primary_key)).name == "chat_id"}
+
+    assert of_chats - led == {idempotency_keys, files}
+    assert set(metadata.tables.values()) - of_chats == {chats, users, tokens, workers}
+
+
+def test_every_reference_within_a_chat_names_it() -> None:
+    references = [rule for table in metadata.tables.values() for rule in table.foreign_key_constraints]
+    within = [rule for rule in references if "chat_id" in rule.referred_table.columns]
+
+    assert len(within) > 10
+    for rule in within:
+        place = [element.column.name for element in rule.elements].index("chat_id")
+        assert rule.columns[place].name == ("id" if rule.table is chats else "chat_id"), rule.name
+
+
+def test_an_index_begins_with_the_columns_of_each_reference() -> None:
+    """Else deleting one row would read the whole of a table that refers to it, or of a chat."""
+    references = [rule for table in metadata.tables.values() for rule in table.foreign_key_constraints]
+
+    assert {str(rule.name) for rule in references if not has_index(rule)} == {
+        "chats_id_head_id_fk",  # a chat is one row
+        "queue_author_id_fk",  # a user is not deleted while there are chats, and a queue is short
+    }
+
+
+@pytest.mark.parametrize("table", [chats, messages, turns, attempts, debug_runs, debug_steps, users])
+def test_a_deletion_searches_for_what_refers_to_it_and_reads_no_whole_table(working_sqlite: Path, table: Table) -> None:
+    """SQLite's plan names every table that it looks into for the sake of a reference."""
+    key = " AND ".join(f"{column.name} = 'x'" for column in table.primary_key)
+    with closing(sqlite3.connect(working_sqlite)) as connection:
+        connection.execute("PRAGMA foreign_keys = ON")
+        plan = connection.execute(f"EXPLAIN QUERY PLAN DELETE FROM {table.name} WHERE {key}")  # noqa: S608
+        read = [detail for *_, detail in plan if not detail.startswith("SEARCH")]
+    assert read == (["SCAN queue"] if table is users else [])
+
+
+def has_index(reference: ForeignKeyConstraint) -> bool:
+    columns = {column.name for column in reference.columns}
+    rules = [rule for rule in reference.table.constraints if isinstance(rule, UniqueConstraint | PrimaryKeyConstraint)]
+    where = {str(index.dialect_options["sqlite"]["where"]): index for index in reference.table.indexes}
+    wide = [index for index in reference.table.indexes if index.dialect_options["sqlite"]["where"] is None]
+    of_set = [where[rule] for column in columns if (rule := f"{column} IS NOT NULL") in where]
+    begins = [{column.name for column in list(rule.columns)[: len(columns)]} for rule in (*rules, *wide, *of_set)]
+    return columns in begins
 
 
 async def test_a_user_who_has_chats_cannot_be_deleted(engine: AsyncEngine) -> None:
@@ -438,16 +524,38 @@ async def untouched(untouched_database: str) -> AsyncIterator[AsyncEngine]:
             "SELECT id FROM chats WHERE status = 'requires_action' AND deadline_at < '2026'",
         ),
         ("messages_children", "SELECT id FROM messages WHERE chat_id = 'c' AND parent_id = 'm'"),
-        ("messages_of_attempt", "SELECT id FROM messages WHERE attempt_id = 'a'"),
+        ("messages_pk", "SELECT role FROM messages WHERE chat_id = 'c' AND id = 'm'"),
+        ("messages_of_turn", "SELECT id FROM messages WHERE chat_id = 'c' AND turn_id = 't'"),
+        ("messages_of_attempt", "SELECT id FROM messages WHERE chat_id = 'c' AND attempt_id = 'a'"),
+        ("messages_of_attempt", "UPDATE messages SET usage = NULL WHERE chat_id = 'c' AND attempt_id = 'a'"),
         ("journal_pk", "SELECT parts FROM journal WHERE chat_id = 'c' AND attempt_id = 'a' AND n > 3 ORDER BY n"),
         ("queue_pk", "SELECT content FROM queue WHERE chat_id = 'c' AND id = 'q'"),
         ("queue_chat_id_position_key", "SELECT id FROM queue WHERE chat_id = 'c' ORDER BY position"),
-        ("attempts_turn_id_step_number_key", "SELECT id FROM attempts WHERE turn_id = 't' ORDER BY step, number"),
+        ("attempts_pk", "SELECT epoch FROM attempts WHERE chat_id = 'c' AND id = 'a'"),
+        ("attempts_pk", "SELECT step FROM attempts WHERE chat_id = 'c' AND id < 'a' ORDER BY id DESC LIMIT 50"),
+        (
+            "attempts_turn_id_chat_id_step_number_key",
+            "SELECT model FROM attempts WHERE chat_id = 'c' AND turn_id = 't' ORDER BY step DESC, number DESC LIMIT 1",
+        ),
+        ("attempts_turn_id_chat_id_step_number_key", "DELETE FROM attempts WHERE chat_id = 'c' AND turn_id = 't'"),
         ("attempts_one_open", "SELECT id FROM attempts WHERE chat_id = 'c' AND ended_at IS NULL"),
+        ("turns_pk", "SELECT kind FROM turns WHERE chat_id = 'c' AND id = 't'"),
+        ("turns_chat_id_number_key", "SELECT max(number) FROM turns WHERE chat_id = 'c'"),
+        ("turns_of_message", "SELECT id FROM turns WHERE chat_id = 'c' AND message_id = 'm'"),
         ("turns_one_open", "SELECT id FROM turns WHERE chat_id = 'c' AND ended_at IS NULL"),
         ("idempotency_keys_expiry", "SELECT key FROM idempotency_keys WHERE expires_at < '2026'"),
         ("idempotency_keys_chat_id", "SELECT key FROM idempotency_keys WHERE chat_id = 'c'"),
-        ("debug_runs_of_chat", "SELECT id FROM debug_runs WHERE chat_id = 'c' AND id < 'r' ORDER BY id DESC LIMIT 50"),
+        ("tool_runs_pk", "SELECT name FROM tool_runs WHERE chat_id = 'c' AND turn_id = 't' ORDER BY step, call_index"),
+        (
+            "tool_runs_pk",
+            "UPDATE tool_runs SET result = NULL WHERE chat_id = 'c' AND turn_id = 't' AND step = 1 AND call_index = 0",
+        ),
+        ("tool_runs_of_attempt", "DELETE FROM tool_runs WHERE chat_id = 'c' AND attempt_id = 'a'"),
+        ("drafts_pk", "SELECT content FROM drafts WHERE chat_id = 'c' AND user_id = 'u'"),
+        ("drafts_user_id", "DELETE FROM drafts WHERE user_id = 'u'"),
+        ("debug_runs_pk", "SELECT kind FROM debug_runs WHERE chat_id = 'c' AND id < 'r' ORDER BY id DESC LIMIT 50"),
+        ("debug_steps_pk", "SELECT status FROM debug_steps WHERE chat_id = 'c' AND run_id = 'r' ORDER BY step"),
+        ("debug_attempts_pk", "DELETE FROM debug_attempts WHERE chat_id = 'c' AND run_id = 'r' AND step = 1"),
         ("debug_runs_started_at", "SELECT id FROM debug_runs WHERE started_at < '2026' ORDER BY started_at LIMIT 1"),
         (
             "debug_runs_open",
@@ -479,7 +587,7 @@ async def explain_postgres(connection: AsyncConnection, question: str) -> str:
 async def explain_sqlite(connection: AsyncConnection, question: str) -> str:
     """The plan, with the names of the constraints for the indexes that SQLite made for them."""
     plan = "\n".join(row.detail for row in await connection.execute(text("EXPLAIN QUERY PLAN " + question)))
-    for made, rule in {"queue_2": queue, "attempts_2": attempts}.items():
+    for made, rule in {"queue_2": queue, "attempts_2": attempts, "turns_2": turns}.items():
         (unique,) = [rule_ for rule_ in rule.constraints if isinstance(rule_, UniqueConstraint)]
         plan = plan.replace(f"sqlite_autoindex_{made}", str(unique.name))
     return plan.replace("TEMP B-TREE", "sort")

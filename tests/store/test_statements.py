@@ -1,7 +1,8 @@
 """What a command costs the database: transactions and statements, counted where they go to the driver.
 
 The numbers are upper bounds that a change may lower. Beginning and ending a transaction is not a statement here, nor
-is a setting of it; PostgreSQL is asked for its clock in a statement of its own.
+is a setting of it, and one statement by itself is no transaction; PostgreSQL is asked for its clock in a statement of
+its own.
 """
 
 from __future__ import annotations
@@ -10,19 +11,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver
+from tests.store.statements import is_of_transaction, observed
+from tests.support.engine import get_database
 
 from indelible.content import TextDelta
 from indelible.machine import commands as c
-from indelible.store.database.engine import is_sqlite
 from indelible.store.payloads import UserInput
-
-NOT_COUNTED = ("BEGIN", "SET ", "PRAGMA")
 
 
 class Count:
+    """`transactions` are those with a BEGIN of their own; one statement by itself needs none."""
+
     def __init__(self) -> None:
         self.transactions = 0
         self.statements: list[str] = []
@@ -31,29 +32,13 @@ class Count:
 @contextmanager
 def counting(engine: AsyncEngine) -> Iterator[Count]:
     count = Count()
-
-    def add_statement(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-        if not statement.startswith(NOT_COUNTED):
-            count.statements.append(" ".join(statement.split()))
-
-    def add_transaction(_connection: object) -> None:
-        count.transactions += 1
-
-    event.listen(engine.sync_engine, "before_cursor_execute", add_statement)
-    event.listen(engine.sync_engine, "begin", add_transaction)
-    try:
+    with observed(get_database(engine)) as sent:
         yield count
-    finally:
-        event.remove(engine.sync_engine, "before_cursor_execute", add_statement)
-        event.remove(engine.sync_engine, "begin", add_transaction)
+    count.transactions = sum(statement.startswith("BEGIN") for statement in sent)
+    count.statements = [" ".join(statement.split()) for statement in sent if not is_of_transaction(statement)]
 
 
-def clocks(engine: AsyncEngine, asked: int) -> int:
-    """How many statements it costs to ask for the time so often."""
-    return 0 if is_sqlite(engine.url) else asked
-
-
-async def test_a_stop_of_a_held_chat_and_its_answer_cost_two_transactions_and_seven_statements(
+async def test_a_stop_of_a_held_chat_and_its_answer_cost_one_transaction_and_six_statements(
     chat: Driver, engine: AsyncEngine
 ) -> None:
     await chat.work("live")
@@ -63,13 +48,13 @@ async def test_a_stop_of_a_held_chat_and_its_answer_cost_two_transactions_and_se
         stopped = await chat.store.execute(chat.id, c.Interrupt())
         now = await chat.store.status(chat.id)
     assert (stopped.effective, now.status, now.turn_id) == (True, "interrupting", chat.turn_id)
-    assert count.transactions == 2
-    assert len(count.statements) <= 7 + clocks(engine, 1), count.statements
+    assert count.transactions == 1
+    assert len(count.statements) <= 6, count.statements
     read = [statement for statement in count.statements if "FROM journal" in statement or "FROM messages" in statement]
     assert read == [], "a stop reads neither the running reply nor the conversation"
 
 
-async def test_a_stop_of_a_chat_whose_holder_is_dead_ends_its_turn_in_fourteen_statements(
+async def test_a_stop_of_a_chat_whose_holder_is_dead_ends_its_turn_in_thirteen_statements(
     chat: Driver, engine: AsyncEngine
 ) -> None:
     await chat.work("live")
@@ -78,16 +63,16 @@ async def test_a_stop_of_a_chat_whose_holder_is_dead_ends_its_turn_in_fourteen_s
         stopped = await chat.store.execute(chat.id, c.Interrupt())
         now = await chat.store.status(chat.id)
     assert (stopped.effective, now.status, now.turn_id) == (True, "idle", None)
-    assert count.transactions == 2
-    assert len(count.statements) <= 14 + clocks(engine, 1), count.statements
+    assert count.transactions == 1
+    assert len(count.statements) <= 13, count.statements
 
 
-async def test_a_stop_that_finds_nothing_to_stop_reads_the_chats_row_alone(chat: Driver, engine: AsyncEngine) -> None:
+async def test_a_stop_that_finds_nothing_to_stop_costs_two_statements(chat: Driver, engine: AsyncEngine) -> None:
     await chat.work("live")
     await chat.end(c.FinishTurn)
     with counting(engine) as count:
         assert not (await chat.store.execute(chat.id, c.Interrupt())).effective
-    assert len(count.statements) <= 1 + clocks(engine, 1), count.statements
+    assert len(count.statements) == 2, count.statements
 
 
 async def test_a_message_to_a_busy_chat_does_not_read_the_conversation(chat: Driver, engine: AsyncEngine) -> None:
@@ -107,5 +92,5 @@ async def test_the_status_of_a_chat_costs_the_same_however_long_it_is(
     with counting(engine) as count:
         now = await chat.store.status(chat.id)
     assert (now.owner_id, now.status, now.turn_id) == ("user_ada", "running", chat.turn_id)
-    assert count.transactions == 1
-    assert len(count.statements) <= 2 + clocks(engine, 1), count.statements
+    assert count.transactions == 0
+    assert len(count.statements) == 1, count.statements

@@ -12,13 +12,13 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, dump, fill_payload, settle_in
+from tests.support.engine import begin_write, get_database
 
 from indelible.content import Finish, Part, Text, TextDelta, ToolCall, ToolResult, Usage, encode
 from indelible.errors import Interrupted, LeaseLost, NotAllowed
 from indelible.loop.prompt.build import build_prompt
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.database.engine import begin_write
 from indelible.store.database.tables import chats, messages
 from indelible.store.payloads import Timings
 from indelible.store.sql_store import SqlStore
@@ -30,7 +30,7 @@ NOW = datetime(2026, 11, 15, tzinfo=UTC)
 @pytest.fixture
 async def store(engine: AsyncEngine) -> SqlStore:
     await settle_in(engine)
-    return SqlStore(engine)
+    return SqlStore(get_database(engine))
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, dump, fill_payload, settle_in
+from tests.support.engine import get_database
 
 from indelible.content import Finish, Part, ReasoningDelta, TextDelta, ToolCall, ToolResult
 from indelible.errors import LeaseLost, NotAllowed
@@ -30,7 +31,7 @@ LOOK, ASK = ToolCall(id="c1", name="look", arguments="{}"), ToolCall(id="c2", na
 @pytest.fixture
 async def store(engine: AsyncEngine) -> SqlStore:
     await settle_in(engine)
-    return SqlStore(engine)
+    return SqlStore(get_database(engine))
 
 
 @pytest.fixture

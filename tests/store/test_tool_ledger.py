@@ -9,11 +9,11 @@ from typing import Self
 import pytest
 from sqlalchemy import insert, update
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.support.engine import begin_write, get_database, transact
 
 from indelible.content import Text, ToolCall, ToolResult, ToolStarted
 from indelible.errors import LeaseLost
 from indelible.machine.commands import Acquire, Create, StartAttempt
-from indelible.store.database.engine import begin_write
 from indelible.store.database.tables import attempts, users
 from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted, load_runs
 from indelible.store.journal.writer import Journal, JournalWriter
@@ -31,7 +31,7 @@ RESULT = ToolResult(call_id="c1", name="pay", output="paid")
 async def attempt(engine: AsyncEngine) -> AttemptName:
     async with begin_write(engine) as connection:
         await connection.execute(insert(users).values(id="user_1", name="ada", created_at=NOW))
-    store = SqlStore(engine)
+    store = SqlStore(get_database(engine))
     created = await store.execute("chat_1", Create(with_message=True), NewChat(owner_id="user_1", blocks=[Text("hi")]))
     held = await store.execute("chat_1", Acquire(worker_id="worker_1"))
     assert created.turn_id is not None
@@ -45,7 +45,7 @@ class Bench:
         self.told: list[int] = []
         clock = ManualClock(skip_sleeps=True)
         self.journal = Journal(
-            SqlStore(engine),
+            SqlStore(get_database(engine)),
             clock=clock,
             on_committed=lambda rows: self.told.extend(row.n for row in rows),
             interval_s=0,
@@ -69,13 +69,22 @@ async def test_a_call_is_in_the_ledger_and_in_the_journal_when_record_returns(
     async with Bench(engine, attempt) as bench:
         bench.writer.publish(CALL)
         await bench.writer.record(bench.started, ToolStarted("c1", "pay"))
-        (run,) = await load_runs(engine, attempt.turn_id)
+        (run,) = await transact(engine, load_runs, attempt.chat_id, attempt.turn_id)
         assert (run.key, run.name, run.arguments, run.result) == (bench.key, "pay", CALL.arguments, None)
         await bench.writer.record(RunSettled(bench.key, RESULT), RESULT)
-        (run,) = await load_runs(engine, attempt.turn_id)
+        (run,) = await transact(engine, load_runs, attempt.chat_id, attempt.turn_id)
         assert run.result == RESULT
-    said = [part for row in await load_rows(engine, attempt.id) for part in row.parts]
+    said = [part for row in await transact(engine, load_rows, attempt.chat_id, attempt.id) for part in row.parts]
     assert said == [CALL, ToolStarted("c1", "pay"), RESULT]
+
+
+async def test_what_is_another_chats_is_not_read_by_its_name_alone(engine: AsyncEngine, attempt: AttemptName) -> None:
+    store = SqlStore(get_database(engine))
+    await store.execute("chat_2", Create(), NewChat(owner_id="user_1"))
+    async with Bench(engine, attempt) as bench:
+        await bench.writer.record(bench.started, ToolStarted("c1", "pay"))
+    assert (await store.rows("chat_2", attempt.id), await store.runs("chat_2", attempt.turn_id)) == ([], [])
+    assert len(await store.rows("chat_1", attempt.id)) == len(await store.runs("chat_1", attempt.turn_id)) == 1
 
 
 async def test_whoever_lost_the_chat_can_neither_start_nor_settle(engine: AsyncEngine, attempt: AttemptName) -> None:
@@ -85,12 +94,12 @@ async def test_whoever_lost_the_chat_can_neither_start_nor_settle(engine: AsyncE
             await connection.execute(update(attempts).values(epoch=attempt.epoch + 1))
         with pytest.raises(LeaseLost):
             await bench.writer.record(RunSettled(bench.key, RESULT), RESULT)
-        (run,) = await load_runs(engine, attempt.turn_id)
+        (run,) = await transact(engine, load_runs, attempt.chat_id, attempt.turn_id)
         assert run.result is None
 
 
 async def test_a_change_whose_answer_was_lost_is_recorded_once(engine: AsyncEngine, attempt: AttemptName) -> None:
-    store = SqlStore(engine)
+    store = SqlStore(get_database(engine))
     bench = Bench(engine, attempt)
     bench.writer.publish(ToolStarted("c1", "pay"))
     bench.writer._changes.append(bench.started)
@@ -98,7 +107,7 @@ async def test_a_change_whose_answer_was_lost_is_recorded_once(engine: AsyncEngi
     assert row is not None
     for _ in range(2):
         assert (await store.append([row])).written == {attempt.id}
-    assert len(await load_runs(engine, attempt.turn_id)) == 1
+    assert len(await transact(engine, load_runs, attempt.chat_id, attempt.turn_id)) == 1
 
 
 async def test_the_first_result_stands(engine: AsyncEngine, attempt: AttemptName) -> None:
@@ -107,5 +116,5 @@ async def test_the_first_result_stands(engine: AsyncEngine, attempt: AttemptName
         await bench.writer.record(RunSettled(bench.key, RESULT), RESULT)
         other = ToolResult(call_id="c1", name="pay", output="paid again")
         await bench.writer.record(RunSettled(bench.key, other), other)
-    (run,) = await load_runs(engine, attempt.turn_id)
+    (run,) = await transact(engine, load_runs, attempt.chat_id, attempt.turn_id)
     assert run.result == RESULT

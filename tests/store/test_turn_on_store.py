@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.support.engine import begin_write, get_database, transact
 from tests.support.loop_harness import run_turn
 
 from indelible import tool
@@ -34,7 +35,6 @@ from indelible.machine.commands import (
 )
 from indelible.machine.states import Status
 from indelible.models import Call
-from indelible.store.database.engine import begin_write
 from indelible.store.database.tables import users
 from indelible.store.journal.writer import Journal, JournalWriter
 from indelible.store.payloads import Leftover, NewChat, StepResult, UserInput
@@ -58,7 +58,7 @@ class Desk:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
-        self.store = SqlStore(engine, lease_timeout_s=3600)
+        self.store = SqlStore(get_database(engine), lease_timeout_s=3600)
         self.scope = CancelScope()
         self.saves = 0
         self.before_save: Callable[[int], Any] = lambda number: None
@@ -72,7 +72,7 @@ class Desk:
     async def begin(self) -> None:
         async with begin_write(self.engine) as connection:
             await connection.execute(insert(users).values(id="user_1", name="ada", created_at=NOW))
-        await beat(self.engine, "worker_1")
+        await transact(self.engine, beat, "worker_1")
         words = NewChat(owner_id="user_1", blocks=[Text("Is it raining?")])
         self.turn_id = (await self.store.execute("chat_1", Create(with_message=True), words)).turn_id or ""
         self.epoch = (await self.store.execute("chat_1", Acquire(worker_id="worker_1"))).epoch
@@ -129,7 +129,7 @@ class Desk:
         return outcome
 
     async def view(self) -> ChatView:
-        return await load_view(self.engine, "chat_1", lease_timeout_s=3600)
+        return await transact(self.engine, load_view, "chat_1", lease_timeout_s=3600)
 
     async def read(self) -> list[tuple[str, str]]:
         return [(message.role, message.text) for message in await self.store.path("chat_1")]
@@ -229,7 +229,7 @@ async def test_s4_a_late_save_after_a_stop_that_ended_the_turn_is_a_success_and_
     async def stop_without_holder(number: int) -> None:
         assert desk.writer is not None
         await desk.journal.drain(desk.writer)
-        impatient = SqlStore(desk.engine, lease_timeout_s=-1)
+        impatient = SqlStore(get_database(desk.engine), lease_timeout_s=-1)
         await impatient.execute("chat_1", Interrupt())
         desk.scope.interrupt()
 

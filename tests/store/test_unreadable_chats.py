@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import delete, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, dump, settle_in
+from tests.support.engine import begin_write, get_database
 
-from indelible.store.database.engine import begin_write
 from indelible.store.database.tables import journal
 from indelible.store.sql_store import SqlStore
 
@@ -21,7 +21,7 @@ async def test_a_journal_with_a_part_that_nobody_knows_keeps_no_other_chat_waiti
     engine: AsyncEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     await settle_in(engine)
-    store = SqlStore(engine)
+    store = SqlStore(get_database(engine))
     poisoned = await (await Driver(store, engine).create()).work("dead")
     poison = {"chat_id": poisoned.id, "attempt_id": poisoned.attempt_id, "n": 2, "parts": FROM_A_NEWER_VERSION}
     poison |= {"at": datetime.now(UTC)}

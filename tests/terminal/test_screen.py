@@ -20,7 +20,7 @@ from indelible.testing import ManualClock, parts
 
 WIDTH, HEIGHT = 60, 10
 FRAME_S = 1 / 12
-TOKEN = re.compile(r"\x1b\[(?P<number>\??\d*(?:;\d+)*)(?P<command>[A-Za-z])|(?P<char>.)", re.DOTALL)
+TOKEN = re.compile(r"\x1b\[(?P<number>\??\d*(?:;\d+)*)(?P<command>[A-Za-z])|(?P<text>[^\x1b\r\n]+|.)", re.DOTALL)
 
 
 class Paper(io.StringIO):
@@ -29,7 +29,7 @@ class Paper(io.StringIO):
     def read_off(self) -> str:
         lines, row, column = [""], 0, 0
         for token in TOKEN.finditer(self.getvalue()):
-            match token["command"], token["char"]:
+            match token["command"], token["text"]:
                 case "A", _:
                     row = max(row - int(token["number"] or 1), len(lines) - HEIGHT, 0)
                 case "K", _:
@@ -39,9 +39,10 @@ class Paper(io.StringIO):
                 case None, "\n":
                     row, column = row + 1, 0
                     lines += [""] * (row + 1 - len(lines))
-                case None, str(char):
-                    lines[row] = lines[row][:column].ljust(column) + char + lines[row][column + 1 :]
-                    column += 1
+                case None, str(text):
+                    end = column + len(text)
+                    lines[row] = lines[row][:column].ljust(column) + text + lines[row][end:]
+                    column = end
                     assert column <= WIDTH
                 case _:
                     pass

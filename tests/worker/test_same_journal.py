@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import pytest
 from msgspec.structs import replace
-from tests.worker.ghosts import Ghost
-from tests.worker.workshop import DeafNotifier, LongSleeps, WatchedStore, Workshop, quick
+from tests.support.app_harness import AppHarness, DroppingNotifier, LongSleeps, WatchedStore, make_settings
+from tests.worker.dead_worker import DeadWorker
 
 from indelible.app.chat import Chat
 from indelible.content import Block, Part, Reasoning, Text, ToolCall, ToolResult, decode_blocks
@@ -123,8 +123,8 @@ class Rows(NamedTuple):
     status: str
 
 
-async def read_rows(workshop: Workshop, chat: Chat) -> Rows:
-    stored = await workshop.load(chat)
+async def read_rows(harness: AppHarness, chat: Chat) -> Rows:
+    stored = await harness.load(chat)
     by_parent = {row.parent_id: row for row in stored.messages}
     columns = ("role", "partial", "reason", "visibility", "provider", "model", "response_id")
     messages: list[tuple[Any, ...]] = []
@@ -145,92 +145,94 @@ def without_times(block: Block) -> Block:
     return replace(block, started_at=None, ended_at=None)
 
 
-async def stop_live(workshop: Workshop, phase: Phase) -> Chat:
+async def stop_live(harness: AppHarness, phase: Phase) -> Chat:
     """A worker answers and is stopped in this phase; it ends the turn itself."""
-    chat = await workshop.app.create_chat("Answer")
+    chat = await harness.app.create_chat("Answer")
 
     async def stop_before(command: Command) -> None:
         if type(command) is phase.stop:
-            await workshop.store.execute(chat.id, Interrupt())
+            await harness.store.execute(chat.id, Interrupt())
 
-    hired = await workshop.hire(
+    running = await harness.start_worker(
         ScriptedModel([phase.script], provider=phase.provider),
         tools=[quick_one, slow_one],
         client_tools=[ask],
-        store=WatchedStore(workshop.store, before=stop_before),
-        notifier=DeafNotifier() if isinstance(phase.stop, type) else None,
-        settings=quick(tool_concurrency=phase.concurrency, **(FAR_AWAY if isinstance(phase.stop, type) else {})),
+        store=WatchedStore(harness.store, before=stop_before),
+        notifier=DroppingNotifier() if isinstance(phase.stop, type) else None,
+        settings=make_settings(
+            tool_concurrency=phase.concurrency, **(FAR_AWAY if isinstance(phase.stop, type) else {})
+        ),
     )
     if not isinstance(phase.stop, type):
-        await workshop.until(chat, phase.stop)
+        await harness.wait_until(chat, phase.stop)
         await chat.interrupt()
-    await workshop.until_rest(chat)
-    await workshop.dismiss(hired)
+    await harness.wait_for_end(chat)
+    await harness.stop_worker(running)
     return chat
 
 
-async def leave(workshop: Workshop, chat: Chat, journal: Sequence[Sequence[Part]], *, provider: str) -> str:
+async def leave(harness: AppHarness, chat: Chat, journal: Sequence[Sequence[Part]], *, provider: str) -> str:
     """A worker that is alive takes the chat and writes this journal; its name."""
     worker_id = new_id("worker")
-    await workshop.store.beat(worker_id)
-    (taken,) = await workshop.store.acquire(worker_id, limit=1)
+    await harness.store.beat(worker_id)
+    (taken,) = await harness.store.acquire(worker_id, limit=1)
     assert taken.chat_id == chat.id
-    ghost = await Ghost(workshop, chat, taken).begin(provider=provider)
+    dead = await DeadWorker(harness, chat, taken).start_attempt(provider=provider)
     for row in journal:
-        await ghost.say(*row)
+        await dead.write(*row)
     return worker_id
 
 
-async def stop_the_dead(workshop: Workshop, chat: Chat, worker_id: str) -> None:
-    await workshop.store.retire(worker_id)
-    await workshop.store.execute(chat.id, Interrupt())
+async def stop_the_dead(harness: AppHarness, chat: Chat, worker_id: str) -> None:
+    await harness.store.retire(worker_id)
+    await harness.store.execute(chat.id, Interrupt())
 
 
-async def take_over_in_the_stop(workshop: Workshop, chat: Chat, worker_id: str) -> None:
-    await workshop.store.execute(chat.id, Interrupt())
-    await workshop.store.retire(worker_id)
-    hired = await workshop.hire(ScriptedModel([]))
-    await workshop.until_rest(chat)
-    await workshop.dismiss(hired)
+async def take_over_in_the_stop(harness: AppHarness, chat: Chat, worker_id: str) -> None:
+    await harness.store.execute(chat.id, Interrupt())
+    await harness.store.retire(worker_id)
+    running = await harness.start_worker(ScriptedModel([]))
+    await harness.wait_for_end(chat)
+    await harness.stop_worker(running)
 
 
-ENDINGS: dict[str, Callable[[Workshop, Chat, str], Awaitable[None]]] = {
+ENDINGS: dict[str, Callable[[AppHarness, Chat, str], Awaitable[None]]] = {
     "the stop ends it": stop_the_dead,
     "another worker ends it": take_over_in_the_stop,
 }
 
 
 @pytest.mark.parametrize("name", PHASES)
-async def test_a_stop_leaves_the_same_rows_whether_its_worker_lives_or_not(workshop: Workshop, name: str) -> None:
+async def test_a_stop_leaves_the_same_rows_whether_its_worker_lives_or_not(harness: AppHarness, name: str) -> None:
     phase = PHASES[name]
-    live = await stop_live(workshop, phase)
-    expected = await read_rows(workshop, live)
+    live = await stop_live(harness, phase)
+    expected = await read_rows(harness, live)
     replies = [row for row in expected.messages if row[0] == "assistant"]
     assert [(row[1], row[2]) for row in replies] == ([] if phase.partial is None else [(phase.partial, "interrupted")])
-    (attempt,) = (await workshop.load(live)).attempts
-    journal = [entry.parts for entry in await workshop.store.rows(attempt.id)]
+    (attempt,) = (await harness.load(live)).attempts
+    journal = [entry.parts for entry in await harness.store.rows(attempt.chat_id, attempt.id)]
     for ending, end in ENDINGS.items():
-        twin = await workshop.app.create_chat("Answer")
-        worker_id = await leave(workshop, twin, journal, provider=phase.provider)
-        await end(workshop, twin, worker_id)
-        assert await read_rows(workshop, twin) == expected, ending
+        twin = await harness.app.create_chat("Answer")
+        worker_id = await leave(harness, twin, journal, provider=phase.provider)
+        await end(harness, twin, worker_id)
+        assert await read_rows(harness, twin) == expected, ending
 
 
 @pytest.mark.parametrize("shown", [[], [parts.reasoning_delta("r", "Hm")], [TEXT]], ids=["nothing", "thinking", "text"])
 async def test_a_stop_in_a_retry_wait_leaves_the_same_rows_whether_its_worker_lives_or_not(
-    workshop: Workshop, shown: list[Part]
+    harness: AppHarness, shown: list[Part]
 ) -> None:
     clock = LongSleeps()
-    hired = await workshop.hire(ScriptedModel([[*shown, FAILS]]), clock=clock)
-    live = await workshop.app.create_chat("Answer")
+    running = await harness.start_worker(ScriptedModel([[*shown, FAILS]]), clock=clock)
+    live = await harness.app.create_chat("Answer")
     await clock.waiting.wait()
     await live.interrupt()
-    await workshop.until_rest(live)
-    await workshop.dismiss(hired)
+    await harness.wait_for_end(live)
+    await harness.stop_worker(running)
     clock = LongSleeps()
-    dying = await workshop.hire(ScriptedModel([[*shown, FAILS]]), clock=clock)
-    twin = await workshop.app.create_chat("Answer")
+    dying = await harness.start_worker(ScriptedModel([[*shown, FAILS]]), clock=clock)
+    twin = await harness.app.create_chat("Answer")
     await clock.waiting.wait()
-    await workshop.kill(dying)
-    await stop_the_dead(workshop, twin, dying.worker.id)
-    assert await read_rows(workshop, twin) == await read_rows(workshop, live)
+    await harness.kill_worker(dying)
+    await stop_the_dead(harness, twin, dying.worker.id)
+    assert await read_rows(harness, twin) == await read_rows(harness, live)

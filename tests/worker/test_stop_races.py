@@ -10,7 +10,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.worker.workshop import DeafNotifier, WatchedStore, Workshop, find_notices, quick, tell
+from tests.support.app_harness import AppHarness, DroppingNotifier, WatchedStore, make_settings
+from tests.support.messages import find_notices, outline
 
 from indelible.app.chat import Chat
 from indelible.content import ToolResult
@@ -33,7 +34,7 @@ from indelible.testing.model import Script
 pytestmark = pytest.mark.both_databases
 
 HI: Script = [parts.text_delta("1", "Hi"), parts.finish()]
-FAR_AWAY = quick(poll_interval_s=600, heartbeat_interval_s=4)
+FAR_AWAY = make_settings(poll_interval_s=600, heartbeat_interval_s=4)
 
 
 async def roll() -> str:
@@ -48,32 +49,32 @@ async def ask() -> str:
 class StopBefore:
     """Stops the chat in the database right before the worker carries out its first command of this kind."""
 
-    def __init__(self, workshop: Workshop, kind: type[Command]) -> None:
+    def __init__(self, harness: AppHarness, kind: type[Command]) -> None:
         self.chat: Chat | None = None
         self.came = asyncio.Event()
-        self._workshop = workshop
+        self._harness = harness
         self._kind = kind
 
     async def __call__(self, command: Command) -> None:
         if type(command) is self._kind and not self.came.is_set() and self.chat is not None:
             self.came.set()
-            outcome = await self._workshop.store.execute(self.chat.id, Interrupt())
+            outcome = await self._harness.store.execute(self.chat.id, Interrupt())
             assert (outcome.effective, outcome.status) == (True, "interrupting")
 
 
 async def stop_before(
-    workshop: Workshop, kind: type[Command], script: list[Script], **hiring: Any
+    harness: AppHarness, kind: type[Command], script: list[Script], **hiring: Any
 ) -> list[ChatMessage]:
     """Let a stop come right before this command, and give the chat as it rests then."""
-    stop = StopBefore(workshop, kind)
-    stop.chat = await workshop.app.create_chat("Go")
-    watched = WatchedStore(workshop.store, before=stop)
+    stop = StopBefore(harness, kind)
+    stop.chat = await harness.app.create_chat("Go")
+    watched = WatchedStore(harness.store, before=stop)
     hiring = {"settings": FAR_AWAY, "tools": [roll], "client_tools": [ask], **hiring}
-    await workshop.hire(ScriptedModel(script), store=watched, notifier=DeafNotifier(), **hiring)
-    view = await workshop.until_rest(stop.chat)
+    await harness.start_worker(ScriptedModel(script), store=watched, notifier=DroppingNotifier(), **hiring)
+    view = await harness.wait_for_end(stop.chat)
     assert stop.came.is_set()
     assert (view.status, view.error, view.turn, view.live) == ("idle", None, None, None)
-    (turn,) = (await workshop.load(stop.chat)).turns
+    (turn,) = (await harness.load(stop.chat)).turns
     assert turn.outcome == "interrupted"
     messages = await stop.chat.messages()
     assert find_notices(messages) == ["Stopped by you."]
@@ -81,90 +82,92 @@ async def stop_before(
     return messages
 
 
-async def test_stop_right_before_the_first_attempt_asks_no_model(workshop: Workshop) -> None:
-    messages = await stop_before(workshop, StartAttempt, [])
+async def test_stop_right_before_the_first_attempt_asks_no_model(harness: AppHarness) -> None:
+    messages = await stop_before(harness, StartAttempt, [])
     assert [message.role for message in messages] == ["user", "notice"]
 
 
-async def test_stop_right_before_the_end_keeps_the_whole_reply(workshop: Workshop) -> None:
-    _, reply, _ = await stop_before(workshop, FinishTurn, [HI])
-    assert (tell([reply]), reply.partial) == ([("assistant", "Hi")], False)
+async def test_stop_right_before_the_end_keeps_the_whole_reply(harness: AppHarness) -> None:
+    _, reply, _ = await stop_before(harness, FinishTurn, [HI])
+    assert (outline([reply]), reply.partial) == ([("assistant", "Hi")], False)
 
 
-async def test_stop_right_before_a_step_is_kept_keeps_results_and_asks_no_more(workshop: Workshop) -> None:
+async def test_stop_right_before_a_step_is_kept_keeps_results_and_asks_no_more(harness: AppHarness) -> None:
     calls = [parts.text_delta("1", "Rolling"), parts.tool_call("c1", "roll", "{}"), parts.finish("tool_calls")]
-    messages = await stop_before(workshop, CommitStep, [calls])
-    assert tell(messages)[1:3] == [("assistant", "Rolling"), ("tool", "4")]
+    messages = await stop_before(harness, CommitStep, [calls])
+    assert outline(messages)[1:3] == [("assistant", "Rolling"), ("tool", "4")]
 
 
-async def test_stop_right_before_waiting_for_the_client_answers_its_calls(workshop: Workshop) -> None:
+async def test_stop_right_before_waiting_for_the_client_answers_its_calls(harness: AppHarness) -> None:
     calls = [parts.tool_call("c1", "ask", "{}"), parts.tool_call("c2", "roll", "{}"), parts.finish("tool_calls")]
-    messages = await stop_before(workshop, AwaitAction, [calls])
+    messages = await stop_before(harness, AwaitAction, [calls])
     results = [block for message in messages for block in message.blocks if isinstance(block, ToolResult)]
     assert [(result.call_id, result.is_error) for result in results] == [("c1", True), ("c2", False)]
 
 
-async def test_stop_right_before_a_failure_is_a_stop(workshop: Workshop) -> None:
+async def test_stop_right_before_a_failure_is_a_stop(harness: AppHarness) -> None:
     script: Script = [parts.text_delta("1", "Half"), ModelFailed("No key.", kind="auth")]
-    messages = await stop_before(workshop, Fail, [script])
-    assert tell(messages)[1] == ("assistant", "Half")
+    messages = await stop_before(harness, Fail, [script])
+    assert outline(messages)[1] == ("assistant", "Half")
 
 
-async def test_stop_right_before_a_failed_step_is_kept_is_not_retried(workshop: Workshop) -> None:
+async def test_stop_right_before_a_failed_step_is_kept_is_not_retried(harness: AppHarness) -> None:
     script: Script = [parts.text_delta("1", "Half"), ModelFailed("Busy.", kind="overloaded")]
-    _, reply, _ = await stop_before(workshop, CommitStep, [script])
-    assert (tell([reply]), reply.partial) == ([("assistant", "Half")], True)
+    _, reply, _ = await stop_before(harness, CommitStep, [script])
+    assert (outline([reply]), reply.partial) == ([("assistant", "Half")], True)
 
 
-async def test_stop_right_before_a_retry_is_told_is_not_retried(workshop: Workshop) -> None:
-    messages = await stop_before(workshop, AnnounceRetry, [[ModelFailed("Busy.", kind="overloaded")]])
+async def test_stop_right_before_a_retry_is_told_is_not_retried(harness: AppHarness) -> None:
+    messages = await stop_before(harness, AnnounceRetry, [[ModelFailed("Busy.", kind="overloaded")]])
     assert [message.role for message in messages] == ["user", "notice"]
 
 
-async def test_stop_right_before_a_summary_is_kept_asks_for_no_reply(workshop: Workshop) -> None:
+async def test_stop_right_before_a_summary_is_kept_asks_for_no_reply(harness: AppHarness) -> None:
     overflow = ModelFailed("The prompt is too long.", kind="context_overflow")
     summary: Script = [parts.text_delta("1", "In short"), parts.finish()]
     said: Script = [parts.tool_call("c1", "roll", "{}"), parts.finish("tool_calls")]
-    messages = await stop_before(workshop, KeepSummary, [said, [overflow], summary])
+    messages = await stop_before(harness, KeepSummary, [said, [overflow], summary])
     assert [message.role for message in messages] == ["user", "assistant", "tool", "notice"]
 
 
 @pytest.mark.parametrize("kind", [FinishTurn, CommitStep])
 async def test_stop_with_a_queue_right_before_the_end_goes_on_with_the_queue(
-    workshop: Workshop, kind: type[Command]
+    harness: AppHarness, kind: type[Command]
 ) -> None:
-    stop = StopBefore(workshop, kind)
+    stop = StopBefore(harness, kind)
     calls: Script = [parts.tool_call("c1", "roll", "{}"), parts.finish("tool_calls")]
-    stop.chat = await workshop.app.create_chat("Go")
+    stop.chat = await harness.app.create_chat("Go")
     await stop.chat.post("Next")
-    watched = WatchedStore(workshop.store, before=stop)
+    watched = WatchedStore(harness.store, before=stop)
     model = ScriptedModel([HI if kind is FinishTurn else calls, HI])
-    await workshop.hire(model, store=watched, notifier=DeafNotifier(), settings=FAR_AWAY, tools=[roll])
-    await workshop.until_rest(stop.chat)
-    assert [turn.outcome for turn in (await workshop.load(stop.chat)).turns] == ["interrupted", "complete"]
-    assert tell(await stop.chat.messages())[-2:] == [("user", "Next"), ("assistant", "Hi")]
+    await harness.start_worker(model, store=watched, notifier=DroppingNotifier(), settings=FAR_AWAY, tools=[roll])
+    await harness.wait_for_end(stop.chat)
+    assert [turn.outcome for turn in (await harness.load(stop.chat)).turns] == ["interrupted", "complete"]
+    assert outline(await stop.chat.messages())[-2:] == [("user", "Next"), ("assistant", "Hi")]
 
 
-async def test_a_worker_whose_chat_is_taken_right_before_the_end_writes_nothing(workshop: Workshop) -> None:
+async def test_a_worker_whose_chat_is_taken_right_before_the_end_writes_nothing(harness: AppHarness) -> None:
     """What it had said is all in the journal, and whoever took the chat ends the turn with it."""
     taken = asyncio.Event()
 
     async def take_it_away(command: Command) -> None:
         if isinstance(command, FinishTurn) and not taken.is_set():
-            await workshop.store.retire(slow.worker.id)
-            (another,) = await workshop.store.acquire("another", limit=1)
+            await harness.store.retire(slow.worker.id)
+            (another,) = await harness.store.acquire("another", limit=1)
             assert another.epoch == 2
             taken.set()
 
-    chat = await workshop.app.create_chat("Go")
-    watched = WatchedStore(workshop.store, before=take_it_away)
-    slow = await workshop.hire(ScriptedModel([HI]), store=watched, notifier=DeafNotifier(), settings=FAR_AWAY)
+    chat = await harness.app.create_chat("Go")
+    watched = WatchedStore(harness.store, before=take_it_away)
+    slow = await harness.start_worker(
+        ScriptedModel([HI]), store=watched, notifier=DroppingNotifier(), settings=FAR_AWAY
+    )
     await taken.wait()
-    await workshop.dismiss(slow)
-    assert (await workshop.store.view(chat.id)).status == "pending"
-    assert (await workshop.load(chat)).chat.epoch == 2
-    await workshop.hire(ScriptedModel([HI]))
-    await workshop.until_rest(chat)
-    said = "".join(text for role, text in tell(await chat.messages()) if role == "assistant")
+    await harness.stop_worker(slow)
+    assert (await harness.store.view(chat.id)).status == "pending"
+    assert (await harness.load(chat)).chat.epoch == 2
+    await harness.start_worker(ScriptedModel([HI]))
+    await harness.wait_for_end(chat)
+    said = "".join(text for role, text in outline(await chat.messages()) if role == "assistant")
     assert said in {"Hi", "HiHi"}  # adopted if the finish was flushed, else continued
-    assert [turn.outcome for turn in (await workshop.load(chat)).turns] == ["complete"]
+    assert [turn.outcome for turn in (await harness.load(chat)).turns] == ["complete"]

@@ -11,7 +11,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.worker.workshop import PATIENCE_S, LongSleeps, Workshop, find_notices, find_reply, quick, read_text, tell
+from tests.support.app_harness import AppHarness, LongSleeps, make_settings
+from tests.support.messages import find_notices, find_reply, outline, read_text
+from tests.support.waiting import DEADLINE_S, deadline
 
 from indelible.app.app import App
 from indelible.content import Part, Reasoning, Text, TextDelta, ToolCall, ToolResult
@@ -34,25 +36,25 @@ def list_results(messages: Any) -> dict[str, ToolResult]:
 # --- in the product ---
 
 
-async def test_s06_after_a_stop_the_text_is_on_the_page_and_in_the_database(workshop: Workshop) -> None:
-    await workshop.hire(ScriptedModel([[parts.text_delta("1", "Once upon"), parts.hang()]]))
-    chat = await workshop.app.create_chat("A story")
-    await workshop.until_said(chat, "Once upon")
+async def test_s06_after_a_stop_the_text_is_on_the_page_and_in_the_database(harness: AppHarness) -> None:
+    await harness.start_worker(ScriptedModel([[parts.text_delta("1", "Once upon"), parts.hang()]]))
+    chat = await harness.app.create_chat("A story")
+    await harness.wait_for_text(chat, "Once upon")
     await chat.interrupt()
-    page = await workshop.feed.snapshot(chat.id)
+    page = await harness.feed.snapshot(chat.id)
     shown = [message for message in page.messages if message.role == "assistant"]
     assert [(message.partial, b"Once upon" in bytes(message.blocks)) for message in shown] == [(True, True)]
     assert page.live is None
-    stored = await workshop.load(chat)
+    stored = await harness.load(chat)
     assert [row.blocks for row in stored.messages if row.role == "assistant"] == [
         b'[{"type":"text","text":"Once upon"}]'
     ]
 
 
-async def test_s07_hanging_provider_stop_keeps_what_a_reader_has_seen(workshop: Workshop) -> None:
+async def test_s07_hanging_provider_stop_keeps_what_a_reader_has_seen(harness: AppHarness) -> None:
     model = ScriptedModel([[parts.text_delta("1", "It is "), parts.text_delta("1", "raining"), parts.hang()]])
-    await workshop.hire(model)
-    chat = await workshop.app.create_chat()
+    await harness.start_worker(model)
+    chat = await harness.app.create_chat()
     reply = chat.send("Weather?")
     seen = ""
     async for part in reply:
@@ -64,23 +66,23 @@ async def test_s07_hanging_provider_stop_keeps_what_a_reader_has_seen(workshop: 
     assert (read_text(kept.blocks), kept.partial, kept.reason) == (seen, True, "interrupted")
 
 
-async def test_s58_a_reloaded_chat_has_the_partial_and_the_stop_notice(workshop: Workshop) -> None:
-    await workshop.hire(ScriptedModel([[parts.text_delta("1", "Half an"), parts.hang()]]))
-    chat = await workshop.app.create_chat("Answer")
-    await workshop.until_said(chat, "Half an")
+async def test_s58_a_reloaded_chat_has_the_partial_and_the_stop_notice(harness: AppHarness) -> None:
+    await harness.start_worker(ScriptedModel([[parts.text_delta("1", "Half an"), parts.hang()]]))
+    chat = await harness.app.create_chat("Answer")
+    await harness.wait_for_text(chat, "Half an")
     await chat.interrupt()
-    reopened = App(workshop.open_store(), workshop.feed, clock=workshop.clock, owner_id=workshop.app.owner_id)
+    reopened = App(harness.open_store(), harness.feed, clock=harness.clock, owner_id=harness.app.owner_id)
     messages = await (await reopened.chat(chat.id)).messages()
-    assert tell(messages) == [("user", "Answer"), ("assistant", "Half an"), ("notice", *STOPPED)]
+    assert outline(messages) == [("user", "Answer"), ("assistant", "Half an"), ("notice", *STOPPED)]
 
 
-async def test_s59_the_partial_is_no_error_and_the_notice_never_reaches_the_model(workshop: Workshop) -> None:
+async def test_s59_the_partial_is_no_error_and_the_notice_never_reaches_the_model(harness: AppHarness) -> None:
     model = ScriptedModel([[parts.text_delta("1", "Half an"), parts.hang()], HI])
-    await workshop.hire(model)
-    chat = await workshop.app.create_chat("Answer")
-    await workshop.until_said(chat, "Half an")
+    await harness.start_worker(model)
+    chat = await harness.app.create_chat("Answer")
+    await harness.wait_for_text(chat, "Half an")
     await chat.interrupt()
-    view = await workshop.store.view(chat.id)
+    view = await harness.store.view(chat.id)
     assert (view.status, view.error) == ("idle", None)
     reply, notice = view.messages[-2:]
     assert (reply.role, reply.partial, reply.reason, notice.role) == ("assistant", True, "interrupted", "notice")
@@ -89,34 +91,34 @@ async def test_s59_the_partial_is_no_error_and_the_notice_never_reaches_the_mode
     assert not any("Stopped" in text for text in told)
 
 
-async def test_s60_a_stop_before_any_token_leaves_only_the_notice(workshop: Workshop) -> None:
-    await workshop.hire(ScriptedModel([[parts.hang()]]))
-    chat = await workshop.app.create_chat("Answer")
-    await workshop.until(chat, lambda view: view.live is not None)
+async def test_s60_a_stop_before_any_token_leaves_only_the_notice(harness: AppHarness) -> None:
+    await harness.start_worker(ScriptedModel([[parts.hang()]]))
+    chat = await harness.app.create_chat("Answer")
+    await harness.wait_until(chat, lambda view: view.live is not None)
     await chat.interrupt()
-    assert tell(await chat.messages()) == [("user", "Answer"), ("notice", *STOPPED)]
+    assert outline(await chat.messages()) == [("user", "Answer"), ("notice", *STOPPED)]
 
 
-async def test_s61_closed_thinking_then_visible_text_is_parted(workshop: Workshop) -> None:
+async def test_s61_closed_thinking_then_visible_text_is_parted(harness: AppHarness) -> None:
     said: Script = [
         parts.text_delta("1", "<think>secret"),
         parts.text_delta("1", " plan</think>\nThe answer"),
         parts.hang(),
     ]
-    await workshop.hire(ScriptedModel([said]))
-    chat = await workshop.app.create_chat("Answer")
-    await workshop.until_said(chat, "answer")
+    await harness.start_worker(ScriptedModel([said]))
+    chat = await harness.app.create_chat("Answer")
+    await harness.wait_for_text(chat, "answer")
     await chat.interrupt()
     reply = find_reply(await chat.messages())
     assert read_text(reply.blocks) == "The answer"
     assert [block.text for block in reply.blocks if isinstance(block, Reasoning)] == ["secret plan"]
 
 
-async def test_s62_unclosed_thinking_is_no_visible_reply(workshop: Workshop) -> None:
+async def test_s62_unclosed_thinking_is_no_visible_reply(harness: AppHarness) -> None:
     model = ScriptedModel([[parts.text_delta("1", "<think>still at it, for a while"), parts.hang()], HI])
-    await workshop.hire(model)
-    chat = await workshop.app.create_chat("Answer")
-    await workshop.until(chat, lambda view: view.live is not None and bool(view.live.blocks))
+    await harness.start_worker(model)
+    chat = await harness.app.create_chat("Answer")
+    await harness.wait_until(chat, lambda view: view.live is not None and bool(view.live.blocks))
     await chat.interrupt()
     messages = await chat.messages()
     assert find_notices(messages) == STOPPED
@@ -126,18 +128,18 @@ async def test_s62_unclosed_thinking_is_no_visible_reply(workshop: Workshop) -> 
     assert [message.role for message in model.calls[-1].messages] == ["user", "user"]
 
 
-async def test_s63_the_next_prompt_has_the_message_and_the_partial(workshop: Workshop) -> None:
+async def test_s63_the_next_prompt_has_the_message_and_the_partial(harness: AppHarness) -> None:
     model = ScriptedModel([[parts.text_delta("1", "Half an"), parts.hang()], HI])
-    await workshop.hire(model)
-    chat = await workshop.app.create_chat("Answer")
-    await workshop.until_said(chat, "Half an")
+    await harness.start_worker(model)
+    chat = await harness.app.create_chat("Answer")
+    await harness.wait_for_text(chat, "Half an")
     await chat.interrupt()
     await chat.send("Go on")
     prompt = [(message.role, read_text(message.blocks)) for message in model.calls[-1].messages]
     assert prompt == [("user", "Answer"), ("assistant", "Half an"), ("user", "Go on")]
 
 
-async def test_s64_chats_never_see_each_others_buffers(workshop: Workshop) -> None:
+async def test_s64_chats_never_see_each_others_buffers(harness: AppHarness) -> None:
     def answer(call: Call) -> AsyncIterator[Part]:
         async def say() -> AsyncIterator[Part]:
             asked = read_text(call.messages[-1].blocks)
@@ -147,23 +149,23 @@ async def test_s64_chats_never_see_each_others_buffers(workshop: Workshop) -> No
 
         return say()
 
-    await workshop.hire(ScriptedModel([answer] * 8))
-    chats = [await workshop.app.create_chat(f"thing {number}") for number in range(8)]
+    await harness.start_worker(ScriptedModel([answer] * 8))
+    chats = [await harness.app.create_chat(f"thing {number}") for number in range(8)]
     for number, chat in enumerate(chats):
-        await workshop.until_said(chat, f"thing {number} ")
+        await harness.wait_for_text(chat, f"thing {number} ")
     await asyncio.gather(*(chat.interrupt() for chat in chats))
     for number, chat in enumerate(chats):
         assert read_text(find_reply(await chat.messages()).blocks) == f"you said thing {number} "
 
 
-async def test_s65_tokens_go_to_their_own_stream_only(workshop: Workshop) -> None:
+async def test_s65_tokens_go_to_their_own_stream_only(harness: AppHarness) -> None:
     model = ScriptedModel([[parts.text_delta("1", letter), parts.finish()] for letter in "AB"])
-    await workshop.hire(model, settings=quick(worker_max_chats=1))
-    first, second = await workshop.app.create_chat(), await workshop.app.create_chat()
+    await harness.start_worker(model, settings=make_settings(worker_max_chats=1))
+    first, second = await harness.app.create_chat(), await harness.app.create_chat()
     assert (await first.send("1")).text == "A"
     assert (await second.send("2")).text == "B"
     for chat, letter in ((first, "A"), (second, "B")):
-        told = [part.text for event in await workshop.read_all(chat) for part in event.parts]
+        told = [part.text for event in await harness.read_events(chat) for part in event.parts]
         assert "".join(told) == letter
 
 
@@ -179,21 +181,21 @@ class Unready(ScriptedModel):
         raise AssertionError("unreachable")
 
 
-async def test_s65_a_stop_works_before_the_model_is_ready(workshop: Workshop) -> None:
-    await workshop.hire(Unready([[]]))
-    chat = await workshop.app.create_chat("Answer")
-    await workshop.until(chat, lambda view: view.live is not None)
+async def test_s65_a_stop_works_before_the_model_is_ready(harness: AppHarness) -> None:
+    await harness.start_worker(Unready([[]]))
+    chat = await harness.app.create_chat("Answer")
+    await harness.wait_until(chat, lambda view: view.live is not None)
     assert (await chat.interrupt()).status == "idle"
-    assert tell(await chat.messages()) == [("user", "Answer"), ("notice", *STOPPED)]
+    assert outline(await chat.messages()) == [("user", "Answer"), ("notice", *STOPPED)]
 
 
 # --- the phases ---
 
 
-async def test_stop_in_reasoning_keeps_it_and_ends_it(workshop: Workshop) -> None:
-    await workshop.hire(ScriptedModel([[parts.reasoning_delta("r", "Let me see"), parts.hang()]]))
-    chat = await workshop.app.create_chat("Answer")
-    await workshop.until(chat, lambda view: view.live is not None and bool(view.live.blocks))
+async def test_stop_in_reasoning_keeps_it_and_ends_it(harness: AppHarness) -> None:
+    await harness.start_worker(ScriptedModel([[parts.reasoning_delta("r", "Let me see"), parts.hang()]]))
+    chat = await harness.app.create_chat("Answer")
+    await harness.wait_until(chat, lambda view: view.live is not None and bool(view.live.blocks))
     await chat.interrupt()
     reply = find_reply(await chat.messages())
     (reasoning,) = reply.blocks
@@ -202,12 +204,12 @@ async def test_stop_in_reasoning_keeps_it_and_ends_it(workshop: Workshop) -> Non
     assert (reply.partial, reply.reason) == (False, "interrupted")
 
 
-async def test_stop_in_tool_arguments_keeps_them_raw_and_answers_the_call(workshop: Workshop) -> None:
+async def test_stop_in_tool_arguments_keeps_them_raw_and_answers_the_call(harness: AppHarness) -> None:
     said: Script = [parts.tool_input_start("c1", "search"), parts.tool_input_delta("c1", '{"q": "os'), parts.hang()]
     model = ScriptedModel([said, HI])
-    await workshop.hire(model)
-    chat = await workshop.app.create_chat("Answer")
-    await workshop.until(chat, lambda view: view.live is not None and bool(view.live.blocks))
+    await harness.start_worker(model)
+    chat = await harness.app.create_chat("Answer")
+    await harness.wait_until(chat, lambda view: view.live is not None and bool(view.live.blocks))
     await chat.interrupt()
     messages = await chat.messages()
     (call,) = find_reply(messages).blocks
@@ -219,7 +221,7 @@ async def test_stop_in_tool_arguments_keeps_them_raw_and_answers_the_call(worksh
     await chat.send("Go on")
 
 
-async def test_stop_between_the_stream_and_the_tools_answers_every_call(workshop: Workshop) -> None:
+async def test_stop_between_the_stream_and_the_tools_answers_every_call(harness: AppHarness) -> None:
     """The one tool that may run at a time is busy; the other has not begun."""
     began = asyncio.Event()
 
@@ -228,8 +230,8 @@ async def test_stop_between_the_stream_and_the_tools_answers_every_call(workshop
         await asyncio.get_running_loop().create_future()
 
     said: Script = [parts.tool_call("c1", "dig", "{}"), parts.tool_call("c2", "dig", "{}"), parts.finish("tool_calls")]
-    await workshop.hire(ScriptedModel([said]), tools=[dig], settings=quick(tool_concurrency=1))
-    chat = await workshop.app.create_chat("Dig")
+    await harness.start_worker(ScriptedModel([said]), tools=[dig], settings=make_settings(tool_concurrency=1))
+    chat = await harness.app.create_chat("Dig")
     await began.wait()
     await chat.interrupt()
     results = list_results(await chat.messages())
@@ -238,7 +240,7 @@ async def test_stop_between_the_stream_and_the_tools_answers_every_call(workshop
     assert all(result.is_error for result in results.values())
 
 
-async def test_stop_while_tools_run_keeps_results_that_are_there(workshop: Workshop) -> None:
+async def test_stop_while_tools_run_keeps_results_that_are_there(harness: AppHarness) -> None:
     model = ScriptedModel(
         [
             [
@@ -259,9 +261,9 @@ async def test_stop_while_tools_run_keeps_results_that_are_there(workshop: Works
         finally:
             cancelled.set()
 
-    await workshop.hire(model, tools=[quick_one, slow_one])
-    chat = await workshop.app.create_chat("Both")
-    await workshop.until(
+    await harness.start_worker(model, tools=[quick_one, slow_one])
+    chat = await harness.app.create_chat("Both")
+    await harness.wait_until(
         chat,
         lambda view: view.live is not None and any(isinstance(block, ToolResult) for block in view.live.blocks),
     )
@@ -275,7 +277,7 @@ async def test_stop_while_tools_run_keeps_results_that_are_there(workshop: Works
     assert (reply.partial, reply.reason) == (True, "interrupted")
 
 
-async def test_stop_abandons_a_tool_that_ignores_cancellation(workshop: Workshop) -> None:
+async def test_stop_abandons_a_tool_that_ignores_cancellation(harness: AppHarness) -> None:
     began, let_go = asyncio.Event(), asyncio.Event()
     ended = asyncio.Event()
 
@@ -290,8 +292,8 @@ async def test_stop_abandons_a_tool_that_ignores_cancellation(workshop: Workshop
         return "too late"
 
     said: Script = [parts.tool_call("c1", "stubborn", "{}"), parts.finish("tool_calls")]
-    await workshop.hire(ScriptedModel([said, HI]), tools=[stubborn])
-    chat = await workshop.app.create_chat("Try")
+    await harness.start_worker(ScriptedModel([said, HI]), tools=[stubborn])
+    chat = await harness.app.create_chat("Try")
     await began.wait()
     assert (await chat.interrupt()).status == "idle"
     assert "abandoned" in list_results(await chat.messages())["c1"].output
@@ -301,7 +303,7 @@ async def test_stop_abandons_a_tool_that_ignores_cancellation(workshop: Workshop
     assert "abandoned" in list_results(await chat.messages())["c1"].output
 
 
-async def test_stop_reaches_a_plain_function_through_its_scope(workshop: Workshop) -> None:
+async def test_stop_reaches_a_plain_function_through_its_scope(harness: AppHarness) -> None:
     """It runs in a thread, which nobody can cancel: it looks at its scope, and what it says then is kept."""
     began = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -315,8 +317,8 @@ async def test_stop_reaches_a_plain_function_through_its_scope(workshop: Worksho
         return "as far as I came"
 
     said: Script = [parts.tool_call("c1", "count", "{}"), parts.finish("tool_calls")]
-    await workshop.hire(ScriptedModel([said]), tools=[count], settings=quick(tool_grace_s=PATIENCE_S))
-    chat = await workshop.app.create_chat("Count")
+    await harness.start_worker(ScriptedModel([said]), tools=[count], settings=make_settings(tool_grace_s=DEADLINE_S))
+    chat = await harness.app.create_chat("Count")
     await began.wait()
     await chat.interrupt()
     assert list_results(await chat.messages())["c1"].output == "as far as I came"
@@ -326,20 +328,20 @@ FAILS = ModelFailed("It is overloaded.", kind="overloaded", retry_after_s=30.0)
 
 
 @pytest.mark.parametrize("shown", ["", "I was saying"])
-async def test_stop_in_a_retry_wait_keeps_what_was_shown(workshop: Workshop, shown: str) -> None:
+async def test_stop_in_a_retry_wait_keeps_what_was_shown(harness: AppHarness, shown: str) -> None:
     clock = LongSleeps()
     said: Script = [parts.text_delta("1", shown), FAILS]
-    await workshop.hire(ScriptedModel([said]), clock=clock)
-    chat = await workshop.app.create_chat("Answer")
+    await harness.start_worker(ScriptedModel([said]), clock=clock)
+    chat = await harness.app.create_chat("Answer")
     await clock.waiting.wait()
     assert (await chat.interrupt()).status == "idle"
     messages = await chat.messages()
     journal_rows_at_takeover = [("assistant", shown)] if shown else []
-    assert tell(messages) == [("user", "Answer"), *journal_rows_at_takeover, ("notice", *STOPPED)]
-    assert (await workshop.store.view(chat.id)).retry is None
+    assert outline(messages) == [("user", "Answer"), *journal_rows_at_takeover, ("notice", *STOPPED)]
+    assert (await harness.store.view(chat.id)).retry is None
 
 
-async def test_stop_of_a_compaction_leaves_the_conversation_as_it_is(workshop: Workshop) -> None:
+async def test_stop_of_a_compaction_leaves_the_conversation_as_it_is(harness: AppHarness) -> None:
     asked = asyncio.Event()
 
     async def ponder() -> AsyncIterator[Part]:
@@ -348,8 +350,8 @@ async def test_stop_of_a_compaction_leaves_the_conversation_as_it_is(workshop: W
         await asyncio.get_running_loop().create_future()
 
     model = ScriptedModel([[parts.text_delta("1", "x" * 200), parts.finish()], HI, lambda call: ponder(), HI])
-    await workshop.hire(model)
-    chat = await workshop.app.create_chat()
+    await harness.start_worker(model)
+    chat = await harness.app.create_chat()
     await chat.send("first")
     await chat.send("second")
     async with asyncio.TaskGroup() as group:
@@ -364,10 +366,10 @@ async def test_stop_of_a_compaction_leaves_the_conversation_as_it_is(workshop: W
 # --- which turn, and whose ---
 
 
-async def test_a_second_stop_and_one_after_the_end_find_nothing_to_do(workshop: Workshop) -> None:
-    await workshop.hire(ScriptedModel([[parts.text_delta("1", "A"), parts.hang()]]))
-    chat = await workshop.app.create_chat("Answer")
-    await workshop.until_said(chat, "A")
+async def test_a_second_stop_and_one_after_the_end_find_nothing_to_do(harness: AppHarness) -> None:
+    await harness.start_worker(ScriptedModel([[parts.text_delta("1", "A"), parts.hang()]]))
+    chat = await harness.app.create_chat("Answer")
+    await harness.wait_for_text(chat, "A")
     stops = await asyncio.gather(chat.interrupt(), chat.interrupt(), chat.interrupt())
     assert {stop.status for stop in stops} == {"idle"}
     assert any(stop.stopped for stop in stops)
@@ -376,54 +378,56 @@ async def test_a_second_stop_and_one_after_the_end_find_nothing_to_do(workshop: 
     assert find_notices(await chat.messages()) == STOPPED
 
 
-async def test_a_stop_that_names_an_old_turn_does_not_stop_the_next(workshop: Workshop) -> None:
+async def test_a_stop_that_names_an_old_turn_does_not_stop_the_next(harness: AppHarness) -> None:
     second: Script = [parts.text_delta("1", "two"), parts.hang()]
-    await workshop.hire(ScriptedModel([[parts.text_delta("1", "one"), parts.finish()], second]))
-    chat = await workshop.app.create_chat()
+    await harness.start_worker(ScriptedModel([[parts.text_delta("1", "one"), parts.finish()], second]))
+    chat = await harness.app.create_chat()
     reply = await chat.send("1")
     await chat.post("2")
-    await workshop.until_said(chat, "two")
+    await harness.wait_for_text(chat, "two")
     late = await chat.interrupt(turn=reply.turn_id)
     assert (late.stopped, late.status) == (False, "running")
-    running = (await workshop.store.view(chat.id)).turn
+    running = (await harness.store.view(chat.id)).turn
     assert (await chat.interrupt(turn=running)).stopped
 
 
-async def test_a_stop_before_any_worker_began_ends_the_turn_by_itself(workshop: Workshop) -> None:
-    chat = await workshop.app.create_chat("Answer")
+async def test_a_stop_before_any_worker_began_ends_the_turn_by_itself(harness: AppHarness) -> None:
+    chat = await harness.app.create_chat("Answer")
     stopped = await chat.interrupt()
     assert (stopped.stopped, stopped.status) == (True, "idle")
-    await workshop.hire(ScriptedModel([HI]))
+    await harness.start_worker(ScriptedModel([HI]))
     assert (await chat.send("And now?")).text == "Hi"
-    assert tell(await chat.messages())[:2] == [("user", "Answer"), ("notice", *STOPPED)]
+    assert outline(await chat.messages())[:2] == [("user", "Answer"), ("notice", *STOPPED)]
 
 
-async def test_a_stop_with_a_dead_holder_ends_the_turn_from_the_journal(workshop: Workshop) -> None:
-    dying = await workshop.hire(ScriptedModel([[parts.text_delta("1", "Last words"), parts.hang()]]))
-    chat = await workshop.app.create_chat("Answer")
-    await workshop.until_said(chat, "Last words")
-    await workshop.kill(dying)
-    await workshop.bury(dying)
+async def test_a_stop_with_a_dead_holder_ends_the_turn_from_the_journal(harness: AppHarness) -> None:
+    dying = await harness.start_worker(ScriptedModel([[parts.text_delta("1", "Last words"), parts.hang()]]))
+    chat = await harness.app.create_chat("Answer")
+    await harness.wait_for_text(chat, "Last words")
+    await harness.kill_worker(dying)
+    await harness.retire_worker(dying)
     assert (await chat.interrupt()).status == "idle"
-    assert tell(await chat.messages()) == [("user", "Answer"), ("assistant", "Last words"), ("notice", *STOPPED)]
+    assert outline(await chat.messages()) == [("user", "Answer"), ("assistant", "Last words"), ("notice", *STOPPED)]
 
 
-async def test_a_stop_that_a_dying_worker_never_saw_is_carried_out_by_the_next(workshop: Workshop) -> None:
+async def test_a_stop_that_a_dying_worker_never_saw_is_carried_out_by_the_next(harness: AppHarness) -> None:
     """Its row is still warm: the chat is being stopped until somebody finds the worker dead."""
-    dying = await workshop.hire(ScriptedModel([[parts.text_delta("1", "Last words"), parts.hang()]]))
-    chat = await workshop.app.create_chat("Answer")
-    await workshop.until_said(chat, "Last words")
-    await workshop.kill(dying)
+    dying = await harness.start_worker(ScriptedModel([[parts.text_delta("1", "Last words"), parts.hang()]]))
+    chat = await harness.app.create_chat("Answer")
+    await harness.wait_for_text(chat, "Last words")
+    await harness.kill_worker(dying)
     assert (await chat.interrupt(wait=False)).status == "interrupting"
-    await workshop.hire(
-        ScriptedModel([HI]), store=workshop.open_store(lease_timeout_s=1.0), settings=quick(heartbeat_interval_s=0.1)
+    await harness.start_worker(
+        ScriptedModel([HI]),
+        store=harness.open_store(lease_timeout_s=1.0),
+        settings=make_settings(heartbeat_interval_s=0.1),
     )
-    await workshop.until_rest(chat)
-    assert tell(await chat.messages()) == [("user", "Answer"), ("assistant", "Last words"), ("notice", *STOPPED)]
+    await harness.wait_for_end(chat)
+    assert outline(await chat.messages()) == [("user", "Answer"), ("assistant", "Last words"), ("notice", *STOPPED)]
     assert (await chat.send("And now?")).text == "Hi"
 
 
-async def test_a_stop_of_a_worker_that_is_only_taken_for_dead_silences_it(workshop: Workshop) -> None:
+async def test_a_stop_of_a_worker_that_is_only_taken_for_dead_silences_it(harness: AppHarness) -> None:
     more = asyncio.Event()
 
     async def say() -> AsyncIterator[Part]:
@@ -432,17 +436,17 @@ async def test_a_stop_of_a_worker_that_is_only_taken_for_dead_silences_it(worksh
         yield TextDelta("1", " two")
         yield parts.finish()
 
-    hired = await workshop.hire(
-        ScriptedModel([lambda call: say(), HI]), settings=quick(poll_interval_s=600, heartbeat_interval_s=4)
+    running = await harness.start_worker(
+        ScriptedModel([lambda call: say(), HI]), settings=make_settings(poll_interval_s=600, heartbeat_interval_s=4)
     )
-    chat = await workshop.app.create_chat("Count")
-    await workshop.until_said(chat, "One")
-    await workshop.bury(hired)
+    chat = await harness.app.create_chat("Count")
+    await harness.wait_for_text(chat, "One")
+    await harness.retire_worker(running)
     assert (await chat.interrupt()).status == "idle"
     more.set()
-    await workshop.store.beat(hired.worker.id)
+    await harness.store.beat(running.worker.id)
     assert (await chat.send("Hello?")).text == "Hi"
-    told = tell(await chat.messages())
+    told = outline(await chat.messages())
     assert told == [
         ("user", "Count"),
         ("assistant", "One"),
@@ -467,24 +471,24 @@ class Dawdler:
         return say()
 
 
-async def test_stop_then_send_at_once_two_hundred_times(workshop: Workshop) -> None:
+async def test_stop_then_send_at_once_two_hundred_times(harness: AppHarness) -> None:
     """On each database: nothing is lost, nothing is doubled, nothing gets stuck."""
-    await workshop.hire(Dawdler())
-    chats = [await workshop.app.create_chat() for _ in range(10)]
+    await harness.start_worker(Dawdler())
+    chats = [await harness.app.create_chat() for _ in range(10)]
 
     async def hurry(chat: Any, seed: int) -> None:
         for round_ in range(20):
             await chat.post(f"message {round_}", if_busy=("queue", "interrupt", "steer")[(seed + round_) % 3])
             await chat.interrupt(wait=(seed + round_) % 4 != 0)
-        while (await workshop.store.view(chat.id)).status != "idle":
+        while (await harness.store.view(chat.id)).status != "idle":
             await chat.interrupt()
 
-    async with asyncio.timeout(PATIENCE_S):
+    async with deadline():
         await asyncio.gather(*(hurry(chat, seed) for seed, chat in enumerate(chats)))
     for chat in chats:
-        said = [text for role, text in tell(await chat.messages()) if role == "user"]
+        said = [text for role, text in outline(await chat.messages()) if role == "user"]
         assert sorted(said) == sorted(f"message {round_}" for round_ in range(20))
-        stored = await workshop.load(chat)
+        stored = await harness.load(chat)
         assert len(stored.turns) == 20
         assert {turn.outcome for turn in stored.turns} == {"interrupted"}
         assert find_notices(await chat.messages()) == STOPPED * 20

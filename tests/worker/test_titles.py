@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.worker.workshop import Workshop, quick, read_text
+from tests.support.app_harness import AppHarness, make_settings
+from tests.support.messages import read_text
 
 from indelible.content import Message, Part, Text, TextDelta
 from indelible.errors import ModelFailed
@@ -15,7 +16,7 @@ from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 from indelible.worker.titles import INSTRUCTION, MAX_TITLE_LENGTH, extract_first_words, tidy_title
 
-TITLES = quick(auto_titles=True)
+TITLES = make_settings(auto_titles=True)
 ANSWER = "Yes, in Oslo it rains."
 
 
@@ -40,43 +41,45 @@ class Titling:
         return ScriptedModel([self._title]).stream(call)
 
 
-async def test_the_model_that_replied_makes_the_title(workshop: Workshop) -> None:
+async def test_the_model_that_replied_makes_the_title(harness: AppHarness) -> None:
     model = Titling(say('  "Rain in Oslo."\n'))
-    await workshop.hire(model, settings=TITLES)
-    chat = await workshop.app.create_chat("Is it raining in Oslo?")
-    view = await workshop.until(chat, lambda view: view.title is not None)
+    await harness.start_worker(model, settings=TITLES)
+    chat = await harness.app.create_chat("Is it raining in Oslo?")
+    view = await harness.wait_until(chat, lambda view: view.title is not None)
     assert view.title == "Rain in Oslo"
     (call,) = model.asked
     assert "Is it raining" in read_text(call.messages[1].blocks)
     assert ANSWER in read_text(call.messages[1].blocks)
-    assert [event.data["title"] for event in await workshop.read_all(chat) if event.kind == "chat"] == ["Rain in Oslo"]
+    assert [event.data["title"] for event in await harness.read_events(chat) if event.kind == "chat"] == [
+        "Rain in Oslo"
+    ]
 
 
-async def test_thinking_is_no_part_of_a_title(workshop: Workshop) -> None:
-    await workshop.hire(Titling(say("<think>a name, a name</think>\nRain in Oslo")), settings=TITLES)
-    chat = await workshop.app.create_chat("Is it raining in Oslo?")
-    assert (await workshop.until(chat, lambda view: view.title is not None)).title == "Rain in Oslo"
+async def test_thinking_is_no_part_of_a_title(harness: AppHarness) -> None:
+    await harness.start_worker(Titling(say("<think>a name, a name</think>\nRain in Oslo")), settings=TITLES)
+    chat = await harness.app.create_chat("Is it raining in Oslo?")
+    assert (await harness.wait_until(chat, lambda view: view.title is not None)).title == "Rain in Oslo"
 
 
 @pytest.mark.parametrize("title", [[ModelFailed("Busy.", kind="overloaded")], say(""), say(' "" ')])
-async def test_without_a_usable_title_the_users_first_words_serve(workshop: Workshop, title: Script) -> None:
+async def test_without_a_usable_title_the_users_first_words_serve(harness: AppHarness, title: Script) -> None:
     model = Titling(title)
-    await workshop.hire(model, settings=TITLES)
-    chat = await workshop.app.create_chat("Is it raining in Oslo?")
-    view = await workshop.until(chat, lambda view: view.title is not None)
+    await harness.start_worker(model, settings=TITLES)
+    chat = await harness.app.create_chat("Is it raining in Oslo?")
+    view = await harness.wait_until(chat, lambda view: view.title is not None)
     assert (view.title, len(model.asked)) == ("Is it raining in Oslo?", 1)
 
 
-async def test_a_title_of_the_user_is_never_asked_for_nor_overwritten(workshop: Workshop) -> None:
+async def test_a_title_of_the_user_is_never_asked_for_nor_overwritten(harness: AppHarness) -> None:
     model = Titling(say("Rain in Oslo"))
-    await workshop.hire(model, settings=TITLES)
-    chat = await workshop.app.create_chat(title="Weather")
+    await harness.start_worker(model, settings=TITLES)
+    chat = await harness.app.create_chat(title="Weather")
     await chat.send("Is it raining in Oslo?")
-    await workshop.dismiss(workshop.hired[0])
-    assert ((await workshop.store.view(chat.id)).title, model.asked) == ("Weather", [])
+    await harness.stop_worker(harness.workers[0])
+    assert ((await harness.store.view(chat.id)).title, model.asked) == ("Weather", [])
 
 
-async def test_a_title_that_the_user_gives_meanwhile_stays(workshop: Workshop) -> None:
+async def test_a_title_that_the_user_gives_meanwhile_stays(harness: AppHarness) -> None:
     asked, gate, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def ponder() -> AsyncIterator[Part]:
@@ -86,18 +89,18 @@ async def test_a_title_that_the_user_gives_meanwhile_stays(workshop: Workshop) -
         done.set()
         yield parts.finish()
 
-    await workshop.hire(Titling(lambda call: ponder()), settings=TITLES)
-    chat = await workshop.app.create_chat("Is it raining in Oslo?")
+    await harness.start_worker(Titling(lambda call: ponder()), settings=TITLES)
+    chat = await harness.app.create_chat("Is it raining in Oslo?")
     await asked.wait()
     await chat.update(title="Weather")
     gate.set()
     await done.wait()
     await chat.send("And in Bergen?")
-    assert (await workshop.store.view(chat.id)).title == "Weather"
-    assert [event.data for event in await workshop.read_all(chat) if event.kind == "chat"] == [{"title": "Weather"}]
+    assert (await harness.store.view(chat.id)).title == "Weather"
+    assert [event.data for event in await harness.read_events(chat) if event.kind == "chat"] == [{"title": "Weather"}]
 
 
-async def test_a_title_holds_nothing_up_and_ends_with_the_worker(workshop: Workshop) -> None:
+async def test_a_title_holds_nothing_up_and_ends_with_the_worker(harness: AppHarness) -> None:
     asked = asyncio.Event()
 
     async def ponder() -> AsyncIterator[Part]:
@@ -105,27 +108,27 @@ async def test_a_title_holds_nothing_up_and_ends_with_the_worker(workshop: Works
         await asyncio.get_running_loop().create_future()
         yield parts.finish()
 
-    hired = await workshop.hire(Titling(lambda call: ponder()), settings=TITLES)
-    chat = await workshop.app.create_chat("Is it raining in Oslo?")
+    running = await harness.start_worker(Titling(lambda call: ponder()), settings=TITLES)
+    chat = await harness.app.create_chat("Is it raining in Oslo?")
     await asked.wait()
     assert (await chat.send("And in Bergen?")).text == ANSWER
-    await workshop.dismiss(hired)
-    assert (await workshop.store.view(chat.id)).title is None
-    await workshop.hire(Titling(say("Rain")), settings=TITLES)
+    await harness.stop_worker(running)
+    assert (await harness.store.view(chat.id)).title is None
+    await harness.start_worker(Titling(say("Rain")), settings=TITLES)
     await chat.send("And in Tromsø?")
-    assert (await workshop.until(chat, lambda view: view.title is not None)).title == "Rain"
+    assert (await harness.wait_until(chat, lambda view: view.title is not None)).title == "Rain"
 
 
-async def test_without_the_setting_there_are_no_titles(workshop: Workshop) -> None:
+async def test_without_the_setting_there_are_no_titles(harness: AppHarness) -> None:
     model = Titling(say("Rain in Oslo"))
-    await workshop.hire(model)
-    chat = await workshop.app.create_chat()
+    await harness.start_worker(model)
+    chat = await harness.app.create_chat()
     await chat.send("Is it raining in Oslo?")
-    await workshop.dismiss(workshop.hired[0])
-    assert ((await workshop.store.view(chat.id)).title, model.asked) == (None, [])
+    await harness.stop_worker(harness.workers[0])
+    assert ((await harness.store.view(chat.id)).title, model.asked) == (None, [])
 
 
-async def test_a_chat_that_was_deleted_meanwhile_needs_no_title(workshop: Workshop) -> None:
+async def test_a_chat_that_was_deleted_meanwhile_needs_no_title(harness: AppHarness) -> None:
     asked, gate = asyncio.Event(), asyncio.Event()
 
     async def ponder() -> AsyncIterator[Part]:
@@ -133,12 +136,12 @@ async def test_a_chat_that_was_deleted_meanwhile_needs_no_title(workshop: Worksh
         await gate.wait()
         yield parts.finish()
 
-    await workshop.hire(Titling(lambda call: ponder()), settings=TITLES)
-    chat = await workshop.app.create_chat("Is it raining in Oslo?")
+    await harness.start_worker(Titling(lambda call: ponder()), settings=TITLES)
+    chat = await harness.app.create_chat("Is it raining in Oslo?")
     await asked.wait()
     await chat.delete()
     gate.set()
-    other = await workshop.app.create_chat(title="Another")
+    other = await harness.app.create_chat(title="Another")
     assert (await other.send("Still there?")).text == ANSWER
 
 

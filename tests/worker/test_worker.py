@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.worker.workshop import PATIENCE_S, DeafNotifier, WatchedStore, Workshop, quick, read_text, tell
+from tests.support.app_harness import AppHarness, DroppingNotifier, WatchedStore, make_settings
+from tests.support.messages import outline, read_text
+from tests.support.waiting import wait_for_task
 
-from indelible.app.app import App
 from indelible.clock import SystemClock, Timer
 from indelible.content import Part, TextDelta, ToolResult
 from indelible.errors import ModelFailed
@@ -71,19 +72,21 @@ async def test_with_every_hint_lost_everything_happens_at_the_next_poll(engine: 
         raise NotImplementedError
 
     call: Script = [parts.tool_call("c1", "ask", "{}"), parts.finish("tool_calls")]
-    async with Workshop(engine, notifier=DeafNotifier()).opened() as workshop:
-        settings = quick(poll_interval_s=0.05)
-        await workshop.hire(ScriptedModel([say("One"), HANG, call, say("Four")]), settings=settings, client_tools=[ask])
-        chat = await workshop.app.create_chat()
+    async with AppHarness(engine, notifier=DroppingNotifier()).opened() as harness:
+        settings = make_settings(poll_interval_s=0.05)
+        await harness.start_worker(
+            ScriptedModel([say("One"), HANG, call, say("Four")]), settings=settings, client_tools=[ask]
+        )
+        chat = await harness.app.create_chat()
         assert (await chat.send("1")).text == "One"
         await chat.post("2")
-        await workshop.until_said(chat, "Well")
+        await harness.wait_for_text(chat, "Well")
         await chat.post("3")
         assert (await chat.interrupt()).stopped
-        await workshop.until(chat, lambda view: view.status == "requires_action")
+        await harness.wait_until(chat, lambda view: view.status == "requires_action")
         reply = await chat.submit_tool_results([ToolResult(call_id="c1", name="ask", output="yes")])
         assert (reply.text, reply.outcome) == ("Four", "complete")
-        assert [role for role, _ in tell(await chat.messages())] == [
+        assert [role for role, _ in outline(await chat.messages())] == [
             "user", "assistant", "user", "assistant", "notice", "user", "assistant", "tool", "assistant"
         ]  # fmt: skip
 
@@ -91,68 +94,69 @@ async def test_with_every_hint_lost_everything_happens_at_the_next_poll(engine: 
 # --- how much, and whose ---
 
 
-async def test_a_user_with_many_chats_does_not_keep_another_waiting(workshop: Workshop) -> None:
-    greedy = [await workshop.app.create_chat(f"hang {number}") for number in range(5)]
-    other = App(workshop.store, workshop.feed, clock=workshop.clock, owner_id=await workshop.store.ensure_user("bob"))
-    modest = await other.create_chat("hello")
+async def test_a_user_with_many_chats_does_not_keep_another_waiting(harness: AppHarness) -> None:
+    greedy = [await harness.app.create_chat(f"hang {number}") for number in range(5)]
+    modest = await harness.app.user("bob").create_chat("hello")
     model = Echo()
-    await workshop.hire(model, settings=quick(worker_max_chats=3, user_max_chats=2))
-    await workshop.until_rest(modest)
-    held = [chat for chat in greedy if (await workshop.load(chat)).chat.holder is not None]
+    await harness.start_worker(model, settings=make_settings(worker_max_chats=3, user_max_chats=2))
+    await harness.wait_for_end(modest)
+    held = [chat for chat in greedy if (await harness.load(chat)).chat.holder is not None]
+    for chat in held:
+        await harness.wait_for_text(chat, "hang")
     assert (len(held), len([asked for asked in model.asked if asked.startswith("hang")])) == (2, 2)
     waiting = next(chat for chat in greedy if chat not in held)
     await held[0].interrupt()
-    await workshop.until_said(next(chat for chat in greedy[2:]), "hang 2")
-    assert (await workshop.load(greedy[4])).chat.holder is None
+    await harness.wait_for_text(next(chat for chat in greedy[2:]), "hang 2")
+    assert (await harness.load(greedy[4])).chat.holder is None
     assert (await waiting.interrupt()).stopped
     await asyncio.gather(*(chat.interrupt() for chat in greedy))
 
 
-async def test_a_worker_takes_no_more_chats_than_it_may(workshop: Workshop) -> None:
-    chats = [await workshop.app.create_chat(f"hang {number}") for number in range(4)]
-    await workshop.hire(Echo(), settings=quick(worker_max_chats=2))
-    await workshop.until_said(chats[1], "hang 1")
+async def test_a_worker_takes_no_more_chats_than_it_may(harness: AppHarness) -> None:
+    chats = [await harness.app.create_chat(f"hang {number}") for number in range(4)]
+    await harness.start_worker(Echo(), settings=make_settings(worker_max_chats=2))
+    await harness.wait_for_text(chats[1], "hang 1")
     assert [(await chat.status()) for chat in chats] == ["running", "running", "pending", "pending"]
     await chats[0].interrupt()
-    await workshop.until_said(chats[2], "hang 2")
+    await harness.wait_for_text(chats[2], "hang 2")
     assert await chats[3].status() == "pending"
     await asyncio.gather(*(chat.interrupt() for chat in chats))
 
 
-async def test_two_workers_answer_every_chat_once(workshop: Workshop) -> None:
+async def test_two_workers_answer_every_chat_once(harness: AppHarness) -> None:
     models = [Echo(), Echo()]
     for model in models:
-        await workshop.hire(model)
-    chats = [await workshop.app.create_chat() for _ in range(12)]
+        await harness.start_worker(model)
+    chats = [await harness.app.create_chat() for _ in range(12)]
     replies = await asyncio.gather(*(chat.send(f"{number}")._read_all() for number, chat in enumerate(chats)))
     assert [reply.text for reply in replies] == [f"{number}" for number in range(12)]
     assert sorted([*models[0].asked, *models[1].asked], key=int) == [f"{number}" for number in range(12)]
 
 
-async def test_a_chat_that_it_holds_without_working_on_it_is_let_go(workshop: Workshop) -> None:
-    hired = await workshop.hire(
-        Echo(), settings=quick(worker_max_chats=1, heartbeat_interval_s=0.1, poll_interval_s=0.05)
+async def test_a_chat_that_it_holds_without_working_on_it_is_let_go(harness: AppHarness) -> None:
+    running = await harness.start_worker(
+        Echo(), settings=make_settings(worker_max_chats=1, heartbeat_interval_s=0.1, poll_interval_s=0.05)
     )
-    busy = await workshop.app.create_chat("hang")
-    await workshop.until_said(busy, "hang")
-    orphan = await workshop.app.create_chat("hello")
-    taken = await workshop.store.execute(orphan.id, Acquire(worker_id=hired.worker.id))
+    busy = await harness.app.create_chat("hang")
+    await harness.wait_for_text(busy, "hang")
+    orphan = await harness.app.create_chat("hello")
+    taken = await harness.store.execute(orphan.id, Acquire(worker_id=running.worker.id))
     assert taken.epoch == 1
-    await workshop.hire(Echo())
-    await workshop.until_rest(orphan)
-    assert tell(await orphan.messages()) == [("user", "hello"), ("assistant", "hello")]
+    await harness.start_worker(Echo())
+    await harness.wait_for_end(orphan)
+    assert outline(await orphan.messages()) == [("user", "hello"), ("assistant", "hello")]
     await busy.interrupt()
 
 
-async def test_a_worker_that_has_left_holds_nothing(workshop: Workshop) -> None:
-    hired = await workshop.hire(Echo())
-    chats = [await workshop.app.create_chat(f"hang {number}") for number in range(3)]
+async def test_a_worker_that_has_left_holds_nothing(harness: AppHarness) -> None:
+    running = await harness.start_worker(Echo())
+    chats = [await harness.app.create_chat(f"hang {number}") for number in range(3)]
     for number, chat in enumerate(chats):
-        await workshop.until_said(chat, f"hang {number}")
-    await workshop.dismiss(hired)
+        await harness.wait_for_text(chat, f"hang {number}")
+    await harness.stop_worker(running)
     assert [await chat.status() for chat in chats] == ["pending"] * 3
-    assert await workshop.store.held(hired.worker.id) == []
-    assert (await workshop.load(chats[0])).open_attempt is None
+    assert await harness.store.held(running.worker.id) == []
+    assert (await harness.load(chats[0])).open_attempt is None
 
 
 # --- when the database fails ---
@@ -175,7 +179,7 @@ class Unsteady(WatchedStore):
         raise DatabaseUnreachable("The database is away.")
 
 
-async def test_a_database_that_is_away_for_a_while_delays_and_loses_nothing(workshop: Workshop) -> None:
+async def test_a_database_that_is_away_for_a_while_delays_and_loses_nothing(harness: AppHarness) -> None:
     gate, tried = asyncio.Event(), asyncio.Event()
 
     async def stream() -> AsyncIterator[Part]:
@@ -189,13 +193,15 @@ async def test_a_database_that_is_away_for_a_while_delays_and_loses_nothing(work
             tried.set()
             return await super()._fail()
 
-    store = Noting(workshop.store)
-    await workshop.hire(
-        ScriptedModel([lambda call: stream(), say("Hi")]), store=store, settings=quick(heartbeat_interval_s=0.05)
+    store = Noting(harness.store)
+    await harness.start_worker(
+        ScriptedModel([lambda call: stream(), say("Hi")]),
+        store=store,
+        settings=make_settings(heartbeat_interval_s=0.05),
     )
-    chat = await workshop.app.create_chat()
+    chat = await harness.app.create_chat()
     reading = asyncio.create_task(chat.send("Count")._read_all())
-    await workshop.until_said(chat, "One, ")
+    await harness.wait_for_text(chat, "One, ")
     store.away = True
     gate.set()
     await tried.wait()
@@ -212,9 +218,9 @@ class Hasty(SystemClock):
         return super().call_later(0.0 if delay_s == 10.0 else delay_s, callback)
 
 
-async def test_a_worker_comes_to_its_end_though_the_database_is_away(workshop: Workshop) -> None:
+async def test_a_worker_comes_to_its_end_though_the_database_is_away(harness: AppHarness) -> None:
     ending = asyncio.Event()
-    store = Unsteady(workshop.store)
+    store = Unsteady(harness.store)
 
     async def vanish(command: Command) -> None:
         if isinstance(command, FinishTurn):
@@ -223,21 +229,19 @@ async def test_a_worker_comes_to_its_end_though_the_database_is_away(workshop: W
             raise DatabaseUnreachable("The database is away.")
 
     store._before = vanish
-    hired = await workshop.hire(ScriptedModel([say("Hi")]), store=store, clock=Hasty())
-    chat = await workshop.app.create_chat("Hello")
+    running = await harness.start_worker(ScriptedModel([say("Hi")]), store=store, clock=Hasty())
+    chat = await harness.app.create_chat("Hello")
     await ending.wait()
-    hired.worker.stop()
-    await asyncio.wait([hired.task], timeout=PATIENCE_S)
-    came_to_its_end = hired.task.done()
+    running.worker.stop()
+    await wait_for_task(running.task)
     store.away, store._before = False, None
-    assert came_to_its_end
-    await workshop.bury(hired)
-    await workshop.hire(ScriptedModel([say("Hi")]))
-    await workshop.until_rest(chat)
-    assert tell(await chat.messages())[-1] == ("assistant", "Hi")
+    await harness.retire_worker(running)
+    await harness.start_worker(ScriptedModel([say("Hi")]))
+    await harness.wait_for_end(chat)
+    assert outline(await chat.messages())[-1] == ("assistant", "Hi")
 
 
-async def test_a_worker_that_is_cancelled_while_a_flush_is_under_way_comes_to_its_end(workshop: Workshop) -> None:
+async def test_a_worker_that_is_cancelled_while_a_flush_is_under_way_comes_to_its_end(harness: AppHarness) -> None:
     """The turn waits for that flush to save what was said, and the flusher is gone."""
     continue_, flushing, flush = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -255,25 +259,24 @@ async def test_a_worker_that_is_cancelled_while_a_flush_is_under_way_comes_to_it
         await flushing.wait()
         yield parts.finish()
 
-    hired = await workshop.hire(ScriptedModel([lambda call: stream()]), store=Slow(workshop.store))
-    chat = await workshop.app.create_chat("Count")
-    await workshop.until_said(chat, "One, ")
+    running = await harness.start_worker(ScriptedModel([lambda call: stream()]), store=Slow(harness.store))
+    chat = await harness.app.create_chat("Count")
+    await harness.wait_for_text(chat, "One, ")
     continue_.set()
     await flushing.wait()
     await Settling()
-    hired.task.cancel()
+    running.task.cancel()
     await Settling()
     flush.set()
-    await asyncio.wait([hired.task], timeout=PATIENCE_S)
-    assert hired.task.done()
-    await workshop.bury(hired)
-    await workshop.hire(ScriptedModel([say("two.")]))
-    await workshop.until_rest(chat)
-    assert tell(await chat.messages())[1][1].startswith("One, ")
+    await wait_for_task(running.task)
+    await harness.retire_worker(running)
+    await harness.start_worker(ScriptedModel([say("two.")]))
+    await harness.wait_for_end(chat)
+    assert outline(await chat.messages())[1][1].startswith("One, ")
 
 
 async def test_a_chat_that_breaks_its_worker_is_not_the_others_trouble(
-    workshop: Workshop, caplog: pytest.LogCaptureFixture
+    harness: AppHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def refuse(command: Command) -> None:
         if type(command).__name__ in {"FinishTurn", "Fail"} and broken.is_set():
@@ -283,11 +286,11 @@ async def test_a_chat_that_breaks_its_worker_is_not_the_others_trouble(
     broken = asyncio.Event()
     broken.set()
     model = Echo()
-    await workshop.hire(model, store=WatchedStore(workshop.store, before=refuse))
-    first = await workshop.app.create_chat("hello")
-    await workshop.until_rest(first)
-    assert (await workshop.store.view(first.id)).error["kind"] == "internal"
-    other = await workshop.app.create_chat()
+    await harness.start_worker(model, store=WatchedStore(harness.store, before=refuse))
+    first = await harness.app.create_chat("hello")
+    await harness.wait_for_end(first)
+    assert (await harness.store.view(first.id)).error["kind"] == "internal"
+    other = await harness.app.create_chat()
     assert (await other.send("there")).text == "there"
     assert "the turn failed" in caplog.text
     assert (await first.retry()).outcome == "complete"
@@ -296,18 +299,18 @@ async def test_a_chat_that_breaks_its_worker_is_not_the_others_trouble(
 # --- what it tells ---
 
 
-async def test_the_time_of_a_stop_is_told(workshop: Workshop) -> None:
+async def test_the_time_of_a_stop_is_told(harness: AppHarness) -> None:
     metrics = PrometheusMetrics()
-    await workshop.hire(Echo(), metrics=metrics)
-    chat = await workshop.app.create_chat("hang")
-    await workshop.until_said(chat, "hang")
+    await harness.start_worker(Echo(), metrics=metrics)
+    chat = await harness.app.create_chat("hang")
+    await harness.wait_for_text(chat, "hang")
     await chat.interrupt()
-    await workshop.dismiss(workshop.hired[0])
+    await harness.stop_worker(harness.workers[0])
     assert read_metric(metrics, "interrupt_seconds_count") == 1
     assert read_metric(metrics, "stale_writes_refused_total") == 0
 
 
-async def test_a_worker_that_ended_its_own_turn_was_refused_nothing(workshop: Workshop) -> None:
+async def test_a_worker_that_ended_its_own_turn_was_refused_nothing(harness: AppHarness) -> None:
     """It looks at what it holds right after the commit that ended the turn, before it knows of that itself."""
     metrics = PrometheusMetrics()
     looked, committed = asyncio.Event(), asyncio.Event()
@@ -322,51 +325,53 @@ async def test_a_worker_that_ended_its_own_turn_was_refused_nothing(workshop: Wo
     async def wait_for_a_look(command: Command) -> None:
         if isinstance(command, FinishTurn):
             committed.set()
-            workshop.notifier.notify([chat.id])
+            harness.notifier.notify([chat.id])
             await looked.wait()
 
-    chat = await workshop.app.create_chat()
-    store = Watching(workshop.store, after=wait_for_a_look)
-    await workshop.hire(ScriptedModel([say("Hi")]), store=store, metrics=metrics)
+    chat = await harness.app.create_chat()
+    store = Watching(harness.store, after=wait_for_a_look)
+    await harness.start_worker(ScriptedModel([say("Hi")]), store=store, metrics=metrics)
     assert (await chat.send("Hello")).text == "Hi"
     await looked.wait()
-    await workshop.dismiss(workshop.hired[0])
+    await harness.stop_worker(harness.workers[0])
     assert read_metric(metrics, "stale_writes_refused_total") == 0
 
 
-async def test_a_worker_that_lost_a_chat_says_so(workshop: Workshop) -> None:
+async def test_a_worker_that_lost_a_chat_says_so(harness: AppHarness) -> None:
     metrics = PrometheusMetrics()
-    await workshop.hire(Echo(), metrics=metrics)
-    chat = await workshop.app.create_chat("hang")
-    await workshop.until_said(chat, "hang")
+    await harness.start_worker(Echo(), metrics=metrics)
+    chat = await harness.app.create_chat("hang")
+    await harness.wait_for_text(chat, "hang")
     asked = (await chat.messages())[0].id
     assert asked is not None
     assert (await chat.edit(asked, "hello")).text == "hello"
-    await workshop.dismiss(workshop.hired[0])
+    await harness.stop_worker(harness.workers[0])
     assert read_metric(metrics, "stale_writes_refused_total") == 1
 
 
-async def test_a_reply_that_the_database_will_never_take_fails_and_is_not_asked_for_again(workshop: Workshop) -> None:
+async def test_a_reply_that_the_database_will_never_take_fails_and_is_not_asked_for_again(harness: AppHarness) -> None:
     """R6 in the worker: the guilty chat fails, with what the journal has; it does not go round in circles."""
 
     class Refusing(WatchedStore):
         async def append(self, rows: Any) -> Any:
             raise BadRows("The database refused a journal row.")
 
-    await workshop.hire(ScriptedModel([say("Hi")]), store=Refusing(workshop.store))
-    chat = await workshop.app.create_chat()
+    await harness.start_worker(ScriptedModel([say("Hi")]), store=Refusing(harness.store))
+    chat = await harness.app.create_chat()
     with pytest.raises(ModelFailed, match="Internal server error"):
         await chat.send("Hello")
     assert await chat.status() == "error"
 
 
-async def test_a_chat_that_cannot_even_be_read_fails_and_does_not_hang(workshop: Workshop) -> None:
+async def test_a_chat_that_cannot_even_be_read_fails_and_does_not_hang(harness: AppHarness) -> None:
     class Garbled(WatchedStore):
         async def work(self, chat_id: str) -> Any:
             raise ValueError("an unknown kind of block")
 
-    await workshop.hire(ScriptedModel([]), store=Garbled(workshop.store), settings=quick(heartbeat_interval_s=0.2))
-    chat = await workshop.app.create_chat()
+    await harness.start_worker(
+        ScriptedModel([]), store=Garbled(harness.store), settings=make_settings(heartbeat_interval_s=0.2)
+    )
+    chat = await harness.app.create_chat()
     with pytest.raises(ModelFailed, match="Internal server error"):
         await chat.send("Hello")
     assert await chat.status() == "error"

@@ -34,7 +34,7 @@ class App(User):
     ) -> None:
         self.store = store
         self.feed = feed
-        self.records = SqlRecords(store.engine)
+        self.records = SqlRecords(store.database)
         self.clock = clock
         self.owner_id = owner_id
         self.models = models

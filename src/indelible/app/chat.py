@@ -22,7 +22,7 @@ from indelible.recording.storage.protocol import RunSummary, RunTree
 from indelible.service.inputs import ChatChanges, Content, IfBusy, check_if_busy, to_blocks
 from indelible.service.protocol import MAX_PAGE, ChatService
 from indelible.service.results import Accepted, ChatDetails, ChatMessage, InterruptResult
-from indelible.store.database.tables import DebugMode
+from indelible.store.database.words import DebugMode
 from indelible.store.queries.attempts import AttemptView
 from indelible.store.queries.chat_view import QueuedMessage
 

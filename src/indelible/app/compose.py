@@ -27,6 +27,7 @@ from indelible.notify import LocalNotifier, Notifier, PostgresNotifier
 from indelible.recording.recorder import DebugRecorder
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.settings import Settings, list_secrets, load_settings
+from indelible.store.database.address import parse_address
 from indelible.store.database.file_lock import exclusive_file_lock
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.writer import Journal
@@ -126,17 +127,17 @@ async def _put_together(
             on_committed=lambda chat_id: notifier.notify([chat_id]),
         )
     )
-    records = SqlRecords(store.engine)
+    records = SqlRecords(store.database)
     store.before_delete = partial(records.forget_chat, clock=clock)
-    alone = store.url.get_backend_name() == "sqlite"
-    if not alone:
-        notifier = PostgresNotifier(store.url, clock=clock)
+    address = parse_address(where)
+    if not address.is_sqlite:
+        notifier = PostgresNotifier(address.make_postgres_options(), clock=clock)
     feed = Feed(store, notifier, clock=clock, metrics=metrics)
     services = await stack.enter_async_context(asyncio.TaskGroup())
     running = [services.create_task(notifier.run(), name="hints"), services.create_task(feed.run(), name="feed")]
     stack.callback(lambda: [task.cancel() for task in running])
     if worker:
-        if alone:
+        if address.is_sqlite:
             await store.retire_all()
         recorder = DebugRecorder(
             records,
@@ -148,7 +149,7 @@ async def _put_together(
             secrets=[
                 *list_secrets(settings),
                 *find_secrets(os.environ.items()),
-                *([store.url.password] if store.url.password else []),
+                *([address.password] if address.password else []),
             ],
         )
         running.append(services.create_task(recorder.run(), name="debug records"))

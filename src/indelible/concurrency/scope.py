@@ -1,24 +1,24 @@
 """A cancellable piece of work, and why it was cancelled.
 
-asyncio's cancellation carries no cause and can land at any await. So the cause lives here:
-it is set *before* anything is cancelled, and code that meets a `CancelledError` (or a stream
-that just ends, or a provider that says "cancelled") asks its scope what happened and believes
-nothing else.
+asyncio's cancellation carries no cause and can arrive at any await. So the cause lives here:
+it is set *before* anything is cancelled, and code that catches a `CancelledError` (or meets a stream
+that just ends, or a provider that says "cancelled") relies only on its scope to know what
+happened.
 
     interrupted   the user pressed Stop: keep everything, end the turn
-    shutdown      the process is leaving: write nothing, another worker goes on
-    silent        the provider sent nothing for too long: this attempt is over, try again
+    shutdown      the process is shutting down: write nothing, another worker continues
+    silent        the provider sent nothing for too long: this attempt is over, retry
     lease_lost    another worker holds the chat: write nothing
 
-The first cause stands, except that `lease_lost` replaces any other: whoever lost the chat may
-not write, whatever else was going on. A child scope shares its parent's cause; `silent` gives way
-to it, so an attempt that fell silent while the user pressed Stop was stopped.
+The first cause stands, except that `lease_lost` replaces any other: a worker that lost the chat may
+not write, whatever else happened. A child scope shares its parent's cause, which overrides
+`silent`: an attempt that fell silent while the user pressed Stop counts as stopped.
 
-`interrupt()` and its sisters are plain methods and may be called from any thread; whoever
-registered with `on_cancel` is called on the event loop it registered from.
+`interrupt()` and similar methods are plain and may be called from any thread; a callback
+registered with `on_cancel` runs on the event loop it was registered from.
 
 Must stay true (tests/concurrency/test_scope.py): a cause once set is never unset; every callback runs
-exactly once, also when it is registered late.
+exactly once, even if it is registered late.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class CancelScope:
-    """See the module header. As a context manager it leaves its parent at the end."""
+    """See the module header. As a context manager it detaches from its parent at the end."""
 
     def __init__(self, parent: CancelScope | None = None) -> None:
         self._lock = threading.Lock()
@@ -63,7 +63,7 @@ class CancelScope:
         if parent is not None:
             self._leave_parent = parent.on_cancel(self._call_back)
 
-    # --- asking ---
+    # --- reading ---
 
     @property
     def cause(self) -> Cause | None:
@@ -94,18 +94,18 @@ class CancelScope:
         if self.cancelled:
             raise self.error()
 
-    # --- telling ---
+    # --- causes ---
 
     def interrupt(self) -> None:
-        """The user wants it to stop."""
+        """Cancel because the user pressed Stop."""
         self.cancel(Cause.INTERRUPTED)
 
     def shutdown(self) -> None:
-        """The process is going away."""
+        """Cancel because the process is shutting down."""
         self.cancel(Cause.SHUTDOWN)
 
     def cancel(self, cause: Cause) -> None:
-        """End the work, for this cause."""
+        """Cancel the work for this cause."""
         with self._lock:
             if self.cause is None or cause is Cause.LEASE_LOST:
                 self._cause = cause
@@ -114,7 +114,7 @@ class CancelScope:
     # --- cancelling ---
 
     def on_cancel(self, callback: _Callback) -> _Callback:
-        """Call `callback` once when the scope is cancelled (now, if it is); returns how to forget it."""
+        """Call `callback` once when the scope is cancelled (now, if it already is); returns how to unregister it."""
         key = object()
         with self._lock:
             self._callbacks[key] = (asyncio.get_running_loop(), callback)

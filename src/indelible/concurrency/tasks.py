@@ -1,25 +1,25 @@
-"""Work that can be cut short, and is let go if it will not end.
+"""Work that can be interrupted, and is abandoned if it will not end.
 
-A model that is being read and a tool that is running are foreign code. They are asked to stop by
-cancelling their task, and get a grace time to do so; work that ignores that is *abandoned*: it may
-run on to no effect, but no caller waits for it any longer. Python cannot end a task or a thread by
-force, so this is the most that can be promised: a stop always comes through.
+A model's stream and a running tool are foreign code. Cancelling their task asks them to stop
+within a grace time; work that ignores that is *abandoned*: it may
+keep running without effect, but no caller waits for it any longer. Python cannot end a task or a thread by
+force, so this is the strongest possible promise: a stop always takes effect.
 
-`wait_uncancelled` is how the loop waits for anything: to its very end, however often the waiting task is
+The loop awaits everything with `wait_uncancelled`: to its end, however often the waiting task is
 cancelled. asyncio's cancellation has no cause; on a live scope it is a shutdown, so the scope is
 shut down, and the `CancelledError` propagates once the work has ended. If the scope was
-interrupted already, the cancellation is part of that interrupt and the scope speaks for it.
+already interrupted, the cancellation is part of that interrupt and the scope's cause applies.
 
 Must stay true (tests/concurrency/test_tasks.py): `wait` always returns after the grace time; work is never
-left running without either an owner or a place in the list of the abandoned.
+left running without either an owner or an entry in the list of abandoned work.
 
-Two more tools are for work that must not stop half-way. A task that is cancelled in the middle of a transaction
-leaves the driver in the middle of a statement; on SQLite a cursor that is still referenced keeps the transaction
-alive, and with it the one write lock, until it is collected (measured). So each call of the store runs in a task of
-its own (`run_to_completion`), and a cancelled caller waits for its end first. What a thread does in one go needs no
-task, only a future that refuses to be cancelled: `UncancellableFuture` (tests/store/test_run_to_completion.py).
+Two more tools are for work that must not stop half-way: a task that is cancelled in the middle of a transaction leaves
+the driver in the middle of a statement. Work that the store's threads or connection tasks do needs only a future that
+refuses to be cancelled: `UncancellableFuture`. Anything else, a migration or the
+closing of a database, runs in a task of its own (`run_to_completion`), and a cancelled caller waits for its end first
+(tests/store/test_run_to_completion.py).
 
-`Backoff` is how everything here waits before it tries again: by the clock that it is given, so that tests do not wait.
+`Backoff` waits before every retry, by the clock that it is given, so that tests do not wait.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class GracefulTask(Generic[T]):
         self.task.add_done_callback(self._end)
 
     def cancel(self) -> None:
-        """Ask the work to stop, once, and give it the grace time.
+        """Cancel the work, once, and give it the grace time.
 
-        Work that asks for its own end is asked only when it waits next: what it does until then counts.
+        Work that cancels itself is cancelled only at its next await: what it does until then counts.
         """
         if self._cancelled or self.task.done():
             return
@@ -77,7 +77,7 @@ class GracefulTask(Generic[T]):
             self._grace = self._clock.call_later(self._grace_s, self._abandon)
 
     def stop_deadline(self) -> None:
-        """The work does something now that has to be waited for."""
+        """The work now does something that must be awaited."""
         if self._grace is not None:
             self._grace.cancel()
             self._grace = None
@@ -103,7 +103,7 @@ class GracefulTask(Generic[T]):
 
 
 async def wait_uncancelled(work: asyncio.Future[Any], scope: CancelScope) -> None:
-    """Wait until `work` is done, whoever cancels us meanwhile. The result is the caller's to take."""
+    """Wait until `work` is done, however often the caller is cancelled. The caller reads the result."""
     task = asyncio.current_task()
     assert task is not None
     cancelling = task.cancelling()
@@ -123,7 +123,7 @@ async def wait_uncancelled(work: asyncio.Future[Any], scope: CancelScope) -> Non
 
 
 async def let_cancellation_through(scope: CancelScope) -> None:
-    """A cancellation that was asked for while we were running comes now, rather than at the next await."""
+    """Raise a cancellation that arrived while this task was running: here, and not at its next await."""
     task = asyncio.current_task()
     assert task is not None
     if task.cancelling():
@@ -133,7 +133,7 @@ async def let_cancellation_through(scope: CancelScope) -> None:
 
 
 def _mark_seen(work: asyncio.Future[Any]) -> None:
-    """asyncio complains about an exception that nobody took; here the scope may speak for it."""
+    """asyncio complains about an exception that was never retrieved; here the scope's cause may replace it."""
     if not work.cancelled():
         work.exception()
 
@@ -144,13 +144,13 @@ def _forget(task: asyncio.Task[Any]) -> None:
         _log.warning("abandoned %s failed: %r", task.get_name(), task.exception())
 
 
-# --- trying again ---
+# --- retrying ---
 
 
 class Backoff:
-    """Delays before trying again: each is twice the last one, up to `longest_s`.
+    """Delays before retries: each is twice the last one, up to `longest_s`.
 
-    `delay_s` is the next one, for a log line or for a caller that would rather give up. Cancelling `wait` is safe.
+    `delay_s` is the next one, for a log line or for a caller that may give up. Cancelling `wait` is safe.
     """
 
     def __init__(self, clock: Clock, *, first_s: float, longest_s: float) -> None:
@@ -165,7 +165,7 @@ class Backoff:
         await self._clock.sleep(delay_s)
 
     def reset(self) -> None:
-        """It worked: the next failure begins with the first delay."""
+        """After a success: the next failure begins with the first delay."""
         self.delay_s = self._first_s
 
 
@@ -173,14 +173,14 @@ class Backoff:
 
 
 class UncancellableFuture(asyncio.Future[T]):
-    """The result of a thread, which always arrives. A caller cancelled meanwhile gets its `CancelledError` then."""
+    """The result of a job run elsewhere, which always arrives. A cancelled caller gets its `CancelledError` then."""
 
     def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002  (asyncio's)
         return False
 
 
 def run_to_completion(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Let a cancelled caller wait until the work has ended. Its result is then discarded."""
+    """Make a cancelled caller wait until the work has ended. Its result is then discarded."""
 
     @functools.wraps(method)
     async def run(*arguments: P.args, **named: P.kwargs) -> T:
@@ -195,7 +195,7 @@ def run_to_completion(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P
 
 
 async def _wait_for_end(task: asyncio.Task[Any]) -> None:
-    """Wait for the end, however often we are cancelled. The caller raises its cancellation."""
+    """Wait for the end, however often the caller is cancelled. The caller re-raises the cancellation."""
     while not task.done():
         try:
             await asyncio.wait([task])

@@ -1,24 +1,24 @@
 """From the parts of a stream to the blocks of a message.
 
-`assemble` is raw: it gives what had arrived, no more. `finalize` turns that into something that may stand
-in a history for ever: it ends open reasoning, drops what is empty, and answers every open call.
-`conclude` decides the rest: whether the reply is partial, and why. A step that is saved is always
+`assemble` is raw: it returns exactly what had arrived. `finalize` turns that into blocks that may stay
+in a history forever: it ends open reasoning, drops empty blocks, and answers every open call.
+`conclude` decides the rest: whether the reply is partial, and why. A saved step is always
 
     step.blocks == finalize(assemble(parts), reason, at)
 
-no matter who saves it: the live worker, or another process that finds the parts in the journal after a
+whether the live worker saves it or another process that finds the parts in the journal after a
 crash. Both call `conclude`, a pure function of the parts and of the reason for which the attempt ended, so
-a reply cannot come out differently because its worker died. That is why it lives here, below the store,
+the death of a worker cannot change a reply. That is why it lives here, below the store,
 and not in the loop.
 
-A reply is cut if its stream never finished or reached its length limit, or if it was ended (`reason`) while
+A reply is incomplete if its stream never finished or reached its length limit, or if it was ended (`reason`) while
 one of its local calls had no result or only the result of a tool that was itself stopped
-(`ToolResult.interrupted`): the turn is not done, and Continue makes sense. A cut reply is partial if any of
+(`ToolResult.interrupted`): the turn is not done, and Continue makes sense. An incomplete reply is partial if any of
 it is visible; reasoning alone is not (S62).
 
-Blocks stand in stream order. Results of local tools come after them, in the order of their calls,
-whenever they settled; results of provider-executed tools stay where they came. `tool_started` only
-marks its call, so that `finalize` never reports a call as not run when it was started (P5).
+Blocks are in stream order. Results of local tools come after them, in the order of their calls,
+whenever they settled; results of provider-executed tools stay in place. `tool_started` only
+marks its call, so that `finalize` never reports a started call as not run (P5).
 `tool_progress`, `warning`, `error` and `keep_alive` leave no trace. Neighbouring deltas of one block
 may be merged without changing the outcome: the journal does.
 
@@ -74,12 +74,12 @@ UNANSWERED: Final[dict[PartialReason, str]] = {
     "edited": "Not run: the conversation was edited before this call was run.",
     "length": "Not run: the reply reached its length limit before it was complete.",
 }
-"""What the model reads as the result of a call that was never started."""
+"""The result that the model reads for a call that was never started."""
 
 OUTCOME_UNKNOWN: Final = (
     "Outcome unknown: this call was started, but its result was lost. It may or may not have taken effect."
 )
-"""What the model reads as the result of a call that was started and never settled."""
+"""The result that the model reads for a call that was started and never settled."""
 
 
 class _OpenText:
@@ -140,7 +140,7 @@ class _OpenCall:
 
 
 class _Whole:
-    """A block that came in one piece."""
+    """A block that arrived in one piece."""
 
     __slots__ = ("block",)
 
@@ -152,7 +152,7 @@ class _Whole:
 
 
 class PartAssembler:
-    """Folds parts one by one, while they come."""
+    """Folds parts one by one, as they arrive."""
 
     def __init__(self) -> None:
         self.finish: Finish | None = None
@@ -165,14 +165,14 @@ class PartAssembler:
     def add(self, part: Part) -> None:
         _ADD[type(part)](self, part)
 
-    # --- what came ---
+    # --- what has arrived ---
 
     @property
     def usage(self) -> Usage:
         return (self.finish and self.finish.usage) or Usage()
 
     def blocks(self) -> list[Block]:
-        """What had come so far, raw."""
+        """The raw blocks so far."""
         streamed = [piece.build() for piece in self._order]
         calls = [block.id for block in streamed if isinstance(block, ToolCall)]
         answered = [self._results[call_id] for call_id in calls if call_id in self._results]
@@ -180,12 +180,12 @@ class PartAssembler:
         return [*streamed, *answered, *orphans]
 
     def local_calls(self) -> list[ToolCall]:
-        """The calls that are ours to answer, in order."""
+        """The calls that Indelible or its client must answer, in order."""
         calls = [call.build() for call in self._calls.values()]
         return [call for call in calls if not call.provider_executed]
 
     def is_whole(self, call: ToolCall) -> bool:
-        """Whether the call's arguments came to their end. Half of them is never executed."""
+        """Whether the call's arguments are complete. A truncated call is never executed."""
         return self._calls[call.id].closed
 
     def has_result(self, call: ToolCall) -> bool:
@@ -195,7 +195,7 @@ class PartAssembler:
         return self._results.get(call.id)
 
     def has_unfinished_call(self) -> bool:
-        """Whether a local call has no result yet, or only that of a tool which was stopped."""
+        """Whether a local call has no result yet, or only that of a stopped tool."""
         results = map(self.result_of, self.local_calls())
         return any(result is None or result.interrupted for result in results)
 
@@ -312,7 +312,7 @@ _ADD: Final[dict[type, Callable[[PartAssembler, Any], None]]] = {
 
 
 def assemble(parts: Iterable[Part]) -> list[Block]:
-    """The blocks that these parts make, raw: open ends stay open."""
+    """The raw blocks of these parts: open ends stay open."""
     assembler = PartAssembler()
     for part in parts:
         assembler.add(part)
@@ -320,10 +320,10 @@ def assemble(parts: Iterable[Part]) -> list[Block]:
 
 
 def finalize(blocks: Sequence[Block], reason: PartialReason | None, at: datetime | None) -> list[Block]:
-    """The blocks as they may be saved: `reason` says why they were cut (None: they were not), `at` when.
+    """The blocks, ready to be saved: `reason` says why they were interrupted (None: they were not), `at` when.
 
-    A complete step may leave calls open, for the client to answer; a cut one may not. A
-    provider's own call without its result is kept only where that provider takes one so.
+    A complete step may leave calls open, for the client to answer; an interrupted one may not. A
+    provider's own call without its result is kept only where that provider accepts it.
     """
     cut = reason is not None
     answers = {block.call_id: block for block in blocks if isinstance(block, ToolResult)}
@@ -358,7 +358,7 @@ def finalize(blocks: Sequence[Block], reason: PartialReason | None, at: datetime
 
 
 class Conclusion(NamedTuple):
-    """What an attempt amounts to. `whole`: nothing of it was cut. `partial`: a visible piece of a cut reply."""
+    """The result of an attempt. `whole`: it is complete. `partial`: it is incomplete and has visible output."""
 
     blocks: list[Block]
     whole: bool
@@ -367,9 +367,9 @@ class Conclusion(NamedTuple):
 
 
 def conclude(assembler: PartAssembler, reason: PartialReason | None, at: datetime | None) -> Conclusion:
-    """Decide what is kept of a reply, whether it is partial, and why. The one rule, for every way to end.
+    """Decide what is kept of a reply, whether it is partial, and why. The same rule for every way to end.
 
-    `reason` is why the attempt was ended, None if it was ended as complete; `at` is when.
+    `reason` is why the attempt ended, None if it ended as complete; `at` is when.
     """
     finish = assembler.finish
     reached_limit = finish is not None and finish.reason == "length"
@@ -383,7 +383,7 @@ def conclude(assembler: PartAssembler, reason: PartialReason | None, at: datetim
 
 
 def to_messages(blocks: Sequence[Block], **fields: Any) -> list[Message]:
-    """Finalized blocks as history holds them: the assistant's message, then the tools' if there is one."""
+    """Finalized blocks as messages of the history: the assistant's, then the tools' if there are results."""
     spoken = [block for block in blocks if not _is_local_result(block)]
     results = [block for block in blocks if _is_local_result(block)]
     messages = []

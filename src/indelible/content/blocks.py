@@ -1,7 +1,7 @@
-"""Blocks: the pieces of a message that is finished or kept as it stood.
+"""Blocks: the pieces of a complete or partial message.
 
-Values only. Each has exactly one JSON form, `{"type": "…", …}` without fields that hold their default, and the same
-bytes give the same value back (tests/content/test_content.py, for arbitrary values). The classes are msgspec structs
+Values only. Each has exactly one JSON form, `{"type": "…", …}` without fields that hold their default, and decoding it
+gives the same value (tests/content/test_content.py, for arbitrary values). The classes are msgspec structs
 because a part is made, encoded and decoded once per token: 7 times cheaper to make than a frozen dataclass and 14
 times cheaper to encode than `json` (docs/decisions/0002-msgspec-for-values.md). They are frozen: to change a value,
 make another.
@@ -26,7 +26,7 @@ class Value(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
 
     @property
     def text(self) -> str:
-        """What it adds to the answer that people read: `print(part.text, end="")` shows a reply as it comes."""
+        """The text that it adds to the visible reply: `print(part.text, end="")` shows a reply as it streams."""
         return ""
 
 
@@ -36,7 +36,7 @@ class Text(Value, tag="text", frozen=True):
 
 
 class Reasoning(Value, tag="reasoning", frozen=True):
-    """The model's thinking. `signature` or `metadata` is what its provider needs back."""
+    """The model's thinking. `signature` or `metadata` must be sent back to its provider."""
 
     text: str = ""
     signature: str | None = None
@@ -50,11 +50,11 @@ class Reasoning(Value, tag="reasoning", frozen=True):
 
 
 class ToolCall(Value, tag="tool_call", frozen=True):
-    """A call the model made. `arguments` is its raw JSON text as it came, perhaps cut short.
+    """A call by the model. `arguments` is its raw JSON text as it arrived, perhaps truncated.
 
     `provider_executed` calls (web search and the like) are run by the provider. `standalone`
-    says that this provider takes such a call in a history without its result. `started` says, of
-    a running step, that the tool began to run; a message never holds it.
+    says that this provider accepts such a call in a history without its result. `started` says,
+    in a running step, that the tool has started; a message never holds it.
     """
 
     id: str
@@ -67,9 +67,9 @@ class ToolCall(Value, tag="tool_call", frozen=True):
 
 
 class ToolResult(Value, tag="tool_result", frozen=True):
-    """The one answer to a call. A local tool's `output` is text; a provider's is any JSON.
+    """The only answer to a call. A local tool's `output` is text; a provider's is any JSON.
 
-    `interrupted` marks the result of a tool that a stop cut while it ran: its reply is not complete.
+    `interrupted` marks the result of a tool that a stop interrupted: its reply is not complete.
     """
 
     call_id: str
@@ -82,7 +82,7 @@ class ToolResult(Value, tag="tool_result", frozen=True):
 
 
 class Source(Value, tag="source", frozen=True):
-    """Something the reply leans on: a page, a document, a passage."""
+    """A source of the reply: a page, a document, a passage."""
 
     id: str = ""
     url: str | None = None
@@ -92,7 +92,7 @@ class Source(Value, tag="source", frozen=True):
 
 
 class File(Value, tag="file", frozen=True):
-    """An image, PDF or other file: kept by us (`file_id`), elsewhere (`url`), or in place (`data`)."""
+    """An image, PDF or other file: stored here (`file_id`), elsewhere (`url`), or inline (`data`)."""
 
     media_type: str
     name: str | None = None
@@ -106,7 +106,7 @@ Block = Text | Reasoning | ToolCall | ToolResult | Source | File
 
 
 def is_visible(block: Block) -> bool:
-    """Whether a reader would call this part of the answer: text or a tool call. Reasoning is not."""
+    """Whether people see this block as part of the answer: text or a tool call. Reasoning is not."""
     return isinstance(block, ToolCall) or (isinstance(block, Text) and bool(block.text.strip()))
 
 

@@ -1,6 +1,6 @@
 """Messages: the committed rows of a chat, and the JSON of everything in this package.
 
-How parts become the blocks of a message is assemble.py. What of it a model gets is loop/prompt/build.py.
+assemble.py turns parts into the blocks of a message. loop/prompt/build.py selects what a model gets.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One committed row of a chat.
 
     `provider` and `model` say who wrote it (None: the same as now). `response_id` is set only
-    for a complete reply that the provider stored. `reason` says why a reply was cut; `partial`
-    says that there is a visible piece of it.
+    for a complete reply that the provider stored. `reason` says why a reply was interrupted; `partial`
+    says that it has visible output.
     """
 
     role: Role
@@ -44,10 +44,10 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model gets to know about a tool.
+    """The description of a tool for a model.
 
-    A `provider_executed` tool is run by the provider; `options` is then its own description
-    of it, passed through to the wire.
+    A `provider_executed` tool is run by the provider; `options` is then the provider's own
+    description of it, sent unchanged.
     """
 
     name: str
@@ -63,7 +63,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def encode(value: Any) -> bytes:
-    """The JSON form. Halves of characters, which have none, are mended on the way (content/unicode.py)."""
+    """The JSON form. Lone surrogates, which JSON cannot hold, are replaced (content/unicode.py)."""
     try:
         return _encode(value)
     except UnicodeEncodeError:

@@ -1,7 +1,7 @@
 """Parts: the pieces of a running stream, from the first token to `finish`.
 
-A complete tool call, tool result, source or file is a block (blocks.py) that arrives in one piece. How parts become
-blocks is assemble.py.
+A complete tool call, tool result, source or file is a block (blocks.py) that arrives in one piece. assemble.py turns
+parts into blocks.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class TextEnd(Value, tag="text_end", frozen=True):
 
 
 class ReasoningStart(Value, tag="reasoning_start", frozen=True):
-    """`at` is stamped by the loop when the part is published."""
+    """The loop sets `at` when it publishes the part."""
 
     id: str
     signature: str | None = None
@@ -101,21 +101,21 @@ class ToolInputEnd(Value, tag="tool_input_end", frozen=True, gc=False):
 
 
 class ToolStarted(Value, tag="tool_started", frozen=True, gc=False):
-    """A local tool began to run."""
+    """A local tool started."""
 
     call_id: str
     name: str
 
 
 class ToolProgress(Value, tag="tool_progress", frozen=True, gc=False):
-    """Something a running tool wants people to see. Never part of its result."""
+    """Progress of a running tool, for people. Never part of its result."""
 
     call_id: str
     message: str
 
 
 class Finish(Value, tag="finish", frozen=True):
-    """The provider's own word that the stream is complete. Without it a stream is truncated."""
+    """The provider's own signal that the stream is complete. Without it a stream is truncated."""
 
     reason: FinishReason = "stop"
     usage: Usage | None = None
@@ -142,7 +142,7 @@ class StreamWarning(Value, tag="warning", frozen=True, gc=False):
 
 
 class KeepAlive(Value, tag="keep_alive", frozen=True, gc=False):
-    """The provider is alive but has nothing to say. Neither published nor assembled."""
+    """The provider is alive but has nothing to send. Neither published nor assembled."""
 
 
 Part = (

@@ -1,8 +1,8 @@
 """Lone surrogates: text that cannot be encoded, made encodable.
 
-A character outside the basic plane is a pair of surrogates in UTF-16, and JSON escapes, cut streams and
-careless tools leave their halves in Python strings. Neither UTF-8 nor a database takes one. A pair that
-stands together is joined to the character it means; a half that stands alone becomes U+FFFD.
+A character outside the basic plane is a pair of surrogates in UTF-16, and JSON escapes, truncated streams and
+careless tools leave their halves in Python strings. Neither UTF-8 nor a database accepts one. An adjacent pair
+is joined into its character; a lone half becomes U+FFFD.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def clean_text(text: str) -> str:
-    """The text with pairs joined and lone halves replaced; text that was fine comes back as it is."""
+    """The text with pairs joined and lone halves replaced; valid text is returned unchanged."""
     if text.isascii():
         return text
     try:

@@ -1,13 +1,13 @@
 """One chat with readers in this process: a channel passes new events on to all its readers.
 
 A channel stands at a position and moves on in two ways. A row that this process committed, and that is the next one,
-is passed on as it comes (`Feed.publish`), without a query. Everything else the channel loads from the store, once for
+is passed on immediately (`Feed.publish`), without a query. The channel loads everything else from the store, once for
 all readers: after a hint that names this chat alone it loads at once (`refresh`), and after a poll of many chats it
-loads if the chat is ahead of it (`catch_up`). Both may be called too often, and then nothing new is found; a call that
-never comes is made up for by the next poll.
+loads if the chat is ahead of it (`catch_up`). A superfluous call finds nothing new; the next poll makes up for a
+missing one.
 
-Rows that come while the channel loads are kept until it knows whether they connect. A few are enough, because a row
-that was dropped is loaded.
+Rows that arrive while the channel loads are kept until it knows whether they connect. A few are enough, because a
+dropped row is loaded.
 
 Must stay true (tests/feed/test_channel.py): readers get every step once and in order, wherever the rows came from;
 while rows connect there is no query; a hint costs no query for the position (tests/feed/test_hints.py).
@@ -28,7 +28,7 @@ from indelible.machine.events import EndReason, Position
 from indelible.store.journal.append import JournalRow
 
 Spawn = Callable[[Callable[[], Coroutine[Any, Any, None]]], bool]
-"""Begin some work in a task of the feed; False if the feed is not running."""
+"""Start work in a task of the feed; False if the feed is not running."""
 
 _MAX_EARLY: Final = 64
 _log: Final = logging.getLogger(__name__)

@@ -4,8 +4,8 @@ A cursor is opaque, short, and safe in a URL and in a header. It names its chat,
 detected. The store checks whether a reader of that chat can have been at its position (`ChatStore.reached`). An
 invalid cursor means a full snapshot and never a skipped event, so reading one does not fail.
 
-Must stay true (tests/feed/test_cursor.py): every position comes back from its cursor; nothing else comes out of
-text that we did not write.
+Must stay true (tests/feed/test_cursor.py): every position can be read back from its cursor; text that we did not
+write gives no position.
 """
 
 from __future__ import annotations

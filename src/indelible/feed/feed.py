@@ -1,8 +1,8 @@
 """The feed of a process: its readers, and when they are woken.
 
-`run` has to be running, in a task of its owner. A hint (notify.py) that names one chat that is read here makes the
-chat's channel load what is new, at once. For several hinted chats, and once a second for all, the feed asks with one
-small query how far each chat has come, and the channels that are behind load. So hints only make it sooner (R10), and
+`run` has to be running, in a task of its owner. A hint (notify.py) that names one chat with readers here makes the
+chat's channel load what is new, at once. For several hinted chats, and once a second for all, one small query reads
+the position of each chat, and the channels that are behind load. So hints only reduce the delay (R10), and
 a thousand readers of idle chats cost one query a second.
 
 A chat has a channel while it has readers. Joining is: open the channel, then load the chat's position, then let the
@@ -114,7 +114,7 @@ class Feed:
     def publish(self, rows: Sequence[JournalRow]) -> None:
         """Show rows that this process has just committed, for the journal's `on_committed`.
 
-        It waits for nothing and keeps nothing: rows of a chat that nobody reads here are found in the store later.
+        It waits for nothing and keeps nothing: later readers of a chat without readers find its rows in the store.
         """
         for row in rows:
             channel = self._channels.get(row.chat_id)

@@ -1,11 +1,11 @@
 """One chat as the store has it, in steps.
 
 A snapshot is the state of the chat and its position at one moment (`ChatStore.view`, R9). The messages are read after
-that: a path does not change above its end, so it is the same path. The steps after a position are what the two logs
-hold, in the order of SPEC 6.2 (`ChatStore.changes`); timeline.py gives them their shape.
+that: a path does not change above its end, so it is the same path. The steps after a position come from the two logs,
+in the order of SPEC 6.2 (`ChatStore.changes`); timeline.py builds them.
 
-Must stay true (tests/feed/test_resume.py): a snapshot and the steps after its position are the whole chat, each thing
-once. Both raise `NotFound` for a chat that was deleted.
+Must stay true (tests/feed/test_resume.py): a snapshot and the steps after its position are the whole chat, everything
+exactly once. Both raise `NotFound` for a deleted chat.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Loader:
-    """Loads one chat for its channel and its readers, and knows its cursors."""
+    """Loads one chat for its channel and its readers, and has its cursors."""
 
     def __init__(self, chat_id: str, store: ChatStore, *, metrics: Metrics, snapshot_messages: int) -> None:
         self.chat_id = chat_id
@@ -48,7 +48,7 @@ class Loader:
         return build_timeline(self.cursors, position, changes), changes.complete
 
     async def load_snapshot(self) -> tuple[ChatSnapshot, Position]:
-        """The chat as it is, and the position of a reader who has seen that."""
+        """The chat as it is now, and the position of a reader that has seen it."""
         view = await self._store.view(self.chat_id, limit=1)
         page = Page(items=[], has_more=False)
         if view.messages:

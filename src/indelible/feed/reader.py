@@ -1,13 +1,13 @@
-"""One reader of a chat: an async iterator of events that has its own pace.
+"""One reader of a chat: an async iterator of events with its own pace.
 
-It begins with a snapshot, or where its cursor says, and reads the store at its own pace until it covers the position
-of its chat's channel. From then on it is *live*: the channel pushes every further step to it, and steps that it has
-seen already are dropped (R9: subscribe first, then read, then drop).
+It begins with a snapshot, or at its cursor, and reads the store at its own pace until it covers the position
+of its chat's channel. From then on it is *live*: the channel pushes every further step to it, and it drops steps that
+it has already seen (R9: subscribe first, then read, then drop).
 
 Only a live reader buffers steps, and only up to a number of bytes. A slower one drops its buffer and reads the store
-again, at its own pace: it costs no memory and delays nobody. One that falls far behind gets `resync` and begins again
-with a snapshot, which is shorter than all that it missed. One that receives nothing for a long time is ended. The
-cursor of `resync` and of `end` is the reader's true position, so it may also come back with that and miss nothing.
+again, at its own pace: it costs no memory and delays no other reader. One that falls far behind gets `resync` and
+starts over with a snapshot, which is shorter than everything it missed. One that receives nothing for a long time is
+ended. The cursor of `resync` and of `end` is the reader's true position, so it can also resume there and miss nothing.
 
 Waiting for the next event may be cancelled at any time (`asyncio.timeout`) without losing one.
 
@@ -175,7 +175,7 @@ class Reader:
         else:
             steps = await self._load_after(self.position)
             self._buffer(steps)
-            if not steps:  # the channel knows of a commit that this read came too early for
+            if not steps:  # the channel knows of a commit that this read was too early for
                 await self._woken.wait()
 
     def _has_caught_up(self, position: Position) -> bool:

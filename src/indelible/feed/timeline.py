@@ -1,11 +1,11 @@
 """From stored rows to the events that a reader gets. Pure.
 
 A `TimelineStep` is one step of a chat's stream: the event, if people may see it, and the position after it. Steps are
-the same for everybody who reads the chat, and so are their JSON and their cursor, which are made here, once.
+the same for all readers of the chat, and so are their JSON and their cursor, which are made here, once.
 
 Rows and events advance a position independently, so two readers may meet a row and an event in different order, and
-one may be ahead in the one and behind in the other. `follow` decides what a step is for a reader at a position: new,
-or seen already; `covers` decides whether one position includes everything that another includes.
+one may be ahead in rows and behind in events, or the reverse. `follow` decides whether a step is new for a reader at a
+position; `covers` decides whether one position includes everything that another includes.
 
 Must stay true (tests/feed/test_timeline.py): a reader that covers a channel and follows its steps from there meets
 each event and each row exactly once.
@@ -40,7 +40,7 @@ class TimelineStep(msgspec.Struct, frozen=True):
 
 
 def build_timeline(cursors: Cursors, position: Position, changes: Changes) -> list[TimelineStep]:
-    """The steps from this position through what comes after it."""
+    """The steps from this position through these changes."""
     steps: list[TimelineStep] = []
     for entry in changes.entries:
         if isinstance(entry, LoadedRow):
@@ -53,14 +53,14 @@ def build_timeline(cursors: Cursors, position: Position, changes: Changes) -> li
 
 
 def make_row_step(cursors: Cursors, position: Position, attempt_id: str, n: int, parts: bytes) -> TimelineStep:
-    """A row, as it stands in the journal."""
+    """The step of one journal row."""
     after = Position(position.seq, attempt_id, n)
     body = EventBody(b'{"attempt":%b,"n":%d,"parts":%b}' % (encode(attempt_id), n, parts))
     return TimelineStep(after, FeedEvent("part", cursors.write(after), body), is_row=True)
 
 
 def follow(position: Position | None, step: TimelineStep) -> Position | None:
-    """The position of a reader after the step; the same object if the step is nothing new."""
+    """The position of a reader after the step; the same object if the step is not new."""
     after = step.after
     if position is None:
         return after
@@ -75,7 +75,7 @@ def follow(position: Position | None, step: TimelineStep) -> Position | None:
 
 
 def covers(position: Position, other: Position) -> bool:
-    """Whether a reader at this position has seen everything that leads to the other."""
+    """Whether a reader at this position has seen everything up to the other."""
     return position.seq >= other.seq and (position.attempt != other.attempt or position.n >= other.n)
 
 
@@ -95,7 +95,7 @@ def _make_event_step(cursors: Cursors, position: Position, event: Event, changes
 
 
 def _shape_message(event: Event, payload: dict[str, Any], changes: Changes) -> MessageAdded | None:
-    """None for what only a model sees."""
+    """None for a message that only a model sees."""
     message = changes.messages.get(event.ref or "")
     if message is None:
         return None
@@ -112,7 +112,7 @@ def _shape_attempt(event: Event, payload: dict[str, Any], _changes: Changes) -> 
 
 
 def _shape_queue(_event: Event, payload: dict[str, Any], changes: Changes) -> dict[str, Any]:
-    """The order as it was then, and those of its messages that are still waiting."""
+    """The order at that time, and those of its messages that are still queued."""
     waiting = {queued.id: queued for queued in changes.queue}
     return {**payload, "queue": [waiting[id_] for id_ in payload["ids"] if id_ in waiting]}
 

@@ -4,12 +4,12 @@ The reader runs in a task of its own. Only its reads may be cancelled; a publish
 part that is half published is neither kept nor lost. A stop cancels the pending read once, accepts its one result,
 whatever that is, and closes the iterator. The scope names the cause; it is never inferred from that result.
 
-A part is published first and collected after, so that what is saved can never hold more than what
-was published. The silence guard costs one clock reading per part: a timer that finds that a
+A part is published first and then collected, so a saved step can never hold more than was
+published. The silence guard costs one clock reading per part: a timer that finds that a
 part arrived meanwhile rearms itself for the rest.
 
 Must stay true (tests/loop/test_stop_everywhere.py): collected parts == published parts, at every
-await at which a stop may come. What becomes of a failed attempt is turn.py.
+await at which a stop may arrive. turn.py handles failed attempts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Publish = Callable[[Part], Awaitable[None] | None]
 
 
 def publish_to_nobody(part: Part) -> None:
-    """For whoever wants no part of it."""
+    """For callers that need no parts."""
 
 
 class AdoptedAttempt:
@@ -59,7 +59,7 @@ class AdoptedAttempt:
 
 
 class Attempt:
-    """One model call. `assembler` holds what was published of it, however it ends."""
+    """One model call. `assembler` holds its published parts, however it ends."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Attempt:
         return self._ingest.thinking_state
 
     async def run(self) -> None:
-        """Read to the finish. Raises `ModelFailed`, the cause of the turn's scope, or what `publish` raised."""
+        """Read to the finish. Raises `ModelFailed`, the error of the turn's scope, or what `publish` raised."""
         with CancelScope(self._turn_scope) as self._scope:
             self._task = GracefulTask(
                 self._read(),
@@ -124,7 +124,7 @@ class Attempt:
                 raise self._read_failure(cause)
 
     async def _forward_rest(self) -> None:
-        """Publish what was held back, unless another worker has the chat."""
+        """Publish the held parts, unless another worker holds the chat."""
         held_back = () if self._scope.cause is Cause.LEASE_LOST else self._ingest.release()
         if held_back:
             forwarding = asyncio.ensure_future(self._forward_each(held_back))
@@ -170,7 +170,7 @@ class Attempt:
         return stream
 
     async def _forward_all(self, stream: AsyncIterator[Part]) -> None:
-        """The hot path: once around per part."""
+        """The hot path: one iteration per part."""
         read = stream.__anext__
         feed = self._ingest.feed
         monotonic = self._clock.monotonic

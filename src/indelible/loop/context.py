@@ -1,9 +1,9 @@
-"""What the model gets: the history of a turn as it grows, and the call that is made from it.
+"""The model's input: the growing history of a turn, and the call made from it.
 
 Preparing runs once per step, not per plain retry: history, hook, the provider's rules (loop/prompt/build.py), cache
-markers. It runs anew when the history itself changed under the step: a broken chain reloads all of it
-(loop/prompt/response_chain.py), and an overflow puts a summary in the place of what came first (compact.py), once in a
-turn. If the last reply used nearly the whole window, the summary comes before the overflow.
+markers. It runs again when the history itself changed during the step: a broken chain reloads all of it
+(loop/prompt/response_chain.py), and an overflow replaces the oldest messages with a summary (compact.py), once in a
+turn. If the last reply used nearly the whole window, the summary is made before an overflow.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Context:
         self.added += messages
 
     async def prepare_call(self) -> Call:
-        """The next step's call. A chain carries one step only: with something added, it is left."""
+        """The next step's call. A chain serves one step only: it is left once messages were added."""
         setup = self._setup
         if setup.options.compact_at is not None:
             if should_compact(self.used_tokens, setup.context_limit, share=setup.options.compact_at):
@@ -85,7 +85,7 @@ class Context:
         return prompt
 
     def _choose_options(self) -> CallOptions:
-        """A forced tool choice holds for the first step only: otherwise the model could never answer."""
+        """A forced tool choice applies to the first step only: otherwise the model could never answer."""
         options = self._chain.options
         is_first = all(message.role != "assistant" for message in self.added)
         if is_first or options.parameters.get("tool_choice") in (None, "auto", "none"):
@@ -98,12 +98,12 @@ class Context:
         return traits_of(self._setup.model).continues_prefix and not must_think
 
     async def _compact_once(self) -> bool:
-        """After an overflow. A second one would not be helped by a second summary."""
+        """Compact after an overflow. A second summary would not help against a second overflow."""
         is_first, self._overflowed = not self._overflowed, True
         return is_first and await self._compact()
 
     async def _compact(self) -> bool:
-        """Replace the oldest messages by a summary. Messages that only the provider has (a chain) are loaded first."""
+        """Replace the oldest messages with a summary. Messages that only the provider has (a chain) load first."""
         if self._chain.linked:
             await self._leave_chain()
         metrics, make = self._setup.options.metrics, self._setup.options.compact or self._summarise

@@ -1,10 +1,10 @@
 """Calling the host's methods, which may be plain or async.
 
 A method that writes (save this, a retry is coming, this attempt begins) must complete, even if the turn is
-cancelled, because half a write would be worse than none: `call_shielded`. A method that answers (prepare the messages,
-reload the history, wait) may be cut short by a stop at any moment: `call_cancellable`.
+cancelled, because half a write would be worse than none: `call_shielded`. A method that returns data (prepare the
+messages, reload the history, wait) may be interrupted by a stop at any moment: `call_cancellable`.
 
-Must stay true (tests/loop/test_stop_everywhere.py): a cancellation during a shielded call comes through after it.
+Must stay true (tests/loop/test_stop_everywhere.py): a cancellation during a shielded call is raised after it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Hooks:
 
 
 def _as_coroutine(answer: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
-    """A coroutine goes into its task as it is: wrapped, it would be left unawaited by an early cancellation."""
+    """Do not wrap a coroutine: an early cancellation of the task would leave it unawaited."""
     return answer if inspect.iscoroutine(answer) else _await(answer)
 
 

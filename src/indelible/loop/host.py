@@ -1,23 +1,23 @@
 """What a turn needs from its runner: one object, `TurnHost`, whose methods do nothing by default.
 
-The loop knows no database and no readers. All its output goes to its host, and all that it has to
-ask for comes from there. Subclass `TurnHost` and override what you need; each method may be plain or async.
+The loop knows no database and no readers. All its output goes to its host, and all further input comes
+from there. Subclass `TurnHost` and override what you need; each method may be plain or async.
 
 There are two kinds of methods, and cancellation treats them differently (hooks.py):
 
   * those that write (`publish`, `record`, `persist_step`, `open_attempt`, `schedule_retry`, `keep_summary`,
-    `forget_responses`) always run to their end, even if a stop or a shutdown comes meanwhile: half a write is worse
+    `forget_responses`) always run to their end, even if a stop or a shutdown arrives meanwhile: half a write is worse
     than none. An error that they raise ends the turn with `TurnFailed`; `Interrupted`, with `TurnInterrupted`;
     a `Lost`, with `TurnLeaseLost`;
-  * those that answer (`prepare_messages`, `prepare_tools`, `reload_messages`) may be cut short by a stop.
+  * those that return data (`prepare_messages`, `prepare_tools`, `reload_messages`) may be interrupted by a stop.
 
-A part is either published or recorded, never both. `record` is for the two parts that a tool leaves, its start and
-its result: a host with a ledger writes the ledger and the part together, so that after a crash it is known which
+A part is either published or recorded, never both. `record` is for the two parts of a tool call, its start and
+its result: a host with a ledger writes the ledger and the part together, so that after a crash it knows which
 tool never started, which may have run, and which did (SPEC 1.3). By default a recorded part is simply published.
 
 Must stay true (tests/loop/test_stop_everywhere.py, tests/tools/test_tool_run.py): each part reaches the host once; a
-tool does not start before `record` of its start has returned. The last step of a turn does not come here: `run`
-returns it in the turn's end (result.py).
+tool does not start before `record` of its start has returned. The host does not receive the last step of a turn:
+`run` returns it in the turn's end (result.py).
 """
 
 from __future__ import annotations
@@ -39,36 +39,36 @@ class TurnHost:
         """A part has arrived. Called once per part, in order; a slow host slows the reading down."""
 
     def record(self, part: ToolStarted | ToolResult, call: ToolCallRecord) -> Awaitable[None] | None:  # noqa: ARG002
-        """A tool is about to start, or has a result: write that down, and publish the part.
+        """A tool is about to start, or has a result: save that, and publish the part.
 
         Several tools may be recorded at the same time, so that a ledger can commit them together.
         """
         return self.publish(part)
 
     def persist_step(self, step: FinishedStep) -> Messages | Awaitable[Messages | None] | None:
-        """Save a step that another step follows. Messages that are returned stand before the next prompt.
+        """Save a step that another step follows. Returned messages are added before the next model call.
 
         Raise `Interrupted` if the user has stopped the turn meanwhile: it then ends with this step unsaved.
         """
 
     def open_attempt(self, step: int, number: int) -> Awaitable[None] | None:
-        """The model is about to be called, for this step the `number`-th time."""
+        """The model is about to be called, for the `number`-th time in this step."""
 
     def schedule_retry(self, event: RetryEvent) -> Awaitable[None] | None:
         """An attempt failed; another follows after a wait."""
 
     def keep_summary(self, summary: Message) -> Awaitable[None] | None:
-        """Older messages were replaced by this summary, which stands behind them from now on."""
+        """Older messages were replaced by this summary, which follows them from now on."""
 
     def forget_responses(self) -> Awaitable[None] | None:
         """The provider may have lost its stored responses: chain to none of them again (SPEC 4.4)."""
 
     def prepare_messages(self, messages: list[Message]) -> Messages | Awaitable[Messages]:
-        """Change what the model gets, once per step."""
+        """Change the messages for the model, once per step."""
         return messages
 
     def prepare_tools(self, tools: list[ToolSpec]) -> Iterable[ToolSpec] | Awaitable[Iterable[ToolSpec]]:
-        """Change which tools are advertised, once per step."""
+        """Change the advertised tools, once per step."""
         return tools
 
     def reload_messages(self) -> Messages | Awaitable[Messages | None] | None:
@@ -76,4 +76,4 @@ class TurnHost:
         return None
 
     def report_unsaved(self, error: BaseException) -> Awaitable[None] | None:
-        """The save after an interrupt failed. The turn has ended all the same: the user asked for that."""
+        """The save after an interrupt failed. The turn has ended nevertheless: the user asked for that."""

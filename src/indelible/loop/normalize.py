@@ -4,19 +4,19 @@ Between the model and every consumer (journal, readers, the message) this one pl
 no consumer has to:
 
   * thinking that is written into the text is moved to reasoning (loop/thinking/splitter.py);
-  * halves of a surrogate pair that were cut apart are joined, and a half that stays alone is
-    replaced: neither JSON nor a database accepts it;
+  * split surrogate pairs are joined, and a lone half is replaced: neither JSON nor a database
+    accepts it;
   * a second complete call under an id that was used already gets an id of its own, so that every
     call can have exactly one result;
   * reasoning is stamped with the time it began and ended, and a provider's own call with whether
     that provider accepts it unanswered, so that `finalize` needs nothing but the parts.
 
-An ordinary part passes through as the same object. What is held back (the beginning of what may be
-a tag, the first half of a pair) comes out with the next part or with `release`, which the loop calls
-before it saves: what is stored is what was published.
+An ordinary part passes through as the same object. Text that is held back (the beginning of a possible
+tag, the first half of a pair) is emitted with the next part or by `release`, which the loop calls
+before it saves, so that the stored text is the published text.
 
 Must stay true (tests/loop/test_normalize.py): no character is lost; the outcome does not depend on
-where deltas were cut.
+the boundaries of deltas.
 """
 
 from __future__ import annotations
@@ -95,11 +95,11 @@ class Normalizer:
 
     @property
     def thinking_state(self) -> SplitterState | None:
-        """The section of the last text block: a continuing attempt starts there."""
+        """The splitter's state after the last text block: a continuing attempt starts there."""
         return self._thinking_state if self._last_text is None else self._last_text.splitter.state
 
     def feed(self, part: Part) -> Sequence[Part]:
-        """What to publish for this part."""
+        """The parts to publish for this part."""
         kind = type(part)
         if kind is TextDelta:
             return self._feed_text(cast(TextDelta, part))
@@ -128,7 +128,7 @@ class Normalizer:
                 return (_clean(part),)
 
     def release(self) -> list[Part]:
-        """Everything that was held back, because nothing more will come."""
+        """Emit everything that was held back, because the stream is over."""
         released: list[Part] = []
         for kind, id_ in list(self._halves):
             released += self._release_half(kind, id_)
@@ -217,7 +217,7 @@ class Normalizer:
 
 
 class _CallIds:
-    """Gives a call that begins under the id of a finished one an id of its own."""
+    """Gives a call that reuses the id of a finished one a new id."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
@@ -246,9 +246,9 @@ class _CallIds:
 
 
 class _TextBlock:
-    """One text block of the model's, which thinking inside it may split into several blocks.
+    """One text block from the model, which thinking inside it may split into several blocks.
 
-    The first piece keeps the id; what follows thinking is `id.2`, `id.3`…, and thinking is
+    The first piece keeps the id; the text after thinking is `id.2`, `id.3`…, and thinking is
     `id.thinking.1`, `id.thinking.2`…
     """
 

@@ -1,7 +1,7 @@
-"""How a turn is run: one frozen value, checked when it is made.
+"""The options of a turn: one frozen value, checked when it is made.
 
-`run` takes what differs from call to call (model, messages, host, tools, scope); everything that is configuration is
-here, with the defaults of SPEC §1. Wrong values raise `TypeError` at once, not in the middle of a turn
+`run` takes what differs from call to call (model, messages, host, tools, scope); all configuration is here, with the
+defaults of SPEC §1. Wrong values raise `TypeError` at once, not in the middle of a turn
 (tests/loop/test_acceptance_steps.py).
 """
 
@@ -32,19 +32,19 @@ class TurnOptions(msgspec.Struct, frozen=True, kw_only=True):
     client_tools: executed outside. The turn ends with `TurnAwaitingClient` for them.
     stop_after: a successful result of one of these ends the turn.
     exclusive: must be called alone.
-    max_steps: how many complete steps at most; 0 and less mean 1.
+    max_steps: the maximum number of complete steps; 0 and less mean 1.
     tool_limits: how many tools run at once, for how long, and how long one may take to stop.
-    retry: when a failed call is tried again. chance: the jitter, between 0 and 1.
-    keep_failed: save what a failed attempt showed, and continue it, instead of starting over.
+    retry: when a failed call is retried. chance: the jitter, between 0 and 1.
+    keep_failed: save the visible output of a failed attempt, and continue it, instead of starting over.
     silence_timeout_s: how long a model may send nothing.
     context_limit_fallback: the context window to assume when the model does not know its own.
-    compact_at: the share of the window from which on older turns are summarised before the next step; None: never.
-    used_tokens: how much of the window the last reply before this turn took.
+    compact_at: the share of the window above which older turns are summarised before the next step; None: never.
+    used_tokens: how much of the window the last reply before this turn used.
     compact: makes the summary, or returns None if there is nothing to leave out. By default the model is asked.
-    turn_id, first_step: name the turn and number its steps in idempotency keys; a turn that is continued
-        elsewhere passes the same.
-    adopt: the parts of a first step that another worker read to its finish. It is not asked for again: only tools
-        that have no result yet are run, and of those that had begun only the idempotent ones.
+    turn_id, first_step: name the turn and number its steps in idempotency keys; a worker that continues the turn
+        passes the same values.
+    adopt: the parts of a first step that another worker read to its finish. The model is not called again: only tools
+        without a result run, and of those that had started only the idempotent ones.
     """
 
     call: CallOptions = CallOptions()

@@ -1,9 +1,9 @@
-"""What a step and a turn leave behind: the values that a host saves, and the ends that `run` returns.
+"""The results of a step and of a turn: the values that a host saves, and the ends that `run` returns.
 
 A turn has exactly one end, and each kind of end is a class of its own, so that a runner turns it into exactly one
-command with one `match`. `step` is the last step, which nobody has saved yet: the end of a turn and its last step
-belong in one transaction. With a shutdown or a lost lease there is none to save, because the journal and its next
-holder have it.
+command with one `match`. `step` is the last step, not saved yet: the end of a turn and its last step
+belong in one transaction. After a shutdown or a lost lease there is none to save, because the next holder continues
+from the journal.
 
     TurnCompleted       the model has answered, or the turn reached a limit (`reason`)
     TurnAwaitingClient  the client has to answer `calls` first
@@ -33,10 +33,10 @@ class FinishedStep(msgspec.Struct, frozen=True, kw_only=True):
     """One step, ready to be saved: `blocks == finalize(assemble(parts), reason, ended_at)`.
 
     `index` counts from 1 in the turn. `last` says that the turn ends with this step, `awaiting` names
-    the calls that the client has to answer before it can go on. `reason` says why the step was cut, and
-    `partial` that a visible piece of it was: thinking alone is not a partial reply.
-    `provider_response_id` is there only for a complete step that the provider was asked to store. `assembler` holds
-    what the model streamed: a stop that comes before the step is saved concludes it anew.
+    the calls that the client has to answer before it can continue. `reason` says why the step was interrupted, and
+    `partial` that it has visible output: thinking alone is not a partial reply.
+    `provider_response_id` is set only for a complete step that the provider was asked to store. `assembler` holds
+    the model's stream: a stop before the step is saved concludes it again.
     """
 
     index: int
@@ -70,7 +70,7 @@ class FinishedStep(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def interrupt(self) -> FinishedStep:
-        """The same step, if a stop came before it was saved: calls that nobody will answer now are answered."""
+        """The same step after a stop that came before its save: calls that will get no result are answered."""
         if self.assembler is None:
             return replace(self, reason="interrupted")
         concluded = conclude(self.assembler, "interrupted", self.ended_at)
@@ -86,7 +86,7 @@ class FinishedStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How a turn ended. `messages` are those that it added, `steps` its steps, the unsaved `step` included."""
+    """How a turn ended. `messages` are those it added, `steps` its steps, including the unsaved `step`."""
 
     messages: list[Message] = []
     steps: list[FinishedStep] = []
@@ -107,7 +107,7 @@ class TurnAwaitingClient(TurnEnd, frozen=True, kw_only=True):
 
 
 class TurnInterrupted(TurnEnd, frozen=True, kw_only=True):
-    """`tried`: one save has already failed because the stop came first. There is only one more."""
+    """`tried`: one save has already failed because the stop came first. Only one more is tried."""
 
     tried: bool = False
 

@@ -1,16 +1,16 @@
-"""The front door of the loop: one turn of a chat, with a model, tools and a host.
+"""The loop's entry point: one turn of a chat, with a model, tools and a host.
 
-It knows no database. What it needs comes in as arguments, what happens goes out to the host (host.py), and how the
-turn ended is returned (result.py):
+It knows no database. Its input comes as arguments, its output goes to the host (host.py), and it returns how the
+turn ended (result.py):
 
     end = await run(model, history, host, tools=[weather])
     match end:
         case TurnCompleted(): save(end.step)
         case TurnFailed(): show(end.error)
 
-Every way in which a turn can end is a value; no caller has to interpret an exception. `run` raises only
+Every way a turn can end is a value; no caller has to interpret an exception. `run` raises only
 `TypeError` and `ValueError` for wrong arguments, at once, and `CancelledError` if its task was cancelled on a live
-scope, which is a shutdown. This module only checks the arguments; the work is turn.py.
+scope, which is a shutdown. This module only checks the arguments; turn.py does the work.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ async def run(
     *,
     scope: CancelScope | None = None,
 ) -> TurnEnd:
-    """Drive one turn to its end, and return that.
+    """Drive one turn to its end, and return the end.
 
     model, messages: the model, and the conversation so far (`[]` is legal).
     host: receives every part and saves every step that another step follows. Without one, everything is in

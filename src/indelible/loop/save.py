@@ -1,10 +1,10 @@
 """Saving the last step of a turn: once, shielded, and once more if the save raises `Interrupted`.
 
 `run` returns the last step unsaved, so that a runner can save it and end the turn in one transaction. What makes that
-hard is the stop that comes between the two, or meanwhile. `save_end` is that piece, for every runner: the save
+hard is a stop between the two, or during the save. `save_end` handles it for every runner: the save
 outlasts a cancellation of its task; a save that raises `Interrupted`, or fails while the turn is being interrupted,
 is followed by exactly one more, of an interrupted end that holds everything (SPEC 1.5); if that one fails too, the
-host learns of it and the turn has ended all the same, because that is what the user asked for. A runner that has lost
+host is notified and the turn has ended nevertheless, because the user asked for that. A runner that has lost
 its lease saves nothing.
 
 Must stay true (tests/loop/test_acceptance_stop.py, S8, S24 and S25): what was published is saved once, and the end that
@@ -27,11 +27,11 @@ from indelible.loop.result import TurnEnd, TurnInterrupted, TurnLeaseLost, TurnS
 _log: Final = logging.getLogger(__name__)
 
 SaveEnd = Callable[[TurnEnd], Awaitable[Any] | Any]
-"""Saves an end and its last step, if there is one. It gets every end but that of a lost lease."""
+"""Saves an end and its last step, if there is one. It receives every end except that of a lost lease."""
 
 
 async def save_end(end: TurnEnd, save: SaveEnd, *, scope: CancelScope, host: TurnHost | None = None) -> TurnEnd:
-    """Save how a turn ended. The end that it came to is returned: a stop may have come meanwhile.
+    """Save how a turn ended; returns the actual end, because a stop may have arrived meanwhile.
 
     Raises what `save` raised, unless the turn is being interrupted, and `CancelledError` if the task was cancelled.
     """
@@ -52,7 +52,7 @@ async def save_end(end: TurnEnd, save: SaveEnd, *, scope: CancelScope, host: Tur
 async def _handle_failure(
     end: TurnEnd, error: BaseException, save: SaveEnd, *, scope: CancelScope, host: TurnHost
 ) -> TurnEnd:
-    """The first save failed: once more, if a stop is why; else the error is the runner's."""
+    """The first save failed: try once more if a stop caused that; otherwise the error goes to the runner."""
     if isinstance(error, Lost) or _has_lost_lease(scope):
         return _lose(end, error if isinstance(error, Exception) else scope.error())
     if isinstance(error, Interrupted) and scope.cause is Cause.SHUTDOWN:
@@ -79,7 +79,7 @@ async def _handle_failure(
 
 
 def interrupt(end: TurnEnd) -> TurnInterrupted:
-    """The same end, if a stop came before it was saved."""
+    """The same end, interrupted: for a stop that arrived before it was saved."""
     if isinstance(end, TurnInterrupted):
         return end
     step = end.step.interrupt() if end.step is not None else None
@@ -91,7 +91,7 @@ def interrupt(end: TurnEnd) -> TurnInterrupted:
 
 
 def _name_cause(end: TurnEnd, scope: CancelScope) -> TurnEnd:
-    """A stop that came during the save: everything is saved, and the turn has ended for that cause."""
+    """If a stop arrived during the save, everything is saved, and the turn has ended for that cause."""
     match scope.cause:
         case Cause.LEASE_LOST:
             return _lose(end, scope.error())

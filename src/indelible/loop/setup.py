@@ -15,7 +15,7 @@ from indelible.tools.toolset import AnyTool, Toolset, name_of
 
 
 class TurnSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """`toolset`, `stop_after`, `context_limit` and `turn_id` are what the options came to; the rest is as given."""
+    """`toolset`, `stop_after`, `context_limit` and `turn_id` are resolved from the options; the rest is as given."""
 
     model: Model
     messages: list[Message]

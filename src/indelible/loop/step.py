@@ -1,7 +1,7 @@
-"""A step in progress: its attempts, what was collected of it, and the record that is made of that.
+"""A step in progress: its attempts, its collected parts, and the record made of them.
 
-Whether the record is partial, and why, is decided by `conclude` (content/assemble.py) and nowhere else; whether the
-turn ends with the step is `decide_end`, a pure function of what the model and the tools gave.
+Only `conclude` (content/assemble.py) decides whether the record is partial, and why; `decide_end`, a pure function of
+the output of the model and the tools, decides whether the turn ends with the step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from indelible.models.protocol import Call
 
 
 class Step:
-    """The state of one step. `closed`: the host got it to save, so the turn's end does not hold it."""
+    """The state of one step. `closed`: the host received it to save, so the turn's end does not include it."""
 
     def __init__(self, index: int, setup: TurnSetup, find_end_time: Callable[[], datetime]) -> None:
         self.index = index
@@ -49,7 +49,7 @@ class Step:
         return self.attempt.thinking_state if self.attempt is not None else None
 
     def record(self, reason: PartialReason | None) -> FinishedStep:
-        """The step as it stands now, ended for this reason."""
+        """The step so far, ended for this reason."""
         setup = self._setup
         ended_at = self._find_end_time()
         if self.attempt is None:

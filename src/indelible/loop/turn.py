@@ -1,20 +1,20 @@
 """One turn, driven to its end: call the model, run the tools, save, repeat.
 
-The turn is a straight line; what makes it hard is that it may be ended at every await, for one of
-several reasons, and that everything that was published until then must be kept exactly once. So:
+The turn is a straight line; what makes it hard is that it may end at every await, for one of
+several reasons, and that everything published until then must be saved exactly once. So:
 
-  * what may be cut short (reading, answers of the host, tools, the wait before a retry) runs in a task that can be
-    cancelled and, after a grace time, abandoned (concurrency/tasks.py);
-  * what may not (publishing, recording, saving) is waited for to its end (hooks.py);
-  * everything that goes wrong in a step is an exception that reaches `_run_step`, and `_end_cut` is the only place
-    that decides which end it is and what is kept of the step;
+  * work that may be interrupted (reading, answers of the host, tools, the wait before a retry) runs in a task that can
+    be cancelled and, after a grace time, abandoned (concurrency/tasks.py);
+  * work that may not (publishing, recording, saving) is always awaited to its end (hooks.py);
+  * every error in a step is an exception that reaches `_run_step`, and only `_end_cut` decides which end it is and
+    what is saved of the step;
   * nothing infers the cause from a `CancelledError`: `self._scope` names it.
 
-With a shutdown or a lost lease nothing is kept: the journal has it, and its next holder.
+After a shutdown or a lost lease nothing is saved: the next holder of the chat continues from the journal.
 
 Must stay true (tests/loop/test_stop_everywhere.py): the turn ends with the scope's cause; saved steps and the end's
-own step hold all that was published. Reading one attempt is attempt.py, what the model gets is context.py, saving
-the last step is save.py.
+own step hold everything that was published. attempt.py reads one attempt, context.py prepares the prompt, and save.py
+saves the last step.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Turn:
         return end
 
     async def _run_step(self) -> TurnEnd | None:
-        """One step; None if another follows."""
+        """Run one step; None if another follows."""
         self._index += 1
         step = Step(self._index, self._setup, self._find_end_time)
         try:
@@ -107,13 +107,13 @@ class Turn:
         self._stopped_at = self._options.clock.now()
 
     def _find_end_time(self) -> datetime:
-        """When a step ended: when the stop came, or now."""
+        """When a step ended: at the stop, or now."""
         return self._stopped_at or self._options.clock.now()
 
     # --- ends ---
 
     async def _complete(self, step: Step) -> TurnEnd | None:
-        """A step that came to its end: the turn's end, or it is saved and another follows."""
+        """Complete a step: return the turn's end, or save the step if another follows."""
         self._completed += 1
         reason = step.decide_end(last_allowed=self._completed >= max(1, self._options.max_steps))
         record = replace(step.record(None), last=reason not in (None, "client_tools"), awaiting=step.awaiting)
@@ -133,7 +133,7 @@ class Turn:
         return TurnCompleted(messages=messages, steps=steps, step=unsaved, reason=reason)
 
     def _end_cut(self, step: Step, error: Exception) -> TurnEnd:
-        """The end of a turn that was cut. The scope decides which; the error only if the scope is live."""
+        """The end of an interrupted turn. The scope decides which; the error only if the scope is live."""
         if self._scope.cause is Cause.LEASE_LOST or isinstance(error, Lost):
             return TurnLeaseLost(error=error if isinstance(error, Lost) else self._scope.error())
         if isinstance(error, Shutdown) or self._scope.cause is Cause.SHUTDOWN:
@@ -150,7 +150,7 @@ class Turn:
         return TurnFailed(messages=messages, steps=steps, step=unsaved, error=error)
 
     async def _persist(self, step: Step, record: FinishedStep) -> None:
-        """Save a step that another follows. If a stop keeps it from being saved, it is the unsaved step of the end."""
+        """Save a step that another follows. If a stop prevents that, it becomes the unsaved step of the end."""
         returned: Any = None
         step.closed = True
         if record.blocks:
@@ -193,7 +193,7 @@ class Turn:
             raise filtered(self._setup.model.provider)
 
     async def _stream(self, step: Step) -> bool:
-        """Attempts until one completes. False if a failed one was saved: the next step carries on from it."""
+        """Make attempts until one completes. False if a failed one was saved: the next step continues it."""
         while not step.closed:
             step.attempts += 1
             await self._hooks.call_shielded(self._host.open_attempt, step.index, step.attempts)
@@ -310,11 +310,11 @@ class Turn:
         await self._publish(step, ToolResult(call_id=call.id, name=call.name, output=rejected.text, is_error=True))
 
     async def _publish(self, step: Step, part: Part) -> None:
-        """Published first, collected after: what is saved never holds more than what was published."""
+        """Publish first, then collect: a saved step never holds more than was published."""
         await self._hooks.call_shielded(self._host.publish, part)
         step.assembler.add(part)
 
     async def _record(self, step: Step, part: ToolStarted | ToolResult, call: ToolCallRecord) -> None:
-        """Recorded first, collected after."""
+        """Record first, then collect."""
         await self._hooks.call_shielded(self._host.record, part, call)
         step.assembler.add(part)

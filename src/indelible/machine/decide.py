@@ -1,8 +1,8 @@
 """What a command does to a chat: `decide(snapshot, command)`, a pure function.
 
 It returns the effects to apply, or raises: `NotAllowed` where the table has no entry, `NotFound`
-for a name that is not in this chat, `Invalid` for a command that makes no sense, `LeaseLost` for a worker
-whose epoch is over, `Interrupted` for a worker that wants to begin something in a chat that is being
+for an id that is not in this chat, `Invalid` for a command that makes no sense, `LeaseLost` for a worker
+whose epoch is over, `Interrupted` for a worker that tries to start something in a chat that is being
 stopped. A refused command has changed nothing, because nothing was written yet.
 
 A worker's command is checked in this order: its epoch (a worker that lost the chat changes nothing), then
@@ -44,7 +44,7 @@ _DECIDE: Final[dict[type[Command], Callable[[Snapshot, Any], Decision]]] = {**DE
 
 
 def decide(snapshot: Snapshot | None, command: Command) -> Decision:
-    """The decision for this command; a snapshot of None is a chat that does not exist."""
+    """The decision for this command; a snapshot of None means that the chat does not exist."""
     if snapshot is None:
         if isinstance(command, Create):
             return create(command)

@@ -1,7 +1,7 @@
 """What the workers' commands do to a chat: acquiring it, the attempts and steps of a turn, and every way a turn ends.
 
-`decide` has checked the epoch, the turn and the attempt before, and that the table allows the command. A turn that is
-being stopped ends as stopped with whatever arrives first (`end_stopped`).
+`decide` has already checked the epoch, the turn and the attempt, and that the table allows the command. A turn that is
+being stopped ends as stopped with the first command that arrives (`end_stopped`).
 
 Must stay true (tests/machine/test_takeovers.py, tests/machine/test_stop_and_lease.py): a turn that kills its workers
 fails in the end; the next worker that acquires the chat closes or adopts what a dead worker left open.
@@ -66,7 +66,7 @@ MAX_STALLED_TAKEOVERS: Final = 3
 
 
 def _acquire(snapshot: Snapshot, command: Acquire) -> Decision:
-    """First close what the last holder left open, or adopt it if only its tool results are missing."""
+    """First close the attempt that the last holder left open, or adopt it if only its tool results are missing."""
     if snapshot.holder_alive or snapshot.holder == command.worker_id:
         raise refuse(snapshot, command, "A live worker holds the chat.")
     raised = RaiseEpoch(holder=command.worker_id)

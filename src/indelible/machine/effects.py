@@ -127,7 +127,7 @@ class SetStatus(Effect, frozen=True):
 
 
 class SetError(Effect, frozen=True):
-    """Store the command's error, or the default of its kind, at the chat until the state is left."""
+    """Store the command's error, or the default of its kind, on the chat until its status changes."""
 
     kind: ErrorKind = "failed"
 

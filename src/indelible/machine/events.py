@@ -4,16 +4,16 @@ A feed is what happened in a chat, in order: first perhaps a `snapshot`, then on
 event per piece of a running reply. docs/feed.md shows the JSON of every kind. Each event has a cursor; a reader
 that returns with it gets what comes after.
 
-An event is the same for every reader of a chat, so its JSON is made once and shared, and what is stored as JSON
-(blocks, parts, usage) is put into it as it stands, without being decoded. A reader in Python uses `data` or `parts`,
+An event is the same for every reader of a chat, so its JSON is made once and shared, and stored JSON
+(blocks, parts, usage) is inserted without being decoded. A reader in Python uses `data` or `parts`,
 which are decoded on first use.
 
-People never see what only a model may (`visibility = model`): summaries, and the instruction to continue a partial
-reply. For people, the message above takes its place in the tree.
+People never see messages for the model only (`visibility = model`): summaries, and the instruction to continue a
+partial reply. For people, the message above takes its place in the tree.
 
 Must stay true (tests/feed/test_feed_page.py): docs/feed.md has every kind, and every kind is sent as it says.
 
-How a position becomes a cursor is feed/cursor.py; how events come about is feed/timeline.py.
+feed/cursor.py turns a position into a cursor; feed/timeline.py makes the events.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ BEGINNING: Final = Position()
 
 
 class ShownMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message as people get it. `siblings` are the branches here, itself included; events go without them."""
+    """A message as people get it. `siblings` are the branches here, including itself; events do not have them."""
 
     id: str
     parent_id: str | None
@@ -74,7 +74,7 @@ class ShownMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShownQueued(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that waits in the queue."""
+    """A message in the queue."""
 
     id: str
     if_busy: str
@@ -84,7 +84,7 @@ class ShownQueued(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The running reply as far as it has come."""
+    """The running reply so far."""
 
     attempt: str
     blocks: list[Block]
@@ -127,7 +127,7 @@ class PartsAppended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventBody:
-    """The JSON of an event, shared by all who read it, and decoded at most once."""
+    """The JSON of an event, shared by all readers, and decoded at most once."""
 
     __slots__ = ("_data", "_parts", "json")
 
@@ -167,7 +167,7 @@ class FeedEvent(msgspec.Struct, frozen=True):
 
     @property
     def parts(self) -> list[Part]:
-        """What a `part` event brings; nothing for every other kind."""
+        """The parts of a `part` event; empty for every other kind."""
         return self.body.parts if self.kind == "part" else []
 
 

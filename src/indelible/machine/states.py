@@ -4,7 +4,7 @@ The stored status has five values; with the queue empty or not, and archived or 
 states that the table (transitions.py) is written in. `pending`, which clients see for a running chat that no
 live worker holds, is not one of them: it is computed for a response and never stored.
 
-A `Snapshot` is everything that `decide` may look at, loaded by the store under the chat's row lock. It
+A `Snapshot` is everything that `decide` may read, loaded by the store under the chat's row lock. It
 holds facts, no content: the text of a message never changes what is allowed.
 """
 
@@ -61,7 +61,7 @@ class QueuedRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def place_in_queue(queue: Sequence[QueuedRow], if_busy: IfBusy) -> int:
-    """The index at which a new row goes in: before the first one of a higher rank, hence behind its equals."""
+    """The index at which a new row is inserted: before the first one of a higher rank, hence after its equals."""
     higher = (index for index, row in enumerate(queue) if RANK[row.if_busy] > RANK[if_busy])
     return next(higher, len(queue))
 
@@ -83,7 +83,7 @@ class OpenTurn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """`finished`: its journal holds `finish`. Only taking a chat over and handing it over ask for it."""
+    """`finished`: its journal holds `finish`. Only a takeover and a hand-over need it."""
 
     id: str
     turn_id: str
@@ -104,10 +104,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One chat at one moment.
 
     `awaiting` are the unanswered calls at the end of the path, and `deadline_passed` says that the time to answer
-    them is over. `last_is_partial`: the path ends with a partial reply, perhaps
-    followed by answers to its calls; notices and people-only rows are left out. `last_user_id` is the last
-    message that the user wrote; what only the model sees is not the user's. `last_turn_kind` is what the turn
-    that ended last was. `target` is the message that the command names, if there is one and it is this chat's.
+    them is over. `last_is_partial`: the path ends with a partial reply, perhaps followed by results of its calls, not
+    counting notices and other rows that only people see. `last_user_id` is the last message that the user wrote,
+    not counting those that only the model sees. `last_turn_kind` is the kind of the turn that ended last. `target` is
+    the message that the command names, if this chat has it.
     """
 
     chat_id: str

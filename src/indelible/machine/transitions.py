@@ -6,12 +6,12 @@ is more than one target, the queue decides, or whether a live worker holds the c
 
 A command may still be refused for the ids in it, or have nothing to do; decide.py checks that.
 
-`FACTS` stands beside it: what a command must know beyond the chat's row and its open work. The store loads exactly
+`FACTS` declares what a command must know beyond the chat's row and its open work. The store loads exactly
 that under the lock (store/commands/facts.py), so a stop does not read the conversation.
 
-Must stay true (tests/machine/test_transitions.py, tests/machine/test_facts.py): what `decide` answers leads to a state
-that is named here, and every state that is named can be reached; docs/states.md shows exactly this table; `decide`
-reads no fact that is not declared, and every fact that is declared is read in some case.
+Must stay true (tests/machine/test_transitions.py, tests/machine/test_facts.py): every decision leads to a state named
+here, and every state named here can be reached; docs/states.md shows exactly this table; `decide`
+reads no undeclared fact, and every declared fact is read in some case.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Targets = frozenset[State]
 
 
 class CommandName(StrEnum):
-    # of users
+    # from users
     CREATE = "create"
     SEND = "send"
     SEND_INTERRUPT = "send_interrupt"
@@ -47,7 +47,7 @@ class CommandName(StrEnum):
     ARCHIVE = "archive"
     UNARCHIVE = "unarchive"
     UPDATE_CHAT = "update_chat"
-    # of workers
+    # from workers
     ACQUIRE = "acquire"
     RELEASE = "release"
     START_ATTEMPT = "start_attempt"
@@ -223,8 +223,8 @@ TABLE: Final[Mapping[CommandName, Mapping[State, Targets]]] = {
 class Fact(StrEnum):
     """A fact that costs a statement of its own, and is therefore loaded only for a command that needs it.
 
-    Never declared, because every decision and every answer names it: the chat's row, its queue, its open turn and its
-    open attempt. The status in the locked row says which of those there can be.
+    The chat's row, its queue, its open turn and its open attempt are never declared, because every decision needs
+    them. The status in the locked row shows which of those can exist.
     """
 
     HOLDER_ALIVE = "holder_alive"
@@ -261,7 +261,7 @@ FACTS: Final[Mapping[CommandName, Mapping[Fact, frozenset[Status]]]] = {
     CommandName.ACQUIRE: {Fact.HOLDER_ALIVE: _BUSY, Fact.JOURNAL_ROWS: _RUNNING, Fact.FINISHED: _RUNNING},
     CommandName.RELEASE: {Fact.FINISHED: _RUNNING},
 }
-"""What each command needs to know, and in which status; a command that is not named here needs none of it."""
+"""The facts that each command needs, and in which status; a command that is not listed needs none."""
 
 
 def find_facts(command: CommandName, status: Status) -> frozenset[Fact]:

@@ -3,8 +3,7 @@
 It starts real servers, has simulated users and readers use them over HTTP, and kills them, at random and at the worst
 moments. Then it compares what every reader saw with what is stored (docs/prove.md).
 
-run.py runs a proof from beginning to end. servers.py and process.py are the servers, with the tools of tools.py and the
-crash points of crash_points.py. They call provider.py, whose replies come from model.py and script.py. population.py,
-user.py and reader.py are the clients. fault_injector.py kills servers; transcript.py records what a reader saw,
-checker.py checks it, and report.py prints the result.
+run.py runs a proof from beginning to end. servers/ starts servers, with tools and crash points of their own, and kills
+them. They call provider.py, whose replies come from model.py and script.py. clients/ has users and readers, and what
+they noted. checker.py compares that with the database, and report.py prints the result.
 """

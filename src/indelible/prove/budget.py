@@ -10,55 +10,49 @@ Must stay true (tests/prove/test_budget.py).
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any
-
-from sqlalchemy import Row, func, select
-from sqlalchemy.ext.asyncio import AsyncEngine
+from datetime import UTC, datetime
+from typing import Final
 
 from indelible.machine.decide_worker import MAX_STALLED_TAKEOVERS, MAX_TAKEOVERS
-from indelible.store.commands.facts import load_now
-from indelible.store.database.engine import begin_read
-from indelible.store.database.tables import attempts, chats, journal, turns, workers
+from indelible.store.database.transaction import Database, Row, Transaction
+
+_BEFORE_ALL: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_RUNNING: Final = """
+    SELECT t.takeovers, t.stalled_takeovers, t.journal_rows_at_takeover,
+        (
+            SELECT count(*)
+            FROM attempts AS a JOIN journal AS j ON j.chat_id = a.chat_id AND j.attempt_id = a.id
+            WHERE a.chat_id = t.chat_id AND a.turn_id = t.id
+        ) AS journal_rows,
+        c.holder IS NOT NULL AND c.holder NOT IN (SELECT id FROM workers WHERE heartbeat_at > $1) AS owed
+    FROM turns AS t JOIN chats AS c ON c.id = t.chat_id
+    WHERE t.ended_at IS NULL
+    """
 
 
 class Budget:
     """The crashes that the open turns of a database have had, and how many more they can survive."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
-        self._last_death_at: datetime | None = None
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._last_death_at = _BEFORE_ALL
 
     async def note_death(self) -> None:
         """Call this after every kill."""
-        async with begin_read(self._engine) as connection:
-            self._last_death_at = await load_now(connection)
+        self._last_death_at = await self._database.read(_load_now)
 
     async def can_bear(self, deaths: int) -> bool:
         """Whether there is an open turn, and every open turn would survive so many more kills."""
-        written = (
-            select(func.count())
-            .select_from(journal)
-            .join(attempts, (attempts.c.chat_id == journal.c.chat_id) & (attempts.c.id == journal.c.attempt_id))
-        )
-        rows = written.where(attempts.c.turn_id == turns.c.id).scalar_subquery()
-        alive = select(workers.c.id)
-        if self._last_death_at is not None:
-            alive = alive.where(workers.c.heartbeat_at > self._last_death_at)
-        is_owed = chats.c.holder.is_not(None) & chats.c.holder.not_in(alive)
-        columns = (
-            turns.c.takeovers,
-            turns.c.stalled_takeovers,
-            turns.c.journal_rows_at_takeover,
-            rows.label("rows"),
-            is_owed.label("owed"),
-        )
-        found = select(*columns).join_from(turns, chats, chats.c.id == turns.c.chat_id)
-        async with begin_read(self._engine) as connection:
-            running = (await connection.execute(found.where(turns.c.ended_at.is_(None)))).all()
-        return bool(running) and all(_is_bearable(turn, deaths + int(turn.owed)) for turn in running)
+        since = self._last_death_at
+        running = await self._database.read(lambda transaction: transaction.all(_RUNNING, since))
+        return bool(running) and all(_is_bearable(turn, deaths + int(turn["owed"])) for turn in running)
 
 
-def _is_bearable(turn: Row[Any], deaths: int) -> bool:
-    stalled = turn.stalled_takeovers if turn.rows == turn.journal_rows_at_takeover else 0
-    return bool(turn.takeovers + deaths < MAX_TAKEOVERS and stalled + deaths < MAX_STALLED_TAKEOVERS)
+async def _load_now(transaction: Transaction) -> datetime:
+    return await transaction.now()
+
+
+def _is_bearable(turn: Row, deaths: int) -> bool:
+    is_stalled = turn["journal_rows"] == turn["journal_rows_at_takeover"]
+    stalled = turn["stalled_takeovers"] if is_stalled else 0
+    return bool(turn["takeovers"] + deaths < MAX_TAKEOVERS and stalled + deaths < MAX_STALLED_TAKEOVERS)

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import msgspec
 
-from indelible.prove.transcript import ReaderTranscript, describe_message
+from indelible.prove.clients.transcript import ReaderTranscript, describe_message
 
 _CONTEXT: Final = 30
 _SETTLED: Final = ("complete", "interrupted")

@@ -34,7 +34,7 @@ from indelible.content import (
 from indelible.errors import ModelFailed
 from indelible.models.protocol import Call, PromptMessage
 from indelible.prove.script import Wish
-from indelible.prove.tools import AGAIN, ONCE
+from indelible.prove.servers.tools import AGAIN, ONCE
 
 
 class ProofModel:

@@ -16,7 +16,7 @@ from typing import Final, Self, get_args
 from msgspec.structs import replace
 
 from indelible.prove.model import ProofModel
-from indelible.prove.process import Orders
+from indelible.prove.servers.process import Orders
 from indelible.testing.provider import SimulatedProvider, WireName
 
 WIRES: Final[tuple[WireName, ...]] = get_args(WireName)

@@ -23,30 +23,30 @@ from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
-from sqlalchemy import func, select
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from indelible.client.wire import WireClient
 from indelible.errors import IndelibleError
 from indelible.prove.budget import Budget
 from indelible.prove.checker import Evidence, Fault, check_chat, check_effects
-from indelible.prove.fault_injector import WAYS, FaultInjector, Way
-from indelible.prove.population import Population, gather_population
-from indelible.prove.process import Orders
+from indelible.prove.clients.population import Population, gather_population
 from indelible.prove.provider import ProofProvider
 from indelible.prove.report import Report, count_replies
 from indelible.prove.script import find_reply
-from indelible.prove.servers import run_servers
-from indelible.prove.tools import SAFE_TOOLS, read_notebook
+from indelible.prove.servers.fault_injector import WAYS, FaultInjector, Way
+from indelible.prove.servers.group import run_servers
+from indelible.prove.servers.process import Orders
+from indelible.prove.servers.tools import SAFE_TOOLS, read_notebook
 from indelible.settings import Settings
-from indelible.store.database.address import describe, get_sqlite_path, parse_address
-from indelible.store.database.engine import begin_read, is_sqlite, open_engine
+from indelible.store.database.address import describe, parse_address
 from indelible.store.database.migrate import migrate
-from indelible.store.database.tables import chats, events
+from indelible.store.database.open import open_database
+from indelible.store.database.transaction import Database
 
 SHORT_LEASES: Final = {"heartbeat_interval_s": 0.2, "lease_timeout_s": 0.8}
 _PHRASES: Final = ("Tell me something.", "And then?", "Say it with other words.", "Roll a die.")
 _PATIENCE_S: Final = 60.0
+_ANY_CHAT: Final = "SELECT id FROM chats LIMIT 1"
+_SEQS: Final = "SELECT seq FROM events WHERE chat_id = $1 ORDER BY seq"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,20 +95,20 @@ async def prove(plan: Plan, *, on_kill: Callable[[int], None] = lambda _: None) 
 
 
 def _write_orders(plan: Plan, directory: Path) -> Orders:
-    url = parse_address(plan.database or directory / "chats.db")
+    address = parse_address(plan.database or directory / "chats.db")
     orders = Orders(database=str(plan.database), directory=directory, settings=plan.settings)
     if plan.prepare is not None:
         orders = replace(orders, prepare=plan.prepare)
-    if is_sqlite(url):
-        return replace(orders, database=str(get_sqlite_path(url).resolve()))
+    if address.is_sqlite:
+        return replace(orders, database=str(address.path.resolve()))
     # Both servers need work, whichever claims chats first.
     return replace(orders, settings={**plan.settings, "worker_max_chats": plan.chats // 2 + 1})
 
 
 async def _carry_out(plan: Plan, orders: Orders, on_kill: Callable[[int], None]) -> Report:
-    alone = is_sqlite(parse_address(orders.database))
+    alone = parse_address(orders.database).is_sqlite
     async with (
-        _open(orders.database) as engine,
+        _open(orders.database) as database,
         ProofProvider() as provider,
         run_servers(provider.instruct(orders), count=1 if alone else 2) as servers,
         gather_population(
@@ -118,7 +118,7 @@ async def _carry_out(plan: Plan, orders: Orders, on_kill: Callable[[int], None])
         began_s = time.monotonic()
         injector = FaultInjector(
             servers,
-            Budget(engine),
+            Budget(database),
             seed=plan.seed,
             ways=plan.ways,
             lease_timeout_s=plan.lease_timeout_s,
@@ -128,7 +128,7 @@ async def _carry_out(plan: Plan, orders: Orders, on_kill: Callable[[int], None])
         await injector.kill(plan.kills, is_enough=_end_after(plan.seconds, population))
         await population.come_to_rest(at_most_s=plan.retry_for_s + 2 * plan.lease_timeout_s)
         evidence, faults = await population.collect_evidence()
-        evidence = [replace(one, seqs=await _load_seqs(engine, one.chat_id)) for one in evidence]
+        evidence = [replace(one, seqs=await _load_seqs(database, one.chat_id)) for one in evidence]
         runs = read_notebook(orders.notebook)
         faults += [*check_effects(runs, evidence, safe=SAFE_TOOLS), *map(Fault, injector.faults)]
         counts = {"kills": dict(injector.kills), "tool_runs": len(runs), "seconds": time.monotonic() - began_s}
@@ -180,20 +180,18 @@ def _judge(
 
 
 @asynccontextmanager
-async def _open(database: str) -> AsyncIterator[AsyncEngine]:
-    await migrate(database)
-    engine = await open_engine(database)
+async def _open(address: str) -> AsyncIterator[Database]:
+    await migrate(address)
+    database = await open_database(address)
     try:
-        async with begin_read(engine) as connection:
-            if (await connection.execute(select(func.count()).select_from(chats))).scalar_one():
-                raise DatabaseInUse(f"{describe(engine.url)} has chats in it. Choose an empty database.")
-        yield engine
+        if await database.read(lambda transaction: transaction.one(_ANY_CHAT), single=True) is not None:
+            raise DatabaseInUse(f"{describe(parse_address(address))} has chats in it. Choose an empty database.")
+        yield database
     finally:
-        await engine.dispose()
+        await database.close()
 
 
-async def _load_seqs(engine: AsyncEngine, chat_id: str) -> list[int]:
+async def _load_seqs(database: Database, chat_id: str) -> list[int]:
     """The numbers of all its events, including those that only concern the model."""
-    found = select(events.c.seq).where(events.c.chat_id == chat_id).order_by(events.c.seq)
-    async with begin_read(engine) as connection:
-        return list((await connection.execute(found)).scalars())
+    rows = await database.read(lambda transaction: transaction.all(_SEQS, chat_id), single=True)
+    return [row["seq"] for row in rows]

@@ -1,22 +1,22 @@
 """The recorded part of a body, and whether the body was complete.
 
 At most 256 KiB of a body are kept: the first 128 KiB and the last, so that a reader sees how it began and ended.
-Pieces are copied into two growing buffers, never joined anew, and nothing refers to a piece afterwards: the memory is
-bounded whatever the body's size and however it was cut. A body that fits is kept whole. A JSON document is worth
-nothing in halves. One that is sent is there already, all of it: it is referred to until its text is made, which then is
-a shorter document (redaction/json.py). Of one that is received the first 4 MiB are kept until then.
-`RecordedBody.size_bytes` says how much memory that takes meanwhile.
+Pieces are copied into two growing buffers, never joined again, and nothing refers to a piece afterwards: the memory is
+bounded whatever the body's size and its chunks. A body that fits is kept whole. Half a JSON document is useless. A
+request is complete in memory already: it is referenced until its text is made, which then is a shorter document
+(redaction/json.py). Of a response, the first 4 MiB are kept until then. `RecordedBody.size_bytes` is the memory that
+this takes meanwhile.
 
-Redacting a body takes milliseconds, and a body that is never read need not be redacted. So that happens when its text
-is first read, in the reader's thread, and never during the exchange. There is no other access to its content.
+Redacting a body takes milliseconds, and a body that is never read need not be redacted. So redaction happens when the
+text is first read, in the reader's thread, and never during the exchange. There is no other access to the content.
 
-Whether a body is whole is a rule over values (`find_fault`, SPEC 7.1): what its head promised, what came, and whether
-its end was seen. A document without a length is judged by parsing it, and can be judged only if all of it was kept:
-one over 256 KiB is believed if its end was seen, and not if it was closed before. A compressed body cannot
+Whether a body is complete is a pure function (`find_fault`, SPEC 7.1) of what its head promised, what arrived, and
+whether its end was seen. A document without a length is judged by parsing it, which needs all of it: one over 256 KiB
+counts as complete if its end was seen, and as incomplete if it was closed before. A compressed body cannot
 be judged by its length, which is not that of the decoded bytes, so only its end counts.
 
 Must stay true (tests/recording/test_recorded_bodies.py): a body of any size costs a bounded amount of memory. The
-marker between head and tail is redaction/bodies.py's; who reads and closes is http.py.
+marker between head and tail comes from redaction/bodies.py; http.py reads and closes bodies.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from indelible.redaction.known import NO_SECRETS, KnownSecrets
 HEAD_BYTES: Final = KEPT_BYTES // 2
 TAIL_BYTES: Final = KEPT_BYTES // 2
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
-"""A JSON answer that is not larger is kept until its text is made, which then is a shorter document."""
+"""A JSON response up to this size is kept until its text is made, which then is a shorter document."""
 
 UNEXPECTED_END: Final = "unexpected end"
 NOT_REDACTED: Final = "[could not be redacted, so it was not kept]"
@@ -63,7 +63,7 @@ class Kept(NamedTuple):
 
 
 class BodyCapture:
-    """Takes a body piece by piece."""
+    """Captures a body piece by piece."""
 
     __slots__ = ("_head", "_tail", "head_bytes", "size_bytes")
 
@@ -88,7 +88,7 @@ class BodyCapture:
             del self._tail[:-TAIL_BYTES]
 
     def release(self) -> None:
-        """Nobody wants it any more."""
+        """Free the memory: the body is no longer needed."""
         self._head, self._tail = bytearray(), bytearray()
 
     @property
@@ -106,7 +106,7 @@ class BodyCapture:
         return Kept(head, tail, self.size_bytes - len(head) - len(tail))
 
     def holds_one_document(self) -> bool:
-        """Whether this is one complete JSON document and nothing more. A large one is not judged: that takes long."""
+        """Whether this is exactly one complete JSON document. A large one is not parsed: that takes too long."""
         if not self.is_judged:
             return False
         try:
@@ -117,7 +117,7 @@ class BodyCapture:
 
 
 def keep_body(body: bytes) -> Kept:
-    """A body that is there already. If it may be JSON it is referred to as a whole: it will be shortened, not cut."""
+    """Keep a body that is already in memory. Possible JSON is referenced whole: it will be shortened, not truncated."""
     is_kept_whole = len(body) <= KEPT_BYTES or (len(body) <= MAX_WHOLE_BYTES and begins_like_document(body))
     if is_kept_whole:
         return Kept(body, b"", 0)
@@ -127,11 +127,11 @@ def keep_body(body: bytes) -> Kept:
 
 
 class RecordedBody:
-    """A body in a record: its text, redacted. `on_bug` is called if that failed.
+    """A body in a record: its redacted text. `on_bug` is called if redaction fails.
 
-    Until its text is read it holds `size_bytes` of memory; that number does not change, so that it can be counted.
+    Until its text is read it holds `size_bytes` of memory; that number is constant, so that it can be counted.
 
-    `known` are the secrets that are hidden in it, however they look.
+    `known` are secrets to redact, whatever they look like.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class RecordedBody:
 
 
 class ResponseHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What came before the body, and what it says of it. `length_bytes` is None if it is not known."""
+    """The head of a response, and what it says about the body. `length_bytes` is None if it is unknown."""
 
     status: int
     method: str
@@ -179,7 +179,7 @@ class ResponseHead(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_stream(self) -> bool:
-        """Whether its readers take its end for the end, and may never close it."""
+        """Whether its readers stop at the end of the stream, and may never close it."""
         return self.media_type in _STREAMS
 
     @property
@@ -193,12 +193,12 @@ class ResponseHead(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_unsized_json(self) -> bool:
-        """Whether only the document itself can say that it is complete."""
+        """Whether only the document itself shows that it is complete."""
         return self.is_json and self.length_bytes is None
 
 
 def find_header(headers: Mapping[str, str], name: str) -> str:
-    """A header's value, or nothing; names may stand in any case, in any kind of mapping."""
+    """A header's value, or an empty text. Names are case-insensitive, in any kind of mapping."""
     return next((value for given, value in headers.items() if given.lower() == name), "").strip()
 
 
@@ -218,12 +218,12 @@ def read_head(response: HttpResponse) -> ResponseHead:
 
 
 def is_short(head: ResponseHead, body: BodyCapture) -> bool:
-    """Whether less came than was promised (SPEC 10.17)."""
+    """Whether less arrived than was promised (SPEC 10.17)."""
     return not head.has_no_body and head.length_bytes is not None and body.size_bytes < head.length_bytes
 
 
 def find_fault(head: ResponseHead, body: BodyCapture, *, end_seen: bool) -> str | None:
-    """Why a body that was closed now is not whole, or None if it is."""
+    """Why a body that was just closed is incomplete; None if it is complete."""
     if head.has_no_body:
         return None
     if end_seen:

@@ -7,11 +7,11 @@ There are two locks, always acquired in this order: an exchange's own, then the 
 while anything is awaited, nor while foreign code runs. A listener (`on_change`) is called with no lock held, for one
 change at a time and in the order they happened, though not always in the thread that caused one.
 
-Recording is best effort. What goes wrong in it costs this one record: the exchange is dropped, counted in `dropped`
-and reported to `on_drop`, and nothing else is affected.
+Recording is best effort. An error in it costs only this record: the exchange is dropped, counted in `dropped` and
+reported to `on_drop`.
 
 Must stay true (tests/recording/test_recorded_races.py): one entry per exchange in every race; no deadlock.
-What counts as what is http.py.
+http.py decides when an exchange counts, and as what.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ STEP_ENDED: Final = "the step ended before the exchange did"
 
 
 class ExchangeRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One exchange, redacted. `status_code` is None if there was no answer; what is not known of a request is empty.
+    """One exchange, redacted. `status_code` is None if there was no response; unknown fields of a request are empty.
 
-    The texts of the bodies are made when they are first asked for, which may take milliseconds (body.py).
+    The texts of the bodies are made when they are first read, which may take milliseconds (body.py).
     """
 
     number: int
@@ -64,10 +64,10 @@ class ExchangeRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenExchange(Protocol):
-    """An exchange that has a number and no entry."""
+    """An exchange with a number and no entry yet."""
 
     def finalise(self, error: str) -> None:
-        """Count it now: what was read of it is all there will be."""
+        """Count it now: no more of it will be read."""
 
 
 class ExchangeLog:
@@ -95,7 +95,7 @@ class ExchangeLog:
 
     @property
     def attempts(self) -> list[ExchangeRecord]:
-        """What has been counted so far, by number."""
+        """The exchanges counted so far, by number."""
         with self._lock:
             return [self._entries[number] for number in sorted(self._entries)]
 
@@ -106,7 +106,7 @@ class ExchangeLog:
             return len(self._dropped)
 
     def finalise(self, error: str = STEP_ENDED) -> None:
-        """The step ends: count what is open. What is not whole has failed with this error."""
+        """The step ends: count the open exchanges. An incomplete one failed with this error."""
         with self._lock:
             left = list(self._open.values())
         for exchange in left:
@@ -115,14 +115,14 @@ class ExchangeLog:
     # --- for http.py ---
 
     def open(self, exchange: OpenExchange) -> int:
-        """The exchange's number."""
+        """Returns the exchange's number."""
         with self._lock:
             self._last_number += 1
             self._open[self._last_number] = exchange
             return self._last_number
 
     def publish(self, attempt: ExchangeRecord) -> None:
-        """Put an entry in, or in the place of its earlier self. The exchange's lock is held."""
+        """Add an entry, or replace its earlier version. Call it with the exchange's lock held."""
         with self._lock:
             self._open.pop(attempt.number, None)
             self._entries[attempt.number] = attempt
@@ -130,7 +130,7 @@ class ExchangeLog:
                 self._notifications.append((attempt.number, partial(self._on_change, attempt)))
 
     def drop(self, number: int, bug: Exception) -> None:
-        """Recording this exchange failed. Only the error's class is logged: its words may hold what was exchanged."""
+        """Recording this exchange failed. Only the error's class is logged: its text may quote the exchange."""
         with self._lock:
             self._open.pop(number, None)
             if number in self._dropped:
@@ -141,7 +141,7 @@ class ExchangeLog:
         _log.warning("An exchange could not be recorded: %s.", type(bug).__name__)
 
     def notify(self) -> None:
-        """Call the listeners, unless another thread is doing so already and so will for these. No lock is held."""
+        """Call the listeners, with no lock held. If another thread is already doing so, it delivers these changes."""
         with self._lock:
             if self._is_notifying:
                 return

@@ -113,7 +113,7 @@ class RecordedExchange:
     # --- what happens, as it happens ---
 
     def failed(self, error: BaseException) -> None:
-        """It could not be sent."""
+        """The request could not be sent."""
         with self.best_effort():
             self._count(describe(error, "sending the request", self._known))
 
@@ -131,7 +131,7 @@ class RecordedExchange:
                 self._count(UNEXPECTED_END if is_short(self._head, self.body) else None)
 
     def close(self) -> None:
-        """It was closed, and that went well."""
+        """The response was closed without an error."""
         with self.best_effort():
             self._count(self._find_fault())
 
@@ -144,7 +144,7 @@ class RecordedExchange:
             self._count(redact_line(error, self._known) if self._find_fault() else None)
 
     def may_be_drained(self) -> bool:
-        """Whether what was read is a complete document, if only the end follows."""
+        """Whether the bytes read are a complete document, provided that only the end follows."""
         is_open = not self._is_counted and not self.end_seen
         return is_open and self._head is not None and self._head.is_unsized_json and self.body.holds_one_document()
 
@@ -176,7 +176,7 @@ class RecordedExchange:
         self._exchange_log.notify()
 
     def _make_entry(self, error: str | None, ended_at: datetime) -> None:
-        """The lock is held."""
+        """Call it with the lock held."""
         self._is_counted = True
         request, head, known = self._request, self._head, self._known
         sent_headers = request.headers if request else {}
@@ -198,18 +198,18 @@ class RecordedExchange:
             ended_at=ended_at,
         )
         self._exchange_log.publish(self._attempt)
-        self._request = None  # the entry has what is kept of it; the rest may be large
+        self._request = None  # the entry holds the kept part; the rest may be large
         self.body.release()
 
 
 def _drop_late(log: ExchangeLog, number: int, bug: Exception) -> None:
-    """An entry whose body could not be redacted, when somebody asked for it."""
+    """Drop an entry whose body could not be redacted when it was read."""
     log.drop(number, bug)
     log.notify()
 
 
 class RecordedResponse:
-    """The response, seen."""
+    """The response, recorded as it is read and closed."""
 
     def __init__(self, response: HttpResponse, exchange: RecordedExchange) -> None:
         self._response = response

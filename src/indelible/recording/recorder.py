@@ -1,10 +1,10 @@
 """The writer of debug records: runs, steps and attempts reach the database off the hot path.
 
-A run is recorded by the task that works on it (run.py), which only puts a record into a queue; one writer per
-process redacts what is in it, in a thread, and writes it, a moment later and together with what else there is by then,
-in short transactions. Only the writer waits for a database that is down. The queue is bounded: what does not
-fit is dropped and counted, and so is what the database refuses. Exchanges fill it first: runs and steps are small, and
-few start while the database is down, so they have ten times the room, and their ends are not lost.
+The task that works on a run records it (run.py) and only puts records into a queue; one writer per process redacts
+them, in a thread, and writes them a moment later, together with others that have arrived, in short transactions. Only
+the writer waits for a database that is down. The queue is bounded: records that do not fit are dropped and counted,
+and so are those that the database refuses. Exchanges hit the limit first: runs and steps are small, and few start
+while the database is down, so they have ten times the room, and their ends are not lost.
 
 Must stay true (tests/recording/test_recorder_in_trouble.py): whatever the database does, no reply waits for it, the
 memory is bounded, and unwritten records are counted.
@@ -28,7 +28,7 @@ from indelible.recording.run import QueueItem, RecordedRun
 from indelible.recording.storage.protocol import AttemptRecord, Record, RecordStore, RunRecord, StepRecord
 from indelible.redaction.known import KnownSecrets
 from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
-from indelible.store.database.tables import DebugMode, RunKind
+from indelible.store.database.words import DebugMode, RunKind
 
 _log: Final = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ DRAIN_S: Final = 2.0
 
 
 class _Waiting(NamedTuple):
-    """`size_bytes` is the memory that it holds."""
+    """A queued record. `size_bytes` is the memory that it holds."""
 
     item: QueueItem
     size_bytes: int
@@ -52,7 +52,7 @@ class _Waiting(NamedTuple):
 class DebugRecorder:
     """One per process: `run` writes, until it is cancelled.
 
-    secrets: what no record may hold (redaction/known.py). linger_s: how long it waits for more before it writes.
+    secrets: values that no record may contain (redaction/known.py). linger_s: how long it waits for more to write.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class DebugRecorder:
         self._waiting_bytes = 0
         self._waiting_exchanges = 0
         self._loop = asyncio.get_running_loop()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="debug records")  # others are busy with tools
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="debug records")  # tools may occupy the default pool
         self._woken = asyncio.Event()
         self._due = asyncio.Event()
         self._idle = asyncio.Event()
@@ -96,7 +96,7 @@ class DebugRecorder:
         worker_id: str,
         mode: DebugMode | None = None,
     ) -> RecordedRun:
-        """What this task exchanges with providers until the end of the block."""
+        """Record this task's exchanges with providers until the end of the block."""
 
         def describe() -> RunRecord:
             return RunRecord(
@@ -113,11 +113,11 @@ class DebugRecorder:
         return RecordedRun(self, describe, mode or self._mode)
 
     async def clean_up(self) -> None:
-        """Close what dead workers left open, and forget what is too old."""
+        """Close what dead workers left open, and delete what is too old."""
         await self._store.close_dead(lease_timeout_s=self._dead_after_s)
         await self._store.forget_before(self.clock.now() - timedelta(seconds=self._kept_s), clock=self.clock)
 
-    # --- what is to be written ---
+    # --- queueing ---
 
     def put(self, record: QueueItem) -> None:
         """Queue a record to be written soon. Callable from any thread."""
@@ -143,7 +143,7 @@ class DebugRecorder:
         self._woken.set()
 
     def _has_room(self, size_bytes: int) -> bool:
-        """For an exchange of this size; the first one always fits."""
+        """Whether an exchange of this size fits; the first one always does."""
         if not self._waiting_exchanges:
             return True
         return self._waiting_exchanges < MAX_WAITING and self._waiting_bytes + size_bytes <= MAX_WAITING_BYTES
@@ -169,7 +169,7 @@ class DebugRecorder:
             self._thread.shutdown(wait=False)
 
     async def _linger(self) -> None:
-        """More is about to come: a transaction costs as much as the tokens of half a reply."""
+        """Wait for more records: a transaction costs as much as the tokens of half a reply."""
         timer = self.clock.call_later(self._linger_s, self._due.set)
         try:
             await self._due.wait()
@@ -178,7 +178,7 @@ class DebugRecorder:
         self._due.clear()
 
     async def drain(self, *, limit_s: float = DRAIN_S) -> None:
-        """Wait until everything is written that is in the queue, but not for longer than this."""
+        """Wait until the queue is written, but no longer than this."""
         deadline = self.clock.call_later(limit_s, self._idle.set)
         self._due.set()
         try:
@@ -187,7 +187,7 @@ class DebugRecorder:
             deadline.cancel()
 
     def _next_batch(self) -> list[QueueItem]:
-        """About as much as a short transaction holds: others want to write, too."""
+        """About as much as a short transaction holds, because others want to write too."""
         batch: list[QueueItem] = []
         size_bytes = 0
         while self._waiting and len(batch) < _BATCH:
@@ -211,7 +211,7 @@ class DebugRecorder:
                 self.count_dropped()
 
     async def _try_to_write(self, records: Sequence[Record]) -> bool:
-        """Whether the database was there. A run that takes over ends what the dead worker left open."""
+        """Returns whether the database was reachable. A run that takes over ends what the dead worker left open."""
         try:
             refused = await self._store.write(records)
             await self._close_earlier(records)
@@ -241,12 +241,13 @@ def _measure(record: QueueItem) -> int:
 
 
 def _redact_bodies(batch: Sequence[QueueItem]) -> list[Record]:
-    """In a thread: this is where bodies are redacted."""
+    """Runs in a thread, because it redacts the bodies."""
     return [_describe(*record) if isinstance(record, tuple) else record for record in batch]
 
 
 def _describe(step: StepRecord, attempt: ExchangeRecord) -> AttemptRecord:
     return AttemptRecord(
+        chat_id=step.chat_id,
         run_id=step.run_id,
         step=step.step,
         number=attempt.number,

@@ -6,7 +6,7 @@ Redacted values stay redacted. A body whose middle is missing ends where the gap
 
 A recording is a small JSON document, so it can be saved and become a test fixture (`indelible.testing.RecordedModel`).
 
-Must stay true (tests/recording/test_replay.py): what comes out is what came out when it was recorded.
+Must stay true (tests/recording/test_replay.py): a replay gives the same result as the recorded call.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def make_recording(attempt: AttemptRecord, *, model: str | None) -> Recording | 
 
 
 def _split_address(url: str) -> tuple[str, str]:
-    """Host and path. By hand, for what was redacted of an address may have left none that a parser takes."""
+    """Host and path. Split by hand, because a redacted address may no longer parse."""
     authority, slash, rest = url.partition("://")[2].partition("/")
     return authority.rpartition("@")[2], slash + rest.partition("?")[0].partition("#")[0]
 
@@ -130,7 +130,7 @@ async def replay(recording: Recording) -> Replayed:
 
 
 class _Player:
-    """Stands for the network."""
+    """Takes the place of the network."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -152,7 +152,7 @@ class _PlayedResponse:
         return piece
 
     def settle(self) -> None:
-        """Nobody watches."""
+        """Does nothing: no exchange is recorded."""
 
     async def aclose(self) -> None:
         self._left = b""

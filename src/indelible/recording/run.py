@@ -1,15 +1,15 @@
-"""One open run: what the worker and the HTTP client report of it, put into order.
+"""One open run: the reports of the worker and the HTTP client, in order.
 
 Entering a run makes it the `recording` of its task (models/http/recording_hook.py). Every exchange becomes an attempt
-of the step that is open; one that comes while none is open, a summary, belongs to the step that follows it. What is to
-be kept is published to the recorder (recorder.py) at once with the mode `all`.
+of the open step; an exchange while no step is open (a summary) belongs to the step that follows. In mode `all`,
+records are published to the recorder (recorder.py) at once.
 
-With the mode `errors` everything is held back until a step fails or is tried again. Only then are the run and what was
-held of this step published, and what follows in this step as it comes: a step that goes well costs no write and no
-redaction. All runs together hold 64 MiB at most; what is more is dropped and counted.
+In mode `errors`, everything is held back until a step fails or is retried. Only then are the run and the records held
+for this step published, and the rest of the step as it arrives: a successful step costs no write and no redaction. All
+runs together hold 64 MiB at most; anything beyond that is dropped and counted.
 
-Must stay true (tests/recording/test_recorder.py, test_recorder_in_trouble.py): a run that was begun has an end,
-whichever way it is left; a step that was completed stays so; whatever goes wrong here, the exchange goes on.
+Must stay true (tests/recording/test_recorder.py, test_recorder_in_trouble.py): every run that began has an end,
+however it is left; a completed step stays completed; an error in recording never disturbs the exchange.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from indelible.recording.http import ExchangeLogHook
 from indelible.recording.storage.protocol import Record, RunRecord, StepRecord
 from indelible.redaction.headers import redact_line
 from indelible.redaction.known import KnownSecrets
-from indelible.store.database.tables import DebugMode, RunStatus
+from indelible.store.database.words import DebugMode, RunStatus
 
 P = ParamSpec("P")
 _log: Final = logging.getLogger(__name__)
@@ -40,11 +40,11 @@ MAX_HELD_BYTES: Final = 64 * 1024 * 1024
 _ABANDONED: Final = "Abandoned."
 
 QueueItem = Record | tuple[StepRecord, ExchangeRecord]
-"""What is to be written: a record, or an exchange of a step that is not redacted yet."""
+"""Something to write: a record, or an exchange of a step that is not redacted yet."""
 
 
 class RecordQueue(Protocol):
-    """Where a run puts its records. `held_bytes` is what all runs together hold back."""
+    """Where a run puts its records. `held_bytes` is the memory that all runs together hold back."""
 
     clock: Clock
     known: KnownSecrets
@@ -73,7 +73,7 @@ def _best_effort(
 
 
 class _Step:
-    """A step on its way, and what is held back of it. `is_requested`: it is known which step it is."""
+    """An open step, and its records that are held back. `is_requested`: its number is known."""
 
     def __init__(self, record: StepRecord) -> None:
         self.record = record
@@ -101,14 +101,14 @@ class RecordedRun:
 
     def __enter__(self) -> Self:
         self._begin_run()
-        self._token = recording.set(self if self.is_recording else None)  # an outer recording is not meant
+        self._token = recording.set(self if self.is_recording else None)  # None hides an outer recording
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._token is not None:
-            with suppress(ValueError):  # left in another context than it was entered in, which keeps its own
+            with suppress(ValueError):  # left in another context than it was entered in
                 recording.reset(self._token)
         if isinstance(error, Exception):
             self.end("error", f"Abandoned: {type(error).__name__}.")
@@ -116,7 +116,7 @@ class RecordedRun:
             self.end("interrupted", _ABANDONED)
 
     def give_up(self, bug: Exception) -> None:
-        """Record nothing more of this run. If it was published, it has its end now."""
+        """Record nothing more of this run. If it was published, end it now."""
         self.is_recording = False
         _log.warning("Recording of a run stopped: %s.", type(bug).__name__)
         try:
@@ -137,10 +137,10 @@ class RecordedRun:
 
     @_best_effort
     def begin_step(self, step: int) -> None:
-        """The model is called for this step; an earlier call for it has failed."""
+        """The model is called for this step; an earlier call for the same step has failed."""
         opened = self._step
         if opened is not None and not opened.is_requested and not opened.is_published:
-            opened.record = replace(opened.record, step=step)  # a summary was asked for: it belongs to what follows it
+            opened.record = replace(opened.record, step=step)  # it began with a summary
         if opened is None or opened.record.step != step:
             opened = self._open_step(step)
         elif opened.is_requested or any(_has_failed(attempt) for attempt in opened.log.attempts):
@@ -177,7 +177,7 @@ class RecordedRun:
     # --- what the HTTP client reports ---
 
     def begin(self, request: HttpRequest) -> Exchange | None:
-        """An exchange that belongs to no step is the beginning of the next one."""
+        """Record an exchange. Without an open step it begins the next one."""
         self._open_next_step()
         if not self.is_recording or self._step is None:
             return None
@@ -193,14 +193,14 @@ class RecordedRun:
             self._open_step(self._last_step + 1)
 
     def _note_attempt(self, step: _Step, attempt: ExchangeRecord) -> None:
-        """Also what comes late, of a step that is over: a close that failed."""
+        """Note a new or changed entry, including a late one of a step that is over: a failed close."""
         if step.is_published:
             self._recorder.put((step.record, attempt))
         elif step is self._step:
             self._hold(step, attempt)
 
     def _hold(self, step: _Step, attempt: ExchangeRecord) -> None:
-        """Whether it will be wanted is known when the step ends, which may be late: its tools may run for hours."""
+        """Whether it is needed is only known when the step ends, and its tools may run for hours."""
         size_bytes = attempt.request.size_bytes + attempt.response.size_bytes
         if self._recorder.held_bytes + size_bytes > MAX_HELD_BYTES:
             self._recorder.count_dropped()
@@ -210,7 +210,7 @@ class RecordedRun:
         self._recorder.held_bytes += size_bytes
 
     def _release(self, step: _Step) -> list[ExchangeRecord]:
-        """What was held back; nothing is any longer."""
+        """Return what was held back, and hold it no longer."""
         self._recorder.held_bytes -= step.held_bytes
         held, step.held, step.held_bytes = step.held, [], 0
         return held
@@ -220,7 +220,9 @@ class RecordedRun:
     def _open_step(self, number: int) -> _Step:
         self._close_step("completed", None)
         now = self._recorder.clock.now()
-        step = _Step(StepRecord(run_id=self._run.id, step=number, status="in_progress", started_at=now))
+        run = self._run
+        record = StepRecord(chat_id=run.chat_id, run_id=run.id, step=number, status="in_progress", started_at=now)
+        step = _Step(record)
         step.log = ExchangeLog(
             clock=self._recorder.clock,
             known=self._recorder.known,
@@ -231,7 +233,7 @@ class RecordedRun:
         return step
 
     def _close_step(self, status: RunStatus, error: str | None) -> None:
-        """Nothing here remembers it then: a connection of the pool may remember this run for long."""
+        """End the open step and drop every reference to it: a pooled connection may keep this run alive for long."""
         step = self._step
         if step is None:
             return
@@ -253,7 +255,7 @@ class RecordedRun:
             self._recorder.put(self._run)
 
     def _publish_step(self, step: _Step) -> None:
-        """From now on, and what was held back of it."""
+        """Publish the step from now on, with the records held back so far."""
         if step.is_published:
             return
         self._publish_run()

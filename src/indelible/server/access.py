@@ -17,6 +17,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import re
+from functools import lru_cache
 from typing import Final
 
 from fastapi.exceptions import HTTPException
@@ -32,6 +33,7 @@ _HOST: Final = re.compile(r"(?P<name>[^\[\]:@/]+|\[[0-9a-f:.]+\])(?::\d*)?", re.
 _TOO_LONG: Final = f"Request body too large (limit {MAX_BODY_BYTES:,} bytes)."
 
 
+@lru_cache(maxsize=1024)  # clients send the same few names
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach this address."""
     try:

@@ -3,6 +3,9 @@
 A route calls one method of the service (service/local.py), which checks that the chat is the user's. A write may carry
 an `Idempotency-Key`: `Writes` is then the service for this one request, so that the command, its response and the key
 are committed in one transaction (SPEC 3.5). A repeated request gets the same response and changes nothing.
+
+Every dependency is `async`, though none of these waits: FastAPI sends others to a thread, which cost more than the
+request.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ class ServerState:
     is_ready: bool = False
 
 
-def get_state(request: Request) -> ServerState:
+async def get_state(request: Request) -> ServerState:
     state: ServerState = request.app.state.server_state
     return state
 
@@ -45,7 +48,7 @@ def get_state(request: Request) -> ServerState:
 State = Annotated[ServerState, Depends(get_state)]
 
 
-def get_service(state: State) -> LocalService:
+async def get_service(state: State) -> LocalService:
     return state.app.service
 
 

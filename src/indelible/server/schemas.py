@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from indelible.content import ToolResult, encode
 from indelible.service.inputs import ChatChanges, Content, IfBusy, parse_content
-from indelible.store.database.tables import DebugMode
+from indelible.store.database.words import DebugMode
 
 ModelName = Annotated[str, Field(max_length=200)]
 Title = Annotated[str, Field(max_length=1000)]

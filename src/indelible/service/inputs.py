@@ -14,7 +14,7 @@ import msgspec
 
 from indelible.content import Block, File, Text, decode_blocks, encode
 from indelible.errors import Invalid
-from indelible.store.database.tables import DebugMode
+from indelible.store.database.words import DebugMode
 
 Content = str | Sequence[Block]
 """A user's message: a text, or text and file blocks."""

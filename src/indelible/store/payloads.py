@@ -1,16 +1,15 @@
-"""What comes with a command and is not for deciding: one payload per group of commands.
+"""The content that accompanies a command and plays no part in deciding it: one payload per group of commands.
 
 A command (machine/commands.py) carries the facts that `decide` needs, and no content. The content travels beside it,
 and each payload names the commands that read it: `UserInput` is a `Payload[Send | SendInterrupt | SendSteer | Edit]`.
 `Payload` is contravariant in its commands, so `ChatStore.execute(chat_id, command, payload)` accepts exactly the
-payloads of that very command: a field that a command would ignore is an error of the type checker and not a value
-that silently disappears. The dependency points this way round, payloads know commands, because the machine must not
-know content.
+payloads of that command: a field that a command would ignore is a type error, not a value that silently disappears.
+Payloads depend on commands and not the reverse, because the machine must not know content.
 
-Must stay true (tests/store/test_payloads.py): mypy refuses every payload with a command that ignores it; a command
-that cannot do without its payload raises `TypeError` and changes nothing.
+Must stay true (tests/store/test_payloads.py): mypy rejects every payload with a command that ignores it; a command
+that lacks a required payload raises `TypeError` and changes nothing.
 
-Who writes the content down is store/commands/apply; how an attempt ends with it, store/commands/finish_attempt.py.
+store/commands/apply writes the content; store/commands/finish_attempt.py ends an attempt with it.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from indelible.machine.commands import (
     ToolResults,
     UpdateChat,
 )
-from indelible.store.database.tables import DebugMode
+from indelible.store.database.words import DebugMode
 
 C = TypeVar("C", bound=Command)
 C_contra = TypeVar("C_contra", bound=Command, contravariant=True)
@@ -59,17 +58,17 @@ P = TypeVar("P", bound=Payload[Any])
 
 
 def require(payload: Payload[Any] | None, kind: type[P]) -> P:
-    """The payload, if it is of this kind. A caller that forgot it is a defect, and nothing is written."""
+    """The payload, if it is of this kind. A missing payload is a bug in the caller, and nothing is written."""
     if not isinstance(payload, kind):
         raise TypeError(f"The command needs a payload of {kind.__name__}; it came with {payload!r}.")
     return payload
 
 
-# --- of users ---
+# --- from users ---
 
 
 class NewChat(Payload[Create], frozen=True, kw_only=True):
-    """A chat's owner and what stands beside its conversation; `blocks` are its first message, if there is one."""
+    """A chat's owner and metadata; `blocks` are its first message, if there is one."""
 
     owner_id: str
     blocks: list[Block] = []
@@ -80,7 +79,7 @@ class NewChat(Payload[Create], frozen=True, kw_only=True):
 
 
 class UserInput(Payload[Send | SendInterrupt | SendSteer | Edit], frozen=True, kw_only=True):
-    """A message. `model` answers it; without an author it is the owner's."""
+    """A message. `model` answers it; the author defaults to the owner."""
 
     blocks: list[Block]
     model: str | None = None
@@ -88,13 +87,13 @@ class UserInput(Payload[Send | SendInterrupt | SendSteer | Edit], frozen=True, k
 
 
 class QueuedInput(Payload[EditQueued], frozen=True, kw_only=True):
-    """The new content of a message that waits. Its model and its author stay."""
+    """The new content of a queued message. Its model and its author do not change."""
 
     blocks: list[Block]
 
 
 class ModelChoice(Payload[Regenerate | Retry | Continue | Compact], frozen=True, kw_only=True):
-    """The model of a turn that is begun anew; None is the chat's."""
+    """The model of a new turn; None means the chat's model."""
 
     model: str | None = None
 
@@ -106,7 +105,7 @@ class ToolResultsInput(Payload[ToolResults], frozen=True, kw_only=True):
 
 
 class ChatPatch(Payload[UpdateChat], frozen=True, kw_only=True, omit_defaults=True):
-    """What stands beside a conversation. What is unset stays as it is; None removes it."""
+    """New metadata of a chat. Unset fields stay unchanged; None removes a value."""
 
     title: str | msgspec.UnsetType | None = msgspec.UNSET
     labels: list[str] | msgspec.UnsetType | None = msgspec.UNSET
@@ -117,11 +116,11 @@ class ChatPatch(Payload[UpdateChat], frozen=True, kw_only=True, omit_defaults=Tr
     debug: DebugMode | msgspec.UnsetType | None = msgspec.UNSET
 
 
-# --- of workers ---
+# --- from workers ---
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """When a step began, when its first part came, and when it ended, as its worker saw it."""
+    """When a step began, when its first part arrived, and when it ended, by the worker's clock."""
 
     started_at: datetime | None = None
     first_part_at: datetime | None = None
@@ -129,7 +128,7 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class WithPending(Payload[C_contra], frozen=True, kw_only=True):
-    """`pending` are parts that were published after the journal was last flushed.
+    """`pending` are the parts published since the last flush of the journal.
 
     They become its last row, in the transaction that ends or leaves the attempt (R4).
     """
@@ -138,7 +137,7 @@ class WithPending(Payload[C_contra], frozen=True, kw_only=True):
 
 
 class WithStep(WithPending[C_contra], frozen=True, kw_only=True):
-    """What the holder of an attempt knows of the step that the attempt made."""
+    """What the holder of an attempt knows about its step."""
 
     response_id: str | None = None
     usage: Usage | None = None
@@ -147,14 +146,14 @@ class WithStep(WithPending[C_contra], frozen=True, kw_only=True):
 
 
 class AttemptStart(WithPending[StartAttempt], frozen=True, kw_only=True):
-    """Which model really answers. What an attempt that is still open said since its last flush is kept with it."""
+    """The model that really answers. `pending` belongs to an attempt that is still open, and is saved with it."""
 
     model: str | None = None
     provider: str | None = None
 
 
 class RetryScheduled(WithPending[AnnounceRetry], frozen=True, kw_only=True):
-    """`retry` is what readers learn of the wait; `error` is recorded with the attempt that failed."""
+    """`retry` tells readers about the wait; `error` is recorded with the failed attempt."""
 
     retry: dict[str, Any]
     error: dict[str, Any] | None = None
@@ -162,34 +161,34 @@ class RetryScheduled(WithPending[AnnounceRetry], frozen=True, kw_only=True):
 
 
 class Summary(Payload[KeepSummary], frozen=True, kw_only=True):
-    """What the model gets from now on instead of the conversation so far."""
+    """The text that replaces the conversation so far in every later prompt."""
 
     summary: Message
 
 
 class StepResult(WithStep[CommitStep | FinishTurn | FinishInterruption], frozen=True, kw_only=True):
-    """A step that another follows, the last one of a turn, or one that the user stopped."""
+    """The result of a step: one with a successor, the last one of a turn, or one that the user stopped."""
 
 
 class AwaitedStep(WithStep[AwaitAction], frozen=True, kw_only=True):
-    """A step whose client calls are answered from outside, within `deadline_s`; None is no deadline."""
+    """A step whose tool calls the client answers, within `deadline_s`; None means no deadline."""
 
     deadline_s: float | None = None
 
 
 class CompactionResult(WithStep[FinishTurn], frozen=True, kw_only=True):
-    """The end of a compaction: the summary, if there was anything to summarise, and what people read about it."""
+    """The end of a compaction: the summary, if there was anything to summarise, and the notice for people."""
 
     summary: Message | None = None
     notice: str | None = None
 
 
 class Failure(WithStep[Fail], frozen=True, kw_only=True):
-    """Why a turn failed: `error` stands at the chat until it is left, `notice` is what people read in history."""
+    """Why a turn failed: `error` stays on the chat until its status changes; people read `notice` in the history."""
 
     error: dict[str, Any] | None = None
     notice: str | None = None
 
 
 class Leftover(WithPending[Release], frozen=True, kw_only=True):
-    """What a worker that lets go of a chat has not flushed yet."""
+    """The parts that a worker has not flushed yet when it releases a chat."""

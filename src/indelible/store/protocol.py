@@ -96,7 +96,8 @@ class ChatStore(Protocol):
 
         * A row is written only if its attempt is open under its epoch; the result lists the refused ones.
         * It never waits for an attempt that is being ended: such a row is skipped.
-        * The same row again is a success; another one under its number is `BadRows`, and nothing is written.
+        * The same row again is a success; another one under its number is `BadRows`, and the others, which may be
+          written by then or not, can be tried again.
         """
 
     async def beat(self, worker_id: str) -> None:
@@ -189,8 +190,11 @@ class ChatStore(Protocol):
     async def events(self, chat_id: str, *, after: int, limit: int = 1000) -> list[Event]:
         """The events after number `after`, in order and without gaps."""
 
-    async def rows(self, attempt_id: str, *, after: int = 0) -> list[JournalEntry]:
-        """The journal rows of an attempt after row `after`, with their original boundaries, packed or not."""
+    async def rows(self, chat_id: str, attempt_id: str, *, after: int = 0) -> list[JournalEntry]:
+        """The journal rows of an attempt after row `after`, with their original boundaries, packed or not.
+
+        An attempt that this chat does not have has none.
+        """
 
     async def attempts(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> list[AttemptView]:
         """The attempts of a chat, newest first, older than the attempt `before`.
@@ -198,8 +202,11 @@ class ChatStore(Protocol):
         Attempts that left nothing are included, and so is the open one.
         """
 
-    async def runs(self, turn_id: str) -> list[LedgerEntry]:
-        """Every tool call of a turn that was ever started, with its result if it is known."""
+    async def runs(self, chat_id: str, turn_id: str) -> list[LedgerEntry]:
+        """Every tool call of a turn that was ever started, with its result if it is known.
+
+        A turn that this chat does not have has none.
+        """
 
     async def pack(self, *, ended_before: datetime, clock: Clock) -> int:
         """Pack the journals of attempts that ended before this, for a short time; returns how many were packed.

@@ -1,7 +1,7 @@
-"""Tools for testing what is built on Indelible: a scripted model, part builders, a manual clock, a simulated provider.
+"""Tools for testing programs built on Indelible: a scripted model, part builders, a manual clock, a simulated provider.
 
-Whatever needs aiohttp is imported on first use (tests/testing/test_provider_replies.py): the provider, the model that
-replays a recording, and the switch that forbids real model calls.
+Modules that need aiohttp are imported on first use (tests/testing/test_provider_replies.py): the provider, the model
+that replays a recording, and the switch that forbids real model calls.
 """
 
 from __future__ import annotations

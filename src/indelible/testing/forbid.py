@@ -4,7 +4,7 @@ It acts where every provider is called (models/http/client.py): a call that woul
 `ModelFailed` of the kind `config`, which is not retried, and nothing is sent. A provider on loopback, such as
 `SimulatedProvider`, may still be called. INDELIBLE_FORBID_MODEL_CALLS=1 does the same for a process and its children.
 
-Must stay true (tests/testing/test_forbid.py): nothing is sent while the switch is on; afterwards all is as before.
+Must stay true (tests/testing/test_forbid.py): nothing is sent while the switch is on; afterwards calls work again.
 """
 
 from __future__ import annotations

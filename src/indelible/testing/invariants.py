@@ -1,11 +1,11 @@
-"""Whether a stored chat is whole: its rows, read in one snapshot, and what is wrong with them.
+"""Whether a stored chat is consistent: its rows, read in one snapshot, and what is wrong with them.
 
-`load_chat` reads everything that hangs on a chat; `find_faults` is pure and says, in sentences, which promise
-the rows break. It is written from DESIGN §4 and §5 and trusts nobody who writes: not the machine, not the
-store. So it can judge a database after any history: random commands, writers side by side, a crash.
+`load_chat` reads all rows of a chat; `find_faults` is pure and describes, in sentences, which promises
+the rows break. It is written from DESIGN §4 and §5 and trusts no writer: neither the machine nor the
+store. So it can judge a database after any history: random commands, concurrent writers, a crash.
 
-Must stay true: a chat in which each of these faults was made by hand is told so, and one that only the
-store has written never is (tests/store/test_life.py, tests/store/test_crash_sweep.py).
+Must stay true: it finds each of these faults in a chat in which it was made by hand, and none in a chat that only the
+store has written (tests/store/test_life.py, tests/store/test_crash_sweep.py).
 """
 
 from __future__ import annotations
@@ -13,28 +13,39 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Row, Select, select
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from indelible.content import Block, Message, Part, Text, ToolCall, ToolResult, decode_blocks, decode_parts
 from indelible.content.assemble import assemble
 from indelible.loop.prompt.build import build_prompt
-from indelible.store.database.engine import begin_read
-from indelible.store.database.tables import attempts, chats, events, journal, messages, queue, turns
+from indelible.store.database.transaction import Database, Transaction, to_time
+from indelible.store.journal.pack import unpack_rows
 from indelible.testing.legality import check_legality
 
-Rows = Sequence[Row[Any]]
+Row = SimpleNamespace
+"""A row, with its columns as attributes."""
+
+Rows = Sequence[Row]
 PROVIDERS = ("anthropic", "openai")
 _BUSY = ("running", "interrupting")
+_CHAT: Final = "SELECT * FROM chats WHERE id = $1"
+_ROWS: Final = {
+    "turns": "SELECT * FROM turns WHERE chat_id = $1 ORDER BY number",
+    "attempts": "SELECT * FROM attempts WHERE chat_id = $1 ORDER BY id",
+    "messages": "SELECT * FROM messages WHERE chat_id = $1 ORDER BY id",
+    "queue": "SELECT * FROM queue WHERE chat_id = $1 ORDER BY position",
+    "events": "SELECT * FROM events WHERE chat_id = $1 ORDER BY seq",
+    "journal": "SELECT * FROM journal WHERE chat_id = $1 ORDER BY attempt_id, n",
+}
 
 
 class StoredChat(msgspec.Struct, frozen=True, kw_only=True):
     """All rows of one chat at one moment, each kind in its own order."""
 
-    chat: Row[Any]
+    chat: Row
     turns: Rows
     attempts: Rows
     messages: Rows
@@ -43,11 +54,11 @@ class StoredChat(msgspec.Struct, frozen=True, kw_only=True):
     journal: Rows
 
     @property
-    def open_turn(self) -> Row[Any] | None:
+    def open_turn(self) -> Row | None:
         return next((row for row in self.turns if row.ended_at is None), None)
 
     @property
-    def open_attempt(self) -> Row[Any] | None:
+    def open_attempt(self) -> Row | None:
         return next((row for row in self.attempts if row.ended_at is None), None)
 
     @property
@@ -57,13 +68,13 @@ class StoredChat(msgspec.Struct, frozen=True, kw_only=True):
         climbed: list[Message] = []
         id_ = self.chat.head_id
         while id_ is not None:
-            row = by_id.pop(id_)  # a circle would fail here
+            row = by_id.pop(id_)  # a cycle would fail here
             climbed.append(
                 Message(
                     id=row.id,
                     role=row.role,
                     blocks=decode_blocks(row.blocks),
-                    partial=row.partial,
+                    partial=bool(row.partial),
                     reason=row.reason,
                     visibility=row.visibility,
                 )
@@ -82,37 +93,38 @@ class StoredChat(msgspec.Struct, frozen=True, kw_only=True):
         return [part for parts in rows for part in decode_parts(parts)]
 
 
-async def load_chat(engine: AsyncEngine, chat_id: str) -> StoredChat | None:
-    """Everything that is stored of a chat; None if there is no such chat."""
-    async with begin_read(engine) as connection:
-        found = await _fetch(connection, select(chats).where(chats.c.id == chat_id))
+async def load_chat(database: Database, chat_id: str) -> StoredChat | None:
+    """All stored rows of a chat; None if it does not exist."""
+
+    async def load(transaction: Transaction) -> StoredChat | None:
+        found = await _fetch(transaction, _CHAT, chat_id)
         if not found:
             return None
-        return StoredChat(
-            chat=found[0],
-            turns=await _fetch(connection, select(turns).where(turns.c.chat_id == chat_id).order_by(turns.c.number)),
-            attempts=await _fetch(
-                connection, select(attempts).where(attempts.c.chat_id == chat_id).order_by(attempts.c.id)
-            ),
-            messages=await _fetch(
-                connection, select(messages).where(messages.c.chat_id == chat_id).order_by(messages.c.id)
-            ),
-            queue=await _fetch(connection, select(queue).where(queue.c.chat_id == chat_id).order_by(queue.c.position)),
-            events=await _fetch(connection, select(events).where(events.c.chat_id == chat_id).order_by(events.c.seq)),
-            journal=await _fetch(
-                connection,
-                select(journal).where(journal.c.chat_id == chat_id).order_by(journal.c.attempt_id, journal.c.n),
-            ),
-        )
+        rows: dict[str, Any] = {name: await _fetch(transaction, sql, chat_id) for name, sql in _ROWS.items()}
+        rows["journal"] = [unpacked for row in rows["journal"] for unpacked in _unpack(row)]
+        return StoredChat(chat=found[0], **rows)
+
+    return await database.read(load)
 
 
-async def _fetch(connection: AsyncConnection, query: Select[Any]) -> Rows:
-    rows: Rows = (await connection.execute(query)).all()
-    return rows
+async def _fetch(transaction: Transaction, sql: str, chat_id: str) -> list[Row]:
+    return [Row(**_read_times(dict(row))) for row in await transaction.all(sql, chat_id)]
+
+
+def _unpack(row: Row) -> list[Row]:
+    """A packed attempt has one row, number 0, that contains all others."""
+    if row.n > 0:
+        return [row]
+    return [Row(**{**vars(row), "n": one.n, "at": one.at, "parts": one.parts}) for one in unpack_rows(row.parts)]
+
+
+def _read_times(values: dict[str, Any]) -> dict[str, Any]:
+    times = {name: to_time(value) for name, value in values.items() if name == "at" or name.endswith("_at")}
+    return values | times
 
 
 def find_faults(stored: StoredChat) -> list[str]:
-    """Which promises these rows break. Empty if the chat is whole."""
+    """The promises that these rows break. Empty if the chat is consistent."""
     checks = (_check_numbers, _check_work, _check_journal, _check_replies, _check_events, _check_path)
     return [fault for check in checks for fault in check(stored)]
 
@@ -149,7 +161,7 @@ def _check_journal(stored: StoredChat) -> Iterator[str]:
 
 
 def _check_replies(stored: StoredChat) -> Iterator[str]:
-    """What an attempt said is in history once if it has ended, and not at all if it runs or was reset."""
+    """The output of an attempt is in history once if it has ended, and not at all if it is running or was reset."""
     for attempt in stored.attempts:
         kept = [decode_blocks(row.blocks) for row in stored.messages if row.attempt_id == attempt.id]
         blocks = [block for message in kept for block in message]
@@ -161,7 +173,7 @@ def _check_replies(stored: StoredChat) -> Iterator[str]:
 
 
 def _check_events(stored: StoredChat) -> Iterator[str]:
-    """One event per message and attempt, and one that tells of each attempt's end."""
+    """One event per message and attempt, and one for each attempt's end."""
     told = {kind: [row.ref for row in stored.events if row.kind == kind] for kind in ("message", "attempt")}
     if Counter(told["message"]) != Counter(row.id for row in stored.messages):
         yield "the messages and the events that tell of them differ"

@@ -1,7 +1,7 @@
 """A model that streams what the test scripted.
 
 One script per call, in order: a list of parts (with `parts.hang()` to send nothing more, or an exception to raise at
-that place), an exception to fail with at once, or an async generator function of the call. Every call is kept in
+that point), an exception to fail with at once, or an async generator function of the call. Every call is kept in
 `calls`. A call past the last script raises `ScriptEnded`, which no `except Exception` catches: calling the model more
 often than the test expects fails the test, whatever the code under test does with errors.
 """

@@ -1,9 +1,9 @@
-"""Short builders for parts, so that a script reads like the stream it stands for.
+"""Short builders for parts, so that a script reads like the stream it represents.
 
     [parts.text_delta("1", "Hel"), parts.text_delta("1", "lo"), parts.finish("stop")]
 
 Two builders are directions for the script: `hang()` waits until the read is cancelled, and `error(exception)` makes the
-`error` part that stands for the exception.
+`error` part for the exception.
 """
 
 from __future__ import annotations

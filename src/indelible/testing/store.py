@@ -1,31 +1,27 @@
-"""A store that dies, and the worker that comes after it.
+"""A store that crashes, and the worker that takes over.
 
-`CrashingStore` stands before a real store and raises `Crashed` at a chosen call: before it, so that nothing
-was written, or after it, when all was written and nobody was told. `Crashed` is no Exception, because a
-program that is killed runs no handler either. Whoever is dead stays dead: every later call fails as well.
+`CrashingStore` wraps a real store and raises `Crashed` at a chosen call: before it, so that nothing
+was written, or after it, when everything was written and the caller does not know. `Crashed` is not an `Exception`,
+because a killed process runs no handler either. A crashed store stays dead: every later call fails as well.
 
-`take_over` is the plainest worker there can be. It takes a chat as a restarted process would, closes what is
-open, and brings the chat to rest; it knows nothing but the database. A call that somebody started is never run
-again by it: its outcome is unknown (P5).
+`take_over` is the simplest possible worker. It acquires a chat as a restarted process would, closes open work
+and finishes the chat; it knows nothing but the database. It never runs a started tool call
+again: its outcome is unknown (P5).
 
-This module needs SQLAlchemy, so `indelible.testing` does not import it by itself. What a chat must look like
-afterwards is invariants.py.
+This module needs the store, so `indelible.testing` does not import it by itself. invariants.py checks the chat
+afterwards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Literal, TypeVar
-
-from sqlalchemy import bindparam, select
-from sqlalchemy.ext.asyncio import AsyncEngine
+from typing import Final, Literal, TypeVar
 
 from indelible.content import Finish, Message, Part, TextDelta, ToolCall, ToolResult
 from indelible.content.assemble import OUTCOME_UNKNOWN, PartAssembler
 from indelible.machine.commands import Acquire, FinishInterruption, FinishTurn, Interrupt, StartAttempt
 from indelible.machine.states import Status
-from indelible.store.database.engine import begin_read
-from indelible.store.database.tables import attempts, chats, turns
+from indelible.store.database.transaction import Database, Row
 from indelible.store.journal.append import Appended, JournalRow
 from indelible.store.payloads import C, Payload, StepResult
 from indelible.store.protocol import Outcome
@@ -35,15 +31,13 @@ from indelible.testing.invariants import StoredChat, load_chat
 T = TypeVar("T")
 LAST_WORDS = "(brought to rest)"
 _AT_REST: Final = (Status.IDLE, Status.ERROR)
-_OPEN_WORK: Final = (
-    select(
-        chats.c.status, chats.c.holder, chats.c.epoch, turns.c.id.label("turn_id"), attempts.c.id.label("attempt_id")
-    )
-    .select_from(chats)
-    .outerjoin(turns, (turns.c.chat_id == chats.c.id) & turns.c.ended_at.is_(None))
-    .outerjoin(attempts, (attempts.c.chat_id == chats.c.id) & attempts.c.ended_at.is_(None))
-    .where(chats.c.id == bindparam("chat_id"))
-)
+_OPEN_WORK: Final = """
+    SELECT c.status, c.holder, c.epoch, t.id AS turn_id, a.id AS attempt_id
+    FROM chats AS c
+    LEFT JOIN turns AS t ON t.chat_id = c.id AND t.ended_at IS NULL
+    LEFT JOIN attempts AS a ON a.chat_id = c.id AND a.ended_at IS NULL
+    WHERE c.id = $1
+    """
 
 
 class Crashed(BaseException):
@@ -51,9 +45,9 @@ class Crashed(BaseException):
 
 
 class CrashingStore:
-    """Dies at call `at` (from 1), `when` it has or has not been done; with `kind`, only calls of that kind count.
+    """Crashes at call `at` (from 1); `when` says before or after it. With `kind`, only calls of that kind count.
 
-    A kind is a command's name, `append` or `path`. `calls` are the kinds so far; `at=None` never dies.
+    A kind is a command's name, `append` or `path`. `calls` are the kinds so far; `at=None` never crashes.
     """
 
     def __init__(
@@ -94,7 +88,7 @@ class CrashingStore:
 
 
 def finish_parts(said: Sequence[Part]) -> list[Part]:
-    """What is missing to make an attempt that said this a complete step: answers to its calls, and its end."""
+    """The parts that complete an attempt with these parts: results of its calls, and its finish."""
     assembler = PartAssembler()
     for part in said:
         assembler.add(part)
@@ -109,35 +103,35 @@ def _answer(call: ToolCall) -> ToolResult:
     return ToolResult(call_id=call.id, name=call.name, output="done")
 
 
-async def take_over(store: SqlStore, engine: AsyncEngine, chat_id: str, worker_id: str) -> StoredChat | None:
-    """Take the chat, finish whatever is open or queued, and give back how it rests; None if it is gone.
+async def take_over(store: SqlStore, database: Database, chat_id: str, worker_id: str) -> StoredChat | None:
+    """Acquire the chat and finish its open and queued work; returns its final rows, or None if it does not exist.
 
-    Whoever held the chat has to be dead by now: its heartbeat is old, or its row is gone.
+    Its last holder must be dead by now: its heartbeat is old, or its row is deleted.
     """
-    while (work := await _load_open_work(engine, chat_id)) is not None and Status(work.status) not in _AT_REST:
-        if work.status == Status.REQUIRES_ACTION:
+    while (work := await _load_open_work(database, chat_id)) is not None and Status(work["status"]) not in _AT_REST:
+        if work["status"] == Status.REQUIRES_ACTION:
             await store.execute(chat_id, Interrupt())
-        elif work.holder != worker_id:
+        elif work["holder"] != worker_id:
             await store.execute(chat_id, Acquire(worker_id=worker_id))
-        elif work.status == Status.INTERRUPTING:
-            await store.execute(chat_id, FinishInterruption(epoch=work.epoch, turn_id=work.turn_id))
+        elif work["status"] == Status.INTERRUPTING:
+            await store.execute(chat_id, FinishInterruption(epoch=work["epoch"], turn_id=work["turn_id"]))
         else:
             await _end_turn(store, chat_id, work)
-    return await load_chat(engine, chat_id)
+    return await load_chat(database, chat_id)
 
 
-async def _load_open_work(engine: AsyncEngine, chat_id: str) -> Any:
-    async with begin_read(engine) as connection:
-        return (await connection.execute(_OPEN_WORK, {"chat_id": chat_id})).one_or_none()
+async def _load_open_work(database: Database, chat_id: str) -> Row:
+    return await database.read(lambda transaction: transaction.one(_OPEN_WORK, chat_id))
 
 
-async def _end_turn(store: SqlStore, chat_id: str, work: Any) -> None:
-    if work.attempt_id is not None:
-        said = [part for row in await store.rows(work.attempt_id) for part in row.parts]
-        rest, attempt_id = finish_parts(said), work.attempt_id
+async def _end_turn(store: SqlStore, chat_id: str, work: Row) -> None:
+    epoch, turn_id, attempt_id = work["epoch"], work["turn_id"], work["attempt_id"]
+    if attempt_id is not None:
+        said = [part for row in await store.rows(chat_id, attempt_id) for part in row.parts]
+        rest = finish_parts(said)
     else:
-        started = await store.execute(chat_id, StartAttempt(epoch=work.epoch, turn_id=work.turn_id))
+        started = await store.execute(chat_id, StartAttempt(epoch=epoch, turn_id=turn_id))
         assert started.attempt is not None
         rest, attempt_id = [TextDelta("1", LAST_WORDS), Finish()], started.attempt.id
-    finish = FinishTurn(epoch=work.epoch, turn_id=work.turn_id, attempt_id=attempt_id)
+    finish = FinishTurn(epoch=epoch, turn_id=turn_id, attempt_id=attempt_id)
     await store.execute(chat_id, finish, StepResult(pending=rest))

@@ -1,12 +1,12 @@
 """Answering one chat: turn after turn, as long as this worker holds it.
 
 The runner is the error boundary of a chat: an error in a turn ends the turn, visibly, and never leaves the chat
-running with no worker. A turn has one end (loop/result.py), and `_write_end` turns it into exactly one
-command; that is the only place where a turn is ended. The loop has asked the scope for the cause; nothing here
-infers it from exceptions. A lost lease writes nothing: the chat is another worker's.
+running without a worker. A turn has one end (loop/result.py), and only `_write_end` turns it into a command, exactly
+one. The loop takes the cause from the scope; nothing here infers it from exceptions. After a lost lease nothing is
+written: another worker holds the chat.
 
-Must stay true (tests/worker/test_turns.py, tests/worker/test_stops.py): every turn that was begun has its end, is
-handed over, or is another worker's.
+Must stay true (tests/worker/test_turns.py, tests/worker/test_stops.py): every turn that was started is ended, handed
+over, or held by another worker.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from indelible.loop.run import run
 from indelible.loop.save import save_end
 from indelible.machine.states import Status
 from indelible.models.retry import RetryPolicy
-from indelible.store.database.tables import RunKind
+from indelible.store.database.words import RunKind
 from indelible.store.queries.open_turn import Held, OpenWork
 from indelible.tools.run import ToolLimits
 from indelible.tools.tool import ToolTurn, tool_turn
@@ -59,7 +59,7 @@ BROKEN: Final = {
 
 
 class ChatRunner:
-    """One chat under one lease. `finished` holds the turns that came to their end here."""
+    """One chat under one lease. `finished` holds the turns that ended here."""
 
     def __init__(
         self, deps: WorkerDependencies, worker_id: str, chat_id: str, epoch: int, worker_scope: CancelScope
@@ -86,7 +86,8 @@ class ChatRunner:
                 return
             ids = {"chat_id": self.chat_id, "user_id": work.owner_id, "turn_id": work.turn_id}
             tool_turn.set(ToolTurn(**ids, deps=self._deps.tool_deps))
-            await self._run_turn(work, plan)
+            if await self._run_turn(work, plan):
+                return
 
     def notice(self, held: Held | None) -> None:
         """Receive the current state of this chat: whether it is still ours, and whether the user stopped it."""
@@ -98,7 +99,8 @@ class ChatRunner:
             self._noticed_s = self._deps.clock.monotonic()
             self._scope.interrupt()
 
-    async def _run_turn(self, work: OpenWork, plan: Plan) -> None:
+    async def _run_turn(self, work: OpenWork, plan: Plan) -> bool:
+        """Returns whether it was the last one, as far as its end shows."""
         kind: RunKind = "compaction" if work.kind == "compaction" else "turn"
         with (
             log_context(turn=work.turn_id),
@@ -119,14 +121,15 @@ class ChatRunner:
                 writer.unsaved = None
                 self._conclude(work, TurnLeaseLost(error=gone), writer)
             except BaseException:
-                # Cancelled, or the database refuses what no database should: the lease will run out.
+                # Cancelled, or the database unexpectedly refuses the write: the lease will expire.
                 writer.drop()
                 raise
             finally:
                 self._scope = self._writer = None
+        return writer.was_last
 
     async def _drive(self, work: OpenWork, plan: Plan, writer: TurnWriter, scope: CancelScope) -> TurnEnd:
-        """Carry out the plan. Every outcome is returned as an end."""
+        """Execute the plan. Every outcome is returned as an end."""
         try:
             match plan:
                 case FinishStopped():
@@ -147,7 +150,7 @@ class ChatRunner:
             return TurnFailed(error=error)
 
     async def _save(self, end: TurnEnd, writer: TurnWriter, scope: CancelScope) -> TurnEnd:
-        """Save an end. A reply that cannot be saved as complete fails, with what the journal has of it (R6)."""
+        """Save an end. A reply that cannot be saved as complete fails, with the output in the journal (R6)."""
         save = partial(self._write_end, writer)
         try:
             return await save_end(end, save, scope=scope, host=writer)
@@ -159,7 +162,7 @@ class ChatRunner:
             return await save_end(TurnFailed(error=error), save, scope=scope, host=writer)
 
     async def _write_end(self, writer: TurnWriter, end: TurnEnd) -> None:
-        """One end, one command. A step that was committed into a stop has ended the turn already."""
+        """One end, one command. A step committed during a stop has already ended the turn."""
         if writer.ended:
             return
         match end:
@@ -186,7 +189,7 @@ class ChatRunner:
                 raise AssertionError(f"a turn cannot end with {end!r}")
 
     def _log_cut(self, end: TurnEnd, log: RunLog) -> bool:
-        """Record for debugging how the work with the model was cut; False if it was not."""
+        """Record for debugging how the run was interrupted; False if it was not."""
         match end:
             case TurnInterrupted():
                 log.end("interrupted")
@@ -211,7 +214,7 @@ class ChatRunner:
             raise writer.unsaved
         metrics, has_ended = self._deps.metrics, writer.ended
         if isinstance(end, TurnLeaseLost):
-            if not has_ended:  # we may have released it ourselves just now
+            if not has_ended:  # this worker may have just released it
                 metrics.stale_write_refused()
             writer.drop()
         elif isinstance(end, TurnInterrupted):
@@ -224,7 +227,7 @@ class ChatRunner:
             self.finished.append(work)
             _log.info("turn ended")
 
-    # --- what there is to do ---
+    # --- what to do ---
 
     async def _answer(self, work: OpenWork, plan: AskModel, writer: TurnWriter, scope: CancelScope) -> TurnEnd:
         deps, settings = self._deps, self._deps.settings
@@ -258,7 +261,7 @@ class ChatRunner:
 
 
 def describe_failure(failure: ModelFailed) -> dict[str, Any]:
-    """The error as stored at the chat and shown to the user."""
+    """The error as stored on the chat and shown to the user."""
     fields = {"kind": failure.kind, "message": failure.message, "provider": failure.provider}
     return {**fields, "status": failure.status, "detail": failure.detail}
 

@@ -1,8 +1,7 @@
 """A requested compaction: a turn that adds no reply and leaves a summary.
 
-The model is called and retried as for a reply; readers see the wait. No reader sees its output while it streams, so
-there is no attempt and no journal: after a crash it starts over
-(tests/worker/test_compaction_turns.py).
+The model is called and retried as for a reply; readers see the wait. Its output is not streamed to readers, so
+there is no attempt and no journal: after a crash it starts over (tests/worker/test_compaction_turns.py).
 """
 
 from __future__ import annotations

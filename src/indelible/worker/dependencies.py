@@ -1,10 +1,10 @@
 """The dependencies of a worker. app/compose.py creates and passes them.
 
-A worker knows the store, the journal, the models and the tools, and protocols for what is recorded of its work. It
-does not know that a feed exists: the journal hands committed rows to readers (`on_committed`), and compose.py joins
-the two. So a worker runs unchanged in a process where nobody reads.
+A worker knows the store, the journal, the models and the tools, and protocols for recording its runs. It
+does not know that a feed exists: the journal passes committed rows to readers (`on_committed`), and compose.py connects
+the two. So a worker runs unchanged in a process without readers.
 
-The layers are checked by tests/test_layers.py; worker.py and chat_runner.py use what is collected here.
+tests/test_layers.py checks the layers; worker.py and chat_runner.py use these dependencies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from indelible.clock import Clock
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.models.protocol import Model
 from indelible.settings import Settings
-from indelible.store.database.tables import DebugMode, RunKind, RunStatus
+from indelible.store.database.words import DebugMode, RunKind, RunStatus
 from indelible.store.journal.writer import Journal
 from indelible.store.protocol import ChatStore
 from indelible.store.queries.open_turn import OpenWork
@@ -36,10 +36,10 @@ class RunLog(Protocol):
         """The model call failed and will be retried."""
 
     def end_step(self, status: RunStatus, error: str | None = None) -> None:
-        """What became of the step. The first call counts."""
+        """End the step with this status. The first call counts."""
 
     def end(self, status: RunStatus, error: str | None = None) -> None:
-        """What became of the run, and of a step that is still open."""
+        """End the run, and a step that is still open, with this status."""
 
 
 class Recorder(Protocol):
@@ -81,7 +81,7 @@ class NoRunLog:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerDependencies:
-    """`find_model(name)` gives the model of this name, None being the setting's, or raises `ModelFailed`."""
+    """`find_model(name)` returns the model with this name (None: the setting's), or raises `ModelFailed`."""
 
     store: ChatStore
     journal: Journal

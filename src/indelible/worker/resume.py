@@ -1,11 +1,11 @@
 """Where a turn resumes: decided from the stored turn by pure functions (DESIGN §7).
 
 Starting a turn, continuing after a step, and taking over from a dead worker are the same thing here, because acquiring
-a chat has already closed what its last holder left open (store, R3): visible output is a partial reply in history
-with the instruction to continue behind it, reasoning alone was dropped, and an attempt that is still open has its
+a chat has already closed what its last holder left open (store, R3): visible output is a partial reply in history,
+followed by the instruction to continue it, reasoning alone was dropped, and an attempt that is still open has its
 whole stream and lacks at most the results of its tools.
 
-Must stay true (tests/worker/test_resume.py): one plan for every state that a chat can be found in.
+Must stay true (tests/worker/test_resume.py): there is one plan for every state that a chat can be in.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class FinishStopped(NamedTuple):
 
 
 class FinishAnswered(NamedTuple):
-    """The turn has its complete answer; only its end was not written."""
+    """The turn has its complete answer; only its end must be written."""
 
 
 class Summarise(NamedTuple):
@@ -71,7 +71,7 @@ def _is_answered(messages: list[Message]) -> bool:
     return not any(isinstance(block, ToolCall) and not block.provider_executed for block in visible[-1].blocks)
 
 
-# --- what the model gets ---
+# --- the prompt ---
 
 
 def build_history(work: OpenWork) -> list[Message]:

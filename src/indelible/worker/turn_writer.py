@@ -1,19 +1,19 @@
 """Writing one turn: its attempts, their parts, its steps and its one end.
 
-The loop knows no database; it has a host (loop/host.py), and this is the worker's. Each call of the loop becomes one
+The loop knows no database; it has a host (loop/host.py), and this is the worker's. Each call from the loop becomes one
 command, and so does each end that the loop returns (chat_runner.py). All of them are shielded, so that they
 complete even if the turn is stopped meanwhile. If the database is down, they wait for it: there is nothing better to
 do, and a command whose response was lost may be repeated (R5).
 
-A part is published or recorded. What is published waits for the next flush. What is recorded, the start and the
+A part is published or recorded. A published part waits for the next flush. A recorded one, the start or the
 result of a tool, is written together with the tool ledger in one transaction (store/journal/tool_ledger.py), under the
-condition that the attempt is open and ours, and `record` returns after the commit: a tool call is on disk before the
-tool runs, and its result before anybody sees it (P5).
+condition that the attempt is open under our epoch, and `record` returns after the commit: a tool call is on disk before
+the tool runs, and its result before any reader sees it (P5).
 
 Every end drains the attempt's own row first, then ends it with the parts since (R4). A step that arrives while the
-chat is being stopped ends the turn; the scope is then interrupted, so that the loop learns of it too.
+chat is being stopped ends the turn; the scope is then interrupted, which informs the loop too.
 
-Must stay true (tests/worker/test_turns.py): a turn ends exactly once, whichever of its ends come together.
+Must stay true (tests/worker/test_turns.py): a turn ends exactly once, even if several of its ends coincide.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ from indelible.machine.commands import (
     Release,
     StartAttempt,
 )
+from indelible.machine.states import Status
 from indelible.models.protocol import Model, traits_of
 from indelible.models.retry import RetryEvent
-from indelible.store.database.tables import RunStatus
+from indelible.store.database.words import RunStatus
 from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
 from indelible.store.journal.writer import JournalWriter
 from indelible.store.payloads import (
@@ -74,7 +75,7 @@ _LONGEST_DELAY_S: Final = 2.0
 _PATIENCE_WHEN_LEAVING_S: Final = 0.5
 _NOTHING_TO_SHORTEN: Final = "Nothing to summarise yet."
 _STATUS_OF: Final[dict[PartialReason | None, RunStatus]] = {"failed": "error", "interrupted": "interrupted"}
-"""What is recorded of a step that was cut for this reason; any other is complete."""
+"""The recorded status of a step that was interrupted for this reason; any other step is complete."""
 
 
 W = TypeVar("W", bound=WithStep[Any])
@@ -85,8 +86,9 @@ class OutOfStep(Exception):
 
 
 class TurnWriter(TurnHost):
-    """The host of one turn. `ended` is true once the turn has its end, or is another worker's.
+    """The host of one turn. `ended` is true once the turn has its end, or another worker holds it.
 
+    `was_last` is true if the end left nothing more to do in the chat, which then no longer has a holder.
     `model` is set before the first attempt. `unsaved` is why the save after a stop failed.
     """
 
@@ -95,6 +97,7 @@ class TurnWriter(TurnHost):
     ) -> None:
         assert work.turn_id is not None
         self.ended = False
+        self.was_last = False
         self.unsaved: BaseException | None = None
         self.log = log
         self.model: Model | None = None
@@ -110,7 +113,7 @@ class TurnWriter(TurnHost):
             self._open_writer(work.attempt.id, n=work.n)
             self._begun = frozenset(part.call_id for part in work.parts if isinstance(part, ToolStarted))
 
-    # --- what the loop calls ---
+    # --- called by the loop ---
 
     async def open_attempt(self, step: int, number: int) -> None:  # noqa: ARG002
         assert self.model is not None
@@ -127,7 +130,7 @@ class TurnWriter(TurnHost):
         return self._writer.publish(part)
 
     async def record(self, part: ToolStarted | ToolResult, call: ToolCallRecord) -> None:
-        """The ledger and the part that goes with it, in one transaction; returns after the commit (SPEC 1.3)."""
+        """Write the ledger and its part in one transaction; returns after the commit (SPEC 1.3)."""
         assert self._writer is not None
         key = RunKey(self._turn_id, call.step, call.index)
         if isinstance(part, ToolResult):
@@ -158,7 +161,7 @@ class TurnWriter(TurnHost):
         await self._execute(command, Summary(summary=summary))
 
     async def persist_step(self, step: FinishedStep) -> list[Message]:
-        """Commit a step that another follows; what is returned goes before the next prompt."""
+        """Commit a step that another follows; the returned messages are added before the next model call."""
         self._log_step(step)
         attempt_id, result = await self._close_attempt(self._describe(step, StepResult()))
         failed = step.reason == "failed"
@@ -185,7 +188,7 @@ class TurnWriter(TurnHost):
     # --- the one end of a turn ---
 
     async def finish(self, step: FinishedStep | None) -> None:
-        """The turn is complete. Without a step there is nothing to add: an open attempt left nothing."""
+        """The turn is complete. Without a step there is nothing to add: an open attempt produced nothing."""
         if step is None:
             result = StepResult(pending=await self._close_writer())
             await self._end_turn(FinishTurn(epoch=self._epoch, turn_id=self._turn_id), result)
@@ -246,8 +249,9 @@ class TurnWriter(TurnHost):
         await self._end_turn(kind(epoch=self._epoch, turn_id=self._turn_id, attempt_id=attempt_id), result)
 
     async def _end_turn(self, command: C, payload: Payload[C]) -> None:
-        await self._execute(command, payload)
+        outcome = await self._execute(command, payload)
         self.ended = True
+        self.was_last = outcome.effective and outcome.status not in {Status.RUNNING, Status.INTERRUPTING}
 
     def _log_step(self, step: FinishedStep) -> None:
         self.log.end_step(_STATUS_OF.get(step.reason, "completed"))
@@ -278,7 +282,7 @@ class TurnWriter(TurnHost):
         self._begun = frozenset()
 
     def _describe(self, step: FinishedStep | None, result: W) -> W:
-        """What the journal does not know of a step: its timings as they were here, what it used and what it cost."""
+        """Add what the journal does not hold about a step: timings by this worker's clock, usage and cost."""
         if step is None:
             return result
         first_part_at = None
@@ -294,7 +298,7 @@ class TurnWriter(TurnHost):
         )
 
     def _price(self, step: FinishedStep) -> int | None:
-        """What the step cost, if the model knows its prices."""
+        """The cost of the step, if the model's prices are known."""
         price = traits_of(self.model).price if self.model is not None else None
         return price(step.usage) if price is not None and step.usage.total_tokens else None
 

@@ -1,20 +1,20 @@
 """Holding chats: one row with one heartbeat, and a task for each chat that is being answered.
 
-A worker acts on a hint ("chat X changed") by reading chat X, in one statement: is it mine, and is it to be stopped?
-is it runnable and free? A hint is never trusted, and may be lost, so every half second the worker polls: it reads
-all chats that it holds, and acquires chats without a live holder, the oldest first (R10).
+A worker acts on a hint ("chat X changed") by reading chat X, in one statement: does this worker hold it, and is it
+being stopped? Is it runnable and free? A hint is never trusted, and may be lost, so every half second the worker polls:
+it reads all chats that it holds, and acquires chats without a live holder, the oldest first (R10).
 
-Hints must not let new chats pass old ones. While the last poll may have left a chat waiting and there is room for it, a
-hint leads to a poll instead, and so does the end of a turn, which makes room. Two workers that receive the same hint
-both try, and the lock decides (R2).
+Hints must not let new chats overtake old ones. While the last poll may have left a chat waiting and there is room for
+it, a hint causes a poll instead, and so does the end of a turn, which makes room. Two workers that receive the same
+hint both try, and the lock decides (R2).
 
-Shutting down is not stopping. The worker acquires no further chat, every turn ends where it is and flushes its parts,
-the chat is released, and another worker continues. A worker that loses the database keeps trying: if that takes too
-long, its chats have another holder, and every write that carries its old epoch is refused.
+Shutting down is not stopping. The worker acquires no further chat, flushes the parts of every running turn, releases
+its chats, and another worker continues. A worker that loses the database keeps trying: if that takes too
+long, its chats get another holder, and every write with the old epoch is refused.
 
 Must stay true (tests/worker/test_worker.py, tests/faults/test_takeover.py): no chat is answered by two workers; after
 `run` has returned it holds no chat; a chat that it holds without working on it is released; a hint costs one
-statement and never starves a chat that waits (tests/worker/test_hints.py).
+statement and never starves a waiting chat (tests/worker/test_hints.py).
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from indelible.worker.titles import make_title
 T = TypeVar("T")
 _log: Final = logging.getLogger(__name__)
 _ACQUIRED_AT_ONCE: Final = 32
-"""Between two groups of chats the worker checks whether one of its own is to be stopped."""
+"""The worker acquires chats in groups of this size, and checks its own chats for stops in between."""
 
 _HINTED_AT_ONCE: Final = 100
-"""More hinted chats than this lead to a poll, which is cheaper then."""
+"""More hinted chats than this cause a poll, which is then cheaper."""
 
 _SHORTEST_PAUSE_S: Final = 0.02
 _HAND_OVER_S: Final = 10.0
@@ -134,7 +134,7 @@ class Worker:
         return must_poll or since_s >= self._deps.settings.poll_interval_s
 
     async def _poll(self, group: asyncio.TaskGroup) -> bool:
-        """Read all chats that are ours and acquire what waits; whether there may be more to acquire at once."""
+        """Read our chats and acquire waiting ones; returns whether there may be more to acquire at once."""
         self._must_poll = False
         self._has_backlog = True
         self._hinted.clear()
@@ -198,7 +198,7 @@ class Worker:
         except StoreFailed as error:
             _log.warning("chat released: the database failed: %s", error, extra=_about(runner))
         except Exception:
-            # Acquiring it again would fail in the same way: the next beat ends its turn, from the journal alone.
+            # Acquiring it again would fail in the same way: `_release_orphans` ends its turn, from the journal alone.
             _log.exception("the chat failed; its turn will be ended from the journal", extra=_about(runner))
             self._broken.add((runner.chat_id, runner.epoch))
         finally:
@@ -222,7 +222,7 @@ class Worker:
             await self._survive(end, what="ending a wait for results")
 
     async def _release_orphans(self) -> None:
-        """Chats that we hold and do not work on, because something went wrong in between."""
+        """Release chats that this worker holds but does not work on, because of an earlier error."""
         for held in await self._deps.store.held(self.id):
             if (held.chat_id, held.epoch) not in self._runners:
                 await self._survive(partial(self._release, held), what="releasing a chat")
@@ -239,7 +239,7 @@ class Worker:
                 await self._deps.store.execute(held.chat_id, Release(epoch=held.epoch))
         self._broken.discard(lease)
 
-    # --- beside ---
+    # --- housekeeping ---
 
     async def _beat(self) -> None:
         while True:
@@ -255,7 +255,7 @@ class Worker:
                 self._woken.set()
 
     async def _clean_up(self) -> None:
-        """Pack journals, and forget what is too old."""
+        """Pack journals, and delete what is too old."""
         store, clock, settings = self._deps.store, self._deps.clock, self._deps.settings
         while True:
             ended_before = clock.now() - timedelta(seconds=settings.pack_after_s)
@@ -288,11 +288,11 @@ class Worker:
             _log.warning("%s failed and will be retried: %s", what, error)
             return None
         except Exception:
-            # One bad row must not stop the worker, and a restart would only meet it again.
+            # One bad row must not stop the worker, and a restart would only hit it again.
             _log.exception("%s failed and will be retried", what)
             return None
 
-    # --- leaving ---
+    # --- shutting down ---
 
     async def _hand_over(self) -> None:
         """Cancel every turn with the cause shutdown, and wait until all chats are released."""
@@ -310,7 +310,7 @@ class Worker:
     async def _leave(self) -> None:
         await self._survive(self._release_orphans, what="releasing chats")
         if self._deps.recorder is not None:
-            await self._deps.recorder.drain()  # before `retire`: other workers end what a gone worker left open
+            await self._deps.recorder.drain()  # before `retire`: other workers end the open records of a retired one
         await self._survive(partial(self._deps.store.retire, self.id), what="retiring")
 
 

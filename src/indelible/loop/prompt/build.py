@@ -1,24 +1,23 @@
-"""From a history to a prompt: what the model gets (SPEC §5).
+"""From a history to a prompt (SPEC §5).
 
-The store keeps the conversation; a provider accepts only what its rules allow. This module makes up the difference
-for every call, and never writes it back: switching the provider, or fixing a rule, needs no migration. All of it is
-pure.
+The store keeps the conversation; a provider accepts only what its rules allow. This module adapts the one to the other
+for every call, and never writes the result back: switching the provider, or fixing a rule, needs no migration. All of
+it is pure.
 
 Three steps: choose the messages that a model may see, from the newest summary on (compact.py); clean
-each one (clean.py); answer every call right after its message (pair.py). A clean history comes
-out as it went in, one entry per message in the given order. Merging neighbours and hoisting system
-text is the adapter's work.
+each one (clean.py); answer every call right after its message (pair.py). A clean history does not
+change: one entry per message in the given order. The adapter merges neighbours and hoists system
+text.
 
 One thing is added. When the last message is a partial reply, a short remark in the user's role says so, so that the
-model does not merely extend it by a word or two. Claude
-models from 4.6 on refuse any conversation that ends with the assistant, so for Anthropic a remark
-follows a complete reply as well.
+model does not merely extend it by a word or two. Claude models from 4.6 on reject any conversation that ends with the
+assistant, so for Anthropic a remark follows a complete reply as well.
 
-One thing may be left out. A model that `continues_prefix` goes on with a reply that stands last, letter by letter; so
-when such a reply is all that there is to continue, the stored instruction to do so is not needed (DESIGN §7).
+One thing may be left out. A model that `continues_prefix` continues a reply at the end of the prompt character by
+character; then the stored instruction to continue it is not needed (DESIGN §7).
 
-Must stay true (tests/loop/test_any_history.py): legality.py finds nothing to
-object; no text of a message that the model may see is lost; building again changes nothing.
+Must stay true (tests/loop/test_any_history.py): legality.py finds no violation; no text of a message that the model may
+see is lost; building is idempotent.
 """
 
 from __future__ import annotations
@@ -38,16 +37,16 @@ CUT_REMARK: Final = "(Your last message was cut off at this point.)"
 NEXT_REMARK: Final = "(Your last message was complete. Please go on.)"
 
 _NEVER_LAST: Final = frozenset({"anthropic"})
-"""Providers that refuse a conversation that ends with an assistant message."""
+"""Providers that reject a conversation that ends with an assistant message."""
 
 
 def build_prompt(
     messages: Sequence[Message], *, provider: str, model: str | None = None, prefix: bool = False
 ) -> list[PromptMessage]:
-    """What a model of this provider gets of these messages.
+    """The prompt that a model of this provider gets for these messages.
 
     With `model` given, replies of other models count as foreign, even if they are the provider's own. With `prefix`,
-    a cut reply that is to be continued stands last.
+    a partial reply to continue comes last.
     """
     counting = from_newest_compaction(messages)
     is_prefixed = prefix and _ends_to_be_continued(counting)
@@ -71,9 +70,9 @@ def build_prompt(
 
 
 def _ends_to_be_continued(messages: Sequence[Message]) -> bool:
-    """Whether the last two are a reply that was cut in its text, and the instruction to go on with it.
+    """Whether the last two are a reply that was interrupted in its text, and the instruction to continue it.
 
-    A text that ends with a space is refused as a prefix, and without the space the words would run together.
+    Providers reject a prefix that ends with a space, and without the space the words would run together.
     """
     if len(messages) < 2:
         return False
@@ -111,11 +110,11 @@ def mark_cache(messages: Sequence[PromptMessage], *, provider: str) -> list[Prom
 
 
 def from_newest_compaction(messages: Sequence[Message]) -> list[Message]:
-    """What counts for a model since the newest summary: system messages, summary, and what is verbatim.
+    """What counts for a model since the newest summary: system messages, summary, and verbatim messages.
 
-    A summary (`is_summary`) says how many of the messages that counted until then stay verbatim. They come
+    A summary (`is_summary`) states how many of the messages that counted until then stay verbatim. They come
     after it, because it covers what was before them: so a second summary counts them in that order too.
-    Notices and what only people see never count.
+    Notices and other messages for people only never count.
     """
     counting: list[Message] = []
     for message in messages:
@@ -132,7 +131,7 @@ def from_newest_compaction(messages: Sequence[Message]) -> list[Message]:
 
 
 def is_summary(message: Message) -> bool:
-    """Whether this message stands for everything before it: only the model sees it, and it is marked so."""
+    """Whether this message replaces everything before it: only the model sees it, and its metadata marks it."""
     return _read_keep_last(message) is not None
 
 

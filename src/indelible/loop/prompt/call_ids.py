@@ -1,16 +1,16 @@
 """Call ids and tool names that a provider accepts.
 
-Providers disagree about ids: Anthropic accepts only letters, digits, `_` and `-` and refuses an id
-that comes twice in a request; OpenAI accepts almost any character, but some of its models no more
-than 40 of them. A history knows nothing of that: it holds ids of other providers, and ids that
-one provider used again in every step. So ids are made legal for each prompt, never in the store.
+Providers disagree about ids: Anthropic accepts only letters, digits, `_` and `-` and rejects an id
+that appears twice in a request; OpenAI accepts almost any character, but some of its models no more
+than 40 of them. A history ignores that: it holds ids of other providers, and ids that
+one provider reused in every step. So ids are made legal for each prompt, never in the store.
 
-An id that is legal and free stays as it is: some models read meaning into their own ids. Others
-are changed as little as possible, and the first to come keeps its id, so that a prompt that
-grows does not change its beginning and stays in the provider's cache.
+A legal and unused id does not change: some models read meaning into their own ids. Others
+change as little as possible, and the first use keeps its id, so that the beginning of a growing
+prompt does not change and stays in the provider's cache.
 
 Must stay true (tests/loop/test_any_history.py): every id is legal and none is
-given twice. A provider that is not named here is held to OpenAI's rules, which compatible wires share.
+given twice. Providers not named here follow OpenAI's rules, which compatible wire formats share.
 pair.py decides which result answers which call.
 """
 

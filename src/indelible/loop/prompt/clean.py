@@ -1,22 +1,22 @@
 """One message of a history, as the blocks that a provider accepts.
 
-This module sees one message at a time. It cannot decide alone which result answers which local call: that is
-pair.py. Whether the message is sent at all is build.py.
+This module sees one message at a time. pair.py decides which result answers which local call, and build.py whether
+the message is sent at all.
 
-A message is *our own* if the model that we now ask wrote it (unknown counts as yes). Only then do
-private things go back: signed reasoning, metadata, calls that the provider executed itself. The
-model counts and not only the provider, because signatures are bound to it: Anthropic answers
+A message is *our own* if the model being called wrote it (unknown counts as yes). Only then is
+private content sent back: signed reasoning, metadata, calls that the provider executed itself. The
+model counts and not only the provider, because signatures are bound to it: Anthropic responds
 "Invalid signature in thinking block" after a switch between two of its own models, and OpenAI ties
-its items to the reasoning before them. To everybody else such calls become a short note in the
-text. So do blocks that have no place in their role: only users send files, and only
-replies have sources. A system message keeps nothing but text: the output of a tool must not gain its
+its items to the reasoning before them. For other models such calls become a short note in the
+text. So do blocks that their role does not allow: only users send files, and only
+replies have sources. A system message keeps only text: the output of a tool must not gain its
 authority.
 
-Signed reasoning goes unchanged or not at all. Lone surrogates, which no JSON takes, are replaced
-in text; a private block that holds one does not travel.
+Signed reasoning is sent unchanged or not at all. Lone surrogates, which JSON does not allow, are replaced
+in text; a private block that contains one is not sent.
 
-Must stay true (tests/loop/test_any_history.py): no text that is not blank gets lost; a clean message
-comes out as it went in; cleaning twice is cleaning once.
+Must stay true (tests/loop/test_any_history.py): no text is lost unless it is blank; a clean message
+is returned unchanged; cleaning is idempotent.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from indelible.content.unicode import clean_text
 from indelible.loop.prompt.call_ids import CallIds, make_legal_name
 
 COMPACTION: Final = "compaction"
-"""The metadata key that marks a summary (build.py). It is ours, so no provider gets it."""
+"""The metadata key that marks a summary (build.py). It is our own, so it is never sent to a provider."""
 
 MAX_NOTE_CHARS: Final = 2000
 
 
 def clean_message(message: Message, *, provider: str, model: str | None, ids: CallIds) -> list[Block]:
-    """What of this message may go to `model` at `provider`; nothing if there is nothing to say."""
+    """The blocks of this message that may be sent to `model` at `provider`; empty if there are none."""
     own = _is_own(message, provider=provider, model=model)
     match message.role:
         case "assistant":
@@ -57,7 +57,7 @@ def describe_orphan(result: ToolResult) -> Text:
 
 
 def drop_idle_reasoning(blocks: Sequence[Block]) -> list[Block]:
-    """The blocks without the reasoning at their end: Anthropic and OpenAI refuse reasoning that led to nothing."""
+    """The blocks without trailing reasoning: Anthropic and OpenAI reject reasoning that nothing follows."""
     last_content = next(
         (at for at in reversed(range(len(blocks))) if not isinstance(blocks[at], Reasoning | Source)), -1
     )
@@ -132,7 +132,7 @@ def _clean_reply(blocks: Sequence[Block], *, own: bool, provider: str, ids: Call
 
 
 def _find_travelling(blocks: Sequence[Block], *, provider: str, ids: CallIds) -> frozenset[int]:
-    """Where the calls and results of the provider's own tools stand that may go back as they are.
+    """The indexes of calls and results of the provider's own tools that may be sent back unchanged.
 
     Their ids mean something to the provider, so they are never changed.
     """
@@ -162,7 +162,7 @@ def _clean_local_call(call: ToolCall, *, own: bool, provider: str) -> ToolCall:
 
 
 def _clean_arguments(arguments: str) -> str:
-    """The arguments if they are a JSON object, else an empty one: half of them is no object."""
+    """The arguments if they are a JSON object, else an empty object: truncated arguments are not one."""
     try:
         legal = isinstance(msgspec.json.decode(arguments), dict)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
@@ -170,7 +170,7 @@ def _clean_arguments(arguments: str) -> str:
     return arguments if legal else "{}"
 
 
-# --- what goes as text instead -----------------------------------------------------------
+# --- replaced by text -----------------------------------------------------------
 
 
 def _describe_call(call: ToolCall) -> Text:
@@ -178,7 +178,7 @@ def _describe_call(call: ToolCall) -> Text:
 
 
 def _describe_private(block: ToolCall | ToolResult | File) -> Text:
-    """What only its provider could read. Its results are often finalized, so only plain text is shown."""
+    """A note for content that only its provider can read. Its results are often encrypted: only plain text is shown."""
     match block:
         case ToolCall():
             return _describe_call(block)

@@ -1,17 +1,17 @@
-"""When a conversation has outgrown the model's window, and how it is shortened.
+"""Compaction: when a conversation has outgrown the model's window, and how it is shortened.
 
-A compaction adds one message and removes none: a summary that only the model sees. It says how
+A compaction adds one message and removes none: a summary that only the model sees. It states how
 many of the messages right before it stay verbatim; `from_newest_compaction` (build.py) reads that
-and leaves out what the summary stands for. Older rows stay where they are, for people, and a branch
-that forks off before the summary knows nothing of it.
+and leaves out the summarised messages. People still see the older rows, and a branch
+that forks off before the summary does not contain it.
 
-The last few turns stay verbatim, as far as they fit in half of what there is; a single long turn keeps
+The last few turns stay verbatim, as far as they fit in half of the conversation; a single long turn keeps
 its last steps. The model reads the rest as a transcript in one user message, not as a conversation: so
-it needs no tool pairing and no provider's rules, and a transcript that is too long itself can be cut in
+it needs no tool pairing and no provider's rules, and a transcript that is itself too long can be cut in
 the middle, where it matters least.
 
-Must stay true (tests/loop/test_compact.py): what stays verbatim begins at a user's message or at a reply,
-never at an answer to a call; the user's last request is in the prompt word by word.
+Must stay true (tests/loop/test_compact.py): the verbatim part begins at a user's message or at a reply,
+never at a tool result; the user's last request is in the prompt word for word.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ _FILE_BYTES: Final = 1024
 
 
 def should_compact(used_tokens: int, context_limit: int | None, *, share: float = COMPACT_AT) -> bool:
-    """Whether a conversation that took this many tokens is due."""
+    """Whether a conversation that used this many tokens is due for compaction."""
     return context_limit is not None and used_tokens >= share * context_limit
 
 
 def count_verbatim(messages: Sequence[Message], *, keep_turns: int = KEEP_TURNS) -> int | None:
-    """How many messages at the end stay as they are; None if there is nothing to summarise.
+    """How many messages at the end stay verbatim; None if there is nothing to summarise.
 
-    As many turns as fit in half of what there is, else as many steps, else nothing; but the user's
-    own words at the very end always stay.
+    As many turns as fit in half of the conversation, else as many steps, else none; but a user's
+    message at the very end always stays.
     """
     first = next((at for at, message in enumerate(messages) if message.role != "system"), len(messages))
     turns = [at for at in range(first, len(messages)) if messages[at].role == "user"]
@@ -78,7 +78,7 @@ def count_verbatim(messages: Sequence[Message], *, keep_turns: int = KEEP_TURNS)
 
 
 def _weigh(message: Message) -> int:
-    """The size of a message in bytes. The bytes of a file do not say what it costs the model."""
+    """The size of a message in bytes. A file counts a fixed size: its bytes do not reflect its cost for the model."""
     spoken = [clean_value(to_builtins(block)) for block in message.blocks if not isinstance(block, File)]
     files = len(message.blocks) - len(spoken)
     return len(encode(spoken)) + files * _FILE_BYTES
@@ -97,7 +97,7 @@ async def summarise(
 ) -> Message | None:
     """Ask the model for a summary, as the message to put after these; None if nothing can be left out.
 
-    Raises `ModelFailed` if the model gives none, and what the scope says if it was cancelled.
+    Raises `ModelFailed` if the model returns none, and the scope's error if it was cancelled.
     """
     counting = from_newest_compaction(messages)
     keep_last = count_verbatim(counting, keep_turns=keep_turns)
@@ -128,9 +128,9 @@ async def summarise(
 
 
 def make_summary(text: str, *, keep_last: int, request: Sequence[Block] = ()) -> Message:
-    """The message that stands for everything before the last `keep_last` messages.
+    """The message that replaces everything before the last `keep_last` messages.
 
-    `request` is what the user asked for last, if that is among what is left out.
+    `request` is the user's last request, if it is among the messages left out.
     """
     text = f"Summary of the conversation so far:\n\n{text}"
     if request:
@@ -165,7 +165,7 @@ def _to_body(message: Message) -> str:
 
 
 def _find_request(counting: Sequence[Message], older: Sequence[Message]) -> Sequence[Block]:
-    """What the user asked for last, if it is among `older`, be it only in an earlier summary."""
+    """The user's last request, if it is among `older`, even if only in an earlier summary."""
     asked = [message for message in counting if message.role == "user" and message.visibility == "both"]
     if not asked:
         return next((message.blocks[1:] for message in older if is_summary(message)), ())

@@ -1,19 +1,19 @@
-"""Every local call answered once, right after the message that made it.
+"""Pairing: every local call is answered once, right after the message that made it.
 
-Histories come with holes: a crash between call and result, a client that answers after somebody
-sent a message, results of two replies in one row, ids that every step uses again. Providers accept
-none of that. So each result is matched with its call here, and the answers of a message are put
-right behind it:
+Histories have holes: a crash between call and result, a client that submits results after the next
+message, results of two replies in one row, ids that every step reuses. Providers accept
+none of that. So this module matches each result with its call, and puts the answers to a message
+right after it:
 
   * a result belongs to the nearest message above it that has a call of that id; if that message
     has several, they are answered in their order;
-  * what comes a second time is dropped, the first answer stands;
-  * a call without an answer gets an error that says so;
-  * a result without a call becomes text where it stood: in a tool row, text of a user message,
-    which is the only role that every provider takes anywhere.
+  * a second result for a call is dropped, the first one stands;
+  * a call without a result gets an error that says so;
+  * a result without a call becomes text in place: in a tool row, text of a user message,
+    which is the only role that every provider accepts anywhere.
 
-Results that came together stay together, in the order they came: a row of results is one entry,
-moved up if something stood between. Ids become legal here (call_ids.py), on both sides at once.
+Results of one row stay together, in their order: a row of results is one entry,
+moved up if other messages came between. Ids become legal here (call_ids.py), on both sides at once.
 
 Must stay true (tests/loop/test_any_history.py): legality.py, which shares no code with this, agrees.
 """
@@ -35,7 +35,7 @@ NO_RESULT: Final = "No result: the call was not completed."
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """A message on its way into the prompt."""
+    """A message of the prompt under construction."""
 
     role: Role
     blocks: list[Block]
@@ -43,7 +43,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _AskedCall:
-    """A local call, and the answer that was found for it at `(row, position)`."""
+    """A local call, and the result found for it at `(row, position)`."""
 
     __slots__ = ("answer", "asked_in", "call", "found_at")
 
@@ -59,7 +59,7 @@ class _AskedCall:
 
 
 class _OpenCalls:
-    """For each id that history uses, the calls of the nearest message that has it."""
+    """For each call id in the history, the calls of the nearest message that uses it."""
 
     def __init__(self) -> None:
         self._nearest: dict[str, list[_AskedCall]] = {}
@@ -71,7 +71,7 @@ class _OpenCalls:
         same_id.append(call)
 
     def settle(self, result: ToolResult, *, found_at: tuple[int, int]) -> bool:
-        """Whether there is a call that this answers, now or for the second time."""
+        """Whether this result answers a call, even one that already has a result."""
         same_id = self._nearest.get(result.call_id, [])
         for call in same_id:
             if call.answer is None:
@@ -109,7 +109,7 @@ def pair_calls(entries: Sequence[Entry], *, ids: CallIds) -> list[Entry]:
 
 
 def _build_answers(calls: Sequence[_AskedCall]) -> Iterator[Entry]:
-    """One tool entry per row that answers came in. What is missing joins the last of them."""
+    """One tool entry per row of results. Errors for calls without a result join the last of them."""
     answered = sorted((call for call in calls if call.answer), key=lambda call: call.found_at)
     rows: list[list[Block]] = [
         [call.build_answer() for call in group] for _, group in groupby(answered, key=lambda call: call.found_at[0])
@@ -123,5 +123,5 @@ def _build_answers(calls: Sequence[_AskedCall]) -> Iterator[Entry]:
 
 
 def _has_content(blocks: Sequence[Block]) -> bool:
-    """Reasoning and sources alone are no message: no provider takes one."""
+    """Reasoning and sources alone are no message: no provider accepts one."""
     return any(not isinstance(block, Reasoning | Source) for block in blocks)

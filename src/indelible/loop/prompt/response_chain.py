@@ -1,15 +1,15 @@
 """Chain mode: letting the provider remember the conversation (SPEC §4).
 
-With `previous_response_id` a prompt holds only what is new. That is cheap and brittle: the id may be
-unknown to the provider for any reason, at any time. So a chain is only ever a shortcut. It is planned
-anew for each turn from what is stored; it is left before the second step; and when it breaks, the id
+With `previous_response_id` a prompt holds only new messages. That is cheap and brittle: the provider may
+have lost the id for any reason, at any time. So a chain is only ever a shortcut. It is planned
+again for each turn from stored data; it is left before the second step; and when it breaks, the id
 is cleared in the run and in the pending call, the host forgets it, and the whole history is
-sent instead. A new, complete answer that the provider stored is the next anchor.
+sent instead. The next complete reply that the provider stores is the next anchor.
 
-`plan_chain` is the pure rule; `Chain` is a run's way out. context.py prepares the prompts.
+`plan_chain` is the pure rule; `Chain` lets a run leave the chain. context.py prepares the prompts.
 
 Must stay true (tests/loop/test_chain.py): no call after a broken chain carries an id; other failures
-leave the id alone; a host need not offer anything for it.
+leave the id alone; a host need not implement anything for it.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _log: Final = logging.getLogger(__name__)
 
 
 class ChainPlan(NamedTuple):
-    """What to send: everything, or an id and what is new."""
+    """What to send: everything, or an id and the new messages."""
 
     messages: list[Message]
     options: CallOptions
 
 
 def plan_chain(messages: Sequence[Message], *, model: Model, options: CallOptions) -> ChainPlan:
-    """Chain to the newest reply if that can work, else send all of it.
+    """Chain to the newest reply if that can work, else send everything.
 
-    It can if the provider is to store this response too, and stored that reply whole, from this very
+    It can if the provider will store this response too, and stored that reply complete, from this same
     model; if the user has sent a message since, and nothing was summarised; and if the reply made no
-    local calls: their results would be news to the provider, and a chained prompt holds nothing but the
-    user's words.
+    local calls: the provider does not know their results, and a chained prompt holds only the
+    user's messages.
     """
     everything = ChainPlan(list(messages), replace(options, previous_response_id=None))
     visible = [message for message in messages if message.role != "notice" and message.visibility != "people"]
@@ -96,7 +96,7 @@ class Chain:
             return None
 
     def _note_failure(self, what: str, error: BaseException) -> None:
-        """A callback that fails does not end the run, unless it failed because the run is being ended."""
+        """A failed callback does not end the run, unless it failed because the run is ending."""
         if self._hooks.cancelled:
             raise error
         _log.warning("%s: %r", what, error)

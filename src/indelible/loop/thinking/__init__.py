@@ -1,1 +1,1 @@
-"""Models that think in their text: moving the thinking to a reasoning block."""
+"""Models that think in their text: the thinking is moved to a reasoning block."""

@@ -1,23 +1,23 @@
-"""Whether a tag would stand in code: the little of Markdown that this needs.
+"""Whether a tag is inside code: the part of Markdown that this needs.
 
-A `Place` is all that must be remembered of the text so far, and `walk` goes on from it, so text
+A `MarkdownPosition` is all the state that the text so far leaves, and `walk` continues from it, so text
 can be read in pieces of any size. The rules are simpler than CommonMark's, and where they differ
 they end code sooner: a tag shown as text is a blemish, thinking shown as an answer is a leak.
 
-  * a fence is three or more ` or ~ at the start of a line, at any indentation that is no indented
-    code; the next line that starts with at least as many ends it, whatever follows on that line.
-    An info string with a back-tick makes it no fence;
+  * a fence is three or more ` or ~ at the start of a line that is not indented code; the next line
+    that starts with at least as many ends it, whatever follows on that line.
+    With a back-tick in its info string it is not a fence;
   * a line indented by four or more is code at the start, after a blank line, and after such code;
-  * back-ticks quote a tag if a run of the same length stands before and after it on its line,
-    the second one ending at most `QUOTE_REACH_CHARS` behind the tag. So a single stray back-tick
-    is just text, and only a tag behind an open back-tick ever has to wait for more text.
+  * back-ticks quote a tag if runs of the same length precede and follow it on its line,
+    the second one ending at most `QUOTE_REACH_CHARS` after the tag. So a single stray back-tick
+    is just text, and only a tag after an open back-tick ever has to wait for more text.
 
-In thinking only the back-ticks count (`Line.THOUGHT`): a fence that is open when the closer comes
-was left open, and an answer swallowed by it would be worse. Not read: quotes, list markers,
+In thinking only the back-ticks count (`Line.THOUGHT`): a fence still open at the closer
+was left open by mistake, and an answer swallowed by it would be worse. Not parsed: quotes, list markers,
 backslash escapes.
 
-Must stay true (tests/loop/test_thinking.py): a place is a function of the text, not of how the
-text was cut. What is done with it is splitter.py.
+Must stay true (tests/loop/test_thinking.py): a position is a function of the text, not of its
+chunks. splitter.py uses it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MIN_FENCE: Final = 3
 
 
 class Line(StrEnum):
-    """What the line is so far."""
+    """The kind of the current line, so far."""
 
     START = "start"
     TEXT = "text"
@@ -51,10 +51,10 @@ class Fence(msgspec.Struct, frozen=True):
 
 
 class MarkdownPosition(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where the next character stands.
+    """The position of the next character.
 
-    `ticks` are the lengths of the back-tick runs that are open on this line, all different.
-    `run_char` is set while the last character may belong to a run that goes on; `run` counts it.
+    `ticks` are the lengths of the open back-tick runs on this line, all different.
+    `run_char` is set while the last character may belong to an unfinished run; `run` is its length.
     """
 
     line: Line = Line.START
@@ -80,7 +80,7 @@ _STOPS: Final = {
 
 
 def walk(place: MarkdownPosition, text: str, pos: int) -> tuple[MarkdownPosition, int]:
-    """Go on from `place` at `text[pos]` to the next `<` that is not in a code block, or to the end."""
+    """Walk from `place` at `text[pos]` to the next `<` that is not in a code block, or to the end."""
     end = len(text)
     while pos < end:
         char = text[pos]
@@ -116,12 +116,12 @@ def walk(place: MarkdownPosition, text: str, pos: int) -> tuple[MarkdownPosition
 
 
 def pass_angle(place: MarkdownPosition) -> MarkdownPosition:
-    """The place behind a `<` that turned out to be text."""
+    """The position after a `<` that turned out to be text."""
     return replace(place, line=Line.TEXT) if place.line is Line.START else place
 
 
 def is_quoted(place: MarkdownPosition, text: str, end: int, *, final: bool) -> bool | None:
-    """Whether the tag at `place` that ends at `end` is in back-ticks. None: the text so far does not say.
+    """Whether the tag at `place` that ends at `end` is in back-ticks. None: the text so far does not show it.
 
     In thinking the closing back-ticks must follow at once: a stray one must not cost the answer.
     """
@@ -165,7 +165,7 @@ def _begin_run(place: MarkdownPosition) -> MarkdownPosition:
 
 
 def _settle_run(place: MarkdownPosition) -> MarkdownPosition:
-    """The run is over: say what it was."""
+    """The run is over: classify it."""
     fence, char, length = place.fence, place.run_char, place.run
     place = replace(place, run_char="", run=0)
     if place.line is Line.START:

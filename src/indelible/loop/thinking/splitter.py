@@ -1,21 +1,21 @@
-"""Thinking that a model writes inside its text, moved out of the answer as it streams.
+"""Splitting off the thinking that a model writes inside its text, as the text streams.
 
 One scanner serves live, stop, save, title and export (SPEC 5.6). Thinking is moved, never deleted
-and never shown as answer; of the rest only the marks are taken out (tags.py), and blanks
-where there is nothing but blanks: before and after a block at the start of the answer, and in a
-block that holds nothing else. Text without marks comes out exactly as it went in.
+and never shown as answer; otherwise only the marks are removed (tags.py), and blanks
+that stand alone: before and after a block at the start of the answer, and in a
+block that holds nothing else. Text without marks does not change.
 
-Text is released as soon as it cannot be part of a mark. What waits is bounded: a piece of a mark,
-a mark behind an open back-tick (markdown.py says how long), blanks at a start. The line
-structure that decides what is code is the answer's own, with the thinking taken out.
+Text is released as soon as it cannot be part of a mark. The held text is bounded: a piece of a mark,
+a mark after an open back-tick (markdown.py limits how long), leading blanks. The line
+structure that decides what is code is that of the answer without the thinking.
 
 A model that *thinks first* starts in thinking, and everything up to the first closer is reasoning.
-If no closer ever comes, it stays reasoning: the text had to be published at once to be safe, nothing published is
-retracted, and such a reply was most likely cut while thinking. The state is then still `Section.FIRST`, for a caller
-that wants to inform the user.
+If no closer ever arrives, it stays reasoning: the text had to be published at once to be safe, nothing published is
+retracted, and such a reply was most likely interrupted while thinking. The state is then still `Section.FIRST`, for a
+caller that wants to inform the user.
 
-Must stay true (tests/loop/test_thinking.py): any cutting into pieces gives the same segments; no
-character is lost; time is linear; a splitter started from another's state goes on where that one
+Must stay true (tests/loop/test_thinking.py): the segments do not depend on the chunks of the text; no
+character is lost; time is linear; a splitter started from another's state continues where that one
 ended, and exactly so if that one held nothing back.
 """
 
@@ -42,7 +42,7 @@ class Segment(NamedTuple):
 
 
 class Lead(StrEnum):
-    """What becomes of blanks now: they wait for a first word, are dropped, or are text."""
+    """How blanks are treated now: they wait for a first word, are dropped, or are text."""
 
     HOLD = "hold"
     DROP = "drop"
@@ -50,7 +50,7 @@ class Lead(StrEnum):
 
 
 class SplitterState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a splitter stands: what a continuing attempt starts with. Has a JSON form."""
+    """The state of a splitter, which a continuing attempt starts with. Has a JSON form."""
 
     section: Section = Section.ANSWER
     lead: Lead = Lead.HOLD
@@ -68,7 +68,7 @@ _THINKS_FIRST: Final = SplitterState(section=Section.FIRST, place=IN_THOUGHT)
 
 
 class ThinkingSplitter:
-    """Feed it text as it comes; see the module header. A given `state` wins over `thinks_first`."""
+    """Feed it text as it arrives; see the module header. A given `state` overrides `thinks_first`."""
 
     def __init__(self, *, thinks_first: bool = False, state: SplitterState | None = None) -> None:
         start = state or (_THINKS_FIRST if thinks_first else _ANSWERS_FIRST)
@@ -87,27 +87,27 @@ class ThinkingSplitter:
 
     @property
     def thinking(self) -> bool:
-        """Whether the model is thinking now; it is the first to show that a block has ended."""
+        """Whether the model is thinking now; it changes as soon as a block has ended."""
         return self._thinking
 
     @property
     def holding(self) -> bool:
-        """Whether something that was fed has not been released."""
+        """Whether some text has not been released yet."""
         return bool(self._held or self._blanks)
 
     @property
     def state(self) -> SplitterState:
-        """Where the next attempt goes on. Ask after `finish`."""
+        """Where the next attempt continues. Read it after `finish`."""
         return SplitterState(self._section, self._lead, self._answered, self._place, self._answer_place)
 
     def feed(self, text: str) -> list[Segment]:
-        """What can be released now. Neighbours are of different kinds; none is empty."""
+        """The segments to release now. Neighbours are of different kinds; none is empty."""
         if self._is_plain and text and _find_special(text) is None:
             return [Segment(self._thinking, text)]
         return self._scan(text, final=False)
 
     def finish(self) -> list[Segment]:
-        """Release what is held back, as it stands: nothing more comes."""
+        """Release the held text unchanged, because the text is over."""
         return self._scan("", final=True)
 
     def _scan(self, text: str, *, final: bool) -> list[Segment]:
@@ -159,7 +159,7 @@ class ThinkingSplitter:
             self._blanks.clear()
 
     def _enter(self, section: Section) -> None:
-        """Go to another section; the mark between is gone."""
+        """Enter another section; the mark between them is removed."""
         self._blanks.clear()
         if not self._thinking:
             self._answer_place = self._place if self._answered else AT_START
@@ -179,7 +179,7 @@ class ThinkingSplitter:
         self._pieces += pieces
 
     def _release_blanks(self) -> None:
-        """Blanks are an answer if there is no other text; they are never a thought."""
+        """Blanks are an answer if there is no other text; they are never thinking."""
         if not self._thinking:
             self._release(self._blanks)
         self._blanks.clear()
@@ -195,7 +195,7 @@ class ThinkingSplitter:
         return ready
 
     def _passes_plain_text(self) -> bool:
-        """Whether text without a `<`, a back-tick and a line's end can go straight through."""
+        """Whether text without a `<`, a back-tick or a newline can be released unchanged."""
         mid_line = self._place.line in (Line.TEXT, Line.CODE, Line.THOUGHT) and not self._place.run_char
         return mid_line and self._lead is Lead.KEEP and not self._held
 

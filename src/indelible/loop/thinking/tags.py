@@ -1,16 +1,16 @@
 """The marks that models put around thinking, and what each one does.
 
-Three families are spoken in the wild. Tags: `<think>`, `<thinking>`, `<reasoning>`, `<reason>`,
+Models use three families. Tags: `<think>`, `<thinking>`, `<reasoning>`, `<reason>`,
 `<thought>`. Paired tokens: `<|begin_of_thought|>`, often with a `<|begin_of_solution|>` pair
 around the answer. Channels: Harmony's `<|channel|>analysis<|message|>…<|end|>` and Gemma's
-`<|channel>thought…<channel|>`. Any case. `TRANSITIONS` is the whole rule: in this section, this
+`<|channel>thought…<channel|>`. Case does not matter. `TRANSITIONS` is the whole rule: in this section, this
 mark leads to that section; a mark without an entry is ordinary text. So a stray closer is text,
 and thinking does not nest: models mention `<think>` while they think, and counting it would
 swallow the answer.
 
 A tag's attributes must have values. `<think budget="3">` is a mark; `<reason for leaving>` is a
 placeholder in a letter. A Harmony message to a tool (`to=functions.x`) is neither thinking nor
-markup: it stays as it is. No mark is longer than `MAX_MARK_CHARS`: longer ones are text.
+markup: it stays unchanged. No mark is longer than `MAX_MARK_CHARS`: longer ones are text.
 
 Must stay true (tests/loop/test_thinking.py): no complete mark is the beginning of another one,
 and `may_become_mark` is true of every proper beginning of a mark.
@@ -28,7 +28,7 @@ MAX_MARK_CHARS: Final = 256
 
 
 class Section(StrEnum):
-    """What the text at hand is: some piece of the answer, or thinking that some mark will end."""
+    """The kind of the current text: a piece of the answer, or thinking that some mark will end."""
 
     ANSWER = "answer"
     AFTER_THOUGHT = "after_thought"
@@ -52,7 +52,7 @@ class Section(StrEnum):
 _ANSWERS: Final = frozenset({Section.ANSWER, Section.AFTER_THOUGHT, Section.SOLUTION, Section.MESSAGE})
 _TAGS: Final = (Section.THINKING, Section.THINK, Section.REASONING, Section.REASON, Section.THOUGHT)
 
-# --- what a mark does --------------------------------------------------------------------
+# --- the effect of a mark --------------------------------------------------------------------
 
 _HEADERS: Final = {
     "<|channel|>analysis": Section.ANALYSIS,
@@ -87,7 +87,7 @@ def find_target(section: Section, mark: str, *, at_start: bool) -> Section | Non
     """Where `mark` leads from `section`, or None if it is text there.
 
     A model that thinks first may still write its opener, but only `at_start`: later on it is
-    a word of the thinking like any other.
+    ordinary thinking text.
     """
     target = TRANSITIONS[section].get(mark)
     if section is Section.FIRST and target is not None and target.is_thinking and not at_start:
@@ -95,7 +95,7 @@ def find_target(section: Section, mark: str, *, at_start: bool) -> Section | Non
     return target
 
 
-# --- how a mark is spelled ---------------------------------------------------------------
+# --- the spelling of a mark ---------------------------------------------------------------
 
 _NAMES: Final = "|".join(_TAGS)
 _VALUE: Final = r"""(?:"[^"]*"|'[^']*'|[^\s"'<>=`]++)"""
@@ -135,7 +135,7 @@ class Found(NamedTuple):
 
 
 def read_mark(text: str, start: int) -> Found | None:
-    """The mark that stands at `start`, under its plain name, and where it ends."""
+    """The mark at `start`, under its plain name, and where it ends."""
     spelled = _MARK.match(text, start, start + MAX_MARK_CHARS)
     if spelled is None:
         return None
@@ -152,7 +152,7 @@ def read_mark(text: str, start: int) -> Found | None:
 
 
 def may_become_mark(text: str, start: int) -> bool:
-    """Whether what stands from `start` to the end could grow into a mark. May say yes too often, never no."""
+    """Whether the text from `start` to the end could grow into a mark. False positives are possible, misses are not."""
     if len(text) - start >= MAX_MARK_CHARS:
         return False
     tail = text[start:]

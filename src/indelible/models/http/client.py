@@ -16,6 +16,7 @@ Must stay true (tests/models/test_http_client.py): no body stays open; no part o
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import os
 import ssl
@@ -57,12 +58,18 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+@functools.lru_cache(maxsize=1)
+def _load_certificates(_file: str | None, _directory: str | None) -> ssl.SSLContext:
+    """Read once per process: it takes as long as a short reply. OpenSSL itself looks into the environment."""
+    return ssl.create_default_context()
+
+
 class Http:
     """The connection pool. Close it after the last request."""
 
     def __init__(self, *, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> None:
         self._connect_timeout_s = connect_timeout_s
-        self._certificates = ssl.create_default_context()
+        self._certificates = _load_certificates(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:

@@ -1,19 +1,19 @@
 """Debug records: the recorded exchanges with providers, and what a `RecordStore` promises.
 
 A *run* is a turn, a title or a compaction, a *step* one model call of it with its retries, an *attempt* one HTTP
-exchange (SPEC 7). The three are written apart, whenever there is news of one: a run and a step when they begin and when
-they end, an attempt when it is over. So a reader sees the exchanges of a step that still runs.
+exchange (SPEC 7). The three are written separately, as they change: a run and a step when they begin and when
+they end, an attempt when it is over. So a reader sees the exchanges of a step that is still running.
 
 Records are best effort and nothing depends on them: no command reads them, no event mentions them, and writing them
-takes no lock that a worker or a user waits for. They were redacted before they came here (redaction/redact.py), and go
+takes no lock that a worker or a user waits for. They are already redacted (redaction/), and are deleted
 with their chat, or when they are too old.
 
-A long run is large: two hundred steps are a hundred megabytes. So a run is read as a tree, which says how large its
-exchanges are, and they are read one by one; showing or exporting a run needs the memory of one of them
-(export.py). Only `load_run` brings everything at once.
+A long run is large: two hundred steps are a hundred megabytes. So a run is read as a tree with the sizes of its
+exchanges, and the exchanges are read one by one; showing or exporting a run needs the memory of one of them
+(export.py). Only `load_run` loads everything at once.
 
 Must stay true (tests/recording/test_records.py): what `RecordStore` says, sentence by sentence, on both databases.
-The implementation is sql_records.py. The chat's own list of attempts, which is always there, is attempts.py.
+The implementation is sql_records.py. The chat's own list of attempts, which always exists, is in attempts.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from indelible.clock import Clock
-from indelible.store.database.tables import RunKind, RunStatus
+from indelible.store.database.words import RunKind, RunStatus
 
 AttemptStatus = Literal["completed", "failed"]
 
@@ -51,6 +51,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One model call of a run. It has an end exactly if it is no longer `in_progress`."""
 
+    chat_id: str
     run_id: str
     step: int
     status: RunStatus
@@ -63,8 +64,9 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exchanged(msgspec.Struct, frozen=True, kw_only=True):
-    """How an exchange went that is over. `head_at` is when the answer began, if there was one."""
+    """How a finished exchange went. `head_at` is when the response began, if there was one."""
 
+    chat_id: str
     run_id: str
     step: int
     number: int
@@ -88,7 +90,7 @@ class AttemptRecord(Exchanged, frozen=True, kw_only=True):
 
 
 class AttemptSummary(Exchanged, frozen=True, kw_only=True):
-    """One exchange, and how large the bodies are that are kept of it."""
+    """One exchange, with the sizes of its kept bodies."""
 
     request_bytes: int
     response_bytes: int
@@ -119,7 +121,7 @@ class WholeStep(StepRecord, frozen=True, kw_only=True):
 
 
 class WholeRun(RunRecord, frozen=True, kw_only=True):
-    """A run with everything in it, in order."""
+    """A run with all its content, in order."""
 
     steps: list[WholeStep]
 
@@ -149,9 +151,12 @@ class RecordStore(Protocol):
         """
 
     async def find_tree(self, owner_id: str, run_id: str) -> RunTree | None:
-        """The same, of whichever chat of this user; None if no chat of this user has such a run."""
+        """The same, of whichever chat of this user; None if no chat of this user has such a run.
 
-    async def load_attempt(self, run_id: str, step: int, number: int) -> AttemptRecord | None:
+        It looks into each of them, which is for people who type an id; a program knows the chat.
+        """
+
+    async def load_attempt(self, chat_id: str, run_id: str, step: int, number: int) -> AttemptRecord | None:
         """One exchange with what was said in it; None if it is not there any more."""
 
     async def load_run(self, chat_id: str, run_id: str) -> WholeRun | None:

@@ -1,16 +1,13 @@
-"""Writing debug records: what goes into one transaction, and how (sql_records.py says what that promises).
+"""Writing debug records: the content of one transaction, and its locks (for sql_records.py).
 
-Locks are acquired in one order: chats, runs, then their children. A chat is only kept from being deleted, by the
-weakest lock there is (`FOR KEY SHARE`, the one that a foreign key needs anyway): commands lock it with `FOR NO KEY
-UPDATE`, which goes together with that. With the chat held no foreign key can fail, so one chat that goes does not cost
-the others their records. Only a deletion that has begun is waited for, as it would be by the foreign key. (`SKIP
-LOCKED` is no way around it: PostgreSQL does not skip a row that its deleter has updated before.)
+Locks are acquired in one order: chats, runs, then their children. The lock on a chat only prevents its deletion. It is
+the weakest there is (`FOR KEY SHARE`, which a foreign key takes anyway), and does not conflict with the `FOR NO KEY
+UPDATE` of commands. While it is held no foreign key can fail, so deleting one chat does not cost the others their
+records. Only a deletion that has begun is waited for, as the foreign key would do anyway. (`SKIP LOCKED` does not
+avoid that: PostgreSQL does not skip a row that its deleter has updated before.)
 
-Statuses go forward because each upsert says when it may change a row that is there. The first end stands: the
+A status only moves forward, because each upsert states when it may change an existing row. The first end stands: the
 worker that ends a dead worker's run and that worker itself may both be right, and a reader may have seen the first.
-
-Every statement is built once: to build an upsert takes as long as to carry it out, and records are written while
-replies are streamed.
 
 Must stay true (tests/recording/test_records.py, test_refused_records.py, test_record_locks.py).
 """
@@ -18,61 +15,64 @@ Must stay true (tests/recording/test_records.py, test_refused_records.py, test_r
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from msgspec.structs import asdict
-from sqlalchemy import BindParameter, bindparam, func, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
+from msgspec.structs import astuple
 
 from indelible.content import encode
 from indelible.content.unicode import clean_text
 from indelible.recording.storage.protocol import AttemptRecord, Record, RunRecord, StepRecord
-from indelible.store.database.dialect import upsert
-from indelible.store.database.tables import chats, debug_attempts, debug_runs, debug_steps
+from indelible.store.database.transaction import Transaction
 
 _TOGETHER_CHARS: Final = 1024 * 1024
-"""Bodies of so many characters go into one transaction."""
+"""The maximum length of all bodies in one transaction, in characters."""
 
 _KINDS: Final = (RunRecord, StepRecord, AttemptRecord)
-_END: Final = ("status", "error", "ended_at")
-_RUNS: Final[BindParameter[str]] = bindparam("run_ids", expanding=True)
-_CHATS: Final[BindParameter[str]] = bindparam("chat_ids", expanding=True)
+RunName = tuple[str, str]
+"""The ids of a chat and of one of its runs. Run ids are unique, so two lists name a set of runs."""
 
-_FIND_CHATS: Final = select(debug_runs.c.chat_id).where(debug_runs.c.id.in_(_RUNS))
-_HOLD_CHATS: Final = (
-    select(chats.c.id).where(chats.c.id.in_(_CHATS)).order_by(chats.c.id).with_for_update(read=True, key_share=True)
+_HOLD_CHATS: Final = "SELECT id FROM chats WHERE id = ANY($1) ORDER BY id FOR KEY SHARE"
+_LOCK_RUNS: Final = """
+    SELECT chat_id, id, ended_at FROM debug_runs WHERE chat_id = ANY($1) AND id = ANY($2)
+    ORDER BY chat_id, id FOR NO KEY UPDATE
+    """
+_FIND_STEPS: Final = "SELECT chat_id, run_id, step FROM debug_steps WHERE chat_id = ANY($1) AND run_id = ANY($2)"
+_RUN: Final = "FROM debug_runs WHERE chat_id = debug_steps.chat_id AND id = debug_steps.run_id"
+_END_STEPS: Final = f"""
+    UPDATE debug_steps
+    SET status = (SELECT status {_RUN}), error = (SELECT error {_RUN}), ended_at = (SELECT ended_at {_RUN})
+    WHERE chat_id = ANY($1) AND run_id = ANY($2) AND ended_at IS NULL
+    """
+
+
+def _spell_upsert(table: str, kind: type[Record], key: str, change: str) -> str:
+    """The values are the fields of a record, in their order."""
+    names = kind.__struct_fields__
+    values = ", ".join(f"${place}" for place in range(1, len(names) + 1))
+    return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({values}) ON CONFLICT ({key}) DO UPDATE SET {change}"
+
+
+_END: Final = "status = excluded.status, error = excluded.error, ended_at = excluded.ended_at"
+_WRITE_RUN: Final = _spell_upsert(
+    "debug_runs",
+    RunRecord,
+    "chat_id, id",
+    f"{_END}, model = coalesce(excluded.model, debug_runs.model) WHERE debug_runs.ended_at IS NULL",
 )
-_LOCK_RUNS: Final = (
-    select(debug_runs.c.id, debug_runs.c.chat_id, debug_runs.c.ended_at)
-    .where(debug_runs.c.id.in_(_RUNS))
-    .order_by(debug_runs.c.id)
-    .with_for_update(key_share=True)
+_WRITE_STEP: Final = _spell_upsert(
+    "debug_steps", StepRecord, "chat_id, run_id, step", f"{_END} WHERE debug_steps.ended_at IS NULL"
 )
-_FIND_STEPS: Final = select(debug_steps.c.run_id, debug_steps.c.step).where(debug_steps.c.run_id.in_(_RUNS))
-_END_STEPS: Final = (
-    update(debug_steps)
-    .where(debug_steps.c.run_id.in_(_RUNS), debug_steps.c.ended_at.is_(None))
-    .values({
-        name: select(debug_runs.c[name]).where(debug_runs.c.id == debug_steps.c.run_id).scalar_subquery()
-        for name in _END
-    })
-)  # fmt: skip
-
-
-class _Upserts(NamedTuple):
-    runs: Any
-    steps: Any
-    attempts: Any
-
-
-class _KnownRun(NamedTuple):
-    chat_id: str
-    has_ended: bool
+_WRITE_ATTEMPT: Final = _spell_upsert(
+    "debug_attempts",
+    AttemptRecord,
+    "chat_id, run_id, step, number",
+    "status = excluded.status, ended_at = excluded.ended_at, error = coalesce(excluded.error, debug_attempts.error) "
+    "WHERE excluded.status = 'failed'",
+)
 
 
 def split_records(records: Sequence[Record]) -> Iterator[list[Record]]:
-    """What goes together: parents before children, of each kind in the order given."""
+    """Split records into transactions: parents before children, each kind in the order given."""
     batch: list[Record] = []
     size_chars = 0
     for record in (record for kind in _KINDS for record in records if isinstance(record, kind)):
@@ -86,100 +86,73 @@ def split_records(records: Sequence[Record]) -> Iterator[list[Record]]:
         yield batch
 
 
-async def write_records(connection: AsyncConnection, records: Sequence[Record]) -> None:
+async def write_records(transaction: Transaction, records: Sequence[Record]) -> None:
     given = [record for record in records if isinstance(record, RunRecord)]
     steps = [record for record in records if isinstance(record, StepRecord)]
     attempts = [record for record in records if isinstance(record, AttemptRecord)]
-    run_ids = {run.id for run in given} | {step.run_id for step in steps} | {attempt.run_id for attempt in attempts}
-    chat_ids = {run.chat_id for run in given} | await _find_chats(connection, run_ids - {run.id for run in given})
-    held = await _hold_chats(connection, chat_ids)
-    known = await _lock_runs(connection, run_ids)
+    held = await _hold_chats(transaction, {record.chat_id for record in records})
+    known = await _lock_runs(transaction, {_name_run(record) for record in records})
 
-    chat_of = {run.id: run.chat_id for run in given} | {id_: run.chat_id for id_, run in known.items()}
-    staying = {id_ for id_, chat_id in chat_of.items() if chat_id in held}
-    runs = [run for run in given if run.id in staying and run.chat_id == chat_of[run.id]]
-    steps = [step for step in steps if step.run_id in staying]
-    places = {(step.run_id, step.step) for step in steps}
-    attempts = [attempt for attempt in attempts if attempt.run_id in staying]
-    places |= await _find_steps(
-        connection, {each.run_id for each in attempts if (each.run_id, each.step) not in places}
-    )
-    attempts = [attempt for attempt in attempts if (attempt.run_id, attempt.step) in places]
+    runs = [run for run in given if run.chat_id in held]
+    staying = known.keys() | {_name_run(run) for run in runs}
+    steps = [step for step in steps if _name_run(step) in staying]
+    places = {(*_name_run(step), step.step) for step in steps}
+    attempts = [attempt for attempt in attempts if _name_run(attempt) in staying]
+    elsewhere = {_name_run(each) for each in attempts if (*_name_run(each), each.step) not in places}
+    places |= await _find_steps(transaction, elsewhere)
+    attempts = [attempt for attempt in attempts if (*_name_run(attempt), attempt.step) in places]
 
-    upserts = _build_upserts(connection.dialect.name)
-    await _upsert(connection, upserts.runs, [asdict(run) for run in runs])
-    await _upsert(connection, upserts.steps, [asdict(step) for step in steps])
-    await _upsert(connection, upserts.attempts, [_write_attempt(attempt) for attempt in attempts])
-    ended = {id_ for id_, run in known.items() if run.has_ended}
-    await end_steps(connection, ended | {run.id for run in runs if run.ended_at is not None})
-
-
-async def end_steps(connection: AsyncConnection, run_ids: Collection[str]) -> None:
-    """What is open in runs that have ended ends as they did."""
-    if run_ids:
-        await connection.execute(_END_STEPS, {"run_ids": list(run_ids)})
+    for statement, rows in (
+        (_WRITE_RUN, [astuple(run) for run in runs]),
+        (_WRITE_STEP, [astuple(step) for step in steps]),
+        (_WRITE_ATTEMPT, [_encode_attempt(attempt) for attempt in attempts]),
+    ):
+        if rows:
+            await transaction.many(statement, rows)
+    ended = {name for name, has_ended in known.items() if has_ended}
+    await end_steps(transaction, ended | {_name_run(run) for run in runs if run.ended_at is not None})
 
 
-async def _find_chats(connection: AsyncConnection, run_ids: Collection[str]) -> set[str]:
-    if not run_ids:
-        return set()
-    return set((await connection.execute(_FIND_CHATS, {"run_ids": list(run_ids)})).scalars())
+def _name_run(record: Record) -> RunName:
+    """The run that a record is, or belongs to."""
+    return record.chat_id, record.id if isinstance(record, RunRecord) else record.run_id
 
 
-async def _hold_chats(connection: AsyncConnection, chat_ids: Collection[str]) -> set[str]:
+async def end_steps(transaction: Transaction, runs: Collection[RunName]) -> None:
+    """End the open steps of runs that have ended, with the run's status."""
+    if runs:
+        await transaction.run(_END_STEPS, *list_names(runs))
+
+
+async def _hold_chats(transaction: Transaction, chat_ids: Collection[str]) -> set[str]:
     """Keep these chats from being deleted, and from nothing else; returns those that exist."""
-    return set((await connection.execute(_HOLD_CHATS, {"chat_ids": list(chat_ids)})).scalars())
+    return {row["id"] for row in await transaction.all(_HOLD_CHATS, list(chat_ids))}
 
 
-async def _lock_runs(connection: AsyncConnection, run_ids: Collection[str]) -> dict[str, _KnownRun]:
-    """The existing runs. They are locked before their steps, in the same order as when they are ended."""
-    found = await connection.execute(_LOCK_RUNS, {"run_ids": list(run_ids)})
-    return {row.id: _KnownRun(row.chat_id, row.ended_at is not None) for row in found}
+async def _lock_runs(transaction: Transaction, runs: Collection[RunName]) -> dict[RunName, bool]:
+    """The existing ones of these runs, and whether each has ended. Runs are locked before their steps, in one order."""
+    found = await transaction.all(_LOCK_RUNS, *list_names(runs))
+    return {(row["chat_id"], row["id"]): row["ended_at"] is not None for row in found}
 
 
-async def _find_steps(connection: AsyncConnection, run_ids: Collection[str]) -> set[tuple[str, int]]:
-    if not run_ids:
+async def _find_steps(transaction: Transaction, runs: Collection[RunName]) -> set[tuple[str, str, int]]:
+    if not runs:
         return set()
-    found = await connection.execute(_FIND_STEPS, {"run_ids": list(run_ids)})
-    return {(row.run_id, row.step) for row in found}
+    found = await transaction.all(_FIND_STEPS, *list_names(runs))
+    return {(row["chat_id"], row["run_id"], row["step"]) for row in found}
 
 
-async def _upsert(connection: AsyncConnection, statement: Any, rows: list[dict[str, Any]]) -> None:
-    if rows:
-        await connection.execute(statement, rows)
+def list_names(runs: Collection[RunName]) -> tuple[list[str], list[str]]:
+    """The chats and the ids of these runs, as two lists."""
+    return [chat_id for chat_id, _ in runs], [run_id for _, run_id in runs]
 
 
-@cache
-def _build_upserts(dialect: str) -> _Upserts:
-    run, step, attempt = (upsert(dialect, table) for table in (debug_runs, debug_steps, debug_attempts))
-    run_end = {name: run.excluded[name] for name in _END}
-    run_end["model"] = func.coalesce(run.excluded.model, debug_runs.c.model)
-    step_end = {name: step.excluded[name] for name in _END}
-    failure = {name: attempt.excluded[name] for name in ("status", "ended_at")}
-    failure["error"] = func.coalesce(attempt.excluded.error, debug_attempts.c.error)
-    return _Upserts(
-        run.on_conflict_do_update(
-            index_elements=[debug_runs.c.id], set_=run_end, where=debug_runs.c.ended_at.is_(None)
-        ),
-        step.on_conflict_do_update(
-            index_elements=[debug_steps.c.run_id, debug_steps.c.step],
-            set_=step_end,
-            where=debug_steps.c.ended_at.is_(None),
-        ),
-        attempt.on_conflict_do_update(
-            index_elements=[debug_attempts.c.run_id, debug_attempts.c.step, debug_attempts.c.number],
-            set_=failure,
-            where=attempt.excluded.status == "failed",
-        ),
-    )
-
-
-def _write_attempt(attempt: AttemptRecord) -> dict[str, Any]:
+def _encode_attempt(attempt: AttemptRecord) -> list[Any]:
     headers = attempt.response_headers
-    return {
-        **asdict(attempt),
+    encoded = {
         "request_headers": encode(attempt.request_headers),
         "request_body": clean_text(attempt.request_body).encode(),
         "response_headers": None if headers is None else encode(headers),
         "response_body": clean_text(attempt.response_body).encode(),
     }
+    return [encoded[name] if name in encoded else getattr(attempt, name) for name in AttemptRecord.__struct_fields__]

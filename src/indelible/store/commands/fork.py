@@ -1,87 +1,86 @@
-"""A new chat that begins as another one did: the path to one of its messages, copied.
+"""Forking: a new chat that begins with a copy of the path to a message.
 
-The copy is a chat of its own from the start. Nothing in it points to the old one, so either can be edited or
-deleted without the other. What was not part of the conversation stays behind: queue, drafts, attempts, the journal.
-A call that is still open at the end of the copy is answered, because nobody will bring its result here (SPEC 3.2).
+The copy is independent from the start. Nothing in it refers to the old chat, so either can be edited or
+deleted without the other. Only the conversation is copied: not the queue, drafts, attempts or the journal.
+A call that is still open at the end of the copy is answered, because its result will never arrive there (SPEC 3.2).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-from sqlalchemy import Row, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
+from typing import Any, Final
 
 from indelible.content import ToolCall, ToolResult, encode
 from indelible.errors import Invalid, NotFound
 from indelible.ids import new_id
 from indelible.machine.states import Status
-from indelible.store.commands.facts import load_end, load_now
-from indelible.store.database.tables import chats, events, messages
+from indelible.store.commands.facts import load_end
+from indelible.store.database.transaction import Row, Transaction, insert, update
 from indelible.store.protocol import Outcome
 from indelible.store.queries.ancestors import load_ancestors
 
-_COPIED = (
-    messages.c.blocks,
-    messages.c.reason,
-    messages.c.continues_id,
-    messages.c.usage,
-    messages.c.cost_nanousd,
-    messages.c.provider,
-    messages.c.model,
-    messages.c.timings,
-    messages.c.created_at,
+_COPIED: Final = (
+    "blocks",
+    "reason",
+    "continues_id",
+    "usage",
+    "cost_nanousd",
+    "provider",
+    "model",
+    "timings",
+    "created_at",
 )
-_BESIDE = ("model", "system_prompt", "parameters", "title", "labels", "debug")
-_CANCELLED = "Cancelled: the conversation was copied before the result of this call came."
+_BESIDE: Final = ("model", "system_prompt", "parameters", "title", "labels", "debug")
+_CHAT: Final = f"SELECT {', '.join(_BESIDE)} FROM chats WHERE id = $1"
+_EVENTS_AT_ONCE: Final = 100
+_CANCELLED: Final = "Cancelled: the conversation was copied before the result of this call came."
 
 
 async def fork_chat(
-    connection: AsyncConnection, chat_id: str, message_id: str, *, new_chat_id: str, owner_id: str
+    transaction: Transaction, chat_id: str, message_id: str, *, new_chat_id: str, owner_id: str
 ) -> Outcome:
-    """Copy the path that ends with this message into a new chat, which then waits."""
-    chat = (await connection.execute(select(chats).where(chats.c.id == chat_id))).one_or_none()
+    """Copy the path that ends with this message into a new, idle chat."""
+    chat = await transaction.one(_CHAT, chat_id)
     if chat is None:
         raise NotFound("Chat not found. It may have been deleted.")
-    path = [row async for row in load_ancestors(connection, chat_id, message_id, *_COPIED, chunk=1000)][::-1]
+    path = [row async for row in load_ancestors(transaction, chat_id, message_id, *_COPIED, chunk=1000)][::-1]
     if not path:
         raise NotFound("Message not found in this chat.")
-    if path[-1].visibility == "model":
+    if path[-1]["visibility"] == "model":
         raise Invalid("A chat can only be forked at a message that people see.")
-    now = await load_now(connection)
+    now = await transaction.now()
     copies = _copy_path(path, new_chat_id)
-    open_calls = (await load_end(connection, chat_id, message_id)).open_calls
+    open_calls = (await load_end(transaction, chat_id, message_id)).open_calls
     if open_calls:
-        last = {"chat_id": new_chat_id, "id": new_id("message"), "parent_id": copies[-1]["id"]}
-        copies.append({**last, "role": "tool", "blocks": _answer(open_calls), "created_at": now})
-    beside = {name: getattr(chat, name) for name in _BESIDE}
-    new = {"id": new_chat_id, "owner_id": owner_id, "status": Status.IDLE.value, **beside}
-    await connection.execute(insert(chats).values(**new, created_at=now, updated_at=now))
+        last = dict.fromkeys(copies[-1]) | {"chat_id": new_chat_id, "id": new_id("message")}
+        answer = {"parent_id": copies[-1]["id"], "role": "tool", "visibility": "both", "partial": False}
+        copies.append({**last, **answer, "blocks": _answer(open_calls), "created_at": now})
+    new = {"id": new_chat_id, "owner_id": owner_id, "status": Status.IDLE.value, "created_at": now, "updated_at": now}
+    await insert(transaction, "chats", {**new, **{name: chat[name] for name in _BESIDE}})
     for copy in copies:
-        await connection.execute(insert(messages).values(**copy))
-    written = [
-        {"chat_id": new_chat_id, "seq": seq, "kind": "message", "ref": copy["id"], "payload": None, "at": now}
+        await insert(transaction, "messages", copy)
+    events = [
+        {"chat_id": new_chat_id, "seq": seq, "kind": "message", "ref": copy["id"], "at": now}
         for seq, copy in enumerate(copies, 1)
     ]
-    await connection.execute(insert(events), written)
-    changes = {"head_id": copies[-1]["id"], "seq": len(written)}
-    await connection.execute(update(chats).where(chats.c.id == new_chat_id).values(**changes))
-    return Outcome(chat_id=new_chat_id, effective=True, status=Status.IDLE, seq=len(written), epoch=0)
+    for start in range(0, len(events), _EVENTS_AT_ONCE):
+        await insert(transaction, "events", *events[start : start + _EVENTS_AT_ONCE])
+    await update(transaction, "chats", {"head_id": copies[-1]["id"], "seq": len(events)}, id=new_chat_id)
+    return Outcome(chat_id=new_chat_id, effective=True, status=Status.IDLE, seq=len(events), epoch=0)
 
 
-def _copy_path(path: list[Row[Any]], new_chat_id: str) -> list[dict[str, Any]]:
-    names = {row.id: new_id("message") for row in path}
+def _copy_path(path: list[Row], new_chat_id: str) -> list[dict[str, Any]]:
+    names = {row["id"]: new_id("message") for row in path}
     return [
         {
-            **{column.name: getattr(row, column.name) for column in _COPIED},
+            **{column: row[column] for column in _COPIED},
             "chat_id": new_chat_id,
-            "id": names[row.id],
-            "parent_id": names.get(row.parent_id),
-            "role": row.role,
-            "visibility": row.visibility,
-            "partial": row.partial,
-            "continues_id": names.get(row.continues_id),
+            "id": names[row["id"]],
+            "parent_id": names.get(row["parent_id"]),
+            "role": row["role"],
+            "visibility": row["visibility"],
+            "partial": row["partial"],
+            "continues_id": names.get(row["continues_id"]),
         }
         for row in path
     ]

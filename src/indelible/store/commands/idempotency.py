@@ -1,30 +1,25 @@
-"""Requests that may be repeated: the same key gets the same answer, and the work is done once (SPEC 3.5).
+"""Idempotent requests: the same key gets the same response, and the work is done once (SPEC 3.5).
 
-The key's row is written first, in the transaction that does the work and stores its answer. So a second
-request with the key waits at that row until the first has committed, and then finds the answer; and if the
-first fails, its key is gone with everything else, and the second does the work. There is no time at which a
-key exists without its answer, or work without its key.
+The key's row is written first, in the transaction that does the work and stores the response. So a second
+request with the key waits on that row until the first has committed, and then finds the response; if the
+first fails, its key is rolled back with everything else, and the second does the work. A key never exists
+without its response, nor work without its key.
 """
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
-
-from sqlalchemy import delete, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
+from typing import Final, NamedTuple
 
 from indelible.errors import Invalid
-from indelible.store.database.dialect import upsert
-from indelible.store.database.tables import idempotency_keys
-from indelible.store.database.types import clean_label
+from indelible.store.database.transaction import Transaction, clean_label, update
 
 KEPT: Final = timedelta(hours=24)
 MAX_KEY_LENGTH: Final = 255
 
 
 class Request(NamedTuple):
-    """Who asks, under which key, for what: `route` and `body_hash` must be the same when it is repeated."""
+    """The user, the key and the request: `route` and `body_hash` must be the same in a repeated request."""
 
     user_id: str
     key: str
@@ -37,32 +32,31 @@ class StoredResponse(NamedTuple):
     body: bytes
 
 
-async def claim(connection: AsyncConnection, request: Request, now: datetime) -> StoredResponse | None:
-    """The answer that this request was given before, or None: then its key is ours to settle."""
+_CLAIM: Final = """
+INSERT INTO idempotency_keys (user_id, key, route, body_hash, status, body, expires_at)
+VALUES ($1, $2, $3, $4, 0, $5, $6) ON CONFLICT (user_id, key) DO NOTHING
+"""
+_FIND: Final = "SELECT route, body_hash, status, body FROM idempotency_keys WHERE user_id = $1 AND key = $2"
+
+
+async def claim(transaction: Transaction, request: Request, now: datetime) -> StoredResponse | None:
+    """The response that this request got before. None: the key is claimed, and the caller must `settle` it."""
     if not 0 < len(request.key) <= MAX_KEY_LENGTH:
         raise Invalid(f"An idempotency key must have 1 to {MAX_KEY_LENGTH} characters.")
-    request = request._replace(key=clean_label(request.key), route=clean_label(request.route))
-    values = {**request._asdict(), "status": 0, "body": b"", "expires_at": now + KEPT}
-    claimed = await connection.execute(
-        upsert(connection.dialect.name, idempotency_keys).values(**values).on_conflict_do_nothing()
-    )
-    if claimed.rowcount:
+    user_id, key, route, body_hash = request
+    if await transaction.run(_CLAIM, user_id, key, route, body_hash, b"", now + KEPT):
         return None
-    row = (await connection.execute(select(idempotency_keys).where(_is_key_of(request)))).one()
-    if (row.route, row.body_hash) != (request.route, request.body_hash):
+    row = await transaction.one(_FIND, user_id, key)
+    if (row["route"], row["body_hash"]) != (clean_label(route), body_hash):
         raise Invalid("This idempotency key was used for another request. Use a new key for every request.")
-    return StoredResponse(row.status, row.body)
+    return StoredResponse(row["status"], row["body"])
 
 
-async def settle(connection: AsyncConnection, request: Request, answer: StoredResponse, chat_id: str | None) -> None:
-    """Keep the answer. It goes with the chat that it tells of (P10)."""
+async def settle(transaction: Transaction, request: Request, answer: StoredResponse, chat_id: str | None) -> None:
+    """Store the response. It is deleted together with the chat it describes (P10)."""
     values = {**answer._asdict(), "chat_id": chat_id}
-    await connection.execute(update(idempotency_keys).where(_is_key_of(request)).values(**values))
+    await update(transaction, "idempotency_keys", values, user_id=request.user_id, key=request.key)
 
 
-async def forget_expired(connection: AsyncConnection, now: datetime) -> None:
-    await connection.execute(delete(idempotency_keys).where(idempotency_keys.c.expires_at <= now))
-
-
-def _is_key_of(request: Request) -> Any:
-    return (idempotency_keys.c.user_id == request.user_id) & (idempotency_keys.c.key == request.key)
+async def forget_expired(transaction: Transaction, now: datetime) -> None:
+    await transaction.run("DELETE FROM idempotency_keys WHERE expires_at <= $1", now)

@@ -1,16 +1,16 @@
 """Online backup of a SQLite database, while other processes write to it.
 
 SQLite's backup API copies pages, a chunk at a time, inside one read transaction that lasts from the first page to the
-last. So the copy is the database of one moment: it holds all that was committed before that moment and nothing of what
-came after. Without the transaction, the API restarts from the first page after every commit, and during a running
+last. So the copy is a snapshot: it holds everything that was committed before that moment and nothing that was
+committed later. Without the transaction, the API restarts from the first page after every commit, and during a running
 reply it would never finish. With the write-ahead log a reader blocks no writer; only the log grows meanwhile.
-`VACUUM INTO` gives the same moment, but it rebuilds every table and index, and reports no progress.
+`VACUUM INTO` copies the same snapshot, but it rebuilds every table and index, and reports no progress.
 
 The copy gets its name when it is complete, verified and on disk; until then it is a hidden file beside the target. A
 log file beside the target belongs to another database and would be replayed into the copy, so it is refused.
 
 Must stay true (tests/store/test_backup.py): a copy holds every row committed before it began, whatever is written
-meanwhile; a backup that fails leaves no file, and what was there before stays as it was.
+meanwhile; a failed backup leaves no file, and an existing target stays unchanged.
 
 PostgreSQL has pg_dump, which does all this better than we could.
 """
@@ -25,10 +25,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
-from indelible.store.database.address import describe, get_sqlite_path, parse_address
-from indelible.store.database.engine import BUSY_TIMEOUT_MS, is_sqlite
+from indelible.store.database.address import describe, parse_address
 from indelible.store.database.errors import DatabaseUnusable, read_failure
 from indelible.store.database.migrate import VERSION_TABLE
+from indelible.store.database.sqlite import BUSY_TIMEOUT_MS
 
 CHUNK_PAGES: Final = 256
 _COMPANIONS: Final = ("-wal", "-shm", "-journal")
@@ -62,10 +62,10 @@ def back_up(
 
 
 def _find_source(database: str | Path) -> Path:
-    url = parse_address(database)
-    if not is_sqlite(url):
-        raise DatabaseUnusable(f"{describe(url)} is on PostgreSQL. Back it up with pg_dump --format=custom.")
-    source = get_sqlite_path(url)
+    address = parse_address(database)
+    if not address.is_sqlite:
+        raise DatabaseUnusable(f"{describe(address)} is on PostgreSQL. Back it up with pg_dump --format=custom.")
+    source = address.path
     if not source.is_file():
         raise DatabaseUnusable(f"Can't find the database {source}. Choose another file.")
     return source
@@ -91,9 +91,9 @@ def _refuse_target(target: Path, source: Path, *, overwrite: bool) -> None:
 
 @contextmanager
 def _open_snapshot(source: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that sees the database as it is now for as long as it is open."""
+    """A connection that sees the database as it is now, for as long as the connection is open."""
     try:
-        # Not `mode=ro`: the first to read a log has to create the memory that is shared with others.
+        # Not `mode=ro`: the first connection to read the log has to create its shared memory.
         opened = sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
     except sqlite3.Error as error:
         raise read_failure(error, str(source)) from error
@@ -111,7 +111,7 @@ def _open_snapshot(source: Path) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def _make_draft(target: Path) -> Iterator[Path]:
-    """An empty file beside the target, readable only by its owner. It is gone afterwards, whatever happens."""
+    """An empty file beside the target, readable only by its owner. It is always removed afterwards."""
     opened, name = tempfile.mkstemp(dir=target.absolute().parent, prefix=".backup-", suffix=".part")
     os.close(opened)
     draft = Path(name)

@@ -1,17 +1,17 @@
 """Database errors, translated into sentences for the operator.
 
 Drivers report codes. This module reads them once, by code and type and never by text, and makes a sentence that
-names the database without its password, the problem and the remedy. The class says whether waiting helps: a server
+names the database without its password, the problem and the remedy. The class shows whether waiting helps: a server
 that is down may come back, but a file that is not a database will not become one.
 
 Some errors are not a failure of the database: it refused the data, and would refuse it again. `is_about_data` finds
 them, and the code that wrote the data receives them unchanged (R6).
 
 Must stay true (tests/store/test_broken_databases.py): a database that fails in use is reported as precisely as one
-that cannot be opened (tests/store/test_engine.py), and no sentence quotes the data that was being written.
+that cannot be opened (tests/store/test_open.py), and no sentence quotes the data that was being written.
 
-Neighbours: engine.py translates the errors of every transaction here, address.py finds mistakes in the address
-itself, migrate.py a schema that is too new.
+Neighbours: sqlite.py and postgres.py translate the errors of every transaction here, address.py finds mistakes in the
+address itself, migrate.py a schema that is too new.
 """
 
 from __future__ import annotations
@@ -19,9 +19,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from typing import Final
-
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError
-from sqlalchemy.exc import TimeoutError as PoolExhausted
 
 from indelible.errors import StoreFailed
 
@@ -36,6 +33,10 @@ class DatabaseUnreachable(StoreFailed):
 
 class SchemaTooNew(DatabaseUnusable):
     """A newer version of Indelible has migrated this database."""
+
+
+class AllConnectionsInUse(Exception):
+    """No connection became free in time."""
 
 
 _Known = tuple[type[StoreFailed], str]
@@ -109,33 +110,55 @@ def read_failure(error: BaseException, where: str) -> StoreFailed:
     return StoreFailed(f"{where} failed: {detail}")
 
 
+def translate_error(error: BaseException, where: str) -> BaseException:
+    """The error for the store's caller: a `StoreFailed` if the database failed, otherwise the error itself."""
+    if isinstance(error, StoreFailed) or not _is_of_database(error) or is_about_data(error):
+        return error
+    failure = read_failure(error, where)
+    failure.__cause__ = error
+    return failure
+
+
+def _is_of_database(error: BaseException) -> bool:
+    return isinstance(error, sqlite3.Error | OSError | AllConnectionsInUse) or _get_module(error) == "asyncpg"
+
+
+def _get_module(error: BaseException) -> str:
+    return type(error).__module__.partition(".")[0]
+
+
 def is_about_data(error: BaseException) -> bool:
-    """Whether the data is at fault, and not the database. The class of an asyncpg error is not enough to decide."""
-    if isinstance(error, DataError | IntegrityError | sqlite3.DataError | sqlite3.IntegrityError):
+    """Whether the data is at fault, and not the database."""
+    return any(_is_refusal(cause) for cause in _follow(error))
+
+
+def _is_refusal(error: BaseException) -> bool:
+    if isinstance(error, sqlite3.DataError | sqlite3.IntegrityError) or _get_state(error).startswith(_DATA_STATES):
         return True
-    for cause in _follow(error):
-        if _get_state(cause).startswith(_DATA_STATES):
-            return True
-        # A value that asyncpg cannot encode raises an InterfaceError that a ValueError caused.
-        if isinstance(error, InterfaceError) and isinstance(cause, ValueError):
-            return True
-    return False
+    return isinstance(error, ValueError) and _get_module(error) == "asyncpg"  # a value that it cannot encode
 
 
 def _read_code(error: BaseException) -> _Known | None:
-    if isinstance(error, PoolExhausted):
+    if isinstance(error, AllConnectionsInUse):
         return _ALL_IN_USE
     return _SQLITE.get(getattr(error, "sqlite_errorcode", -1) & 0xFF) or _POSTGRES.get(_get_state(error))
 
 
 def _is_lost(error: BaseException) -> bool:
-    return _get_state(error).startswith(_LOST_STATES) or (
-        isinstance(error, DBAPIError) and error.connection_invalidated
+    return (
+        _get_state(error).startswith(_LOST_STATES)
+        or getattr(error, "connection_invalidated", False)  # SQLAlchemy's
+        or (_get_module(error) == "asyncpg" and _is_lost_by_asyncpg(error))
     )
 
 
+def _is_lost_by_asyncpg(error: BaseException) -> bool:
+    """An error of its own, which never quotes data: the connection is closed, or was lost while no caller waited."""
+    return type(error).__name__ == "InternalClientError" or "closed" in str(error)
+
+
 def _get_state(error: BaseException) -> str:
-    """PostgreSQL's code, if it has one."""
+    """The error's SQLSTATE, if PostgreSQL sent one."""
     return str(getattr(error, "sqlstate", None))
 
 
@@ -147,6 +170,8 @@ def _format(known: _Known, where: str) -> StoreFailed:
 def _follow(error: BaseException) -> Iterator[BaseException]:
     """The error and its causes: SQLAlchemy's `orig`, Python's `__cause__`."""
     found: BaseException | None = error
-    while found is not None:
+    seen: list[BaseException] = []
+    while found is not None and found not in seen:
         yield found
+        seen.append(found)
         found = getattr(found, "orig", None) or found.__cause__

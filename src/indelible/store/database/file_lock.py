@@ -1,7 +1,7 @@
 """One working process per SQLite file, held by a lock of the operating system (R12).
 
-A second server or worker on the same file would not corrupt it, but the two would acquire each other's chats for
-ever. So the working process holds an exclusive lock on a file beside the database. The operating system frees it
+A second server or worker on the same file would not corrupt it, but the two would keep acquiring each other's
+chats. So the working process holds an exclusive lock on a file beside the database. The operating system frees it
 when the process ends, `kill -9` included: a restarted process takes over at once, and no stale lock remains.
 Commands such as `backup` and `export` open the database beside it without the lock.
 
@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from indelible.store.database.address import get_sqlite_path, parse_address
-from indelible.store.database.engine import is_sqlite
+from indelible.store.database.address import parse_address
 from indelible.store.database.errors import DatabaseUnusable
 
 try:
@@ -29,11 +28,11 @@ except ImportError:  # pragma: no cover - Windows has no flock; its share modes 
 @contextmanager
 def exclusive_file_lock(database: str | Path) -> Iterator[None]:
     """Hold the database exclusively for the block. PostgreSQL supports several workers and needs no lock."""
-    url = parse_address(database)
-    if not is_sqlite(url) or fcntl is None:
+    address = parse_address(database)
+    if not address.is_sqlite or fcntl is None:
         yield
         return
-    path = get_sqlite_path(url).resolve()  # by whatever name it is called
+    path = address.path.resolve()  # the same lock for every path to the file
     beside = path.with_name(f"{path.name}.lock")
     try:
         handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

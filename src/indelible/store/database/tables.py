@@ -1,27 +1,31 @@
 r"""The tables: how a chat is stored, and the rules that hold for every writer.
 
 The rules of the machine (machine/) are repeated here as check constraints and partial unique indexes, as far
-as one row or one index can say them: which values there are, that a chat has one open turn and one open
+as one row or one index can express them: which values exist, that a chat has one open turn and one open
 attempt, that only an idle chat is archived, that an outcome has its time. The lists of values come
-from the machine's own types, so that the two cannot drift apart. What needs two tables (a waiting chat has
-no queue; a turn is open exactly while the chat is busy) is for the code that writes under the chat's lock.
-A check looks at every statement, not at the end of the transaction: write a chat's row once per command.
+from the machine's own types, so that the two cannot drift apart. Rules over two tables (an idle chat has
+no queue; a turn is open exactly while the chat is busy) are up to the code that writes under the chat's lock.
+Checks apply to every statement, not at the end of the transaction: write a chat's row once per command.
+
+The chat leads the key of every table that belongs to a chat, so that a database can one day be split by chat. Foreign
+keys include its id too, so a row can only name messages, turns, attempts and runs of its own chat. Idempotency keys and
+files belong to a user first, and keep their own keys.
 
 Everything that belongs to a chat is deleted with it (`ON DELETE CASCADE`), except the journal: a foreign key would
-double the cost of its rows (R7), so code that deletes a chat deletes the journal of its attempts first. A message,
-a turn and the head can only name messages of their own chat, because their foreign keys carry the chat's id.
+double the cost of its rows (R7), so code that deletes a chat deletes the journal of its attempts first. The columns of
+each foreign key begin an index, so that a deletion reads no more than it deletes.
 
 `Json` columns hold bytes of UTF-8 JSON, `Label` columns text that is shown but never quoted (types.py). Times
 come from several clocks, so nothing here compares two of them. The comments are part of the database on
-PostgreSQL (`\d+ chats`); they are put there by migrate.py and need no migration.
+PostgreSQL (`\d+ chats`); migrations/runner.py writes them, and they need no migration.
 
-Must stay true (tests/store/test_schema.py, tests/store/test_migrations.py): each constraint refuses what the
-machine forbids, on both databases; the migrations build exactly this.
+Must stay true (tests/store/test_schema.py, tests/store/test_migrations.py): each constraint rejects what the
+machine forbids, on both databases; the migrations build exactly this schema.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, get_args
 
 from sqlalchemy import (
     BigInteger,
@@ -45,10 +49,7 @@ from indelible.content import PartialReason, Role, Visibility
 from indelible.machine.effects import AttemptOutcome, TurnOutcome
 from indelible.machine.states import IfBusy, Status, TurnKind
 from indelible.store.database.types import Id, Json, Label, UtcTime, Word
-
-DebugMode = Literal["off", "errors", "all"]
-RunKind = Literal["turn", "title", "compaction"]
-RunStatus = Literal["in_progress", "completed", "error", "interrupted"]
+from indelible.store.database.words import DebugMode, RunKind, RunStatus
 
 metadata: Final = MetaData(
     naming_convention={
@@ -156,8 +157,8 @@ chats: Final = Table(
 turns: Final = Table(
     "turns",
     metadata,
-    Column("id", Id, primary_key=True),
     Column("chat_id", Id, _delete_with("chats.id"), nullable=False),
+    Column("id", Id, nullable=False),
     Column("number", Integer, nullable=False, comment="Counts from 1 in the chat."),
     Column("kind", Word, nullable=False, comment="machine.states.TurnKind."),
     Column("message_id", Id, comment="The user's message that it answers; null: a compaction of a chat without one."),
@@ -180,6 +181,7 @@ turns: Final = Table(
         server_default=text("0"),
         comment="How many journal rows its attempts had when it was last taken over.",
     ),
+    PrimaryKeyConstraint("chat_id", "id"),
     UniqueConstraint("chat_id", "number"),
     ForeignKeyConstraint(["chat_id", "message_id"], ["messages.chat_id", "messages.id"], use_alter=True),
     _check_one_of("kind", TurnKind),
@@ -215,13 +217,15 @@ messages: Final = Table(
     Column("provider", Label()),
     Column("model", Label()),
     Column("response_id", Label(), comment="The provider's name for a complete reply that it stored."),
-    Column("turn_id", Id, ForeignKey("turns.id"), comment="The turn that wrote it; null: nobody's work."),
-    Column("attempt_id", Id, ForeignKey("attempts.id"), comment="The attempt that wrote it, and ended with it."),
+    Column("turn_id", Id, comment="The turn that wrote it; null: nobody's work."),
+    Column("attempt_id", Id, comment="The attempt that wrote it, and ended with it."),
     Column("timings", Json, comment="Of the step: start, first part, end."),
     Column("created_at", UtcTime(), nullable=False),
     PrimaryKeyConstraint("chat_id", "id"),
     ForeignKeyConstraint(["chat_id", "parent_id"], ["messages.chat_id", "messages.id"]),
     ForeignKeyConstraint(["chat_id", "continues_id"], ["messages.chat_id", "messages.id"]),
+    ForeignKeyConstraint(["chat_id", "turn_id"], ["turns.chat_id", "turns.id"]),
+    ForeignKeyConstraint(["chat_id", "attempt_id"], ["attempts.chat_id", "attempts.id"]),
     _check_one_of("role", Role),
     _check_one_of("visibility", Visibility),
     _check_one_of("reason", PartialReason),
@@ -231,10 +235,10 @@ messages: Final = Table(
     _check("only_replies_are_stored", "response_id IS NULL OR (role = 'assistant' AND NOT partial)"),
     _check("notice_is_for_people", "role <> 'notice' OR visibility <> 'model'"),
     _check("cost_nanousd", "cost_nanousd >= 0"),
-    Index("messages_children", "parent_id", "chat_id"),  # not to be taken for the primary key: v0005_children.py
+    Index("messages_children", "parent_id", "chat_id"),  # chat second: see v0005_children.py
     _index_where("messages_continuing", "chat_id", "continues_id", where="continues_id IS NOT NULL"),
-    _index_where("messages_of_turn", "turn_id", where="turn_id IS NOT NULL"),
-    _index_where("messages_of_attempt", "attempt_id", where="attempt_id IS NOT NULL"),
+    _index_where("messages_of_turn", "chat_id", "turn_id", where="turn_id IS NOT NULL"),
+    _index_where("messages_of_attempt", "chat_id", "attempt_id", where="attempt_id IS NOT NULL"),
     comment="The messages: a tree, in which the chat's head selects a path.",
 )
 
@@ -279,9 +283,9 @@ events: Final = Table(
 attempts: Final = Table(
     "attempts",
     metadata,
-    Column("id", Id, primary_key=True),
     Column("chat_id", Id, _delete_with("chats.id"), nullable=False),
-    Column("turn_id", Id, _delete_with("turns.id"), nullable=False),
+    Column("id", Id, nullable=False),
+    Column("turn_id", Id, nullable=False),
     Column("step", Integer, nullable=False, comment="Counts from 1 in the turn, and goes on over takeovers."),
     Column("number", Integer, nullable=False, comment="Counts from 1 in the step."),
     Column("epoch", BigInteger, nullable=False, comment="The lease under which it may be written to."),
@@ -294,7 +298,9 @@ attempts: Final = Table(
     Column("started_at", UtcTime(), nullable=False),
     Column("ended_at", UtcTime()),
     Column("packed", Boolean, nullable=False, server_default=false(), comment="Its journal is one row, n = 0."),
-    UniqueConstraint("turn_id", "step", "number"),
+    PrimaryKeyConstraint("chat_id", "id"),
+    UniqueConstraint("turn_id", "chat_id", "step", "number"),  # chat second, as in tool_runs
+    ForeignKeyConstraint(["chat_id", "turn_id"], ["turns.chat_id", "turns.id"], ondelete="CASCADE"),
     _check_one_of("outcome", AttemptOutcome),
     _check("one_end", "(outcome IS NULL) = (ended_at IS NULL)"),
     _check("last_n_is_told", "(outcome IS NULL) = (last_n IS NULL)"),
@@ -302,7 +308,6 @@ attempts: Final = Table(
     _check("epoch", "epoch >= 0"),
     _check("last_n", "last_n >= 0"),
     _check("packed_has_ended", "NOT packed OR ended_at IS NOT NULL"),
-    Index("attempts_of_chat", "chat_id", "id"),
     _index_where("attempts_one_open", "chat_id", where="ended_at IS NULL", unique=True),
     _index_where("attempts_to_pack", "ended_at", where="NOT packed AND ended_at IS NOT NULL"),
     comment="One try at one step of a turn.",
@@ -329,10 +334,10 @@ tool_runs: Final = Table(
     "tool_runs",
     metadata,
     Column("chat_id", Id, _delete_with("chats.id"), nullable=False),
-    Column("turn_id", Id, _delete_with("turns.id"), nullable=False, index=True),
+    Column("turn_id", Id, nullable=False),
     Column("step", Integer, nullable=False, autoincrement=False),
     Column("call_index", Integer, nullable=False, autoincrement=False, comment="Which call of the step, from 0."),
-    Column("attempt_id", Id, _delete_with("attempts.id"), nullable=False, index=True),
+    Column("attempt_id", Id, nullable=False),
     Column("call_id", Label(), nullable=False, comment="The provider's id, which may repeat."),
     Column("name", Label(), nullable=False),
     Column("arguments", Json, nullable=False, comment="As they came: UTF-8, and meant to be JSON."),
@@ -344,10 +349,13 @@ tool_runs: Final = Table(
     Column("started_at", UtcTime(), nullable=False),
     Column("settled_at", UtcTime()),
     PrimaryKeyConstraint("chat_id", "turn_id", "step", "call_index"),
+    ForeignKeyConstraint(["chat_id", "turn_id"], ["turns.chat_id", "turns.id"], ondelete="CASCADE"),
+    ForeignKeyConstraint(["chat_id", "attempt_id"], ["attempts.chat_id", "attempts.id"], ondelete="CASCADE"),
     _check_one_of("state", ("started", "settled")),
     _check("settled_has_a_result", "(state = 'settled') = (result IS NOT NULL)"),
     _check("settled_has_a_time", "(state = 'settled') = (settled_at IS NOT NULL)"),
     _check("numbering", "step >= 1 AND call_index >= 0"),
+    Index("tool_runs_of_attempt", "attempt_id", "chat_id"),  # chat second: see v0008_chat_leads.py
     comment="The ledger: every local call, written before it starts and when it settles.",
 )
 
@@ -360,7 +368,7 @@ workers: Final = Table(
     comment="Processes that work on chats.",
 )
 
-# --- beside the chats ----------------------------------------------------------------------
+# --- keys, drafts, files ----------------------------------------------------------------------
 
 idempotency_keys: Final = Table(
     "idempotency_keys",
@@ -397,21 +405,21 @@ files: Final = Table(
 drafts: Final = Table(
     "drafts",
     metadata,
-    Column("user_id", Id, _delete_with("users.id"), nullable=False),
-    Column("chat_id", Id, _delete_with("chats.id"), nullable=False, index=True),
+    Column("chat_id", Id, _delete_with("chats.id"), nullable=False),
+    Column("user_id", Id, _delete_with("users.id"), nullable=False, index=True),
     Column("content", Json, nullable=False, comment="A JSON list of content.Block."),
     Column("updated_at", UtcTime(), nullable=False),
-    PrimaryKeyConstraint("user_id", "chat_id"),
+    PrimaryKeyConstraint("chat_id", "user_id"),
     comment="What a user has typed in a chat and not sent yet.",
 )
 
-# --- what was exchanged with providers -----------------------------------------------------
+# --- debug records -----------------------------------------------------
 
 debug_runs: Final = Table(
     "debug_runs",
     metadata,
-    Column("id", Id, primary_key=True),
     Column("chat_id", Id, _delete_with("chats.id"), nullable=False),
+    Column("id", Id, nullable=False),
     Column("turn_id", Id, comment="The turn that it is of; null: a title's. No foreign key, for it is only a name."),
     Column("kind", Word, nullable=False, comment="RunKind: what the model was asked for."),
     Column("status", Word, nullable=False, comment="RunStatus."),
@@ -420,10 +428,10 @@ debug_runs: Final = Table(
     Column("error", Label()),
     Column("started_at", UtcTime(), nullable=False, index=True),
     Column("ended_at", UtcTime()),
+    PrimaryKeyConstraint("chat_id", "id"),
     _check_one_of("kind", RunKind),
     _check_one_of("status", RunStatus),
     _check("one_end", "(status = 'in_progress') = (ended_at IS NULL)"),
-    Index("debug_runs_of_chat", "chat_id", "id"),
     _index_where("debug_runs_open", "chat_id", "id", where="ended_at IS NULL"),
     comment="Debug records: one piece of work with a model.",
 )
@@ -431,13 +439,15 @@ debug_runs: Final = Table(
 debug_steps: Final = Table(
     "debug_steps",
     metadata,
-    Column("run_id", Id, _delete_with("debug_runs.id"), nullable=False),
+    Column("chat_id", Id, nullable=False),
+    Column("run_id", Id, nullable=False),
     Column("step", Integer, nullable=False, autoincrement=False),
     Column("status", Word, nullable=False, comment="RunStatus."),
     Column("error", Label()),
     Column("started_at", UtcTime(), nullable=False),
     Column("ended_at", UtcTime()),
-    PrimaryKeyConstraint("run_id", "step"),
+    PrimaryKeyConstraint("chat_id", "run_id", "step"),
+    ForeignKeyConstraint(["chat_id", "run_id"], ["debug_runs.chat_id", "debug_runs.id"], ondelete="CASCADE"),
     _check_one_of("status", RunStatus),
     _check("one_end", "(status = 'in_progress') = (ended_at IS NULL)"),
     comment="Debug records: one model call of a run, with its retries.",
@@ -446,6 +456,7 @@ debug_steps: Final = Table(
 debug_attempts: Final = Table(
     "debug_attempts",
     metadata,
+    Column("chat_id", Id, nullable=False),
     Column("run_id", Id, nullable=False),
     Column("step", Integer, nullable=False, autoincrement=False),
     Column("number", Integer, nullable=False, autoincrement=False, comment="Counts from 1 in the step."),
@@ -461,8 +472,12 @@ debug_attempts: Final = Table(
     Column("started_at", UtcTime(), nullable=False),
     Column("head_at", UtcTime(), comment="When the answer began."),
     Column("ended_at", UtcTime(), nullable=False),
-    PrimaryKeyConstraint("run_id", "step", "number"),
-    ForeignKeyConstraint(["run_id", "step"], ["debug_steps.run_id", "debug_steps.step"], ondelete="CASCADE"),
+    PrimaryKeyConstraint("chat_id", "run_id", "step", "number"),
+    ForeignKeyConstraint(
+        ["chat_id", "run_id", "step"],
+        ["debug_steps.chat_id", "debug_steps.run_id", "debug_steps.step"],
+        ondelete="CASCADE",
+    ),
     _check_one_of("status", ("completed", "failed")),
     _check("numbering", "step >= 1 AND number >= 1"),
     comment="Debug records: one HTTP exchange.",

@@ -1,13 +1,13 @@
 """The journal of a process: the parts of all its running chats, committed together.
 
 The loop publishes parts to a writer, which only appends them to a list in memory. One flusher per process collects
-what all writers have and commits it in one transaction: at once when nothing was going on, otherwise every 20 ms or
+the parts of all writers and commits them in one transaction: immediately after an idle period, otherwise every 20 ms or
 as soon as 64 KiB are waiting. Neighbouring deltas of one block become one part. Readers get a row only after its
 commit (`on_committed`), and each row names its chat, so no table of attempts is needed. So a token costs an append
 to a list, and all running chats share a commit.
 
-A slow database slows the loop and does not fill the memory: above a limit `publish` gives the loop something to wait
-for. A failed commit is tried again with the same bytes under the same number (R5). If the database refuses the
+A slow database slows the loop and does not fill the memory: above a limit `publish` returns something for the loop to
+await. A failed commit is retried with the same bytes under the same number (R5). If the database refuses the
 data itself, rows are written one by one and only the faulty chat fails (R6). A writer whose attempt is over refuses
 further parts with `LeaseLost`, unless it closed the attempt itself (R4).
 
@@ -69,11 +69,11 @@ class JournalWriter:
         self._closing = False
 
     def publish(self, part: Part) -> Awaitable[None] | None:
-        """Accept a part. Something to await is a request to slow down."""
+        """Accept a part. Await the result, if any: the journal is full."""
         return None if self._accept(part) else self._journal.wait_for_room()
 
     def _accept(self, part: Part) -> bool:
-        """Gives whether there is room for more."""
+        """Returns whether there is room for more."""
         if self.over is not None:
             raise self.over
         self._parts.append(part)
@@ -83,7 +83,7 @@ class JournalWriter:
         return self._journal.note_accepted(size_bytes)
 
     async def record(self, change: RunChange, part: Part) -> None:
-        """Record a change of the ledger together with its part; returns after their commit."""
+        """Record a ledger change together with its part; returns after their commit."""
         self._accept(part)
         self._changes.append(change)
         place = self.accepted
@@ -94,9 +94,9 @@ class JournalWriter:
     async def close(self) -> list[Part]:
         """Accept no more parts, because this holder ends the attempt now; returns the parts of its last row (R4).
 
-        It waits for a row in flight, so that no part is in two rows or in none, and for a change of the ledger,
-        which the last row could not carry. Call it before the transaction that ends the attempt begins. If it is
-        cancelled, it has changed nothing.
+        It waits for a row in flight, so that no part is in two rows or in none, and for a ledger change, which the
+        last row could not carry. Call it before the transaction that ends the attempt begins. If it is cancelled, it
+        has changed nothing.
         """
         self._closing = True
         try:
@@ -140,7 +140,7 @@ class JournalWriter:
         return self.in_flight
 
     def confirm_row(self, row: JournalRow) -> None:
-        """It is committed."""
+        """Note that the row is committed."""
         self.n, self.in_flight = row.n, None
         self.committed += self.in_flight_parts
         freed_bytes, self._in_flight_bytes = self._in_flight_bytes, 0
@@ -177,7 +177,7 @@ class Journal:
         self._progress = asyncio.Event()  # set, and replaced, whenever rows were committed or abandoned
 
     def open(self, chat_id: str, attempt_id: str, epoch: int, *, n: int = 0) -> JournalWriter:
-        """A writer for an attempt of ours, whose last row is `n` (more than 0 for one that was adopted)."""
+        """A writer for an attempt of this worker, whose last row is `n` (above 0 if the attempt was adopted)."""
         former = self._writers.get(attempt_id)
         if former is not None:
             former.end(LeaseLost("The attempt was adopted under another lease."))
@@ -185,24 +185,24 @@ class Journal:
         return writer
 
     async def drain(self, writer: JournalWriter) -> None:
-        """Wait until everything that the writer has accepted by now is committed, or its attempt is over for us."""
+        """Wait until everything that the writer has accepted so far is committed, or its attempt is lost or ended."""
         place = writer.accepted
         while writer.over is None and writer.committed < place:
             await self._wait_for_progress()
 
     async def wait_for_rows(self, writer: JournalWriter) -> None:
-        """Wait until no row of a writer that is closing is on its way, or has to be."""
+        """Wait until a closing writer has no row in flight and none that must still be written."""
         while writer.ready:
             await self._wait_for_progress()
 
     async def _wait_for_progress(self) -> None:
-        """No task may wait for a flush that will not come; whether a row in flight arrived is unknown."""
+        """Raises if the flusher has stopped: no flush will come, and whether a row in flight arrived is unknown."""
         if self._has_stopped:
             raise Shutdown("The journal is closed.")
         await self._progress.wait()
 
     async def run(self) -> None:
-        """Flush for ever. Cancel it only when every writer is closed or drained."""
+        """Flush forever. Cancel it only when every writer is closed or drained."""
         flushed_at_s = -self._interval_s
         self._has_stopped = False
         try:
@@ -220,7 +220,7 @@ class Journal:
     # --- called by writers ---
 
     def note_accepted(self, size_bytes: int) -> bool:
-        """Gives whether there is room for more."""
+        """Returns whether there is room for more."""
         self._new_bytes += size_bytes
         self._held_bytes += size_bytes
         self._dirty.set()
@@ -245,7 +245,7 @@ class Journal:
         self._held_bytes -= freed_bytes
 
     def _wake_waiters(self) -> None:
-        """Wake every waiting task to check again. It needs no lock, so that a writer can end anywhere."""
+        """Wake every waiting task to check again. It needs no lock, so a writer can end anywhere."""
         made, self._progress = self._progress, asyncio.Event()
         made.set()
 
@@ -291,7 +291,7 @@ class Journal:
                 await self._write([row])
 
     async def _append(self, rows: list[JournalRow]) -> Appended:
-        """Write rows, with as many tries as needed. Only data that will never be accepted raises."""
+        """Write rows, retrying as often as needed. Raises only if the database will never accept the data."""
         backoff = Backoff(self._clock, first_s=_FIRST_DELAY_S, longest_s=_LONGEST_DELAY_S)
         while True:
             try:
@@ -311,7 +311,7 @@ class Journal:
                 writer.confirm_row(row)
             elif row.attempt_id in appended.closed:
                 writer.end(LeaseLost("Another process ended the attempt."))
-            if writer.ready:  # it was skipped, or has accepted more while this row was being tried again
+            if writer.ready:  # its row was skipped, or it accepted more parts while this row was retried
                 self._dirty.set()
         self._wake_waiters()
         committed = [row for row in rows if row.attempt_id in appended.written]
@@ -322,12 +322,12 @@ class Journal:
         self._metrics.parts_lost(writer.accepted - writer.committed)
 
     def _find_writer(self, row: JournalRow) -> JournalWriter | None:
-        """The writer of this row, unless it has ended meanwhile."""
+        """The writer of this row; None if it has ended meanwhile."""
         writer = self._writers.get(row.attempt_id)
         return writer if writer is not None and writer.in_flight is row else None
 
     def _publish(self, committed: list[JournalRow]) -> None:
-        """Hand committed rows to readers. If that fails, the journal goes on: the rows are in the store."""
+        """Publish committed rows to readers. A failure does not stop the journal: the rows are in the store."""
         try:
             self._on_committed(committed)
         except Exception:
@@ -335,7 +335,7 @@ class Journal:
 
 
 def merge_deltas(parts: Sequence[Part]) -> list[Part]:
-    """Neighbouring deltas of one block as one: `assemble` makes the same of them."""
+    """Merge neighbouring deltas of one block: `assemble` builds the same blocks from them."""
     merged: list[Part] = []
     texts: list[str] = []
     for part in parts:

@@ -1,1 +1,1 @@
-"""Reading: one module per question."""
+"""Reading: one module per kind of query."""

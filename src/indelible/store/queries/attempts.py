@@ -1,26 +1,27 @@
-"""What was tried in a chat: every attempt, also those that came to nothing.
+"""The attempts of a chat, including those that left nothing.
 
-These are the rows that the work itself leaves, so they are always there; what was exchanged with a provider meanwhile
-is there only if it was recorded (recording/storage/protocol.py).
+The work itself writes these rows, so they always exist; the exchanges with a provider exist only if they were
+recorded (recording/storage/protocol.py).
 """
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Row, select
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from indelible.content import Usage
 from indelible.machine.effects import AttemptOutcome
-from indelible.store.database.engine import begin_read
-from indelible.store.database.tables import attempts
+from indelible.store.database.transaction import Row, Transaction, to_time
+
+_COLUMNS: Final = "id, turn_id, step, number, provider, model, outcome, error, usage, started_at, ended_at, last_n"
+_NEWEST: Final = f"SELECT {_COLUMNS} FROM attempts WHERE chat_id = $1 ORDER BY id DESC LIMIT $2"
+_BEFORE: Final = f"SELECT {_COLUMNS} FROM attempts WHERE chat_id = $1 AND id < $3 ORDER BY id DESC LIMIT $2"
 
 
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
-    """One try at one step of a turn. Without an outcome it is open. `last_n` is the last row of its journal."""
+    """One attempt at one step of a turn. Without an outcome it is open. `last_n` is its last journal row."""
 
     id: str
     turn_id: str
@@ -37,28 +38,28 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def load_attempts(
-    engine: AsyncEngine, chat_id: str, *, before: str | None = None, limit: int = 50
+    transaction: Transaction, chat_id: str, *, before: str | None = None, limit: int = 50
 ) -> list[AttemptView]:
-    wanted = select(attempts).where(attempts.c.chat_id == chat_id)
-    if before is not None:
-        wanted = wanted.where(attempts.c.id < before)
-    async with begin_read(engine) as connection:
-        rows = await connection.execute(wanted.order_by(attempts.c.id.desc()).limit(limit))
-        return [_show(row) for row in rows]
+    """Newest first; only attempts older than `before`, if given."""
+    if before is None:
+        rows = await transaction.all(_NEWEST, chat_id, limit)
+    else:
+        rows = await transaction.all(_BEFORE, chat_id, limit, before)
+    return [_show(row) for row in rows]
 
 
-def _show(row: Row[Any]) -> AttemptView:
+def _show(row: Row) -> AttemptView:
     return AttemptView(
-        id=row.id,
-        turn_id=row.turn_id,
-        step=row.step,
-        number=row.number,
-        provider=row.provider,
-        model=row.model,
-        outcome=row.outcome,
-        error=None if row.error is None else msgspec.json.decode(row.error),
-        usage=None if row.usage is None else msgspec.json.decode(row.usage, type=Usage),
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-        last_n=row.last_n,
+        id=row["id"],
+        turn_id=row["turn_id"],
+        step=row["step"],
+        number=row["number"],
+        provider=row["provider"],
+        model=row["model"],
+        outcome=row["outcome"],
+        error=None if row["error"] is None else msgspec.json.decode(row["error"]),
+        usage=None if row["usage"] is None else msgspec.json.decode(row["usage"], type=Usage),
+        started_at=to_time(row["started_at"]),
+        ended_at=to_time(row["ended_at"]),
+        last_n=row["last_n"],
     )

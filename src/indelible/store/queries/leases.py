@@ -1,41 +1,35 @@
-"""Being a worker: one row with one heartbeat, and finding chats that nobody works on.
+"""Workers and leases: one heartbeat row per worker, and finding chats that no live worker holds.
 
-Taking a chat raises its epoch, and every write of a worker carries the epoch it was given, so a lease need
+Acquiring a chat raises its epoch, and every write of a worker carries the epoch it was given, so a lease need
 not be exact about time: heartbeats only decide how soon another worker may try. They are written and judged by
 the database's clock, which all workers share.
 
-Acquiring goes in steps (R2). Candidates are chosen by a plain read that locks nothing: it is a hint, which keeps
-live workers' chats from crowding out the others. Each candidate is then locked, unless somebody has it locked
-already, and judged anew by the machine in later statements. A join with `workers` in the locking statement
+Acquiring takes several steps (R2). A plain read that locks nothing chooses candidates: it is a hint, which keeps
+live workers' chats from crowding out the others. Each candidate is then locked, or skipped if it is locked
+already, and the machine judges it again in later statements. A join with `workers` in the locking statement
 would hand out chats of live workers.
 
-A worker that received a hint does not ask for everything: `probe_chats` reads exactly the hinted chats, by key, and
-says which of them are its own and which it may try to acquire. The limit per user holds there as well.
+A worker that received a hint does not search everything: `probe_chats` reads exactly the hinted chats, by key, and
+returns which of them it holds and which it may try to acquire. The limit per user applies there too.
 
 Must stay true (tests/store/test_leases.py): two workers never get the same chat; a chat of a live worker is
-never handed out, one of a dead worker is; a probe finds of the hinted chats what a full search would find.
+never handed out, one of a dead worker is; a probe finds among the hinted chats what a full search would find.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any, Final
-
-from sqlalchemy import Integer, Interval, Select, bindparam, case, delete, func, select, tuple_
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from typing import Final
 
 from indelible.errors import NotAllowed, NotFound, StoreFailed
 from indelible.machine.commands import Acquire
 from indelible.machine.states import Status
-from indelible.store.commands.facts import alive_workers, load_now
-from indelible.store.database.dialect import upsert
-from indelible.store.database.engine import begin_read, begin_write
-from indelible.store.database.tables import chats, turns, workers
-from indelible.store.database.types import UtcTime
+from indelible.store.database.transaction import Dialect, Transaction
 from indelible.store.protocol import Outcome
+from indelible.store.queries.liveness import bind_ago, spell_ago, spell_alive
 from indelible.store.queries.open_turn import Held, Probe
 
 CANDIDATES_PER_CHAT: Final = 4
@@ -43,147 +37,173 @@ _NO_LIMIT: Final = 2**31 - 1
 _log: Final = logging.getLogger(__name__)
 
 
-async def beat(engine: AsyncEngine, worker_id: str) -> None:
-    """Say that this worker is alive; the first time, that there is one."""
-    async with begin_write(engine) as connection:
-        now = await load_now(connection)
-        row = upsert(connection.dialect.name, workers).values(id=worker_id, started_at=now, heartbeat_at=now)
-        await connection.execute(row.on_conflict_do_update(index_elements=[workers.c.id], set_={"heartbeat_at": now}))
+async def beat(transaction: Transaction, worker_id: str) -> None:
+    """Record this worker's heartbeat; the first one registers it. One statement."""
+    await transaction.run(_spell_beat(transaction.dialect), worker_id, bind_ago(transaction.dialect, 0))
 
 
-async def retire(engine: AsyncEngine, worker_id: str) -> None:
-    """Say that a worker is gone: what it still holds is anybody's at once."""
-    async with begin_write(engine) as connection:
-        await connection.execute(delete(workers).where(workers.c.id == worker_id))
+async def retire(transaction: Transaction, worker_id: str) -> None:
+    """Remove a worker: any other may acquire its chats at once."""
+    await transaction.run("DELETE FROM workers WHERE id = $1", worker_id)
 
 
-async def retire_all(engine: AsyncEngine) -> None:
-    """Say that every worker is gone. Only for whoever holds the database alone (store/database/file_lock.py)."""
-    async with begin_write(engine) as connection:
-        await connection.execute(delete(workers))
+async def retire_all(transaction: Transaction) -> None:
+    """Remove every worker. Only for a process that has the database to itself (store/database/file_lock.py)."""
+    await transaction.run("DELETE FROM workers")
 
 
-async def forget_dead(engine: AsyncEngine, *, dead_for_s: float) -> None:
-    """Forget workers that have been dead for so long. A chat that names one is anybody's all the same."""
-    async with begin_write(engine) as connection:
-        dead_before = await load_now(connection) - timedelta(seconds=dead_for_s)
-        await connection.execute(delete(workers).where(workers.c.heartbeat_at < dead_before))
+async def forget_dead(transaction: Transaction, *, dead_for_s: float) -> None:
+    """Delete workers that have been dead for this long. Their chats can still be acquired."""
+    dialect = transaction.dialect
+    sql = f"DELETE FROM workers WHERE heartbeat_at < {spell_ago(dialect, 1)}"
+    await transaction.run(sql, bind_ago(dialect, dead_for_s))
 
 
 async def acquire_chats(
     candidates: Sequence[str], worker_id: str, *, limit: int, execute: Callable[[str, Acquire], Awaitable[Outcome]]
 ) -> list[Outcome]:
-    """Take up to `limit` of these, leaving out those that somebody else has by now."""
+    """Acquire up to `limit` of these, skipping those that another worker has acquired by now.
+
+    It tries as many as it still needs concurrently, so that on SQLite they share a commit.
+    """
     acquired: list[Outcome] = []
-    for chat_id in candidates:
-        if len(acquired) == limit:
-            break
-        try:
-            outcome = await execute(chat_id, Acquire(worker_id=worker_id))
-        except (NotAllowed, NotFound):
-            continue
-        except StoreFailed as error:
-            _log.warning("%s cannot be acquired now and is skipped: %s", chat_id, error)
-            continue
-        except Exception:
-            # One chat that cannot be read is not the others' trouble.
-            _log.exception("%s cannot be acquired and is skipped", chat_id)
-            continue
-        if outcome.status is not Status.ERROR:  # taken over too often, and given up
-            acquired.append(outcome)
+    waiting = list(candidates)
+    while waiting and len(acquired) < limit:
+        wanted = limit - len(acquired)
+        async with asyncio.TaskGroup() as group:  # a cancelled caller waits for all of them
+            tried = [
+                group.create_task(_try_to_acquire(chat_id, worker_id, execute), name=f"acquiring {chat_id}")
+                for chat_id in waiting[:wanted]
+            ]
+        acquired += [outcome for outcome in (task.result() for task in tried) if outcome is not None]
+        waiting = waiting[wanted:]
     return acquired
 
 
-async def find_candidates(
-    engine: AsyncEngine, worker_id: str, *, lease_timeout_s: float, limit: int, per_user: int | None = None
-) -> list[str]:
-    """Chats that look as if this worker should take them. Only a hint: nothing is locked.
+async def _try_to_acquire(
+    chat_id: str, worker_id: str, execute: Callable[[str, Acquire], Awaitable[Outcome]]
+) -> Outcome | None:
+    try:
+        outcome = await execute(chat_id, Acquire(worker_id=worker_id))
+    except (NotAllowed, NotFound):
+        return None
+    except StoreFailed as error:
+        _log.warning("%s cannot be acquired now and is skipped: %s", chat_id, error)
+        return None
+    except Exception:
+        # A chat that cannot be read must not affect the others.
+        _log.exception("%s cannot be acquired and is skipped", chat_id)
+        return None
+    return None if outcome.status is Status.ERROR else outcome  # failed: it was taken over too often
 
-    What it holds itself it does not take over, however late its heartbeat is.
-    Every user's first chat comes before anybody's second, and so on, counting those that are being worked on; among
-    equals the oldest comes first. Beyond `per_user` a chat has to wait. What is being stopped never has to.
+
+async def find_candidates(
+    transaction: Transaction, worker_id: str, *, lease_timeout_s: float, limit: int, per_user: int | None = None
+) -> list[str]:
+    """Chats that this worker could acquire. Only a hint: nothing is locked.
+
+    A worker never takes over its own chats, however late its heartbeat is.
+    Every user's first chat comes before any user's second, and so on, counting chats that have a live holder; among
+    equals the oldest comes first. Beyond `per_user` a chat has to wait, unless it is being stopped.
     """
-    async with begin_read(engine) as connection:
-        values = {
-            "worker": worker_id,
-            "per_user": _NO_LIMIT if per_user is None else per_user,
-            "limit": limit,
-            **_bind_death(connection, lease_timeout_s),
-        }
-        return list((await connection.execute(_build_candidates(connection.dialect.name), values)).scalars())
+    dialect = transaction.dialect
+    rows = await transaction.all(
+        _spell_candidates(dialect),
+        worker_id,
+        bind_ago(dialect, lease_timeout_s),
+        _NO_LIMIT if per_user is None else per_user,
+        limit,
+    )
+    return [row["id"] for row in rows]
 
 
 async def probe_chats(
-    engine: AsyncEngine, worker_id: str, chat_ids: Sequence[str], *, lease_timeout_s: float, per_user: int | None = None
+    transaction: Transaction,
+    worker_id: str,
+    chat_ids: Sequence[str],
+    *,
+    lease_timeout_s: float,
+    per_user: int | None = None,
 ) -> Probe:
     """Which of these chats the worker holds, and which it may try to acquire, in the order of `find_candidates`.
 
     One statement, which finds the chats by key. Only a hint: nothing is locked.
     """
+    dialect = transaction.dialect
     limit = _NO_LIMIT if per_user is None else per_user
-    async with begin_read(engine) as connection:
-        values = {"worker": worker_id, "chat_ids": list(chat_ids), **_bind_death(connection, lease_timeout_s)}
-        rows = (await connection.execute(_build_probe(connection.dialect.name), values)).all()
-    held = [Held(row.id, Status(row.status), row.epoch, row.turn_id) for row in rows if row.holder == worker_id]
-    return Probe(held, [row.id for row in rows if row.ahead is not None and (row.urgent == 0 or row.ahead < limit)])
-
-
-def _bind_death(connection: AsyncConnection, lease_timeout_s: float) -> dict[str, Any]:
-    """When a worker counts as dead. PostgreSQL reckons that by its own clock, in the statement that asks."""
-    lease_timeout = timedelta(seconds=lease_timeout_s)
-    if connection.dialect.name == "sqlite":
-        return {"dead_before": datetime.now(UTC) - lease_timeout}
-    return {"lease_timeout": lease_timeout}
-
-
-def _is_free(rows: Any, dialect: str) -> Any:
-    """Whether nobody alive holds a chat. What the asking worker holds itself is not free, however late it beats."""
-    dead_before: Any = bindparam("dead_before", type_=UtcTime())
-    if dialect != "sqlite":
-        dead_before = func.clock_timestamp() - bindparam("lease_timeout", type_=Interval())
-    alive = alive_workers(dead_before)
-    return rows.c.holder.is_(None) | (rows.c.holder.not_in(alive) & (rows.c.holder != bindparam("worker")))
-
-
-def _is_busy(rows: Any) -> Any:
-    return rows.c.status.in_([Status.RUNNING.value, Status.INTERRUPTING.value])
-
-
-def _urgency(rows: Any) -> Any:
-    return case((rows.c.status == Status.INTERRUPTING.value, 0), else_=1)
+    rows = await transaction.all(_spell_probe(dialect), worker_id, bind_ago(dialect, lease_timeout_s), list(chat_ids))
+    held = [
+        Held(row["id"], Status(row["status"]), row["epoch"], row["turn_id"])
+        for row in rows
+        if row["holder"] == worker_id
+    ]
+    free = [row for row in rows if row["ahead"] is not None]
+    return Probe(held, [row["id"] for row in free if row["urgent"] == 0 or row["ahead"] < limit])
 
 
 @cache
-def _build_probe(dialect: str) -> Select[Any]:
-    """`ahead` counts the chats of the same user that come first; it is null for a chat that somebody holds."""
-    rival = chats.alias("rival")
-    comes_first = ~_is_free(rival, dialect) | (
-        tuple_(_urgency(rival), rival.c.updated_at, rival.c.id)
-        < tuple_(_urgency(chats), chats.c.updated_at, chats.c.id)
-    )
-    # `coalesce` keeps both databases from reading every chat that the user ever had: the busy ones are few.
-    same_user = func.coalesce(rival.c.owner_id, "") == chats.c.owner_id
-    rivals = select(func.count()).select_from(rival).where(_is_busy(rival), same_user, comes_first)
-    ahead = case((_is_free(chats, dialect), rivals.correlate(chats).scalar_subquery()))
-    columns = (chats.c.id, chats.c.status, chats.c.epoch, chats.c.holder, turns.c.id.label("turn_id"))
-    urgent = _urgency(chats).label("urgent")
-    found = select(*columns, urgent, ahead.label("ahead"))
-    found = found.outerjoin_from(chats, turns, (turns.c.chat_id == chats.c.id) & turns.c.ended_at.is_(None))
-    found = found.where(chats.c.id.in_(bindparam("chat_ids", expanding=True)), _is_busy(chats))
-    return found.order_by(urgent, "ahead", chats.c.updated_at, chats.c.id)
+def _spell_beat(dialect: Dialect) -> str:
+    now = spell_ago(dialect, 2)
+    return f"""
+        INSERT INTO workers (id, started_at, heartbeat_at) VALUES ($1, {now}, {now})
+        ON CONFLICT (id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at
+        """
+
+
+# Below, $1 is the asking worker and $2 the lease timeout.
+
+
+def _is_busy(chat: str) -> str:
+    return f"{chat}.status IN ('running', 'interrupting')"
+
+
+def _is_free(chat: str, dialect: Dialect) -> str:
+    """Whether no live worker holds a chat. The asking worker's own chats are not free, however late its heartbeat."""
+    alive = spell_alive(dialect, 2)
+    return f"({chat}.holder IS NULL OR ({chat}.holder NOT IN ({alive}) AND {chat}.holder <> $1))"
+
+
+def _urgency(chat: str) -> str:
+    return f"CASE WHEN {chat}.status = 'interrupting' THEN 0 ELSE 1 END"
 
 
 @cache
-def _build_candidates(dialect: str) -> Select[Any]:
-    """Built once: it is asked for many times a second, and building it costs more than answering it."""
-    is_busy = _is_busy(chats)
-    urgent = _urgency(chats)
-    is_held = case((_is_free(chats, dialect), 0), else_=1)
-    order = (is_held.desc(), urgent, chats.c.updated_at, chats.c.id)
-    place = func.row_number().over(partition_by=chats.c.owner_id, order_by=order)
-    columns = (chats.c.id, chats.c.updated_at, urgent.label("urgent"), is_held.label("held"), place.label("place"))
-    busy = select(*columns).where(is_busy).subquery()
-    within = (busy.c.place <= bindparam("per_user", type_=Integer)) | (busy.c.urgent == 0)
-    found = select(busy.c.id).where(busy.c.held == 0, within)
-    found = found.order_by(busy.c.urgent, busy.c.place, busy.c.updated_at, busy.c.id)
-    return found.limit(bindparam("limit", type_=Integer))
+def _spell_probe(dialect: Dialect) -> str:
+    """`ahead` counts the chats of the same user that come first; it is null for a chat with a live holder.
+
+    COALESCE keeps the database from choosing the wrong index: rivals are sought among the few busy chats and not
+    among all chats that the user ever had, and a hinted chat is found by its key.
+    """
+    return f"""
+        SELECT c.id, c.status, c.epoch, c.holder, t.id AS turn_id, {_urgency("c")} AS urgent,
+            CASE WHEN {_is_free("c", dialect)} THEN (
+                SELECT count(*) FROM chats AS rival
+                WHERE {_is_busy("rival")} AND COALESCE(rival.owner_id, '') = c.owner_id AND (
+                    NOT {_is_free("rival", dialect)}
+                    OR ({_urgency("rival")}, rival.updated_at, rival.id) < ({_urgency("c")}, c.updated_at, c.id)
+                )
+            ) END AS ahead
+        FROM chats AS c LEFT JOIN turns AS t ON t.chat_id = c.id AND t.ended_at IS NULL
+        WHERE c.id = ANY($3) AND COALESCE(c.status, '') IN ('running', 'interrupting')
+        ORDER BY urgent, ahead, c.updated_at, c.id
+        """
+
+
+@cache
+def _spell_candidates(dialect: Dialect) -> str:
+    """`place` numbers the chats of each user, those with a live holder first."""
+    return f"""
+        SELECT id FROM (
+            SELECT id, updated_at, urgent, held, row_number() OVER (
+                PARTITION BY owner_id ORDER BY held DESC, urgent, updated_at, id
+            ) AS place
+            FROM (
+                SELECT c.id, c.owner_id, c.updated_at, {_urgency("c")} AS urgent,
+                    CASE WHEN {_is_free("c", dialect)} THEN 0 ELSE 1 END AS held
+                FROM chats AS c WHERE {_is_busy("c")}
+            ) AS busy
+        ) AS placed
+        WHERE held = 0 AND (place <= $3 OR urgent = 0)
+        ORDER BY urgent, place, updated_at, id
+        LIMIT $4
+        """

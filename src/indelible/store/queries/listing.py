@@ -1,24 +1,21 @@
-"""Lists of chats: what a user has, the newest first, a page at a time.
+"""Lists of a user's chats, most recently updated first, one page at a time.
 
-A page goes on where the last one ended: after the chat that it ended with, in the order of the list, so that a
-chat that moves up meanwhile is never shown twice. Searching looks at titles. Pinned chats are the page's business.
+A page starts after the last chat of the page before, in the order of the list, so that a chat that moves up
+meanwhile is never shown twice. Searching matches titles. The web page handles pinned chats itself.
 """
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import Row, func, literal, select, tuple_
-from sqlalchemy.ext.asyncio import AsyncEngine
 
-from indelible.machine.states import Status
-from indelible.store.commands.facts import alive_workers, load_now
-from indelible.store.database.engine import LOWER, begin_read, is_sqlite
-from indelible.store.database.tables import DebugMode, chats
-from indelible.store.database.types import Id, UtcTime, clean_label
-from indelible.store.queries.chat_view import PENDING
+from indelible.store.database.sqlite import LOWER
+from indelible.store.database.transaction import Dialect, Row, Transaction, clean_label, to_time
+from indelible.store.database.words import DebugMode
+from indelible.store.queries.liveness import PENDING, bind_ago, spell_ago, spell_alive, spell_status
 
 _STUCK_AFTER: Final = 10
 
@@ -47,7 +44,7 @@ class ListCursor(msgspec.Struct, frozen=True, array_like=True):
 
 
 async def list_chats(
-    engine: AsyncEngine,
+    transaction: Transaction,
     owner_id: str,
     *,
     archived: bool = False,
@@ -56,60 +53,76 @@ async def list_chats(
     limit: int = 50,
     lease_timeout_s: float,
 ) -> list[ChatSummary]:
-    wanted = select(chats).where(chats.c.owner_id == owner_id, chats.c.archived.is_(archived))
+    dialect = transaction.dialect
+    values: list[Any] = [owner_id, archived, bind_ago(dialect, lease_timeout_s), limit]
     if search:
-        wanted = wanted.where(_lower(engine)(chats.c.title).contains(clean_label(search).lower(), autoescape=True))
+        values.append(_to_pattern(search))
     if after is not None:
-        place = tuple_(literal(after.updated_at, UtcTime()), literal(after.id, Id))
-        wanted = wanted.where(tuple_(chats.c.updated_at, chats.c.id) < place)
-    async with begin_read(engine) as connection:
-        since = await load_now(connection) - timedelta(seconds=lease_timeout_s)
-        alive = set((await connection.execute(alive_workers(since))).scalars())
-        rows = await connection.execute(wanted.order_by(chats.c.updated_at.desc(), chats.c.id.desc()).limit(limit))
-        return [_summarise(row, alive) for row in rows]
+        values += [after.updated_at, after.id]
+    sql = _spell_list(dialect, searches=bool(search), goes_on=after is not None)
+    return [_summarise(row) for row in await transaction.all(sql, *values)]
+
+
+@cache
+def _spell_list(dialect: Dialect, *, searches: bool, goes_on: bool) -> str:
+    lower = LOWER if dialect == "sqlite" else "lower"  # SQLite's own `lower` handles only ASCII
+    found = f"AND {lower}(c.title) LIKE $5 ESCAPE '/'" if searches else ""
+    place = 6 if searches else 5
+    later = f"AND (c.updated_at, c.id) < (${place}, ${place + 1})" if goes_on else ""
+    return f"""
+        SELECT c.id, {spell_status(dialect, 3)} AS shown_status, c.title, c.model, c.labels, c.pinned, c.archived,
+            c.debug, c.seq, c.created_at, c.updated_at
+        FROM chats AS c
+        WHERE c.owner_id = $1 AND c.archived = $2 {found} {later}
+        ORDER BY c.updated_at DESC, c.id DESC LIMIT $4
+        """
+
+
+def _to_pattern(search: str) -> str:
+    """The LIKE pattern that matches texts containing this one, with its special characters escaped."""
+    literal = clean_label(search).lower().replace("/", "//").replace("%", "/%").replace("_", "/_")
+    return f"%{literal}%"
 
 
 class ChatCount(NamedTuple):
-    """How many chats are in which state, and how many of the running ones nobody has worked on for too long."""
+    """The number of chats in each state, and how many running ones are stuck: without a live worker for too long."""
 
     by_state: dict[str, int]
     stuck: int
 
 
-async def count_chats(engine: AsyncEngine, *, lease_timeout_s: float) -> ChatCount:
-    """Of all users. `pending` counts as in lists; a chat is stuck if it was pending for ten times a dead lease."""
-    async with begin_read(engine) as connection:
-        now = await load_now(connection)
-        alive = alive_workers(now - timedelta(seconds=lease_timeout_s))
-        counted = select(chats.c.status, func.count()).group_by(chats.c.status)
-        by_state = {str(status): int(count) for status, count in await connection.execute(counted)}
-        is_running = chats.c.status.in_([Status.RUNNING.value, Status.INTERRUPTING.value])
-        waiting = (is_running, chats.c.holder.is_(None) | chats.c.holder.not_in(alive))
-        pending = select(func.count()).select_from(chats).where(*waiting)
-        long_ago = now - timedelta(seconds=_STUCK_AFTER * lease_timeout_s)
-        by_state[PENDING] = (await connection.execute(pending)).scalar_one()
-        return ChatCount(
-            by_state, (await connection.execute(pending.where(chats.c.updated_at < long_ago))).scalar_one()
-        )
+async def count_chats(transaction: Transaction, *, lease_timeout_s: float) -> ChatCount:
+    """Over all users. `pending` counts as in lists; a chat is stuck once it was pending for ten lease timeouts."""
+    dialect = transaction.dialect
+    long_ago = bind_ago(dialect, _STUCK_AFTER * lease_timeout_s)
+    rows = await transaction.all(_spell_count(dialect), bind_ago(dialect, lease_timeout_s), long_ago)
+    by_state: dict[str, int] = {row["status"]: row["number"] for row in rows}
+    by_state[PENDING] = sum(row["pending"] for row in rows)
+    return ChatCount(by_state, sum(row["stuck"] for row in rows))
 
 
-def _lower(engine: AsyncEngine) -> Any:
-    """SQLite's own `lower` knows no letters but ASCII's."""
-    return getattr(func, LOWER) if is_sqlite(engine.url) else func.lower
+@cache
+def _spell_count(dialect: Dialect) -> str:
+    is_free = f"(c.holder IS NULL OR c.holder NOT IN ({spell_alive(dialect, 1)}))"
+    is_pending = f"c.status IN ('running', 'interrupting') AND {is_free}"
+    return f"""
+        SELECT c.status, count(*) AS number, count(*) FILTER (WHERE {is_pending}) AS pending,
+            count(*) FILTER (WHERE {is_pending} AND c.updated_at < {spell_ago(dialect, 2)}) AS stuck
+        FROM chats AS c GROUP BY c.status
+        """
 
 
-def _summarise(row: Row[Any], alive: set[str]) -> ChatSummary:
-    is_pending = row.status == Status.RUNNING.value and row.holder not in alive
+def _summarise(row: Row) -> ChatSummary:
     return ChatSummary(
-        id=row.id,
-        status=PENDING if is_pending else row.status,
-        title=row.title,
-        model=row.model,
-        labels=[] if row.labels is None else msgspec.json.decode(row.labels),
-        pinned=row.pinned,
-        archived=row.archived,
-        debug=row.debug,
-        version=row.seq,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
+        id=row["id"],
+        status=row["shown_status"],
+        title=row["title"],
+        model=row["model"],
+        labels=[] if row["labels"] is None else msgspec.json.decode(row["labels"]),
+        pinned=bool(row["pinned"]),
+        archived=bool(row["archived"]),
+        debug=row["debug"],
+        version=row["seq"],
+        created_at=to_time(row["created_at"]),
+        updated_at=to_time(row["updated_at"]),
     )

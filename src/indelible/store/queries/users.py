@@ -1,32 +1,25 @@
-"""Whoever owns chats. A program on one machine has one user and no login; its name is the setting's."""
+"""The owners of chats. A program on one machine has one user and no login; a setting names that user."""
 
 from __future__ import annotations
 
-from sqlalchemy import select
-from sqlalchemy.ext.asyncio import AsyncEngine
+from typing import Final
 
 from indelible.ids import is_id, new_id
-from indelible.store.commands.facts import load_now
-from indelible.store.database.dialect import upsert
-from indelible.store.database.engine import begin_read, begin_write
-from indelible.store.database.tables import chats, users
+from indelible.store.database.transaction import Transaction
+
+_OWNER: Final = "SELECT owner_id FROM chats WHERE id = $1"
+_NEW_USER: Final = "INSERT INTO users (id, name, created_at) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
+_USER: Final = "SELECT id FROM users WHERE name = $1"
 
 
-async def find_owner(engine: AsyncEngine, chat_id: str) -> str | None:
-    """Whose chat this is; None if there is none of this name, whatever the name is."""
-    if not is_id(chat_id):
-        return None
-    async with begin_read(engine) as connection:
-        found: str | None = (
-            await connection.execute(select(chats.c.owner_id).where(chats.c.id == chat_id))
-        ).scalar_one_or_none()
-        return found
+async def find_owner(transaction: Transaction, chat_id: str) -> str | None:
+    """The owner of this chat; None if it does not exist. `chat_id` may be any text."""
+    row = await transaction.one(_OWNER, chat_id) if is_id(chat_id) else None
+    return None if row is None else str(row["owner_id"])
 
 
-async def ensure_user(engine: AsyncEngine, name: str) -> str:
-    """The id of the user of this name, who is made if there is none. Two that ask at once get the same one."""
-    async with begin_write(engine) as connection:
-        row = {"id": new_id("user"), "name": name, "created_at": await load_now(connection)}
-        new = upsert(connection.dialect.name, users).values(**row)
-        await connection.execute(new.on_conflict_do_nothing())
-        return str((await connection.execute(select(users.c.id).where(users.c.name == name))).scalar_one())
+async def ensure_user(transaction: Transaction, name: str) -> str:
+    """The id of the user with this name, who is created if missing. Concurrent calls get the same id."""
+    await transaction.run(_NEW_USER, new_id("user"), name, await transaction.now())
+    row = await transaction.one(_USER, name)
+    return str(row["id"])

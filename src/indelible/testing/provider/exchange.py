@@ -26,12 +26,12 @@ from indelible.errors import ModelFailed
 from indelible.models.failures.classify import classify
 from indelible.models.protocol import Call, Model, PromptMessage
 from indelible.testing.provider.bend import Body, Severed, bend
-from indelible.testing.provider.dialect import ParsedRequest, ReplyWriter
 from indelible.testing.provider.events import encode_json
 from indelible.testing.provider.faults import ContentType, Fault, Hang, SlowHead, Status
 from indelible.testing.provider.refusals import Refusal
 from indelible.testing.provider.reply import DIALECTS, WireName
 from indelible.testing.provider.tally import Tally
+from indelible.testing.provider.wires.dialect import ParsedRequest, ReplyWriter
 
 _EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
 _JSON: Final = "application/json"

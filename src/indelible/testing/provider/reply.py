@@ -7,10 +7,10 @@ from typing import Final, Literal
 
 from indelible.content import Finish, Part, StreamError
 from indelible.models.failures.classify import classify
-from indelible.testing.provider.anthropic import AnthropicDialect
-from indelible.testing.provider.dialect import Dialect, ParsedRequest
-from indelible.testing.provider.openai_chat import ChatDialect
-from indelible.testing.provider.openai_responses import ResponsesDialect
+from indelible.testing.provider.wires.anthropic import AnthropicDialect
+from indelible.testing.provider.wires.dialect import Dialect, ParsedRequest
+from indelible.testing.provider.wires.openai_chat import ChatDialect
+from indelible.testing.provider.wires.openai_responses import ResponsesDialect
 
 WireName = Literal["anthropic", "openai", "openai-chat"]
 

@@ -1,1 +1,1 @@
-"""Carrying out what `decide` decided: effects become rows and events, one module per part of a chat."""
+"""Applying the result of `decide`: effects become rows and events, one module per part of a chat."""

@@ -1,7 +1,7 @@
-"""Carrying out the effects of one command, in order, and writing the chat's row at the end.
+"""Applying the effects of one command, in order, and writing the chat's row at the end.
 
-Must stay true (tests/store/test_conformance.py): after every command the chat is in the state that the machine's own
-interpreter of the same effects is in; every kind of effect has exactly one handler (tests/store/test_apply.py).
+Must stay true (tests/store/test_conformance.py): after every command the chat is in the same state as in the machine's
+own interpreter of these effects; every kind of effect has exactly one handler (tests/store/test_apply.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HANDLERS: Final[Handlers] = {**chat.HANDLERS, **history.HANDLERS, **queue.HANDLE
 
 
 async def apply_effects(change: ChatChange, decided: Sequence[effects.Effect]) -> Outcome:
-    """Carry out what was decided; everything is in the transaction of `change`."""
+    """Apply the decided effects, all in the transaction of `change`."""
     for effect in decided:
         await HANDLERS[type(effect)](change, effect)
     return await change.write()

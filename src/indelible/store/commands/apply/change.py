@@ -1,12 +1,12 @@
-"""The change of one chat by one command: its row, its events, and what the effects learn from each other.
+"""The change of one chat by one command: its row, its events, and the state that the effects share.
 
-The chat's row is kept in memory and written once, at the end, because the checks of the schema judge every statement;
-the row and the events that tell of the change are in the same transaction as everything else. Events are numbered
-here and nowhere else: the chat's lock is held, so their numbers have neither gaps nor races.
+The chat's row stays in memory and is written once, at the end, because the schema's CHECK constraints apply to every
+statement; the row and its events are in the same transaction as everything else. Only this module numbers events: it
+holds the chat's lock, so their numbers have neither gaps nor races.
 
 Must stay true (tests/store/test_conformance.py): `seq` of the row is the number of its last event.
 
-What each effect does to it is in chat.py, history.py, turns.py and queue.py; applier.py carries them out in order.
+The effects are in chat.py, history.py, turns.py and queue.py; applier.py applies them in order.
 """
 
 from __future__ import annotations
@@ -15,40 +15,39 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import insert, update
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from indelible.content import Message, ToolCall, encode
 from indelible.machine import effects
 from indelible.machine.events import EventKind
 from indelible.machine.states import Snapshot
-from indelible.store.database.tables import chats, events
+from indelible.store.database.transaction import Transaction, insert, update
 from indelible.store.payloads import Payload
 from indelible.store.protocol import Outcome
 from indelible.store.queries.chat_view import AttemptName
 
 
 class ChatChange:
-    """What the effects of one command have made of one chat so far.
+    """One chat with the effects of one command that were applied so far.
 
-    `open_calls` are those at the end of the path, `put_id` is the user's message that was added last, `live_id` the
+    `open_calls` are the unanswered calls at the end of the path, `put_id` is the last user message added, `live_id` the
     open attempt. `changes` are further columns of the chat's row.
     """
 
     def __init__(
         self,
-        connection: AsyncConnection,
+        transaction: Transaction,
         snapshot: Snapshot,
         payload: Payload[Any] | None,
         *,
+        owner_id: str,
         seq: int,
         open_calls: list[ToolCall],
         now: datetime,
     ) -> None:
-        self.connection = connection
+        self.transaction = transaction
         self.chat_id = snapshot.chat_id
         self.snapshot = snapshot
         self.payload = payload
+        self.owner_id = owner_id
         self.open_calls = open_calls
         self.now = now
         self.changes: dict[str, Any] = {}
@@ -78,7 +77,7 @@ class ChatChange:
         )
 
     async def write(self) -> Outcome:
-        """Write the chat's row and its events, unless the chat is gone, and say what came of the command."""
+        """Write the chat's row and its events, unless the chat was deleted; returns the command's outcome."""
         if not self.dropped:
             await self._write_row()
         return Outcome(
@@ -104,10 +103,10 @@ class ChatChange:
             self.emit("queue", ids=self.queue_order)
         changes = {**self.changes, "status": self.status.value, "head_id": self.head_id, "seq": self.seq}
         changes |= {"epoch": self.epoch, "updated_at": self.now}
-        await self.connection.execute(update(chats).where(chats.c.id == self.chat_id).values(**changes))
+        await update(self.transaction, "chats", changes, id=self.chat_id)
         if self._events:
-            await self.connection.execute(insert(events), self._events)
+            await insert(self.transaction, "events", *self._events)
 
 
 Handlers = Mapping[type[effects.Effect], Callable[[ChatChange, Any], Awaitable[None]]]
-"""What is done for each kind of effect; a module of this package has those of its part of a chat."""
+"""The handler of each kind of effect; each module of this package has those for its part of a chat."""

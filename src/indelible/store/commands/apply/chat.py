@@ -1,7 +1,7 @@
-"""Effects on the chat itself: its status, its holder, its error and deadline, what stands beside it, its end.
+"""Effects on the chat itself: its status, holder, error, deadline and metadata, and its deletion.
 
-Notices and errors have their texts in texts.py. Deleting is the one
-effect that writes the row at once: there is none afterwards.
+The texts of notices and errors are in texts.py. Deletion is the only effect that writes the chat's row at once, because
+no row is left to write at the end.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from datetime import timedelta
 from typing import Final, get_args
 
 import msgspec
-from sqlalchemy import delete, select, update
 
 from indelible.content import encode
 from indelible.errors import Invalid
 from indelible.machine import effects
 from indelible.store.commands.apply.change import ChatChange, Handlers
 from indelible.store.commands.apply.texts import ERRORS
-from indelible.store.database.tables import DebugMode, attempts, chats, journal
+from indelible.store.database.transaction import update
+from indelible.store.database.words import DebugMode
 from indelible.store.payloads import AwaitedStep, ChatPatch, Failure, require
 
 DEBUG_MODES: Final[tuple[str, ...]] = get_args(DebugMode)
@@ -72,12 +72,12 @@ async def update_metadata(change: ChatChange, _effect: effects.UpdateMetadata) -
 
 
 async def delete_chat(change: ChatChange, _effect: effects.DeleteChat) -> None:
-    """The journal has no foreign key (R7), so it goes first. With the attempts locked nobody packs it meanwhile."""
-    own = select(attempts.c.id).where(attempts.c.chat_id == change.chat_id)
-    await change.connection.execute(own.order_by(attempts.c.id).with_for_update())
-    await change.connection.execute(delete(journal).where(journal.c.chat_id == change.chat_id))
-    await change.connection.execute(update(chats).where(chats.c.id == change.chat_id).values(head_id=None, holder=None))
-    await change.connection.execute(delete(chats).where(chats.c.id == change.chat_id))
+    """Delete the journal first: it has no foreign key (R7). Locking the attempts keeps a sweep from packing it."""
+    transaction, chat_id = change.transaction, change.chat_id
+    await transaction.all("SELECT id FROM attempts WHERE chat_id = $1 ORDER BY id FOR UPDATE", chat_id)
+    await transaction.run("DELETE FROM journal WHERE chat_id = $1", chat_id)
+    await update(transaction, "chats", {"head_id": None, "holder": None}, id=chat_id)
+    await transaction.run("DELETE FROM chats WHERE id = $1", chat_id)
     change.dropped = True
 
 

@@ -1,7 +1,7 @@
 """Effects on history: messages are added under the head, and the head moves.
 
-A message is never changed here once it is written; every one that is added becomes the head, and one event tells of
-it. What an attempt left becomes messages in turns.py, through `put`.
+Messages are immutable here. Every added message becomes the head and gets one event. turns.py turns the output of an
+attempt into messages, through `put`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from msgspec.structs import replace
-from sqlalchemy import insert, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from indelible.content import Block, Message, Text, ToolResult, encode
 from indelible.errors import LeaseLost
@@ -18,9 +16,11 @@ from indelible.ids import new_id
 from indelible.machine import effects
 from indelible.store.commands.apply.change import ChatChange, Handlers
 from indelible.store.commands.apply.texts import ANSWERS, CONTINUE, NOTICES
-from indelible.store.database.tables import chats, messages
+from indelible.store.database.transaction import Transaction, insert
 from indelible.store.payloads import CompactionResult, Failure, NewChat, Summary, ToolResultsInput, UserInput, require
 from indelible.store.queries.ancestors import load_ancestors
+
+_BLOCKS: Final = "SELECT blocks FROM messages WHERE chat_id = $1 AND id = $2"
 
 
 async def put(
@@ -33,26 +33,24 @@ async def put(
 ) -> Message:
     """Add a message under the head, and make it the head."""
     id_ = new_id("message")
-    await change.connection.execute(
-        insert(messages).values(
-            chat_id=change.chat_id,
-            id=id_,
-            parent_id=change.head_id,
-            role=message.role,
-            blocks=encode(message.blocks),
-            visibility=message.visibility,
-            partial=message.partial,
-            reason=message.reason,
-            continues_id=message.continues,
-            provider=message.provider,
-            model=message.model,
-            response_id=message.response_id,
-            turn_id=change.turn_id,
-            attempt_id=attempt_id,
-            created_at=change.now,
-            **(columns or {}),
-        )
-    )
+    row = {
+        "chat_id": change.chat_id,
+        "id": id_,
+        "parent_id": change.head_id,
+        "role": message.role,
+        "blocks": encode(message.blocks),
+        "visibility": message.visibility,
+        "partial": message.partial,
+        "reason": message.reason,
+        "continues_id": message.continues,
+        "provider": message.provider,
+        "model": message.model,
+        "response_id": message.response_id,
+        "turn_id": change.turn_id,
+        "attempt_id": attempt_id,
+        "created_at": change.now,
+    }
+    await insert(change.transaction, "messages", row | (columns or {}))
     change.head_id = id_
     change.emit("message", id_, **detail)
     stored = replace(message, id=id_)
@@ -72,10 +70,10 @@ async def put_user(change: ChatChange, blocks: list[Block], model: str | None, *
 
 
 async def _ends_partial(change: ChatChange) -> bool:
-    """Whether the path ends with a reply that was cut, notices left out."""
-    async for row in load_ancestors(change.connection, change.chat_id, change.head_id):
-        if row.role != "notice" and row.visibility != "people":
-            return bool(row.role == "assistant" and row.partial)
+    """Whether the path ends with a partial reply, not counting notices."""
+    async for row in load_ancestors(change.transaction, change.chat_id, change.head_id):
+        if row["role"] != "notice" and row["visibility"] != "people":
+            return bool(row["role"] == "assistant" and row["partial"])
     return False
 
 
@@ -85,12 +83,12 @@ async def add_instruction(change: ChatChange, _effect: effects.AddInstruction) -
 
 
 async def add_summary(change: ChatChange, _effect: effects.AddSummary) -> None:
-    """Once: the answer to the first time may have been lost."""
+    """Add it only once: a worker repeats the command if the response to its commit was lost."""
     summary = change.payload.summary if isinstance(change.payload, CompactionResult | Summary) else None
     if summary is None:
         return
-    head = select(messages.c.blocks).where(messages.c.chat_id == change.chat_id, messages.c.id == change.head_id)
-    if (await change.connection.execute(head)).scalar() != encode(summary.blocks):
+    head = await change.transaction.one(_BLOCKS, change.chat_id, change.head_id)
+    if head is None or head["blocks"] != encode(summary.blocks):
         await put(change, replace(summary, visibility="model"))
 
 
@@ -115,7 +113,7 @@ async def answer_open_calls(change: ChatChange, effect: effects.AnswerOpenCalls)
 async def add_notice(change: ChatChange, effect: effects.AddNotice) -> None:
     given = change.payload.notice if isinstance(change.payload, CompactionResult | Failure) else None
     if effect.kind == "stopped":
-        given = None  # whatever arrives in a stop, the user stopped it
+        given = None  # during a stop the notice always says that the user stopped it
     text = given or NOTICES[effect.kind]
     await put(change, Message(role="notice", blocks=[Text(text)], visibility="people"))
 
@@ -125,13 +123,13 @@ async def move_head(change: ChatChange, effect: effects.MoveHead) -> None:
     change.emit("head", effect.message_id)
 
 
-async def forget_responses(connection: AsyncConnection, chat_id: str, *, epoch: int) -> None:
-    """Erase what a provider calls the replies of a chat: it may not know them any more (SPEC 4.4)."""
-    held = select(chats.c.epoch).where(chats.c.id == chat_id).with_for_update(key_share=True)
-    if (await connection.execute(held)).scalar() != epoch:
+async def forget_responses(transaction: Transaction, chat_id: str, *, epoch: int) -> None:
+    """Erase the provider's ids of a chat's replies: the provider may no longer know them (SPEC 4.4)."""
+    held = await transaction.one("SELECT epoch FROM chats WHERE id = $1 FOR NO KEY UPDATE", chat_id)
+    if held is None or held["epoch"] != epoch:
         raise LeaseLost(f"The lease of epoch {epoch} is over.")
-    named = update(messages).where(messages.c.chat_id == chat_id, messages.c.response_id.is_not(None))
-    await connection.execute(named.values(response_id=None))
+    named = "UPDATE messages SET response_id = NULL WHERE chat_id = $1 AND response_id IS NOT NULL"
+    await transaction.run(named, chat_id)
 
 
 HANDLERS: Final[Handlers] = {

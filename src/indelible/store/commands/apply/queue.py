@@ -1,15 +1,13 @@
-"""Effects on the queue: messages join it, leave it for history, and change places.
+"""Effects on the queue: messages enter it, move to history, and change places.
 
-Positions only grow: rows that have to stand behind a new one get positions behind the last, so that two rows never
-want the same one. The order that readers learn is `queue_order`, in one event at the end.
+Positions only grow: rows that must follow a new one get positions after the last, so two rows never have the same
+one. Readers get the new order as `queue_order`, in one event at the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
-
-from sqlalchemy import delete, func, insert, select, update
 
 from indelible.content import Message, decode_blocks, encode
 from indelible.ids import new_id
@@ -18,26 +16,24 @@ from indelible.machine.states import place_in_queue
 from indelible.store.commands.apply.change import ChatChange, Handlers
 from indelible.store.commands.apply.history import put_user
 from indelible.store.commands.apply.turns import open_turn
-from indelible.store.database.tables import chats, queue
+from indelible.store.database.transaction import insert, update
 from indelible.store.payloads import QueuedInput, UserInput, require
 
 
 async def enqueue(change: ChatChange, effect: effects.Enqueue) -> None:
     given = require(change.payload, UserInput)
     change.queued_id = new_id("queued")
-    owner = select(chats.c.owner_id).where(chats.c.id == change.chat_id).scalar_subquery()
-    await change.connection.execute(
-        insert(queue).values(
-            id=change.queued_id,
-            chat_id=change.chat_id,
-            position=await _find_last_position(change) + 1,
-            if_busy=effect.if_busy,
-            content=encode(given.blocks),
-            model=given.model,
-            author_id=given.author_id or owner,
-            created_at=change.now,
-        )
-    )
+    row = {
+        "id": change.queued_id,
+        "chat_id": change.chat_id,
+        "position": await _find_last_position(change) + 1,
+        "if_busy": effect.if_busy,
+        "content": encode(given.blocks),
+        "model": given.model,
+        "author_id": given.author_id or change.owner_id,
+        "created_at": change.now,
+    }
+    await insert(change.transaction, "queue", row)
     place = place_in_queue(change.snapshot.queue, effect.if_busy)
     moved = change.queue_order[place:]
     change.queue_order.insert(place, change.queued_id)
@@ -51,12 +47,11 @@ async def start_queued(change: ChatChange, effect: effects.StartQueued) -> None:
 
 
 async def _enter_history(change: ChatChange, queued_id: str, **detail: Any) -> Message:
-    """A queued message leaves the queue and enters history."""
-    row = (
-        await change.connection.execute(select(queue).where(queue.c.chat_id == change.chat_id, queue.c.id == queued_id))
-    ).one()
+    """Move a queued message into history."""
+    queued = "SELECT content, model FROM queue WHERE chat_id = $1 AND id = $2"
+    row = await change.transaction.one(queued, change.chat_id, queued_id)
     await _remove(change, queued_id)
-    return await put_user(change, decode_blocks(row.content), row.model, queued=queued_id, **detail)
+    return await put_user(change, decode_blocks(row["content"]), row["model"], queued=queued_id, **detail)
 
 
 async def insert_steers(change: ChatChange, _effect: effects.InsertSteers) -> None:
@@ -70,47 +65,39 @@ async def remove_queued(change: ChatChange, effect: effects.RemoveQueued) -> Non
 
 
 async def _remove(change: ChatChange, queued_id: str) -> None:
-    await change.connection.execute(delete(queue).where(queue.c.chat_id == change.chat_id, queue.c.id == queued_id))
+    await change.transaction.run("DELETE FROM queue WHERE chat_id = $1 AND id = $2", change.chat_id, queued_id)
     change.queue_order.remove(queued_id)
     change.queue_changed = True
 
 
 async def edit_queued_message(change: ChatChange, effect: effects.EditQueuedMessage) -> None:
     given = require(change.payload, QueuedInput)
-    written = (
-        update(queue)
-        .where(queue.c.chat_id == change.chat_id, queue.c.id == effect.queued_id)
-        .values(content=encode(given.blocks))
-    )
-    await change.connection.execute(written)
+    await _update(change, effect.queued_id, content=encode(given.blocks))
     change.queue_changed = True
 
 
 async def reorder_queue_rows(change: ChatChange, effect: effects.ReorderQueueRows) -> None:
     if effect.promoted_id is not None:
-        promoted = (
-            update(queue)
-            .where(queue.c.chat_id == change.chat_id, queue.c.id == effect.promoted_id)
-            .values(if_busy="promoted")
-        )
-        await change.connection.execute(promoted)
+        await _update(change, effect.promoted_id, if_busy="promoted")
     change.queue_order = list(effect.queued_ids)
     change.queue_changed = True
     await _move_to_the_end(change, effect.queued_ids)
 
 
+async def _update(change: ChatChange, queued_id: str, **changes: Any) -> None:
+    await update(change.transaction, "queue", changes, chat_id=change.chat_id, id=queued_id)
+
+
 async def _find_last_position(change: ChatChange) -> int:
-    last = select(func.coalesce(func.max(queue.c.position), 0)).where(queue.c.chat_id == change.chat_id)
-    return int((await change.connection.execute(last)).scalar_one())
+    last = "SELECT coalesce(max(position), 0) AS position FROM queue WHERE chat_id = $1"
+    return int((await change.transaction.one(last, change.chat_id))["position"])
 
 
 async def _move_to_the_end(change: ChatChange, queued_ids: Sequence[str]) -> None:
-    """Give these rows new positions behind the last, in this order."""
+    """Give these rows new positions after the last, in this order."""
     position = await _find_last_position(change) if queued_ids else 0
     for number, queued_id in enumerate(queued_ids, position + 1):
-        await change.connection.execute(
-            update(queue).where(queue.c.chat_id == change.chat_id, queue.c.id == queued_id).values(position=number)
-        )
+        await _update(change, queued_id, position=number)
 
 
 HANDLERS: Final[Handlers] = {

@@ -1,7 +1,7 @@
-"""The texts that the store itself puts into a conversation, or at a chat.
+"""The texts that the store itself writes into a conversation or a chat's error.
 
-`NOTICES` are for people, `CONTINUE` is for the model alone, `ANSWERS` are the results of calls that nobody will answer
-any more: a model refuses a conversation in which a call has none. A worker that knows more brings its own text for a
+`NOTICES` are for people, `CONTINUE` is for the model alone, and `ANSWERS` are the results of calls that will never get
+one: a model rejects a conversation with an unanswered call. A worker that knows more passes its own text for a
 notice or an error (payloads.py).
 """
 

@@ -1,7 +1,7 @@
-"""Effects on turns and their attempts: they are numbered, begun and ended here.
+"""Effects on turns and their attempts: numbering, starting and ending them.
 
-How an attempt ends is finish_attempt.py; what it left becomes messages here, and exactly one event tells of its end
-(`message`, `reset` or `retry`, with the number of its last journal row).
+finish_attempt.py decides how an attempt ends; this module turns its output into messages and emits exactly one event
+for its end (`message`, `reset` or `retry`, with the number of its last journal row).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
-from sqlalchemy import func, insert, select, update
 
 from indelible.content import Message, ToolCall, ToolResult, encode
 from indelible.ids import new_id
@@ -19,18 +18,25 @@ from indelible.machine.states import TurnKind
 from indelible.store.commands.apply.change import ChatChange, Handlers
 from indelible.store.commands.apply.history import put
 from indelible.store.commands.finish_attempt import end_attempt, keep_pending
-from indelible.store.database.tables import attempts, turns
+from indelible.store.database.transaction import insert, update
 from indelible.store.payloads import AttemptStart, ModelChoice, NewChat, RetryScheduled, UserInput, WithPending, require
 from indelible.store.queries.ancestors import load_ancestors
 from indelible.store.queries.chat_view import AttemptName
 
 _ENDS_WITH_RESET: Final = "reset"
+_LAST_TURN: Final = "SELECT coalesce(max(number), 0) AS number FROM turns WHERE chat_id = $1"
+_LAST_ATTEMPT: Final = """
+SELECT step, number, outcome FROM attempts WHERE chat_id = $1 AND turn_id = $2
+ORDER BY step DESC, number DESC LIMIT 1
+"""
 
 
 async def close_attempt(change: ChatChange, effect: effects.CloseAttempt) -> None:
     open_attempt = change.snapshot.attempt
     assert open_attempt is not None
-    ending = await end_attempt(change.connection, open_attempt.id, effect, change.payload, change.now)
+    ending = await end_attempt(
+        change.transaction, change.chat_id, open_attempt.id, effect, change.payload, now=change.now
+    )
     change.live_id = None
     detail = {"attempt": open_attempt.id, "last_n": ending.last_n}
     if not ending.messages:
@@ -50,11 +56,12 @@ async def close_attempt(change: ChatChange, effect: effects.CloseAttempt) -> Non
 
 
 async def _find_continued(change: ChatChange) -> str | None:
-    """The partial reply that the path ends with, perhaps followed by the instruction to go on."""
-    async for row in load_ancestors(change.connection, change.chat_id, change.head_id):
-        is_instruction = row.role == "user" and row.visibility == "model"
-        if not (is_instruction or row.role == "notice" or row.visibility == "people"):
-            return str(row.id) if row.role == "assistant" and row.partial else None
+    """The partial reply at the end of the path; the instruction to continue may follow it."""
+    async for row in load_ancestors(change.transaction, change.chat_id, change.head_id):
+        role, visibility = row["role"], row["visibility"]
+        is_instruction = role == "user" and visibility == "model"
+        if not (is_instruction or role == "notice" or visibility == "people"):
+            return str(row["id"]) if role == "assistant" and row["partial"] else None
     return None
 
 
@@ -64,7 +71,9 @@ async def schedule_retry(change: ChatChange, _effect: effects.ScheduleRetry) -> 
     if change.snapshot.attempt is not None:
         attempt_id = change.snapshot.attempt.id
         effect = effects.CloseAttempt(outcome="reset")
-        ending = await end_attempt(change.connection, attempt_id, effect, change.payload, change.now)
+        ending = await end_attempt(
+            change.transaction, change.chat_id, attempt_id, effect, change.payload, now=change.now
+        )
         detail |= {"attempt": attempt_id, "last_n": ending.last_n}
         change.live_id = None
     change.emit("retry", change.turn_id, **detail)
@@ -73,28 +82,21 @@ async def schedule_retry(change: ChatChange, _effect: effects.ScheduleRetry) -> 
 async def adopt_attempt(change: ChatChange, _effect: effects.AdoptAttempt) -> None:
     open_attempt = change.snapshot.attempt
     assert open_attempt is not None
-    await change.connection.execute(update(attempts).where(attempts.c.id == open_attempt.id).values(epoch=change.epoch))
+    await update(change.transaction, "attempts", {"epoch": change.epoch}, chat_id=change.chat_id, id=open_attempt.id)
 
 
 async def leave_attempt(change: ChatChange, _effect: effects.LeaveAttempt) -> None:
     assert change.snapshot.attempt is not None
     pending = change.payload.pending if isinstance(change.payload, WithPending) else []
-    await keep_pending(change.connection, change.snapshot.attempt.id, pending, change.now)
+    await keep_pending(change.transaction, change.chat_id, change.snapshot.attempt.id, pending, change.now)
 
 
 async def begin_attempt(change: ChatChange, _effect: effects.BeginAttempt) -> None:
-    """The number counts on in a step whose attempts left nothing, else a new step begins."""
-    last = (
-        await change.connection.execute(
-            select(attempts.c.step, attempts.c.number, attempts.c.outcome)
-            .where(attempts.c.turn_id == change.turn_id)
-            .order_by(attempts.c.step.desc(), attempts.c.number.desc())
-            .limit(1)
-        )
-    ).one_or_none()
-    step, number = (1, 1) if last is None else (last.step + 1, 1)
-    if last is not None and last.outcome == _ENDS_WITH_RESET:
-        step, number = last.step, last.number + 1
+    """The attempt gets the next number of its step if earlier attempts left nothing; otherwise a new step begins."""
+    last = await change.transaction.one(_LAST_ATTEMPT, change.chat_id, change.turn_id)
+    step, number = (1, 1) if last is None else (last["step"] + 1, 1)
+    if last is not None and last["outcome"] == _ENDS_WITH_RESET:
+        step, number = last["step"], last["number"] + 1
     begun = change.payload if isinstance(change.payload, AttemptStart) else AttemptStart()
     assert change.turn_id is not None
     name = AttemptName(
@@ -105,19 +107,18 @@ async def begin_attempt(change: ChatChange, _effect: effects.BeginAttempt) -> No
         number=number,
         epoch=change.epoch,
     )
-    await change.connection.execute(
-        insert(attempts).values(
-            id=name.id,
-            chat_id=change.chat_id,
-            turn_id=name.turn_id,
-            step=step,
-            number=number,
-            epoch=change.epoch,
-            provider=begun.provider,
-            model=begun.model,
-            started_at=change.now,
-        )
-    )
+    row = {
+        "chat_id": change.chat_id,
+        "id": name.id,
+        "turn_id": name.turn_id,
+        "step": step,
+        "number": number,
+        "epoch": change.epoch,
+        "provider": begun.provider,
+        "model": begun.model,
+        "started_at": change.now,
+    }
+    await insert(change.transaction, "attempts", row)
     change.attempt = name
     change.live_id = name.id
     change.changes["retry"] = None
@@ -125,9 +126,8 @@ async def begin_attempt(change: ChatChange, _effect: effects.BeginAttempt) -> No
 
 
 async def close_turn(change: ChatChange, effect: effects.CloseTurn) -> None:
-    await change.connection.execute(
-        update(turns).where(turns.c.id == change.turn_id).values(outcome=effect.outcome, ended_at=change.now)
-    )
+    ended = {"outcome": effect.outcome, "ended_at": change.now}
+    await update(change.transaction, "turns", ended, chat_id=change.chat_id, id=change.turn_id)
     change.changes["retry"] = None
     change.ended = {"turn": change.turn_id, "outcome": effect.outcome}
     change.turn_id = None
@@ -139,7 +139,7 @@ async def record_takeover(change: ChatChange, effect: effects.RecordTakeover) ->
         "stalled_takeovers": effect.stalled,
         "journal_rows_at_takeover": effect.journal_rows,
     }
-    await change.connection.execute(update(turns).where(turns.c.id == change.turn_id).values(**counted))
+    await update(change.transaction, "turns", counted, chat_id=change.chat_id, id=change.turn_id)
 
 
 async def begin_turn(change: ChatChange, effect: effects.BeginTurn) -> None:
@@ -148,23 +148,22 @@ async def begin_turn(change: ChatChange, effect: effects.BeginTurn) -> None:
 
 
 async def open_turn(change: ChatChange, kind: TurnKind, message_id: str | None, model: str | None) -> None:
-    last = select(func.coalesce(func.max(turns.c.number), 0)).where(turns.c.chat_id == change.chat_id)
+    last = await change.transaction.one(_LAST_TURN, change.chat_id)
     change.turn_id = new_id("turn")
-    await change.connection.execute(
-        insert(turns).values(
-            id=change.turn_id,
-            chat_id=change.chat_id,
-            number=(await change.connection.execute(last)).scalar_one() + 1,
-            kind=kind,
-            message_id=message_id,
-            model=model,
-            started_at=change.now,
-        )
-    )
+    row = {
+        "chat_id": change.chat_id,
+        "id": change.turn_id,
+        "number": last["number"] + 1,
+        "kind": kind,
+        "message_id": message_id,
+        "model": model,
+        "started_at": change.now,
+    }
+    await insert(change.transaction, "turns", row)
 
 
 def find_open_calls(written: Sequence[Message]) -> list[ToolCall]:
-    """The calls in these messages that none of them answers, and that are not the provider's own."""
+    """The calls without a result in these messages, except those that the provider runs itself."""
     blocks = [block for message in written for block in message.blocks]
     answered = {block.call_id for block in blocks if isinstance(block, ToolResult)}
     calls = [block for block in blocks if isinstance(block, ToolCall) and not block.provider_executed]

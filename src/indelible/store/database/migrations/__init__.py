@@ -1,6 +1,6 @@
-"""The migrations: how a database came to have the tables of tables.py, one step after the other.
+"""The migrations: the steps that lead to the tables in tables.py.
 
-A revision that has been released is never changed, so it does not look at tables.py, which goes on. It is plain
-SQL with the few words that the two databases spell differently left open (spelling.py). env.py is where Alembic
-comes in; migrate.py is what calls it.
+A released revision never changes, so it does not import tables.py, which does. It is plain SQL with placeholders for
+the few words that the two databases spell differently (spelling.py). Alembic runs env.py, and migrate.py calls Alembic
+(runner.py).
 """

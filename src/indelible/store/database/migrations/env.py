@@ -1,4 +1,4 @@
-"""Where Alembic comes in: it runs this file, which runs the revisions in the transaction that migrate.py holds."""
+"""Alembic's entry point: Alembic runs this file, which runs the revisions in the transaction of runner.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQL for both databases: one text, in which `{bytes}` and a few other words are spelt as each of them does."""
+"""SQL for both databases: one text with placeholders, `{bytes}` and a few others, for the words that differ."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SPELLINGS: Final = {
 
 
 def execute(statements: str, **words: str) -> None:
-    """Carry out statements that are separated by empty lines. `words` are further ones to fill in."""
+    """Execute statements that are separated by empty lines. `words` are further placeholders."""
     for statement in statements.strip().split("\n\n"):
         op.execute(statement.format(**_SPELLINGS[get_dialect()], **words))
 

@@ -1,4 +1,4 @@
-"""0001: users, chats and what was said in them, the two logs, workers."""
+"""0001: users, chats and their messages, the two logs, workers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from indelible.store.database.migrations.spelling import execute, get_dialect
 revision: Final = "0001"
 down_revision: Final = None
 
-# Two references point at a table that comes later. SQLite allows that, and cannot add them afterwards;
-# with PostgreSQL it is the other way round.
+# Two references point to a table that is created later. SQLite allows that, and cannot add them afterwards;
+# PostgreSQL forbids it, and can.
 _HEAD: Final = "CONSTRAINT chats_id_head_id_fk FOREIGN KEY (id, head_id) REFERENCES messages (chat_id, id)"
 _QUESTION: Final = (
     "CONSTRAINT turns_chat_id_message_id_fk FOREIGN KEY (chat_id, message_id) REFERENCES messages (chat_id, id)"

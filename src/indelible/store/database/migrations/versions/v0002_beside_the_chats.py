@@ -1,4 +1,4 @@
-"""0002: what stands beside the chats: idempotency keys, drafts, files."""
+"""0002: idempotency keys, drafts, files."""
 
 from __future__ import annotations
 

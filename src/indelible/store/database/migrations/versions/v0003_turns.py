@@ -1,4 +1,4 @@
-"""0003: what a turn's takeovers and retries need to know, and which chat an idempotency key tells of."""
+"""0003: the state that takeovers and retries of a turn need, and the chat of an idempotency key."""
 
 from __future__ import annotations
 

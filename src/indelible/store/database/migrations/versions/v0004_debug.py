@@ -1,4 +1,4 @@
-"""0004: what was exchanged with providers, and which chats want that recorded."""
+"""0004: debug records of the exchanges with providers, and which chats record them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""0005: who follows a message is looked up by that message first, and by the chat second.
+"""0005: the index of a message's children has the parent first and the chat second.
 
-With the chat first, PostgreSQL thought this index as good as the primary key for finding one message, as long as it
-had no statistics, and read a whole chat to check a foreign key.
+With the chat first, PostgreSQL without statistics considered this index as good as the primary key for finding one
+message, and read a whole chat to check a foreign key.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """0006: names that the field uses: `idle` for `waiting`, `if_busy` for `when`, what a takeover found.
 
-SQLite cannot change a CHECK constraint; editing the text of the table is the way its documentation gives for a change
-that leaves the rows as they are. PostgreSQL names NOT NULL constraints from version 18 on. Rows that are already there
-are not checked again.
+SQLite cannot change a CHECK constraint; for a change that leaves the rows as they are, its documentation recommends
+editing the table's SQL text. PostgreSQL names NOT NULL constraints from version 18 on. Existing rows are not checked
+again.
 """
 
 from __future__ import annotations

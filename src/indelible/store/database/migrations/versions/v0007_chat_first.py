@@ -1,8 +1,8 @@
 """0007: the chat leads the key of the journal, the queue and the ledger, so that a database can be split by chat.
 
-The journal and the ledger did not name their chat; each row gets that of its attempt. SQLite cannot change a primary
-key: the table is set aside, made anew and filled, in the one transaction of the migration. Nothing refers to these
-tables, so no other one has to follow. PostgreSQL can exchange the key itself, and does.
+The journal and the ledger had no chat id; each row gets that of its attempt. SQLite cannot change a primary key: the
+table is renamed, created again and filled, in the one transaction of the migration. Nothing refers to these tables,
+so no other table changes. PostgreSQL replaces the key in place.
 """
 
 from __future__ import annotations

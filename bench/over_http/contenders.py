@@ -1,0 +1,114 @@
+"""Starting what is compared, each as the process that its users would start, and counting the CPU of its whole tree."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+HERE: Final = Path(__file__).parent
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+class Contender(NamedTuple):
+    """A server that runs. `beside` are processes that it keeps busy and that are not its children (a database)."""
+
+    url: str
+    pid: int
+    is_indelible: bool
+    beside: tuple[int, ...] = ()
+
+
+@contextmanager
+def start_provider(tokens: int, rate: float) -> Iterator[int]:
+    with _start(sys.executable, str(HERE / "provider.py"), str(tokens), str(rate)) as (_, first_line):
+        yield int(first_line)
+
+
+@contextmanager
+def start_limit(provider_port: int) -> Iterator[Contender]:
+    with _start(sys.executable, str(HERE / "limit.py"), str(provider_port)) as (pid, url):
+        yield Contender(url, pid, is_indelible=False)
+
+
+@contextmanager
+def start_plain(provider_port: int, directory: Path) -> Iterator[Contender]:
+    path = str(directory / "plain.db")
+    with _start(sys.executable, str(HERE / "plain.py"), str(provider_port), path) as (pid, url):
+        yield Contender(url, pid, is_indelible=False)
+
+
+@contextmanager
+def start_indelible(
+    provider_port: int, database: str, directory: Path, *, beside: tuple[int, ...] = ()
+) -> Iterator[Contender]:
+    """`indelible serve`, as it comes, but for the model and titles (a title would be a second call of the model)."""
+    environment = {
+        "OPENAI_API_KEY": "sk-bench",
+        "OPENAI_BASE_URL": f"http://127.0.0.1:{provider_port}/v1",
+        "INDELIBLE_MODEL": "openai-chat:bench",
+        "INDELIBLE_AUTO_TITLES": "false",
+    }
+    command = [sys.executable, "-m", "indelible", "serve", "--port", "0", "--database", database]
+    with _start(*command, environment=environment, directory=directory) as (pid, line):
+        url = line[line.index("http://") :].split()[0].rstrip("/.")
+        yield Contender(url, pid, is_indelible=True, beside=beside)
+
+
+@contextmanager
+def _start(
+    *command: str, environment: dict[str, str] | None = None, directory: Path | None = None
+) -> Iterator[tuple[int, str]]:
+    """A process, and the line in which it says where it is."""
+    inherited = {name: value for name, value in os.environ.items() if not name.upper().endswith("_PROXY")}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**inherited, **(environment or {})}, cwd=directory
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        while line and "http://" not in line and not line.strip().isdigit():
+            line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{command[1]} did not start.")
+        yield process.pid, line.strip()
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def count_cpu_s(*pids: int) -> float:
+    """What these processes and their children have used until now."""
+    return sum(_read_cpu_s(pid) for pid in _find_tree(pids))
+
+
+def count_memory_bytes(pid: int) -> int:
+    return sum(int(Path(f"/proc/{each}/statm").read_text().split()[1]) * _PAGE_BYTES for each in _find_tree([pid]))
+
+
+def _find_tree(pids: Iterator[int] | list[int] | tuple[int, ...]) -> list[int]:
+    found: list[int] = []
+    todo = list(pids)
+    while todo:
+        pid = todo.pop()
+        found.append(pid)
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            todo += [int(child) for child in children.read_text().split()]
+    return found
+
+
+def _read_cpu_s(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        return 0.0
+    return sum(int(field) for field in fields[11:15]) / _TICKS

@@ -1,0 +1,144 @@
+"""Killing servers: every way in which one can fail, in an order determined by the seed.
+
+    sigkill        at a random instant
+    sigterm        a graceful shutdown at a random instant; it has to exit with status 0
+    sigstop        paused. With two servers: past its lease, so that it resumes without its chats
+    a point        killed at a named place in its work (crash_points.py)
+
+Ways are dealt like cards: each once before any is repeated. Two of them need two kills: a server that is killed while
+it starts, or during a takeover, was restarted just before. Between two kills there is a short random time, and as much
+more as the running turns need to survive the next one (budget.py). If a point is not reached in time, the process is
+killed where it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, Literal
+
+from indelible.prove.budget import Budget
+from indelible.prove.servers.crash_points import CRASH_POINTS, CrashPoint
+from indelible.prove.servers.group import ServerUnderTest
+
+Way = Literal["sigkill", "sigterm", "sigstop"] | CrashPoint
+WAYS: Final[tuple[Way, ...]] = ("sigkill", "sigterm", "sigstop", *CRASH_POINTS)
+_AT_STARTUP: Final[frozenset[Way]] = frozenset({"at_start", "during_takeover"})
+_LONGEST_WAIT_S: Final = 0.5
+_LONGEST_LIFE_S: Final = 3.0
+_PAUSE_S: Final = 0.5
+_NOTICED_AFTER_S: Final = 1.0
+"""Until a worker has polled again (`poll_interval_s`) and taken over the chats of one whose lease is over."""
+_PASSES_AT_MOST: Final[dict[CrashPoint, int]] = {
+    "before_flush": 8,
+    "after_flush": 8,
+    "before_notify": 4,
+    "during_takeover": 4,
+}
+_POLL_INTERVAL_S: Final = 0.02
+
+
+class FaultInjector:
+    """`kills` counts kills (and pauses) by way; `faults` are servers that did not shut down gracefully.
+
+    provoke: have a user stop a reply, for a kill in the middle of the stop.
+    on_kill: called after each kill with their number.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[ServerUnderTest],
+        budget: Budget,
+        *,
+        seed: int,
+        ways: Sequence[Way],
+        lease_timeout_s: float,
+        provoke: Callable[[], Coroutine[Any, Any, None]],
+        on_kill: Callable[[int], None],
+    ) -> None:
+        self.kills: Counter[str] = Counter()
+        self.faults: list[str] = []
+        self._servers = servers
+        self._budget = budget
+        self._chance = random.Random(seed)  # noqa: S311  (it only has to be reproducible)
+        self._ways = ways
+        self._deck: list[Way] = []
+        self._past_lease_s = lease_timeout_s + _NOTICED_AFTER_S
+        self._provoke = provoke
+        self._on_kill = on_kill
+
+    async def kill(self, times: int, *, is_enough: Callable[[], bool]) -> None:
+        """Kill `kills` times, or stop earlier."""
+        while self.kills.total() < times and not is_enough():
+            way = self._draw(times - self.kills.total())
+            await asyncio.sleep(self._chance.uniform(0, _LONGEST_WAIT_S))
+            while not await self._budget.can_bear(2 if way in _AT_STARTUP else 1):
+                if is_enough():
+                    return
+                await asyncio.sleep(_POLL_INTERVAL_S)
+            await self._carry_out(way, self._chance.choice(self._servers))
+
+    def _draw(self, left: int) -> Way:
+        if not self._deck:
+            self._deck = self._chance.sample(self._ways, len(self._ways))
+        way = self._deck.pop()
+        return "sigkill" if way in _AT_STARTUP and left < 2 else way
+
+    async def _carry_out(self, way: Way, server: ServerUnderTest) -> None:
+        if way == "sigkill":
+            await server.process.kill()
+            await self._count(way)
+            await server.start()
+        elif way == "sigterm":
+            await self._send_away(server)
+        elif way == "sigstop":
+            await self._put_to_sleep(server)
+        elif way in _AT_STARTUP:
+            await self._kill_at_the_beginning(way, server)
+        else:
+            await self._kill_at(way, server)
+
+    async def _put_to_sleep(self, server: ServerUnderTest) -> None:
+        server.process.send(signal.SIGSTOP)
+        await asyncio.sleep(self._past_lease_s if len(self._servers) > 1 else _PAUSE_S)
+        server.process.send(signal.SIGCONT)
+        await self._count("sigstop")
+
+    async def _send_away(self, server: ServerUnderTest) -> None:
+        server.process.send(signal.SIGTERM)
+        code = await server.process.wait_for_end()
+        if code != 0:
+            self.faults.append(f"a server that got SIGTERM exited with {code}")
+        await server.process.kill()
+        await self._count("sigterm")
+        await server.start()
+
+    async def _kill_at(self, point: CrashPoint, server: ServerUnderTest) -> None:
+        passes = self._chance.randint(1, _PASSES_AT_MOST.get(point, 1))
+        server.process.arm(point, passes)
+        # The user who stops a reply may have to wait until the server is back.
+        provoking = asyncio.create_task(self._provoke()) if point == "during_stop" else None
+        try:
+            is_dead = await server.process.wait_for_end(within_s=_LONGEST_LIFE_S) is not None
+            await server.process.kill()
+            await self._count(point if is_dead else "sigkill")
+            await server.start()
+        finally:
+            if provoking is not None:
+                await provoking
+
+    async def _kill_at_the_beginning(self, point: CrashPoint, server: ServerUnderTest) -> None:
+        await server.process.kill()
+        await self._count("sigkill")
+        passes = self._chance.randint(1, _PASSES_AT_MOST.get(point, 1))
+        was_reached = await server.start_doomed(point, passes, within_s=_LONGEST_LIFE_S + self._past_lease_s)
+        await self._count(point if was_reached else "sigkill")
+        await server.start()
+
+    async def _count(self, way: str) -> None:
+        self.kills[way] += 1
+        await self._budget.note_death()
+        self._on_kill(self.kills.total())

@@ -1,0 +1,537 @@
+"""SQLite: one thread that writes, a few that read, and one durable commit for all concurrent writes (group commit).
+
+A transaction is one visit to a thread. Work that writes is queued, and its caller waits for a future. The writer
+takes everything in the queue, runs it in one transaction, each job in its own savepoint so that a refused job does not
+affect the others, and commits once: a commit costs an fsync, and the work of a hundred users shares it. Callers get
+their results only after the commit. Urgent work (the journal, heartbeats) goes first, and a group ends after a few
+milliseconds, so no caller waits long behind others.
+
+Python's `sqlite3` is called directly, because a layer with a thread hop per call cost ten times as much as the
+statements themselves (docs/decisions/0010).
+
+Every connection is configured before its first use: write-ahead log, `synchronous=FULL` (with the log, NORMAL would
+lose commits on a power cut), foreign keys on, and a busy timeout for other processes. A write transaction begins
+IMMEDIATE, because one that reads first and then writes fails at once if another process wrote meanwhile (R12).
+
+If the database itself ends a transaction (a full disk, an I/O error), the job that met the error gets it, and the
+rest of the group runs again. If the commit fails, every job in the group gets the error.
+
+Must stay true (tests/store/test_sqlite.py, test_open.py): a result arrives only after its commit; a refused job leaves
+nothing behind and affects no other; a cancelled caller leaves no transaction open (test_run_to_completion.py); `close`
+leaves no thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from indelible.concurrency.tasks import UncancellableFuture, run_to_completion
+from indelible.errors import StoreFailed
+from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable, translate_error
+from indelible.store.database.transaction import (
+    Dialect,
+    Row,
+    Transaction,
+    Work,
+    clean_label,
+    format_time,
+    spell_for_sqlite,
+)
+
+T = TypeVar("T")
+
+BUSY_TIMEOUT_MS: Final = 5_000
+READERS: Final = 3
+"""At most. There is one until a read has waited for too long behind a slow one: Python's threads share one lock, and
+three readers cost a fifth more CPU per turn than one."""
+SLOW_READ_S: Final = 0.1
+"""How long a read waits before another thread comes to read."""
+
+GROUP_TIME_S: Final = 0.02
+"""How long a group accepts work that is not urgent."""
+GROUP_TIME_WITH_URGENT_S: Final = 0.005
+"""The same, if urgent work waits for the group's commit."""
+
+LOWER: Final = "indelible_lower"
+"""A function for all of Unicode; SQLite's own `lower` handles only ASCII."""
+
+_log: Final = logging.getLogger(__name__)
+_CACHED_STATEMENTS: Final = 400
+_SWITCH_TRIES: Final = 100
+_encode_list: Final = msgspec.json.Encoder().encode
+
+
+class SqliteTransaction:
+    """See transaction.py. No method suspends: work runs without a break in the connection's thread."""
+
+    dialect: Final[Dialect] = "sqlite"
+
+    def __init__(self, connection: sqlite3.Connection, observe: Callable[[str], object] | None) -> None:
+        self._connection = connection
+        self._observe = observe
+
+    async def run(self, sql: str, *values: Any) -> int:
+        return self._execute(sql, values).rowcount
+
+    async def one(self, sql: str, *values: Any) -> Row:
+        cursor = self._execute(sql, values)
+        row = cursor.fetchone()
+        cursor.close()  # an open one would keep the read transaction alive for as long as it is referenced
+        return row
+
+    async def all(self, sql: str, *values: Any) -> list[Row]:
+        return self._execute(sql, values).fetchall()
+
+    async def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> int | None:
+        if self._observe is not None:
+            self._observe(sql)
+        return self._connection.executemany(spell_for_sqlite(sql), map(_bind, rows)).rowcount
+
+    async def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def _execute(self, sql: str, values: Sequence[Any]) -> sqlite3.Cursor:
+        if self._observe is not None:
+            self._observe(sql)
+        return self._connection.execute(spell_for_sqlite(sql), _bind(values))
+
+
+class SqliteDatabase:
+    """See `Database` in transaction.py. `path` is a file, or SQLite's URI of one.
+
+    `observe` is called with every statement, in the thread that runs it; tests count statements with it.
+    """
+
+    dialect: Final[Dialect] = "sqlite"
+
+    def __init__(self, path: str, *, where: str) -> None:
+        self.observe: Callable[[str], object] | None = None
+        self._path = path
+        self._where = where
+        self._is_closed = False
+        self._writing: SimpleQueue[_Job[Any] | None] = SimpleQueue()
+        self._writer: _Thread | None = None
+        self._reading = _Readers(READERS)
+        self._urgent_reading = _Readers(1)
+
+    @classmethod
+    async def open(cls, path: str, *, where: str) -> SqliteDatabase:
+        """Connect and try to write, so that a faulty file is reported now and not by the first user's message."""
+        database = cls(path, where=where)
+        try:
+            # A long write by another process, perhaps a migration, does not mean that the file is faulty.
+            with suppress(_Undone, DatabaseUnreachable):
+                await database.write(_try_to_write)
+        except BaseException:
+            await database.close()
+            raise
+        return database
+
+    async def write(
+        self,
+        work: Work[T],
+        *,
+        urgent: bool = False,
+        slow: bool = False,
+        single: bool = False,
+        on_committed: Callable[[T], object] | None = None,
+    ) -> T:
+        self._refuse_closed()
+        if self._writer is None:
+            self._writer = _Thread("sqlite writer", self._serve_writes)
+        job: _Job[T] = _Job(work, urgent=urgent, slow=slow, single=single, on_committed=on_committed)
+        self._writing.put(job)
+        return await job.result
+
+    async def read(self, work: Work[T], *, urgent: bool = False, single: bool = False) -> T:
+        self._refuse_closed()
+        line = self._urgent_reading if urgent else self._reading
+        job: _Job[T] = _Job(work, single=single)
+        line.jobs.put(job)
+        if not line.threads:
+            self._add_reader(line)
+        if len(line.threads) == line.size:
+            return await job.result
+        patience = job.loop.call_later(SLOW_READ_S, self._help, line, job)
+        try:
+            return await job.result
+        finally:
+            patience.cancel()
+
+    def _help(self, line: _Readers, job: _Job[Any]) -> None:
+        """Nobody has begun to read for this one yet: those before it are slow."""
+        if not job.has_begun and len(line.threads) < line.size and not self._is_closed:
+            self._add_reader(line)
+
+    def _add_reader(self, line: _Readers) -> None:
+        line.threads.append(_Thread("sqlite reader", partial(self._serve_reads, line.jobs)))
+
+    @run_to_completion
+    async def close(self) -> None:
+        self._is_closed = True
+        for line in (self._reading, self._urgent_reading):
+            for _ in line.threads:
+                line.jobs.put(None)
+            while line.threads:
+                await line.threads.pop().wait_for_end()
+        # The writer closes last and alone. The last connection moves the log into the file and removes it; if two
+        # closed at the same time, each would leave that to the other.
+        if self._writer is not None:
+            self._writing.put(None)
+            await self._writer.wait_for_end()
+            self._writer = None
+
+    def _refuse_closed(self) -> None:
+        if self._is_closed:
+            raise StoreFailed(f"{self._where} is closed.")
+
+    # --- the reading threads ---
+
+    def _serve_reads(self, jobs: SimpleQueue[_Job[Any] | None]) -> None:
+        connection: sqlite3.Connection | None = None
+        while (job := jobs.get()) is not None:
+            job.has_begun = True
+            try:
+                connection = connection or connect(self._path)
+                self._read(connection, job)
+            except BaseException as error:
+                job.error = error
+            _deliver([job], self._where)
+        if connection is not None:
+            connection.close()
+
+    def _read(self, connection: sqlite3.Connection, job: _Job[Any]) -> None:
+        if not job.single:
+            self._execute(connection, "BEGIN")
+        try:
+            job.value = _drive(job.work(SqliteTransaction(connection, self.observe)))
+        finally:
+            if connection.in_transaction:
+                self._execute(connection, "ROLLBACK")
+
+    # --- the writing thread ---
+
+    def _serve_writes(self) -> None:
+        line = _Line(self._writing)
+        try:
+            self._write_all(line)
+        except BaseException as error:  # a bug, or no memory: no caller may wait for a dead thread
+            self._is_closed = True
+            _log.critical("the writer of %s has ended; restart the process", self._where, exc_info=error)
+            line.drain()
+            _deliver(_fail(line.take_all(), StoreFailed(f"{self._where} is closed.")), self._where)
+
+    def _write_all(self, line: _Line) -> None:
+        connection: sqlite3.Connection | None = None
+        while line.wait():
+            try:
+                connection = connection or connect(self._path)
+                self._execute(connection, "BEGIN IMMEDIATE")
+            except BaseException as error:
+                answered = _fail(line.take_all(), error)
+            else:
+                answered = self._write_group(connection, line)
+                connection = _reset(connection)
+            _deliver(answered, self._where)
+        if connection is not None:
+            connection.close()
+
+    def _write_group(self, connection: sqlite3.Connection, line: _Line) -> list[_Job[Any]]:
+        """Run the queued jobs in the open transaction; returns the jobs to answer now."""
+        transaction = SqliteTransaction(connection, self.observe)
+        group: list[_Job[Any]] = []
+        is_alone = len(line) == 1
+        try:
+            for job in line.take_group():
+                group.append(job)
+                self._carry_out(connection, transaction, job, is_alone=is_alone)
+                if not connection.in_transaction:  # the database ended it, and undid the other jobs
+                    line.put_back(group[:-1])
+                    return _fail([job], RuntimeError("The database ended the transaction, and nothing was written."))
+            self._execute(connection, "COMMIT" if any(job.error is None for job in group) else "ROLLBACK")
+        except BaseException as error:  # in any case this thread must keep serving later jobs
+            return _fail(group, error)
+        return group
+
+    def _carry_out(
+        self, connection: sqlite3.Connection, transaction: SqliteTransaction, job: _Job[Any], *, is_alone: bool
+    ) -> None:
+        """A job alone in its transaction needs no savepoint: if it fails, the transaction is rolled back."""
+        job.error = None
+        if not is_alone:
+            connection.execute("SAVEPOINT job")
+        try:
+            job.value = _drive(job.work(transaction))
+        except BaseException as error:
+            job.error = error
+            if not is_alone and connection.in_transaction:
+                connection.execute("ROLLBACK TO job")
+        if not is_alone and connection.in_transaction:
+            connection.execute("RELEASE job")
+
+    def _execute(self, connection: sqlite3.Connection, sql: str) -> None:
+        if self.observe is not None:
+            self.observe(sql)
+        connection.execute(sql)
+
+
+# --- threads and jobs ----------------------------------------------------------------------
+
+
+class _Job(Generic[T]):
+    """Work with a waiting caller. It is created in the caller's event loop; a thread sets `value` or `error`."""
+
+    __slots__ = ("error", "has_begun", "loop", "on_committed", "result", "single", "slow", "urgent", "value", "work")
+
+    def __init__(
+        self,
+        work: Work[T],
+        *,
+        urgent: bool = False,
+        slow: bool = False,
+        single: bool = False,
+        on_committed: Callable[[T], object] | None = None,
+    ) -> None:
+        self.work = work
+        self.urgent = urgent
+        self.slow = slow
+        self.single = single
+        self.on_committed = on_committed
+        self.has_begun = False
+        self.loop = asyncio.get_running_loop()
+        self.result: UncancellableFuture[T] = UncancellableFuture(loop=self.loop)
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+
+class _Readers:
+    """A queue of reading jobs, and up to `size` threads that serve it."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.jobs: SimpleQueue[_Job[Any] | None] = SimpleQueue()
+        self.threads: list[_Thread] = []
+
+
+class _Line:
+    """The jobs that wait for the writer: urgent ones first, otherwise in order of arrival."""
+
+    def __init__(self, source: SimpleQueue[_Job[Any] | None]) -> None:
+        self._source = source
+        self._urgent: deque[_Job[Any]] = deque()
+        self._others: deque[_Job[Any]] = deque()
+        self._is_ending = False
+        self._is_turn_of_slow = False
+
+    def __len__(self) -> int:
+        return len(self._urgent) + len(self._others)
+
+    def wait(self) -> bool:
+        """Wait for a job, and queue all that have arrived by then; False when it closes and no job is left."""
+        if not self and not self._is_ending:
+            self._add(self._source.get())
+        self.drain()
+        return bool(self)
+
+    def drain(self) -> None:
+        with suppress(Empty):
+            while True:
+                self._add(self._source.get_nowait())
+
+    def take_group(self) -> Iterable[_Job[Any]]:
+        """The jobs that share the next commit: those queued now, as many as the group's time allows.
+
+        A slow job has a commit to itself. Urgent ones go before it, once.
+        """
+        if self._is_turn_of_slow:
+            self._is_turn_of_slow = False
+            yield self._others.popleft()
+            return
+        time_s = GROUP_TIME_WITH_URGENT_S if self._urgent else GROUP_TIME_S
+        last_at_s = time.monotonic() + time_s
+        is_empty = not self._urgent
+        while self._urgent:
+            yield self._urgent.popleft()
+        while self._others:
+            if self._others[0].slow and not is_empty:
+                self._is_turn_of_slow = True
+                return
+            job = self._others.popleft()
+            is_empty = False
+            yield job
+            if job.slow or time.monotonic() >= last_at_s:
+                return
+
+    def take_all(self) -> list[_Job[Any]]:
+        jobs = [*self._urgent, *self._others]
+        self._urgent.clear()
+        self._others.clear()
+        return jobs
+
+    def put_back(self, jobs: Iterable[_Job[Any]]) -> None:
+        for job in reversed(list(jobs)):
+            (self._urgent if job.urgent else self._others).appendleft(job)
+
+    def _add(self, job: _Job[Any] | None) -> None:
+        if job is None:
+            self._is_ending = True
+        else:
+            (self._urgent if job.urgent else self._others).append(job)
+
+
+class _Thread:
+    """A thread whose end can be awaited. It is a daemon: it does not keep the process alive."""
+
+    def __init__(self, name: str, serve: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ended: UncancellableFuture[None] = UncancellableFuture(loop=self._loop)
+        self._serve = serve
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    async def wait_for_end(self) -> None:
+        await self._ended
+        self._thread.join()  # it is about to end, so this returns at once
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        finally:
+            with suppress(RuntimeError):  # the loop is closed, and no caller waits
+                self._loop.call_soon_threadsafe(self._ended.set_result, None)
+
+
+def _drive(work: Coroutine[Any, Any, T]) -> T:
+    """Run work to its end, synchronously."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    work.close()
+    raise RuntimeError("Work on SQLite may await nothing but the statements of its transaction.")
+
+
+def _fail(jobs: Iterable[_Job[Any]], error: BaseException) -> list[_Job[Any]]:
+    failed = list(jobs)
+    for job in failed:
+        job.error = job.error or error
+    return failed
+
+
+def _deliver(jobs: Sequence[_Job[Any]], where: str) -> None:
+    """Deliver results to the waiting callers, each in its own event loop; usually one loop, and so one call."""
+    for loop in dict.fromkeys(job.loop for job in jobs):
+        with suppress(RuntimeError):  # the loop is closed, and no caller waits
+            loop.call_soon_threadsafe(_answer, [job for job in jobs if job.loop is loop], where)
+
+
+def _answer(jobs: Sequence[_Job[Any]], where: str) -> None:
+    for job in jobs:
+        if job.error is None:
+            if job.on_committed is not None:
+                job.on_committed(job.value)
+            job.result.set_result(job.value)
+        else:
+            job.result.set_exception(translate_error(job.error, where))
+            job.result.exception()  # mark it as retrieved: a cancelled caller does not
+
+
+def _reset(connection: sqlite3.Connection) -> sqlite3.Connection | None:
+    """The connection without a transaction; None if the rollback failed and a new connection is needed."""
+    try:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    except BaseException:
+        with suppress(Exception):
+            connection.close()
+        return None
+    return connection
+
+
+# --- connections and values ----------------------------------------------------------------
+
+
+def connect(path: str) -> sqlite3.Connection:
+    """A connection with durable commits, for the calling thread."""
+    connection = sqlite3.connect(
+        path, uri=path.startswith("file:"), isolation_level=None, cached_statements=_CACHED_STATEMENTS
+    )
+    try:
+        connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+        _switch_log_on(connection)
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA foreign_keys=ON")
+        connection.create_function(LOWER, 1, _lower, deterministic=True)
+        connection.create_function("clock_timestamp", 0, _read_clock)  # as on PostgreSQL
+        connection.row_factory = sqlite3.Row
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _switch_log_on(connection: sqlite3.Connection) -> None:
+    """If several processes do this on a new file, all but one get SQLITE_BUSY at once, without the timeout."""
+    for _ in range(_SWITCH_TRIES):
+        try:
+            mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            connection.execute("BEGIN IMMEDIATE")  # which does wait
+            connection.execute("ROLLBACK")
+        else:
+            if mode == "wal":
+                return
+            break
+    raise DatabaseUnusable(
+        "The database's file system does not support shared memory, which SQLite's write-ahead log needs."
+    )
+
+
+def _read_clock() -> str:
+    return format_time(datetime.now(UTC))
+
+
+def _lower(text: str | None) -> str | None:
+    return None if text is None else text.lower()
+
+
+class _Undone(Exception):
+    """Raised to roll back a trial transaction."""
+
+
+async def _try_to_write(transaction: Transaction) -> None:
+    """Fails if the file is read-only, which BEGIN IMMEDIATE does not report."""
+    await transaction.run("PRAGMA user_version = 0")
+    raise _Undone
+
+
+def _bind(values: Sequence[Any]) -> list[Any]:
+    return [_BINDERS[type(value)](value) if type(value) in _BINDERS else value for value in values]
+
+
+def _bind_list(values: Sequence[Any]) -> str:
+    return _encode_list([clean_label(value) if isinstance(value, str) else value for value in values]).decode()
+
+
+_BINDERS: Final[dict[type, Callable[[Any], Any]]] = {
+    str: clean_label,
+    datetime: format_time,
+    list: _bind_list,
+    tuple: _bind_list,
+}

@@ -1,0 +1,165 @@
+"""A transaction, as the store's commands and queries see it: SQL text in, rows out, and nothing else to await.
+
+A command is one `async def` over a `Transaction`. It may await the methods below and functions built on them, and
+nothing else: on SQLite it runs from its first statement to its last in one visit to a thread, where there is no event
+loop (sqlite.py); on PostgreSQL each statement is a round trip on the event loop (postgres.py).
+
+The SQL has one spelling, the subset of PostgreSQL's that SQLite knows too: `$1` for a value, `ON CONFLICT`, row values,
+`TRUE`. SQLite spells two things differently, which `spell_for_sqlite` translates, once per text: `= ANY($1)` for a
+list, and row locks, which it does not need, because a write transaction locks the whole file. Where more differs, the
+code checks `dialect` and says why.
+
+Values match the columns of tables.py: ids, words and labels are `str`, and characters that a database cannot hold in
+them become U+FFFD; JSON and everything that a person or a model wrote is `bytes`; a time is an aware `datetime`.
+Rows are indexed by name. Read a time with `to_time`, and a boolean with `bool`: SQLite has neither type.
+
+Must stay true (tests/store/test_transaction.py): the same statement means the same on both databases.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, Final, Literal, Protocol, TypeVar, overload
+
+from indelible.content.unicode import clean_text
+
+T = TypeVar("T")
+Dialect = Literal["sqlite", "postgresql"]
+Row = Any
+"""A row: `row["name"]`."""
+
+_VALUE: Final = re.compile(r"\$(\d+)")
+_ANY: Final = re.compile(r"= ANY\(\$(\d+)\)")
+_LOCK: Final = re.compile(r"\s+FOR (NO KEY UPDATE|UPDATE|SHARE|KEY SHARE)( OF \w+)?( SKIP LOCKED)?\s*$")
+
+
+class Transaction(Protocol):
+    """What a command may do. Database errors are the driver's own here; `Database` translates them."""
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    async def run(self, sql: str, *values: Any) -> int:
+        """Execute a statement; returns how many rows it changed."""
+
+    async def one(self, sql: str, *values: Any) -> Row:
+        """The first row; None if there is none."""
+
+    async def all(self, sql: str, *values: Any) -> list[Row]: ...
+
+    async def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> int | None:
+        """Execute a statement once for each row of values.
+
+        Returns the total number of rows changed, if the database counts them; PostgreSQL does not.
+        """
+
+    async def now(self) -> datetime:
+        """The database's clock, which all workers share. SQLite's is this machine's."""
+
+
+Work = Callable[[Transaction], Coroutine[Any, Any, T]]
+
+
+class Database(Protocol):
+    """An open database. A cancelled caller waits for the end of its transaction."""
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    async def write(
+        self,
+        work: Work[T],
+        *,
+        urgent: bool = False,
+        slow: bool = False,
+        single: bool = False,
+        on_committed: Callable[[T], object] | None = None,
+    ) -> T:
+        """Run `work` in a transaction that may write; when this returns, it is durable.
+
+        If `work` raises, nothing is written. It may run more than once before it is committed, so it must change
+        nothing but the database. `on_committed` receives its result after the commit, in the event loop, even if
+        the caller was cancelled meanwhile.
+
+        `urgent` work goes before other users' work: the journal, a heartbeat. `slow` work may take many
+        milliseconds, so it shares its commit with no other. `single` promises that it is one statement, which needs no
+        BEGIN and no COMMIT.
+
+        A failing database raises a `StoreFailed`; an error about the data is the driver's own.
+        """
+
+    async def read(self, work: Work[T], *, urgent: bool = False, single: bool = False) -> T:
+        """Run `work` in a read-only transaction that sees one snapshot of the database."""
+
+    async def close(self) -> None:
+        """Wait for submitted work, then close every connection."""
+
+
+# --- values --------------------------------------------------------------------------------
+
+
+def format_time(moment: datetime) -> str:
+    """A time as SQLite stores it: readable text of fixed width, so that it sorts by time."""
+    return f"{to_utc(moment).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+
+
+def to_utc(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment} has no time zone.")
+    return moment.astimezone(UTC)
+
+
+@overload
+def to_time(value: str | datetime) -> datetime: ...
+@overload
+def to_time(value: str | datetime | None) -> datetime | None: ...
+def to_time(value: str | datetime | None) -> datetime | None:
+    """A time read from a row."""
+    if value is None:
+        return None
+    return datetime.fromisoformat(value) if isinstance(value, str) else to_utc(value)
+
+
+def clean_label(value: str) -> str:
+    """The text as a database stores an id, a word or a label."""
+    if value.isascii() and "\0" not in value:
+        return value
+    return clean_text(value).replace("\0", "\ufffd")
+
+
+# --- spelling ------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def spell_for_sqlite(sql: str) -> str:
+    """The statement in SQLite's spelling: a list is a JSON text, and there are no row locks."""
+    listed = _ANY.sub(r"IN (SELECT value FROM json_each(?\1))", _LOCK.sub("", sql))
+    return _VALUE.sub(r"?\1", listed)
+
+
+async def insert(transaction: Transaction, table: str, *rows: dict[str, Any]) -> None:
+    """Insert rows with the same columns in one statement."""
+    values = [value for row in rows for value in row.values()]
+    await transaction.run(_spell_insert(table, tuple(rows[0]), len(rows)), *values)
+
+
+async def update(transaction: Transaction, table: str, changes: dict[str, Any], /, **key: Any) -> int:
+    """Update the rows with this key; returns how many there were."""
+    return await transaction.run(_spell_update(table, tuple(changes), tuple(key)), *changes.values(), *key.values())
+
+
+@lru_cache(maxsize=512)
+def _spell_insert(table: str, columns: tuple[str, ...], count: int) -> str:
+    width = len(columns)
+    rows = (", ".join(f"${row * width + n}" for n in range(1, width + 1)) for row in range(count))
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES {', '.join(f'({row})' for row in rows)}"
+
+
+@lru_cache(maxsize=512)
+def _spell_update(table: str, columns: tuple[str, ...], key: tuple[str, ...]) -> str:
+    numbered = [f"{name} = ${n}" for n, name in enumerate((*columns, *key), 1)]
+    changes, matches = numbered[: len(columns)], numbered[len(columns) :]
+    return f"UPDATE {table} SET {', '.join(changes)} WHERE {' AND '.join(matches)}"

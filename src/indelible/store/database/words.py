@@ -1,0 +1,9 @@
+"""Enumerations that only the database uses; the machine's own are in machine/. tables.py checks them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+DebugMode = Literal["off", "errors", "all"]
+RunKind = Literal["turn", "title", "compaction"]
+RunStatus = Literal["in_progress", "completed", "error", "interrupted"]
