@@ -46,6 +46,7 @@ async def test_readers_elsewhere_see_the_same_without_a_poll(processes: tuple[Fe
     chat = await writing.create_streaming()
     async with reading.read(chat) as seen, writing.read(chat) as beside:
         await seen.catch_up()
+        await beside.catch_up()
         for number in range(15):
             await chat.write(f"{number},")
             await seen.wait_until(lambda: seen.text.endswith(f"{number},"))  # noqa: B023  (it is waited for here and now)
