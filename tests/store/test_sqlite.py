@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from indelible.errors import StoreFailed
 from indelible.store.database import sqlite
 from indelible.store.database.open import open_database
 from indelible.store.database.sqlite import READERS, SqliteDatabase
+from indelible.store.database.sqlite_jobs import Job, WriterQueue
 from indelible.store.database.transaction import Transaction, Work, insert
 
 BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -365,3 +367,19 @@ async def test_a_file_that_another_process_writes_to_for_long_can_be_opened(
 
     assert await opened.write(partial(add, name="a")) == "a"
     await opened.close()
+
+
+async def test_slow_work_that_failed_while_it_waited_for_its_turn_costs_the_next_nothing() -> None:
+    arriving: SimpleQueue[Job[Any] | None] = SimpleQueue()
+    line = WriterQueue(arriving)
+    urgent, slow = Job(partial(add, name="a"), urgent=True), Job(partial(add, name="b"), slow=True)
+    for job in (slow, urgent):
+        arriving.put(job)
+    assert line.wait()
+    assert list(line.take_group()) == [urgent]
+    assert line.take_all() == [slow], "the file cannot be written now, and everyone who waits is told so"
+
+    following = Job(partial(add, name="c"))
+    arriving.put(following)
+    assert line.wait()
+    assert list(line.take_group()) == [following]

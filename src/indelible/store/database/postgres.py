@@ -31,7 +31,7 @@ from typing import Any, Final, Generic, TypeVar
 from indelible.concurrency.tasks import UncancellableFuture, run_to_completion
 from indelible.errors import StoreFailed
 from indelible.store.database.errors import AllConnectionsInUse, DatabaseUnusable, translate_error
-from indelible.store.database.transaction import Dialect, Row, Transaction, Work, clean_label, to_utc
+from indelible.store.database.transaction import Dialect, Row, Transaction, Work, bind, clean_label, to_utc
 
 T = TypeVar("T")
 
@@ -382,7 +382,7 @@ async def _execute(driver: Any, sql: str, observe: Callable[[str], object] | Non
 
 
 def _bind(values: Sequence[Any]) -> list[Any]:
-    return [_BINDERS[type(value)](value) if type(value) in _BINDERS else value for value in values]
+    return bind(values, _BINDERS)
 
 
 def _bind_list(values: Sequence[Any]) -> list[Any]:

@@ -4,7 +4,7 @@ A transaction is one visit to a thread. Work that writes is queued, and its call
 takes everything in the queue, runs it in one transaction, each job in its own savepoint so that a refused job does not
 affect the others, and commits once: a commit costs an fsync, and the work of a hundred users shares it. Callers get
 their results only after the commit. Urgent work (the journal, heartbeats) goes first, and a group ends after a few
-milliseconds, so no caller waits long behind others.
+milliseconds, so no caller waits long behind others (sqlite_jobs.py).
 
 Python's `sqlite3` is called directly, because a layer with a thread hop per call cost ten times as much as the
 statements themselves (docs/decisions/0010).
@@ -23,29 +23,27 @@ leaves no thread.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sqlite3
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from queue import Empty, SimpleQueue
-from typing import Any, Final, Generic, TypeVar
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from indelible.concurrency.tasks import UncancellableFuture, run_to_completion
+from indelible.concurrency.tasks import run_to_completion
 from indelible.errors import StoreFailed
-from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable, translate_error
+from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
+from indelible.store.database.sqlite_jobs import Job, ReaderQueue, ServingThread, WriterQueue, deliver, drive, fail
 from indelible.store.database.transaction import (
     Dialect,
     Row,
     Transaction,
     Work,
+    bind,
     clean_label,
     format_time,
     spell_for_sqlite,
@@ -59,11 +57,6 @@ READERS: Final = 3
 three readers cost a fifth more CPU per turn than one."""
 SLOW_READ_S: Final = 0.1
 """How long a read waits before another thread comes to read."""
-
-GROUP_TIME_S: Final = 0.02
-"""How long a group accepts work that is not urgent."""
-GROUP_TIME_WITH_URGENT_S: Final = 0.005
-"""The same, if urgent work waits for the group's commit."""
 
 LOWER: Final = "indelible_lower"
 """A function for all of Unicode; SQLite's own `lower` handles only ASCII."""
@@ -122,10 +115,10 @@ class SqliteDatabase:
         self._path = path
         self._where = where
         self._is_closed = False
-        self._writing: SimpleQueue[_Job[Any] | None] = SimpleQueue()
-        self._writer: _Thread | None = None
-        self._reading = _Readers(READERS)
-        self._urgent_reading = _Readers(1)
+        self._writing: SimpleQueue[Job[Any] | None] = SimpleQueue()
+        self._writer: ServingThread | None = None
+        self._reading = ReaderQueue(READERS)
+        self._urgent_reading = ReaderQueue(1)
 
     @classmethod
     async def open(cls, path: str, *, where: str) -> SqliteDatabase:
@@ -151,15 +144,15 @@ class SqliteDatabase:
     ) -> T:
         self._refuse_closed()
         if self._writer is None:
-            self._writer = _Thread("sqlite writer", self._serve_writes)
-        job: _Job[T] = _Job(work, urgent=urgent, slow=slow, single=single, on_committed=on_committed)
+            self._writer = ServingThread("sqlite writer", self._serve_writes)
+        job: Job[T] = Job(work, urgent=urgent, slow=slow, single=single, on_committed=on_committed)
         self._writing.put(job)
         return await job.result
 
     async def read(self, work: Work[T], *, urgent: bool = False, single: bool = False) -> T:
         self._refuse_closed()
         line = self._urgent_reading if urgent else self._reading
-        job: _Job[T] = _Job(work, single=single)
+        job: Job[T] = Job(work, single=single)
         line.jobs.put(job)
         if not line.threads:
             self._add_reader(line)
@@ -171,13 +164,13 @@ class SqliteDatabase:
         finally:
             patience.cancel()
 
-    def _help(self, line: _Readers, job: _Job[Any]) -> None:
+    def _help(self, line: ReaderQueue, job: Job[Any]) -> None:
         """Nobody has begun to read for this one yet: those before it are slow."""
         if not job.has_begun and len(line.threads) < line.size and not self._is_closed:
             self._add_reader(line)
 
-    def _add_reader(self, line: _Readers) -> None:
-        line.threads.append(_Thread("sqlite reader", partial(self._serve_reads, line.jobs)))
+    def _add_reader(self, line: ReaderQueue) -> None:
+        line.threads.append(ServingThread("sqlite reader", partial(self._serve_reads, line.jobs)))
 
     @run_to_completion
     async def close(self) -> None:
@@ -200,7 +193,7 @@ class SqliteDatabase:
 
     # --- the reading threads ---
 
-    def _serve_reads(self, jobs: SimpleQueue[_Job[Any] | None]) -> None:
+    def _serve_reads(self, jobs: SimpleQueue[Job[Any] | None]) -> None:
         connection: sqlite3.Connection | None = None
         while (job := jobs.get()) is not None:
             job.has_begun = True
@@ -209,15 +202,15 @@ class SqliteDatabase:
                 self._read(connection, job)
             except BaseException as error:
                 job.error = error
-            _deliver([job], self._where)
+            deliver([job], self._where)
         if connection is not None:
             connection.close()
 
-    def _read(self, connection: sqlite3.Connection, job: _Job[Any]) -> None:
+    def _read(self, connection: sqlite3.Connection, job: Job[Any]) -> None:
         if not job.single:
             self._execute(connection, "BEGIN")
         try:
-            job.value = _drive(job.work(SqliteTransaction(connection, self.observe)))
+            job.value = drive(job.work(SqliteTransaction(connection, self.observe)))
         finally:
             if connection.in_transaction:
                 self._execute(connection, "ROLLBACK")
@@ -225,34 +218,34 @@ class SqliteDatabase:
     # --- the writing thread ---
 
     def _serve_writes(self) -> None:
-        line = _Line(self._writing)
+        line = WriterQueue(self._writing)
         try:
             self._write_all(line)
         except BaseException as error:  # a bug, or no memory: no caller may wait for a dead thread
             self._is_closed = True
             _log.critical("the writer of %s has ended; restart the process", self._where, exc_info=error)
             line.drain()
-            _deliver(_fail(line.take_all(), StoreFailed(f"{self._where} is closed.")), self._where)
+            deliver(fail(line.take_all(), StoreFailed(f"{self._where} is closed.")), self._where)
 
-    def _write_all(self, line: _Line) -> None:
+    def _write_all(self, line: WriterQueue) -> None:
         connection: sqlite3.Connection | None = None
         while line.wait():
             try:
                 connection = connection or connect(self._path)
                 self._execute(connection, "BEGIN IMMEDIATE")
             except BaseException as error:
-                answered = _fail(line.take_all(), error)
+                answered = fail(line.take_all(), error)
             else:
                 answered = self._write_group(connection, line)
                 connection = _reset(connection)
-            _deliver(answered, self._where)
+            deliver(answered, self._where)
         if connection is not None:
             connection.close()
 
-    def _write_group(self, connection: sqlite3.Connection, line: _Line) -> list[_Job[Any]]:
+    def _write_group(self, connection: sqlite3.Connection, line: WriterQueue) -> list[Job[Any]]:
         """Run the queued jobs in the open transaction; returns the jobs to answer now."""
         transaction = SqliteTransaction(connection, self.observe)
-        group: list[_Job[Any]] = []
+        group: list[Job[Any]] = []
         is_alone = len(line) == 1
         try:
             for job in line.take_group():
@@ -260,21 +253,21 @@ class SqliteDatabase:
                 self._carry_out(connection, transaction, job, is_alone=is_alone)
                 if not connection.in_transaction:  # the database ended it, and undid the other jobs
                     line.put_back(group[:-1])
-                    return _fail([job], RuntimeError("The database ended the transaction, and nothing was written."))
+                    return fail([job], RuntimeError("The database ended the transaction, and nothing was written."))
             self._execute(connection, "COMMIT" if any(job.error is None for job in group) else "ROLLBACK")
         except BaseException as error:  # in any case this thread must keep serving later jobs
-            return _fail(group, error)
+            return fail(group, error)
         return group
 
     def _carry_out(
-        self, connection: sqlite3.Connection, transaction: SqliteTransaction, job: _Job[Any], *, is_alone: bool
+        self, connection: sqlite3.Connection, transaction: SqliteTransaction, job: Job[Any], *, is_alone: bool
     ) -> None:
         """A job alone in its transaction needs no savepoint: if it fails, the transaction is rolled back."""
         job.error = None
         if not is_alone:
             connection.execute("SAVEPOINT job")
         try:
-            job.value = _drive(job.work(transaction))
+            job.value = drive(job.work(transaction))
         except BaseException as error:
             job.error = error
             if not is_alone and connection.in_transaction:
@@ -286,180 +279,6 @@ class SqliteDatabase:
         if self.observe is not None:
             self.observe(sql)
         connection.execute(sql)
-
-
-# --- threads and jobs ----------------------------------------------------------------------
-
-
-class _Job(Generic[T]):
-    """Work with a waiting caller. It is created in the caller's event loop; a thread sets `value` or `error`."""
-
-    __slots__ = ("error", "has_begun", "loop", "on_committed", "result", "single", "slow", "urgent", "value", "work")
-
-    def __init__(
-        self,
-        work: Work[T],
-        *,
-        urgent: bool = False,
-        slow: bool = False,
-        single: bool = False,
-        on_committed: Callable[[T], object] | None = None,
-    ) -> None:
-        self.work = work
-        self.urgent = urgent
-        self.slow = slow
-        self.single = single
-        self.on_committed = on_committed
-        self.has_begun = False
-        self.loop = asyncio.get_running_loop()
-        self.result: UncancellableFuture[T] = UncancellableFuture(loop=self.loop)
-        self.value: Any = None
-        self.error: BaseException | None = None
-
-
-class _Readers:
-    """A queue of reading jobs, and up to `size` threads that serve it."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.jobs: SimpleQueue[_Job[Any] | None] = SimpleQueue()
-        self.threads: list[_Thread] = []
-
-
-class _Line:
-    """The jobs that wait for the writer: urgent ones first, otherwise in order of arrival."""
-
-    def __init__(self, source: SimpleQueue[_Job[Any] | None]) -> None:
-        self._source = source
-        self._urgent: deque[_Job[Any]] = deque()
-        self._others: deque[_Job[Any]] = deque()
-        self._is_ending = False
-        self._is_turn_of_slow = False
-
-    def __len__(self) -> int:
-        return len(self._urgent) + len(self._others)
-
-    def wait(self) -> bool:
-        """Wait for a job, and queue all that have arrived by then; False when it closes and no job is left."""
-        if not self and not self._is_ending:
-            self._add(self._source.get())
-        self.drain()
-        return bool(self)
-
-    def drain(self) -> None:
-        with suppress(Empty):
-            while True:
-                self._add(self._source.get_nowait())
-
-    def take_group(self) -> Iterable[_Job[Any]]:
-        """The jobs that share the next commit: those queued now, as many as the group's time allows.
-
-        A slow job has a commit to itself. Urgent ones go before it, once.
-        """
-        if self._is_turn_of_slow:
-            self._is_turn_of_slow = False
-            yield self._others.popleft()
-            return
-        time_s = GROUP_TIME_WITH_URGENT_S if self._urgent else GROUP_TIME_S
-        last_at_s = time.monotonic() + time_s
-        is_empty = not self._urgent
-        while self._urgent:
-            yield self._urgent.popleft()
-        while self._others:
-            if self._others[0].slow and not is_empty:
-                self._is_turn_of_slow = True
-                return
-            job = self._others.popleft()
-            is_empty = False
-            yield job
-            if job.slow or time.monotonic() >= last_at_s:
-                return
-
-    def take_all(self) -> list[_Job[Any]]:
-        jobs = [*self._urgent, *self._others]
-        self._urgent.clear()
-        self._others.clear()
-        return jobs
-
-    def put_back(self, jobs: Iterable[_Job[Any]]) -> None:
-        for job in reversed(list(jobs)):
-            (self._urgent if job.urgent else self._others).appendleft(job)
-
-    def _add(self, job: _Job[Any] | None) -> None:
-        if job is None:
-            self._is_ending = True
-        else:
-            (self._urgent if job.urgent else self._others).append(job)
-
-
-class _Thread:
-    """A thread whose end can be awaited. It is a daemon: it does not keep the process alive."""
-
-    def __init__(self, name: str, serve: Callable[[], None]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._ended: UncancellableFuture[None] = UncancellableFuture(loop=self._loop)
-        self._serve = serve
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    async def wait_for_end(self) -> None:
-        await self._ended
-        self._thread.join()  # it is about to end, so this returns at once
-
-    def _run(self) -> None:
-        try:
-            self._serve()
-        finally:
-            with suppress(RuntimeError):  # the loop is closed, and no caller waits
-                self._loop.call_soon_threadsafe(self._ended.set_result, None)
-
-
-def _drive(work: Coroutine[Any, Any, T]) -> T:
-    """Run work to its end, synchronously."""
-    try:
-        work.send(None)
-    except StopIteration as end:
-        value: T = end.value
-        return value
-    work.close()
-    raise RuntimeError("Work on SQLite may await nothing but the statements of its transaction.")
-
-
-def _fail(jobs: Iterable[_Job[Any]], error: BaseException) -> list[_Job[Any]]:
-    failed = list(jobs)
-    for job in failed:
-        job.error = job.error or error
-    return failed
-
-
-def _deliver(jobs: Sequence[_Job[Any]], where: str) -> None:
-    """Deliver results to the waiting callers, each in its own event loop; usually one loop, and so one call."""
-    for loop in dict.fromkeys(job.loop for job in jobs):
-        with suppress(RuntimeError):  # the loop is closed, and no caller waits
-            loop.call_soon_threadsafe(_answer, [job for job in jobs if job.loop is loop], where)
-
-
-def _answer(jobs: Sequence[_Job[Any]], where: str) -> None:
-    for job in jobs:
-        if job.error is None:
-            if job.on_committed is not None:
-                job.on_committed(job.value)
-            job.result.set_result(job.value)
-        else:
-            job.result.set_exception(translate_error(job.error, where))
-            job.result.exception()  # mark it as retrieved: a cancelled caller does not
-
-
-def _reset(connection: sqlite3.Connection) -> sqlite3.Connection | None:
-    """The connection without a transaction; None if the rollback failed and a new connection is needed."""
-    try:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-    except BaseException:
-        with suppress(Exception):
-            connection.close()
-        return None
-    return connection
 
 
 # --- connections and values ----------------------------------------------------------------
@@ -481,6 +300,18 @@ def connect(path: str) -> sqlite3.Connection:
     except BaseException:
         connection.close()
         raise
+    return connection
+
+
+def _reset(connection: sqlite3.Connection) -> sqlite3.Connection | None:
+    """The connection without a transaction; None if the rollback failed and a new connection is needed."""
+    try:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    except BaseException:
+        with suppress(Exception):
+            connection.close()
+        return None
     return connection
 
 
@@ -522,7 +353,7 @@ async def _try_to_write(transaction: Transaction) -> None:
 
 
 def _bind(values: Sequence[Any]) -> list[Any]:
-    return [_BINDERS[type(value)](value) if type(value) in _BINDERS else value for value in values]
+    return bind(values, _BINDERS)
 
 
 def _bind_list(values: Sequence[Any]) -> str:

@@ -19,7 +19,7 @@ Must stay true (tests/store/test_transaction.py): the same statement means the s
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, Literal, Protocol, TypeVar, overload
@@ -128,6 +128,11 @@ def clean_label(value: str) -> str:
     if value.isascii() and "\0" not in value:
         return value
     return clean_text(value).replace("\0", "\ufffd")
+
+
+def bind(values: Sequence[Any], binders: Mapping[type, Callable[[Any], Any]]) -> list[Any]:
+    """The values as a driver takes them; `binders` convert the types that need it."""
+    return [binders[type(value)](value) if type(value) in binders else value for value in values]
 
 
 # --- spelling ------------------------------------------------------------------------------
