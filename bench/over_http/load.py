@@ -53,8 +53,8 @@ class User:
             chat_id = created["id"]
             self.sent_s.append(time.perf_counter() - started)
             async with self._connect() as (reader, writer):
-                path = f"/api/v1/chats/{chat_id}/events"
-                writer.write(f"GET {path} HTTP/1.1\r\nHost: bench\r\nAccept: text/event-stream\r\n\r\n".encode())
+                head = f"GET /api/v1/chats/{chat_id}/events HTTP/1.1\r\nHost: {self._host}:{self._port}\r\n"
+                writer.write(f"{head}Accept: text/event-stream\r\n\r\n".encode())
                 await self._read(reader, started, end=b'"status":"idle"')
         else:
             async with self._connect() as (reader, writer):
@@ -63,8 +63,8 @@ class User:
                 await self._read(reader, started, end=b"[DONE]")
 
     async def _post(self, path: str, body: dict[str, str]) -> bytes:
-        """On a connection that is kept."""
-        if self._connection is None:
+        """On a connection that is kept, until the server closes it because it was idle."""
+        if self._connection is None or self._connection[0].at_eof():
             self._connection = await asyncio.open_connection(self._host, self._port)
         reader, writer = self._connection
         content = json.dumps(body).encode()

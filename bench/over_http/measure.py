@@ -81,7 +81,7 @@ SETTINGS: Final = [*TURN, *STREAM, *BURST, *ARRIVE]
 
 
 async def measure() -> None:
-    console = Console()
+    console = Console(width=200)
     results: dict[str, dict[str, list[Figure]]] = {}
     with console.status("starting PostgreSQL") as status, tempfile.TemporaryDirectory(prefix="bench-") as place:
         async with start_databases() as addresses:
