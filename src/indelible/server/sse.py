@@ -52,7 +52,7 @@ class FeedResponse(Response):
         self._chat_id = chat_id
         self._after = after
         self._pace = pace
-        self._wire = asyncio.Lock()
+        self._sending_since_s: float | None = None
         self._is_over = False
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,7 +61,7 @@ class FeedResponse(Response):
             sending = asyncio.create_task(self._send_all(reader, send), name="sending a feed")
             leaving = asyncio.create_task(_wait_for_leave(receive), name="watching for a disconnect")
             try:
-                await self._beat_until_any_ends([sending, leaving], send)
+                await self._watch([sending, leaving], send)
                 if sending.done():
                     sending.result()
             except (TimeoutError, OSError):
@@ -71,22 +71,37 @@ class FeedResponse(Response):
                     task.cancel()
                 await asyncio.gather(sending, leaving, return_exceptions=True)
 
-    async def _beat_until_any_ends(self, tasks: list[asyncio.Task[None]], send: Send) -> None:
-        """Send a comment at every interval, even between events."""
-        beat_s = self._pace.heartbeat_interval_s
-        while not (await asyncio.wait(tasks, timeout=beat_s, return_when=asyncio.FIRST_COMPLETED))[0]:
-            await self._send_piece(send, _COMMENT)
+    async def _watch(self, tasks: list[asyncio.Task[None]], send: Send) -> None:
+        """Until a task ends: send a comment at every interval, and raise `TimeoutError` if a piece is not accepted.
+
+        A stuck piece is found by looking now and then, so that a piece needs no timer of its own.
+        """
+        beat_s, stuck_s = self._pace
+        look_s = min(beat_s, stuck_s)
+        now = asyncio.get_running_loop().time
+        beat_at_s = now() + beat_s
+        while not (await asyncio.wait(tasks, timeout=look_s, return_when=asyncio.FIRST_COMPLETED))[0]:
+            if self._sending_since_s is not None:
+                if now() - self._sending_since_s >= stuck_s:
+                    raise TimeoutError
+            elif now() >= beat_at_s:
+                beat_at_s = now() + beat_s
+                async with asyncio.timeout(stuck_s):
+                    await self._send_piece(send, _COMMENT)
 
     async def _send_all(self, reader: Reader, send: Send) -> None:
+        now = asyncio.get_running_loop().time
         async for event in reader:
+            self._sending_since_s = now()
             await self._send_piece(send, b"".join(_drain_ready(reader, event)))
+            self._sending_since_s = None
+        self._sending_since_s = now()
         await self._send_piece(send, b"", is_last=True)
 
     async def _send_piece(self, send: Send, piece: bytes, *, is_last: bool = False) -> None:
-        async with asyncio.timeout(self._pace.stuck_after_s), self._wire:
-            if not self._is_over:
-                self._is_over = is_last
-                await send({"type": "http.response.body", "body": piece, "more_body": not is_last})
+        if not self._is_over:
+            self._is_over = is_last
+            await send({"type": "http.response.body", "body": piece, "more_body": not is_last})
 
 
 def write_event(event: FeedEvent) -> bytes:

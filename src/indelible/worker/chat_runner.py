@@ -31,6 +31,7 @@ from indelible.loop.result import (
 from indelible.loop.run import run
 from indelible.loop.save import save_end
 from indelible.machine.states import Status
+from indelible.models.http.reading_pace import reading_pace
 from indelible.models.retry import RetryPolicy
 from indelible.store.database.words import RunKind
 from indelible.store.queries.open_turn import Held, OpenWork
@@ -232,6 +233,7 @@ class ChatRunner:
     async def _answer(self, work: OpenWork, plan: AskModel, writer: TurnWriter, scope: CancelScope) -> TurnEnd:
         deps, settings = self._deps, self._deps.settings
         writer.model = model = deps.find_model(work.model)
+        reading_pace.set(writer.wait_for_row)
         history, call = plan_call(work, model)
         options = TurnOptions(
             call=call,

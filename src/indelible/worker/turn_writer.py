@@ -129,6 +129,10 @@ class TurnWriter(TurnHost):
         assert self._writer is not None
         return self._writer.publish(part)
 
+    def wait_for_row(self) -> Awaitable[None] | None:
+        """The pace at which the provider is read: once per row."""
+        return None if self._writer is None else self._writer.wait_for_row()
+
     async def record(self, part: ToolStarted | ToolResult, call: ToolCallRecord) -> None:
         """Write the ledger and its part in one transaction; returns after the commit (SPEC 1.3)."""
         assert self._writer is not None

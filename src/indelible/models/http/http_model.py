@@ -31,6 +31,7 @@ from indelible.clock import Clock
 from indelible.content import Finish, KeepAlive, Part, StreamWarning
 from indelible.errors import ModelFailed
 from indelible.models.failures.classify import classify_response, garbled
+from indelible.models.http.reading_pace import reading_pace
 from indelible.models.http.recording_hook import HttpRequest, HttpResponse, Sender
 from indelible.models.http.sse import EventTooLarge, SseDecoder, SseEvent
 from indelible.models.profile import Profile
@@ -139,7 +140,12 @@ class HttpModel:
             async with self._http.send(self._make_request(written)) as response:
                 await self._check_head(response)
                 decoder = SseDecoder()
-                while not reader.complete and (chunk := await response.read()):
+                pace = reading_pace.get()
+                while not reader.complete:
+                    if pace is not None and (pause := pace()) is not None:
+                        await pause
+                    if not (chunk := await response.read()):
+                        break
                     emitted = False
                     for event in self._decode(decoder, chunk):
                         for part in self._read(reader, event):

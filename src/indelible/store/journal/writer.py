@@ -1,10 +1,16 @@
 """The journal of a process: the parts of all its running chats, committed together.
 
 The loop publishes parts to a writer, which only appends them to a list in memory. One flusher per process collects
-the parts of all writers and commits them in one transaction: immediately after an idle period, otherwise every 20 ms or
-as soon as 64 KiB are waiting. Neighbouring deltas of one block become one part. Readers get a row only after its
+the parts of many writers and commits them in one transaction: immediately after an idle period, otherwise every 20 ms
+or as soon as 64 KiB are waiting. Neighbouring deltas of one block become one part. Readers get a row only after its
 commit (`on_committed`), and each row names its chat, so no table of attempts is needed. So a token costs an append
 to a list, and all running chats share a commit.
+
+A row costs more than the tokens in it: a statement, a wake-up and a send per reader. So a flush writes a limited number
+of rows, those that have waited longest; with few chats that is all of them, and with many a chat gets a row at least
+every fourth flush, with all its tokens since the last one. Rows that somebody waits for come first: the first one of an
+attempt, and ledger changes. For the same reason an attempt need not read its provider again before its last parts are
+in a row (`wait_for_row`): it is woken once per row, and not once per token.
 
 A slow database slows the loop and does not fill the memory: above a limit `publish` returns something for the loop to
 await. A failed commit is retried with the same bytes under the same number (R5). If the database refuses the
@@ -23,6 +29,7 @@ The SQL is append.py; compose.py joins `on_committed` to the feed and the notifi
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol
@@ -39,6 +46,10 @@ from indelible.store.journal.tool_ledger import RunChange
 
 _log: Final = logging.getLogger(__name__)
 _PART_OVERHEAD_BYTES: Final = 64
+_ROWS_PER_FLUSH: Final = 32
+_LONGEST_TURN: Final = 4
+"""A writer waits for so many flushes at most, however many there are."""
+
 _FIRST_DELAY_S: Final = 0.05
 _LONGEST_DELAY_S: Final = 5.0
 
@@ -67,6 +78,7 @@ class JournalWriter:
         self._in_flight_bytes = 0
         self.in_flight_parts = 0
         self._closing = False
+        self._row_made: asyncio.Future[None] | None = None
 
     def publish(self, part: Part) -> Awaitable[None] | None:
         """Accept a part. Await the result, if any: the journal is full."""
@@ -76,16 +88,36 @@ class JournalWriter:
         """Returns whether there is room for more."""
         if self.over is not None:
             raise self.over
+        if not self._parts:
+            self._journal.enqueue(self, is_urgent=not self.accepted)
         self._parts.append(part)
         self.accepted += 1
         size_bytes = _PART_OVERHEAD_BYTES + len(getattr(part, "delta", ""))
         self._waiting_bytes += size_bytes
         return self._journal.note_accepted(size_bytes)
 
+    def wait_for_row(self) -> Awaitable[None] | None:
+        """Something to await until the waiting parts are put into a row; None if there are none.
+
+        It never waits for a database in trouble: the provider is read on, and `publish` limits how far.
+        """
+        if not self._parts or self._journal.is_in_trouble:
+            return None
+        if self._row_made is None or self._row_made.done():
+            self._row_made = asyncio.get_running_loop().create_future()
+        return self._row_made
+
+    def wake_reader(self) -> None:
+        """Let the attempt read on."""
+        made, self._row_made = self._row_made, None
+        if made is not None and not made.done():
+            made.set_result(None)
+
     async def record(self, change: RunChange, part: Part) -> None:
         """Record a ledger change together with its part; returns after their commit."""
         self._accept(part)
         self._changes.append(change)
+        self._journal.enqueue(self, is_urgent=True)
         place = self.accepted
         await self._journal.drain(self)
         if self.over is not None and self.committed < place:
@@ -103,7 +135,8 @@ class JournalWriter:
             await self._journal.wait_for_rows(self)
         except BaseException:
             self._closing = False
-            self._journal.note_ready()
+            if self.ready:
+                self._journal.enqueue(self, is_urgent=False)
             raise
         if self.over is not None:
             raise self.over
@@ -112,6 +145,7 @@ class JournalWriter:
     def end(self, why: Exception) -> list[Part]:
         """Refuse parts from now on, with this error; returns those that are in no row yet."""
         self.over = why
+        self.wake_reader()
         rest, self._parts, self._changes = self._parts, [], []
         freed_bytes = self._waiting_bytes + self._in_flight_bytes
         self._waiting_bytes = self._in_flight_bytes = 0
@@ -137,6 +171,7 @@ class JournalWriter:
             self.in_flight_parts = len(self._parts)
             self._in_flight_bytes, self._waiting_bytes = self._waiting_bytes, 0
             self._parts, self._changes = [], []
+            self.wake_reader()
         return self.in_flight
 
     def confirm_row(self, row: JournalRow) -> None:
@@ -169,6 +204,9 @@ class Journal:
         self._flush_bytes = flush_bytes
         self._limit_bytes = limit_bytes
         self._writers: dict[str, JournalWriter] = {}
+        self._urgent: dict[JournalWriter, None] = {}  # in the order in which they came
+        self._waiting: dict[JournalWriter, None] = {}
+        self.is_in_trouble = False
         self._new_bytes = 0  # accepted since the last flush began
         self._held_bytes = 0  # accepted and neither committed nor abandoned
         self._dirty = asyncio.Event()
@@ -223,7 +261,6 @@ class Journal:
         """Returns whether there is room for more."""
         self._new_bytes += size_bytes
         self._held_bytes += size_bytes
-        self._dirty.set()
         if self._new_bytes >= self._flush_bytes:
             self._full.set()
         return self._held_bytes < self._limit_bytes
@@ -232,10 +269,18 @@ class Journal:
         while self._held_bytes >= self._limit_bytes:
             await self._wait_for_progress()
 
-    def note_ready(self) -> None:
+    def enqueue(self, writer: JournalWriter, *, is_urgent: bool) -> None:
+        """The writer has something for a row."""
+        if is_urgent:
+            self._waiting.pop(writer, None)
+            self._urgent[writer] = None
+        elif writer not in self._urgent:
+            self._waiting[writer] = None
         self._dirty.set()
 
     def forget(self, writer: JournalWriter, freed_bytes: int) -> None:
+        self._urgent.pop(writer, None)
+        self._waiting.pop(writer, None)
         if self._writers.get(writer.attempt_id) is writer:
             del self._writers[writer.attempt_id]
         self.release(freed_bytes)
@@ -259,11 +304,14 @@ class Journal:
             timer.cancel()
 
     async def _flush(self) -> None:
-        self._dirty.clear()
+        writers = self._choose_writers()
+        if not self._waiting:
+            self._dirty.clear()
         self._full.clear()
         self._new_bytes = 0
         rows: list[JournalRow] = []
-        for writer in list(self._writers.values()):
+        parts = 0
+        for writer in writers:
             try:
                 row = writer.prepare_row()
             except Exception as error:
@@ -271,10 +319,27 @@ class Journal:
                 continue
             if row is not None:
                 rows.append(row)
+                parts += writer.in_flight_parts
         if rows:
-            began_s, parts = self._clock.monotonic(), sum(writer.in_flight_parts for writer in self._writers.values())
+            began_s = self._clock.monotonic()
             await self._write(rows)
             self._metrics.flushed(parts=parts, seconds=self._clock.monotonic() - began_s)
+
+    def _choose_writers(self) -> list[JournalWriter]:
+        """Those whose rows are written now; see the module header."""
+        chosen, self._urgent = list(self._urgent), {}
+        if self._full_of_bytes:
+            limit = len(self._waiting)
+        else:
+            limit = max(_ROWS_PER_FLUSH - len(chosen), -(-len(self._waiting) // _LONGEST_TURN))
+        for writer in list(itertools.islice(self._waiting, limit)):
+            del self._waiting[writer]
+            chosen.append(writer)
+        return chosen
+
+    @property
+    def _full_of_bytes(self) -> bool:
+        return self._new_bytes >= self._flush_bytes
 
     async def _write(self, rows: list[JournalRow]) -> None:
         """Write the group; if its data is refused, each row by itself."""
@@ -295,10 +360,15 @@ class Journal:
         backoff = Backoff(self._clock, first_s=_FIRST_DELAY_S, longest_s=_LONGEST_DELAY_S)
         while True:
             try:
-                return await self._store.append(rows)
+                appended = await self._store.append(rows)
+                self.is_in_trouble = False
+                return appended
             except BadRows:
                 raise
             except Exception as error:
+                self.is_in_trouble = True
+                for writer in self._waiting:
+                    writer.wake_reader()
                 _log.warning("writing the journal failed; trying again in %g s: %r", backoff.delay_s, error)
             await backoff.wait()
 
@@ -312,7 +382,7 @@ class Journal:
             elif row.attempt_id in appended.closed:
                 writer.end(LeaseLost("Another process ended the attempt."))
             if writer.ready:  # its row was skipped, or it accepted more parts while this row was retried
-                self._dirty.set()
+                self.enqueue(writer, is_urgent=False)
         self._wake_waiters()
         committed = [row for row in rows if row.attempt_id in appended.written]
         if committed:
