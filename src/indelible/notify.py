@@ -5,9 +5,10 @@ never, and everything still works, a poll later. The design follows from that: s
 hints are merged and never queued, and where some may have been lost (a lost connection) or are too many to name, the
 hint is “every chat”.
 
-There are two kinds. A chat has *changed* when a command was carried out on it, which concerns readers and workers. A
-running reply is *streaming* when it has more parts, many times a second, which concerns readers alone; those of the
-same process have the parts already (`Feed.publish`), so this kind goes to other processes only.
+There are two kinds. A chat has *changed* when a command was carried out on it that concerns readers and workers. Most
+commands of a worker about its own chat concern readers alone, and so do the further parts of a running reply, many
+times a second; readers of the same process have the parts already (`Feed.publish`), so the hint of those goes to other
+processes only.
 
 `LocalNotifier` serves one process, which is all that SQLite has. `PostgresNotifier` reaches the other processes on the
 same database as well; subscribers of its own process receive a hint at once and not by way of the server. It has one
@@ -43,7 +44,7 @@ CHECK_INTERVAL_S: Final = 30.0
 """A connection on which nothing was sent for so long is checked with a query."""
 
 _ALL: Final = "*"
-_STREAMING: Final = "~"
+_FOR_READERS: Final = "~"
 _ANSWER_TIMEOUT_S: Final = 10.0
 _FIRST_DELAY_S: Final = 0.1
 _LONGEST_DELAY_S: Final = 5.0
@@ -53,15 +54,15 @@ _log: Final = logging.getLogger(__name__)
 class Changed(msgspec.Struct, frozen=True):
     """The chats that may have changed: these, or every one there is. Ask with `chat_id in changed`.
 
-    In `streaming` a running reply has more parts, and nothing else has changed.
+    In `for_readers` are chats with something to read, but nothing to do for a worker.
     """
 
     chat_ids: frozenset[str] = frozenset()
     everything: bool = False
-    streaming: frozenset[str] = frozenset()
+    for_readers: frozenset[str] = frozenset()
 
     def __contains__(self, chat_id: str) -> bool:
-        return self.everything or chat_id in self.chat_ids or chat_id in self.streaming
+        return self.everything or chat_id in self.chat_ids or chat_id in self.for_readers
 
 
 class Notifier(Protocol):
@@ -73,6 +74,9 @@ class Notifier(Protocol):
         It does not wait and raises nothing. Subscribers of this process have the hint when it returns; those of other
         processes receive it soon, or never.
         """
+
+    def notify_readers(self, chat_ids: Iterable[str]) -> None:
+        """Publish that readers of these chats have something to read, and workers nothing to do. As `notify`."""
 
     def notify_streaming(self, chat_ids: Iterable[str]) -> None:
         """Publish, to other processes only, that running replies have more parts. As `notify` in everything else."""
@@ -125,6 +129,9 @@ class LocalNotifier:
     def notify(self, chat_ids: Iterable[str]) -> None:
         self.publish(Changed(frozenset(chat_ids)))
 
+    def notify_readers(self, chat_ids: Iterable[str]) -> None:
+        self.publish(Changed(for_readers=frozenset(chat_ids)))
+
     def notify_streaming(self, chat_ids: Iterable[str]) -> None:
         """There are no other processes."""
 
@@ -136,7 +143,7 @@ class LocalNotifier:
 
     def publish(self, changed: Changed) -> None:
         """Give a hint to every subscriber; it may be “every chat”."""
-        if changed.everything or changed.chat_ids or changed.streaming:
+        if changed.everything or changed.chat_ids or changed.for_readers:
             for subscription in self._subscriptions:
                 subscription._receive(changed)
 
@@ -163,8 +170,14 @@ class PostgresNotifier:
         self._unsent.add(changed)
         self._woken.set()
 
+    def notify_readers(self, chat_ids: Iterable[str]) -> None:
+        changed = Changed(for_readers=frozenset(chat_ids))
+        self._local.publish(changed)
+        self._unsent.add(changed)
+        self._woken.set()
+
     def notify_streaming(self, chat_ids: Iterable[str]) -> None:
-        self._unsent.add(Changed(streaming=frozenset(chat_ids)))
+        self._unsent.add(Changed(for_readers=frozenset(chat_ids)))
         self._woken.set()
 
     def subscribe(self) -> Subscription:
@@ -233,7 +246,7 @@ class _Hints:
 
     def add(self, changed: Changed) -> None:
         self._names.update(dict.fromkeys(changed.chat_ids))
-        self._names.update(dict.fromkeys(_STREAMING + chat_id for chat_id in changed.streaming))
+        self._names.update(dict.fromkeys(_FOR_READERS + chat_id for chat_id in changed.for_readers))
         if changed.everything or len(self._names) > MAX_NAMED_CHATS:
             self._everything = True
         if self._everything:
@@ -273,8 +286,8 @@ def _read_payload(payload: str) -> Changed:
 
 
 def _read_names(names: Iterable[str]) -> Changed:
-    streaming = frozenset(name.removeprefix(_STREAMING) for name in names if name.startswith(_STREAMING))
-    return Changed(frozenset(name for name in names if not name.startswith(_STREAMING)), streaming=streaming)
+    for_readers = frozenset(name.removeprefix(_FOR_READERS) for name in names if name.startswith(_FOR_READERS))
+    return Changed(frozenset(name for name in names if not name.startswith(_FOR_READERS)), for_readers=for_readers)
 
 
 async def _connect(options: Mapping[str, Any]) -> Any:

@@ -17,6 +17,7 @@ from tests.support.app_harness import AppHarness
 from tests.support.engine import get_database
 from tests.support.waiting import Watched, deadline
 
+from indelible.app.compose import publish_outcome
 from indelible.content import Finish, Part, ReasoningDelta, TextDelta, ToolCall, ToolResult
 from indelible.errors import StoreFailed
 from indelible.feed import Reader
@@ -38,7 +39,7 @@ from indelible.testing import ManualClock
 class CountingStore(SqlStore):
     """The real store; it notes what readers ask of it, and fails as often as the test says."""
 
-    def __init__(self, engine: AsyncEngine, on_committed: Callable[[str], None]) -> None:
+    def __init__(self, engine: AsyncEngine, on_committed: Callable[[Outcome], None]) -> None:
         super().__init__(get_database(engine), on_committed=on_committed)
         self.calls: list[str] = []
         self.failures: dict[str, int] = {}
@@ -112,7 +113,7 @@ class FeedHarness(AppHarness):
         )
 
     def open_store(self, **_: Any) -> CountingStore:
-        return CountingStore(self.engine, lambda chat_id: self.notifier.notify([chat_id]))
+        return CountingStore(self.engine, lambda outcome: publish_outcome(self.notifier, outcome))
 
     def list_services(self) -> list[Coroutine[Any, Any, None]]:
         return [self.journal.run(), *super().list_services()]

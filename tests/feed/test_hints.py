@@ -26,7 +26,7 @@ async def elsewhere(engine: AsyncEngine) -> AsyncIterator[FeedHarness]:
 
 def hint(harness: FeedHarness, *chats: StreamedChat) -> None:
     assert isinstance(harness.notifier, LocalNotifier)
-    harness.notifier.publish(Changed(streaming=frozenset(chat.id for chat in chats)))
+    harness.notifier.publish(Changed(for_readers=frozenset(chat.id for chat in chats)))
 
 
 async def test_a_hint_of_new_rows_costs_two_statements(harness: FeedHarness, elsewhere: FeedHarness) -> None:

@@ -30,6 +30,7 @@ from indelible.machine import commands as c
 from indelible.store.commands.idempotency import Request, StoredResponse
 from indelible.store.database.tables import attempts
 from indelible.store.payloads import Payload, UserInput
+from indelible.store.protocol import Outcome
 from indelible.store.sql_store import SqlStore
 
 Way = Callable[[Driver], Awaitable[Driver]]
@@ -364,8 +365,8 @@ class Listener:
     def __init__(self) -> None:
         self.heard: list[str] = []
 
-    def hear(self, chat_id: str) -> None:
-        self.heard.append(chat_id)
+    def hear(self, outcome: Outcome) -> None:
+        self.heard.append(outcome.chat_id)
 
     def take(self) -> list[str]:
         heard, self.heard = self.heard, []
@@ -432,7 +433,9 @@ async def test_what_is_told_is_committed_by_then(store: SqlStore, engine: AsyncE
     async def look(chat_id: str) -> int:
         return len(await store.events(chat_id, after=0))
 
-    loud = SqlStore(get_database(engine), on_committed=lambda chat_id: looks.append(asyncio.create_task(look(chat_id))))
+    loud = SqlStore(
+        get_database(engine), on_committed=lambda outcome: looks.append(asyncio.create_task(look(outcome.chat_id)))
+    )
     chat = await Driver(loud, engine).create()
     sent = await chat.do(c.Send(), "next")
     first, second = await asyncio.gather(*looks)

@@ -29,7 +29,7 @@ from tests.support.waiting import deadline, wait_for_task
 
 from indelible.app.app import App
 from indelible.app.chat import Chat
-from indelible.app.compose import make_worker
+from indelible.app.compose import make_worker, publish_outcome
 from indelible.clock import Clock, SystemClock
 from indelible.errors import ModelFailed
 from indelible.feed import Feed
@@ -173,7 +173,7 @@ class AppHarness:
         return SqlStore(
             get_database(self.engine),
             lease_timeout_s=lease_timeout_s,
-            on_committed=lambda chat_id: self.notifier.notify([chat_id]),
+            on_committed=lambda outcome: publish_outcome(self.notifier, outcome),
         )
 
     def list_services(self) -> list[Coroutine[Any, Any, None]]:

@@ -15,6 +15,7 @@ from tests.support.waiting import Watched
 from tests.worker.test_worker import Echo
 
 from indelible.app.app import App
+from indelible.app.compose import publish_outcome
 from indelible.store.sql_store import SqlStore
 
 NO_POLL: dict[str, Any] = {"poll_interval_s": 600, "heartbeat_interval_s": 600, "lease_timeout_s": 3600}
@@ -29,7 +30,9 @@ class Noting(WatchedStore):
     def __init__(self, engine: AsyncEngine, harness: AppHarness) -> None:
         super().__init__(
             SqlStore(
-                get_database(engine), lease_timeout_s=3600, on_committed=lambda id_: harness.notifier.notify([id_])
+                get_database(engine),
+                lease_timeout_s=3600,
+                on_committed=lambda outcome: publish_outcome(harness.notifier, outcome),
             )
         )
         self.engine = engine

@@ -31,6 +31,7 @@ from indelible.store.database.address import parse_address
 from indelible.store.database.file_lock import exclusive_file_lock
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.writer import Journal
+from indelible.store.protocol import Outcome
 from indelible.store.sql_store import SqlStore, StoreLimits
 from indelible.tools.toolset import AnyTool, Toolset
 from indelible.worker import Worker, WorkerDependencies
@@ -124,7 +125,7 @@ async def _put_together(
             where,
             lease_timeout_s=settings.lease_timeout_s,
             limits=StoreLimits(queued=settings.queue_max, message_bytes=settings.message_max_bytes),
-            on_committed=lambda chat_id: notifier.notify([chat_id]),
+            on_committed=lambda outcome: publish_outcome(notifier, outcome),
         )
     )
     records = SqlRecords(store.database)
@@ -182,6 +183,12 @@ def _find(
         return own
     wanted = name or settings.model
     return models[wanted] if wanted in models else catalog.find(wanted)
+
+
+def publish_outcome(notifier: Notifier, outcome: Outcome) -> None:
+    """Wake those who have to act on a committed command."""
+    notify = notifier.notify if outcome.wakes_workers else notifier.notify_readers
+    notify([outcome.chat_id])
 
 
 async def _wait_for(task: asyncio.Task[None]) -> None:

@@ -5,8 +5,9 @@ chat's channel load what is new, at once. For several hinted chats, and once a s
 the position of each chat, and the channels that are behind load. So hints only reduce the delay (R10), and
 a thousand readers of idle chats cost one query a second.
 
-A chat has a channel while it has readers. Joining is: open the channel, then load the chat's position, then let the
-reader read (R9). A cursor with a position that no reader of this chat can have reached means a snapshot.
+A chat has a channel while it has readers. Joining is: open the channel, then load the chat's position, or a snapshot,
+which has one, then let the reader read (R9). A cursor with a position that no reader of this chat can have reached
+means a snapshot.
 
 `close` sends every reader `end`: the process is shutting down, and its readers reconnect elsewhere with their cursors.
 
@@ -70,10 +71,12 @@ class Feed:
         self._is_closed = False
 
     @asynccontextmanager
-    async def open(self, chat_id: str, after: str | None = None) -> AsyncIterator[Reader]:
+    async def open(
+        self, chat_id: str, after: str | None = None, *, user_id: str | None = None
+    ) -> AsyncIterator[Reader]:
         """Read a chat: a snapshot and what comes then, or what comes after a cursor (`start`: everything).
 
-        Raises `NotFound` if the chat does not exist.
+        Raises `NotFound` if the chat does not exist, or is not this user's.
         """
         channel = self._channels.get(chat_id) or self._open_channel(chat_id)
         reader = Reader(
@@ -83,8 +86,12 @@ class Feed:
         self._readers.add(reader)
         self._metrics.reader_joined()
         try:
-            channel.start(await self._load_position(chat_id))
-            reader.position = await self._read_cursor(channel.loader, after)
+            if after is None:
+                await reader.start(user_id)
+            else:
+                await self._check_owner(chat_id, user_id)
+                channel.start(await self._load_position(chat_id))
+                reader.position = await self._read_cursor(channel.loader, after)
             if self._is_closed:
                 reader.end("shutdown")
             yield reader
@@ -140,14 +147,18 @@ class Feed:
     def _make_loader(self, chat_id: str) -> Loader:
         return Loader(chat_id, self._store, metrics=self._metrics, snapshot_messages=self._snapshot_messages)
 
+    async def _check_owner(self, chat_id: str, user_id: str | None) -> None:
+        if user_id is not None and await self._store.owner(chat_id) != user_id:
+            raise NotFound("Chat not found. It may have been deleted.")
+
     async def _load_position(self, chat_id: str) -> Position:
         position = (await self._store.positions([chat_id])).get(chat_id)
         if position is None:
             raise NotFound("Chat not found. It may have been deleted.")
         return position
 
-    async def _read_cursor(self, loader: Loader, after: str | None) -> Position | None:
-        position = None if after is None else loader.cursors.read(after)
+    async def _read_cursor(self, loader: Loader, after: str) -> Position | None:
+        position = loader.cursors.read(after)
         if position is None or not await self._store.reached(loader.chat_id, position):
             return None
         return position
@@ -158,7 +169,7 @@ class Feed:
         if changed.everything:
             await self._poll(list(self._channels))
             return
-        chat_ids = [chat_id for chat_id in changed.chat_ids | changed.streaming if chat_id in self._channels]
+        chat_ids = [chat_id for chat_id in changed.chat_ids | changed.for_readers if chat_id in self._channels]
         if len(chat_ids) == 1:
             self._channels[chat_ids[0]].refresh()
         else:

@@ -1,8 +1,7 @@
 """One chat as the store has it, in steps.
 
-A snapshot is the state of the chat and its position at one moment (`ChatStore.view`, R9). The messages are read after
-that: a path does not change above its end, so it is the same path. The steps after a position come from the two logs,
-in the order of SPEC 6.2 (`ChatStore.changes`); timeline.py builds them.
+A snapshot is the state of the chat and its position at one moment (`ChatStore.snapshot`, R9). The steps after a
+position come from the two logs, in the order of SPEC 6.2 (`ChatStore.changes`); timeline.py builds them.
 
 Must stay true (tests/feed/test_resume.py): a snapshot and the steps after its position are the whole chat, everything
 exactly once. Both raise `NotFound` for a deleted chat.
@@ -16,6 +15,7 @@ from typing import Final
 import msgspec
 
 from indelible.content import encode
+from indelible.errors import NotFound
 from indelible.feed.cursor import Cursors
 from indelible.feed.timeline import TimelineStep, build_timeline
 from indelible.machine.events import ChatSnapshot, LiveReply, Position, ShownQueued
@@ -47,12 +47,11 @@ class Loader:
             self._metrics.gaps_found(changes.missing)
         return build_timeline(self.cursors, position, changes), changes.complete
 
-    async def load_snapshot(self) -> tuple[ChatSnapshot, Position]:
-        """The chat as it is now, and the position of a reader that has seen it."""
-        view = await self._store.view(self.chat_id, limit=1)
-        page = Page(items=[], has_more=False)
-        if view.messages:
-            page = await self._store.page(self.chat_id, upto=view.messages[-1].id, limit=self._snapshot_messages)
+    async def load_snapshot(self, user_id: str | None = None) -> tuple[ChatSnapshot, Position]:
+        """The chat as it is now, and the position of a reader that has seen it. It has to be this user's, if given."""
+        view, page = await self._store.snapshot(self.chat_id, limit=self._snapshot_messages)
+        if user_id is not None and view.owner_id != user_id:
+            raise NotFound("Chat not found. It may have been deleted.")
         position = Position(view.seq) if view.live is None else Position(view.seq, view.live.attempt, view.live.n)
         return _make_snapshot(view, page, self.cursors.write(position)), position
 

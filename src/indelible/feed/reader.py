@@ -27,7 +27,7 @@ from indelible.content import encode
 from indelible.errors import NotFound
 from indelible.feed.channel import Channel
 from indelible.feed.timeline import TimelineStep, covers, follow
-from indelible.machine.events import EndReason, EventBody, EventKind, FeedEvent, Position
+from indelible.machine.events import ChatSnapshot, EndReason, EventBody, EventKind, FeedEvent, Position
 from indelible.metrics import NO_METRICS, Metrics
 
 BUFFER_BYTES: Final = 1024 * 1024
@@ -88,6 +88,12 @@ class Reader:
         return self._held_bytes
 
     # --- called by the channel and the feed ---
+
+    async def start(self, user_id: str | None = None) -> None:
+        """Begin with a snapshot; the channel starts there, if it has no position yet. Raises `NotFound`."""
+        snapshot, position = await self._channel.loader.load_snapshot(user_id)
+        self._channel.start(position)
+        self._buffer([_show(snapshot, position)])
 
     def push(self, step: TimelineStep) -> None:
         size_bytes = step.size_bytes
@@ -195,8 +201,12 @@ class Reader:
         except NotFound:
             self.end("deleted")
             return []
-        return [TimelineStep(position, FeedEvent("snapshot", snapshot.cursor, EventBody(encode(snapshot))))]
+        return [_show(snapshot, position)]
 
     def _buffer(self, steps: list[TimelineStep]) -> None:
         self._steps.extend(steps)
         self._held_bytes += sum(step.size_bytes for step in steps)
+
+
+def _show(snapshot: ChatSnapshot, position: Position) -> TimelineStep:
+    return TimelineStep(position, FeedEvent("snapshot", snapshot.cursor, EventBody(encode(snapshot))))

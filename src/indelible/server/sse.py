@@ -8,7 +8,7 @@ task and a queue per piece would cost more than everything else. A disconnect en
 takes too long because the client does not read. Neither is an error, and neither stops the reply (P7).
 
 The response joins the feed when it starts, not before: a response that never starts leaves no reader behind. A chat
-that was deleted by then is still an ordinary 404.
+that was deleted by then, or is another user's, is an ordinary 404.
 
 Must stay true (tests/server/test_sse.py): after a disconnect nothing is left running.
 """
@@ -46,17 +46,18 @@ DEFAULT_PACE: Final = Pace()
 class FeedResponse(Response):
     """Sends one reader's events until the feed ends, the client disconnects, or it stops reading."""
 
-    def __init__(self, feed: Feed, chat_id: str, after: str | None, *, pace: Pace) -> None:
+    def __init__(self, feed: Feed, chat_id: str, after: str | None, *, pace: Pace, user_id: str | None = None) -> None:
         super().__init__()
         self._feed = feed
         self._chat_id = chat_id
         self._after = after
+        self._user_id = user_id
         self._pace = pace
         self._sending_since_s: float | None = None
         self._is_over = False
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._feed.open(self._chat_id, self._after) as reader:
+        async with self._feed.open(self._chat_id, self._after, user_id=self._user_id) as reader:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             sending = asyncio.create_task(self._send_all(reader, send), name="sending a feed")
             leaving = asyncio.create_task(_wait_for_leave(receive), name="watching for a disconnect")

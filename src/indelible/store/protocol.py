@@ -39,7 +39,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     `seq` is the chat's last event, and `live_id` the attempt open at that moment. `messages` entered history, in
     order; `steers` are those of them that a running turn must receive. `vacant_s` is set when the chat was acquired
-    from a dead worker: the seconds since that worker's last heartbeat.
+    from a dead worker: the seconds since that worker's last heartbeat. `wakes_workers` is whether a worker has to act
+    now: the chat is runnable and nobody holds it, or its holder has to stop, or has lost it.
     """
 
     chat_id: str
@@ -53,6 +54,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     turn_id: str | None = None
     attempt: AttemptName | None = None
     live_id: str | None = None
+    wakes_workers: bool = True
     vacant_s: float | None = None
 
 
@@ -186,6 +188,9 @@ class ChatStore(Protocol):
 
         Its `seq` and `live.n` are the cursor: reading on from there misses nothing and sees nothing twice.
         """
+
+    async def snapshot(self, chat_id: str, *, limit: int = 50) -> tuple[ChatView, Page]:
+        """The chat without messages, and its last `limit` messages as people see them (`page`): all of one moment."""
 
     async def events(self, chat_id: str, *, after: int, limit: int = 1000) -> list[Event]:
         """The events after number `after`, in order and without gaps."""

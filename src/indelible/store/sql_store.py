@@ -105,7 +105,7 @@ class SqlStore:
         *,
         lease_timeout_s: float = LEASE_TIMEOUT_S,
         limits: StoreLimits = DEFAULT_LIMITS,
-        on_committed: Callable[[str], None] | None = None,
+        on_committed: Callable[[Outcome], None] | None = None,
     ) -> None:
         self.database = database
         self._limits = limits
@@ -121,9 +121,9 @@ class SqlStore:
         *,
         lease_timeout_s: float = LEASE_TIMEOUT_S,
         limits: StoreLimits = DEFAULT_LIMITS,
-        on_committed: Callable[[str], None] | None = None,
+        on_committed: Callable[[Outcome], None] | None = None,
     ) -> AsyncIterator[Self]:
-        """`on_committed(chat_id)` is called after every commit that changed a chat, outside the transaction."""
+        """`on_committed(outcome)` is called after every commit that changed a chat, outside the transaction."""
         address = parse_address(database)
         opened = await open_database(address)
         try:
@@ -189,7 +189,7 @@ class SqlStore:
     def _notify_committed(self, outcome: Outcome) -> None:
         if outcome.effective and self._on_committed is not None:
             try:
-                self._on_committed(outcome.chat_id)
+                self._on_committed(outcome)
             except Exception:  # the commit stands, and other callers wait for their results
                 _log.exception("notifying readers and workers failed; they will notice at their next poll")
 
@@ -303,6 +303,15 @@ class SqlStore:
 
     async def view(self, chat_id: str, *, limit: int = 50) -> ChatView:
         return await self._read(load_view, chat_id, limit=limit, lease_timeout_s=self.lease_timeout_s)
+
+    async def snapshot(self, chat_id: str, *, limit: int = 50) -> tuple[ChatView, Page]:
+        async def load(transaction: Transaction) -> tuple[ChatView, Page]:
+            view = await load_view(transaction, chat_id, limit=0, lease_timeout_s=self.lease_timeout_s)
+            if view.head_id is None:
+                return view, Page(items=[], has_more=False)
+            return view, await load_page(transaction, chat_id, upto=view.head_id, limit=limit)
+
+        return await self._read(load)
 
     async def events(self, chat_id: str, *, after: int, limit: int = 1000) -> list[Event]:
         return await self._ask(load_events, chat_id, after=after, limit=limit)

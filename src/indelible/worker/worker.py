@@ -5,7 +5,7 @@ being stopped? Is it runnable and free? A hint is never trusted, and may be lost
 it reads all chats that it holds, and acquires chats without a live holder, the oldest first (R10).
 
 Hints must not let new chats overtake old ones. While the last poll may have left a chat waiting and there is room for
-it, a hint causes a poll instead, and so does the end of a turn, which makes room. Two workers that receive the same
+it, a hint causes a poll instead, and so does the end of a turn, if it makes room. Two workers that receive the same
 hint both try, and the lock decides (R2).
 
 Shutting down is not stopping. The worker acquires no further chat, flushes the parts of every running turn, releases
@@ -203,8 +203,9 @@ class Worker:
             self._broken.add((runner.chat_id, runner.epoch))
         finally:
             del self._runners[runner.chat_id, runner.epoch]
-            self._must_poll = True  # there is room for one more, of this worker and of this user
-            self._woken.set()
+            if self._has_backlog or len(self._runners) + 1 >= self._deps.settings.user_max_chats:
+                self._must_poll = True  # there is room for one more, of this worker or of this user
+                self._woken.set()
             if not self._runners:
                 self._idle.set()
         for work in runner.finished:

@@ -78,7 +78,8 @@ def install(crash_points: CrashPoints) -> None:
     _wrap(SqlStore, "append", lambda _: ["before_flush"], crash_points)
     _wrap(SqlStore, "append", lambda _: ["after_flush"], crash_points, before=False, after=True)
     for notifier in (LocalNotifier, PostgresNotifier):
-        _wrap_at_once(notifier, "notify", "before_notify", crash_points)
+        for method in ("notify", "notify_readers"):
+            _wrap_at_once(notifier, method, "before_notify", crash_points)
 
 
 def _name_command(command: Command) -> Iterable[CrashPoint]:

@@ -27,7 +27,8 @@ async def stream_events(
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> FeedResponse:
     """Stream the chat's events (SSE). Without a cursor: a snapshot, then new events. `after=start`: all events."""
-    await service.check_chat(chat_id)
     if not state.is_ready:
         raise NotReady
-    return FeedResponse(state.app.feed, chat_id, last_event_id or after, pace=state.pace)
+    return FeedResponse(
+        state.app.feed, chat_id, last_event_id or after, pace=state.pace, user_id=await service.get_user_id()
+    )

@@ -361,8 +361,6 @@ class Journal:
         while True:
             try:
                 appended = await self._store.append(rows)
-                self.is_in_trouble = False
-                return appended
             except BadRows:
                 raise
             except Exception as error:
@@ -370,6 +368,9 @@ class Journal:
                 for writer in self._waiting:
                     writer.wake_reader()
                 _log.warning("writing the journal failed; trying again in %g s: %r", backoff.delay_s, error)
+            else:
+                self.is_in_trouble = False
+                return appended
             await backoff.wait()
 
     def _settle(self, rows: list[JournalRow], appended: Appended) -> None:

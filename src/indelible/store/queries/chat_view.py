@@ -43,7 +43,7 @@ _QUEUE: Final = "SELECT id, if_busy, content, model, created_at FROM queue WHERE
 @cache
 def _spell_view(dialect: Dialect) -> str:
     return f"""
-        SELECT c.status, c.archived, c.title, c.model, c.debug, c.seq, c.error, c.retry, c.head_id,
+        SELECT c.owner_id, c.status, c.archived, c.title, c.model, c.debug, c.seq, c.error, c.retry, c.head_id,
             {spell_status(dialect, 2)} AS shown_status, t.id AS turn_id, a.id AS attempt_id
         FROM chats AS c
         LEFT JOIN turns AS t ON t.chat_id = c.id AND t.ended_at IS NULL
@@ -82,6 +82,8 @@ class ChatView(msgspec.Struct, frozen=True, kw_only=True):
     """One chat at one moment, with the end of its path."""
 
     id: str
+    owner_id: str
+    head_id: str | None
     status: str
     archived: bool
     title: str | None
@@ -139,10 +141,12 @@ async def load_view(transaction: Transaction, chat_id: str, *, limit: int = 50, 
     chat = await transaction.one(_spell_view(dialect), chat_id, bind_ago(dialect, lease_timeout_s))
     if chat is None:
         raise NotFound("Chat not found. It may have been deleted.")
-    path = await load_path(transaction, chat_id, chat["head_id"], limit=limit + 1)
+    path = await load_path(transaction, chat_id, chat["head_id"], limit=limit + 1) if limit else []
     is_idle = chat["status"] == Status.IDLE.value  # and has no queue
     return ChatView(
         id=chat_id,
+        owner_id=chat["owner_id"],
+        head_id=chat["head_id"],
         status=chat["shown_status"],
         archived=bool(chat["archived"]),
         title=chat["title"],

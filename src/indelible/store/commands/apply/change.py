@@ -18,7 +18,7 @@ from typing import Any
 from indelible.content import Message, ToolCall, encode
 from indelible.machine import effects
 from indelible.machine.events import EventKind
-from indelible.machine.states import Snapshot
+from indelible.machine.states import Snapshot, Status
 from indelible.store.database.transaction import Transaction, insert, update
 from indelible.store.payloads import Payload
 from indelible.store.protocol import Outcome
@@ -92,7 +92,16 @@ class ChatChange:
             turn_id=self.turn_id,
             attempt=self.attempt,
             live_id=self.live_id,
+            wakes_workers=self._wakes_workers(),
         )
+
+    def _wakes_workers(self) -> bool:
+        """Whether a worker has to act now; see `Outcome`."""
+        before = self.snapshot
+        holder = self.changes.get("holder", before.holder)
+        has_lost_it = before.holder is not None and self.epoch > before.epoch
+        is_waiting = self.status is Status.RUNNING and holder is None
+        return self.dropped or self.status is Status.INTERRUPTING or has_lost_it or is_waiting
 
     async def _write_row(self) -> None:
         turn_before = self.snapshot.turn.id if self.snapshot.turn is not None else None
