@@ -187,8 +187,10 @@ def _find(
 
 def publish_outcome(notifier: Notifier, outcome: Outcome) -> None:
     """Wake those who have to act on a committed command."""
-    notify = notifier.notify if outcome.wakes_workers else notifier.notify_readers
-    notify([outcome.chat_id])
+    if outcome.wakes_workers:
+        notifier.notify([outcome.chat_id])
+    elif outcome.wakes_readers:
+        notifier.notify_readers([outcome.chat_id])
 
 
 async def _wait_for(task: asyncio.Task[None]) -> None:

@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
 from starlette.responses import FileResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
@@ -50,6 +51,22 @@ class _WebFiles(StaticFiles):
         response = super().file_response(*args, **more)
         response.headers.update(_FILE_HEADERS)
         return response
+
+
+def _add_routes(application: FastAPI, router: APIRouter, *, prefix: str = "") -> None:
+    """Add each route to the application itself. A router that is included would be searched twice per request."""
+    for route in router.routes:
+        assert isinstance(route, APIRoute)
+        application.add_api_route(
+            prefix + route.path,
+            route.endpoint,
+            methods=sorted(route.methods or ()),
+            tags=route.tags,
+            status_code=route.status_code,
+            response_class=route.response_class,
+            responses=route.responses,
+            include_in_schema=route.include_in_schema,
+        )
 
 
 class Server:
@@ -96,9 +113,9 @@ class Server:
             responses={"default": {"description": "A problem.", "content": {MEDIA_TYPE: {"schema": PROBLEM_SCHEMA}}}},
         )
         for routes in (chats, messages, queue, turns, feed, debug):
-            application.include_router(routes.router, prefix=PREFIX)
-        application.include_router(health.models, prefix=PREFIX)
-        application.include_router(health.health)
+            _add_routes(application, routes.router, prefix=PREFIX)
+        _add_routes(application, health.models, prefix=PREFIX)
+        _add_routes(application, health.health)
         add_problem_handlers(application)
         add_answer_schemas(application)
         application.mount("/web", _WebFiles(directory=_WEB), name="web")

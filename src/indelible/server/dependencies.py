@@ -5,7 +5,7 @@ an `Idempotency-Key`: `Writes` is then the service for this one request, so that
 are committed in one transaction (SPEC 3.5). A repeated request gets the same response and changes nothing.
 
 Every dependency is `async`, though none of these waits: FastAPI sends others to a thread, which cost more than the
-request.
+request. None depends on another: FastAPI resolves each one anew for every request, which costs as much as a query.
 """
 
 from __future__ import annotations
@@ -48,15 +48,16 @@ async def get_state(request: Request) -> ServerState:
 State = Annotated[ServerState, Depends(get_state)]
 
 
-async def get_service(state: State) -> LocalService:
-    return state.app.service
+async def get_service(request: Request) -> LocalService:
+    return (await get_state(request)).app.service
 
 
 Reads = Annotated[LocalService, Depends(get_service)]
 """The service of the user who sent the request."""
 
 
-async def get_service_once(request: Request, service: Reads) -> LocalService:
+async def get_service_once(request: Request) -> LocalService:
+    service = await get_service(request)
     key = request.headers.get("idempotency-key")
     if key is None:
         return service

@@ -39,8 +39,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     `seq` is the chat's last event, and `live_id` the attempt open at that moment. `messages` entered history, in
     order; `steers` are those of them that a running turn must receive. `vacant_s` is set when the chat was acquired
-    from a dead worker: the seconds since that worker's last heartbeat. `wakes_workers` is whether a worker has to act
-    now: the chat is runnable and nobody holds it, or its holder has to stop, or has lost it.
+    from a dead worker: the seconds since that worker's last heartbeat. `wakes_readers` is whether there are new events.
+    `wakes_workers` is whether a worker has to act now: the chat is runnable and nobody holds it, or its holder has to
+    stop, or has lost it.
     """
 
     chat_id: str
@@ -54,6 +55,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     turn_id: str | None = None
     attempt: AttemptName | None = None
     live_id: str | None = None
+    wakes_readers: bool = True
     wakes_workers: bool = True
     vacant_s: float | None = None
 

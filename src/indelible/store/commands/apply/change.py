@@ -92,6 +92,7 @@ class ChatChange:
             turn_id=self.turn_id,
             attempt=self.attempt,
             live_id=self.live_id,
+            wakes_readers=self.dropped or bool(self._events),
             wakes_workers=self._wakes_workers(),
         )
 
