@@ -60,6 +60,7 @@ from indelible.content import (
     ToolStarted,
     has_visible,
 )
+from indelible.content.merge import merge_deltas
 from indelible.errors import Interrupted
 from indelible.loop import CancelScope, FinishedStep
 from indelible.models.catalog import make_wire_format
@@ -306,7 +307,7 @@ async def test_arguments_arrive_as_deltas_and_whole(wire: WireName) -> None:
         assert about[-2] == ToolInputEnd(id_)
         assert replace(about[-1], metadata=None) == ToolCall(id_, name, arguments)
         if deltas is not None:
-            assert about[1:-2] == [ToolInputDelta(id_, delta) for delta in deltas]
+            assert merge_deltas(about[1:-2]) == [ToolInputDelta(id_, "".join(deltas))]
 
 
 @pytest.mark.parametrize("wire", WIRES)

@@ -30,12 +30,13 @@ from indelible.content import (
     encode,
 )
 from indelible.content.assemble import assemble
+from indelible.content.merge import merge_deltas
 from indelible.errors import LeaseLost, Shutdown, StoreFailed
 from indelible.machine.commands import Acquire, Create, FinishTurn, StartAttempt
 from indelible.store.database.tables import attempts, journal, users, workers
 from indelible.store.journal.append import Appended, BadRows, JournalRow
 from indelible.store.journal.tool_ledger import RunKey, RunStarted, load_runs
-from indelible.store.journal.writer import Journal, JournalWriter, merge_deltas
+from indelible.store.journal.writer import Journal, JournalWriter
 from indelible.store.payloads import NewChat, StepResult
 from indelible.store.queries.chat_view import AttemptName
 from indelible.store.sql_store import SqlStore

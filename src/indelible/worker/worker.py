@@ -47,7 +47,7 @@ _ACQUIRED_AT_ONCE: Final = 32
 _HINTED_AT_ONCE: Final = 100
 """More hinted chats than this cause a poll, which is then cheaper."""
 
-_SHORTEST_PAUSE_S: Final = 0.02
+_SHORTEST_PAUSE_S: Final = 0.005
 _HAND_OVER_S: Final = 10.0
 _CLEAN_UP_EVERY_S: Final = 60.0
 _FORGET_DEAD_AFTER_S: Final = 24 * 3600.0

@@ -29,6 +29,7 @@ import msgspec
 
 from indelible.clock import Clock
 from indelible.content import Finish, KeepAlive, Part, StreamWarning
+from indelible.content.merge import merge_deltas
 from indelible.errors import ModelFailed
 from indelible.models.failures.classify import classify_response, garbled
 from indelible.models.http.reading_pace import reading_pace
@@ -146,12 +147,12 @@ class HttpModel:
                         await pause
                     if not (chunk := await response.read()):
                         break
-                    emitted = False
-                    for event in self._decode(decoder, chunk):
-                        for part in self._read(reader, event):
-                            yield part
-                            emitted = True
-                    if not emitted:
+                    parts, failure = self._read_all(reader, self._decode(decoder, chunk))
+                    for part in parts:
+                        yield part
+                    if failure is not None:
+                        raise failure
+                    if not parts:
                         yield _ALIVE  # half an event, or a comment: the provider is alive
                 if not reader.complete:
                     return
@@ -181,6 +182,18 @@ class HttpModel:
             return decoder.feed(chunk)
         except EventTooLarge as error:
             raise garbled(self.provider, str(error)) from error
+
+    def _read_all(
+        self, reader: ResponseReader, events: Sequence[SseEvent]
+    ) -> tuple[Sequence[Part], ModelFailed | None]:
+        """The parts of these events, and the failure that one of them reports. The parts before it count."""
+        parts: list[Part] = []
+        try:
+            for event in events:
+                parts += self._read(reader, event)
+        except ModelFailed as failure:
+            return merge_deltas(parts), failure
+        return merge_deltas(parts) if len(parts) > 1 else parts, None
 
     def _read(self, reader: ResponseReader, event: SseEvent) -> Sequence[Part]:
         """The parts of an event. After the reply is complete, errors are ignored: the reply stays complete."""

@@ -34,11 +34,10 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol
 
-from msgspec.structs import replace
-
 from indelible.clock import Clock
 from indelible.concurrency.tasks import Backoff
-from indelible.content import Part, ReasoningDelta, TextDelta, ToolInputDelta, encode
+from indelible.content import Part, encode
+from indelible.content.merge import merge_deltas
 from indelible.errors import LeaseLost, Shutdown
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.store.journal.append import Appended, BadRows, JournalRow
@@ -403,33 +402,3 @@ class Journal:
             self._on_committed(committed)
         except Exception:
             _log.exception("publishing %d committed rows failed; readers are delayed", len(committed))
-
-
-def merge_deltas(parts: Sequence[Part]) -> list[Part]:
-    """Merge neighbouring deltas of one block: `assemble` builds the same blocks from them."""
-    merged: list[Part] = []
-    texts: list[str] = []
-    for part in parts:
-        last = merged[-1] if merged else None
-        if last is not None and _continues(last, part):
-            texts.append(part.delta)  # type: ignore[union-attr]
-            continue
-        _join(merged, texts)
-        merged.append(part)
-        texts = [getattr(part, "delta", "")]
-    _join(merged, texts)
-    return merged
-
-
-def _continues(last: Part, part: Part) -> bool:
-    kind = type(part)
-    if kind is not type(last) or kind not in (TextDelta, ReasoningDelta, ToolInputDelta):
-        return False
-    if isinstance(part, ReasoningDelta) and (part.signature or part.metadata):
-        return False
-    return last.id == part.id  # type: ignore[union-attr]
-
-
-def _join(merged: list[Part], texts: list[str]) -> None:
-    if len(texts) > 1:
-        merged[-1] = replace(merged[-1], delta="".join(texts))
