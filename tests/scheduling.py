@@ -1,7 +1,9 @@
-"""How `make test` spreads the tests over processes: long ones first, and those that share a costly thing in one.
+"""How `make test` spreads the tests over processes: long ones early, and those that share a costly thing in one.
 
 `pytest -n auto` starts three processes per two cores, because many tests wait for processes, sockets and databases of
-their own. It begins with the folders whose tests are long, so that no core is idle while the last of them ends.
+their own. Those that wait longest are strewn among the first of the others, so that about one process in three waits
+at any time: with all of them at the beginning the cores were idle there. None is near the end, so that no core is idle
+while the last of them ends.
 
 The tests of a group run in one process, one after the other, so that they start one browser, build one wheel, and
 do not write to mypy's cache at the same time: two runs of mypy that fill an empty cache have made each other fail.
@@ -17,8 +19,11 @@ from typing import Any, Final
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-LONG_FIRST: Final = ("e2e", "prove", "faults", "test_package.py", "test_cli.py", "test_readme.py", "server", "store")
-"""Folders and files whose tests take seconds, the longest first; the others follow as they were collected."""
+WAITING: Final = frozenset({"e2e", "prove", "faults", "test_cli.py", "test_logs.py", "test_readme.py", "server"})
+"""Folders and files whose tests take seconds, most of them waiting for processes."""
+
+OTHERS_BETWEEN: Final = 12
+"""So many other tests come between two that wait. There are enough of them for more than twice as many."""
 
 GROUPS: Final = {
     "tests/e2e/test_page.py": "browser",
@@ -45,10 +50,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupSchedul
     return GroupScheduling(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def rank(item: pytest.Item) -> int:
-        return min(
-            (LONG_FIRST.index(name) for name in item.path.parts[-2:] if name in LONG_FIRST), default=len(LONG_FIRST)
-        )
-
-    items.sort(key=rank)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not hasattr(config, "workerinput"):
+        return  # a single process: files stay together, and so does what their tests share
+    waiting = [item for item in items if not WAITING.isdisjoint(item.path.parts[-2:])]
+    others = [item for item in items if WAITING.isdisjoint(item.path.parts[-2:])]
+    others.sort(key=lambda item: item.path.parent.name != "store")  # the longest of the others are there
+    items.clear()
+    for number, item in enumerate(waiting):
+        items += [item, *others[number * OTHERS_BETWEEN : (number + 1) * OTHERS_BETWEEN]]
+    items += others[len(waiting) * OTHERS_BETWEEN :]

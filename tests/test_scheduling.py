@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from tests.scheduling import GROUPS
 
-PLUGIN = "from tests import scheduling\nscheduling.GROUPS = {'test_shared.py': 'shared'}\n" + (
-    "from tests.scheduling import pytest_xdist_make_scheduler\n"
-)
+PLUGIN = """
+from tests import scheduling
+from tests.scheduling import pytest_xdist_make_scheduler
+scheduling.GROUPS = {"test_shared.py": "shared"}
+"""
 TESTS = """
 import os, pathlib, pytest
 
