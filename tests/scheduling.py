@@ -17,7 +17,7 @@ import os
 from typing import Any, Final
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it has no types
 
 WAITING: Final = frozenset({"e2e", "prove", "faults", "test_cli.py", "test_logs.py", "test_readme.py", "server"})
 """Folders and files whose tests take seconds, most of them waiting for processes."""
@@ -34,7 +34,7 @@ GROUPS: Final = {
 """Files whose tests run in one process, and what they share."""
 
 
-class GroupScheduling(LoadScopeScheduling):
+class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
     """Every test by itself, whenever a process is free, except those of a group."""
 
     def _split_scope(self, nodeid: str) -> str:
