@@ -28,7 +28,7 @@ chat: $(INSTALLED) ## chat in the terminal with the demo model
 	@$(BIN)/indelible chat $(ARGS)
 
 test: $(INSTALLED) ## run all tests
-	$(BIN)/pytest -q -n auto --dist loadgroup --timeout 300 $(ARGS)
+	$(BIN)/pytest -q -n auto --timeout 300 --durations 10 $(ARGS)
 
 check: $(INSTALLED) ## check lint, formatting, types and layers
 	$(BIN)/ruff check --quiet
@@ -40,7 +40,7 @@ bench: $(INSTALLED) ## run the benchmarks
 	@$(BIN)/python -m bench $(ARGS)
 
 nightly: $(INSTALLED) ## run all tests with many more examples in the property tests
-	INDELIBLE_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -q -n auto --dist loadgroup \
+	INDELIBLE_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -q -n auto \
 		--hypothesis-profile nightly --timeout 14400 $(ARGS)
 
 format: $(INSTALLED) ## format the code and apply safe lint fixes

@@ -5,7 +5,7 @@ locks to audit hooks, from C as well, so one hook sees them all (`time.sleep` si
 forbids it). `blockbuster` sees more (`os.stat`), but changes builtin types through a package that has no wheel and no
 release since 2021. A call counts if an event loop
 runs in its thread and the code that made it is ours: a library that opens a file for itself is not judged, nor is
-`import`. What may block stands in MAY_BLOCK, with the reason.
+`import`, nor the source lines of a traceback. What may block stands in MAY_BLOCK, with the reason.
 
 Calls are noted and judged when the test has ended, because an exception raised in the midst of our code could be
 handled there as any other failure. tests/test_blocking.py checks that they are noted.
@@ -59,14 +59,15 @@ MAY_BLOCK: Final = {
 }
 """Packages and functions of ours in which a call may block, and why."""
 
-JUDGED: Final = ("app",)
-"""Folders that were found free of blocking calls. The others are noted and not judged yet."""
+JUDGED: Final = ("app", "feed", "server", "service", "worker")
+"""Folders whose tests run our code on an event loop that serves others. In the others calls are noted, not judged."""
 
 noted: list[str] = []
 
 
-def note_call(event: str, arguments: tuple[Any, ...]) -> None:
-    if event not in BLOCKING or asyncio._get_running_loop() is None:
+def note_call(event: str, arguments: tuple[Any, ...], blocking: frozenset[str] = BLOCKING) -> None:
+    """A hook cannot be removed: when the interpreter ends, it outlives the names of its module."""
+    if event not in blocking or asyncio._get_running_loop() is None:
         return
     caller = find_caller(sys._getframe(1))
     if caller is None:
@@ -83,7 +84,8 @@ def find_caller(frame: FrameType | None) -> FrameType | None:
         if file.startswith(OURS):
             return frame
         is_library = file.startswith(LIBRARY) and "site-packages" not in file
-        if not is_library or "asyncio" in file or "importlib" in file:  # asyncio's own calls do not wait
+        # asyncio's own calls do not wait; the lines of a traceback are read once per file, after an unexpected error.
+        if not is_library or any(name in file for name in ("asyncio", "importlib", "linecache")):
             return None
         frame = frame.f_back
     return None

@@ -1,5 +1,7 @@
 """What all tests share: the databases (tests/databases.py), files in memory, and how property tests run.
 
+How the tests are spread over processes is tests/scheduling.py.
+
 Temporary files are in memory (/dev/shm) where a machine has enough of it and TMPDIR names no other place: most tests
 wait for nothing but fsync, and none is about the disk unless it is marked `real_disk`.
 
@@ -10,9 +12,6 @@ deadline: a busy machine is no failure, and a test that hangs is ended by pytest
 Compiled modules are kept, even where the surroundings forbid it (PYTHONDONTWRITEBYTECODE, as images of containers do):
 without them every process of pytest rewrites the asserts of every test file anew (10 s), and every process that a test
 starts compiles the package (0.3 s).
-
-`pytest -n auto` starts three processes per two cores, because many tests wait for processes, sockets and databases of
-their own, and begins with the folders whose tests are long, so that no core is idle while the last of them ends.
 
 `make nightly` chooses the profile of that name: INDELIBLE_EXAMPLES examples for every property test that
 does not say how many it wants, and a test that does say so should read that variable as well.
@@ -33,8 +32,9 @@ from hypothesis import settings
 # Before anything of ours is imported.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+gc.disable()  # until the tests are collected: what is made until then stays, and looking for garbage takes a quarter
 
-pytest_plugins = ["tests.blocking", "tests.databases"]
+pytest_plugins = ["tests.blocking", "tests.databases", "tests.scheduling"]
 
 MEMORY = Path("/dev/shm")  # noqa: S108  (the name that Linux gives it)
 ROOM_BYTES = 4 << 30
@@ -60,30 +60,16 @@ settings.register_profile(
 )
 settings.load_profile("ours")
 
-LONG_FIRST = ("e2e", "prove", "faults", "test_package.py", "test_cli.py", "test_readme.py", "server", "store")
-"""Folders and files whose tests take seconds, the longest first; the others follow as they were collected."""
-
 FORKING = frozenset({"e2e", "faults", "prove", "server", "test_cli.py", "test_logs.py"})
 """Folders and files whose tests fork commands, servers and workers."""
-
-
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    return max(2, (os.cpu_count() or 1) * 3 // 2)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What was imported stays until the end. The collector of garbage need not look at it again and again."""
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # what a test leaves is little; the usual 700 costs a twentieth of all time
+    gc.enable()
     if not session.config.option.collectonly and any(FORKING & {*item.path.parts[-2:]} for item in session.items):
         from tests.support.commands import start_fork_server  # noqa: PLC0415  (it imports the package)
 
         start_fork_server()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def rank(item: pytest.Item) -> int:
-        return min(
-            (LONG_FIRST.index(name) for name in item.path.parts[-2:] if name in LONG_FIRST), default=len(LONG_FIRST)
-        )
-
-    items.sort(key=rank)

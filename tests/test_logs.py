@@ -147,15 +147,16 @@ async def test_tasks_of_a_turn_share_its_ids_and_those_of_another_do_not() -> No
 
     async def run_turn(chat: str) -> dict[str, Any]:
         with log_context(chat=chat, epoch=2), log_context(turn=f"turn of {chat}"):
-            begun = asyncio.Event()
+            started, begun = asyncio.Event(), asyncio.Event()
 
             async def work() -> dict[str, Any]:
+                started.set()
                 await begun.wait()
                 written: dict[str, Any] = json.loads(write(formatter, "it happened"))
                 return written
 
             task = asyncio.create_task(work())
-            await asyncio.sleep(0)
+            await started.wait()
             set_log_attempt(f"attempt of {chat}")
             begun.set()
             return await task

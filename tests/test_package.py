@@ -59,9 +59,6 @@ for message in end.messages:
 print(end.reason)
 """
 
-# All of this file on one xdist worker, so that the wheel is built once.
-pytestmark = pytest.mark.xdist_group("wheel")
-
 
 def run(*command: str | Path, at: Path) -> str:
     """Run a command that sees neither the source tree nor the settings of this process; its output."""

@@ -116,13 +116,11 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     return {name: {code for file, code in errors if file == path.stem} for name, path in files.items()}
 
 
-@pytest.mark.xdist_group("types")
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_users_program_passes_the_strict_checker(found: dict[str, set[str]], name: str) -> None:
     assert found[name] == set()
 
 
-@pytest.mark.xdist_group("types")
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_use_is_found_by_the_checker(found: dict[str, set[str]], name: str) -> None:
     assert found[name] == {WRONG[name][1]}

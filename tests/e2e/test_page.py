@@ -24,7 +24,6 @@ from indelible.testing.model import Step
 pytestmark = [
     pytest.mark.parametrize("migrated", ["sqlite"], indirect=True),
     pytest.mark.asyncio(loop_scope="module"),  # the browser's
-    pytest.mark.xdist_group("browser"),
 ]
 
 STOPPED = ("notice", "Stopped by you.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.support.loop_harness import raise_failure
 
 from indelible import tool
-from indelible.content import File, Message, Reasoning, Text, ToolCall, ToolResult, encode
+from indelible.content import File, Message, Part, Reasoning, Text, ToolCall, ToolResult, encode
 from indelible.errors import ModelFailed
 from indelible.loop import CancelScope, RetryPolicy, TurnInterrupted, TurnShutDown
 from indelible.loop.prompt.build import build_prompt, from_newest_compaction
@@ -565,10 +565,15 @@ async def test_a_summariser_that_falls_silent_is_terminal_with_the_original_fail
 
 
 async def stop_while_summarising(harness: LoopHarness, stop: Callable[[], None], first: Script) -> Any:
-    model = ScriptedModel([first, [parts.text_delta("1", "They"), parts.hang()]])
-    task = harness.start(model, messages=LONG)
-    while len(model.calls) < 2:
-        await asyncio.sleep(0)
+    summarising = asyncio.Event()
+
+    async def summarise(call: Call) -> AsyncIterator[Part]:
+        summarising.set()
+        yield parts.text_delta("1", "They")
+        await asyncio.Event().wait()
+
+    task = harness.start(ScriptedModel([first, summarise]), messages=LONG)
+    await summarising.wait()
     await harness.clock.advance(0)
     stop()
     return await task

@@ -6,7 +6,7 @@ import json
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.recording.canaries import CANARY, LOOKS, NAMES, ORDINARY, ORDINARY_NAMES
 
@@ -148,8 +148,10 @@ def test_a_letter_that_is_longer_in_lower_case_does_not_shift_what_is_hidden() -
     st.text(st.characters())
     | st.lists(st.sampled_from((*LOOKS, *ORDINARY, "\\", '"', "=", " ")), max_size=6).map("".join)
 )
+@example("0sk-canarycanary")
 def test_any_text_can_be_shown(text: str) -> None:
-    assert "sk-canarycanary" not in redact_keys(f"{text} sk-canarycanary")
+    """The text itself may hold the same letters within a word, where they are no key."""
+    assert not redact_keys(f"{text} sk-canarycanary").endswith("sk-canarycanary")
 
 
 # --- cost --------------------------------------------------------------------------------

@@ -93,17 +93,19 @@ async def test_the_command_copies_beside_a_process_that_writes_without_pause(sou
     engine = await open_engine(source)
     committed = ROWS_BEFORE
     copying = True
+    wrote_some = asyncio.Event()
 
     async def write() -> None:
         nonlocal committed
         while copying:
             await append(engine, committed + 1)
             committed += 1
+            if committed >= ROWS_BEFORE + 5:
+                wrote_some.set()
 
     async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
         tasks.create_task(write())
-        while committed < ROWS_BEFORE + 5:
-            await asyncio.sleep(0)
+        await wrote_some.wait()
         before = committed
         done = await asyncio.to_thread(run_backup, "--database", source, place / "saved.db")
         copying = False

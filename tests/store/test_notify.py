@@ -14,6 +14,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from tests.support.waiting import poll_until
 
 from indelible.clock import Clock
 from indelible.notify import (
@@ -348,6 +349,8 @@ async def test_a_quiet_connection_is_asked_whether_it_lives_and_is_in_no_transac
         await clock.advance(CHECK_INTERVAL_S)
 
         asked = f"SELECT count(*) {BACKENDS} AND pid = $1 AND query = 'SELECT 1' AND state = 'idle'"
-        async with asyncio.timeout(DEADLINE_S):
-            while await onlooker.connection.fetchval(asked, backend["pid"]) == 0:
-                await asyncio.sleep(0)
+
+        async def was_asked() -> bool:
+            return bool(await onlooker.connection.fetchval(asked, backend["pid"]))
+
+        await poll_until(was_asked, what="a question whether it lives")

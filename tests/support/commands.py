@@ -44,6 +44,7 @@ _IMPORTED = [
     "indelible.store.database.migrate",
     "indelible.store.database.migrations.runner",
     "asyncpg",
+    "tests.support.forked",
 ]
 
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 
 import pytest
+from tests.support.waiting import Watched, poll_until
 
 from indelible.app.app import App
 from indelible.app.chat import Chat
@@ -47,10 +48,11 @@ REPLY: list[Part] = [
 ]
 
 
-class Listener:
+class Listener(Watched):
     """A stage that notes what it is shown, speech joined as a reader would see it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.seen: list[str] = []
         self._open: tuple[str, str] | None = None
 
@@ -65,9 +67,11 @@ class Listener:
             self._open = None
         elif isinstance(part, ToolResult):
             self.seen.append(f"{part.name} → {part.output}")
+        self.changed()
 
     def begin_attempt(self) -> None:
         self.seen.append("begin")
+        self.changed()
 
     def end_attempt(self, *, cut: bool) -> None:
         self._open = None
@@ -79,6 +83,7 @@ class Listener:
 
     def quote(self, text: str) -> None:
         self.seen.append(f"you: {text}")
+        self.changed()
 
     def note(self, text: str) -> None:
         self.seen.append(f"note: {text}")
@@ -108,12 +113,15 @@ async def test_a_reader_that_joins_anywhere_is_shown_the_same(open_chats: OpenAp
     async with open_chats(ScriptedModel([wait_for_the_reader])) as app:
         chat = await app.create_chat("Well?")
         said = assemble(REPLY[:joined_at])
-        while (live := (await app.feed.snapshot(chat.id)).live) is None or read_all(live.blocks) != read_all(said):
-            await asyncio.sleep(0)
+
+        async def is_said() -> bool:
+            live = (await app.feed.snapshot(chat.id)).live
+            return live is not None and read_all(live.blocks) == read_all(said)
+
+        await poll_until(is_said, what="the reply up to there")
         listener = Listener()
         following = asyncio.create_task(FeedView(chat, clock=app.clock).follow(listener))
-        while not listener.seen:
-            await asyncio.sleep(0)
+        await listener.wait_until(lambda: bool(listener.seen))
         joined.set()
         await following
     assert listener.seen == ["you: Well?", "begin", "Reasoning: Let me see.", "Text: Once upon", "Text: a time.", "end"]
@@ -190,8 +198,12 @@ async def test_the_answer_to_a_call_that_was_cut_off_is_shown(open_chats: OpenAp
     async with open_chats(model) as app:
         feed_view, listener = await begin_chat(app, clock=app.clock), Listener()
         sent = await feed_view.chat.post("Well?")
-        while not (live := (await app.feed.snapshot(feed_view.chat.id)).live) or not live.blocks:
-            await asyncio.sleep(0)
+
+        async def has_begun() -> bool:
+            live = (await app.feed.snapshot(feed_view.chat.id)).live
+            return live is not None and bool(live.blocks)
+
+        await poll_until(has_begun, what="the call")
         await feed_view.chat.interrupt(wait=False)
         await feed_view.follow(listener, sent)
     begun, ended, answered, noted = listener.seen
@@ -204,8 +216,7 @@ async def test_a_deleted_chat_is_told_of(open_chats: OpenApp) -> None:
         feed_view, listener = await begin_chat(app, clock=app.clock), Listener()
         sent = await feed_view.chat.post("Well?")
         following = asyncio.create_task(feed_view.follow(listener, sent))
-        while not listener.seen:
-            await asyncio.sleep(0)
+        await listener.wait_until(lambda: bool(listener.seen))
         await feed_view.chat.delete()
         await following
     assert listener.seen[-1] == "note: The chat was deleted."

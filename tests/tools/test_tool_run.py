@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.support.waiting import Watched
 
 from indelible.concurrency.scope import CancelScope, Cause
 from indelible.content import Part, ToolCall, ToolProgress, ToolResult, ToolStarted
@@ -22,10 +23,11 @@ from indelible.tools.run import ToolLimits, ToolRunner
 from indelible.tools.toolset import RunHere
 
 
-class Journal:
+class Journal(Watched):
     """A ledger and a publisher that write into one list, in the order they are told."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.entries: list[tuple[str, str]] = []
         self.parts: list[Part] = []
         self.records: list[ToolCallRecord] = []
@@ -48,6 +50,7 @@ class Journal:
         self.parts.append(part)
         if isinstance(part, ToolStarted | ToolResult):
             self.entries.append((type(part).__name__, part.call_id))
+        self.changed()
 
     @property
     def results(self) -> dict[str, ToolResult]:
@@ -377,8 +380,7 @@ async def test_a_function_stuck_in_native_code_holds_up_nobody() -> None:
 
     running = asyncio.create_task(bench.run(make(block, timeout_s=1), make(quick)))
     await bench.clock.wait_for_timer()
-    while "c1" not in bench.journal.results:
-        await asyncio.sleep(0)
+    await bench.journal.wait_until(lambda: "c1" in bench.journal.results)
     bench.clock.advance(1)
     bench.clock.advance(5)
     results = await running
@@ -392,10 +394,9 @@ async def test_a_function_stuck_in_native_code_holds_up_nobody() -> None:
 
 async def run_until_started(bench: Bench, *calls: Any) -> asyncio.Task[dict[str, ToolResult]]:
     running = asyncio.create_task(bench.run(*calls))
-    started = 0
-    while started < len(calls):
-        await asyncio.sleep(0)
-        started = sum(isinstance(part, ToolStarted) for part in bench.journal.parts)
+    await bench.journal.wait_until(
+        lambda: sum(isinstance(part, ToolStarted) for part in bench.journal.parts) == len(calls)
+    )
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     return running
@@ -474,8 +475,7 @@ async def test_a_tool_that_ignores_a_stop_is_abandoned_after_the_grace_time_and_
 async def test_calls_that_were_not_begun_are_left_for_seal_to_answer() -> None:
     bench = Bench(limits=ToolLimits(concurrency=1))
     running = asyncio.create_task(bench.run(make(wait_for_ever), make(wait_for_ever)))
-    while not bench.journal.parts:
-        await asyncio.sleep(0)
+    await bench.journal.wait_until(lambda: bool(bench.journal.parts))
     bench.scope.interrupt()
     assert list(await running) == ["c0"]
     assert [record.id for record in bench.journal.records] == ["c0"]

@@ -1,0 +1,62 @@
+"""How `make test` spreads the tests over processes: long ones early, and those that share a costly thing in one.
+
+`pytest -n auto` starts three processes per two cores, because many tests wait for processes, sockets and databases of
+their own. Those that wait longest are strewn among the first of the others, so that about one process in three waits
+at any time: with all of them at the beginning the cores were idle there. None is near the end, so that no core is idle
+while the last of them ends.
+
+The tests of a group run in one process, one after the other, so that they start one browser, build one wheel, and
+do not write to mypy's cache at the same time: two runs of mypy that fill an empty cache have made each other fail.
+xdist's own marker `xdist_group` writes the group into the name of the test, which pytest 9.2 no longer lets it do: it
+is ignored without a word, and all groups were spread over all processes. tests/test_scheduling.py checks ours.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it has no types
+
+WAITING: Final = frozenset({"e2e", "prove", "faults", "test_cli.py", "test_logs.py", "test_readme.py", "server"})
+"""Folders and files whose tests take seconds, most of them waiting for processes."""
+
+OTHERS_BETWEEN: Final = 12
+"""So many other tests come between two that wait. There are enough of them for more than twice as many."""
+
+GROUPS: Final = {
+    "tests/e2e/test_page.py": "browser",
+    "tests/test_package.py": "wheel",
+    "tests/test_public_types.py": "mypy",
+    "tests/store/test_payloads.py": "mypy",
+}
+"""Files whose tests run in one process, and what they share."""
+
+
+class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
+    """Every test by itself, whenever a process is free, except those of a group."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return GROUPS.get(nodeid.partition("::")[0], nodeid)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    return max(2, (os.cpu_count() or 1) * 3 // 2)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
+    return GroupScheduling(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not hasattr(config, "workerinput"):
+        return  # a single process: files stay together, and so does what their tests share
+    waiting = [item for item in items if not WAITING.isdisjoint(item.path.parts[-2:])]
+    others = [item for item in items if WAITING.isdisjoint(item.path.parts[-2:])]
+    others.sort(key=lambda item: item.path.parent.name != "store")  # the longest of the others are there
+    items.clear()
+    for number, item in enumerate(waiting):
+        items += [item, *others[number * OTHERS_BETWEEN : (number + 1) * OTHERS_BETWEEN]]
+    items += others[len(waiting) * OTHERS_BETWEEN :]
