@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -101,6 +102,23 @@ async def test_a_view_and_the_events_after_its_cursor_are_everything_exactly_onc
     ended = next(event for event in later if event.kind == "message")
     assert ended.payload == {"attempt": attempt.id, "last_n": 1}
     assert [event.kind for event in later] == ["message", "status"]
+
+
+async def test_a_snapshot_is_the_view_and_the_last_messages_of_one_moment(store: SqlStore, engine: AsyncEngine) -> None:
+    attempt = await start(store)
+    await say(store, attempt, 1, TextDelta("1", "Hello"))
+    running, page = await store.snapshot("chat_1", limit=1)
+    assert (running.live, running.messages) == (Live(attempt=attempt.id, n=1, blocks=[Text("Hello")]), [])
+    assert [shown.role for shown in page.items] == ["user"]
+    await say(store, attempt, 2, Finish("stop"))
+    await finish(store, attempt)
+    view, page = await store.snapshot("chat_1", limit=1)
+    whole = await transact(engine, load_view, "chat_1", lease_timeout_s=3600)
+    assert msgspec.structs.replace(whole, messages=[], has_more=False) == view
+    assert (page.items, page.has_more) == ((await store.page("chat_1", limit=1)).items, True)
+    assert [shown.id for shown in page.items] == [view.head_id]
+    with pytest.raises(NotFound):
+        await store.snapshot("chat_that_never_was")
 
 
 async def test_a_running_chat_that_no_live_worker_holds_is_pending(store: SqlStore, engine: AsyncEngine) -> None:

@@ -396,6 +396,38 @@ async def test_others_are_told_of_a_chat_after_every_commit_that_changed_it_and_
     assert listener.take() == [chat.id]
 
 
+async def test_an_outcome_says_who_has_to_act(store: SqlStore, engine: AsyncEngine) -> None:
+    """Workers only if the chat waits for one, or its holder has to stop or has lost it."""
+    woken: list[tuple[bool, bool]] = []
+    loud = SqlStore(
+        get_database(engine), on_committed=lambda outcome: woken.append((outcome.wakes_readers, outcome.wakes_workers))
+    )
+    readers, both, nobody = (True, False), (True, True), (False, False)
+
+    def take() -> list[tuple[bool, bool]]:
+        found, woken[:] = list(woken), []
+        return found
+
+    chat = await Driver(loud, engine).create()
+    assert take() == [both], "a new message waits for a worker"
+    await chat.work()
+    assert take() == [nobody, readers], "acquired by the one that asked; an attempt has begun"
+    await chat.do(c.Send(), "next")
+    assert take() == [readers], "its holder finds the queue when it has ended the turn"
+    await chat.do(c.Interrupt())
+    assert take() == [both]
+    await chat.end(c.FinishInterruption)
+    assert take() == [readers], "the next turn has the same holder"
+    await chat.do(c.Release(epoch=chat.epoch))
+    assert take() == [(False, True)], "nobody holds it now"
+    await chat.work()
+    take()
+    await chat.end(c.FinishTurn, pending=[Finish()])
+    assert take() == [readers], "nothing is left to do"
+    await chat.do(c.Delete())
+    assert take() == [both]
+
+
 async def test_a_request_that_is_repeated_is_told_of_once(store: SqlStore, engine: AsyncEngine) -> None:
     listener = Listener()
     chat = await Driver(store, engine).create()

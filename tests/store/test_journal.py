@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.engine import begin_read, begin_write, get_database, transact
+from tests.support.waiting import Watched
 
 from indelible.content import (
     Finish,
@@ -54,9 +56,14 @@ class WatchedStore(SqlStore):
         super().__init__(get_database(engine))
         self.groups: list[list[JournalRow]] = []
         self.failures: list[Exception] = []
+        self.watched = Watched()
+        self.gate = asyncio.Event()
+        self.gate.set()
 
     async def append(self, rows: Sequence[JournalRow]) -> Appended:
         self.groups.append(list(rows))
+        self.watched.changed()
+        await self.gate.wait()
         if self.failures:
             raise self.failures.pop(0)
         return await super().append(rows)
@@ -582,3 +589,125 @@ async def test_whoever_waits_for_room_hears_that_the_journal_has_stopped(engine:
         await waiting
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+@asynccontextmanager
+async def writing(store: WatchedStore, engine: AsyncEngine, chats: int, **limits: Any) -> AsyncIterator[Writers]:
+    """Writers that are past their first row, and a flusher that runs."""
+    names = [await start_attempt(store, engine, f"{number:02}") for number in range(chats)]
+    clock = ManualClock(skip_sleeps=True)
+    journal = Journal(store, clock=clock, on_committed=lambda rows: None, interval_s=0, **limits)
+    writers = [journal.open(name.chat_id, name.id, name.epoch) for name in names]
+    flusher = asyncio.create_task(journal.run())
+    await speak(journal, writers, "first ")
+    assert [len(group) for group in store.groups] == [chats], "the first row of an attempt waits for nobody"
+    store.groups.clear()
+    try:
+        yield Writers(journal, writers)
+    finally:
+        store.gate.set()
+        flusher.cancel()
+        await asyncio.wait([flusher])
+
+
+class Writers(NamedTuple):
+    journal: Journal
+    each: list[JournalWriter]
+
+
+async def speak(journal: Journal, writers: Sequence[JournalWriter], word: str) -> None:
+    for writer in writers:
+        writer.publish(TextDelta("1", word))
+    for writer in writers:
+        await journal.drain(writer)
+
+
+async def test_with_many_chats_a_flush_writes_those_that_waited_longest_and_each_has_its_turn(
+    store: WatchedStore, engine: AsyncEngine
+) -> None:
+    async with writing(store, engine, 12, rows_per_flush=2) as (journal, writers):
+        await speak(journal, writers, "word")
+    chats = [[row.chat_id for row in group] for group in store.groups]
+    assert [len(group) for group in chats] == [3, 3, 3, 3]
+    assert [chat for group in chats for chat in group] == [writer.chat_id for writer in writers]
+
+
+async def test_few_chats_are_all_in_one_flush_and_a_ledger_change_is_in_the_next_however_many_wait(
+    store: WatchedStore, engine: AsyncEngine
+) -> None:
+    async with writing(store, engine, 12, rows_per_flush=5) as (journal, writers):
+        await speak(journal, writers[:5], "word")
+        assert [len(group) for group in store.groups] == [5]
+        store.groups.clear()
+        for writer in writers[:-1]:
+            writer.publish(TextDelta("1", "word "))
+        key = RunKey("turn_1", 1, 0)
+        begun = RunStarted(
+            key=key, attempt_id=writers[-1].attempt_id, call_id="c", name="clock", arguments="{}", idempotency_key="k"
+        )
+        await writers[-1].record(begun, ToolStarted("c", "clock"))
+        assert store.groups[0][0].chat_id == writers[-1].chat_id
+
+
+async def test_much_text_is_written_at_once_however_many_wait(store: WatchedStore, engine: AsyncEngine) -> None:
+    async with writing(store, engine, 12, rows_per_flush=2, flush_bytes=10_000) as (journal, writers):
+        await speak(journal, writers, "x" * 1_000)
+    assert [len(group) for group in store.groups] == [12]
+
+
+async def hold_up(store: WatchedStore, writer: JournalWriter, other: JournalWriter) -> None:
+    """The other's row is on its way, and this writer's parts have to wait for it."""
+    store.gate.clear()
+    other.publish(TextDelta("1", "on its way"))
+    await store.watched.wait_until(lambda: len(store.groups) == 1)
+    writer.publish(TextDelta("1", "waiting"))
+
+
+async def wait_for_row(writer: JournalWriter, begun: asyncio.Event) -> None:
+    waits = writer.wait_for_row()
+    assert waits is not None
+    begun.set()
+    await waits
+
+
+async def start_waiting(writer: JournalWriter) -> asyncio.Task[None]:
+    begun = asyncio.Event()
+    waiting = asyncio.create_task(wait_for_row(writer, begun))
+    await begun.wait()
+    return waiting
+
+
+async def test_an_attempt_reads_on_when_its_parts_are_in_a_row(store: WatchedStore, engine: AsyncEngine) -> None:
+    async with writing(store, engine, 2) as (_, (writer, other)):
+        assert writer.wait_for_row() is None
+        await hold_up(store, writer, other)
+        waiting = await start_waiting(writer)
+        store.gate.set()
+        await asyncio.wait_for(waiting, DEADLINE_S)
+        assert writer.wait_for_row() is None
+
+
+@pytest.mark.parametrize("how", ["cancelled", "ended"])
+async def test_an_attempt_that_waits_for_its_row_can_be_stopped(
+    store: WatchedStore, engine: AsyncEngine, how: str
+) -> None:
+    async with writing(store, engine, 2) as (_, (writer, other)):
+        await hold_up(store, writer, other)
+        waiting = await start_waiting(writer)
+        if how == "ended":
+            assert writer.end(LeaseLost("gone")) == [TextDelta("1", "waiting")]
+        else:
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            waiting = await start_waiting(writer)
+            store.gate.set()
+        await asyncio.wait_for(waiting, DEADLINE_S)
+
+
+async def test_no_attempt_waits_for_a_database_in_trouble(store: WatchedStore, engine: AsyncEngine) -> None:
+    async with writing(store, engine, 2) as (_, (writer, other)):
+        store.failures = [StoreFailed("away")] * 3
+        await hold_up(store, writer, other)
+        waiting = await start_waiting(writer)
+        store.gate.set()
+        await asyncio.wait_for(waiting, DEADLINE_S)

@@ -108,6 +108,7 @@ KEPT_BY = {
         "The chat, its last": "r9_a_view_is_of_one_moment_whatever_is_written_meanwhile",
         "Its `seq` and `live.n`": "a_view_and_the_events_after_its_cursor_are_everything_exactly_once",
     },
+    "snapshot": {"The chat without messages": "a_snapshot_is_the_view_and_the_last_messages_of_one_moment"},
     "events": {"The events after": "a_view_and_the_events_after_its_cursor_are_everything_exactly_once"},
     "rows": {
         "The journal rows of": "r11_a_packed_attempt_reads_as_it_read_before_from_every_row",

@@ -45,9 +45,8 @@ from indelible.store.journal.tool_ledger import RunChange
 
 _log: Final = logging.getLogger(__name__)
 _PART_OVERHEAD_BYTES: Final = 64
-_ROWS_PER_FLUSH: Final = 32
 _LONGEST_TURN: Final = 4
-"""A writer waits for so many flushes at most, however many there are."""
+"""Each writer has its turn within so many flushes, however many there are."""
 
 _FIRST_DELAY_S: Final = 0.05
 _LONGEST_DELAY_S: Final = 5.0
@@ -191,6 +190,7 @@ class Journal:
         clock: Clock,
         on_committed: Callable[[Sequence[JournalRow]], None],
         interval_s: float = 0.02,
+        rows_per_flush: int = 32,
         flush_bytes: int = 64 * 1024,
         limit_bytes: int = 4 * 1024 * 1024,
         metrics: Metrics = NO_METRICS,
@@ -200,6 +200,7 @@ class Journal:
         self._clock = clock
         self._on_committed = on_committed
         self._interval_s = interval_s
+        self._rows_per_flush = rows_per_flush
         self._flush_bytes = flush_bytes
         self._limit_bytes = limit_bytes
         self._writers: dict[str, JournalWriter] = {}
@@ -330,7 +331,7 @@ class Journal:
         if self._full_of_bytes:
             limit = len(self._waiting)
         else:
-            limit = max(_ROWS_PER_FLUSH - len(chosen), -(-len(self._waiting) // _LONGEST_TURN))
+            limit = max(self._rows_per_flush - len(chosen), -(-len(self._writers) // _LONGEST_TURN))
         for writer in list(itertools.islice(self._waiting, limit)):
             del self._waiting[writer]
             chosen.append(writer)
