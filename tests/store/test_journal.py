@@ -603,7 +603,7 @@ async def writing(store: WatchedStore, engine: AsyncEngine, chats: int, **limits
     assert [len(group) for group in store.groups] == [chats], "the first row of an attempt waits for nobody"
     store.groups.clear()
     try:
-        yield Writers(journal, writers)
+        yield Writers(journal, writers, names)
     finally:
         store.gate.set()
         flusher.cancel()
@@ -613,6 +613,7 @@ async def writing(store: WatchedStore, engine: AsyncEngine, chats: int, **limits
 class Writers(NamedTuple):
     journal: Journal
     each: list[JournalWriter]
+    names: list[AttemptName]
 
 
 async def speak(journal: Journal, writers: Sequence[JournalWriter], word: str) -> None:
@@ -625,7 +626,7 @@ async def speak(journal: Journal, writers: Sequence[JournalWriter], word: str) -
 async def test_with_many_chats_a_flush_writes_those_that_waited_longest_and_each_has_its_turn(
     store: WatchedStore, engine: AsyncEngine
 ) -> None:
-    async with writing(store, engine, 12, rows_per_flush=2) as (journal, writers):
+    async with writing(store, engine, 12, rows_per_flush=2) as (journal, writers, _):
         await speak(journal, writers, "word")
     chats = [[row.chat_id for row in group] for group in store.groups]
     assert [len(group) for group in chats] == [3, 3, 3, 3]
@@ -635,13 +636,13 @@ async def test_with_many_chats_a_flush_writes_those_that_waited_longest_and_each
 async def test_few_chats_are_all_in_one_flush_and_a_ledger_change_is_in_the_next_however_many_wait(
     store: WatchedStore, engine: AsyncEngine
 ) -> None:
-    async with writing(store, engine, 12, rows_per_flush=5) as (journal, writers):
+    async with writing(store, engine, 12, rows_per_flush=5) as (journal, writers, names):
         await speak(journal, writers[:5], "word")
         assert [len(group) for group in store.groups] == [5]
         store.groups.clear()
         for writer in writers[:-1]:
             writer.publish(TextDelta("1", "word "))
-        key = RunKey("turn_1", 1, 0)
+        key = RunKey(names[-1].turn_id, 1, 0)
         begun = RunStarted(
             key=key, attempt_id=writers[-1].attempt_id, call_id="c", name="clock", arguments="{}", idempotency_key="k"
         )
@@ -650,7 +651,7 @@ async def test_few_chats_are_all_in_one_flush_and_a_ledger_change_is_in_the_next
 
 
 async def test_much_text_is_written_at_once_however_many_wait(store: WatchedStore, engine: AsyncEngine) -> None:
-    async with writing(store, engine, 12, rows_per_flush=2, flush_bytes=10_000) as (journal, writers):
+    async with writing(store, engine, 12, rows_per_flush=2, flush_bytes=10_000) as (journal, writers, _):
         await speak(journal, writers, "x" * 1_000)
     assert [len(group) for group in store.groups] == [12]
 
@@ -678,7 +679,7 @@ async def start_waiting(writer: JournalWriter) -> asyncio.Task[None]:
 
 
 async def test_an_attempt_reads_on_when_its_parts_are_in_a_row(store: WatchedStore, engine: AsyncEngine) -> None:
-    async with writing(store, engine, 2) as (_, (writer, other)):
+    async with writing(store, engine, 2) as (_, (writer, other), _):
         assert writer.wait_for_row() is None
         await hold_up(store, writer, other)
         waiting = await start_waiting(writer)
@@ -691,7 +692,7 @@ async def test_an_attempt_reads_on_when_its_parts_are_in_a_row(store: WatchedSto
 async def test_an_attempt_that_waits_for_its_row_can_be_stopped(
     store: WatchedStore, engine: AsyncEngine, how: str
 ) -> None:
-    async with writing(store, engine, 2) as (_, (writer, other)):
+    async with writing(store, engine, 2) as (_, (writer, other), _):
         await hold_up(store, writer, other)
         waiting = await start_waiting(writer)
         if how == "ended":
@@ -705,7 +706,7 @@ async def test_an_attempt_that_waits_for_its_row_can_be_stopped(
 
 
 async def test_no_attempt_waits_for_a_database_in_trouble(store: WatchedStore, engine: AsyncEngine) -> None:
-    async with writing(store, engine, 2) as (_, (writer, other)):
+    async with writing(store, engine, 2) as (_, (writer, other), _):
         store.failures = [StoreFailed("away")] * 3
         await hold_up(store, writer, other)
         waiting = await start_waiting(writer)
