@@ -11,7 +11,9 @@ from pydantic import ValidationError
 from indelible.settings import ENV_PREFIX, FILE, BadSettings, Settings, describe_allowed, load_settings
 
 DOCS = Path(__file__).parent.parent / "docs" / "settings.md"
-UNITS_OR_COUNTS = re.compile(r".*_s|max_.*|.*_max|.*_max_(attempts|bytes|chats|pending_bytes)|.*_concurrency")
+UNITS_OR_COUNTS = re.compile(
+    r".*_s|max_.*|.*_max|.*_max_(attempts|bytes|chats|connections)|.*_max_pending_bytes|.*_concurrency"
+)
 WITHOUT_UNIT = {
     "log_format",
     "log_level",
@@ -61,6 +63,11 @@ def test_without_anything_set_the_defaults_hold() -> None:
         "host": "127.0.0.1",
         "port": 8000,
         "token": "",
+        "max_connections": 10_000,
+        "address_max_connections": 2_000,
+        "head_max_bytes": 65536,
+        "head_timeout_s": 10,
+        "body_timeout_s": 60,
         "max_steps": 200,
         "silence_timeout_s": 120,
         "compact_at": 0.8,

@@ -133,6 +133,18 @@ class Settings(BaseSettings):
         description="The token of a request, `Authorization: Bearer …`. Empty: no authentication, on loopback only.",
     )
 
+    max_connections: Count = Field(
+        10_000, description="Maximum number of open connections. At the limit, idle ones are closed for new ones."
+    )
+    address_max_connections: Count = Field(
+        2_000, description="Maximum number of open connections from one address, which may be a proxy's."
+    )
+    head_max_bytes: Count = Field(
+        64 * 1024, description="Maximum size of a request's first line and headers; larger ones are refused."
+    )
+    head_timeout_s: Duration = Field(10, description="How long a connection may take to send them.")
+    body_timeout_s: Duration = Field(60, description="How long a request may take to send its body.")
+
     log_format: LogFormatName = Field("text", description="Logs for people, or as one JSON object per line.")
     log_level: LogLevelName = Field("warning", description="The least severe lines that are logged.")
     access_log: Switch = Field(default=False, description="Whether every request is logged, without its query.")

@@ -34,6 +34,7 @@ TITLES: Final = {
     "not_allowed": "Not allowed in this state",
     "not_found": "Not found",
     "not_ready": "Not ready",
+    "request_timeout": "Request timeout",
     "too_large": "Too large",
     "too_many": "Limit reached",
     "unauthorized": "Authentication required",
