@@ -179,6 +179,11 @@ class Settings(BaseSettings):
 
     queue_max: Count = Field(20, description="Maximum number of queued messages in one chat; further ones are refused.")
     message_max_bytes: Count = Field(256 * 1024, description="Maximum size of a message; larger ones are refused.")
+    system_max_bytes: Count = Field(256 * 1024, description="Maximum size of a chat's instructions.")
+    parameters_max_bytes: Count = Field(16 * 1024, description="Maximum size of a chat's model parameters, as JSON.")
+    tool_result_max_bytes: Count = Field(
+        4 * 1024 * 1024, description="Maximum size of a tool result that a client submits; larger ones are refused."
+    )
     client_tool_timeout_s: DurationOrNone = Field(
         600, description="How long a client has to submit the results of its tools; 0 means no limit."
     )

@@ -13,11 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from indelible.content import ToolResult, encode
 from indelible.service.inputs import ChatChanges, Content, IfBusy, parse_content
 from indelible.store.database.words import DebugMode
+from indelible.store.limits import MAX_LABEL, MAX_LABELS, MAX_NAME, MAX_TITLE
 
-ModelName = Annotated[str, Field(max_length=200)]
-Title = Annotated[str, Field(max_length=1000)]
-Label = Annotated[str, Field(max_length=100)]
-Instructions = Annotated[str, Field(max_length=256 * 1024)]
+ModelName = Annotated[str, Field(max_length=MAX_NAME)]
+Title = Annotated[str, Field(max_length=MAX_TITLE)]
+Label = Annotated[str, Field(max_length=MAX_LABEL)]
+Labels = Annotated[list[Label], Field(max_length=MAX_LABELS)]
 
 
 Id = Annotated[str, Field(max_length=200)]
@@ -62,7 +63,7 @@ class NewMessage(EditedMessage):
 
 class CreateChatRequest(RequestBody):
     model: ModelName | None = None
-    system: Instructions | None = Field(default=None, description="Instructions for the model in this chat.")
+    system: str | None = Field(default=None, description="Instructions for the model in this chat.")
     title: Title | None = None
     parameters: dict[str, Any] | None = Field(default=None, description="Parameters of the model, such as temperature.")
     message: str | Blocks | None = Field(default=None, description="The first message; the reply starts at once.")
@@ -75,11 +76,11 @@ class UpdateChatRequest(RequestBody):
     """Only the given fields are changed; null clears a field."""
 
     title: Title | None = None
-    labels: Annotated[list[Label], Field(max_length=100)] | None = None
+    labels: Labels | None = None
     pinned: bool = False
     archived: bool = False
     model: ModelName | None = None
-    system: Instructions | None = None
+    system: str | None = None
     parameters: dict[str, Any] | None = None
     debug: DebugMode | None = Field(
         default=None, description="Which exchanges with providers are recorded; null: the `debug` setting."
