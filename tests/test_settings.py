@@ -12,7 +12,7 @@ from indelible.settings import ENV_PREFIX, FILE, BadSettings, Settings, describe
 
 DOCS = Path(__file__).parent.parent / "docs" / "settings.md"
 UNITS_OR_COUNTS = re.compile(
-    r".*_s|max_.*|.*_max|.*_max_(attempts|bytes|chats|connections)|.*_max_pending_bytes|.*_concurrency"
+    r".*_s|max_.*|.*_max|.*_max_(attempts|bytes|characters|chats|connections|feeds)|.*_max_pending_bytes|.*_concurrency"
 )
 WITHOUT_UNIT = {
     "log_format",
@@ -68,8 +68,11 @@ def test_without_anything_set_the_defaults_hold() -> None:
         "head_max_bytes": 65536,
         "head_timeout_s": 10,
         "body_timeout_s": 60,
+        "user_max_feeds": 1_000,
         "max_steps": 200,
         "silence_timeout_s": 120,
+        "keep_alive_timeout_s": 1800,
+        "reply_max_characters": 4_000_000,
         "compact_at": 0.8,
         "tool_timeout_s": 300,
         "tool_grace_s": 5,

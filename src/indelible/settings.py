@@ -144,6 +144,10 @@ class Settings(BaseSettings):
     )
     head_timeout_s: Duration = Field(10, description="How long a connection may take to send them.")
     body_timeout_s: Duration = Field(60, description="How long a request may take to send its body.")
+    user_max_feeds: Count = Field(
+        1_000,
+        description="Maximum number of feeds that one user may have open; further ones are refused.",
+    )
 
     log_format: LogFormatName = Field("text", description="Logs for people, or as one JSON object per line.")
     log_level: LogLevelName = Field("warning", description="The least severe lines that are logged.")
@@ -152,6 +156,12 @@ class Settings(BaseSettings):
     max_steps: Count = Field(200, description="Maximum number of model calls in one turn; the turn then ends.")
     silence_timeout_s: Duration = Field(
         120, description="A model that sends nothing for this long has failed, and the call is retried."
+    )
+    keep_alive_timeout_s: Duration = Field(
+        1800, description="A model that sends nothing but keep-alives for this long has failed as well."
+    )
+    reply_max_characters: Count = Field(
+        4_000_000, description="Where a reply that does not end is ended; it is kept, with the reason `length`."
     )
     compact_at: Share = Field(
         0.8, description="The share of the context window at which older turns are replaced by a summary."

@@ -213,7 +213,8 @@ class Reader:
         except NotFound:
             self.end("deleted")
             return []
-        return [TimelineStep(position, FeedEvent("snapshot", snapshot.cursor, EventBody(encode(snapshot))))]
+        event = FeedEvent("snapshot", snapshot.cursor, EventBody(encode(snapshot)))
+        return [self._channel.share(TimelineStep(position, event))]
 
     def _buffer(self, steps: list[TimelineStep]) -> None:
         self._steps.extend(steps)
