@@ -11,7 +11,9 @@ from pydantic import ValidationError
 from indelible.settings import ENV_PREFIX, FILE, BadSettings, Settings, describe_allowed, load_settings
 
 DOCS = Path(__file__).parent.parent / "docs" / "settings.md"
-UNITS_OR_COUNTS = re.compile(r".*_s|max_.*|.*_max|.*_max_(attempts|bytes|chats|pending_bytes)|.*_concurrency")
+UNITS_OR_COUNTS = re.compile(
+    r".*_s|max_.*|.*_max|.*_max_(attempts|bytes|characters|chats|connections|feeds)|.*_max_pending_bytes|.*_concurrency"
+)
 WITHOUT_UNIT = {
     "log_format",
     "log_level",
@@ -61,8 +63,16 @@ def test_without_anything_set_the_defaults_hold() -> None:
         "host": "127.0.0.1",
         "port": 8000,
         "token": "",
+        "max_connections": 10_000,
+        "address_max_connections": 2_000,
+        "head_max_bytes": 65536,
+        "head_timeout_s": 10,
+        "body_timeout_s": 60,
+        "user_max_feeds": 1_000,
         "max_steps": 200,
         "silence_timeout_s": 120,
+        "keep_alive_timeout_s": 1800,
+        "reply_max_characters": 4_000_000,
         "compact_at": 0.8,
         "tool_timeout_s": 300,
         "tool_grace_s": 5,
@@ -74,6 +84,9 @@ def test_without_anything_set_the_defaults_hold() -> None:
         "retry_budget_s": 900,
         "queue_max": 20,
         "message_max_bytes": 262144,
+        "system_max_bytes": 262144,
+        "parameters_max_bytes": 16384,
+        "tool_result_max_bytes": 4194304,
         "client_tool_timeout_s": 600,
         "auto_titles": True,
         "log_format": "text",

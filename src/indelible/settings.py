@@ -133,6 +133,22 @@ class Settings(BaseSettings):
         description="The token of a request, `Authorization: Bearer …`. Empty: no authentication, on loopback only.",
     )
 
+    max_connections: Count = Field(
+        10_000, description="Maximum number of open connections. At the limit, idle ones are closed for new ones."
+    )
+    address_max_connections: Count = Field(
+        2_000, description="Maximum number of open connections from one address, which may be a proxy's."
+    )
+    head_max_bytes: Count = Field(
+        64 * 1024, description="Maximum size of a request's first line and headers; larger ones are refused."
+    )
+    head_timeout_s: Duration = Field(10, description="How long a connection may take to send them.")
+    body_timeout_s: Duration = Field(60, description="How long a request may take to send its body.")
+    user_max_feeds: Count = Field(
+        1_000,
+        description="Maximum number of feeds that one user may have open; further ones are refused.",
+    )
+
     log_format: LogFormatName = Field("text", description="Logs for people, or as one JSON object per line.")
     log_level: LogLevelName = Field("warning", description="The least severe lines that are logged.")
     access_log: Switch = Field(default=False, description="Whether every request is logged, without its query.")
@@ -140,6 +156,12 @@ class Settings(BaseSettings):
     max_steps: Count = Field(200, description="Maximum number of model calls in one turn; the turn then ends.")
     silence_timeout_s: Duration = Field(
         120, description="A model that sends nothing for this long has failed, and the call is retried."
+    )
+    keep_alive_timeout_s: Duration = Field(
+        1800, description="A model that sends nothing but keep-alives for this long has failed as well."
+    )
+    reply_max_characters: Count = Field(
+        4_000_000, description="Where a reply that does not end is ended; it is kept, with the reason `length`."
     )
     compact_at: Share = Field(
         0.8, description="The share of the context window at which older turns are replaced by a summary."
@@ -167,6 +189,11 @@ class Settings(BaseSettings):
 
     queue_max: Count = Field(20, description="Maximum number of queued messages in one chat; further ones are refused.")
     message_max_bytes: Count = Field(256 * 1024, description="Maximum size of a message; larger ones are refused.")
+    system_max_bytes: Count = Field(256 * 1024, description="Maximum size of a chat's instructions.")
+    parameters_max_bytes: Count = Field(16 * 1024, description="Maximum size of a chat's model parameters, as JSON.")
+    tool_result_max_bytes: Count = Field(
+        4 * 1024 * 1024, description="Maximum size of a tool result that a client submits; larger ones are refused."
+    )
     client_tool_timeout_s: DurationOrNone = Field(
         600, description="How long a client has to submit the results of its tools; 0 means no limit."
     )

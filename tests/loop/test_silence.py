@@ -81,7 +81,7 @@ async def test_every_part_and_every_keep_alive_starts_the_time_anew(harness: Loo
     line = Line()
     task = harness.start(ScriptedModel([line.stream]), retry=ONCE)
     await line.opened.wait()
-    for _ in range(20):
+    for _ in range(12):  # below the time for keep-alives alone (test_reply_limits.py)
         await harness.clock.advance(119)
         line.say(part)
         await harness.clock.advance(0)

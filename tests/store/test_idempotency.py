@@ -15,9 +15,10 @@ from indelible.errors import Invalid, NotAllowed, NotFound, TooLarge, TooMany
 from indelible.machine.commands import Create, Delete, Interrupt, Retry, Send
 from indelible.store.commands.idempotency import Request, StoredResponse, forget_expired
 from indelible.store.database.tables import events, idempotency_keys, messages, queue, users
+from indelible.store.limits import StoreLimits
 from indelible.store.payloads import NewChat, UserInput
 from indelible.store.protocol import Outcome
-from indelible.store.sql_store import SqlStore, StoreLimits
+from indelible.store.sql_store import SqlStore
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 SEND = Request(user_id="user_1", key="k1", route="POST /messages", body_hash=b"1")

@@ -39,6 +39,7 @@ KEPT_BY = {
         "A command of a worker whose epoch is over": "a_refused_command_raises_and_changes_no_row_of_any_table",
         "When this returns": "what_is_told_is_committed_by_then",
         "More messages in the queue": "a_full_queue_and_a_message_that_is_too_large_are_refused_and_change_nothing",
+        "Content that is too large": "s102_a_chat_is_not_given_more_than_the_limit",
     },
     "execute_once": {
         "Execute a command for a request": "the_same_request_again_gets_the_same_answer_and_sends_nothing",
@@ -109,6 +110,10 @@ KEPT_BY = {
         "Its `seq` and `live.n`": "a_view_and_the_events_after_its_cursor_are_everything_exactly_once",
     },
     "snapshot": {"The chat without messages": "a_snapshot_is_the_view_and_the_last_messages_of_one_moment"},
+    "queue": {
+        "The queued messages": "s102_reading_a_queue_reads_neither_messages_nor_the_running_reply",
+        "It reads no message": "s102_reading_a_queue_reads_neither_messages_nor_the_running_reply",
+    },
     "events": {"The events after": "a_view_and_the_events_after_its_cursor_are_everything_exactly_once"},
     "rows": {
         "The journal rows of": "r11_a_packed_attempt_reads_as_it_read_before_from_every_row",

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -86,11 +86,24 @@ class CommandProcess:
             self.wait()
 
 
-@contextmanager
-def start_indelible(*arguments: str, directory: Path | None = None, **variables: str) -> Iterator[CommandProcess]:
+def start_indelible(
+    *arguments: str, directory: Path | None = None, **variables: str
+) -> AbstractContextManager[CommandProcess]:
     """Killed at the end of the block, if it still runs."""
+    return _start([*INDELIBLE, *arguments], directory, variables)
+
+
+def start_limited(limit: str, *arguments: str, **variables: str) -> AbstractContextManager[CommandProcess]:
+    """The same with a limit of the shell's `ulimit`: "-n 250" files and sockets."""
+    return _start(["sh", "-c", f'ulimit {limit}; exec "$0" "$@"', *INDELIBLE, *arguments], None, variables)
+
+
+@contextmanager
+def _start(
+    command_line: Sequence[str], directory: Path | None, variables: Mapping[str, str]
+) -> Iterator[CommandProcess]:
     process = subprocess.Popen(
-        [*INDELIBLE, *arguments],
+        command_line,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

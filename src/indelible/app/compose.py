@@ -31,8 +31,9 @@ from indelible.store.database.address import parse_address
 from indelible.store.database.file_lock import exclusive_file_lock
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.writer import Journal
+from indelible.store.limits import StoreLimits
 from indelible.store.protocol import Outcome
-from indelible.store.sql_store import SqlStore, StoreLimits
+from indelible.store.sql_store import SqlStore
 from indelible.tools.toolset import AnyTool, Toolset
 from indelible.worker import Worker, WorkerDependencies
 
@@ -124,7 +125,13 @@ async def _put_together(
         SqlStore.open(
             where,
             lease_timeout_s=settings.lease_timeout_s,
-            limits=StoreLimits(queued=settings.queue_max, message_bytes=settings.message_max_bytes),
+            limits=StoreLimits(
+                queued=settings.queue_max,
+                message_bytes=settings.message_max_bytes,
+                system_bytes=settings.system_max_bytes,
+                parameters_bytes=settings.parameters_max_bytes,
+                tool_result_bytes=settings.tool_result_max_bytes,
+            ),
             on_committed=lambda outcome: publish_outcome(notifier, outcome),
         )
     )

@@ -18,13 +18,16 @@ feed.py calls channels; reader.py bounds the cost of a slow reader.
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
+
+from msgspec.structs import replace
 
 from indelible.errors import NotFound
 from indelible.feed.loader import Loader
 from indelible.feed.timeline import TimelineStep, make_row_step
-from indelible.machine.events import EndReason, Position
+from indelible.machine.events import EndReason, EventBody, Position
 from indelible.store.journal.append import JournalRow
 
 Spawn = Callable[[Callable[[], Coroutine[Any, Any, None]]], bool]
@@ -53,6 +56,19 @@ class Channel:
         self._is_behind = False
         self._is_loading = False
         self._early: list[JournalRow] = []
+        self._snapshot: weakref.ref[EventBody] | None = None
+
+    def share(self, snapshot: TimelineStep) -> TimelineStep:
+        """The same snapshot as another reader has that has not sent it yet, if it is the same.
+
+        A large chat has megabytes of it, and readers may hold it for as long as their clients do not read.
+        """
+        assert snapshot.event is not None
+        other = None if self._snapshot is None else self._snapshot()
+        if other is None or other.json != snapshot.event.json:
+            self._snapshot = weakref.ref(snapshot.event.body)
+            return snapshot
+        return replace(snapshot, event=replace(snapshot.event, body=other))
 
     def start(self, position: Position) -> None:
         """Pass on what comes after this position. Only the first call counts."""

@@ -9,6 +9,8 @@ again, at its own pace: it costs no memory and delays no other reader. One that 
 starts over with a snapshot, which is shorter than everything it missed. One that receives nothing for a long time is
 ended. The cursor of `resync` and of `end` is the reader's true position, so it can also resume there and miss nothing.
 
+A database that is away delays a reader that has begun, and does not end it.
+
 Waiting for the next event may be cancelled at any time (`asyncio.timeout`) without losing one.
 
 Must stay true (tests/feed/test_reader.py, tests/feed/test_resume.py): no event is missed or sent twice, whenever a
@@ -18,13 +20,14 @@ reader joins; a slow reader holds a bounded number of bytes.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from typing import Any, Final, Self
 
 import msgspec
 
 from indelible.content import encode
-from indelible.errors import NotFound
+from indelible.errors import NotFound, StoreFailed
 from indelible.feed.channel import Channel
 from indelible.feed.timeline import TimelineStep, covers, follow
 from indelible.machine.events import ChatSnapshot, EndReason, EventBody, EventKind, FeedEvent, Position
@@ -32,6 +35,7 @@ from indelible.metrics import NO_METRICS, Metrics
 
 BUFFER_BYTES: Final = 1024 * 1024
 RESYNC_BYTES: Final = 8 * 1024 * 1024
+_log: Final = logging.getLogger(__name__)
 
 
 class Reader:
@@ -56,6 +60,7 @@ class Reader:
         self._is_live = False
         self._is_lagging = False
         self._is_receiving = False
+        self._is_failing = False
         self._has_received = False
         self._idle_since_s: float | None = None
         self._end_reason: EndReason | None = None
@@ -93,7 +98,7 @@ class Reader:
         """Begin with a snapshot; the channel starts there, if it has no position yet. Raises `NotFound`."""
         snapshot, position = await self._channel.loader.load_snapshot(user_id)
         self._channel.start(position)
-        self._buffer([_show(snapshot, position)])
+        self._buffer([self._channel.share(_show(snapshot, position))])
 
     def push(self, step: TimelineStep) -> None:
         size_bytes = step.size_bytes
@@ -114,7 +119,9 @@ class Reader:
         self._woken.set()
 
     def check_pace(self, now_s: float, *, idle_limit_s: float) -> None:
-        """End a reader that has events to receive and has received none for this long."""
+        """End a reader that has events to receive and has received none for this long; wake one that failed to load."""
+        if self._is_failing:
+            self._woken.set()
         has_something = bool(self._steps) or not self._is_live
         if self._is_receiving or self._has_received or not has_something:
             self._has_received = False
@@ -169,8 +176,19 @@ class Reader:
         return None if self.position is None else self._channel.loader.cursors.write(self.position)
 
     async def _move_on(self) -> None:
-        """The buffer is empty: wait, go live, or load."""
+        """The buffer is empty: wait, go live, or load. A failed load is tried again at the feed's next poll."""
         self._woken.clear()
+        try:
+            await self._wait_or_load()
+        except StoreFailed as error:
+            _log.info("a reader of %s waits for the database: %s", self._channel.loader.chat_id, error)
+            self._is_failing = True
+            try:
+                await self._woken.wait()
+            finally:
+                self._is_failing = False
+
+    async def _wait_or_load(self) -> None:
         if self._is_live:
             await self._woken.wait()
         elif self.position is None:
@@ -201,7 +219,7 @@ class Reader:
         except NotFound:
             self.end("deleted")
             return []
-        return [_show(snapshot, position)]
+        return [self._channel.share(_show(snapshot, position))]
 
     def _buffer(self, steps: list[TimelineStep]) -> None:
         self._steps.extend(steps)

@@ -6,7 +6,8 @@ whatever that is, and closes the iterator. The scope names the cause; it is neve
 
 A part is published first and then collected, so a saved step can never hold more than was
 published. The silence guard costs one clock reading per part: a timer that finds that a
-part arrived meanwhile rearms itself for the rest.
+part arrived meanwhile rearms itself for the rest. Keep-alives rearm it too, but not forever, and a reply that does not
+end is ended at its limit as if the model had reached its own (`length`).
 
 Must stay true (tests/loop/test_stop_everywhere.py): collected parts == published parts, at every
 await at which a stop may arrive. turn.py handles failed attempts.
@@ -24,7 +25,7 @@ from typing import Any, Final
 from indelible.clock import Clock, Timer
 from indelible.concurrency.scope import CancelScope, Cause
 from indelible.concurrency.tasks import GracefulTask, wait_uncancelled
-from indelible.content import KeepAlive, Part, StreamError
+from indelible.content import Finish, KeepAlive, Part, StreamError
 from indelible.content.assemble import PartAssembler
 from indelible.errors import ModelFailed
 from indelible.loop.normalize import Normalizer
@@ -37,6 +38,9 @@ _log: Final = logging.getLogger(__name__)
 _PARTS_PER_SAMPLE: Final = 16
 _PARTS_BETWEEN_PAUSES: Final = 64
 """A model that never awaits must not starve other tasks, or a stop."""
+
+KEEP_ALIVE_TIMEOUT_S: Final = 1800.0
+MAX_CHARACTERS: Final = 4_000_000
 
 Publish = Callable[[Part], Awaitable[None] | None]
 
@@ -72,6 +76,8 @@ class Attempt:
         silence_timeout_s: float,
         grace_s: float,
         clock: Clock,
+        keep_alive_timeout_s: float = KEEP_ALIVE_TIMEOUT_S,
+        max_characters: int = MAX_CHARACTERS,
     ) -> None:
         self.assembler = PartAssembler()
         self.started_at: Final[datetime] = clock.now()
@@ -83,11 +89,13 @@ class Attempt:
         self._ingest = normalizer
         self._publish = publish
         self._silence_timeout_s = silence_timeout_s
+        self._keep_alive_timeout_s = keep_alive_timeout_s
+        self._characters_left = max_characters
         self._grace_s = grace_s
         self._clock = clock
         self._reading = False
         self._stopping = False
-        self._opened_s = self._read_since_s = clock.monotonic()
+        self._opened_s = self._read_since_s = self._last_part_s = clock.monotonic()
         self._silence: Timer | None = None
         self._answer: BaseException | StreamError | None = None
 
@@ -184,7 +192,7 @@ class Attempt:
                 self._reading = False
                 if not self._may_forward():
                     return
-                ready = () if type(part) is KeepAlive else feed(part)
+                ready = self._note_alive() if type(part) is KeepAlive else feed(part)
             except StopAsyncIteration:
                 return
             except (Exception, asyncio.CancelledError) as error:
@@ -192,6 +200,8 @@ class Attempt:
                 return
             finally:
                 self._reading = False
+            if ready:
+                self._last_part_s = self._read_since_s
             if self.first_part_s is None and ready:
                 self.first_part_s = monotonic() - self._opened_s
             elif handed_on % _PARTS_PER_SAMPLE == 1:
@@ -200,9 +210,18 @@ class Attempt:
                 self._answer = part
                 return
             await self._forward_each(ready)
+            self._characters_left -= len(getattr(part, "delta", "")) or len(getattr(part, "arguments", ""))
+            if self._characters_left < 0:
+                await self._forward_each(feed(Finish("length")))
             handed_on += 1
             if not handed_on % _PARTS_BETWEEN_PAUSES:
                 await asyncio.sleep(0)
+
+    def _note_alive(self) -> tuple[Part, ...]:
+        """A model may think for a long time, but not forever."""
+        if self._clock.monotonic() - self._last_part_s > self._keep_alive_timeout_s:
+            self._scope.cancel(Cause.SILENT)
+        return ()
 
     async def _forward_each(self, parts: Sequence[Part]) -> None:
         for part in parts:

@@ -36,7 +36,8 @@ class TurnOptions(msgspec.Struct, frozen=True, kw_only=True):
     tool_limits: how many tools run at once, for how long, and how long one may take to stop.
     retry: when a failed call is retried. chance: the jitter, between 0 and 1.
     keep_failed: save the visible output of a failed attempt, and continue it, instead of starting over.
-    silence_timeout_s: how long a model may send nothing.
+    silence_timeout_s: how long a model may send nothing. keep_alive_timeout_s: how long it may send only keep-alives.
+    reply_max_characters: where a reply of one model call is ended, with the reason `length`.
     context_limit_fallback: the context window to assume when the model does not know its own.
     compact_at: the share of the window above which older turns are summarised before the next step; None: never.
     used_tokens: how much of the window the last reply before this turn used.
@@ -58,6 +59,8 @@ class TurnOptions(msgspec.Struct, frozen=True, kw_only=True):
     chance: Callable[[], float] = random.random
     keep_failed: bool = False
     silence_timeout_s: float = 120.0
+    keep_alive_timeout_s: float = 1800.0
+    reply_max_characters: int = 4_000_000
     context_limit_fallback: int | None = None
     compact_at: float | None = None
     used_tokens: int = 0

@@ -129,7 +129,7 @@ class PartsAppended(msgspec.Struct, frozen=True, kw_only=True):
 class EventBody:
     """The JSON of an event, shared by all readers, and decoded at most once."""
 
-    __slots__ = ("_data", "_parts", "json")
+    __slots__ = ("__weakref__", "_data", "_parts", "json")
 
     def __init__(self, json: bytes) -> None:
         self.json = json

@@ -21,6 +21,7 @@ from indelible.app.compose import open_app
 from indelible.clock import Clock, SystemClock
 from indelible.models.protocol import Model
 from indelible.server.access import AccessMiddleware
+from indelible.server.body_limits import BodyLimits
 from indelible.server.dependencies import ServerState
 from indelible.server.openapi import add_answer_schemas
 from indelible.server.problem_details import MEDIA_TYPE, PROBLEM_SCHEMA, add_problem_handlers
@@ -95,7 +96,8 @@ class Server:
         self._client_tools = client_tools
         self._worker = worker
         self._clock = clock or SystemClock()
-        self.application: ASGIApp = AccessMiddleware(self._make_application(), token=settings.token or None)
+        limited = BodyLimits(self._make_application())
+        self.application: ASGIApp = AccessMiddleware(limited, token=settings.token or None)
 
     def begin_shutdown(self) -> None:
         """Fail the readiness check and send every reader `end`: it reconnects elsewhere, and its connection closes."""

@@ -11,7 +11,7 @@ request. None depends on another: FastAPI resolves each one anew for every reque
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, Query, Request
@@ -19,6 +19,7 @@ from starlette.responses import Response
 
 from indelible.app.app import App
 from indelible.content import encode
+from indelible.server.feed_slots import FeedSlots
 from indelible.server.prometheus import PrometheusMetrics
 from indelible.server.sse import Pace
 from indelible.service.local import LocalService
@@ -38,6 +39,10 @@ class ServerState:
     metrics: PrometheusMetrics
     pace: Pace
     is_ready: bool = False
+    feed_slots: FeedSlots = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.feed_slots = FeedSlots(self.settings.user_max_feeds)
 
 
 async def get_state(request: Request) -> ServerState:

@@ -34,6 +34,7 @@ TITLES: Final = {
     "not_allowed": "Not allowed in this state",
     "not_found": "Not found",
     "not_ready": "Not ready",
+    "request_timeout": "Request timeout",
     "too_large": "Too large",
     "too_many": "Limit reached",
     "unauthorized": "Authentication required",
@@ -63,6 +64,10 @@ _REFUSALS: Final[dict[type[Refused], tuple[int, str]]] = {
     Invalid: (422, "invalid"),
     Refused: (422, "invalid"),
 }
+_LONGEST_NAME: Final = 40
+_LONGEST_SENTENCE: Final = 300
+_LONGEST_DETAIL: Final = 500
+_DEEPEST_PLACE: Final = 6
 _BY_STATUS: Final = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 
 
@@ -81,7 +86,7 @@ def make_problem(
         "title": TITLES[kind],
         "status": status,
         "kind": kind,
-        "detail": detail,
+        "detail": _shorten(detail, _LONGEST_DETAIL),
     }
     given = {"Retry-After": "1", **(headers or {})} if status in (429, 503) else headers
     return Response(encode({**about, **more}), status_code=status, media_type=MEDIA_TYPE, headers=given)
@@ -115,8 +120,19 @@ async def _answer_not_ready(_request: Request, error: Exception) -> Response:
 
 async def _answer_bad_request(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    problems = [f"{'.'.join(str(place) for place in found['loc'])}: {found['msg']}" for found in error.errors()]
-    return make_problem(422, "invalid", "; ".join(problems))
+    problems = error.errors()
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return make_problem(422, "invalid", _describe_mistake(problems[0]) + more)
+
+
+def _describe_mistake(found: Mapping[str, Any]) -> str:
+    """One mistake in a request. Names of unknown fields are the client's, and may be long."""
+    place = ".".join(_shorten(str(name), _LONGEST_NAME) for name in found["loc"][:_DEEPEST_PLACE])
+    return f"{place}: {_shorten(found['msg'], _LONGEST_SENTENCE)}"
+
+
+def _shorten(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[:longest]}…"
 
 
 async def _answer_http(_request: Request, error: Exception) -> Response:

@@ -7,6 +7,8 @@ reader must not reconnect to the same process. A second SIGINT exits at once.
 The kernel disconnects a peer that reads nothing (TCP_USER_TIMEOUT, where it exists): closing a socket waits until what
 was written to it is acknowledged, and such a peer would block it forever.
 
+connections.py limits what a connection may cost before its request is complete.
+
 Must stay true (tests/server/test_shutdown.py): a process that gets SIGTERM exits with status 0, whatever is connected
 to it; an application that has failed does not keep listening.
 """
@@ -28,11 +30,13 @@ from indelible.app.compose import open_app
 from indelible.errors import IndelibleError
 from indelible.server.access import is_loopback
 from indelible.server.app import Server
+from indelible.server.connections import ConnectionLimits, Connections
 from indelible.settings import Settings
 from indelible.tools.toolset import AnyTool
 
 GRACE_S: Final = 5
 _ALLOCATIONS_BEFORE_SEARCH: Final = 20_000
+_TICKS_PER_S: Final = 10  # of uvicorn
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -57,8 +61,11 @@ class Process(uvicorn.Server):
     """Serves an application until `shut_down`. Calls `on_ready` with the URL."""
 
     def __init__(self, server: Server, *, on_ready: Callable[[str], None]) -> None:
+        self._connections = Connections(ConnectionLimits.read(server.settings))
         config = uvicorn.Config(
             server.application,
+            http=self._connections.make_protocol(),
+            ws="none",
             log_config=None,  # logs.py prints them
             access_log=server.settings.access_log,
             lifespan="on",
@@ -93,6 +100,8 @@ class Process(uvicorn.Server):
             self._on_ready(_write_url(sockets[-1]))
 
     async def on_tick(self, counter: int) -> bool:
+        if counter % _TICKS_PER_S == 0:
+            self._connections.close_late()
         return await super().on_tick(counter) or self._server.failure is not None
 
     @contextmanager

@@ -1,30 +1,47 @@
-"""The bodies of requests. Unknown fields are refused: an error is better than a misspelt field that is ignored."""
+"""The bodies of requests. Unknown fields are refused: an error is better than a misspelt field that is ignored.
+
+Every list and every text has a limit, and an object with too many fields is refused before they are looked at: the
+validator collects all mistakes, so a body that is nothing but mistakes would cost more than a valid one.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from indelible.content import ToolResult, encode
 from indelible.service.inputs import ChatChanges, Content, IfBusy, parse_content
 from indelible.store.database.words import DebugMode
+from indelible.store.limits import MAX_LABEL, MAX_LABELS, MAX_NAME, MAX_TITLE
 
-ModelName = Annotated[str, Field(max_length=200)]
-Title = Annotated[str, Field(max_length=1000)]
-Label = Annotated[str, Field(max_length=100)]
-Instructions = Annotated[str, Field(max_length=256 * 1024)]
+ModelName = Annotated[str, Field(max_length=MAX_NAME)]
+Title = Annotated[str, Field(max_length=MAX_TITLE)]
+Label = Annotated[str, Field(max_length=MAX_LABEL)]
+Labels = Annotated[list[Label], Field(max_length=MAX_LABELS)]
+
+
+Id = Annotated[str, Field(max_length=200)]
+Blocks = Annotated[list[dict[str, Any]], Field(max_length=100)]
+MAX_FIELDS: Final = 50
 
 
 class RequestBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_many_fields(cls, given: Any) -> Any:
+        if isinstance(given, dict) and len(given) > MAX_FIELDS:
+            raise ValueError("too many fields")
+        return given
 
 
 class MessageContent(RequestBody):
     """A message of the user: `text`, or `content` as a list of text and file blocks."""
 
     text: str | None = Field(default=None, description="The message as plain text.")
-    content: list[dict[str, Any]] | None = Field(default=None, description='Blocks: [{"type": "text", "text": "…"}].')
+    content: Blocks | None = Field(default=None, description='Blocks: [{"type": "text", "text": "…"}].')
 
     @model_validator(mode="after")
     def _check_one_is_given(self) -> Self:
@@ -46,12 +63,10 @@ class NewMessage(EditedMessage):
 
 class CreateChatRequest(RequestBody):
     model: ModelName | None = None
-    system: Instructions | None = Field(default=None, description="Instructions for the model in this chat.")
+    system: str | None = Field(default=None, description="Instructions for the model in this chat.")
     title: Title | None = None
     parameters: dict[str, Any] | None = Field(default=None, description="Parameters of the model, such as temperature.")
-    message: str | list[dict[str, Any]] | None = Field(
-        default=None, description="The first message; the reply starts at once."
-    )
+    message: str | Blocks | None = Field(default=None, description="The first message; the reply starts at once.")
 
     def to_content(self) -> Content | None:
         return None if self.message is None else parse_content(self.message)
@@ -61,11 +76,11 @@ class UpdateChatRequest(RequestBody):
     """Only the given fields are changed; null clears a field."""
 
     title: Title | None = None
-    labels: Annotated[list[Label], Field(max_length=100)] | None = None
+    labels: Labels | None = None
     pinned: bool = False
     archived: bool = False
     model: ModelName | None = None
-    system: Instructions | None = None
+    system: str | None = None
     parameters: dict[str, Any] | None = None
     debug: DebugMode | None = Field(
         default=None, description="Which exchanges with providers are recorded; null: the `debug` setting."
@@ -86,20 +101,20 @@ def model_of(choice: TurnRequest | None) -> str | None:
 
 
 class BranchTarget(RequestBody):
-    message_id: str
+    message_id: Id
 
 
 class QueueOrder(RequestBody):
-    ids: list[str] = Field(description="Every queued message, in the new order.")
+    ids: Annotated[list[Id], Field(max_length=1000)] = Field(description="Every queued message, in the new order.")
 
 
 class Interruption(RequestBody):
     wait_s: Annotated[float, Field(ge=0, le=60)] = Field(default=0, description="How long to wait for the turn to end.")
-    turn: str | None = Field(default=None, description="Stop only this turn: a late click must not stop the next one.")
+    turn: Id | None = Field(default=None, description="Stop only this turn: a late click must not stop the next one.")
 
 
 class ToolResultInput(RequestBody):
-    tool_call_id: str
+    tool_call_id: Id
     output: Any = ""
     is_error: bool = False
 
@@ -109,8 +124,8 @@ class ToolResultInput(RequestBody):
 
 
 class ToolResultsRequest(RequestBody):
-    results: list[ToolResultInput]
+    results: Annotated[list[ToolResultInput], Field(max_length=200)]
 
 
 class Fork(RequestBody):
-    message_id: str
+    message_id: Id

@@ -1,7 +1,8 @@
 """The feed of a chat as server-sent events.
 
 `id:` is the cursor, so a browser that reconnects sends its position by itself. A comment is sent every 15 s, so that
-proxies keep the connection open and a dead one is noticed. Events that are ready together are sent together.
+proxies keep the connection open and a dead one is noticed. Events that are ready together are sent together, and
+large ones in pieces (sse_pieces.py).
 
 This module speaks ASGI itself instead of using a streaming response: it is the last step on the path of a token, and a
 task and a queue per piece would cost more than everything else. A disconnect ends the response, and so does a send that
@@ -22,10 +23,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from indelible.feed import Feed, Reader
-from indelible.machine.events import FeedEvent
+from indelible.server.sse_pieces import take_pieces
 
 _COMMENT: Final = b": still here\n\n"
-_MAX_TOGETHER_BYTES: Final = 64 * 1024
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache, no-transform"),
@@ -93,8 +93,9 @@ class FeedResponse(Response):
     async def _send_all(self, reader: Reader, send: Send) -> None:
         now = asyncio.get_running_loop().time
         async for event in reader:
-            self._sending_since_s = now()
-            await self._send_piece(send, b"".join(_drain_ready(reader, event)))
+            for piece in take_pieces(reader, event):
+                self._sending_since_s = now()
+                await self._send_piece(send, piece)
             self._sending_since_s = None
         self._sending_since_s = now()
         await self._send_piece(send, b"", is_last=True)
@@ -103,22 +104,6 @@ class FeedResponse(Response):
         if not self._is_over:
             self._is_over = is_last
             await send({"type": "http.response.body", "body": piece, "more_body": not is_last})
-
-
-def write_event(event: FeedEvent) -> bytes:
-    cursor = b"" if event.cursor is None else b"id: %b\n" % event.cursor.encode()
-    return b"%bevent: %b\ndata: %b\n\n" % (cursor, event.kind.encode(), event.json)
-
-
-def _drain_ready(reader: Reader, event: FeedEvent | None) -> list[bytes]:
-    """An event, and those that are ready after it."""
-    pieces: list[bytes] = []
-    size_bytes = 0
-    while event is not None:
-        pieces.append(write_event(event))
-        size_bytes += len(pieces[-1])
-        event = reader.get_nowait() if size_bytes < _MAX_TOGETHER_BYTES else None
-    return pieces
 
 
 async def _wait_for_leave(receive: Receive) -> None:

@@ -7,14 +7,18 @@ clears it: "no title" and "do not change the title" are different requests.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 
 from indelible.content import Block, File, Text, decode_blocks, encode
 from indelible.errors import Invalid
 from indelible.store.database.words import DebugMode
+
+_LONG_QUOTE: Final = re.compile(r"'([^']{40})[^']*'")
+_SHORT_QUOTE: Final = r"'\1…'"
 
 Content = str | Sequence[Block]
 """A user's message: a text, or text and file blocks."""
@@ -60,4 +64,4 @@ def parse_content(given: str | list[dict[str, Any]]) -> Content:
     try:
         return decode_blocks(encode(given))
     except ValueError as error:
-        raise Invalid(f"content: {error}") from error
+        raise Invalid(f"content: {_LONG_QUOTE.sub(_SHORT_QUOTE, str(error))}") from error

@@ -246,7 +246,7 @@ class LocalService:
 
     async def list_queue(self, chat_id: str) -> QueuePage:
         await self.check_chat(chat_id)
-        return QueuePage(items=(await self._store.view(chat_id, limit=1)).queue)
+        return QueuePage(items=await self._store.queue(chat_id))
 
     async def edit_queued(self, chat_id: str, queued_id: str, content: Content) -> Accepted:
         payload = QueuedInput(blocks=to_blocks(content))

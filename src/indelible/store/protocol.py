@@ -26,7 +26,7 @@ from indelible.store.journal.tool_ledger import LedgerEntry
 from indelible.store.payloads import C, Payload
 from indelible.store.queries.attempts import AttemptView
 from indelible.store.queries.changes import Changes
-from indelible.store.queries.chat_view import AttemptName, ChatStatus, ChatView, Event, JournalEntry
+from indelible.store.queries.chat_view import AttemptName, ChatStatus, ChatView, Event, JournalEntry, QueuedMessage
 from indelible.store.queries.history import Page
 from indelible.store.queries.listing import ChatCount, ChatSummary, ListCursor
 from indelible.store.queries.open_turn import Expired, Held, OpenWork, Probe
@@ -74,7 +74,9 @@ class ChatStore(Protocol):
           change it describes does.
         * A command of a worker whose epoch is over changes nothing, the live stream included.
         * When this returns, the transaction is durable.
-        * More messages in the queue than the limit raise `TooMany`; a message that is too large raises `TooLarge`.
+        * More messages in the queue than the limit raise `TooMany`.
+        * Content that is too large raises `TooLarge`, and a title, label or model name that is too long `Invalid`
+          (limits.py).
         """
 
     async def execute_once(
@@ -193,6 +195,9 @@ class ChatStore(Protocol):
 
     async def snapshot(self, chat_id: str, *, limit: int = 50) -> tuple[ChatView, Page]:
         """The chat without messages, and its last `limit` messages as people see them (`page`): all of one moment."""
+
+    async def queue(self, chat_id: str) -> list[QueuedMessage]:
+        """The queued messages, in order. It reads no message of the history and no part of a running reply."""
 
     async def events(self, chat_id: str, *, after: int, limit: int = 1000) -> list[Event]:
         """The events after number `after`, in order and without gaps."""

@@ -19,13 +19,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from indelible.clock import Clock
 from indelible.concurrency.tasks import run_to_completion
 from indelible.content import Message, encode
-from indelible.errors import NotFound, TooLarge, TooMany
+from indelible.errors import NotFound, TooMany
 from indelible.ids import is_id
 from indelible.machine import Snapshot, decide
 from indelible.machine.commands import Acquire, Command, Create, Delete
@@ -45,7 +44,8 @@ from indelible.store.database.transaction import Database, Transaction, insert
 from indelible.store.journal.append import Appended, JournalRow, append_group
 from indelible.store.journal.pack import sweep
 from indelible.store.journal.tool_ledger import LedgerEntry, load_runs
-from indelible.store.payloads import C, NewChat, Payload, QueuedInput, UserInput, WithStep, require
+from indelible.store.limits import StoreLimits, check_payload
+from indelible.store.payloads import C, NewChat, Payload, WithStep, require
 from indelible.store.protocol import Outcome
 from indelible.store.queries.attempts import AttemptView, load_attempts
 from indelible.store.queries.changes import Changes, has_reached, load_changes, load_positions
@@ -54,8 +54,10 @@ from indelible.store.queries.chat_view import (
     ChatView,
     Event,
     JournalEntry,
+    QueuedMessage,
     load_active_path,
     load_events,
+    load_queue,
     load_rows,
     load_status,
     load_view,
@@ -80,13 +82,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Query = Callable[Concatenate[Transaction, P], Coroutine[Any, Any, T]]
 LEASE_TIMEOUT_S: Final = 8.0
-
-
-class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How many messages a chat may queue, and how large one message may be (SPEC 3.3)."""
-
-    queued: int = 20
-    message_bytes: int = 256 * 1024
 
 
 DEFAULT_LIMITS: Final = StoreLimits()
@@ -136,7 +131,7 @@ class SqlStore:
         self, chat_id: str, command: C, payload: Payload[C] | None = None, *, user_id: str | None = None
     ) -> Outcome:
         _check_names(chat_id, command)
-        self._check_size(payload)
+        check_payload(payload, self._limits)
         if isinstance(command, Delete):
             return await self._delete(chat_id, command, user_id)
         return await self.database.write(
@@ -168,7 +163,7 @@ class SqlStore:
         answer: Callable[[Outcome], StoredResponse],
     ) -> StoredResponse:
         _check_names(chat_id, command)
-        self._check_size(payload)
+        check_payload(payload, self._limits)
 
         async def claim_and_carry_out(transaction: Transaction) -> tuple[StoredResponse, Outcome | None]:
             given = await claim(transaction, request, await transaction.now())
@@ -192,12 +187,6 @@ class SqlStore:
                 self._on_committed(outcome)
             except Exception:  # the commit stands, and other callers wait for their results
                 _log.exception("notifying readers and workers failed; they will notice at their next poll")
-
-    def _check_size(self, payload: Payload[Any] | None) -> None:
-        blocks = payload.blocks if isinstance(payload, NewChat | UserInput | QueuedInput) else None
-        size_bytes = len(encode(blocks)) if blocks else 0
-        if size_bytes > self._limits.message_bytes:
-            raise TooLarge(f"Message too long: {size_bytes:,} bytes (limit {self._limits.message_bytes:,}).")
 
     async def _carry_out(
         self,
@@ -312,6 +301,9 @@ class SqlStore:
             return view, await load_page(transaction, chat_id, upto=view.head_id, limit=limit)
 
         return await self._read(load)
+
+    async def queue(self, chat_id: str) -> list[QueuedMessage]:
+        return await self._ask(load_queue, chat_id)
 
     async def events(self, chat_id: str, *, after: int, limit: int = 1000) -> list[Event]:
         return await self._ask(load_events, chat_id, after=after, limit=limit)

@@ -246,6 +246,8 @@ class ChatRunner:
             chance=deps.chance,
             keep_failed=True,
             silence_timeout_s=settings.silence_timeout_s,
+            keep_alive_timeout_s=settings.keep_alive_timeout_s,
+            reply_max_characters=settings.reply_max_characters,
             compact_at=settings.compact_at,
             used_tokens=count_used(work),
             turn_id=work.turn_id,

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Header
 from starlette.responses import Response
 
 from indelible.server.dependencies import Reads, State
+from indelible.server.feed_slots import WithSlot
 from indelible.server.problem_details import NotReady
 from indelible.server.sse import FeedResponse
 
@@ -25,10 +26,10 @@ async def stream_events(
     service: Reads,
     after: str | None = None,
     last_event_id: Annotated[str | None, Header()] = None,
-) -> FeedResponse:
+) -> WithSlot:
     """Stream the chat's events (SSE). Without a cursor: a snapshot, then new events. `after=start`: all events."""
     if not state.is_ready:
         raise NotReady
-    return FeedResponse(
-        state.app.feed, chat_id, last_event_id or after, pace=state.pace, user_id=await service.get_user_id()
-    )
+    user_id = await service.get_user_id()
+    feed = FeedResponse(state.app.feed, chat_id, last_event_id or after, pace=state.pace, user_id=user_id)
+    return WithSlot(feed, state.feed_slots, user_id)

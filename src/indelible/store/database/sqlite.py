@@ -13,6 +13,9 @@ Every connection is configured before its first use: write-ahead log, `synchrono
 lose commits on a power cut), foreign keys on, and a busy timeout for other processes. A write transaction begins
 IMMEDIATE, because one that reads first and then writes fails at once if another process wrote meanwhile (R12).
 
+A file that is deleted or replaced under the process is noticed before a caller is told that anything was written
+(sqlite_file.py).
+
 If the database itself ends a transaction (a full disk, an I/O error), the job that met the error gets it, and the
 rest of the group runs again. If the commit fails, every job in the group gets the error.
 
@@ -37,6 +40,7 @@ import msgspec
 from indelible.concurrency.tasks import run_to_completion
 from indelible.errors import StoreFailed
 from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
+from indelible.store.database.sqlite_file import SqliteFile
 from indelible.store.database.sqlite_jobs import Job, ReaderQueue, ServingThread, WriterQueue, deliver, drive, fail
 from indelible.store.database.transaction import (
     Dialect,
@@ -115,6 +119,7 @@ class SqliteDatabase:
         self._path = path
         self._where = where
         self._is_closed = False
+        self._file = SqliteFile(where)
         self._writing: SimpleQueue[Job[Any] | None] = SimpleQueue()
         self._writer: ServingThread | None = None
         self._reading = ReaderQueue(READERS)
@@ -198,7 +203,8 @@ class SqliteDatabase:
         while (job := jobs.get()) is not None:
             job.has_begun = True
             try:
-                connection = connection or connect(self._path)
+                self._file.check_sometimes()
+                connection = connection or self._connect(is_writer=False)
                 self._read(connection, job)
             except BaseException as error:
                 job.error = error
@@ -231,7 +237,8 @@ class SqliteDatabase:
         connection: sqlite3.Connection | None = None
         while line.wait():
             try:
-                connection = connection or connect(self._path)
+                self._file.check()
+                connection = connection or self._connect(is_writer=True)
                 self._execute(connection, "BEGIN IMMEDIATE")
             except BaseException as error:
                 answered = fail(line.take_all(), error)
@@ -255,6 +262,7 @@ class SqliteDatabase:
                     line.put_back(group[:-1])
                     return fail([job], RuntimeError("The database ended the transaction, and nothing was written."))
             self._execute(connection, "COMMIT" if any(job.error is None for job in group) else "ROLLBACK")
+            self._file.check()
         except BaseException as error:  # in any case this thread must keep serving later jobs
             return fail(group, error)
         return group
@@ -274,6 +282,15 @@ class SqliteDatabase:
                 connection.execute("ROLLBACK TO job")
         if not is_alone and connection.in_transaction:
             connection.execute("RELEASE job")
+
+    def _connect(self, *, is_writer: bool) -> sqlite3.Connection:
+        connection = connect(self._path)
+        try:
+            self._file.note_connected(connection, is_writer=is_writer)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _execute(self, connection: sqlite3.Connection, sql: str) -> None:
         if self.observe is not None:

@@ -158,7 +158,7 @@ async def load_view(transaction: Transaction, chat_id: str, *, limit: int = 50, 
         retry=None if chat["retry"] is None else msgspec.json.decode(chat["retry"]),
         messages=path[-limit:],
         has_more=len(path) > limit,
-        queue=[] if is_idle else await _load_queue(transaction, chat_id),
+        queue=[] if is_idle else await load_queue(transaction, chat_id),
         live=None if chat["attempt_id"] is None else await _load_live(transaction, chat_id, chat["attempt_id"]),
     )
 
@@ -256,7 +256,8 @@ async def _load_live(transaction: Transaction, chat_id: str, attempt_id: str) ->
     return Live(attempt=attempt_id, n=rows[-1].n if rows else 0, blocks=blocks)
 
 
-async def _load_queue(transaction: Transaction, chat_id: str) -> list[QueuedMessage]:
+async def load_queue(transaction: Transaction, chat_id: str) -> list[QueuedMessage]:
+    """The queued messages, in order."""
     return [
         QueuedMessage(
             id=row["id"],

@@ -1,0 +1,69 @@
+"""Whether the SQLite file that is open is still the file at its path.
+
+An open file can be deleted, renamed or replaced, and SQLite keeps writing to what nobody will ever find again: every
+commit would succeed, and all of it would be lost with the process. So the writer compares the file and its log with
+those that it opened, before it begins and before it answers, and readers do so a few times a second. A file that comes
+back (renamed and renamed back) is used again. Another file in its place is not: only a restart opens it, with its lock.
+
+A file whose bytes are overwritten in place (`cp` onto it) is still the same file, and SQLite itself reports the damage.
+
+Must stay true (tests/server/test_database_file.py): nothing is answered as written that is not in the file at the path.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from contextlib import suppress
+from typing import Final
+
+from indelible.store.database.errors import DatabaseUnusable
+
+READ_CHECK_INTERVAL_S: Final = 0.2
+_Identity = tuple[int, int]
+
+
+class SqliteFile:
+    """The identity of an open database and its log. Threads share it."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._path: str | None = None
+        self._file: _Identity | None = None
+        self._log: _Identity | None = None
+        self._checked_at_s = 0.0
+
+    def note_connected(self, connection: sqlite3.Connection, *, is_writer: bool) -> None:
+        """Remember the file of the first connection, and compare the files of later ones with it."""
+        if self._path is None:
+            self._path = str(connection.execute("PRAGMA database_list").fetchone()[2])
+        if is_writer:  # if it was the last connection that was lost, the log is a new one
+            self._log = None
+        self.check()
+
+    def check(self) -> None:
+        """Raises `DatabaseUnusable` if the path names another file, or none."""
+        if self._path is None:  # not connected yet
+            return
+        self._checked_at_s = 0.0
+        file, log = _identify(self._path), _identify(f"{self._path}-wal")
+        self._file = self._file or file
+        self._log = self._log or log
+        if file is None or (file, log) != (self._file, self._log):
+            raise DatabaseUnusable(
+                f"{self._where} was deleted or replaced while it was in use. Put it back, or restart Indelible."
+            )
+        self._checked_at_s = time.monotonic()
+
+    def check_sometimes(self) -> None:
+        """The same, unless it was found in order a moment ago."""
+        if time.monotonic() - self._checked_at_s > READ_CHECK_INTERVAL_S:
+            self.check()
+
+
+def _identify(path: str) -> _Identity | None:
+    with suppress(OSError):
+        found = os.stat(path)  # noqa: PTH116  (as fast as it gets)
+        return found.st_dev, found.st_ino
+    return None

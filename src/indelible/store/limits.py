@@ -1,0 +1,69 @@
+"""How much a user may store in one chat, checked before a transaction begins (SPEC 3.3).
+
+A worker loads the fields of a chat for every turn, and readers load its messages again and again: a field without a
+limit is a way to fill the memory of every process. Names have fixed limits; the limits of content are settings. They
+hold for the library and for HTTP alike, because they are checked here.
+
+Must stay true (tests/store/test_store_limits.py): what is too large changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from indelible.content import encode
+from indelible.errors import Invalid, TooLarge
+from indelible.store.payloads import ChatPatch, NewChat, Payload, QueuedInput, ToolResultsInput, UserInput
+
+MAX_TITLE: Final = 1000
+MAX_NAME: Final = 200
+"""Of a model, in characters."""
+MAX_LABELS: Final = 100
+MAX_LABEL: Final = 100
+
+
+class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How many messages a chat may queue, and how large its content may be."""
+
+    queued: int = 20
+    message_bytes: int = 256 * 1024
+    system_bytes: int = 256 * 1024
+    parameters_bytes: int = 16 * 1024
+    tool_result_bytes: int = 4 * 1024 * 1024
+
+
+def check_payload(payload: Payload[Any] | None, limits: StoreLimits) -> None:
+    """Raises `TooLarge` or `Invalid` if the payload holds too much."""
+    if isinstance(payload, NewChat | UserInput | QueuedInput) and payload.blocks:
+        _check_size("Message", len(encode(payload.blocks)), limits.message_bytes)
+    if isinstance(payload, NewChat | ChatPatch):
+        _check_fields(payload, limits)
+    if isinstance(payload, ToolResultsInput):
+        for result in payload.results:
+            _check_size("Tool result", len(result.output.encode(errors="surrogatepass")), limits.tool_result_bytes)
+
+
+def _check_fields(given: NewChat | ChatPatch, limits: StoreLimits) -> None:
+    _check_length("title", given.title, MAX_TITLE)
+    _check_length("model", given.model, MAX_NAME)
+    if isinstance(given.system_prompt, str):
+        _check_size("Instructions", len(encode(given.system_prompt)), limits.system_bytes)
+    if isinstance(given.parameters, dict):
+        _check_size("Parameters", len(encode(given.parameters)), limits.parameters_bytes)
+    if isinstance(given, ChatPatch) and isinstance(given.labels, list):
+        if len(given.labels) > MAX_LABELS:
+            raise Invalid(f"labels: at most {MAX_LABELS}.")
+        for label in given.labels:
+            _check_length("label", label, MAX_LABEL)
+
+
+def _check_length(name: str, text: object, limit: int) -> None:
+    if isinstance(text, str) and len(text) > limit:
+        raise Invalid(f"{name}: at most {limit:,} characters.")
+
+
+def _check_size(what: str, size_bytes: int, limit_bytes: int) -> None:
+    if size_bytes > limit_bytes:
+        raise TooLarge(f"{what} too long: {size_bytes:,} bytes (limit {limit_bytes:,}).")

@@ -1,0 +1,110 @@
+"""A reply that does not end, and one that never begins (S103, S109)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from indelible import tool
+from indelible.content import Finish, KeepAlive, Part, TextDelta, ToolCall
+from indelible.content.blocks import text_of
+from indelible.errors import ModelFailed
+from indelible.loop import RetryPolicy, TurnCompleted, TurnFailed
+from indelible.models import Call
+from indelible.testing import ScriptedModel, parts
+
+if TYPE_CHECKING:
+    from tests.support.loop_harness import LoopHarness
+
+
+class Endless:
+    """A model that says the same for ever. `closed`: nobody listens any more."""
+
+    def __init__(self, *said: Part) -> None:
+        self.closed = False
+        self._said = said
+
+    async def stream(self, call: Call) -> AsyncIterator[Part]:
+        try:
+            while True:
+                for part in self._said:
+                    yield part
+        finally:
+            self.closed = True
+
+
+@pytest.mark.parametrize("make", [parts.text_delta, parts.reasoning_delta, parts.tool_input_delta])
+async def test_s103_a_reply_without_an_end_is_ended_at_its_limit_and_kept(harness: LoopHarness, make: object) -> None:
+    endless = Endless(make("1", "word "))  # type: ignore[operator]
+    end = await harness.start(ScriptedModel([endless.stream]), reply_max_characters=1000)
+    assert isinstance(end, TurnCompleted)
+    assert endless.closed
+    said = sum(len(getattr(part, "delta", "")) for part in harness.published)
+    assert 1000 <= said <= 1010
+    assert harness.published[-1] == Finish("length")
+
+
+async def test_s103_what_was_said_until_then_is_saved_and_marked(harness: LoopHarness) -> None:
+    endless = Endless(parts.text_delta("1", "word "))
+    await harness.start(ScriptedModel([endless.stream]), reply_max_characters=50)
+    [step] = harness.saved
+    assert text_of(step.blocks) == "word " * 11
+    assert (step.partial, step.reason) == (True, "length")
+
+
+async def test_s103_a_call_that_was_cut_at_the_limit_is_not_run(harness: LoopHarness) -> None:
+    runs: list[str] = []
+
+    @tool
+    async def write(text: str) -> str:
+        """Write."""
+        runs.append(text)
+        return "written"
+
+    endless = Endless(parts.tool_input_delta("1", "x" * 100))
+    await harness.start(ScriptedModel([endless.stream]), tools=[write], reply_max_characters=1000)
+    assert runs == []
+
+
+async def test_s103_a_call_that_comes_whole_counts_as_well(harness: LoopHarness) -> None:
+    endless = Endless(ToolCall(id="1", name="write", arguments='{"text": "' + "x" * 2000 + '"}'), TextDelta("1", "on"))
+    await harness.start(ScriptedModel([endless.stream]), reply_max_characters=1000)
+    assert endless.closed
+
+
+class AliveOnly:
+    """A model that only says that it is still there, once a minute."""
+
+    def __init__(self, harness: LoopHarness, *before: Part) -> None:
+        self.minutes = 0
+        self.closed = False
+        self._harness = harness
+        self._before = before
+
+    async def stream(self, call: Call) -> AsyncIterator[Part]:
+        try:
+            for part in self._before:
+                yield part
+            while True:
+                await self._harness.clock.advance(60)
+                self.minutes += 1
+                yield KeepAlive()
+        finally:
+            self.closed = True
+
+
+@pytest.mark.parametrize("before", [(), (parts.text_delta("1", "Hm"),)], ids=["at once", "after a word"])
+async def test_s109_a_stream_of_nothing_but_keep_alives_is_given_up(
+    harness: LoopHarness, before: tuple[Part, ...]
+) -> None:
+    alive = AliveOnly(harness, *before)
+    end = await harness.start(
+        ScriptedModel([alive.stream]), retry=RetryPolicy(max_attempts=1), keep_alive_timeout_s=1800
+    )
+    assert isinstance(end, TurnFailed)
+    assert isinstance(end.error, ModelFailed)
+    assert end.error.kind == "stream_silence_timeout"
+    assert alive.closed
+    assert alive.minutes == 31

@@ -1,0 +1,256 @@
+"""What one connection, and all connections of one address, may cost (S93, S108).
+
+Everything here comes before the token: whoever reaches the port can do it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+from tests.support.app_harness import AppHarness
+from tests.support.commands import start_limited
+from tests.support.running_server import RunningServer
+from tests.support.waiting import deadline, poll_until
+
+from indelible.server.connections import name_network
+from indelible.server.problem_details import MEDIA_TYPE
+
+pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
+
+MEGABYTE = 1024 * 1024
+MUCH_BYTES = 100 * MEGABYTE
+IN_SOCKETS_BYTES = 16 * MEGABYTE
+"""What the kernel may hold of what was sent and nobody has read."""
+
+START = b"POST /api/v1/chats HTTP/1.1\r\nHost: localhost\r\n"
+ASK = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+CHUNKED = START + b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+
+
+class RawConnection:
+    """Bytes to a server and back, from an address of one's own."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    def send(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    async def pour(self, piece: bytes, *, upto_bytes: int) -> int:
+        """Send it again and again, until the server does not take it any more; returns how much was sent."""
+        sent = 0
+        with suppress(ConnectionError):
+            while sent < upto_bytes and not self._reader.at_eof():
+                self._writer.write(piece)
+                await self._writer.drain()
+                sent += len(piece)
+        return sent
+
+    async def read_answer(self) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body of the next answer."""
+        async with deadline():
+            head = (await self._reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+            headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
+            body = await self._reader.readexactly(int(headers["content-length"]))
+        return int(head[0].split()[1]), headers, body
+
+    async def read_problem(self) -> tuple[int, str]:
+        """Status and kind of a problem, after which the server closes the connection."""
+        status, headers, body = await self.read_answer()
+        assert headers["content-type"] == MEDIA_TYPE
+        assert headers["connection"] == "close"
+        problem: dict[str, Any] = json.loads(body)
+        assert problem["status"] == status
+        await self.wait_for_close()
+        return status, problem["kind"]
+
+    async def wait_for_close(self) -> bytes:
+        """What still comes until the server closes the connection."""
+        async with deadline():
+            try:
+                return await self._reader.read()
+            except ConnectionError:
+                return b""
+
+
+@asynccontextmanager
+async def connect(server: RunningServer | str, *, address: str = "127.0.0.1") -> AsyncIterator[RawConnection]:
+    url = server if isinstance(server, str) else server.url
+    host, _, port = url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), local_addr=(address, 0))
+    try:
+        yield RawConnection(reader, writer)
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def count_connections(server: RunningServer) -> int:
+    return len(server.process.server_state.connections)
+
+
+async def wait_for_connections(server: RunningServer, is_enough: Callable[[int], bool]) -> None:
+    await poll_until(lambda: is_enough(count_connections(server)), what="connections")
+
+
+# --- one connection ---
+
+
+@pytest.mark.parametrize(
+    ("beginning", "piece"),
+    [
+        (START, b"X-Filler: " + b"a" * 1000 + b"\r\n"),
+        (START, b"a: b\r\n" * 1000),
+        (START + b"X-Filler: ", b"a" * 65536),
+        (b"GET /", b"a" * 65536),
+        (b"", b"\r\n" * 1000),
+        (CHUNKED, b"X-Filler: " + b"a" * 1000 + b"\r\n"),
+        (CHUNKED + b"X-Filler: ", b"a" * 65536),
+    ],
+    ids=["headers", "small headers", "one header", "path", "blank lines", "trailers", "one trailer"],
+)
+async def test_s93_a_head_without_an_end_is_refused_when_it_has_grown_too_long(
+    harness: AppHarness, beginning: bytes, piece: bytes
+) -> None:
+    server = await harness.start_server(worker=False)
+    async with connect(server) as connection:
+        connection.send(beginning)
+        sent = await connection.pour(piece, upto_bytes=MUCH_BYTES)
+    assert sent < IN_SOCKETS_BYTES
+    await wait_for_connections(server, lambda count: count == 0)
+
+
+async def test_s93_the_answer_to_a_head_that_is_too_long_is_a_problem(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, head_max_bytes=1000)
+    async with connect(server) as connection:
+        connection.send(START + b"X-Filler: " + b"a" * 1000)
+        assert await connection.read_problem() == (431, "too_large")
+
+
+async def test_s93_a_head_below_the_limit_is_read_however_it_is_cut(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, head_max_bytes=1000)
+    async with connect(server) as connection:
+        for _ in range(3):
+            for place in range(0, len(ASK), 7):
+                connection.send(ASK[place : place + 7])
+            assert (await connection.read_answer())[0] == 200
+
+
+@pytest.mark.parametrize("beginning", [b"", b"GET /healthz HTTP/1.1\r\nHost: lo"], ids=["nothing", "half a head"])
+async def test_s93_a_head_that_does_not_come_in_time_ends_the_connection(harness: AppHarness, beginning: bytes) -> None:
+    server = await harness.start_server(worker=False, head_timeout_s=0.1)
+    async with connect(server) as connection:
+        connection.send(beginning)
+        if beginning:
+            assert await connection.read_problem() == (408, "request_timeout")
+        else:
+            assert await connection.wait_for_close() == b""
+
+
+async def test_s93_a_head_that_comes_drop_by_drop_has_no_more_time_than_another(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, head_timeout_s=0.1)
+    async with connect(server) as connection:
+        connection.send(b"GET /healthz HTTP/1.1\r\n")
+        async with deadline(), asyncio.TaskGroup() as group:
+            pouring = group.create_task(connection.pour(b"a: b\r\n", upto_bytes=MUCH_BYTES))
+            assert (await connection.read_answer())[0] in (408, 431)
+            pouring.cancel()
+
+
+async def test_s108_a_body_that_does_not_come_in_time_ends_the_connection(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, body_timeout_s=0.1)
+    async with connect(server) as connection:
+        connection.send(START + b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+        assert await connection.read_problem() == (408, "request_timeout")
+    assert (await server.client.list_chats())["items"] == []
+
+
+async def test_s108_a_feed_has_all_the_time_it_wants(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, head_timeout_s=0.1, body_timeout_s=0.1)
+    chat = await server.client.create_chat(title="Rain")
+    async with connect(server) as reading, connect(server) as silent:
+        reading.send(f"GET /api/v1/chats/{chat['id']}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        await server.wait_for_readers(1)
+        assert await silent.wait_for_close() == b""  # by now the time is over
+        await server.wait_for_readers(1)
+
+
+# --- all connections ---
+
+
+async def test_s108_idle_connections_make_room_for_new_ones(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, address_max_connections=50)
+    async with AsyncExitStack() as stack:
+        idle = [await stack.enter_async_context(connect(server, address="127.0.0.2")) for _ in range(120)]
+        for connection in idle[:-50]:
+            assert await connection.wait_for_close() == b""
+        await wait_for_connections(server, lambda count: count >= 50)
+        for address in ("127.0.0.1", "127.0.0.2"):
+            async with connect(server, address=address) as asking:
+                asking.send(ASK)
+                assert (await asking.read_answer())[0] == 200
+
+
+async def test_s108_an_address_whose_connections_are_all_busy_gets_no_more(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, address_max_connections=3)
+    chat = await server.client.create_chat(title="Rain")
+    feed = f"GET /api/v1/chats/{chat['id']}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    async with AsyncExitStack() as stack:
+        for _ in range(3):
+            reading = await stack.enter_async_context(connect(server, address="127.0.0.2"))
+            reading.send(feed)
+        await server.wait_for_readers(3)
+        async with connect(server, address="127.0.0.2") as refused:
+            assert await refused.read_problem() == (429, "too_many")
+        async with connect(server, address="127.0.0.1") as asking:
+            asking.send(ASK)
+            assert (await asking.read_answer())[0] == 200
+    await server.wait_for_readers(0)
+    async with connect(server, address="127.0.0.2") as asking:
+        asking.send(ASK)
+        assert (await asking.read_answer())[0] == 200
+
+
+async def test_s108_at_the_limit_of_the_process_the_greediest_address_makes_room(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, max_connections=20)
+    async with AsyncExitStack() as stack:
+        modest = await stack.enter_async_context(connect(server, address="127.0.0.3"))
+        for _ in range(40):
+            await stack.enter_async_context(connect(server, address="127.0.0.2"))
+        async with connect(server) as asking:
+            asking.send(ASK)
+            assert (await asking.read_answer())[0] == 200
+        modest.send(ASK)
+        assert (await modest.read_answer())[0] == 200
+        assert count_connections(server) <= 20
+
+
+async def test_s108_more_idle_connections_than_the_process_may_have_files_lock_nobody_out(database: str) -> None:
+    with start_limited("-n 250", "serve", "--port", "0", "--database", database) as command:
+        url = await asyncio.to_thread(command.read_url)
+        async with AsyncExitStack() as stack:
+            for _ in range(400):
+                await stack.enter_async_context(connect(url, address="127.0.0.2"))
+            async with connect(url) as asking:
+                asking.send(ASK)
+                assert (await asking.read_answer())[0] == 200
+        command.send_signal(signal.SIGTERM)
+        status, _, complaints = await asyncio.to_thread(command.wait)
+    assert (status, complaints) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("host", "network"),
+    [("10.0.0.1", "10.0.0.1"), ("::ffff:10.0.0.1", "10.0.0.1"), ("2001:db8:1:2:3::4", "2001:db8:1:2"), ("", ""),
+     ("2001:db8::1", "2001:db8:0:0"), ("fe80::1%eth0", "fe80:0:0:0"), ("::1", "0:0:0:0"), ("::", "0:0:0:0")],
+)  # fmt: skip
+def test_an_address_is_counted_by_what_one_host_has_to_itself(migrated: str, host: str, network: str) -> None:
+    assert name_network(host) == network

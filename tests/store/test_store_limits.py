@@ -1,0 +1,85 @@
+"""Everything that a user can store in a chat has a limit (S102)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.store.driver import OWNER, dump, settle_in
+from tests.support.engine import get_database
+
+from indelible.content import Text, ToolResult
+from indelible.errors import Invalid, Refused, TooLarge
+from indelible.machine import commands
+from indelible.store.limits import StoreLimits
+from indelible.store.payloads import ChatPatch, NewChat, ToolResultsInput, UserInput
+from indelible.store.sql_store import SqlStore
+
+LIMITS = StoreLimits(message_bytes=1000, system_bytes=1000, parameters_bytes=1000, tool_result_bytes=1000)
+LONG = "x" * 1001
+
+TOO_MUCH: dict[str, tuple[dict[str, Any], type[Refused]]] = {
+    "title": ({"title": LONG}, Invalid),
+    "model": ({"model": "x" * 201}, Invalid),
+    "system_prompt": ({"system_prompt": LONG}, TooLarge),
+    "parameters": ({"parameters": {"stop": [LONG]}}, TooLarge),
+    "a name in parameters": ({"parameters": {LONG: 1}}, TooLarge),
+    "many parameters": ({"parameters": {str(number): number for number in range(200)}}, TooLarge),
+    "a label": ({"labels": ["x" * 101]}, Invalid),
+    "many labels": ({"labels": ["x"] * 101}, Invalid),
+}
+
+
+@pytest.fixture
+async def store(engine: AsyncEngine) -> SqlStore:
+    await settle_in(engine)
+    return SqlStore(get_database(engine), limits=LIMITS)
+
+
+@pytest.mark.parametrize("name", TOO_MUCH)
+async def test_s102_a_chat_is_not_given_more_than_the_limit(store: SqlStore, engine: AsyncEngine, name: str) -> None:
+    fields, error = TOO_MUCH[name]
+    await store.execute("chat_a", commands.Create(), NewChat(owner_id=OWNER))
+    before = await dump(engine)
+    if "labels" not in fields:
+        with pytest.raises(error):
+            await store.execute("chat_b", commands.Create(), NewChat(owner_id=OWNER, **fields))
+    with pytest.raises(error):
+        await store.execute("chat_a", commands.UpdateChat(), ChatPatch(**fields))
+    assert await dump(engine) == before
+
+
+async def test_s102_a_message_and_a_result_are_not_larger_than_the_limit(store: SqlStore, engine: AsyncEngine) -> None:
+    await store.execute("chat_a", commands.Create(), NewChat(owner_id=OWNER))
+    before = await dump(engine)
+    with pytest.raises(TooLarge, match=r"Message too long: 1,0\d\d bytes \(limit 1,000\)"):
+        await store.execute("chat_a", commands.Send(), UserInput(blocks=[Text(LONG)]))
+    results = [ToolResult(call_id="call_a", name="", output=LONG)]
+    with pytest.raises(TooLarge, match=r"Tool result too long: 1,001 bytes \(limit 1,000\)"):
+        await store.execute("chat_a", commands.ToolResults(call_ids=("call_a",)), ToolResultsInput(results=results))
+    assert await dump(engine) == before
+
+
+async def test_s102_what_is_within_the_limits_is_stored(store: SqlStore) -> None:
+    fields: dict[str, Any] = {"title": "x" * 1000, "model": "x" * 200, "system_prompt": "x" * 900}
+    new = NewChat(owner_id=OWNER, parameters={"stop": ["x" * 900]}, blocks=[Text("x" * 900)], **fields)
+    await store.execute("chat_a", commands.Create(with_message=True), new)
+    await store.execute("chat_a", commands.UpdateChat(), ChatPatch(labels=["x" * 100] * 100, **fields))
+    work = await store.work("chat_a")
+    assert (work.system_prompt, work.parameters) == ("x" * 900, {"stop": ["x" * 900]})
+
+
+async def test_s102_reading_a_queue_reads_neither_messages_nor_the_running_reply(
+    store: SqlStore, engine: AsyncEngine
+) -> None:
+    await store.execute("chat_a", commands.Create(with_message=True), NewChat(owner_id=OWNER, blocks=[Text("One")]))
+    await store.execute("chat_a", commands.Send(), UserInput(blocks=[Text("Two")]))
+    statements: list[str] = []
+    get_database(engine).observe = statements.append
+    try:
+        queue = await store.queue("chat_a")
+    finally:
+        get_database(engine).observe = None
+    assert [row.blocks for row in queue] == [[Text("Two")]]
+    assert not any("journal" in sql or "messages" in sql for sql in statements)
