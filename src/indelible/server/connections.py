@@ -28,6 +28,7 @@ from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from indelible.server.problem_details import make_problem
+from indelible.server.transport import GatheringTransport
 from indelible.settings import Settings
 
 _log: Final = logging.getLogger(__name__)
@@ -150,7 +151,7 @@ class LimitedConnection(HttpToolsProtocol):
     # --- called by the event loop ---
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(GatheringTransport(transport, self.loop))  # type: ignore[arg-type]
         self.address = name_network(self.client[0] if self.client else "")
         self._since_s = self.loop.time()
         refusal = self._all.add(self, self._since_s)

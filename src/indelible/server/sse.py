@@ -58,7 +58,6 @@ class FeedResponse(Response):
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         async with self._feed.open(self._chat_id, self._after, user_id=self._user_id) as reader:
-            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             sending = asyncio.create_task(self._send_all(reader, send), name="sending a feed")
             leaving = asyncio.create_task(_wait_for_leave(receive), name="watching for a disconnect")
             try:
@@ -92,6 +91,9 @@ class FeedResponse(Response):
 
     async def _send_all(self, reader: Reader, send: Send) -> None:
         now = asyncio.get_running_loop().time
+        self._sending_since_s = now()
+        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        self._sending_since_s = None
         async for event in reader:
             for piece in take_pieces(reader, event):
                 self._sending_since_s = now()

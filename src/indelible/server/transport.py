@@ -1,0 +1,43 @@
+"""Writing the head of a response together with its body.
+
+uvicorn writes the two one after the other, and each write is a packet, which costs the kernel, and the client that is
+woken by it, as much as a short request costs us. So the head is held back until the next write, or until the event loop
+has run everything that is ready, whichever comes first. Nothing waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+_HEAD: Final = b"HTTP/1.1 "
+
+
+class GatheringTransport:
+    """A transport that holds back the head of a response for a moment. Everything else is the transport's own."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.startswith(_HEAD):
+            self._head = data
+            self._loop.call_soon(self._flush)
+            return
+        self._transport.write(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
