@@ -19,7 +19,7 @@ import msgspec
 
 from indelible.client.wire import WireClient
 from indelible.content import ToolResult
-from indelible.machine.events import FeedEvent
+from indelible.machine.events import FeedEvent, MessageTree
 from indelible.recording.storage.protocol import RunTree
 from indelible.service.inputs import ChatChanges, Content, IfBusy
 from indelible.service.results import (
@@ -102,8 +102,11 @@ class RemoteService:
     async def regenerate(self, chat_id: str, message_id: str, *, model: str | None = None) -> Accepted:
         return _read(await self._wire.regenerate(chat_id, message_id, model=model), Accepted)
 
-    async def switch_branch(self, chat_id: str, message_id: str) -> Accepted:
-        return _read(await self._wire.switch_branch(chat_id, message_id), Accepted)
+    async def switch_branch(self, chat_id: str, message_id: str, *, exact: bool = False) -> Accepted:
+        return _read(await self._wire.switch_branch(chat_id, message_id, exact=exact), Accepted)
+
+    async def get_tree(self, chat_id: str) -> MessageTree:
+        return _read(await self._wire.get_tree(chat_id), MessageTree)
 
     # --- turns ---
 

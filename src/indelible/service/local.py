@@ -32,7 +32,7 @@ from indelible.feed import Cursors, Feed
 from indelible.ids import new_id
 from indelible.machine import commands
 from indelible.machine.commands import SendCommand
-from indelible.machine.events import BEGINNING, FeedEvent, Position
+from indelible.machine.events import BEGINNING, FeedEvent, MessageTree, Position
 from indelible.recording.storage.protocol import RecordStore, RunTree
 from indelible.service.inputs import ChatChanges, Content, IfBusy, check_if_busy, to_blocks
 from indelible.service.pages import check_name, read_list_cursor, split_page, write_list_cursor
@@ -216,8 +216,12 @@ class LocalService:
     async def regenerate(self, chat_id: str, message_id: str, *, model: str | None = None) -> Accepted:
         return await self._accept(chat_id, commands.Regenerate(message_id=message_id), ModelChoice(model=model))
 
-    async def switch_branch(self, chat_id: str, message_id: str) -> Accepted:
-        return await self._accept(chat_id, commands.SwitchBranch(message_id=message_id))
+    async def switch_branch(self, chat_id: str, message_id: str, *, exact: bool = False) -> Accepted:
+        return await self._accept(chat_id, commands.SwitchBranch(message_id=message_id, exact=exact))
+
+    async def get_tree(self, chat_id: str) -> MessageTree:
+        await self.check_chat(chat_id)
+        return await self._store.tree(chat_id)
 
     # --- turns ---
 

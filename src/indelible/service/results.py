@@ -121,7 +121,7 @@ class ChatDetails(Result, frozen=True, kw_only=True):
 
 
 class ChatPage(Result, frozen=True, kw_only=True):
-    """A user's chats, most recently updated first. `next` is the cursor of the next page; None on the last one."""
+    """A user's chats, pinned first, then most recently updated first. `next` is the cursor of the next page."""
 
     items: list[ChatSummary]
     next: str | None

@@ -18,7 +18,7 @@ import msgspec
 
 from indelible.clock import Clock
 from indelible.content import Message
-from indelible.machine.events import Position
+from indelible.machine.events import MessageTree, Position
 from indelible.machine.states import Status
 from indelible.store.commands.idempotency import Request, StoredResponse
 from indelible.store.journal.append import Appended, JournalRow
@@ -112,7 +112,7 @@ class ChatStore(Protocol):
     async def acquire(
         self, worker_id: str, *, limit: int, per_user: int | None = None, chat_ids: Sequence[str] | None = None
     ) -> list[Outcome]:
-        """Acquire up to `limit` runnable chats that have no live holder: interrupted ones first, then the oldest.
+        """Acquire up to `limit` runnable chats without a live holder: interrupted ones first, then the longest waiting.
 
         * Two workers never get the same chat; a chat of a live worker is never handed out.
         * A chat that another transaction has locked is skipped, not waited for.
@@ -151,7 +151,8 @@ class ChatStore(Protocol):
     async def fork(self, chat_id: str, message_id: str, *, new_chat_id: str, owner_id: str) -> Outcome:
         """Create a new chat whose history is a copy of the path to this message. It is idle and independent.
 
-        * The copy answers calls that were open at its end; queue, attempts and journal are not copied.
+        * Results that follow the message come along; calls that have none are answered in the copy.
+        * Queue, attempts and journal are not copied.
         * The old chat does not change.
         """
 
@@ -176,7 +177,10 @@ class ChatStore(Protocol):
         after: ListCursor | None = None,
         limit: int = 50,
     ) -> list[ChatSummary]:
-        """A user's chats, most recently updated first, from `after` on; `search` matches titles."""
+        """A user's chats, pinned first, then most recently updated first, from `after` on; `search` matches titles.
+
+        * A chat moves when something is said in it, and not when its metadata changes.
+        """
 
     async def count_chats(self) -> ChatCount:
         """The number of chats in each state, and how many are stuck."""
@@ -223,6 +227,9 @@ class ChatStore(Protocol):
         With `upto` it is the path that ends with this message, with `before` the one that ends above it. What only a
         model sees is left out, and is not counted.
         """
+
+    async def tree(self, chat_id: str) -> MessageTree:
+        """Every message of every branch in short, in the order of creation, as people see them; and the active end."""
 
     async def changes(self, chat_id: str, after: Position) -> Changes:
         """What a reader at this position has not seen yet, from both logs, in the order of SPEC 6.2.

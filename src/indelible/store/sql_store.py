@@ -30,7 +30,7 @@ from indelible.ids import is_id
 from indelible.machine import Snapshot, decide
 from indelible.machine.commands import Acquire, Command, Create, Delete
 from indelible.machine.effects import Enqueue, StartQueued
-from indelible.machine.events import Position
+from indelible.machine.events import MessageTree, Position
 from indelible.store.commands.apply.applier import apply_effects
 from indelible.store.commands.apply.change import ChatChange
 from indelible.store.commands.apply.history import forget_responses
@@ -60,6 +60,7 @@ from indelible.store.queries.chat_view import (
     load_status,
     load_view,
 )
+from indelible.store.queries.descendants import load_tree
 from indelible.store.queries.history import Page, load_page
 from indelible.store.queries.leases import (
     CANDIDATES_PER_CHAT,
@@ -236,6 +237,8 @@ class SqlStore:
             snapshot,
             payload,
             owner_id=chat["owner_id"],
+            model=chat["model"],
+            has_title=bool(chat["has_title"]),
             seq=chat["seq"],
             open_calls=open_calls,
             now=now,
@@ -261,8 +264,17 @@ class SqlStore:
             "updated_at": now,
         }
         await insert(transaction, "chats", row)
-        snapshot = Snapshot(chat_id=chat_id)
-        change = ChatChange(transaction, snapshot, payload, owner_id=new.owner_id, seq=0, open_calls=[], now=now)
+        change = ChatChange(
+            transaction,
+            Snapshot(chat_id=chat_id),
+            payload,
+            owner_id=new.owner_id,
+            model=new.model,
+            has_title=new.title is not None,
+            seq=0,
+            open_calls=[],
+            now=now,
+        )
         return await apply_effects(change, decision.effects)
 
     async def append(self, rows: Sequence[JournalRow]) -> Appended:
@@ -374,6 +386,9 @@ class SqlStore:
 
     async def positions(self, chat_ids: Sequence[str]) -> dict[str, Position]:
         return await self._ask(load_positions, chat_ids)
+
+    async def tree(self, chat_id: str) -> MessageTree:
+        return await self._read(load_tree, chat_id)
 
     async def reached(self, chat_id: str, position: Position) -> bool:
         return await self._read(has_reached, chat_id, position)

@@ -26,10 +26,12 @@ from indelible.loop.result import (
     TurnFailed,
     TurnInterrupted,
     TurnLeaseLost,
+    TurnReason,
     TurnShutDown,
 )
 from indelible.loop.run import run
 from indelible.loop.save import save_end
+from indelible.machine.effects import ReplyLimit
 from indelible.machine.states import Status
 from indelible.models.retry import RetryPolicy
 from indelible.store.database.words import RunKind
@@ -52,6 +54,13 @@ from indelible.worker.resume import (
 from indelible.worker.turn_writer import OutOfStep, TurnWriter
 
 _log: Final = logging.getLogger(__name__)
+_LIMITS: Final[dict[TurnReason, ReplyLimit]] = {
+    "length": "length",
+    "content_filter": "content_filter",
+    "max_steps": "max_steps",
+}
+"""The ends of a turn that the user is told about."""
+
 BROKEN: Final = {
     "kind": "internal",
     "message": "Internal server error. The partial reply is saved. Retry, or see the server log.",
@@ -167,7 +176,7 @@ class ChatRunner:
             return
         match end:
             case TurnCompleted():
-                await writer.finish(end.step)
+                await writer.finish(end.step, limit=_LIMITS.get(end.reason))
             case TurnCompacted():
                 await writer.finish_compaction(end.summary)
             case TurnAwaitingClient():

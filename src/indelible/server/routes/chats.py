@@ -26,7 +26,7 @@ async def create_chat(body: CreateChatRequest, service: Writes) -> Response:
 async def list_chats(
     service: Reads, q: str | None = None, *, archived: bool = False, limit: PageLimit = 50, cursor: str | None = None
 ) -> Response:
-    """List the user's chats, most recently updated first. `q` searches titles."""
+    """List the user's chats, pinned first, then most recently updated first. `q` searches titles."""
     return answer_json(await service.list_chats(search=q, archived=archived, limit=limit, cursor=cursor))
 
 

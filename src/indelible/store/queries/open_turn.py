@@ -57,9 +57,9 @@ def _spell_expired(dialect: Dialect) -> str:
 class OpenWork(msgspec.Struct, frozen=True, kw_only=True):
     """The open turn of a chat.
 
-    `model` is the turn's model, or else the chat's. `next_step` is the number of the turn's next step; attempts that
-    left nothing do not count. `attempt` is open, and `parts` are its content up to row `n`. `usage` is the last
-    reply's. `debug` is the chat's debug mode; None means that the setting applies.
+    `model` is the turn's model, or else the chat's; None means the setting. `next_step` is the number of the turn's
+    next step; attempts that left nothing do not count. `attempt` is open, and `parts` are its content up to row `n`.
+    `usage` is the last reply's. `debug` is the chat's debug mode; None means that the setting applies.
     """
 
     chat_id: str
@@ -117,7 +117,7 @@ async def load_work(transaction: Transaction, chat_id: str) -> OpenWork:
         epoch=row["epoch"],
         holder=row["holder"],
         titled=row["title"] is not None,
-        model=row["turn_model"] or row["model"],
+        model=(row["model"] if row["turn_model"] is None else row["turn_model"]) or None,
         system_prompt=None if row["system_prompt"] is None else msgspec.json.decode(row["system_prompt"]),
         parameters={} if row["parameters"] is None else msgspec.json.decode(row["parameters"]),
         debug=row["debug"],

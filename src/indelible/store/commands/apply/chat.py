@@ -15,10 +15,10 @@ from indelible.content import encode
 from indelible.errors import Invalid
 from indelible.machine import effects
 from indelible.store.commands.apply.change import ChatChange, Handlers
-from indelible.store.commands.apply.texts import ERRORS
+from indelible.store.commands.apply.history import choose_error
 from indelible.store.database.transaction import update
 from indelible.store.database.words import DebugMode
-from indelible.store.payloads import AwaitedStep, ChatPatch, Failure, require
+from indelible.store.payloads import AwaitedStep, ChatPatch, require
 
 DEBUG_MODES: Final[tuple[str, ...]] = get_args(DebugMode)
 _KEPT_AS_JSON: Final = ("labels", "system_prompt", "parameters")
@@ -30,10 +30,16 @@ async def set_status(change: ChatChange, effect: effects.SetStatus) -> None:
 
 
 async def set_error(change: ChatChange, effect: effects.SetError) -> None:
-    given = change.payload.error if isinstance(change.payload, Failure) else None
-    error = given or ERRORS[effect.kind]
+    error = choose_error(change, effect.kind)
     change.changes["error"] = encode(error)
     change.emit("error", **error)
+
+
+async def restore_error(change: ChatChange, _effect: effects.RestoreError) -> None:
+    stored = "SELECT error FROM messages WHERE chat_id = $1 AND id = $2"
+    row = await change.transaction.one(stored, change.chat_id, change.head_id)
+    change.changes["error"] = row["error"]
+    change.emit("error", **msgspec.json.decode(row["error"]))
 
 
 async def clear_error(change: ChatChange, _effect: effects.ClearError) -> None:
@@ -86,6 +92,7 @@ HANDLERS: Final[Handlers] = {
     effects.ClearHolder: clear_holder,
     effects.DeleteChat: delete_chat,
     effects.RaiseEpoch: raise_epoch,
+    effects.RestoreError: restore_error,
     effects.SetArchived: set_archived,
     effects.SetDeadline: set_deadline,
     effects.SetError: set_error,
