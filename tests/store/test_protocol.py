@@ -91,10 +91,14 @@ KEPT_BY = {
     "fork": {
         "Create a new chat": "the_copy_is_the_path_to_the_message_word_by_word",
         "It is idle and independent": "each_of_the_two_can_be_deleted_without_the_other",
+        "With `user_id`": "a_copy_that_is_asked_for_often_is_one",
         "Results that follow": "results_that_follow_the_message_come_along",
         "Queue, attempts and journal": "nothing_in_the_copy_points_to_the_old_chat",
         "The old chat does not": "nothing_in_the_copy_points_to_the_old_chat",
     },
+    "fork_once": {"The same for a request": "a_copy_that_is_asked_for_often_is_one"},
+    "update": {"Change a chat's metadata": "an_update_is_one_transaction_with_one_answer"},
+    "update_once": {"The same for a request": "an_update_that_is_repeated_changes_nothing"},
     "owner": {"The owner of a chat": "a_chat_has_an_owner_if_it_is_there"},
     "status": {
         "The owner of a chat": "a_stop_of_a_held_chat_and_its_answer_cost_one_transaction_and_six_statements",

@@ -33,6 +33,7 @@ from indelible.service.results import (
     ModelPage,
     QueuePage,
     RunPage,
+    UpdatedChat,
 )
 
 T = TypeVar("T")
@@ -77,8 +78,8 @@ class RemoteService:
     async def get_chat(self, chat_id: str) -> ChatDetails:
         return _read(await self._wire.get_chat(chat_id), ChatDetails)
 
-    async def update_chat(self, chat_id: str, changes: ChatChanges) -> ChatDetails:
-        return _read(await self._wire.update_chat(chat_id, **msgspec.to_builtins(changes)), ChatDetails)
+    async def update_chat(self, chat_id: str, changes: ChatChanges) -> UpdatedChat:
+        return _read(await self._wire.update_chat(chat_id, **msgspec.to_builtins(changes)), UpdatedChat)
 
     async def delete_chat(self, chat_id: str) -> None:
         await self._wire.delete_chat(chat_id)

@@ -32,6 +32,7 @@ _TYPES: Final[tuple[type, ...]] = (
     results.ModelPage,
     results.QueuePage,
     results.RunPage,
+    results.UpdatedChat,
     MessageTree,
     RunTree,
     WholeRun,

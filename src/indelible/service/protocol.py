@@ -31,6 +31,7 @@ from indelible.service.results import (
     ModelPage,
     QueuePage,
     RunPage,
+    UpdatedChat,
 )
 
 MAX_PAGE = 200
@@ -65,8 +66,8 @@ class ChatService(Protocol):
     async def get_chat(self, chat_id: str) -> ChatDetails:
         """The chat as it is now, with its last messages and the cursor to continue from."""
 
-    async def update_chat(self, chat_id: str, changes: ChatChanges) -> ChatDetails:
-        """Update the chat's metadata."""
+    async def update_chat(self, chat_id: str, changes: ChatChanges) -> UpdatedChat:
+        """Update the chat's metadata: all of the changes, or none."""
 
     async def delete_chat(self, chat_id: str) -> None:
         """Delete the chat and all its data. This can't be undone."""

@@ -23,7 +23,7 @@ from indelible.machine.states import Status
 from indelible.store.commands.idempotency import Request, StoredResponse
 from indelible.store.journal.append import Appended, JournalRow
 from indelible.store.journal.tool_ledger import LedgerEntry
-from indelible.store.payloads import C, Payload
+from indelible.store.payloads import C, ChatPatch, Payload
 from indelible.store.queries.attempts import AttemptView
 from indelible.store.queries.changes import Changes
 from indelible.store.queries.chat_view import AttemptName, ChatStatus, ChatView, Event, JournalEntry
@@ -39,7 +39,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     `seq` is the chat's last event, and `live_id` the attempt open at that moment. `messages` entered history, in
     order; `steers` are those of them that a running turn must receive. `vacant_s` is set when the chat was acquired
-    from a dead worker: the seconds since that worker's last heartbeat.
+    from a dead worker: the seconds since that worker's last heartbeat. `summary` is the chat's metadata after an
+    update, or that of a new copy.
     """
 
     chat_id: str
@@ -54,6 +55,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     attempt: AttemptName | None = None
     live_id: str | None = None
     vacant_s: float | None = None
+    summary: ChatSummary | None = None
 
 
 class ChatStore(Protocol):
@@ -90,6 +92,23 @@ class ChatStore(Protocol):
         * A concurrent request with the same key waits for the first.
         * The same key with another body or route is `Invalid`. A refused command leaves no key behind.
         """
+
+    async def update(
+        self, chat_id: str, patch: ChatPatch, *, archived: bool | None = None, user_id: str | None = None
+    ) -> Outcome:
+        """Change a chat's metadata, and archive or unarchive it, in one transaction."""
+
+    async def update_once(
+        self,
+        request: Request,
+        chat_id: str,
+        patch: ChatPatch,
+        *,
+        archived: bool | None = None,
+        user_id: str | None = None,
+        answer: Callable[[Outcome], StoredResponse],
+    ) -> StoredResponse:
+        """The same for a request that may be repeated, as in `execute_once`."""
 
     async def append(self, rows: Sequence[JournalRow]) -> Appended:
         """Write rows of running attempts, of several chats, in one durable transaction.
@@ -148,13 +167,29 @@ class ChatStore(Protocol):
     async def clean_up(self, *, dead_for_s: float) -> None:
         """Delete what is no longer needed: expired idempotency keys, and workers long dead."""
 
-    async def fork(self, chat_id: str, message_id: str, *, new_chat_id: str, owner_id: str) -> Outcome:
+    async def fork(
+        self, chat_id: str, message_id: str, *, new_chat_id: str, owner_id: str, user_id: str | None = None
+    ) -> Outcome:
         """Create a new chat whose history is a copy of the path to this message. It is idle and independent.
 
         * Results that follow the message come along; calls that have none are answered in the copy.
         * Queue, attempts and journal are not copied.
         * The old chat does not change.
+        * With `user_id`, a chat that this user does not own is `NotFound`.
         """
+
+    async def fork_once(
+        self,
+        request: Request,
+        chat_id: str,
+        message_id: str,
+        *,
+        new_chat_id: str,
+        owner_id: str,
+        user_id: str | None = None,
+        answer: Callable[[Outcome], StoredResponse],
+    ) -> StoredResponse:
+        """The same for a request that may be repeated, as in `execute_once`: there is one copy."""
 
     async def owner(self, chat_id: str) -> str | None:
         """The owner of a chat; None if the chat does not exist."""

@@ -33,17 +33,23 @@ _COPIED: Final = (
     "created_at",
 )
 _BESIDE: Final = ("model", "system_prompt", "parameters", "title", "title_is_provisional", "labels", "debug")
-_CHAT: Final = f"SELECT {', '.join(_BESIDE)} FROM chats WHERE id = $1"
+_CHAT: Final = f"SELECT owner_id, {', '.join(_BESIDE)} FROM chats WHERE id = $1"
 _EVENTS_AT_ONCE: Final = 100
 _CANCELLED: Final = "Cancelled: the conversation was copied before the result of this call came."
 
 
 async def fork_chat(
-    transaction: Transaction, chat_id: str, message_id: str, *, new_chat_id: str, owner_id: str
+    transaction: Transaction,
+    chat_id: str,
+    message_id: str,
+    *,
+    new_chat_id: str,
+    owner_id: str,
+    user_id: str | None = None,
 ) -> Outcome:
     """Copy the path that ends with this message into a new, idle chat."""
     chat = await transaction.one(_CHAT, chat_id)
-    if chat is None:
+    if chat is None or user_id not in {None, chat["owner_id"]}:
         raise NotFound("Chat not found. It may have been deleted.")
     named = await transaction.one(
         "SELECT id, role, visibility FROM messages WHERE chat_id = $1 AND id = $2", chat_id, message_id

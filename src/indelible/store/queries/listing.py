@@ -19,6 +19,9 @@ from indelible.store.database.words import DebugMode
 from indelible.store.queries.liveness import PENDING, bind_ago, spell_ago, spell_alive, spell_status
 
 _STUCK_AFTER: Final = 10
+_COLUMNS: Final = """
+    c.id, c.title, c.model, c.labels, c.pinned, c.archived, c.debug, c.seq, c.created_at, c.updated_at
+    """
 
 
 class ChatSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +68,17 @@ async def list_chats(
     return [_summarise(row) for row in await transaction.all(sql, *values)]
 
 
+async def load_summary(transaction: Transaction, chat_id: str, *, lease_timeout_s: float) -> ChatSummary:
+    """The line of one chat that exists."""
+    dialect = transaction.dialect
+    return _summarise(await transaction.one(_spell_one(dialect), chat_id, bind_ago(dialect, lease_timeout_s)))
+
+
+@cache
+def _spell_one(dialect: Dialect) -> str:
+    return f"SELECT {_COLUMNS}, {spell_status(dialect, 2)} AS shown_status FROM chats AS c WHERE c.id = $1"
+
+
 @cache
 def _spell_list(dialect: Dialect, *, searches: bool, goes_on: bool) -> str:
     lower = LOWER if dialect == "sqlite" else "lower"  # SQLite's own `lower` handles only ASCII
@@ -72,9 +86,7 @@ def _spell_list(dialect: Dialect, *, searches: bool, goes_on: bool) -> str:
     place = 6 if searches else 5
     later = f"AND (c.pinned, c.updated_at, c.id) < (${place}, ${place + 1}, ${place + 2})" if goes_on else ""
     return f"""
-        SELECT c.id, {spell_status(dialect, 3)} AS shown_status, c.title, c.model, c.labels, c.pinned, c.archived,
-            c.debug, c.seq, c.created_at, c.updated_at
-        FROM chats AS c
+        SELECT {_COLUMNS}, {spell_status(dialect, 3)} AS shown_status FROM chats AS c
         WHERE c.owner_id = $1 AND c.archived = $2 {found} {later}
         ORDER BY c.pinned DESC, c.updated_at DESC, c.id DESC LIMIT $4
         """
