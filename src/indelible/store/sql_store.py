@@ -380,7 +380,7 @@ class SqlStore:
     async def fork(
         self, chat_id: str, message_id: str, *, new_chat_id: str, owner_id: str, user_id: str | None = None
     ) -> Outcome:
-        names = {"new_chat_id": new_chat_id, "owner_id": owner_id, "user_id": user_id}
+        names: dict[str, Any] = {"new_chat_id": new_chat_id, "owner_id": owner_id, "user_id": user_id}
         return await self._write(partial(self._fork, chat_id=chat_id, message_id=message_id, **names), slow=True)
 
     async def fork_once(
@@ -394,7 +394,7 @@ class SqlStore:
         user_id: str | None = None,
         answer: Callable[[Outcome], StoredResponse],
     ) -> StoredResponse:
-        names = {"new_chat_id": new_chat_id, "owner_id": owner_id, "user_id": user_id}
+        names: dict[str, Any] = {"new_chat_id": new_chat_id, "owner_id": owner_id, "user_id": user_id}
         work = partial(self._fork, chat_id=chat_id, message_id=message_id, **names)
         return await self._write_once(request, work, answer, slow=True)
 
