@@ -13,7 +13,7 @@ One thing is added. When the last message is a partial reply, a short remark in 
 model does not merely extend it by a word or two. Claude models from 4.6 on reject any conversation that ends with the
 assistant, so for Anthropic a remark follows a complete reply as well.
 
-An instruction to continue a reply is for that reply only. If its turn ended without a word, and the user asked something
+An instruction to continue a reply is for that reply only. If its turn ended without a word and the user asked something
 else, it would stand before that question; so it is left out (`find_stale`).
 
 One more thing may be left out. A model that `continues_prefix` continues a reply at the end of the prompt character by
