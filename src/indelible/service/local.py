@@ -27,6 +27,7 @@ from typing import Any, Final, Self, TypeVar
 import msgspec
 
 from indelible.content import ToolResult, encode
+from indelible.content.title import extract_title
 from indelible.errors import NotFound
 from indelible.feed import Cursors, Feed
 from indelible.ids import new_id
@@ -122,13 +123,15 @@ class LocalService:
         title: str | None = None,
         parameters: dict[str, Any] | None = None,
     ) -> CreatedChat:
+        blocks = [] if message is None else to_blocks(message)
         new = NewChat(
             owner_id=await self.get_user_id(),
-            blocks=[] if message is None else to_blocks(message),
+            blocks=blocks,
             model=model,
             system_prompt=system,
             title=title,
             parameters=parameters,
+            suggested_title=extract_title(blocks),
         )
 
         def describe(outcome: Outcome) -> CreatedChat:
@@ -137,7 +140,7 @@ class LocalService:
                 status=str(outcome.status),
                 turn=outcome.turn_id,
                 cursor=write_cursor(outcome),
-                title=title,
+                title=new.suggested_title if title is None else title,
                 model=model,
                 message=outcome.messages[0].id if outcome.messages else None,
             )
@@ -209,7 +212,9 @@ class LocalService:
         self, chat_id: str, content: Content, *, if_busy: IfBusy = "queue", model: str | None = None
     ) -> Accepted:
         check_if_busy(if_busy)
-        return await self._accept(chat_id, _SENDS[if_busy](), UserInput(blocks=to_blocks(content), model=model))
+        blocks = to_blocks(content)
+        payload = UserInput(blocks=blocks, model=model, suggested_title=extract_title(blocks))
+        return await self._accept(chat_id, _SENDS[if_busy](), payload)
 
     async def edit(self, chat_id: str, message_id: str, content: Content, *, model: str | None = None) -> Accepted:
         payload = UserInput(blocks=to_blocks(content), model=model)

@@ -12,6 +12,7 @@ over, or held by another worker.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -68,14 +69,21 @@ BROKEN: Final = {
 
 
 class ChatRunner:
-    """One chat under one lease. `finished` holds the turns that ended here."""
+    """One chat under one lease. `on_turn` is called before each reply, with the work that it will do."""
 
     def __init__(
-        self, deps: WorkerDependencies, worker_id: str, chat_id: str, epoch: int, worker_scope: CancelScope
+        self,
+        deps: WorkerDependencies,
+        worker_id: str,
+        chat_id: str,
+        epoch: int,
+        worker_scope: CancelScope,
+        *,
+        on_turn: Callable[[OpenWork], None],
     ) -> None:
         self.chat_id = chat_id
         self.epoch = epoch
-        self.finished: list[OpenWork] = []
+        self._on_turn = on_turn
         self._deps = deps
         self._worker_id = worker_id
         self._worker_scope = worker_scope
@@ -95,6 +103,8 @@ class ChatRunner:
                 return
             ids = {"chat_id": self.chat_id, "user_id": work.owner_id, "turn_id": work.turn_id}
             tool_turn.set(ToolTurn(**ids, deps=self._deps.tool_deps))
+            if isinstance(plan, AskModel):
+                self._on_turn(work)
             if await self._run_turn(work, plan):
                 return
 
@@ -125,10 +135,10 @@ class ChatRunner:
                 end = await self._save(end, writer, scope)
                 if not is_cut and not self._log_cut(end, log):
                     log.end("completed")
-                self._conclude(work, end, writer)
+                self._conclude(end, writer)
             except NotFound as gone:  # the chat was deleted
                 writer.unsaved = None
-                self._conclude(work, TurnLeaseLost(error=gone), writer)
+                self._conclude(TurnLeaseLost(error=gone), writer)
             except BaseException:
                 # Cancelled, or the database unexpectedly refuses the write: the lease will expire.
                 writer.drop()
@@ -217,8 +227,8 @@ class ChatRunner:
                 return False
         return True
 
-    def _conclude(self, work: OpenWork, end: TurnEnd, writer: TurnWriter) -> None:
-        """After the end is written: count it, and remember the turn if it ended here."""
+    def _conclude(self, end: TurnEnd, writer: TurnWriter) -> None:
+        """After the end is written: count it."""
         if writer.unsaved is not None:
             raise writer.unsaved
         metrics, has_ended = self._deps.metrics, writer.ended
@@ -233,7 +243,6 @@ class ChatRunner:
         is_handed_over = isinstance(end, TurnShutDown)
         is_out_of_step = isinstance(end, TurnFailed) and isinstance(end.error, OutOfStep)
         if has_ended and not is_handed_over and not is_out_of_step:
-            self.finished.append(work)
             _log.info("turn ended")
 
     # --- what to do ---

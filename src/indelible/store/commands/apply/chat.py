@@ -73,6 +73,8 @@ async def update_metadata(change: ChatChange, _effect: effects.UpdateMetadata) -
         raise Invalid(f"debug must be one of {', '.join(DEBUG_MODES)}.")
     kept = {name: encode(value) for name, value in detail.items() if name in _KEPT_AS_JSON and value is not None}
     change.changes |= {**detail, **kept}
+    if "title" in detail:
+        change.changes["title_is_provisional"] = False
     if detail:
         change.emit("chat", **{name: value for name, value in detail.items() if name not in _KEPT_TO_OURSELVES})
 

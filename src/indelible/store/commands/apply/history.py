@@ -65,6 +65,9 @@ async def add_message(change: ChatChange, effect: effects.AddMessage) -> None:
     if model is None and effect.replaces_id is not None:
         model = await load_model(change, effect.replaces_id)
     await put_user(change, new.blocks, model)
+    if change.snapshot.head_id is None and not change.has_title and new.suggested_title is not None:
+        change.changes |= {"title": new.suggested_title, "title_is_provisional": True}
+        change.emit("chat", title=new.suggested_title)
 
 
 async def put_user(change: ChatChange, blocks: list[Block], model: str | None, **detail: Any) -> Message:
