@@ -197,7 +197,7 @@ class Settings(BaseSettings):
     client_tool_timeout_s: DurationOrNone = Field(
         600, description="How long a client has to submit the results of its tools; 0 means no limit."
     )
-    auto_titles: Switch = Field(default=True, description="Give a chat without a title one after its first reply.")
+    auto_titles: Switch = Field(default=True, description="Ask the model for a title beside the first reply.")
 
     journal_interval_s: DurationOrNone = Field(
         0.02, description="How often the journal of all running replies is committed."

@@ -1,15 +1,56 @@
-"""The databases of tests/databases.py, and an app harness on each of them."""
+"""The databases of tests/databases.py, an app harness on each of them, and a user in process and over HTTP.
+
+`open_user` runs one script twice: with `indelible.open`, and with `indelible.Client` on a real server.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.support.app_harness import AppHarness
+from tests.support.app_harness import AppHarness, make_settings, serve_app
+
+import indelible
+from indelible.app.user import User
+from indelible.models.protocol import Model
+
+OpenUser = Callable[..., AbstractAsyncContextManager[User]]
 
 
 @pytest.fixture
 async def harness(engine: AsyncEngine) -> AsyncIterator[AppHarness]:
     async with AppHarness(engine).opened() as opened:
         yield opened
+
+
+@asynccontextmanager
+async def open_in_process(
+    database: str,
+    model: Model,
+    *,
+    models: Mapping[str, Model] | None = None,
+    tools: Any = (),
+    client_tools: Any = (),
+    **settings: Any,
+) -> AsyncIterator[User]:
+    chosen = make_settings(**settings)
+    async with indelible.open(
+        database, model=model, models=models, tools=tools, client_tools=client_tools, settings=chosen
+    ) as app:
+        yield app
+
+
+@asynccontextmanager
+async def open_over_http(database: str, model: Model, **more: Any) -> AsyncIterator[User]:
+    async with serve_app(database, model, **more) as server, indelible.Client(server.url) as client:
+        yield client
+
+
+@pytest.fixture(params=[open_in_process, open_over_http], ids=["in process", "over HTTP"])
+def open_user(request: pytest.FixtureRequest) -> OpenUser:
+    """Opens a user with `(database, model, models=…, tools=…, client_tools=…, **settings)`."""
+    opened: OpenUser = request.param
+    return opened

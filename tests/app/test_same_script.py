@@ -6,20 +6,17 @@ other, so that both cannot be wrong in the same way.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import aclosing
+from typing import Any, Final
 
 import pytest
-from tests.support.app_harness import make_settings, serve_app
+from tests.app.conftest import OpenUser
 from tests.support.messages import outline
 
 import indelible
-from indelible.app.user import User
 from indelible.content import ToolCall
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
-
-Open = Callable[..., AbstractAsyncContextManager[User]]
 
 
 def say(text: str) -> Script:
@@ -41,32 +38,12 @@ async def ask(question: str) -> str:
     raise NotImplementedError
 
 
-@asynccontextmanager
-async def open_in_process(database: str, model: ScriptedModel) -> AsyncIterator[User]:
-    async with indelible.open(
-        database, model=model, tools=[weather], client_tools=[ask], settings=make_settings()
-    ) as app:
-        yield app
+TOOLS: Final[dict[str, Any]] = {"tools": [weather], "client_tools": [ask]}
 
 
-@asynccontextmanager
-async def open_over_http(database: str, model: ScriptedModel) -> AsyncIterator[User]:
-    async with (
-        serve_app(database, model, tools=[weather], client_tools=[ask]) as server,
-        indelible.Client(server.url) as client,
-    ):
-        yield client
-
-
-@pytest.fixture(params=[open_in_process, open_over_http], ids=["in process", "over HTTP"])
-def open_user(request: pytest.FixtureRequest) -> Open:
-    opened: Open = request.param
-    return opened
-
-
-async def test_create_stream_and_read(open_user: Open, database: str) -> None:
+async def test_create_stream_and_read(open_user: OpenUser, database: str) -> None:
     call: Script = [parts.tool_call("c1", "weather", '{"city": "Oslo"}'), parts.finish("tool_calls")]
-    async with open_user(database, ScriptedModel([call, say("Yes.")])) as user:
+    async with open_user(database, ScriptedModel([call, say("Yes.")]), **TOOLS) as user:
         chat = await user.create_chat(title="Rain", system="Be brief.")
         shown = ""
         async with chat.stream("Is it raining in Oslo?") as reply:
@@ -91,9 +68,9 @@ async def test_create_stream_and_read(open_user: Open, database: str) -> None:
         assert (await chat.attempts())[0].outcome == "complete"
 
 
-async def test_stop_retry_edit_regenerate_and_branches(open_user: Open, database: str) -> None:
+async def test_stop_retry_edit_regenerate_and_branches(open_user: OpenUser, database: str) -> None:
     script = [hang("Well"), say(" then"), say("again"), say("other")]
-    async with open_user(database, ScriptedModel(script)) as user:
+    async with open_user(database, ScriptedModel(script), **TOOLS) as user:
         chat = await user.create_chat()
         async with chat.stream("Talk") as reply:
             stops = [await chat.interrupt() async for _ in reply]
@@ -115,8 +92,8 @@ async def test_stop_retry_edit_regenerate_and_branches(open_user: Open, database
         assert (await chat.messages())[0].id == question.id
 
 
-async def test_the_queue(open_user: Open, database: str) -> None:
-    async with open_user(database, ScriptedModel([hang("One"), say("c"), say("b")])) as user:
+async def test_the_queue(open_user: OpenUser, database: str) -> None:
+    async with open_user(database, ScriptedModel([hang("One"), say("c"), say("b")]), **TOOLS) as user:
         chat = await user.create_chat()
         running = chat.send("a")
         async for _ in running:
@@ -143,9 +120,9 @@ async def test_the_queue(open_user: Open, database: str) -> None:
         assert sorted(users[1:]) == ["B", "c"]
 
 
-async def test_client_tools(open_user: Open, database: str) -> None:
+async def test_client_tools(open_user: OpenUser, database: str) -> None:
     call: Script = [parts.tool_call("c1", "ask", '{"question": "Sure?"}'), parts.finish("tool_calls")]
-    async with open_user(database, ScriptedModel([call, say("Done")])) as user:
+    async with open_user(database, ScriptedModel([call, say("Done")]), **TOOLS) as user:
         chat = await user.create_chat()
         reply = chat.send("Delete it")
         calls = [part async for part in reply if isinstance(part, ToolCall)]
@@ -154,8 +131,8 @@ async def test_client_tools(open_user: Open, database: str) -> None:
         assert (await chat.submit_tool_results(results)).text == "Done"
 
 
-async def test_update_archive_fork_and_delete(open_user: Open, database: str) -> None:
-    async with open_user(database, ScriptedModel([say("One")])) as user:
+async def test_update_archive_fork_and_delete(open_user: OpenUser, database: str) -> None:
+    async with open_user(database, ScriptedModel([say("One")]), **TOOLS) as user:
         chat = await user.create_chat()
         await chat.send("1")
         await chat.update(title="First", labels=["x"], pinned=True, parameters={"temperature": 0})
@@ -178,8 +155,8 @@ async def test_update_archive_fork_and_delete(open_user: Open, database: str) ->
             await chat.messages()
 
 
-async def test_a_reply_is_read_on_from_its_cursor(open_user: Open, database: str) -> None:
-    async with open_user(database, ScriptedModel([hang("One, ")])) as user:
+async def test_a_reply_is_read_on_from_its_cursor(open_user: OpenUser, database: str) -> None:
+    async with open_user(database, ScriptedModel([hang("One, ")]), **TOOLS) as user:
         chat = await user.create_chat()
         async with chat.stream("Count") as reply:
             async for _ in reply:
@@ -201,8 +178,8 @@ async def test_a_reply_is_read_on_from_its_cursor(open_user: Open, database: str
         assert other.outcome == "deleted"
 
 
-async def test_what_is_refused_is_the_same_error(open_user: Open, database: str) -> None:
-    async with open_user(database, ScriptedModel([])) as user:
+async def test_what_is_refused_is_the_same_error(open_user: OpenUser, database: str) -> None:
+    async with open_user(database, ScriptedModel([]), **TOOLS) as user:
         chat = await user.create_chat()
         with pytest.raises(indelible.NotAllowed):
             await chat.retry()

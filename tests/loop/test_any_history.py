@@ -35,7 +35,7 @@ from indelible.content import (
     ToolResult,
 )
 from indelible.content.assemble import assemble, finalize, to_messages
-from indelible.loop.prompt.build import build_prompt, from_newest_compaction, mark_cache
+from indelible.loop.prompt.build import build_prompt, find_stale, from_newest_compaction, mark_cache
 from indelible.models.protocol import PromptMessage
 from indelible.testing.legality import check_legality
 
@@ -101,7 +101,8 @@ def test_building_again_changes_nothing(history: list[Message], provider: str, m
 @EXAMPLES
 @given(histories, PROVIDERS, MODELS)
 def test_no_text_that_the_model_may_see_is_lost(history: list[Message], provider: str, model: str | None) -> None:
-    recent = from_newest_compaction(history)
+    stale = find_stale(history)
+    recent = [message for message in from_newest_compaction(history) if id(message) not in stale]
     seen = [message for message in recent if message.role != "notice" and message.visibility != "people"]
     said = [block.text for message in seen for block in message.blocks if isinstance(block, Text)]
     prompt = build_prompt(history, provider=provider, model=model)

@@ -106,6 +106,38 @@ def test_s63_the_next_prompt_has_the_user_message_and_the_partial_but_not_the_no
     assert [message.blocks for message in prompt] == [[Text("tell me")], [Text("Once upon")], [Text("and?")]]
 
 
+INSTRUCTION = Message(role="user", blocks=[Text("Go on.")], visibility="model")
+STOPPED = Message(role="notice", blocks=[Text("Stopped by you.")], visibility="people")
+
+
+@pytest.mark.parametrize(
+    ("after", "holds"),
+    [
+        ([], True),
+        ([STOPPED], True),
+        ([say("assistant", " a time.")], True),
+        ([say("assistant", " a time."), STOPPED, say("user", "Next")], True),
+        ([say("user", "A steer")], True),
+        ([STOPPED, say("user", "Next")], False),
+        ([say("assistant", Reasoning("hm")), STOPPED, say("user", "Next")], False),
+        ([STOPPED, say("user", "Next"), say("assistant", "Yes.")], False),
+    ],
+)
+def test_s91_an_instruction_holds_until_its_turn_ends_and_the_user_speaks(after: list[Message], holds: bool) -> None:
+    prompt = build(say("user", "A story"), say("assistant", "Once upon", partial=True), INSTRUCTION, *after)
+    told = [block.text for message in prompt for block in message.blocks if isinstance(block, Text)]
+    assert ("Go on." in told) is holds
+    assert ("Next" in told) is any(message.text == "Next" for message in after)
+
+
+def test_s91_a_second_instruction_does_not_revive_the_first() -> None:
+    again = Message(role="user", blocks=[Text("Go on again.")], visibility="model")
+    cut = say("assistant", "Well", partial=True)
+    prompt = build(say("user", "A story"), cut, INSTRUCTION, STOPPED, say("user", "Next"), cut, again)
+    told = [block.text for message in prompt for block in message.blocks if isinstance(block, Text)]
+    assert told == ["A story", "Well", "Next", "Well", "Go on again."]
+
+
 def test_blank_text_is_left_out_and_so_are_messages_without_content() -> None:
     prompt = build(say("user", "", "hi", " \n\t"), say("user", "\n"), say("assistant"), say("system", ""))
     assert show(prompt) == [("user", [Text("hi")])]

@@ -23,7 +23,7 @@ import pytest
 
 from indelible.machine import Decision, Snapshot, State, Status, commands, decide, effects, state_of
 from indelible.machine.commands import Command
-from indelible.machine.states import IfBusy, OpenAttempt, OpenTurn, QueuedRow, Target, TurnKind
+from indelible.machine.states import Destination, IfBusy, OpenAttempt, OpenTurn, QueuedRow, Target, TurnKind
 
 PLACES: list[IfBusy] = ["promoted", "interrupt", "steer", "queue"]
 """SPEC 3.0, in its own words: promoted rows first, then interrupt rows, then steers, then the rest."""
@@ -52,6 +52,7 @@ class Node:
     is_partial: bool = False
     is_hidden: bool = False
     why: str | None = None
+    has_failed: bool = False
 
 
 @dataclass
@@ -133,6 +134,12 @@ class Chat:
         return last is not None and last.is_partial
 
     @property
+    def last_is_answered(self) -> bool:
+        """A reply that is complete, and nothing behind it but notices."""
+        last = self.last
+        return last is not None and last.role == "assistant" and not (last.is_partial or last.calls)
+
+    @property
     def last(self) -> Node | None:
         return next((node for node in self.climb(self.head_id) if node.role != "notice"), None)
 
@@ -201,9 +208,25 @@ class Chat:
             last_is_partial=self.last_reply_is_partial,
             titled=self.titled,
             last_user_id=_find_user(self.climb(self.head_id)),
+            last_answered=self.last_is_answered,
             last_turn_kind=next((turn.kind for turn in reversed(self.turns) if turn.outcomes), "reply"),
             target=self._describe(target) if target else None,
+            destination=self._find_destination(target, exact=getattr(command, "exact", False)) if target else None,
         )
+
+    def _find_destination(self, target: Node, *, exact: bool) -> Destination | None:
+        """The newest that people see from here on, or only the results of its calls."""
+        if target.is_hidden:
+            return None
+        place = target
+        if not exact:
+            place = [node for node in self.nodes.values() if not node.is_hidden and target in self.climb(node.id)][-1]
+        while exact and place.role in ("assistant", "tool"):
+            results = [node for node in self.nodes.values() if node.parent_id == place.id and node.role == "tool"]
+            if not results:
+                break
+            place = results[0]
+        return Destination(id=place.id, failed=place.has_failed)
 
     def _describe(self, node: Node) -> Target:
         user_above_id = _find_user(self.climb(node.parent_id))
@@ -277,6 +300,10 @@ class Chat:
             case effects.ClearError():
                 assert self.has_error
                 self.has_error = False
+            case effects.RestoreError():
+                assert self.head_id is not None
+                assert self.nodes[self.head_id].has_failed
+                self.has_error = True
             case effects.SetDeadline():
                 self.deadline_passed = False
             case effects.ClearHolder():
@@ -348,7 +375,7 @@ class Chat:
                 assert self.awaiting
                 self._put("tool", why=effect.reason)
             case effects.AddNotice():
-                self._put("notice", why=effect.kind)
+                self._put("notice", why=effect.kind).has_failed = effect.kind in ("failed", "crashed")
             case effects.MoveHead():
                 assert effect.message_id is None or effect.message_id in self.nodes
                 self.head_id = effect.message_id
@@ -501,6 +528,13 @@ def _fail(chat: Chat) -> Chat:
     return chat
 
 
+def _leave_error() -> Chat:
+    """At the first reply; the second question, which failed, is on a branch below it."""
+    chat = _fail(_work())
+    chat.do(commands.SwitchBranch(message_id=chat.path[1].id, exact=True))
+    return chat
+
+
 def _archive(chat: Chat) -> Chat:
     chat.do(commands.Archive())
     return chat
@@ -523,7 +557,7 @@ def ways_into() -> dict[State, list[Way]]:
     """In the first way there is a live worker with an open attempt, wherever there can be one."""
     ways: dict[State, list[Way]] = {state: [] for state in State}
     ways[State.NONE] = [Chat]
-    ways[State.IDLE] = [_wait]
+    ways[State.IDLE] = [_wait, _leave_error]
     for sends in QUEUES:
         for status, way in _list_ways(sends):
             ways[state_of(status, queued=int(bool(sends)), archived=False)].append(way)

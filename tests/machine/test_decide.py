@@ -170,12 +170,19 @@ def test_edit_of_anything_but_a_user_message_is_invalid(role: str, chat_in: Chat
         chat.do(Edit(message_id=chat.find_last(role).id))
 
 
-@pytest.mark.parametrize("role", ["user", "tool", "notice"])
-def test_regenerate_of_anything_but_a_reply_is_invalid(role: str, chat_in: ChatIn) -> None:
+@pytest.mark.parametrize("role", ["tool", "notice"])
+def test_regenerate_of_anything_but_a_reply_or_a_question_is_invalid(role: str, chat_in: ChatIn) -> None:
     chat = chat_in(State.REQUIRES_ACTION)
     chat.do(Interrupt())
     with pytest.raises(Invalid):
         chat.do(Regenerate(message_id=chat.find_last(role).id))
+
+
+def test_a_question_without_a_reply_can_be_answered_on_a_new_branch(chat_in: ChatIn) -> None:
+    chat = chat_in(State.IDLE)
+    question = chat.find_last("user")
+    chat.do(Regenerate(message_id=question.id))
+    assert (chat.head_id, chat.open_turn.message_id) == (question.id, question.id)
 
 
 def test_a_reply_to_nobody_can_not_be_written_anew(chat_in: ChatIn) -> None:
@@ -193,11 +200,29 @@ def test_a_message_that_is_not_there_is_not_found(command: Command, chat_in: Cha
 
 
 @pytest.mark.parametrize("state", IDLE)
-def test_switching_the_head_changes_the_path_and_nothing_else(state: State, chat_in: ChatIn) -> None:
+def test_switching_the_branch_changes_the_path_and_keeps_the_queue(state: State, chat_in: ChatIn) -> None:
     chat = chat_in(state)
     queue, first = chat.queued, chat.path[0]
-    decision = chat.do(SwitchBranch(message_id=first.id))
-    assert (decision.effects, chat.path, chat.queued) == ((effects.MoveHead(message_id=first.id),), [first], queue)
+    decision = chat.do(SwitchBranch(message_id=first.id, exact=True))
+    assert (decision.effects[0], chat.path, chat.queued) == (effects.MoveHead(message_id=first.id), [first], queue)
+    assert chat.state is (State.ERROR_QUEUED if queue else State.IDLE)
+
+
+def test_an_error_stays_where_it_happened(chat_in: ChatIn) -> None:
+    chat = chat_in(State.ERROR)
+    failed, first = chat.path[-1], chat.path[1]
+    chat.do(SwitchBranch(message_id=first.id, exact=True))
+    assert (chat.state, chat.has_error) == (State.IDLE, False)
+    chat.do(SwitchBranch(message_id=first.id))
+    assert (chat.state, chat.has_error, chat.head_id) == (State.ERROR, True, failed.id)
+
+
+def test_a_branch_never_leaves_a_call_behind_its_results(chat_in: ChatIn) -> None:
+    chat = chat_in(State.REQUIRES_ACTION)
+    calling = chat.find_last("assistant")
+    chat.do(Interrupt())
+    chat.do(SwitchBranch(message_id=calling.id, exact=True))
+    assert (chat.roles[-2:], chat.awaiting) == (["assistant", "tool"], ())
 
 
 @pytest.mark.parametrize("state", [State.REQUIRES_ACTION, State.REQUIRES_ACTION_QUEUED])
@@ -337,7 +362,7 @@ def test_whatever_leaves_an_idle_chat_first_answers_calls_that_stand_open_on_its
     chat = chat_in(State.REQUIRES_ACTION)
     calling = chat.find_last("assistant")
     chat.do(Interrupt())
-    chat.do(SwitchBranch(message_id=calling.id))
+    chat.head_id = calling.id  # as chats of before may be: today its results come along
     calling.is_partial = isinstance(command, Continue)
     assert chat.awaiting == calling.calls != ()
     assert chat.do(command).effects[0] == AnswerOpenCalls(reason="cancelled")

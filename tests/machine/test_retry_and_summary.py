@@ -23,9 +23,11 @@ from indelible.machine.commands import (
     Interrupt,
     KeepSummary,
     Release,
+    Retry,
     SwitchBranch,
     UpdateChat,
 )
+from indelible.machine.effects import CloseAttempt, ReplyLimit
 
 if TYPE_CHECKING:
     from tests.machine.conftest import Chat
@@ -201,6 +203,44 @@ def test_a_reply_that_is_whole_can_not_be_continued_for_the_answers_behind_it(ch
     chat.commit()
     chat.start_attempt()
     chat.fail()
-    chat.do(SwitchBranch(message_id=chat.find_last("tool").id))
+    chat.do(SwitchBranch(message_id=chat.find_last("tool").id, exact=True))
     with pytest.raises(NotAllowed, match="the last reply is complete"):
         chat.do(Continue())
+
+
+def test_a_question_that_has_no_reply_can_be_retried_in_an_idle_chat(chat_in: ChatIn) -> None:
+    chat = chat_in(State.RUNNING)
+    chat.open_attempt.has_text = False
+    chat.do(Interrupt())
+    chat.finish_interruption()
+    question = chat.find_last("user")
+    chat.do(Retry())
+    assert (chat.state, chat.open_turn.message_id, chat.roles[-1]) == (State.RUNNING, question.id, "notice")
+
+
+def test_a_complete_reply_is_not_retried(chat_in: ChatIn) -> None:
+    chat = chat_in(State.RUNNING)
+    chat.say(finish=True)
+    chat.finish()
+    with pytest.raises(NotAllowed, match="Nothing to retry: the last reply is complete"):
+        chat.do(Retry())
+
+
+def test_results_that_nobody_read_are_retried(chat_in: ChatIn) -> None:
+    chat = chat_in(State.RUNNING)
+    chat.say(calls=1, finish=True)
+    chat.commit()
+    chat.do(Interrupt())
+    chat.finish_interruption()
+    chat.do(Retry())
+    assert chat.state is State.RUNNING
+
+
+@pytest.mark.parametrize("limit", ["length", "content_filter", "max_steps"])
+def test_a_limit_that_ended_a_reply_is_noted(limit: ReplyLimit, chat_in: ChatIn) -> None:
+    chat = chat_in(State.RUNNING)
+    chat.say(finish=True)
+    turn_id, attempt_id = chat.open_turn.id, chat.open_attempt.id
+    decision = chat.do(FinishTurn(epoch=chat.epoch, turn_id=turn_id, attempt_id=attempt_id, limit=limit))
+    assert decision.effects[0] == CloseAttempt(outcome="complete", reason=limit)
+    assert (chat.path[-1].role, chat.path[-1].why) == ("notice", limit)

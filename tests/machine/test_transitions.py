@@ -56,7 +56,8 @@ SPEC = {
     "send_steer": f"{SENT} requires_action→requires_action_queued requires_action_queued→requires_action_queued",
     "edit": FORKED,
     "regenerate": FORKED,
-    "switch_branch": "idle→idle error→error error_queued→error_queued",
+    # An error belongs to its branch (SPEC 10.3); a chat with a queue cannot be idle.
+    "switch_branch": "idle→idle|error error→idle|error error_queued→error_queued",
     "continue": ASKED_AGAIN,
     "delete": (
         "idle→none running→none running_queued→none interrupting→none interrupting_queued→none "
@@ -82,7 +83,7 @@ SPEC = {
         "idle_archived→- error_archived→- error_queued_archived→-"
     ),
     "tool_results": "requires_action→running requires_action_queued→running_queued",
-    "retry": "error→running error_queued→running_queued",
+    "retry": ASKED_AGAIN,  # also a question that has no reply (SPEC 10.4)
     "compact": ASKED_AGAIN,
     # Asking for what is so already is no mistake.
     "archive": (
@@ -144,8 +145,14 @@ def make_commands(name: CommandName, snapshot: Snapshot, chat: Chat) -> Iterator
     fields: dict[CommandName, list[dict[str, Any]]] = {
         CommandName.CREATE: [{}, {"with_message": True}],
         CommandName.EDIT: [{"message_id": last.get("user")}],
-        CommandName.REGENERATE: [{"message_id": last.get("assistant")}],
-        CommandName.SWITCH_BRANCH: [{"message_id": last.get("user")}],
+        CommandName.REGENERATE: [{"message_id": last.get("assistant")}, {"message_id": last.get("user")}],
+        CommandName.SWITCH_BRANCH: [
+            {"message_id": node.id, "exact": exact}
+            for node in chat.nodes.values()
+            for exact in (False, True)
+            if not node.is_hidden
+        ]
+        or [{"message_id": ""}],
         CommandName.DELETE_QUEUED: [{"queued_id": row} for row in rows] or [{"queued_id": ""}],
         CommandName.REORDER_QUEUE: [{"queued_ids": tuple(reversed(rows))}],
         CommandName.EDIT_QUEUED: [{"queued_id": row} for row in rows] or [{"queued_id": ""}],
@@ -159,7 +166,7 @@ def make_commands(name: CommandName, snapshot: Snapshot, chat: Chat) -> Iterator
         CommandName.ANNOUNCE_RETRY: [worker],
         CommandName.KEEP_SUMMARY: [worker],
         CommandName.COMMIT_STEP: [named, {**named, "failed": True}],
-        CommandName.FINISH_TURN: [named, worker],
+        CommandName.FINISH_TURN: [named, worker, {**named, "limit": "max_steps"}],
         CommandName.AWAIT_ACTION: [named],
         CommandName.ACTION_EXPIRED: [{"turn_id": worker["turn_id"]}],
         CommandName.FAIL: [named, worker],
@@ -260,7 +267,8 @@ def find_answer(snapshot: Snapshot | None, command: Command) -> type[Decision | 
 
 
 def aim(snapshot: Snapshot, chat: Chat, command: Command) -> Snapshot:
-    return msgspec.structs.replace(snapshot, target=chat.snapshot(command).target)
+    aimed = chat.snapshot(command)
+    return msgspec.structs.replace(snapshot, target=aimed.target, destination=aimed.destination)
 
 
 def refuse_by_table(name: CommandName, state: State, command: Command) -> type[IndelibleError] | None:

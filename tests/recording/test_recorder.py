@@ -321,11 +321,12 @@ async def test_a_title_is_a_run_of_its_own(engine: AsyncEngine, mode: DebugMode)
         async with RecordingHarness(engine, Titling(title)).opened() as harness:
             running = await harness.start_recording_worker(mode, settings=make_settings(auto_titles=True))
             chat = await harness.create_chat("Is it raining?")
-            view = await harness.wait_until(chat, lambda view: view.title is not None)
-            assert view.title == ("Rain in Oslo" if title is None else "Is it raining?")
-            runs = {run.kind: run for run in await harness.drain_runs(chat)}
+            named = "Rain in Oslo" if title is None else "Is it raining?"
+            told = {"turn", "title"} if mode == "all" else set() if title is None else {"title"}
+            await harness.wait_until(chat, lambda view: view.title == named and view.status == "idle")  # noqa: B023
+            await harness.wait_for_runs(chat, lambda runs: len([run for run in runs if run.ended_at]) == len(told))  # noqa: B023
             await harness.stop_worker(running)
-        told = {"turn", "title"} if mode == "all" else set() if title is None else {"title"}
+            runs = {run.kind: run for run in await harness.drain_runs(chat)}
         assert set(runs) == told
         if "title" in runs:
             code = 200 if title is None else 400

@@ -28,7 +28,7 @@ SECTIONS: dict[str, str] = dict(re.findall(r"^### `([A-Z]+ \S+)`\n(.*?)(?=^##|\Z
 PROMISED = {
     "POST /chats", "GET /chats", "GET /chats/{}", "PATCH /chats/{}", "DELETE /chats/{}", "POST /chats/{}/fork",
     "GET /chats/{}/messages", "POST /chats/{}/messages", "POST /chats/{}/messages/{}/edit",
-    "POST /chats/{}/messages/{}/regenerate", "POST /chats/{}/branch", "GET /chats/{}/queue",
+    "POST /chats/{}/messages/{}/regenerate", "POST /chats/{}/branch", "GET /chats/{}/tree", "GET /chats/{}/queue",
     "PUT /chats/{}/queue/order", "PATCH /chats/{}/queue/{}", "DELETE /chats/{}/queue/{}",
     "POST /chats/{}/queue/{}/promote", "POST /chats/{}/interrupt", "POST /chats/{}/tool-results",
     "POST /chats/{}/retry", "POST /chats/{}/compact", "POST /chats/{}/continue", "GET /chats/{}/events",
@@ -182,6 +182,7 @@ async def test_what_is_answered_has_the_fields_that_the_page_shows(harness: AppH
     await walk.ask(f"GET {ONE}/messages")
     await walk_records(walk)
     await walk.ask(f"POST {ONE}/branch", {"message_id": chat["message"]})
+    await walk.ask(f"GET {ONE}/tree")
     await walk.ask(f"PATCH {ONE}", {"title": "Rain", "debug": "all"})
     copy = await walk.ask(f"POST {ONE}/fork", {"message_id": chat["message"]})
     for route in ("GET /api/v1/chats", "GET /api/v1/models", "GET /healthz", "GET /readyz"):

@@ -27,6 +27,7 @@ CALLS: dict[str, Callable[[LocalService, str, str, str], Any]] = {
     "edit": lambda own, chat, message, queued: own.edit(chat, message, "Hi"),
     "regenerate": lambda own, chat, message, queued: own.regenerate(chat, message),
     "switch_branch": lambda own, chat, message, queued: own.switch_branch(chat, message),
+    "get_tree": lambda own, chat, message, queued: own.get_tree(chat),
     "interrupt": lambda own, chat, message, queued: own.interrupt(chat, wait_s=None),
     "retry": lambda own, chat, message, queued: own.retry(chat),
     "continue_": lambda own, chat, message, queued: own.continue_(chat),

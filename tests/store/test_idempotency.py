@@ -14,9 +14,9 @@ from indelible.content import Text
 from indelible.errors import Invalid, NotAllowed, NotFound, TooLarge, TooMany
 from indelible.machine.commands import Create, Delete, Interrupt, Retry, Send
 from indelible.store.commands.idempotency import Request, StoredResponse, forget_expired
-from indelible.store.database.tables import events, idempotency_keys, messages, queue, users
+from indelible.store.database.tables import chats, events, idempotency_keys, messages, queue, users
 from indelible.store.limits import StoreLimits
-from indelible.store.payloads import NewChat, UserInput
+from indelible.store.payloads import ChatPatch, NewChat, UserInput
 from indelible.store.protocol import Outcome
 from indelible.store.sql_store import SqlStore
 
@@ -148,3 +148,75 @@ async def test_a_command_on_a_chat_of_another_user_is_not_found_and_changes_noth
     assert [await count(engine, table) for table in (queue, messages, events, idempotency_keys)] == before
     await store.execute("chat_1", Send(), HELLO, user_id="user_1")
     assert await count(engine, queue) == before[0] + 1
+
+
+async def test_an_update_is_one_transaction_with_one_answer(store: SqlStore, engine: AsyncEngine) -> None:
+    await store.execute("chat_2", Create(), NewChat(owner_id="user_1"))
+    patch = ChatPatch(title="Rain", pinned=True)
+    with pytest.raises(NotAllowed, match="Cannot archive"):
+        await store.update("chat_1", patch, archived=True)
+    assert (await store.view("chat_1")).title is None
+    with pytest.raises(NotFound):
+        await store.update("chat_2", patch, user_id="user_2")
+    done = await store.update("chat_2", patch, archived=True, user_id="user_1")
+    assert done.summary is not None
+    told = (done.summary.title, done.summary.pinned, done.summary.archived, done.summary.version)
+    assert told == ("Rain", True, True, done.seq)
+    assert (await store.update("chat_2", ChatPatch())).summary == done.summary
+
+
+async def test_an_update_that_is_repeated_changes_nothing(store: SqlStore) -> None:
+    await store.execute("chat_2", Create(), NewChat(owner_id="user_1"))
+
+    async def update() -> StoredResponse:
+        return await store.update_once(
+            SEND,
+            "chat_2",
+            ChatPatch(title="Rain"),
+            archived=True,
+            answer=lambda outcome: StoredResponse(200, str(outcome.summary).encode()),
+        )
+
+    first = await update()
+    await store.update("chat_2", ChatPatch(title="Sun"), archived=False)
+    assert await update() == first
+    view = await store.view("chat_2")
+    assert (view.title, view.archived) == ("Sun", False)
+
+
+async def test_a_copy_that_is_asked_for_often_is_one(store: SqlStore, engine: AsyncEngine) -> None:
+    (message,) = await store.path("chat_1")
+
+    async def fork(number: int) -> StoredResponse:
+        return await store.fork_once(
+            SEND,
+            "chat_1",
+            message.id or "",
+            new_chat_id=f"copy_{number}",
+            owner_id="user_1",
+            user_id="user_1",
+            answer=lambda outcome: StoredResponse(201, outcome.chat_id.encode()),
+        )
+
+    answers = await asyncio.gather(*(fork(number) for number in range(12)))
+    assert len(set(answers)) == 1
+    assert await count(engine, chats) == 2
+    with pytest.raises(NotFound):
+        await store.fork("chat_1", message.id or "", new_chat_id="copy", owner_id="user_2", user_id="user_2")
+    await store.execute(answers[0].body.decode(), Delete())
+    assert await count(engine, idempotency_keys) == 0
+
+
+async def test_a_deletion_that_is_refused_keeps_what_is_beside_the_chat(store: SqlStore) -> None:
+    forgotten: list[str] = []
+
+    async def forget(chat_id: str) -> None:
+        forgotten.append(chat_id)
+
+    store.before_delete = forget
+    await store.execute_once(SEND, "chat_1", Send(), HELLO, answer=answer)
+    with pytest.raises(Invalid, match="used for another request"):
+        await store.execute_once(SEND._replace(route="DELETE /"), "chat_1", Delete(), answer=answer)
+    with pytest.raises(NotFound):
+        await store.execute_once(SEND._replace(key="k2"), "chat_1", Delete(), user_id="user_2", answer=answer)
+    assert forgotten == []

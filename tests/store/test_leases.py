@@ -13,10 +13,10 @@ from tests.support.engine import begin_read, begin_write, get_database, transact
 
 from indelible.content import Text
 from indelible.errors import LeaseLost, NotAllowed
-from indelible.machine.commands import Acquire, Create, Interrupt, Release, StartAttempt
+from indelible.machine.commands import Acquire, Create, Interrupt, Release, Send, StartAttempt, UpdateChat
 from indelible.machine.states import Status
 from indelible.store.database.tables import chats, users, workers
-from indelible.store.payloads import NewChat
+from indelible.store.payloads import ChatPatch, NewChat, UserInput
 from indelible.store.queries.leases import beat, find_candidates, retire
 from indelible.store.sql_store import SqlStore
 
@@ -273,6 +273,17 @@ async def test_a_probe_tells_a_worker_what_it_holds_and_what_is_wanted_of_it(
     assert probe.held == [held for held in await crowd.held("worker_me") if held.chat_id == "ada_1"]
     assert [held.status for held in probe.held] == [Status.INTERRUPTING]
     assert probe.runnable == ["cyd_2"]
+
+
+async def test_a_chat_that_is_renamed_or_written_to_keeps_its_place_among_those_that_wait(
+    store: SqlStore, engine: AsyncEngine
+) -> None:
+    await run_chats(store, "chat_1", "chat_2")
+    await store.execute("chat_1", UpdateChat(), ChatPatch(title="Rain"))
+    await store.execute("chat_1", Send(), UserInput(blocks=[Text("More")]))
+    found = await transact(engine, find_candidates, "worker_me", lease_timeout_s=store.lease_timeout_s, limit=9)
+    assert found == ["chat_1", "chat_2"]
+    assert (await store.probe("worker_me", ["chat_2", "chat_1"])).runnable == ["chat_1", "chat_2"]
 
 
 async def test_a_probe_is_one_statement(store: SqlStore, engine: AsyncEngine) -> None:

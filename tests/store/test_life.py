@@ -39,7 +39,16 @@ from indelible.ids import new_id
 from indelible.loop.prompt.compact import make_summary
 from indelible.machine import TABLE, CommandName, State, Status, commands, decide, effects
 from indelible.machine.commands import Command
-from indelible.machine.states import OpenAttempt, OpenTurn, QueuedRow, Snapshot, Target, place_in_queue, state_of
+from indelible.machine.states import (
+    Destination,
+    OpenAttempt,
+    OpenTurn,
+    QueuedRow,
+    Snapshot,
+    Target,
+    place_in_queue,
+    state_of,
+)
 from indelible.store.commands.facts import load_snapshot
 from indelible.store.database.tables import attempts, chats, events, journal, messages, queue, turns, users, workers
 from indelible.store.journal.append import JournalRow
@@ -406,7 +415,9 @@ class Life:
         choices, self.choices = self.choices, iter(b"")
         command, self.choices = self.draw_command(kind, "sober"), choices
         try:
-            return bool(decide(msgspec.structs.replace(snapshot, target=self.find_target(command)), command).effects)
+            target = self.find_target(command)
+            place = None if target is None else Destination(id=target.id)
+            return bool(decide(msgspec.structs.replace(snapshot, target=target, destination=place), command).effects)
         except REFUSALS:
             return False
 
@@ -433,6 +444,7 @@ class Life:
             deadline_passed=chat.deadline_at is not None and chat.deadline_at <= datetime.now(UTC),
             last_is_partial=last is not None and last.role == "assistant" and last.partial,
             last_user_id=typed[-1] if typed else None,
+            last_answered=bool(heard) and heard[-1].role == "assistant" and not heard[-1].partial,
         )
 
     @property
@@ -523,7 +535,7 @@ class Life:
                 open_id = attempt.id if attempt is not None else None if not field.required else "no_attempt"
                 return open_id if is_sober else self.pick([open_id, *(row.id for row in stored.attempts)])
             case "message_id":
-                roles = {commands.Edit: {"user"}, commands.Regenerate: {"assistant"}}.get(kind)
+                roles = {commands.Edit: {"user"}, commands.Regenerate: {"assistant", "user"}}.get(kind)
                 shown = [row for row in stored.messages if not is_sober or row.visibility != "model"]
                 fitting = [row.id for row in shown if not is_sober or roles is None or row.role in roles]
                 return self.pick([*fitting, "no_message"] if not is_sober else fitting or ["no_message"])
@@ -535,7 +547,9 @@ class Life:
                 return tuple(rows.pop(self.pick(range(len(rows)))) for _ in stored.queue)
             case "call_ids":
                 return self.awaiting
-            case "failed" | "only_untitled":
+            case "limit":
+                return self.pick([None, None, "max_steps"])
+            case "failed" | "only_untitled" | "exact":
                 return self.pick([False, True])
             case _:
                 pytest.fail(f"Nobody can draw {field.name}")

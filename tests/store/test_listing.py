@@ -10,13 +10,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, dump, fill_payload, settle_in
 from tests.support.engine import begin_write, get_database
 
-from indelible.content import Finish
+from indelible.content import Finish, Text
 from indelible.machine import commands as c
 from indelible.store.database.tables import chats
-from indelible.store.payloads import ChatPatch, NewChat
+from indelible.store.payloads import ChatPatch, NewChat, UserInput
 from indelible.store.queries.listing import ChatSummary, ListCursor
 from indelible.store.sql_store import SqlStore
 
+UNPINNED = False
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
 
 
@@ -33,7 +34,7 @@ async def make(store: SqlStore, *ids: str, owner_id: str = OWNER, title: str | N
 
 async def touch(engine: AsyncEngine, chat_id: str, at: datetime) -> None:
     async with begin_write(engine) as connection:
-        await connection.execute(update(chats).where(chats.c.id == chat_id).values(updated_at=at))
+        await connection.execute(update(chats).where(chats.c.id == chat_id).values(updated_at=at, runnable_at=at))
 
 
 def name(page: list[ChatSummary]) -> list[str]:
@@ -46,7 +47,7 @@ async def walk(store: SqlStore, *, limit: int, search: str | None = None) -> lis
     after: ListCursor | None = None
     while page := await store.list_chats(OWNER, after=after, limit=limit, search=search):
         pages.append(name(page))
-        after = ListCursor(page[-1].updated_at, page[-1].id)
+        after = ListCursor(page[-1].pinned, page[-1].updated_at, page[-1].id)
         assert len(pages) < 100, "the list never ends"
     return pages
 
@@ -58,7 +59,7 @@ async def test_a_user_sees_the_own_chats_only_and_the_last_changed_first(store: 
     grace = await store.ensure_user("grace")
     await make(store, "chat_1", "chat_2", "chat_3")
     await make(store, "chat_of_grace", owner_id=grace)
-    await store.execute("chat_2", c.UpdateChat(), ChatPatch(title="Rain"))
+    await store.execute("chat_2", c.Send(), UserInput(blocks=[Text("Rain")]))
     assert name(await store.list_chats(OWNER)) == ["chat_2", "chat_3", "chat_1"]
     assert name(await store.list_chats(grace)) == ["chat_of_grace"]
     assert await store.list_chats("user_nobody") == []
@@ -92,7 +93,7 @@ async def test_a_place_may_be_told_in_any_time_zone(store: SqlStore, engine: Asy
     await touch(engine, "chat_2", NOON)
     away = datetime.fromisoformat("2026-01-15T21:00:00+09:00")
     assert away == NOON
-    assert name(await store.list_chats(OWNER, after=ListCursor(away, "chat_2"))) == ["chat_1"]
+    assert name(await store.list_chats(OWNER, after=ListCursor(UNPINNED, away, "chat_2"))) == ["chat_1"]
 
 
 async def test_a_chat_that_moves_up_meanwhile_is_not_shown_twice_and_hides_no_other(
@@ -103,17 +104,43 @@ async def test_a_chat_that_moves_up_meanwhile_is_not_shown_twice_and_hides_no_ot
     for number, id_ in enumerate(ids):
         await touch(engine, id_, NOON + timedelta(seconds=number))
     first = await store.list_chats(OWNER, limit=2)
-    await store.execute("chat_3", c.UpdateChat(), ChatPatch(title="up"))
+    await store.execute("chat_3", c.Send(), UserInput(blocks=[Text("up")]))
     await make(store, "chat_new")
-    rest = await store.list_chats(OWNER, after=ListCursor(first[-1].updated_at, first[-1].id))
+    rest = await store.list_chats(OWNER, after=ListCursor(UNPINNED, first[-1].updated_at, first[-1].id))
     assert name(rest) == ["chat_1", "chat_0"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 50])
+async def test_pinned_chats_come_first_on_every_page(store: SqlStore, limit: int) -> None:
+    await make(store, *(f"chat_{number}" for number in range(5)))
+    for id_ in ("chat_0", "chat_2"):
+        await store.execute(id_, c.UpdateChat(), ChatPatch(pinned=True))
+    assert [id_ for page in await walk(store, limit=limit) for id_ in page] == [
+        "chat_2", "chat_0", "chat_4", "chat_3", "chat_1"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "patch", [ChatPatch(title="up"), ChatPatch(labels=["up"]), ChatPatch(debug="all"), ChatPatch(model="up")]
+)
+async def test_a_chat_whose_metadata_changes_stays_where_it_is(store: SqlStore, patch: ChatPatch) -> None:
+    await make(store, "chat_1", "chat_2")
+    before = await store.list_chats(OWNER)
+    await store.execute("chat_1", c.UpdateChat(), patch)
+    await store.execute("chat_1", c.Archive())
+    await store.execute("chat_1", c.Unarchive())
+    after = await store.list_chats(OWNER)
+    assert [(chat.id, chat.updated_at) for chat in after] == [(chat.id, chat.updated_at) for chat in before]
 
 
 async def test_a_page_can_go_on_after_a_chat_that_was_deleted(store: SqlStore, engine: AsyncEngine) -> None:
     await make(store, "chat_1", "chat_2", "chat_3")
     last = (await store.list_chats(OWNER, limit=1))[0]
     await store.execute(last.id, c.Delete())
-    assert name(await store.list_chats(OWNER, after=ListCursor(last.updated_at, last.id))) == ["chat_2", "chat_1"]
+    assert name(await store.list_chats(OWNER, after=ListCursor(UNPINNED, last.updated_at, last.id))) == [
+        "chat_2",
+        "chat_1",
+    ]
 
 
 # --- archived, and found ---
@@ -173,7 +200,7 @@ async def test_a_line_tells_what_stands_beside_the_conversation(store: SqlStore)
     (line,) = await store.list_chats(OWNER)
     assert (line.title, line.labels, line.pinned, line.model) == ("Rain", ["a", "b"], True, "big")
     assert (line.status, line.archived, line.version) == ("idle", False, outcome.seq)
-    assert line.created_at < line.updated_at
+    assert line.created_at == line.updated_at
     assert line.updated_at.tzinfo is not None
 
 

@@ -69,16 +69,17 @@ async def test_a_chat_that_does_not_exist_has_none_either(store: SqlStore) -> No
         await store.work("chat_nowhere")
 
 
-async def test_the_model_is_the_turns_if_one_was_chosen_and_else_the_chats(
+async def test_the_model_is_that_of_the_message_and_a_message_keeps_the_chats_of_its_time(
     store: SqlStore, engine: AsyncEngine
 ) -> None:
     chat = await make(store, engine)
     assert (await store.work(chat.id)).model is None
     await chat.do(c.UpdateChat(), payload=ChatPatch(model="small"))
-    assert (await store.work(chat.id)).model == "small"
+    assert (await store.work(chat.id)).model is None, "it was asked when the chat had none"
     await chat.work()
     await chat.do(c.Send(), "with the big one", model="big")
-    await chat.do(c.Send(), "with any")
+    await chat.do(c.Send(), "with the small one")
+    await chat.do(c.UpdateChat(), payload=ChatPatch(model="other"))
     await chat.end(c.FinishTurn, pending=[Finish()])
     assert (await store.work(chat.id)).model == "big", "the model chosen at enqueue time travels with the message"
     await chat.start()

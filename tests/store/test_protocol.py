@@ -92,16 +92,24 @@ KEPT_BY = {
     "fork": {
         "Create a new chat": "the_copy_is_the_path_to_the_message_word_by_word",
         "It is idle and independent": "each_of_the_two_can_be_deleted_without_the_other",
-        "The copy answers calls": "calls_that_are_open_at_the_end_of_the_copy_are_answered",
+        "With `user_id`": "a_copy_that_is_asked_for_often_is_one",
+        "Results that follow": "results_that_follow_the_message_come_along",
+        "Queue, attempts and journal": "nothing_in_the_copy_points_to_the_old_chat",
         "The old chat does not": "nothing_in_the_copy_points_to_the_old_chat",
     },
+    "fork_once": {"The same for a request": "a_copy_that_is_asked_for_often_is_one"},
+    "update": {"Change a chat's metadata": "an_update_is_one_transaction_with_one_answer"},
+    "update_once": {"The same for a request": "an_update_that_is_repeated_changes_nothing"},
     "owner": {"The owner of a chat": "a_chat_has_an_owner_if_it_is_there"},
     "status": {
         "The owner of a chat": "a_stop_of_a_held_chat_and_its_answer_cost_one_transaction_and_six_statements",
         "The cost does not depend": "the_status_of_a_chat_costs_the_same_however_long_it_is",
     },
     "ensure_user": {"The id of the user": "a_user_is_made_once_and_found_again"},
-    "list_chats": {"A user's chats": "the_pages_together_are_the_list_each_chat_once"},
+    "list_chats": {
+        "A user's chats": "the_pages_together_are_the_list_each_chat_once",
+        "A chat moves": "a_chat_whose_metadata_changes_stays_where_it_is",
+    },
     "count_chats": {
         "The number of chats": "chats_are_counted_by_state_and_those_that_nobody_answers_are_told",
     },
@@ -131,6 +139,7 @@ KEPT_BY = {
         "Pack the journals": "r12_a_sweep_stops_when_its_time_is_up",
         "Every read gives": "r11_a_packed_attempt_reads_as_it_read_before_from_every_row",
     },
+    "tree": {"Every message": "the_tree_has_every_branch_in_the_order_of_creation"},
     "path": {"The active path": "a_long_path_is_read_whole_and_in_pages"},
 }
 

@@ -513,11 +513,14 @@ async def untouched(untouched_database: str) -> AsyncIterator[AsyncEngine]:
     [
         (
             "chats_of_owner",
-            "SELECT id FROM chats WHERE owner_id = 'u' AND archived = false ORDER BY updated_at DESC, id DESC LIMIT 50",
+            """
+            SELECT id FROM chats WHERE owner_id = 'u' AND archived = false
+            ORDER BY pinned DESC, updated_at DESC, id DESC LIMIT 50
+            """,
         ),
         (
             "chats_runnable",
-            "SELECT id FROM chats WHERE status IN ('running', 'interrupting') ORDER BY status, updated_at LIMIT 5",
+            "SELECT id FROM chats WHERE status IN ('running', 'interrupting') ORDER BY status, runnable_at LIMIT 5",
         ),
         (
             "chats_deadline",

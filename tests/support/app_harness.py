@@ -16,7 +16,7 @@ When the harness closes, every chat in the database has to be whole (indelible.t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, NamedTuple, Self, cast
 
@@ -76,6 +76,7 @@ async def serve_app(
     database: str,
     model: Model | str | None = None,
     *,
+    models: Mapping[str, Model] | None = None,
     tools: Sequence[AnyTool] = (),
     client_tools: Sequence[AnyTool] = (),
     worker: bool = True,
@@ -85,9 +86,11 @@ async def serve_app(
 ) -> AsyncIterator[RunningServer]:
     """A server with an app of its own, until the end of the block. Without a model, none may be asked."""
     name = model if isinstance(model, str) else "scripted"
-    models = {} if isinstance(model, str) else {name: model or ScriptedModel()}
+    own = {} if isinstance(model, str) else {name: model or ScriptedModel()}
     chosen = make_settings(**{"model": name, "database": database, "port": 0, **settings})
-    server = Server(chosen, models=models, tools=tools, client_tools=client_tools, worker=worker, pace=pace)
+    server = Server(
+        chosen, models={**own, **(models or {})}, tools=tools, client_tools=client_tools, worker=worker, pace=pace
+    )
     async with run_server(server, client_token=client_token) as running:
         yield running
 

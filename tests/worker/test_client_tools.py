@@ -110,7 +110,7 @@ async def test_exactly_one_of_many_submits_wins(harness: AppHarness) -> None:
 async def test_a_deadline_that_passed_answers_the_calls_and_goes_on(harness: AppHarness) -> None:
     chat = await ask_the_client(harness, say("Never mind"))
     waiting = (await harness.load(chat)).chat
-    assert waiting.deadline_at - waiting.updated_at == timedelta(seconds=TIMEOUT_S)
+    assert waiting.deadline_at - waiting.runnable_at == timedelta(seconds=TIMEOUT_S)
     async with begin_write(harness.engine) as connection:
         await connection.execute(update(chats).where(chats.c.id == chat.id).values(deadline_at=LONG_AGO))
     view = await harness.wait_for_end(chat)
@@ -151,7 +151,8 @@ async def test_max_steps_counts_the_steps_before_the_results(harness: AppHarness
     chat = await ask_the_client(harness, again, max_steps=2)
     reply = await chat.submit_tool_results([answer()])
     assert reply.outcome == "complete"
-    assert [role for role, _ in outline(await chat.messages())] == ["user", "assistant", "tool", "assistant", "tool"]
+    roles = [role for role, _ in outline(await chat.messages())]
+    assert roles == ["user", "assistant", "tool", "assistant", "tool", "notice"]
 
 
 async def test_waiting_for_the_client_holds_no_worker(harness: AppHarness) -> None:

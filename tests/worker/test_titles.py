@@ -1,4 +1,4 @@
-"""A chat gets a name after its first reply, from the model if that gives one, and never against the user."""
+"""A chat is named after its first words, then by the model if that gives a title, and never against the user (S81)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from tests.support.app_harness import AppHarness, make_settings
 from tests.support.messages import read_text
 
 from indelible.content import Message, Part, Text, TextDelta
+from indelible.content.title import MAX_TITLE_LENGTH, tidy_title
 from indelible.errors import ModelFailed
 from indelible.models.protocol import Call
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
-from indelible.worker.titles import INSTRUCTION, MAX_TITLE_LENGTH, extract_first_words, tidy_title
+from indelible.worker.titles import INSTRUCTION, find_first_words
 
 TITLES = make_settings(auto_titles=True)
 ANSWER = "Yes, in Oslo it rains."
@@ -45,29 +46,31 @@ async def test_the_model_that_replied_makes_the_title(harness: AppHarness) -> No
     model = Titling(say('  "Rain in Oslo."\n'))
     await harness.start_worker(model, settings=TITLES)
     chat = await harness.app.create_chat("Is it raining in Oslo?")
-    view = await harness.wait_until(chat, lambda view: view.title is not None)
-    assert view.title == "Rain in Oslo"
+    assert (await chat.details()).title in ("Is it raining in Oslo?", "Rain in Oslo")
+    await harness.wait_until(chat, lambda view: view.title == "Rain in Oslo")
     (call,) = model.asked
     assert "Is it raining" in read_text(call.messages[1].blocks)
-    assert ANSWER in read_text(call.messages[1].blocks)
+    await harness.wait_for_end(chat)
     assert [event.data["title"] for event in await harness.read_events(chat) if event.kind == "chat"] == [
-        "Rain in Oslo"
-    ]
+        "Is it raining in Oslo?", "Rain in Oslo"
+    ]  # fmt: skip
 
 
 async def test_thinking_is_no_part_of_a_title(harness: AppHarness) -> None:
     await harness.start_worker(Titling(say("<think>a name, a name</think>\nRain in Oslo")), settings=TITLES)
     chat = await harness.app.create_chat("Is it raining in Oslo?")
-    assert (await harness.wait_until(chat, lambda view: view.title is not None)).title == "Rain in Oslo"
+    await harness.wait_until(chat, lambda view: view.title == "Rain in Oslo")
 
 
 @pytest.mark.parametrize("title", [[ModelFailed("Busy.", kind="overloaded")], say(""), say(' "" ')])
 async def test_without_a_usable_title_the_users_first_words_serve(harness: AppHarness, title: Script) -> None:
     model = Titling(title)
     await harness.start_worker(model, settings=TITLES)
-    chat = await harness.app.create_chat("Is it raining in Oslo?")
-    view = await harness.wait_until(chat, lambda view: view.title is not None)
-    assert (view.title, len(model.asked)) == ("Is it raining in Oslo?", 1)
+    chat = await harness.app.create_chat()
+    await chat.send("Is it raining in Oslo?")
+    await harness.stop_worker(harness.workers[0])
+    assert (await harness.store.view(chat.id)).title == "Is it raining in Oslo?"
+    assert len(model.asked) == 1
 
 
 async def test_a_title_of_the_user_is_never_asked_for_nor_overwritten(harness: AppHarness) -> None:
@@ -97,7 +100,8 @@ async def test_a_title_that_the_user_gives_meanwhile_stays(harness: AppHarness) 
     await done.wait()
     await chat.send("And in Bergen?")
     assert (await harness.store.view(chat.id)).title == "Weather"
-    assert [event.data for event in await harness.read_events(chat) if event.kind == "chat"] == [{"title": "Weather"}]
+    given = [event.data["title"] for event in await harness.read_events(chat) if event.kind == "chat"]
+    assert given == ["Is it raining in Oslo?", "Weather"]
 
 
 async def test_a_title_holds_nothing_up_and_ends_with_the_worker(harness: AppHarness) -> None:
@@ -113,19 +117,19 @@ async def test_a_title_holds_nothing_up_and_ends_with_the_worker(harness: AppHar
     await asked.wait()
     assert (await chat.send("And in Bergen?")).text == ANSWER
     await harness.stop_worker(running)
-    assert (await harness.store.view(chat.id)).title is None
+    assert (await harness.store.view(chat.id)).title == "Is it raining in Oslo?"
     await harness.start_worker(Titling(say("Rain")), settings=TITLES)
     await chat.send("And in Tromsø?")
-    assert (await harness.wait_until(chat, lambda view: view.title is not None)).title == "Rain"
+    await harness.wait_until(chat, lambda view: view.title == "Rain")
 
 
-async def test_without_the_setting_there_are_no_titles(harness: AppHarness) -> None:
+async def test_without_the_setting_no_title_is_asked_for(harness: AppHarness) -> None:
     model = Titling(say("Rain in Oslo"))
     await harness.start_worker(model)
     chat = await harness.app.create_chat()
     await chat.send("Is it raining in Oslo?")
     await harness.stop_worker(harness.workers[0])
-    assert ((await harness.store.view(chat.id)).title, model.asked) == (None, [])
+    assert ((await harness.store.view(chat.id)).title, model.asked) == ("Is it raining in Oslo?", [])
 
 
 async def test_a_chat_that_was_deleted_meanwhile_needs_no_title(harness: AppHarness) -> None:
@@ -164,6 +168,6 @@ def test_a_title_is_one_tidy_line(said: str, title: str) -> None:
 def test_first_words_are_the_users_own() -> None:
     hidden = Message(role="user", blocks=[Text("Go on")], visibility="model")
     asked = Message(role="user", blocks=[Text("Where is\nmy cat?")])
-    assert extract_first_words([Message(role="system", blocks=[Text("Be brief")]), hidden, asked]) == "Where is"
-    assert extract_first_words([Message(role="user", blocks=[Text("  ")])]) is None
-    assert extract_first_words([]) is None
+    assert find_first_words([Message(role="system", blocks=[Text("Be brief")]), hidden, asked]) == "Where is"
+    assert find_first_words([Message(role="user", blocks=[Text("  ")])]) is None
+    assert find_first_words([]) is None

@@ -17,7 +17,7 @@ import msgspec
 
 from indelible.app.reply import Reply
 from indelible.content import ToolResult
-from indelible.machine.events import FeedEvent
+from indelible.machine.events import FeedEvent, MessageTree
 from indelible.recording.storage.protocol import RunSummary, RunTree
 from indelible.service.inputs import ChatChanges, Content, IfBusy, check_if_busy, to_blocks
 from indelible.service.protocol import MAX_PAGE, ChatService
@@ -68,11 +68,14 @@ class Chat:
         return self._reply(lambda: self._service.edit(self.id, message_id, blocks, model=model))
 
     def regenerate(self, message_id: str, *, model: str | None = None) -> Reply:
-        """Regenerate a reply; the old one is kept as a branch."""
+        """Regenerate a reply, or answer one of your messages again; the old reply is kept as a branch."""
         return self._reply(lambda: self._service.regenerate(self.id, message_id, model=model))
 
     def retry(self, *, model: str | None = None) -> Reply:
-        """Retry after an error, optionally with another model. The reply continues where it failed."""
+        """Retry after an error, or a message that has no complete reply, optionally with another model.
+
+        A partial reply is continued.
+        """
         return self._reply(lambda: self._service.retry(self.id, model=model))
 
     def continue_(self, *, model: str | None = None) -> Reply:
@@ -111,6 +114,10 @@ class Chat:
             if before is None:
                 break
         return found
+
+    async def tree(self) -> MessageTree:
+        """Every message of every branch in short: id, parent, role, model, time and the beginning of its text."""
+        return await self._service.get_tree(self.id)
 
     async def events(self, *, after: str | None = None) -> AsyncGenerator[FeedEvent, None]:
         """The feed: a snapshot, then new events; or everything since the cursor `after`."""
@@ -183,9 +190,9 @@ class Chat:
         """Archive the chat, or unarchive it."""
         await self.update(archived=archived)
 
-    async def switch_branch(self, message_id: str) -> None:
-        """Switch to the branch that ends with this message."""
-        await self._service.switch_branch(self.id, message_id)
+    async def switch_branch(self, message_id: str, *, exact: bool = False) -> None:
+        """Switch to the branch of this message, at its newest end; with `exact`, to the message itself."""
+        await self._service.switch_branch(self.id, message_id, exact=exact)
 
     async def fork(self, message_id: str) -> Chat:
         """Create a chat that starts with a copy of this one, up to and including the message."""

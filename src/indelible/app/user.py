@@ -46,7 +46,10 @@ class User:
     async def chats(
         self, *, search: str | None = None, archived: bool = False, limit: int | None = 50
     ) -> list[ChatSummary]:
-        """The user's chats, most recently updated first: at most `limit`, or all. `search` searches titles."""
+        """The user's chats, pinned first, then most recently updated first: at most `limit`, or all.
+
+        `search` searches titles.
+        """
         found: list[ChatSummary] = []
         cursor: str | None = None
         while limit is None or len(found) < limit:

@@ -19,7 +19,7 @@ import msgspec
 
 from indelible.client.wire import WireClient
 from indelible.content import ToolResult
-from indelible.machine.events import FeedEvent
+from indelible.machine.events import FeedEvent, MessageTree
 from indelible.recording.storage.protocol import RunTree
 from indelible.service.inputs import ChatChanges, Content, IfBusy
 from indelible.service.results import (
@@ -33,6 +33,7 @@ from indelible.service.results import (
     ModelPage,
     QueuePage,
     RunPage,
+    UpdatedChat,
 )
 
 T = TypeVar("T")
@@ -77,8 +78,8 @@ class RemoteService:
     async def get_chat(self, chat_id: str) -> ChatDetails:
         return _read(await self._wire.get_chat(chat_id), ChatDetails)
 
-    async def update_chat(self, chat_id: str, changes: ChatChanges) -> ChatDetails:
-        return _read(await self._wire.update_chat(chat_id, **msgspec.to_builtins(changes)), ChatDetails)
+    async def update_chat(self, chat_id: str, changes: ChatChanges) -> UpdatedChat:
+        return _read(await self._wire.update_chat(chat_id, **msgspec.to_builtins(changes)), UpdatedChat)
 
     async def delete_chat(self, chat_id: str) -> None:
         await self._wire.delete_chat(chat_id)
@@ -102,8 +103,11 @@ class RemoteService:
     async def regenerate(self, chat_id: str, message_id: str, *, model: str | None = None) -> Accepted:
         return _read(await self._wire.regenerate(chat_id, message_id, model=model), Accepted)
 
-    async def switch_branch(self, chat_id: str, message_id: str) -> Accepted:
-        return _read(await self._wire.switch_branch(chat_id, message_id), Accepted)
+    async def switch_branch(self, chat_id: str, message_id: str, *, exact: bool = False) -> Accepted:
+        return _read(await self._wire.switch_branch(chat_id, message_id, exact=exact), Accepted)
+
+    async def get_tree(self, chat_id: str) -> MessageTree:
+        return _read(await self._wire.get_tree(chat_id), MessageTree)
 
     # --- turns ---
 

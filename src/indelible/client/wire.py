@@ -145,8 +145,11 @@ class WireClient:
     async def regenerate(self, chat_id: str, message_id: str, *, model: str | None = None) -> dict[str, Any]:
         return await self._write("POST", f"/chats/{chat_id}/messages/{message_id}/regenerate", {"model": model})
 
-    async def switch_branch(self, chat_id: str, message_id: str) -> dict[str, Any]:
-        return await self._write("POST", f"/chats/{chat_id}/branch", {"message_id": message_id})
+    async def switch_branch(self, chat_id: str, message_id: str, *, exact: bool = False) -> dict[str, Any]:
+        return await self._write("POST", f"/chats/{chat_id}/branch", {"message_id": message_id, "exact": exact})
+
+    async def get_tree(self, chat_id: str) -> dict[str, Any]:
+        return await self._read(f"/chats/{chat_id}/tree")
 
     # --- the queue ---
 

@@ -11,7 +11,8 @@ crash. Both call `conclude`, a pure function of the parts and of the reason for 
 the death of a worker cannot change a reply. That is why it lives here, below the store,
 and not in the loop.
 
-A reply is incomplete if its stream never finished or reached its length limit, or if it was ended (`reason`) while
+A reply is incomplete if its stream never finished, or was ended by its length limit or by the provider's content
+filter, or if it was ended (`reason`) while
 one of its local calls had no result or only the result of a tool that was itself stopped
 (`ToolResult.interrupted`): the turn is not done, and Continue makes sense. An incomplete reply is partial if any of
 it is visible; reasoning alone is not (S62).
@@ -39,6 +40,7 @@ from indelible.content import (
     Block,
     File,
     Finish,
+    FinishReason,
     KeepAlive,
     Message,
     Metadata,
@@ -73,6 +75,8 @@ UNANSWERED: Final[dict[PartialReason, str]] = {
     "failed": "Not run: the reply broke off before this call was run.",
     "edited": "Not run: the conversation was edited before this call was run.",
     "length": "Not run: the reply reached its length limit before it was complete.",
+    "content_filter": "Not run: the provider's content filter ended the reply.",
+    "max_steps": "Not run: the reply reached the maximum number of steps.",
 }
 """The result that the model reads for a call that was never started."""
 
@@ -357,6 +361,9 @@ def finalize(blocks: Sequence[Block], reason: PartialReason | None, at: datetime
     return [*streamed, *in_order, *local.values()]
 
 
+_LIMITS: Final[dict[FinishReason, PartialReason]] = {"length": "length", "content_filter": "content_filter"}
+
+
 class Conclusion(NamedTuple):
     """The result of an attempt. `whole`: it is complete. `partial`: it is incomplete and has visible output."""
 
@@ -372,12 +379,10 @@ def conclude(assembler: PartAssembler, reason: PartialReason | None, at: datetim
     `reason` is why the attempt ended, None if it ended as complete; `at` is when.
     """
     finish = assembler.finish
-    reached_limit = finish is not None and finish.reason == "length"
-    if reason is None and finish is None:
-        reason = "failed"  # it was ended as complete, but its stream never finished
-    elif reason is None and reached_limit:
-        reason = "length"
-    cut = finish is None or reached_limit or (reason is not None and assembler.has_unfinished_call())
+    limit = None if finish is None else _LIMITS.get(finish.reason)
+    if reason is None:  # one that was ended as complete, though its stream never finished, has failed
+        reason = "failed" if finish is None else limit
+    cut = finish is None or limit is not None or (reason is not None and assembler.has_unfinished_call())
     blocks = finalize(assembler.blocks(), reason, at)
     return Conclusion(blocks, whole=not cut, partial=cut and has_visible(blocks), reason=reason)
 

@@ -15,15 +15,17 @@ from indelible.content.unicode import clean_value
 
 Role = Literal["system", "user", "assistant", "tool", "notice"]
 Visibility = Literal["both", "people", "model"]
-PartialReason = Literal["interrupted", "crashed", "handed_over", "failed", "edited", "length"]
+PartialReason = Literal[
+    "interrupted", "crashed", "handed_over", "failed", "edited", "length", "content_filter", "max_steps"
+]
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One committed row of a chat.
 
     `provider` and `model` say who wrote it (None: the same as now). `response_id` is set only
-    for a complete reply that the provider stored. `reason` says why a reply was interrupted; `partial`
-    says that it has visible output.
+    for a complete reply that the provider stored. `reason` says why a reply was interrupted, or what limited it;
+    `partial` says that it has visible output and is incomplete.
     """
 
     role: Role

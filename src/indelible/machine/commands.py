@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
+from indelible.machine.effects import ReplyLimit
 from indelible.machine.transitions import CommandName
 
 
@@ -49,8 +50,11 @@ class Regenerate(Command, frozen=True):
 
 
 class SwitchBranch(Command, frozen=True):
+    """Go to the newest leaf below this message; `exact`: to the message itself, with the results of its calls."""
+
     name = CommandName.SWITCH_BRANCH
     message_id: str
+    exact: bool = False
 
 
 class Continue(Command, frozen=True):
@@ -166,12 +170,13 @@ class FinishTurn(WorkerCommand, frozen=True):
     """The last step and the end of its turn.
 
     Without an attempt there is no step to keep: the open attempt produced nothing, or there is none, because a
-    takeover found the turn already answered.
+    takeover found the turn already answered. `limit` is what ended the reply, if the model did not end it itself.
     """
 
     name = CommandName.FINISH_TURN
     turn_id: str
     attempt_id: str | None = None
+    limit: ReplyLimit | None = None
 
 
 class AwaitAction(WorkerCommand, frozen=True):

@@ -60,6 +60,7 @@ from indelible.machine.effects import (
     RaiseEpoch,
     RemoveQueued,
     ReorderQueueRows,
+    RestoreError,
     SetArchived,
     SetStatus,
     StartQueued,
@@ -144,21 +145,31 @@ def _edit(snapshot: Snapshot, command: Edit) -> Decision:
     target = _require_target(snapshot, command.message_id)
     if target.role != "user":
         raise Invalid("Only a user message can be edited.")
-    effects = (MoveHead(message_id=target.parent_id), AddMessage(), BeginTurn(), SetStatus(status=Status.RUNNING))
+    message = AddMessage(replaces_id=target.id)
+    effects = (MoveHead(message_id=target.parent_id), message, BeginTurn(), SetStatus(status=Status.RUNNING))
     return Decision((*_fork(snapshot), *effects))
 
 
 def _regenerate(snapshot: Snapshot, command: Regenerate) -> Decision:
     target = _require_target(snapshot, command.message_id)
-    if target.role != "assistant" or target.user_above_id is None:
-        raise Invalid("Only an assistant reply can be regenerated.")
-    above = target.user_above_id
+    above = target.id if target.role == "user" else target.user_above_id
+    if target.role not in {"user", "assistant"} or above is None:
+        raise Invalid("Only a reply or a user message can be regenerated.")
     effects = (MoveHead(message_id=above), BeginTurn(message_id=above), SetStatus(status=Status.RUNNING))
     return Decision((*_fork(snapshot), *effects))
 
 
-def _switch_head(snapshot: Snapshot, command: SwitchBranch) -> Decision:
-    return Decision((MoveHead(message_id=_require_target(snapshot, command.message_id).id),))
+def _switch_branch(snapshot: Snapshot, command: SwitchBranch) -> Decision:
+    """An error belongs to its branch. With a queue the chat cannot be idle, and keeps the error that it has."""
+    place = snapshot.destination
+    if place is None:
+        raise NotFound("Message not found in this chat.")
+    move = MoveHead(message_id=place.id)
+    if place.failed:
+        return Decision((move, RestoreError(), SetStatus(status=Status.ERROR)))
+    if snapshot.queue:
+        return Decision((move,))
+    return Decision((move, *clear_error(snapshot), SetStatus(status=Status.IDLE)))
 
 
 def _continue(snapshot: Snapshot, command: Continue) -> Decision:
@@ -168,10 +179,12 @@ def _continue(snapshot: Snapshot, command: Continue) -> Decision:
 
 
 def _retry(snapshot: Snapshot, command: Retry) -> Decision:
-    if snapshot.last_turn_kind == "compaction":
+    if snapshot.status is Status.ERROR and snapshot.last_turn_kind == "compaction":
         return _compact(snapshot, command)
     if snapshot.last_user_id is None:
         raise refuse(snapshot, command, "Nothing to retry: the chat has no message to answer.")
+    if snapshot.last_answered:
+        raise refuse(snapshot, command, "Nothing to retry: the last reply is complete.")
     return _answer_again(snapshot)
 
 
@@ -260,7 +273,7 @@ DECIDE_USER: Final[dict[type[Command], Callable[[Snapshot, Any], Decision]]] = {
     SendInterrupt: _send_interrupt,
     Edit: _edit,
     Regenerate: _regenerate,
-    SwitchBranch: _switch_head,
+    SwitchBranch: _switch_branch,
     Continue: _continue,
     Delete: _delete,
     DeleteQueued: _delete_queued,

@@ -131,10 +131,12 @@ def _finish_turn(snapshot: Snapshot, command: FinishTurn) -> Decision:
         return end_stopped(snapshot, *close_attempt(snapshot, "complete", "interrupted"))
     is_empty = command.attempt_id is None and snapshot.attempt is not None
     notice = [AddNotice(kind="empty")] if is_empty else []
+    if command.limit is not None:
+        notice = [AddNotice(kind=command.limit)]
     summary: list[Effect] = []
     if snapshot.turn is not None and snapshot.turn.kind == "compaction":
         summary, notice = [AddSummary()], [AddNotice(kind="compacted")]
-    closing = (*close_attempt(snapshot, "complete"), *summary, CloseTurn(outcome="complete"), *notice)
+    closing = (*close_attempt(snapshot, "complete", command.limit), *summary, CloseTurn(outcome="complete"), *notice)
     return Decision((*closing, *continue_with_queue(snapshot)))
 
 

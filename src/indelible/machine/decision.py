@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from indelible.content import PartialReason
 from indelible.errors import NotAllowed
-from indelible.machine.commands import Command, Retry
+from indelible.machine.commands import Command
 from indelible.machine.effects import (
     AddNotice,
     AnswerOpenCalls,
@@ -43,8 +43,6 @@ NOTHING: Final = Decision(effective=False)
 def refuse(snapshot: Snapshot, command: Command, why: str | None = None) -> NotAllowed:
     if why is None and snapshot.archived:
         why = f"Cannot {command.name.replace('_', ' ')} while the chat is archived."
-    if why is None and isinstance(command, Retry) and snapshot.status is Status.IDLE:
-        why = "Nothing to retry: the chat is idle."
     return NotAllowed(command=command.name, state=snapshot.status, detail=why)
 
 

@@ -16,7 +16,8 @@ from indelible.machine.states import IfBusy, Status, TurnKind
 
 AttemptOutcome = Literal["complete", "interrupted", "failed", "crashed", "handed_over", "edited", "reset"]
 TurnOutcome = Literal["complete", "interrupted", "failed", "edited"]
-NoticeKind = Literal["stopped", "failed", "crashed", "empty", "compacted"]
+ReplyLimit = Literal["length", "content_filter", "max_steps"]
+NoticeKind = Literal["stopped", "failed", "crashed", "empty", "compacted", "length", "content_filter", "max_steps"]
 ErrorKind = Literal["failed", "crashed"]
 AnswerReason = Literal["cancelled", "expired"]
 
@@ -60,7 +61,9 @@ class BeginTurn(Effect, frozen=True):
 
 
 class AddMessage(Effect, frozen=True):
-    """The command's own message becomes the head."""
+    """The command's own message becomes the head. It keeps the model of a message that it replaces."""
+
+    replaces_id: str | None = None
 
 
 class AddInstruction(Effect, frozen=True):
@@ -76,6 +79,8 @@ class AddToolResults(Effect, frozen=True):
 
 
 class AddNotice(Effect, frozen=True):
+    """A message for people. The notice of a failure also stores the error, so that its branch keeps it."""
+
     kind: NoticeKind
 
 
@@ -134,6 +139,10 @@ class SetError(Effect, frozen=True):
 
 class ClearError(Effect, frozen=True):
     pass
+
+
+class RestoreError(Effect, frozen=True):
+    """The chat is at the notice of a failed turn again: the error that is stored with it is the chat's."""
 
 
 class SetDeadline(Effect, frozen=True):

@@ -73,6 +73,24 @@ class ShownMessage(msgspec.Struct, frozen=True, kw_only=True):
     siblings: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
+class TreeItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A message in short. `text` is the beginning of its text."""
+
+    id: str
+    parent_id: str | None
+    role: str
+    model: str | None
+    created_at: datetime
+    text: str
+
+
+class MessageTree(msgspec.Struct, frozen=True, kw_only=True):
+    """Every branch of a chat, in the order of creation. `head` is the end of the active branch."""
+
+    head: str | None
+    items: list[TreeItem]
+
+
 class ShownQueued(msgspec.Struct, frozen=True, kw_only=True):
     """A message in the queue."""
 

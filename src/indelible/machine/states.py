@@ -100,14 +100,22 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     user_above_id: str | None = None
 
 
+class Destination(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a switch of branches leads, and whether a failed turn ended there."""
+
+    id: str
+    failed: bool = False
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One chat at one moment.
 
     `awaiting` are the unanswered calls at the end of the path, and `deadline_passed` says that the time to answer
     them is over. `last_is_partial`: the path ends with a partial reply, perhaps followed by results of its calls, not
     counting notices and other rows that only people see. `last_user_id` is the last message that the user wrote,
-    not counting those that only the model sees. `last_turn_kind` is the kind of the turn that ended last. `target` is
-    the message that the command names, if this chat has it.
+    not counting those that only the model sees. `last_answered`: the path ends with a complete reply.
+    `last_turn_kind` is the kind of the turn that ended last. `target` is the message that the command names, and
+    `destination` the one that it leads to, if this chat has it.
     """
 
     chat_id: str
@@ -124,9 +132,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     deadline_passed: bool = False
     last_is_partial: bool = False
     last_user_id: str | None = None
+    last_answered: bool = False
     last_turn_kind: TurnKind = "reply"
     titled: bool = False
     target: Target | None = None
+    destination: Destination | None = None
 
     @property
     def state(self) -> State:

@@ -2,7 +2,8 @@
 
 `TABLE[command][state]` is the set of states in which the chat may be afterwards. A state that is not listed refuses
 the command; an empty set means that the command is allowed and changes nothing (stopping an idle chat). Where there
-is more than one target, the queue decides, or whether a live worker holds the chat, or the number of takeovers.
+is more than one target, the queue decides, or whether a live worker holds the chat, or the number of takeovers, or
+whether a failed turn ended on the branch.
 
 A command may still be refused for the ids in it, or have nothing to do; decide.py checks that.
 
@@ -92,6 +93,11 @@ _SEND: Final = {
     State.ERROR: _to(State.RUNNING),
     State.ERROR_QUEUED: _to(State.RUNNING_QUEUED),
 }
+_AGAIN: Final = {
+    State.IDLE: _to(State.RUNNING),
+    State.ERROR: _to(State.RUNNING),
+    State.ERROR_QUEUED: _to(State.RUNNING_QUEUED),
+}
 _QUEUE_STAYS: Final = {
     State.RUNNING_QUEUED: _to(State.RUNNING_QUEUED),
     State.INTERRUPTING_QUEUED: _to(State.INTERRUPTING_QUEUED),
@@ -121,15 +127,11 @@ TABLE: Final[Mapping[CommandName, Mapping[State, Targets]]] = {
     CommandName.EDIT: _FORK,
     CommandName.REGENERATE: _FORK,
     CommandName.SWITCH_BRANCH: {
-        State.IDLE: _to(State.IDLE),
-        State.ERROR: _to(State.ERROR),
+        State.IDLE: _to(State.IDLE, State.ERROR),
+        State.ERROR: _to(State.IDLE, State.ERROR),
         State.ERROR_QUEUED: _to(State.ERROR_QUEUED),
     },
-    CommandName.CONTINUE: {
-        State.IDLE: _to(State.RUNNING),
-        State.ERROR: _to(State.RUNNING),
-        State.ERROR_QUEUED: _to(State.RUNNING_QUEUED),
-    },
+    CommandName.CONTINUE: _AGAIN,
     CommandName.DELETE: {state: _to(State.NONE) for state in State if state is not State.NONE},
     CommandName.DELETE_QUEUED: {
         State.RUNNING_QUEUED: _to(State.RUNNING, State.RUNNING_QUEUED),
@@ -164,12 +166,8 @@ TABLE: Final[Mapping[CommandName, Mapping[State, Targets]]] = {
         State.REQUIRES_ACTION: _to(State.RUNNING),
         State.REQUIRES_ACTION_QUEUED: _to(State.RUNNING_QUEUED),
     },
-    CommandName.RETRY: {State.ERROR: _to(State.RUNNING), State.ERROR_QUEUED: _to(State.RUNNING_QUEUED)},
-    CommandName.COMPACT: {
-        State.IDLE: _to(State.RUNNING),
-        State.ERROR: _to(State.RUNNING),
-        State.ERROR_QUEUED: _to(State.RUNNING_QUEUED),
-    },
+    CommandName.RETRY: _AGAIN,
+    CommandName.COMPACT: _AGAIN,
     CommandName.ARCHIVE: {
         State.IDLE: _to(State.IDLE_ARCHIVED),
         State.ERROR: _to(State.ERROR_ARCHIVED),
@@ -231,8 +229,10 @@ class Fact(StrEnum):
     OPEN_CALLS = "awaiting"
     LAST_REPLY = "last_is_partial"
     LAST_USER = "last_user_id"
+    LAST_ANSWERED = "last_answered"
     LAST_TURN = "last_turn_kind"
     TARGET = "target"
+    DESTINATION = "destination"
     JOURNAL_ROWS = "turn.journal_rows"
     FINISHED = "attempt.finished"
 
@@ -250,9 +250,14 @@ FACTS: Final[Mapping[CommandName, Mapping[Fact, frozenset[Status]]]] = {
     CommandName.SEND_INTERRUPT: {Fact.OPEN_CALLS: _RESTING | _AWAITING},
     CommandName.EDIT: {Fact.TARGET: _ALL, Fact.OPEN_CALLS: _ALL},
     CommandName.REGENERATE: {Fact.TARGET: _ALL, Fact.OPEN_CALLS: _ALL},
-    CommandName.SWITCH_BRANCH: {Fact.TARGET: _RESTING},
+    CommandName.SWITCH_BRANCH: {Fact.DESTINATION: _RESTING},
     CommandName.CONTINUE: {Fact.LAST_REPLY: _RESTING, Fact.LAST_USER: _RESTING, Fact.OPEN_CALLS: _RESTING},
-    CommandName.RETRY: {Fact.LAST_TURN: _FAILED, Fact.LAST_USER: _FAILED, Fact.OPEN_CALLS: _FAILED},
+    CommandName.RETRY: {
+        Fact.LAST_TURN: _FAILED,
+        Fact.LAST_USER: _RESTING,
+        Fact.LAST_ANSWERED: _RESTING,
+        Fact.OPEN_CALLS: _RESTING,
+    },
     CommandName.COMPACT: {Fact.LAST_USER: _RESTING, Fact.OPEN_CALLS: _RESTING},
     CommandName.PROMOTE_QUEUED: {Fact.OPEN_CALLS: _FAILED | _AWAITING},
     CommandName.INTERRUPT: {Fact.HOLDER_ALIVE: _BUSY, Fact.OPEN_CALLS: _AWAITING},

@@ -15,6 +15,7 @@ import msgspec
 from fastapi import FastAPI
 from starlette.responses import Response
 
+from indelible.machine.events import MessageTree
 from indelible.recording.storage.protocol import RunTree, WholeRun
 from indelible.service import results
 
@@ -31,6 +32,8 @@ _TYPES: Final[tuple[type, ...]] = (
     results.ModelPage,
     results.QueuePage,
     results.RunPage,
+    results.UpdatedChat,
+    MessageTree,
     RunTree,
     WholeRun,
 )

@@ -54,7 +54,9 @@ class MessageContent(RequestBody):
 
 
 class EditedMessage(MessageContent):
-    model: ModelName | None = Field(default=None, description="The model for this message. Default: the chat's model.")
+    model: ModelName | None = Field(
+        default=None, description="The model that answers. Default: the edited message's model, or the chat's."
+    )
 
 
 class NewMessage(EditedMessage):
@@ -102,6 +104,7 @@ def model_of(choice: TurnRequest | None) -> str | None:
 
 class BranchTarget(RequestBody):
     message_id: Id
+    exact: bool = Field(default=False, description="Go to this message itself, not to the newest end of its branch.")
 
 
 class QueueOrder(RequestBody):

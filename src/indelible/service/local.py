@@ -16,23 +16,24 @@ results.py has the results, stop.py stops a reply, pages.py has the cursors of l
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
+from types import NoneType
 from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
 from indelible.content import ToolResult, encode
+from indelible.content.title import extract_title
 from indelible.errors import NotFound
 from indelible.feed import Cursors, Feed
 from indelible.ids import new_id
 from indelible.machine import commands
 from indelible.machine.commands import SendCommand
-from indelible.machine.events import BEGINNING, FeedEvent, Position
+from indelible.machine.events import BEGINNING, FeedEvent, MessageTree, Position
 from indelible.recording.storage.protocol import RecordStore, RunTree
 from indelible.service.inputs import ChatChanges, Content, IfBusy, check_if_busy, to_blocks
 from indelible.service.pages import check_name, read_list_cursor, split_page, write_list_cursor
@@ -49,6 +50,7 @@ from indelible.service.results import (
     ModelPage,
     QueuePage,
     RunPage,
+    UpdatedChat,
 )
 from indelible.service.stop import Stop, describe_stop, wait_for_end
 from indelible.store.commands.idempotency import Request, StoredResponse
@@ -121,13 +123,15 @@ class LocalService:
         title: str | None = None,
         parameters: dict[str, Any] | None = None,
     ) -> CreatedChat:
+        blocks = [] if message is None else to_blocks(message)
         new = NewChat(
             owner_id=await self.get_user_id(),
-            blocks=[] if message is None else to_blocks(message),
+            blocks=blocks,
             model=model,
             system_prompt=system,
             title=title,
             parameters=parameters,
+            suggested_title=extract_title(blocks),
         )
 
         def describe(outcome: Outcome) -> CreatedChat:
@@ -136,7 +140,7 @@ class LocalService:
                 status=str(outcome.status),
                 turn=outcome.turn_id,
                 cursor=write_cursor(outcome),
-                title=title,
+                title=new.suggested_title if title is None else title,
                 model=model,
                 message=outcome.messages[0].id if outcome.messages else None,
             )
@@ -169,27 +173,28 @@ class LocalService:
         await self.check_chat(chat_id)
         return msgspec.json.decode(encode(await self._feed.snapshot(chat_id)), type=ChatDetails)
 
-    async def update_chat(self, chat_id: str, changes: ChatChanges) -> ChatDetails:
-        await self.check_chat(chat_id)
-        if changes.archived is not msgspec.UNSET:
-            await self._run(chat_id, commands.Archive() if changes.archived else commands.Unarchive())
+    async def update_chat(self, chat_id: str, changes: ChatChanges) -> UpdatedChat:
+        archived = None if changes.archived is msgspec.UNSET else changes.archived
+        given: dict[str, Any] = {"archived": archived, "user_id": await self.get_user_id()}
         patch = _to_patch(changes)
-        if patch is not None:
-            await self._run(chat_id, commands.UpdateChat(), patch)
-        return await self.get_chat(chat_id)
+        if self._request is None:
+            return describe_updated(await self._store.update(chat_id, patch, **given))
+        answer = _store_answer(describe_updated)
+        stored = await self._store.update_once(self._request, chat_id, patch, **given, answer=answer)
+        return msgspec.json.decode(stored.body, type=UpdatedChat)
 
     async def delete_chat(self, chat_id: str) -> None:
-        await self._run(chat_id, commands.Delete())
+        await self._execute(chat_id, commands.Delete(), None, answer=lambda _outcome: None, answer_type=NoneType)
 
     async def fork_chat(self, chat_id: str, message_id: str) -> CreatedChat:
-        await self.check_chat(chat_id)
-        copy_id = new_id("chat") if self._request is None else _name_copy(self._request)
-        if self._request is None or await self._store.owner(copy_id) is None:
-            owner_id = await self.get_user_id()
-            await self._store.fork(chat_id, check_name(message_id), new_chat_id=copy_id, owner_id=owner_id)
-        new = await self._feed.snapshot(copy_id)
-        metadata = {"title": new.title, "model": new.model}
-        return CreatedChat(id=copy_id, status=new.status, turn=new.turn, cursor=new.cursor, **metadata)
+        user_id = await self.get_user_id()
+        named = (check_name(chat_id), check_name(message_id))
+        given: dict[str, Any] = {"new_chat_id": new_id("chat"), "owner_id": user_id, "user_id": user_id}
+        if self._request is None:
+            return describe_copy(await self._store.fork(*named, **given))
+        answer = _store_answer(describe_copy)
+        stored = await self._store.fork_once(self._request, *named, **given, answer=answer)
+        return msgspec.json.decode(stored.body, type=CreatedChat)
 
     # --- messages ---
 
@@ -207,7 +212,9 @@ class LocalService:
         self, chat_id: str, content: Content, *, if_busy: IfBusy = "queue", model: str | None = None
     ) -> Accepted:
         check_if_busy(if_busy)
-        return await self._accept(chat_id, _SENDS[if_busy](), UserInput(blocks=to_blocks(content), model=model))
+        blocks = to_blocks(content)
+        payload = UserInput(blocks=blocks, model=model, suggested_title=extract_title(blocks))
+        return await self._accept(chat_id, _SENDS[if_busy](), payload)
 
     async def edit(self, chat_id: str, message_id: str, content: Content, *, model: str | None = None) -> Accepted:
         payload = UserInput(blocks=to_blocks(content), model=model)
@@ -216,8 +223,12 @@ class LocalService:
     async def regenerate(self, chat_id: str, message_id: str, *, model: str | None = None) -> Accepted:
         return await self._accept(chat_id, commands.Regenerate(message_id=message_id), ModelChoice(model=model))
 
-    async def switch_branch(self, chat_id: str, message_id: str) -> Accepted:
-        return await self._accept(chat_id, commands.SwitchBranch(message_id=message_id))
+    async def switch_branch(self, chat_id: str, message_id: str, *, exact: bool = False) -> Accepted:
+        return await self._accept(chat_id, commands.SwitchBranch(message_id=message_id, exact=exact))
+
+    async def get_tree(self, chat_id: str) -> MessageTree:
+        await self.check_chat(chat_id)
+        return await self._store.tree(chat_id)
 
     # --- turns ---
 
@@ -297,10 +308,6 @@ class LocalService:
     async def _accept(self, chat_id: str, command: C, payload: Payload[C] | None = None) -> Accepted:
         return await self._execute(chat_id, command, payload, answer=describe_accepted, answer_type=Accepted)
 
-    async def _run(self, chat_id: str, command: C, payload: Payload[C] | None = None) -> None:
-        """Carry out an idempotent command, which needs no key."""
-        await self._store.execute(chat_id, command, payload, user_id=await self.get_user_id())
-
     async def _execute(
         self,
         chat_id: str,
@@ -320,9 +327,14 @@ class LocalService:
             command,
             payload,
             user_id=user_id,
-            answer=lambda outcome: StoredResponse(200, encode(answer(outcome))),
+            answer=_store_answer(answer),
         )
         return msgspec.json.decode(stored.body, type=answer_type)
+
+
+def _store_answer(answer: Callable[[Outcome], object]) -> Callable[[Outcome], StoredResponse]:
+    """The response as it is stored with a key. The route knows the status."""
+    return lambda outcome: StoredResponse(200, encode(answer(outcome)))
 
 
 def write_cursor(outcome: Outcome) -> str:
@@ -342,15 +354,38 @@ def describe_accepted(outcome: Outcome) -> Accepted:
     )
 
 
-def _to_patch(changes: ChatChanges) -> ChatPatch | None:
+def describe_updated(outcome: Outcome) -> UpdatedChat:
+    chat = outcome.summary
+    assert chat is not None
+    return UpdatedChat(
+        id=chat.id,
+        status=chat.status,
+        cursor=write_cursor(outcome),
+        title=chat.title,
+        model=chat.model,
+        labels=chat.labels,
+        pinned=chat.pinned,
+        archived=chat.archived,
+        debug=chat.debug,
+    )
+
+
+def describe_copy(outcome: Outcome) -> CreatedChat:
+    chat = outcome.summary
+    assert chat is not None
+    return CreatedChat(
+        id=chat.id,
+        status=chat.status,
+        turn=outcome.turn_id,
+        cursor=write_cursor(outcome),
+        title=chat.title,
+        model=chat.model,
+    )
+
+
+def _to_patch(changes: ChatChanges) -> ChatPatch:
     given = {name: value for name, value in msgspec.structs.asdict(changes).items() if value is not msgspec.UNSET}
     given.pop("archived", None)
     if "system" in given:
         given["system_prompt"] = given.pop("system")
-    return ChatPatch(**given) if given else None
-
-
-def _name_copy(request: Request) -> str:
-    """The same request makes the same chat. A fork is no command of the old chat, so the new id carries the key."""
-    identity = encode([request.user_id, request.key, request.route, request.body_hash])
-    return f"chat_{hashlib.sha256(identity).hexdigest()[:26]}"
+    return ChatPatch(**given)

@@ -26,7 +26,7 @@ def split_page(found: Sequence[T], limit: int) -> tuple[list[T], T | None]:
 
 
 def write_list_cursor(chat: ChatSummary) -> str:
-    place = msgspec.json.encode(ListCursor(chat.updated_at, chat.id))
+    place = msgspec.json.encode(ListCursor(chat.pinned, chat.updated_at, chat.id))
     return base64.urlsafe_b64encode(place).rstrip(b"=").decode()
 
 

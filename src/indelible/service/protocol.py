@@ -17,7 +17,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from indelible.content import ToolResult
-from indelible.machine.events import FeedEvent
+from indelible.machine.events import FeedEvent, MessageTree
 from indelible.recording.storage.protocol import RunTree
 from indelible.service.inputs import ChatChanges, Content, IfBusy
 from indelible.service.results import (
@@ -31,6 +31,7 @@ from indelible.service.results import (
     ModelPage,
     QueuePage,
     RunPage,
+    UpdatedChat,
 )
 
 MAX_PAGE = 200
@@ -54,7 +55,7 @@ class ChatService(Protocol):
     async def list_chats(
         self, *, search: str | None = None, archived: bool = False, limit: int = 50, cursor: str | None = None
     ) -> ChatPage:
-        """The user's chats, most recently updated first; `search` searches titles."""
+        """The user's chats, pinned first, then most recently updated first; `search` searches titles."""
 
     async def check_chat(self, chat_id: str) -> None:
         """Raises `NotFound` if this user has no such chat."""
@@ -65,8 +66,8 @@ class ChatService(Protocol):
     async def get_chat(self, chat_id: str) -> ChatDetails:
         """The chat as it is now, with its last messages and the cursor to continue from."""
 
-    async def update_chat(self, chat_id: str, changes: ChatChanges) -> ChatDetails:
-        """Update the chat's metadata."""
+    async def update_chat(self, chat_id: str, changes: ChatChanges) -> UpdatedChat:
+        """Update the chat's metadata: all of the changes, or none."""
 
     async def delete_chat(self, chat_id: str) -> None:
         """Delete the chat and all its data. This can't be undone."""
@@ -88,10 +89,13 @@ class ChatService(Protocol):
         """Edit one of the user's messages. The old message and its replies are kept as a branch."""
 
     async def regenerate(self, chat_id: str, message_id: str, *, model: str | None = None) -> Accepted:
-        """Regenerate a reply; the old one is kept as a branch."""
+        """Regenerate a reply, or answer a user message again; the old reply is kept as a branch."""
 
-    async def switch_branch(self, chat_id: str, message_id: str) -> Accepted:
-        """Switch to the branch that ends with this message."""
+    async def switch_branch(self, chat_id: str, message_id: str, *, exact: bool = False) -> Accepted:
+        """Switch to the branch of this message, at its newest end; with `exact`, to the message itself."""
+
+    async def get_tree(self, chat_id: str) -> MessageTree:
+        """Every message of every branch, in short."""
 
     # --- turns ---
 
@@ -102,7 +106,7 @@ class ChatService(Protocol):
         """
 
     async def retry(self, chat_id: str, *, model: str | None = None) -> Accepted:
-        """Retry after an error."""
+        """Retry after an error, or answer a message that has no complete reply."""
 
     async def continue_(self, chat_id: str, *, model: str | None = None) -> Accepted:
         """Continue an interrupted reply."""

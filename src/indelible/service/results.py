@@ -120,8 +120,22 @@ class ChatDetails(Result, frozen=True, kw_only=True):
     has_more: bool
 
 
+class UpdatedChat(Result, frozen=True, kw_only=True):
+    """The chat's metadata after an update. Read its consequences from `cursor` on."""
+
+    id: str
+    status: str
+    cursor: str
+    title: str | None
+    model: str | None
+    labels: list[str]
+    pinned: bool
+    archived: bool
+    debug: str | None
+
+
 class ChatPage(Result, frozen=True, kw_only=True):
-    """A user's chats, most recently updated first. `next` is the cursor of the next page; None on the last one."""
+    """A user's chats, pinned first, then most recently updated first. `next` is the cursor of the next page."""
 
     items: list[ChatSummary]
     next: str | None

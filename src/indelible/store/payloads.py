@@ -68,7 +68,10 @@ def require(payload: Payload[Any] | None, kind: type[P]) -> P:
 
 
 class NewChat(Payload[Create], frozen=True, kw_only=True):
-    """A chat's owner and metadata; `blocks` are its first message, if there is one."""
+    """A chat's owner and metadata; `blocks` are its first message, if there is one.
+
+    A `suggested_title` is the title of a chat that has none, until there is a better one.
+    """
 
     owner_id: str
     blocks: list[Block] = []
@@ -76,14 +79,19 @@ class NewChat(Payload[Create], frozen=True, kw_only=True):
     system_prompt: str | None = None
     parameters: dict[str, Any] | None = None
     title: str | None = None
+    suggested_title: str | None = None
 
 
 class UserInput(Payload[Send | SendInterrupt | SendSteer | Edit], frozen=True, kw_only=True):
-    """A message. `model` answers it; the author defaults to the owner."""
+    """A message. `model` answers it; the author defaults to the owner.
+
+    `suggested_title` is for the first message of a chat that has no title.
+    """
 
     blocks: list[Block]
     model: str | None = None
     author_id: str | None = None
+    suggested_title: str | None = None
 
 
 class QueuedInput(Payload[EditQueued], frozen=True, kw_only=True):

@@ -18,12 +18,12 @@ import msgspec
 
 from indelible.clock import Clock
 from indelible.content import Message
-from indelible.machine.events import Position
+from indelible.machine.events import MessageTree, Position
 from indelible.machine.states import Status
 from indelible.store.commands.idempotency import Request, StoredResponse
 from indelible.store.journal.append import Appended, JournalRow
 from indelible.store.journal.tool_ledger import LedgerEntry
-from indelible.store.payloads import C, Payload
+from indelible.store.payloads import C, ChatPatch, Payload
 from indelible.store.queries.attempts import AttemptView
 from indelible.store.queries.changes import Changes
 from indelible.store.queries.chat_view import AttemptName, ChatStatus, ChatView, Event, JournalEntry, QueuedMessage
@@ -41,7 +41,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     order; `steers` are those of them that a running turn must receive. `vacant_s` is set when the chat was acquired
     from a dead worker: the seconds since that worker's last heartbeat. `wakes_readers` is whether there are new events.
     `wakes_workers` is whether a worker has to act now: the chat is runnable and nobody holds it, or its holder has to
-    stop, or has lost it.
+    stop, or has lost it. `summary` is the chat's metadata after an update, or
+    that of a new copy.
     """
 
     chat_id: str
@@ -58,6 +59,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     wakes_readers: bool = True
     wakes_workers: bool = True
     vacant_s: float | None = None
+    summary: ChatSummary | None = None
 
 
 class ChatStore(Protocol):
@@ -97,6 +99,23 @@ class ChatStore(Protocol):
         * The same key with another body or route is `Invalid`. A refused command leaves no key behind.
         """
 
+    async def update(
+        self, chat_id: str, patch: ChatPatch, *, archived: bool | None = None, user_id: str | None = None
+    ) -> Outcome:
+        """Change a chat's metadata, and archive or unarchive it, in one transaction."""
+
+    async def update_once(
+        self,
+        request: Request,
+        chat_id: str,
+        patch: ChatPatch,
+        *,
+        archived: bool | None = None,
+        user_id: str | None = None,
+        answer: Callable[[Outcome], StoredResponse],
+    ) -> StoredResponse:
+        """The same for a request that may be repeated, as in `execute_once`."""
+
     async def append(self, rows: Sequence[JournalRow]) -> Appended:
         """Write rows of running attempts, of several chats, in one durable transaction.
 
@@ -118,7 +137,7 @@ class ChatStore(Protocol):
     async def acquire(
         self, worker_id: str, *, limit: int, per_user: int | None = None, chat_ids: Sequence[str] | None = None
     ) -> list[Outcome]:
-        """Acquire up to `limit` runnable chats that have no live holder: interrupted ones first, then the oldest.
+        """Acquire up to `limit` runnable chats without a live holder: interrupted ones first, then the longest waiting.
 
         * Two workers never get the same chat; a chat of a live worker is never handed out.
         * A chat that another transaction has locked is skipped, not waited for.
@@ -154,12 +173,29 @@ class ChatStore(Protocol):
     async def clean_up(self, *, dead_for_s: float) -> None:
         """Delete what is no longer needed: expired idempotency keys, and workers long dead."""
 
-    async def fork(self, chat_id: str, message_id: str, *, new_chat_id: str, owner_id: str) -> Outcome:
+    async def fork(
+        self, chat_id: str, message_id: str, *, new_chat_id: str, owner_id: str, user_id: str | None = None
+    ) -> Outcome:
         """Create a new chat whose history is a copy of the path to this message. It is idle and independent.
 
-        * The copy answers calls that were open at its end; queue, attempts and journal are not copied.
+        * Results that follow the message come along; calls that have none are answered in the copy.
+        * Queue, attempts and journal are not copied.
         * The old chat does not change.
+        * With `user_id`, a chat that this user does not own is `NotFound`.
         """
+
+    async def fork_once(
+        self,
+        request: Request,
+        chat_id: str,
+        message_id: str,
+        *,
+        new_chat_id: str,
+        owner_id: str,
+        user_id: str | None = None,
+        answer: Callable[[Outcome], StoredResponse],
+    ) -> StoredResponse:
+        """The same for a request that may be repeated, as in `execute_once`: there is one copy."""
 
     async def owner(self, chat_id: str) -> str | None:
         """The owner of a chat; None if the chat does not exist."""
@@ -182,7 +218,10 @@ class ChatStore(Protocol):
         after: ListCursor | None = None,
         limit: int = 50,
     ) -> list[ChatSummary]:
-        """A user's chats, most recently updated first, from `after` on; `search` matches titles."""
+        """A user's chats, pinned first, then most recently updated first, from `after` on; `search` matches titles.
+
+        * A chat moves when something is said in it, and not when its metadata changes.
+        """
 
     async def count_chats(self) -> ChatCount:
         """The number of chats in each state, and how many are stuck."""
@@ -235,6 +274,9 @@ class ChatStore(Protocol):
         With `upto` it is the path that ends with this message, with `before` the one that ends above it. What only a
         model sees is left out, and is not counted.
         """
+
+    async def tree(self, chat_id: str) -> MessageTree:
+        """Every message of every branch in short, in the order of creation, as people see them; and the active end."""
 
     async def changes(self, chat_id: str, after: Position) -> Changes:
         """What a reader at this position has not seen yet, from both logs, in the order of SPEC 6.2.

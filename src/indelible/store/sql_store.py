@@ -16,6 +16,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
@@ -27,25 +28,25 @@ from indelible.content import Message, encode
 from indelible.errors import NotFound, TooMany
 from indelible.ids import is_id
 from indelible.machine import Snapshot, decide
-from indelible.machine.commands import Acquire, Command, Create, Delete
+from indelible.machine.commands import Acquire, Archive, Command, Create, Delete, Unarchive, UpdateChat
 from indelible.machine.effects import Enqueue, StartQueued
-from indelible.machine.events import Position
+from indelible.machine.events import MessageTree, Position
 from indelible.store.commands.apply.applier import apply_effects
 from indelible.store.commands.apply.change import ChatChange
 from indelible.store.commands.apply.history import forget_responses
 from indelible.store.commands.facts import load_snapshot
 from indelible.store.commands.finish_attempt import add_what_is_missing
 from indelible.store.commands.fork import fork_chat
-from indelible.store.commands.idempotency import Request, StoredResponse, claim, forget_expired, settle
+from indelible.store.commands.idempotency import Request, StoredResponse, claim, find_response, forget_expired, settle
 from indelible.store.database.address import parse_address
 from indelible.store.database.migrate import upgrade_schema
 from indelible.store.database.open import open_database
-from indelible.store.database.transaction import Database, Transaction, insert
+from indelible.store.database.transaction import Database, Transaction, Work, insert
 from indelible.store.journal.append import Appended, JournalRow, append_group
 from indelible.store.journal.pack import sweep
 from indelible.store.journal.tool_ledger import LedgerEntry, load_runs
 from indelible.store.limits import StoreLimits, check_payload
-from indelible.store.payloads import C, NewChat, Payload, WithStep, require
+from indelible.store.payloads import C, ChatPatch, NewChat, Payload, WithStep, require
 from indelible.store.protocol import Outcome
 from indelible.store.queries.attempts import AttemptView, load_attempts
 from indelible.store.queries.changes import Changes, has_reached, load_changes, load_positions
@@ -62,6 +63,7 @@ from indelible.store.queries.chat_view import (
     load_status,
     load_view,
 )
+from indelible.store.queries.descendants import load_tree
 from indelible.store.queries.history import Page, load_page
 from indelible.store.queries.leases import (
     CANDIDATES_PER_CHAT,
@@ -73,7 +75,7 @@ from indelible.store.queries.leases import (
     retire,
     retire_all,
 )
-from indelible.store.queries.listing import ChatCount, ChatSummary, ListCursor, count_chats, list_chats
+from indelible.store.queries.listing import ChatCount, ChatSummary, ListCursor, count_chats, list_chats, load_summary
 from indelible.store.queries.open_turn import Expired, Held, OpenWork, Probe, load_expired, load_held, load_work
 from indelible.store.queries.users import ensure_user, find_owner
 
@@ -132,25 +134,17 @@ class SqlStore:
     ) -> Outcome:
         _check_names(chat_id, command)
         check_payload(payload, self._limits)
+        work = partial(self._carry_out, chat_id=chat_id, command=command, payload=payload, user_id=user_id)
         if isinstance(command, Delete):
-            return await self._delete(chat_id, command, user_id)
-        return await self.database.write(
-            lambda transaction: self._carry_out(transaction, chat_id, command, payload, user_id),
-            on_committed=self._notify_committed,
-        )
+            return await self._delete(chat_id, user_id, partial(self._write, work, slow=True))
+        return await self._write(work)
 
     @run_to_completion
-    async def _delete(self, chat_id: str, command: Delete, user_id: str | None) -> Outcome:
+    async def _delete(self, chat_id: str, user_id: str | None, delete: Callable[[], Awaitable[T]]) -> T:
         """All or nothing: a chat whose deletion is refused must not lose its debug records."""
-        if self.before_delete is not None:
-            if user_id is not None and await self.owner(chat_id) != user_id:
-                raise NotFound("Chat not found. It may have been deleted.")
+        if self.before_delete is not None and (user_id is None or await self.owner(chat_id) == user_id):
             await self.before_delete(chat_id)
-        return await self.database.write(
-            lambda transaction: self._carry_out(transaction, chat_id, command, None, user_id),
-            slow=True,
-            on_committed=self._notify_committed,
-        )
+        return await delete()
 
     async def execute_once(
         self,
@@ -164,21 +158,75 @@ class SqlStore:
     ) -> StoredResponse:
         _check_names(chat_id, command)
         check_payload(payload, self._limits)
+        work = partial(self._carry_out, chat_id=chat_id, command=command, payload=payload, user_id=user_id)
+        if not isinstance(command, Delete):
+            return await self._write_once(request, work, answer)
+        given = await self._ask(find_response, request)
+        if given is not None:
+            return given
+        return await self._delete(chat_id, user_id, partial(self._write_once, request, work, answer, slow=True))
 
-        async def claim_and_carry_out(transaction: Transaction) -> tuple[StoredResponse, Outcome | None]:
+    async def update(
+        self, chat_id: str, patch: ChatPatch, *, archived: bool | None = None, user_id: str | None = None
+    ) -> Outcome:
+        _check_names(chat_id, UpdateChat())
+        check_payload(patch, self._limits)
+        return await self._write(
+            partial(self._update, chat_id=chat_id, patch=patch, archived=archived, user_id=user_id)
+        )
+
+    async def update_once(
+        self,
+        request: Request,
+        chat_id: str,
+        patch: ChatPatch,
+        *,
+        archived: bool | None = None,
+        user_id: str | None = None,
+        answer: Callable[[Outcome], StoredResponse],
+    ) -> StoredResponse:
+        _check_names(chat_id, UpdateChat())
+        check_payload(patch, self._limits)
+        work = partial(self._update, chat_id=chat_id, patch=patch, archived=archived, user_id=user_id)
+        return await self._write_once(request, work, answer)
+
+    async def _update(
+        self, transaction: Transaction, *, chat_id: str, patch: ChatPatch, archived: bool | None, user_id: str | None
+    ) -> Outcome:
+        carry_out = partial(self._carry_out, transaction, chat_id=chat_id, user_id=user_id)
+        if archived is not None:
+            await carry_out(command=Archive() if archived else Unarchive(), payload=None)
+        outcome = await carry_out(command=UpdateChat(), payload=patch)
+        summary = await load_summary(transaction, chat_id, lease_timeout_s=self.lease_timeout_s)
+        return replace(outcome, summary=summary)
+
+    async def _write(self, work: Work[Outcome], *, slow: bool = False) -> Outcome:
+        return await self.database.write(work, slow=slow, on_committed=self._notify_committed)
+
+    async def _write_once(
+        self,
+        request: Request,
+        work: Work[Outcome],
+        answer: Callable[[Outcome], StoredResponse],
+        *,
+        slow: bool = False,
+    ) -> StoredResponse:
+        """Do the work and store its response, in the transaction that claims the request's key."""
+
+        async def claim_and_work(transaction: Transaction) -> tuple[StoredResponse, Outcome | None]:
             given = await claim(transaction, request, await transaction.now())
             if given is not None:
                 return given, None
-            outcome = await self._carry_out(transaction, chat_id, command, payload, user_id)
+            outcome = await work(transaction)
             given = answer(outcome)
-            await settle(transaction, request, given, chat_id if outcome.status is not None else None)
+            await settle(transaction, request, given, outcome.chat_id if outcome.status is not None else None)
             return given, outcome
 
         def notify(done: tuple[StoredResponse, Outcome | None]) -> None:
             if done[1] is not None:
                 self._notify_committed(done[1])
 
-        response, _ = await self.database.write(claim_and_carry_out, on_committed=notify)
+        response, _ = await self.database.write(claim_and_work, slow=slow, on_committed=notify)
         return response
 
     def _notify_committed(self, outcome: Outcome) -> None:
@@ -191,6 +239,7 @@ class SqlStore:
     async def _carry_out(
         self,
         transaction: Transaction,
+        *,
         chat_id: str,
         command: Command,
         payload: Payload[Any] | None,
@@ -225,6 +274,8 @@ class SqlStore:
             snapshot,
             payload,
             owner_id=chat["owner_id"],
+            model=chat["model"],
+            has_title=bool(chat["has_title"]),
             seq=chat["seq"],
             open_calls=open_calls,
             now=now,
@@ -250,8 +301,17 @@ class SqlStore:
             "updated_at": now,
         }
         await insert(transaction, "chats", row)
-        snapshot = Snapshot(chat_id=chat_id)
-        change = ChatChange(transaction, snapshot, payload, owner_id=new.owner_id, seq=0, open_calls=[], now=now)
+        change = ChatChange(
+            transaction,
+            Snapshot(chat_id=chat_id),
+            payload,
+            owner_id=new.owner_id,
+            model=new.model,
+            has_title=new.title is not None,
+            seq=0,
+            open_calls=[],
+            now=now,
+        )
         return await apply_effects(change, decision.effects)
 
     async def append(self, rows: Sequence[JournalRow]) -> Appended:
@@ -320,12 +380,31 @@ class SqlStore:
     async def expired(self, *, limit: int) -> list[Expired]:
         return await self._ask(load_expired, limit=limit)
 
-    async def fork(self, chat_id: str, message_id: str, *, new_chat_id: str, owner_id: str) -> Outcome:
-        return await self.database.write(
-            lambda transaction: fork_chat(transaction, chat_id, message_id, new_chat_id=new_chat_id, owner_id=owner_id),
-            slow=True,
-            on_committed=self._notify_committed,
-        )
+    async def fork(
+        self, chat_id: str, message_id: str, *, new_chat_id: str, owner_id: str, user_id: str | None = None
+    ) -> Outcome:
+        names: dict[str, Any] = {"new_chat_id": new_chat_id, "owner_id": owner_id, "user_id": user_id}
+        return await self._write(partial(self._fork, chat_id=chat_id, message_id=message_id, **names), slow=True)
+
+    async def fork_once(
+        self,
+        request: Request,
+        chat_id: str,
+        message_id: str,
+        *,
+        new_chat_id: str,
+        owner_id: str,
+        user_id: str | None = None,
+        answer: Callable[[Outcome], StoredResponse],
+    ) -> StoredResponse:
+        names: dict[str, Any] = {"new_chat_id": new_chat_id, "owner_id": owner_id, "user_id": user_id}
+        work = partial(self._fork, chat_id=chat_id, message_id=message_id, **names)
+        return await self._write_once(request, work, answer, slow=True)
+
+    async def _fork(self, transaction: Transaction, *, new_chat_id: str, **named: Any) -> Outcome:
+        outcome = await fork_chat(transaction, new_chat_id=new_chat_id, **named)
+        summary = await load_summary(transaction, new_chat_id, lease_timeout_s=self.lease_timeout_s)
+        return replace(outcome, summary=summary)
 
     async def owner(self, chat_id: str) -> str | None:
         return await self._ask(find_owner, chat_id)
@@ -375,6 +454,9 @@ class SqlStore:
 
     async def positions(self, chat_ids: Sequence[str]) -> dict[str, Position]:
         return await self._ask(load_positions, chat_ids)
+
+    async def tree(self, chat_id: str) -> MessageTree:
+        return await self._read(load_tree, chat_id)
 
     async def reached(self, chat_id: str, position: Position) -> bool:
         return await self._read(has_reached, chat_id, position)

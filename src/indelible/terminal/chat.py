@@ -197,9 +197,10 @@ class TerminalChat:
         chat = self._require_chat().chat
 
         async def begin() -> Accepted:
-            if await chat.status() == "error":
+            last = await self._find_last("user", "assistant", "tool")
+            if await chat.status() == "error" or last.role != "assistant":
                 return await chat.retry().begin()
-            return await chat.regenerate((await self._find_last("assistant")).id or "").begin()
+            return await chat.regenerate(last.id).begin()
 
         await self._show_reply(begin)
 
@@ -221,11 +222,11 @@ class TerminalChat:
     async def _leave(self, _rest: str) -> None:
         self._is_leaving = True
 
-    async def _find_last(self, role: Role) -> ChatMessage:
+    async def _find_last(self, *roles: Role) -> ChatMessage:
         messages = await self._require_chat().chat.messages(limit=_SEARCHED_MESSAGES)
-        found = next((message for message in reversed(messages) if message.role == role), None)
+        found = next((message for message in reversed(messages) if message.role in roles), None)
         if found is None:
-            raise NotFound("Nothing to edit." if role == "user" else "Nothing to retry.")
+            raise NotFound("Nothing to edit." if roles == ("user",) else "Nothing to retry.")
         return found
 
     def _require_chat(self) -> FeedView:
@@ -238,7 +239,7 @@ class TerminalChat:
 
 
 COMMANDS: Final[dict[str, tuple[str, Callable[[TerminalChat, str], Awaitable[None]]]]] = {
-    "/retry": ("retry after an error, or regenerate the last reply", TerminalChat._retry),
+    "/retry": ("retry, or regenerate the last reply", TerminalChat._retry),
     "/continue": ("continue an interrupted reply where it stopped", TerminalChat._continue),
     "/edit": ("edit your last message and get a new reply", TerminalChat._edit),
     "/title": ("rename this chat: /title The keeper of Farrow Head", TerminalChat._set_title),

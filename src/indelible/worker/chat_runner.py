@@ -12,6 +12,7 @@ over, or held by another worker.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -26,10 +27,12 @@ from indelible.loop.result import (
     TurnFailed,
     TurnInterrupted,
     TurnLeaseLost,
+    TurnReason,
     TurnShutDown,
 )
 from indelible.loop.run import run
 from indelible.loop.save import save_end
+from indelible.machine.effects import ReplyLimit
 from indelible.machine.states import Status
 from indelible.models.http.reading_pace import reading_pace
 from indelible.models.retry import RetryPolicy
@@ -53,6 +56,13 @@ from indelible.worker.resume import (
 from indelible.worker.turn_writer import OutOfStep, TurnWriter
 
 _log: Final = logging.getLogger(__name__)
+_LIMITS: Final[dict[TurnReason, ReplyLimit]] = {
+    "length": "length",
+    "content_filter": "content_filter",
+    "max_steps": "max_steps",
+}
+"""The ends of a turn that the user is told about."""
+
 BROKEN: Final = {
     "kind": "internal",
     "message": "Internal server error. The partial reply is saved. Retry, or see the server log.",
@@ -60,14 +70,21 @@ BROKEN: Final = {
 
 
 class ChatRunner:
-    """One chat under one lease. `finished` holds the turns that ended here."""
+    """One chat under one lease. `on_turn` is called before each reply, with the work that it will do."""
 
     def __init__(
-        self, deps: WorkerDependencies, worker_id: str, chat_id: str, epoch: int, worker_scope: CancelScope
+        self,
+        deps: WorkerDependencies,
+        worker_id: str,
+        chat_id: str,
+        epoch: int,
+        worker_scope: CancelScope,
+        *,
+        on_turn: Callable[[OpenWork], None],
     ) -> None:
         self.chat_id = chat_id
         self.epoch = epoch
-        self.finished: list[OpenWork] = []
+        self._on_turn = on_turn
         self._deps = deps
         self._worker_id = worker_id
         self._worker_scope = worker_scope
@@ -87,6 +104,8 @@ class ChatRunner:
                 return
             ids = {"chat_id": self.chat_id, "user_id": work.owner_id, "turn_id": work.turn_id}
             tool_turn.set(ToolTurn(**ids, deps=self._deps.tool_deps))
+            if isinstance(plan, AskModel):
+                self._on_turn(work)
             if await self._run_turn(work, plan):
                 return
 
@@ -117,10 +136,10 @@ class ChatRunner:
                 end = await self._save(end, writer, scope)
                 if not is_cut and not self._log_cut(end, log):
                     log.end("completed")
-                self._conclude(work, end, writer)
+                self._conclude(end, writer)
             except NotFound as gone:  # the chat was deleted
                 writer.unsaved = None
-                self._conclude(work, TurnLeaseLost(error=gone), writer)
+                self._conclude(TurnLeaseLost(error=gone), writer)
             except BaseException:
                 # Cancelled, or the database unexpectedly refuses the write: the lease will expire.
                 writer.drop()
@@ -168,7 +187,7 @@ class ChatRunner:
             return
         match end:
             case TurnCompleted():
-                await writer.finish(end.step)
+                await writer.finish(end.step, limit=_LIMITS.get(end.reason))
             case TurnCompacted():
                 await writer.finish_compaction(end.summary)
             case TurnAwaitingClient():
@@ -209,8 +228,8 @@ class ChatRunner:
                 return False
         return True
 
-    def _conclude(self, work: OpenWork, end: TurnEnd, writer: TurnWriter) -> None:
-        """After the end is written: count it, and remember the turn if it ended here."""
+    def _conclude(self, end: TurnEnd, writer: TurnWriter) -> None:
+        """After the end is written: count it."""
         if writer.unsaved is not None:
             raise writer.unsaved
         metrics, has_ended = self._deps.metrics, writer.ended
@@ -225,7 +244,6 @@ class ChatRunner:
         is_handed_over = isinstance(end, TurnShutDown)
         is_out_of_step = isinstance(end, TurnFailed) and isinstance(end.error, OutOfStep)
         if has_ended and not is_handed_over and not is_out_of_step:
-            self.finished.append(work)
             _log.info("turn ended")
 
     # --- what to do ---

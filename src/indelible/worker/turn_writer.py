@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -43,6 +44,7 @@ from indelible.machine.commands import (
     Release,
     StartAttempt,
 )
+from indelible.machine.effects import ReplyLimit
 from indelible.machine.states import Status
 from indelible.models.protocol import Model, traits_of
 from indelible.models.retry import RetryEvent
@@ -191,14 +193,17 @@ class TurnWriter(TurnHost):
 
     # --- the one end of a turn ---
 
-    async def finish(self, step: FinishedStep | None) -> None:
-        """The turn is complete. Without a step there is nothing to add: an open attempt produced nothing."""
+    async def finish(self, step: FinishedStep | None, *, limit: ReplyLimit | None = None) -> None:
+        """The turn is complete. Without a step there is nothing to add: an open attempt produced nothing.
+
+        `limit` is what ended the reply, if the model did not end it itself.
+        """
         if step is None:
             result = StepResult(pending=await self._close_writer())
-            await self._end_turn(FinishTurn(epoch=self._epoch, turn_id=self._turn_id), result)
+            await self._end_turn(FinishTurn(epoch=self._epoch, turn_id=self._turn_id, limit=limit), result)
             return
         self._log_step(step)
-        await self._end(FinishTurn, self._describe(step, StepResult()))
+        await self._end(partial(FinishTurn, limit=limit), self._describe(step, StepResult()))
 
     async def finish_compaction(self, summary: Message | None) -> None:
         notice = None if summary is not None else _NOTHING_TO_SHORTEN

@@ -32,12 +32,13 @@ from indelible.errors import Lost, NotFound, Refused, Shutdown, StoreFailed
 from indelible.ids import new_id
 from indelible.logs import log_context
 from indelible.machine.commands import ActionExpired, Fail, Release, UpdateChat
+from indelible.models.protocol import traits_of
 from indelible.notify import Notifier, Subscription
 from indelible.store.payloads import ChatPatch, Failure
 from indelible.store.queries.open_turn import Held, OpenWork
 from indelible.worker.chat_runner import BROKEN, ChatRunner
 from indelible.worker.dependencies import WorkerDependencies
-from indelible.worker.titles import make_title
+from indelible.worker.titles import find_first_words, make_title
 
 T = TypeVar("T")
 _log: Final = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ class Worker:
         self._scope = CancelScope()
         self._runners: dict[tuple[str, int], ChatRunner] = {}
         self._running: set[asyncio.Task[None]] = set()
-        self._titling: set[asyncio.Task[None]] = set()
+        self._titling: dict[str, asyncio.Task[None]] = {}
         self._broken: set[tuple[str, int]] = set()
         self._stopping = False
         self._woken = asyncio.Event()
@@ -181,14 +182,15 @@ class Worker:
         return len(acquired)
 
     def _start(self, group: asyncio.TaskGroup, chat_id: str, epoch: int) -> None:
-        runner = ChatRunner(self._deps, self.id, chat_id, epoch, self._scope)
+        begin_title = partial(self._begin_title, group)
+        runner = ChatRunner(self._deps, self.id, chat_id, epoch, self._scope, on_turn=begin_title)
         self._runners[chat_id, epoch] = runner
         self._idle.clear()
-        task = group.create_task(self._answer(runner, group), name=f"answering {chat_id}")
+        task = group.create_task(self._answer(runner), name=f"answering {chat_id}")
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def _answer(self, runner: ChatRunner, group: asyncio.TaskGroup) -> None:
+    async def _answer(self, runner: ChatRunner) -> None:
         """The boundary: an error in one chat never affects another."""
         try:
             with log_context(chat=runner.chat_id, epoch=runner.epoch):
@@ -208,12 +210,6 @@ class Worker:
                 self._woken.set()
             if not self._runners:
                 self._idle.set()
-        for work in runner.finished:
-            if not work.titled and self._deps.settings.auto_titles and not self._stopping:
-                titling = group.create_task(self._title(work), name=f"a title for {work.chat_id}")
-                self._titling.add(titling)
-                titling.add_done_callback(self._titling.discard)
-                break
 
     async def _end_waits(self) -> None:
         """Expire chats whose tool results did not arrive in time; the first worker to do so wins."""
@@ -266,20 +262,31 @@ class Worker:
                 await self._survive(self._deps.recorder.clean_up, what="cleaning up debug records")
             await clock.sleep(_CLEAN_UP_EVERY_S)
 
+    def _begin_title(self, group: asyncio.TaskGroup, work: OpenWork) -> None:
+        """Ask for a title beside a turn, if the chat has none but its first words, and nobody is asking already."""
+        if work.titled or not self._deps.settings.auto_titles or self._stopping or work.chat_id in self._titling:
+            return
+        titling = group.create_task(self._title(work), name=f"a title for {work.chat_id}")
+        self._titling[work.chat_id] = titling
+        titling.add_done_callback(lambda _done: self._titling.pop(work.chat_id))
+
     async def _title(self, work: OpenWork) -> None:
         """Give the chat a title. A failure is only logged: a chat works without a title."""
-        deps = self._deps
         try:
-            now = await deps.store.work(work.chat_id)
-            messages = await deps.store.path(work.chat_id)
-            with CancelScope(self._scope) as scope, deps.record(now, kind="title", worker_id=self.id) as record:
-                model = deps.find_model(now.model)
-                title = await make_title(model, messages, scope=scope, clock=deps.clock, record=record)
-                record.end("completed")
+            title = await self._find_title(work)
             if title is not None:
-                await deps.store.execute(work.chat_id, UpdateChat(only_untitled=True), ChatPatch(title=title))
+                await self._deps.store.execute(work.chat_id, UpdateChat(only_untitled=True), ChatPatch(title=title))
         except Exception as error:
             _log.info("no title for %s: %r", work.chat_id, error)
+
+    async def _find_title(self, work: OpenWork) -> str | None:
+        deps, title = self._deps, None
+        model = deps.find_model(work.model)
+        if traits_of(model).makes_titles:
+            with CancelScope(self._scope) as scope, deps.record(work, kind="title", worker_id=self.id) as record:
+                title = await make_title(model, work.messages, scope=scope, clock=deps.clock, record=record)
+                record.end("completed")
+        return find_first_words(work.messages) if title is None and not work.has_title else title
 
     async def _survive(self, do: Callable[[], Awaitable[T]], *, what: str) -> T | None:
         """Run something periodic; a failure is logged, because the next round repeats it."""
@@ -298,7 +305,7 @@ class Worker:
     async def _hand_over(self) -> None:
         """Cancel every turn with the cause shutdown, and wait until all chats are released."""
         self._scope.shutdown()
-        for titling in self._titling:
+        for titling in self._titling.values():
             titling.cancel()
         deadline = self._deps.clock.call_later(_HAND_OVER_S, self._idle.set)
         try:

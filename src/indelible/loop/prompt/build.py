@@ -13,7 +13,10 @@ One thing is added. When the last message is a partial reply, a short remark in 
 model does not merely extend it by a word or two. Claude models from 4.6 on reject any conversation that ends with the
 assistant, so for Anthropic a remark follows a complete reply as well.
 
-One thing may be left out. A model that `continues_prefix` continues a reply at the end of the prompt character by
+An instruction to continue a reply is for that reply only. If its turn ended without a word and the user asked something
+else, it would stand before that question; so it is left out (`find_stale`).
+
+One more thing may be left out. A model that `continues_prefix` continues a reply at the end of the prompt character by
 character; then the stored instruction to continue it is not needed (DESIGN §7).
 
 Must stay true (tests/loop/test_any_history.py): legality.py finds no violation; no text of a message that the model may
@@ -27,7 +30,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from indelible.content import Message, Reasoning, Text
+from indelible.content import Message, Reasoning, Text, has_visible
 from indelible.loop.prompt.call_ids import CallIds
 from indelible.loop.prompt.clean import COMPACTION, clean_message
 from indelible.loop.prompt.pair import Entry, pair_calls
@@ -48,7 +51,8 @@ def build_prompt(
     With `model` given, replies of other models count as foreign, even if they are the provider's own. With `prefix`,
     a partial reply to continue comes last.
     """
-    counting = from_newest_compaction(messages)
+    stale = find_stale(messages)
+    counting = [message for message in from_newest_compaction(messages) if id(message) not in stale]
     is_prefixed = prefix and _ends_to_be_continued(counting)
     if is_prefixed:
         counting = counting[:-1]
@@ -77,7 +81,7 @@ def _ends_to_be_continued(messages: Sequence[Message]) -> bool:
     if len(messages) < 2:
         return False
     reply, instruction = messages[-2:]
-    asks = instruction.role == "user" and instruction.visibility == "model" and not is_summary(instruction)
+    asks = is_instruction(instruction)
     is_cut = reply.role == "assistant" and reply.partial and bool(reply.blocks)
     last = reply.blocks[-1] if is_cut else None
     return asks and isinstance(last, Text) and bool(last.text) and not last.text[-1].isspace()
@@ -128,6 +132,34 @@ def from_newest_compaction(messages: Sequence[Message]) -> list[Message]:
         kept = counting[max(leading, len(counting) - keep_last) :]
         counting = [*counting[:leading], message, *kept]
     return counting
+
+
+def find_stale(messages: Sequence[Message]) -> set[int]:
+    """The instructions that nobody followed: identities of those whose turn ended before the user spoke again.
+
+    A turn that ends without a reply leaves a notice. Without one between them, the user's message is a steer of the
+    same turn, and the instruction still holds.
+    """
+    stale: set[int] = set()
+    pending: list[Message] = []
+    has_ended = False
+    for message in messages:
+        if is_instruction(message):
+            pending.append(message)
+            has_ended = False
+        elif message.role == "notice":
+            has_ended = True
+        elif message.role == "assistant" and has_visible(message.blocks):
+            pending = []
+        elif message.role == "user" and message.visibility == "both" and pending and has_ended:
+            stale |= {id(instruction) for instruction in pending}
+            pending = []
+    return stale
+
+
+def is_instruction(message: Message) -> bool:
+    """Whether this message asks the model to continue its reply: only the model sees it, and it is no summary."""
+    return message.role == "user" and message.visibility == "model" and not is_summary(message)
 
 
 def is_summary(message: Message) -> bool:

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from indelible.server.dependencies import PageLimit, Reads, Writes, answer_json
 from indelible.server.openapi import answers
 from indelible.server.schemas import CreateChatRequest, Fork, UpdateChatRequest
-from indelible.service.results import ChatDetails, ChatPage, CreatedChat
+from indelible.service.results import ChatDetails, ChatPage, CreatedChat, UpdatedChat
 
 router = APIRouter(tags=["chats"])
 
@@ -26,7 +26,7 @@ async def create_chat(body: CreateChatRequest, service: Writes) -> Response:
 async def list_chats(
     service: Reads, q: str | None = None, *, archived: bool = False, limit: PageLimit = 50, cursor: str | None = None
 ) -> Response:
-    """List the user's chats, most recently updated first. `q` searches titles."""
+    """List the user's chats, pinned first, then most recently updated first. `q` searches titles."""
     return answer_json(await service.list_chats(search=q, archived=archived, limit=limit, cursor=cursor))
 
 
@@ -36,9 +36,9 @@ async def get_chat(chat_id: str, service: Reads) -> Response:
     return answer_json(await service.get_chat(chat_id))
 
 
-@router.patch("/chats/{chat_id}", **answers(ChatDetails))
+@router.patch("/chats/{chat_id}", **answers(UpdatedChat))
 async def update_chat(chat_id: str, body: UpdateChatRequest, service: Writes) -> Response:
-    """Update title, labels, pin, model or instructions; archive or unarchive."""
+    """Update title, labels, pin, model or instructions; archive or unarchive. All of it is done, or nothing."""
     return answer_json(await service.update_chat(chat_id, body.to_changes()))
 
 

@@ -1,10 +1,11 @@
-"""Messages: list, send, edit, regenerate, switch branch."""
+"""Messages: list, send, edit, regenerate, switch branch, show the tree."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from indelible.machine.events import MessageTree
 from indelible.server.dependencies import PageLimit, Reads, Writes, answer_json
 from indelible.server.openapi import answers
 from indelible.server.schemas import BranchTarget, EditedMessage, NewMessage, TurnRequest, model_of
@@ -36,11 +37,17 @@ async def edit_message(chat_id: str, message_id: str, body: EditedMessage, servi
 async def regenerate_message(
     chat_id: str, message_id: str, service: Writes, body: TurnRequest | None = None
 ) -> Response:
-    """Regenerate a reply; the old one is kept as a branch."""
+    """Regenerate a reply, or answer a user message again; the old reply is kept as a branch."""
     return answer_json(await service.regenerate(chat_id, message_id, model=model_of(body)), 202)
 
 
 @router.post("/chats/{chat_id}/branch", **answers(Accepted))
 async def switch_branch(chat_id: str, body: BranchTarget, service: Writes) -> Response:
-    """Switch to the branch that ends with this message."""
-    return answer_json(await service.switch_branch(chat_id, body.message_id))
+    """Switch to the branch of this message, at its newest end; with `exact`, to the message itself."""
+    return answer_json(await service.switch_branch(chat_id, body.message_id, exact=body.exact))
+
+
+@router.get("/chats/{chat_id}/tree", **answers(MessageTree))
+async def get_tree(chat_id: str, service: Reads) -> Response:
+    """Get every message of every branch in short, in the order of creation."""
+    return answer_json(await service.get_tree(chat_id))

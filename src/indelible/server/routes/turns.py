@@ -25,7 +25,7 @@ async def interrupt(chat_id: str, service: Writes, body: Interruption | None = N
 
 @router.post("/chats/{chat_id}/retry", **answers(Accepted, status=202))
 async def retry(chat_id: str, service: Writes, body: TurnRequest | None = None) -> Response:
-    """Retry after an error, optionally with another model."""
+    """Retry after an error, or a message that has no complete reply, optionally with another model."""
     return answer_json(await service.retry(chat_id, model=model_of(body)), 202)
 
 

@@ -188,7 +188,8 @@ function drawState() {
   $("status").textContent = isConnected ? status : "Reconnecting…";
   $("stop").hidden = !chat?.busy;
   $("stop").disabled = chat?.status === "interrupting";
-  $("retry").hidden = chat?.status !== "error";
+  // Also a question without a reply: it was stopped before the first word, or the model returned nothing.
+  $("retry").hidden = !(chat?.status === "error" || (chat?.status === "idle" && last?.role === "user"));
   $("continue").hidden = !(chat?.status === "idle" && last?.role === "assistant" && last.partial);
   $("problem").hidden = !trouble;
   $("problem").textContent = trouble;

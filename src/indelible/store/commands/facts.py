@@ -19,19 +19,21 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from indelible.content import Finish, ToolCall, ToolResult, decode_blocks, decode_parts
-from indelible.machine.commands import Acquire, Command
-from indelible.machine.states import OpenAttempt, OpenTurn, QueuedRow, Snapshot, Status, Target
+from indelible.content import Finish, ToolCall, ToolResult, decode_blocks, decode_parts, has_visible
+from indelible.machine.commands import Acquire, Command, SwitchBranch
+from indelible.machine.states import Destination, OpenAttempt, OpenTurn, QueuedRow, Snapshot, Status, Target
 from indelible.machine.transitions import Fact, find_facts
 from indelible.store.database.transaction import Row, Transaction, to_time
 from indelible.store.queries.ancestors import load_ancestors
+from indelible.store.queries.descendants import find_destination
 
 _ACQUIRE_LOCK_TIMEOUT_MS: Final = 250
 """Acquiring waits no longer than this for a locked attempt: other chats can be acquired meanwhile."""
-_AT_THE_END: Final = {Fact.OPEN_CALLS, Fact.LAST_REPLY, Fact.LAST_USER}
+_AT_THE_END: Final = {Fact.OPEN_CALLS, Fact.LAST_REPLY, Fact.LAST_USER, Fact.LAST_ANSWERED}
 
 _LOCK_CHAT: Final = """
-SELECT id, owner_id, status, archived, head_id, epoch, holder, seq, deadline_at, title IS NOT NULL AS titled
+SELECT id, owner_id, status, archived, head_id, epoch, holder, seq, deadline_at, model,
+    title IS NOT NULL AND NOT title_is_provisional AS titled, title IS NOT NULL AS has_title
 FROM chats WHERE id = $1 FOR NO KEY UPDATE
 """
 _TRY_CHAT: Final = f"{_LOCK_CHAT.rstrip()} SKIP LOCKED"
@@ -79,6 +81,7 @@ class End(NamedTuple):
     open_calls: list[ToolCall]
     last_is_partial: bool = False
     last_user_id: str | None = None
+    last_answered: bool = False
 
 
 _NO_END: Final = End([])
@@ -121,9 +124,11 @@ async def load_snapshot(
         deadline_passed=deadline_at is not None and deadline_at <= now,
         last_is_partial=end.last_is_partial,
         last_user_id=end.last_user_id,
+        last_answered=end.last_answered,
         titled=bool(chat["titled"]),
         last_turn_kind=await _load_last_turn_kind(transaction, chat_id) if Fact.LAST_TURN in facts else "reply",
         target=await _load_target(transaction, chat_id, command) if Fact.TARGET in facts else None,
+        destination=await _load_destination(transaction, chat_id, command) if Fact.DESTINATION in facts else None,
     )
     return Loaded(snapshot, chat, end.open_calls, now, vacant_s)
 
@@ -169,7 +174,8 @@ async def load_end(transaction: Transaction, chat_id: str, head_id: str | None) 
     last_user_id: str | None = None
     trailing: list[str] = []
     reply_id: str | None = None
-    async for row in load_ancestors(transaction, chat_id, head_id):
+    may_be_complete = False
+    async for row in load_ancestors(transaction, chat_id, head_id, "reason"):
         role, visibility = row["role"], row["visibility"]
         if role == "notice" or visibility == "people":
             continue
@@ -179,21 +185,31 @@ async def load_end(transaction: Transaction, chat_id: str, head_id: str | None) 
             trailing.append(row["id"])
         elif reply_id is None:
             reply_id = row["id"] if role == "assistant" else ""
+            may_be_complete = not trailing and not row["partial"] and row["reason"] != "failed"
         if role == "user" and visibility == "both":
             last_user_id = row["id"]
             break
-    open_calls = await _load_open_calls(transaction, chat_id, reply_id, trailing) if reply_id else []
-    return End(open_calls, bool(last_is_partial), last_user_id)
+    if not reply_id:
+        return End([], bool(last_is_partial), last_user_id)
+    open_calls, is_visible = await _load_reply(transaction, chat_id, reply_id, trailing)
+    is_answered = may_be_complete and is_visible and not open_calls
+    return End(open_calls, bool(last_is_partial), last_user_id, is_answered)
 
 
-async def _load_open_calls(
+async def _load_reply(
     transaction: Transaction, chat_id: str, reply_id: str, result_ids: Sequence[str]
-) -> list[ToolCall]:
+) -> tuple[list[ToolCall], bool]:
+    """The calls of a reply that none of these results answers, and whether people see anything of it."""
     rows = await transaction.all(_BLOCKS, chat_id, [reply_id, *result_ids])
     blocks = {row["id"]: decode_blocks(row["blocks"]) for row in rows}
     answered = {block.call_id for id_ in result_ids for block in blocks[id_] if isinstance(block, ToolResult)}
     calls = [block for block in blocks[reply_id] if isinstance(block, ToolCall) and not block.provider_executed]
-    return [call for call in calls if call.id not in answered]
+    return [call for call in calls if call.id not in answered], has_visible(blocks[reply_id])
+
+
+async def _load_destination(transaction: Transaction, chat_id: str, command: Command) -> Destination | None:
+    assert isinstance(command, SwitchBranch)
+    return await find_destination(transaction, chat_id, command.message_id, exact=command.exact)
 
 
 async def _load_target(transaction: Transaction, chat_id: str, command: Command) -> Target | None:

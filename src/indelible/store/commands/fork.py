@@ -2,7 +2,8 @@
 
 The copy is independent from the start. Nothing in it refers to the old chat, so either can be edited or
 deleted without the other. Only the conversation is copied: not the queue, drafts, attempts or the journal.
-A call that is still open at the end of the copy is answered, because its result will never arrive there (SPEC 3.2).
+The results of the last calls come along (SPEC 10.2); a call that has none yet is answered, because its result will
+never arrive there (SPEC 3.2).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from indelible.store.commands.facts import load_end
 from indelible.store.database.transaction import Row, Transaction, insert, update
 from indelible.store.protocol import Outcome
 from indelible.store.queries.ancestors import load_ancestors
+from indelible.store.queries.descendants import follow_results
 
 _COPIED: Final = (
     "blocks",
@@ -30,24 +32,34 @@ _COPIED: Final = (
     "timings",
     "created_at",
 )
-_BESIDE: Final = ("model", "system_prompt", "parameters", "title", "labels", "debug")
-_CHAT: Final = f"SELECT {', '.join(_BESIDE)} FROM chats WHERE id = $1"
+_BESIDE: Final = ("model", "system_prompt", "parameters", "title", "title_is_provisional", "labels", "debug")
+_CHAT: Final = f"SELECT owner_id, {', '.join(_BESIDE)} FROM chats WHERE id = $1"
 _EVENTS_AT_ONCE: Final = 100
 _CANCELLED: Final = "Cancelled: the conversation was copied before the result of this call came."
 
 
 async def fork_chat(
-    transaction: Transaction, chat_id: str, message_id: str, *, new_chat_id: str, owner_id: str
+    transaction: Transaction,
+    chat_id: str,
+    message_id: str,
+    *,
+    new_chat_id: str,
+    owner_id: str,
+    user_id: str | None = None,
 ) -> Outcome:
     """Copy the path that ends with this message into a new, idle chat."""
     chat = await transaction.one(_CHAT, chat_id)
-    if chat is None:
+    if chat is None or user_id not in {None, chat["owner_id"]}:
         raise NotFound("Chat not found. It may have been deleted.")
-    path = [row async for row in load_ancestors(transaction, chat_id, message_id, *_COPIED, chunk=1000)][::-1]
-    if not path:
+    named = await transaction.one(
+        "SELECT id, role, visibility FROM messages WHERE chat_id = $1 AND id = $2", chat_id, message_id
+    )
+    if named is None:
         raise NotFound("Message not found in this chat.")
-    if path[-1]["visibility"] == "model":
+    if named["visibility"] == "model":
         raise Invalid("A chat can only be forked at a message that people see.")
+    message_id = await follow_results(transaction, chat_id, named)
+    path = [row async for row in load_ancestors(transaction, chat_id, message_id, *_COPIED, chunk=1000)][::-1]
     now = await transaction.now()
     copies = _copy_path(path, new_chat_id)
     open_calls = (await load_end(transaction, chat_id, message_id)).open_calls

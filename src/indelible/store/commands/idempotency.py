@@ -41,15 +41,26 @@ _FIND: Final = "SELECT route, body_hash, status, body FROM idempotency_keys WHER
 
 async def claim(transaction: Transaction, request: Request, now: datetime) -> StoredResponse | None:
     """The response that this request got before. None: the key is claimed, and the caller must `settle` it."""
-    if not 0 < len(request.key) <= MAX_KEY_LENGTH:
-        raise Invalid(f"An idempotency key must have 1 to {MAX_KEY_LENGTH} characters.")
-    user_id, key, route, body_hash = request
-    if await transaction.run(_CLAIM, user_id, key, route, body_hash, b"", now + KEPT):
+    _check_key(request)
+    if await transaction.run(_CLAIM, *request, b"", now + KEPT):
         return None
-    row = await transaction.one(_FIND, user_id, key)
-    if (row["route"], row["body_hash"]) != (clean_label(route), body_hash):
+    return await find_response(transaction, request)
+
+
+async def find_response(transaction: Transaction, request: Request) -> StoredResponse | None:
+    """The response that this request got before, if it was made before. Nothing is claimed."""
+    _check_key(request)
+    row = await transaction.one(_FIND, request.user_id, request.key)
+    if row is None:
+        return None
+    if (row["route"], row["body_hash"]) != (clean_label(request.route), request.body_hash):
         raise Invalid("This idempotency key was used for another request. Use a new key for every request.")
     return StoredResponse(row["status"], row["body"])
+
+
+def _check_key(request: Request) -> None:
+    if not 0 < len(request.key) <= MAX_KEY_LENGTH:
+        raise Invalid(f"An idempotency key must have 1 to {MAX_KEY_LENGTH} characters.")
 
 
 async def settle(transaction: Transaction, request: Request, answer: StoredResponse, chat_id: str | None) -> None:

@@ -220,7 +220,7 @@ def to_message(row: Row) -> Message:
         reason=row["reason"],
         visibility=row["visibility"],
         provider=row["provider"],
-        model=row["model"],
+        model=row["model"] or None,
         response_id=row["response_id"],
         continues=row["continues_id"],
     )
@@ -263,7 +263,7 @@ async def load_queue(transaction: Transaction, chat_id: str) -> list[QueuedMessa
             id=row["id"],
             if_busy=row["if_busy"],
             blocks=decode_blocks(row["content"]),
-            model=row["model"],
+            model=row["model"] or None,
             created_at=to_time(row["created_at"]),
         )
         for row in await transaction.all(_QUEUE, chat_id)

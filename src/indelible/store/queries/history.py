@@ -12,7 +12,7 @@ there are no more messages.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -37,16 +37,13 @@ _HIDDEN_OF: Final = """
     """
 _QUEUE: Final = "SELECT id, if_busy, content, model, created_at FROM queue WHERE chat_id = $1 ORDER BY position"
 _BELOW: Final = """
-    SELECT id, parent_id, created_at FROM messages
-    WHERE chat_id = $1 AND parent_id = ANY($2) AND visibility <> 'model'
+    SELECT id, parent_id, visibility, created_at FROM messages WHERE chat_id = $1 AND parent_id = ANY($2)
     """
 _FIRST: Final = """
-    SELECT id, parent_id, created_at FROM messages
-    WHERE chat_id = $1 AND parent_id IS NULL AND visibility <> 'model'
+    SELECT id, parent_id, visibility, created_at FROM messages WHERE chat_id = $1 AND parent_id IS NULL
     """
-_BRANCHES: Final = f"{_BELOW} ORDER BY created_at, id"
 # Not OR: with UNION ALL both halves use the index of children.
-_BRANCHES_AND_FIRST: Final = f"{_BELOW} UNION ALL {_FIRST} ORDER BY created_at, id"
+_BELOW_AND_FIRST: Final = f"{_BELOW} UNION ALL {_FIRST}"
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,10 +71,11 @@ async def load_page(
             break
     if not is_known:
         raise NotFound("Message not found in this chat.")
-    branches = await _load_branches(transaction, chat_id, {row["parent_id"] for row in found[:limit]})
+    parent_ids = [None if above is None else above["id"] for above in [*found[1:], None][: min(limit, len(found))]]
+    branches = await _load_branches(transaction, chat_id, set(parent_ids))
     items = [
-        _show(row, None if above is None else above["id"], siblings=branches[row["parent_id"]])
-        for row, above in zip(found[:limit], [*found[1:], None], strict=False)
+        _show(row, parent_id, siblings=branches[parent_id])
+        for row, parent_id in zip(found[:limit], parent_ids, strict=True)
     ]
     return Page(items=items[::-1], has_more=len(found) > limit)
 
@@ -109,7 +107,7 @@ async def load_queued(transaction: Transaction, chat_id: str) -> list[ShownQueue
             id=row["id"],
             if_busy=row["if_busy"],
             blocks=msgspec.Raw(row["content"]),
-            model=row["model"],
+            model=row["model"] or None,
             created_at=to_time(row["created_at"]),
         )
         for row in await transaction.all(_QUEUE, chat_id)
@@ -119,13 +117,24 @@ async def load_queued(transaction: Transaction, chat_id: str) -> list[ShownQueue
 async def _load_branches(
     transaction: Transaction, chat_id: str, parent_ids: set[str | None]
 ) -> dict[str | None, list[str]]:
-    """The visible children of each of these messages, oldest first; None stands for the root."""
-    sql = _BRANCHES_AND_FIRST if None in parent_ids else _BRANCHES
-    parents = [id_ for id_ in parent_ids if id_ is not None]
-    branches: dict[str | None, list[str]] = {parent_id: [] for parent_id in parent_ids}
-    for row in await transaction.all(sql, chat_id, parents):
-        branches[row["parent_id"]].append(row["id"])
-    return branches
+    """What people see next below each of these messages, oldest first; None stands for the root.
+
+    The children of a hidden child take its place, so a continued reply and a question in its stead are alternatives.
+    """
+    places: dict[str | None, str | None] = {parent_id: parent_id for parent_id in parent_ids}
+    found: dict[str | None, list[tuple[Any, str]]] = {parent_id: [] for parent_id in parent_ids}
+    wanted, sql = list(parent_ids), _BELOW_AND_FIRST if None in parent_ids else _BELOW
+    while wanted:
+        rows = await transaction.all(sql, chat_id, [id_ for id_ in wanted if id_ is not None])
+        wanted, sql = [], _BELOW
+        for row in rows:
+            place = places[row["parent_id"]]
+            if row["visibility"] == _HIDDEN:
+                places[row["id"]] = place
+                wanted.append(row["id"])
+            else:
+                found[place].append((row["created_at"], row["id"]))
+    return {place: [id_ for _, id_ in sorted(branches)] for place, branches in found.items()}
 
 
 def _show(row: Row, parent_id: str | None, siblings: list[str] | msgspec.UnsetType = msgspec.UNSET) -> ShownMessage:
@@ -137,7 +146,7 @@ def _show(row: Row, parent_id: str | None, siblings: list[str] | msgspec.UnsetTy
         partial=bool(row["partial"]),
         reason=row["reason"],
         continues=row["continues_id"],
-        model=row["model"],
+        model=row["model"] or None,
         usage=msgspec.Raw(row["usage"] or b"null"),
         cost_usd=None if row["cost_nanousd"] is None else row["cost_nanousd"] / _NANO,
         created_at=to_time(row["created_at"]),

@@ -104,7 +104,7 @@ async def find_candidates(
 
     A worker never takes over its own chats, however late its heartbeat is.
     Every user's first chat comes before any user's second, and so on, counting chats that have a live holder; among
-    equals the oldest comes first. Beyond `per_user` a chat has to wait, unless it is being stopped.
+    equals the longest waiting comes first. Beyond `per_user` a chat has to wait, unless it is being stopped.
     """
     dialect = transaction.dialect
     rows = await transaction.all(
@@ -180,12 +180,12 @@ def _spell_probe(dialect: Dialect) -> str:
                 SELECT count(*) FROM chats AS rival
                 WHERE {_is_busy("rival")} AND COALESCE(rival.owner_id, '') = c.owner_id AND (
                     NOT {_is_free("rival", dialect)}
-                    OR ({_urgency("rival")}, rival.updated_at, rival.id) < ({_urgency("c")}, c.updated_at, c.id)
+                    OR ({_urgency("rival")}, rival.runnable_at, rival.id) < ({_urgency("c")}, c.runnable_at, c.id)
                 )
             ) END AS ahead
         FROM chats AS c LEFT JOIN turns AS t ON t.chat_id = c.id AND t.ended_at IS NULL
         WHERE c.id = ANY($3) AND COALESCE(c.status, '') IN ('running', 'interrupting')
-        ORDER BY urgent, ahead, c.updated_at, c.id
+        ORDER BY urgent, ahead, c.runnable_at, c.id
         """
 
 
@@ -194,16 +194,16 @@ def _spell_candidates(dialect: Dialect) -> str:
     """`place` numbers the chats of each user, those with a live holder first."""
     return f"""
         SELECT id FROM (
-            SELECT id, updated_at, urgent, held, row_number() OVER (
-                PARTITION BY owner_id ORDER BY held DESC, urgent, updated_at, id
+            SELECT id, runnable_at, urgent, held, row_number() OVER (
+                PARTITION BY owner_id ORDER BY held DESC, urgent, runnable_at, id
             ) AS place
             FROM (
-                SELECT c.id, c.owner_id, c.updated_at, {_urgency("c")} AS urgent,
+                SELECT c.id, c.owner_id, c.runnable_at, {_urgency("c")} AS urgent,
                     CASE WHEN {_is_free("c", dialect)} THEN 0 ELSE 1 END AS held
                 FROM chats AS c WHERE {_is_busy("c")}
             ) AS busy
         ) AS placed
         WHERE held = 0 AND (place <= $3 OR urgent = 0)
-        ORDER BY urgent, place, updated_at, id
+        ORDER BY urgent, place, runnable_at, id
         LIMIT $4
         """

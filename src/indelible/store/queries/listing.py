@@ -1,7 +1,8 @@
-"""Lists of a user's chats, most recently updated first, one page at a time.
+"""Lists of a user's chats, one page at a time: pinned ones first, then those in which something was said last.
 
 A page starts after the last chat of the page before, in the order of the list, so that a chat that moves up
-meanwhile is never shown twice. Searching matches titles. The web page handles pinned chats itself.
+meanwhile is never shown twice. Searching matches titles. Renaming, labelling, pinning and the like move no chat
+(tests/app/test_acceptance_chats.py): only `updated_at` does, which store/commands/apply/change.py writes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from indelible.store.database.words import DebugMode
 from indelible.store.queries.liveness import PENDING, bind_ago, spell_ago, spell_alive, spell_status
 
 _STUCK_AFTER: Final = 10
+_COLUMNS: Final = """
+    c.id, c.title, c.model, c.labels, c.pinned, c.archived, c.debug, c.seq, c.created_at, c.updated_at
+    """
 
 
 class ChatSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +43,7 @@ class ChatSummary(msgspec.Struct, frozen=True, kw_only=True):
 class ListCursor(msgspec.Struct, frozen=True, array_like=True):
     """Where a page ended."""
 
+    pinned: bool
     updated_at: datetime
     id: str
 
@@ -58,9 +63,20 @@ async def list_chats(
     if search:
         values.append(_to_pattern(search))
     if after is not None:
-        values += [after.updated_at, after.id]
+        values += [after.pinned, after.updated_at, after.id]
     sql = _spell_list(dialect, searches=bool(search), goes_on=after is not None)
     return [_summarise(row) for row in await transaction.all(sql, *values)]
+
+
+async def load_summary(transaction: Transaction, chat_id: str, *, lease_timeout_s: float) -> ChatSummary:
+    """The line of one chat that exists."""
+    dialect = transaction.dialect
+    return _summarise(await transaction.one(_spell_one(dialect), chat_id, bind_ago(dialect, lease_timeout_s)))
+
+
+@cache
+def _spell_one(dialect: Dialect) -> str:
+    return f"SELECT {_COLUMNS}, {spell_status(dialect, 2)} AS shown_status FROM chats AS c WHERE c.id = $1"
 
 
 @cache
@@ -68,13 +84,11 @@ def _spell_list(dialect: Dialect, *, searches: bool, goes_on: bool) -> str:
     lower = LOWER if dialect == "sqlite" else "lower"  # SQLite's own `lower` handles only ASCII
     found = f"AND {lower}(c.title) LIKE $5 ESCAPE '/'" if searches else ""
     place = 6 if searches else 5
-    later = f"AND (c.updated_at, c.id) < (${place}, ${place + 1})" if goes_on else ""
+    later = f"AND (c.pinned, c.updated_at, c.id) < (${place}, ${place + 1}, ${place + 2})" if goes_on else ""
     return f"""
-        SELECT c.id, {spell_status(dialect, 3)} AS shown_status, c.title, c.model, c.labels, c.pinned, c.archived,
-            c.debug, c.seq, c.created_at, c.updated_at
-        FROM chats AS c
+        SELECT {_COLUMNS}, {spell_status(dialect, 3)} AS shown_status FROM chats AS c
         WHERE c.owner_id = $1 AND c.archived = $2 {found} {later}
-        ORDER BY c.updated_at DESC, c.id DESC LIMIT $4
+        ORDER BY c.pinned DESC, c.updated_at DESC, c.id DESC LIMIT $4
         """
 
 
@@ -107,7 +121,7 @@ def _spell_count(dialect: Dialect) -> str:
     is_pending = f"c.status IN ('running', 'interrupting') AND {is_free}"
     return f"""
         SELECT c.status, count(*) AS number, count(*) FILTER (WHERE {is_pending}) AS pending,
-            count(*) FILTER (WHERE {is_pending} AND c.updated_at < {spell_ago(dialect, 2)}) AS stuck
+            count(*) FILTER (WHERE {is_pending} AND c.runnable_at < {spell_ago(dialect, 2)}) AS stuck
         FROM chats AS c GROUP BY c.status
         """
 

@@ -21,7 +21,8 @@ from indelible.store.queries.chat_view import AttemptName, load_path_rows, load_
 from indelible.store.queries.liveness import bind_ago, spell_ago
 
 _WORK: Final = """
-    SELECT c.owner_id, c.status, c.epoch, c.holder, c.head_id, c.title, c.model, c.system_prompt, c.parameters, c.debug,
+    SELECT c.owner_id, c.status, c.epoch, c.holder, c.head_id, c.title, c.title_is_provisional, c.model,
+        c.system_prompt, c.parameters, c.debug,
         t.id AS turn_id, t.kind, t.model AS turn_model,
         a.id AS attempt_id, a.step, a.number, a.epoch AS attempt_epoch,
         (
@@ -57,9 +58,10 @@ def _spell_expired(dialect: Dialect) -> str:
 class OpenWork(msgspec.Struct, frozen=True, kw_only=True):
     """The open turn of a chat.
 
-    `model` is the turn's model, or else the chat's. `next_step` is the number of the turn's next step; attempts that
-    left nothing do not count. `attempt` is open, and `parts` are its content up to row `n`. `usage` is the last
-    reply's. `debug` is the chat's debug mode; None means that the setting applies.
+    `model` is the turn's model, or else the chat's; None means the setting. `next_step` is the number of the turn's
+    next step; attempts that left nothing do not count. `attempt` is open, and `parts` are its content up to row `n`.
+    `usage` is the last reply's. `titled`: the chat has a title, and not only a provisional one (`has_title`).
+    `debug` is the chat's debug mode; None means that the setting applies.
     """
 
     chat_id: str
@@ -68,6 +70,7 @@ class OpenWork(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     holder: str | None
     titled: bool
+    has_title: bool = False
     turn_id: str | None = None
     kind: TurnKind = "reply"
     model: str | None = None
@@ -116,8 +119,9 @@ async def load_work(transaction: Transaction, chat_id: str) -> OpenWork:
         status=Status(row["status"]),
         epoch=row["epoch"],
         holder=row["holder"],
-        titled=row["title"] is not None,
-        model=row["turn_model"] or row["model"],
+        titled=row["title"] is not None and not row["title_is_provisional"],
+        has_title=row["title"] is not None,
+        model=(row["model"] if row["turn_model"] is None else row["turn_model"]) or None,
         system_prompt=None if row["system_prompt"] is None else msgspec.json.decode(row["system_prompt"]),
         parameters={} if row["parameters"] is None else msgspec.json.decode(row["parameters"]),
         debug=row["debug"],

@@ -28,8 +28,9 @@ from indelible.store.queries.chat_view import AttemptName
 class ChatChange:
     """One chat with the effects of one command that were applied so far.
 
-    `open_calls` are the unanswered calls at the end of the path, `put_id` is the last user message added, `live_id` the
-    open attempt. `changes` are further columns of the chat's row.
+    `open_calls` are the unanswered calls at the end of the path, `put_id` is the last user message added and
+    `put_model` the model that answers it, `live_id` the open attempt. `model` is the chat's, and `has_title` says
+    whether it has a title. `changes` are further columns of the chat's row; `said` is true if somebody said something.
     """
 
     def __init__(
@@ -39,6 +40,8 @@ class ChatChange:
         payload: Payload[Any] | None,
         *,
         owner_id: str,
+        model: str | None,
+        has_title: bool,
         seq: int,
         open_calls: list[ToolCall],
         now: datetime,
@@ -48,6 +51,8 @@ class ChatChange:
         self.snapshot = snapshot
         self.payload = payload
         self.owner_id = owner_id
+        self.model = model
+        self.has_title = has_title
         self.open_calls = open_calls
         self.now = now
         self.changes: dict[str, Any] = {}
@@ -60,6 +65,8 @@ class ChatChange:
         self.ended: dict[str, Any] | None = None
         self.dropped = False
         self.put_id: str | None = None
+        self.put_model: str | None = None
+        self.said = False
         self.queue_order = [row.id for row in snapshot.queue]
         self.queue_changed = False
         self.messages: list[Message] = []
@@ -106,13 +113,19 @@ class ChatChange:
 
     async def _write_row(self) -> None:
         turn_before = self.snapshot.turn.id if self.snapshot.turn is not None else None
-        if self.status is not self.snapshot.status or self.turn_id != turn_before:
+        live_before = self.snapshot.attempt.id if self.snapshot.attempt is not None else None
+        has_turned = self.status is not self.snapshot.status or self.turn_id != turn_before
+        if has_turned:
             ended = {} if self.ended is None else {"ended": self.ended}
             self.emit("status", self.turn_id, status=self.status.value, **ended)
         if self.queue_changed:
             self.emit("queue", ids=self.queue_order)
         changes = {**self.changes, "status": self.status.value, "head_id": self.head_id, "seq": self.seq}
-        changes |= {"epoch": self.epoch, "updated_at": self.now}
+        changes["epoch"] = self.epoch
+        if self.said:
+            changes["updated_at"] = self.now
+        if has_turned or "holder" in self.changes or self.live_id != live_before:
+            changes["runnable_at"] = self.now
         await update(self.transaction, "chats", changes, id=self.chat_id)
         if self._events:
             await insert(self.transaction, "events", *self._events)

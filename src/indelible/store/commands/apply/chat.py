@@ -15,10 +15,10 @@ from indelible.content import encode
 from indelible.errors import Invalid
 from indelible.machine import effects
 from indelible.store.commands.apply.change import ChatChange, Handlers
-from indelible.store.commands.apply.texts import ERRORS
+from indelible.store.commands.apply.history import choose_error
 from indelible.store.database.transaction import update
 from indelible.store.database.words import DebugMode
-from indelible.store.payloads import AwaitedStep, ChatPatch, Failure, require
+from indelible.store.payloads import AwaitedStep, ChatPatch, require
 
 DEBUG_MODES: Final[tuple[str, ...]] = get_args(DebugMode)
 _KEPT_AS_JSON: Final = ("labels", "system_prompt", "parameters")
@@ -30,10 +30,16 @@ async def set_status(change: ChatChange, effect: effects.SetStatus) -> None:
 
 
 async def set_error(change: ChatChange, effect: effects.SetError) -> None:
-    given = change.payload.error if isinstance(change.payload, Failure) else None
-    error = given or ERRORS[effect.kind]
+    error = choose_error(change, effect.kind)
     change.changes["error"] = encode(error)
     change.emit("error", **error)
+
+
+async def restore_error(change: ChatChange, _effect: effects.RestoreError) -> None:
+    stored = "SELECT error FROM messages WHERE chat_id = $1 AND id = $2"
+    row = await change.transaction.one(stored, change.chat_id, change.head_id)
+    change.changes["error"] = row["error"]
+    change.emit("error", **msgspec.json.decode(row["error"]))
 
 
 async def clear_error(change: ChatChange, _effect: effects.ClearError) -> None:
@@ -67,6 +73,8 @@ async def update_metadata(change: ChatChange, _effect: effects.UpdateMetadata) -
         raise Invalid(f"debug must be one of {', '.join(DEBUG_MODES)}.")
     kept = {name: encode(value) for name, value in detail.items() if name in _KEPT_AS_JSON and value is not None}
     change.changes |= {**detail, **kept}
+    if "title" in detail:
+        change.changes["title_is_provisional"] = False
     if detail:
         change.emit("chat", **{name: value for name, value in detail.items() if name not in _KEPT_TO_OURSELVES})
 
@@ -86,6 +94,7 @@ HANDLERS: Final[Handlers] = {
     effects.ClearHolder: clear_holder,
     effects.DeleteChat: delete_chat,
     effects.RaiseEpoch: raise_epoch,
+    effects.RestoreError: restore_error,
     effects.SetArchived: set_archived,
     effects.SetDeadline: set_deadline,
     effects.SetError: set_error,

@@ -15,7 +15,7 @@ from indelible.errors import LeaseLost
 from indelible.ids import new_id
 from indelible.machine import effects
 from indelible.store.commands.apply.change import ChatChange, Handlers
-from indelible.store.commands.apply.texts import ANSWERS, CONTINUE, NOTICES
+from indelible.store.commands.apply.texts import ANSWERS, CONTINUE, ERRORS, NOTICES
 from indelible.store.database.transaction import Transaction, insert
 from indelible.store.payloads import CompactionResult, Failure, NewChat, Summary, ToolResultsInput, UserInput, require
 from indelible.store.queries.ancestors import load_ancestors
@@ -52,21 +52,43 @@ async def put(
     }
     await insert(change.transaction, "messages", row | (columns or {}))
     change.head_id = id_
+    change.said = change.said or message.visibility != "model"
     change.emit("message", id_, **detail)
     stored = replace(message, id=id_)
     change.messages.append(stored)
     return stored
 
 
-async def add_message(change: ChatChange, _effect: effects.AddMessage) -> None:
+async def add_message(change: ChatChange, effect: effects.AddMessage) -> None:
     new = change.payload if isinstance(change.payload, NewChat) else require(change.payload, UserInput)
-    await put_user(change, new.blocks, new.model)
+    model = new.model
+    if model is None and effect.replaces_id is not None:
+        model = await load_model(change, effect.replaces_id)
+    await put_user(change, new.blocks, model)
+    if change.snapshot.head_id is None and not change.has_title and new.suggested_title is not None:
+        change.changes |= {"title": new.suggested_title, "title_is_provisional": True}
+        change.emit("chat", title=new.suggested_title)
 
 
 async def put_user(change: ChatChange, blocks: list[Block], model: str | None, **detail: Any) -> Message:
-    stored = await put(change, Message(role="user", blocks=blocks, model=model), **detail)
+    """Add a message of the user. It keeps the model that is to answer it (SPEC 10.1)."""
+    change.put_model = choose_model(change, model)
+    message = Message(role="user", blocks=blocks, model=change.put_model or None)
+    stored = await put(change, message, columns={"model": change.put_model}, **detail)
     change.put_id = stored.id
     return stored
+
+
+def choose_model(change: ChatChange, model: str | None) -> str:
+    """The model for a message that is accepted now: its own, else the chat's. Empty: the chat follows the setting."""
+    return (change.model or "") if model is None else model
+
+
+async def load_model(change: ChatChange, message_id: str) -> str | None:
+    """The model that was stored with a message of the user; None for one from before that was done."""
+    stored = "SELECT model FROM messages WHERE chat_id = $1 AND id = $2"
+    row = await change.transaction.one(stored, change.chat_id, message_id)
+    return None if row is None else row["model"]
 
 
 async def _ends_partial(change: ChatChange) -> bool:
@@ -115,7 +137,15 @@ async def add_notice(change: ChatChange, effect: effects.AddNotice) -> None:
     if effect.kind == "stopped":
         given = None  # during a stop the notice always says that the user stopped it
     text = given or NOTICES[effect.kind]
-    await put(change, Message(role="notice", blocks=[Text(text)], visibility="people"))
+    error = encode(choose_error(change, effect.kind)) if effect.kind in ERRORS else None
+    notice = Message(role="notice", blocks=[Text(text)], visibility="people")
+    await put(change, notice, columns={} if error is None else {"error": error})
+
+
+def choose_error(change: ChatChange, kind: effects.NoticeKind) -> dict[str, Any]:
+    """Why the turn failed: what its worker reports, else the default of this kind."""
+    given = change.payload.error if isinstance(change.payload, Failure) else None
+    return given or ERRORS[kind]
 
 
 async def move_head(change: ChatChange, effect: effects.MoveHead) -> None:

@@ -14,7 +14,7 @@ from indelible.ids import new_id
 from indelible.machine import effects
 from indelible.machine.states import place_in_queue
 from indelible.store.commands.apply.change import ChatChange, Handlers
-from indelible.store.commands.apply.history import put_user
+from indelible.store.commands.apply.history import choose_model, put_user
 from indelible.store.commands.apply.turns import open_turn
 from indelible.store.database.transaction import insert, update
 from indelible.store.payloads import QueuedInput, UserInput, require
@@ -29,7 +29,7 @@ async def enqueue(change: ChatChange, effect: effects.Enqueue) -> None:
         "position": await _find_last_position(change) + 1,
         "if_busy": effect.if_busy,
         "content": encode(given.blocks),
-        "model": given.model,
+        "model": choose_model(change, given.model),
         "author_id": given.author_id or change.owner_id,
         "created_at": change.now,
     }
@@ -37,13 +37,13 @@ async def enqueue(change: ChatChange, effect: effects.Enqueue) -> None:
     place = place_in_queue(change.snapshot.queue, effect.if_busy)
     moved = change.queue_order[place:]
     change.queue_order.insert(place, change.queued_id)
-    change.queue_changed = True
+    change.queue_changed = change.said = True
     await _move_to_the_end(change, moved)
 
 
 async def start_queued(change: ChatChange, effect: effects.StartQueued) -> None:
     entered = await _enter_history(change, effect.queued_id or change.queue_order[0])
-    await open_turn(change, "reply", entered.id, entered.model)
+    await open_turn(change, "reply", entered.id, change.put_model)
 
 
 async def _enter_history(change: ChatChange, queued_id: str, **detail: Any) -> Message:

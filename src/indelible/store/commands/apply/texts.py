@@ -17,8 +17,11 @@ NOTICES: Final[dict[effects.NoticeKind, str]] = {
     "crashed": "The reply failed: the server crashed too often while writing it. The partial reply is saved.",
     "empty": "The model returned nothing.",
     "compacted": "The conversation was summarised for the model. Everything above stays as it is for you.",
+    "length": "The reply reached its length limit. Continue resumes it.",
+    "content_filter": "The provider's content filter ended the reply.",
+    "max_steps": "The reply reached the maximum number of steps. Retry lets it go on.",
 }
-ERRORS: Final[dict[effects.ErrorKind, dict[str, Any]]] = {
+ERRORS: Final[dict[effects.NoticeKind, dict[str, Any]]] = {
     "failed": {"kind": "unknown", "message": NOTICES["failed"]},
     "crashed": {"kind": "crashed", "message": NOTICES["crashed"]},
 }

@@ -16,10 +16,10 @@ from indelible.ids import new_id
 from indelible.machine import effects
 from indelible.machine.states import TurnKind
 from indelible.store.commands.apply.change import ChatChange, Handlers
-from indelible.store.commands.apply.history import put
+from indelible.store.commands.apply.history import load_model, put
 from indelible.store.commands.finish_attempt import end_attempt, keep_pending
 from indelible.store.database.transaction import insert, update
-from indelible.store.payloads import AttemptStart, ModelChoice, NewChat, RetryScheduled, UserInput, WithPending, require
+from indelible.store.payloads import AttemptStart, ModelChoice, RetryScheduled, WithPending, require
 from indelible.store.queries.ancestors import load_ancestors
 from indelible.store.queries.chat_view import AttemptName
 
@@ -143,8 +143,11 @@ async def record_takeover(change: ChatChange, effect: effects.RecordTakeover) ->
 
 
 async def begin_turn(change: ChatChange, effect: effects.BeginTurn) -> None:
-    choice = change.payload if isinstance(change.payload, NewChat | UserInput | ModelChoice) else ModelChoice()
-    await open_turn(change, effect.kind, effect.message_id or change.put_id, choice.model)
+    """Which model answers (SPEC 10.1): the command's, else the one stored with the message, else the chat's."""
+    model = change.payload.model if isinstance(change.payload, ModelChoice) else change.put_model
+    if model is None and effect.kind == "reply" and effect.message_id is not None:
+        model = await load_model(change, effect.message_id)
+    await open_turn(change, effect.kind, effect.message_id or change.put_id, model)
 
 
 async def open_turn(change: ChatChange, kind: TurnKind, message_id: str | None, model: str | None) -> None:
