@@ -18,6 +18,7 @@ from typing import Any
 
 from indelible.app.app import App
 from indelible.clock import Clock, SystemClock
+from indelible.errors import Invalid, ModelFailed
 from indelible.feed import Feed
 from indelible.logs import find_secrets
 from indelible.metrics import NO_METRICS, Metrics
@@ -55,7 +56,7 @@ async def open_app(
 
     database: a file, or a URL such as `postgresql://user:password@host/name`. Default: the `database` setting.
     model: a name, or a model of your own. Default: the `model` setting. models: further models of your own, by the name
-        that a message or a retry may use.
+        that a message or a retry may use. A name that no model can have is refused here, and wherever one is given.
     tools: typed functions or tools that the model may call. client_tools: tools that you run yourself; a reply
         pauses for them, and `chat.submit_tool_results` continues it.
     deps: any value; every tool gets it as `context.deps`: a connection, a client, a configuration.
@@ -72,6 +73,9 @@ async def open_app(
         async with AsyncExitStack() as stack:
             catalog = Catalog(settings, clock=clock)
             stack.push_async_callback(catalog.aclose)
+            check = partial(_check_model, models=models or {}, catalog=catalog)
+            if model is None or isinstance(model, str):
+                check(settings.model)
             if worker and any(name != DEMO for name in (settings.model, *settings.models)):
                 await asyncio.to_thread(catalog.load)
             find = partial(_find, own=model, models=models or {}, settings=settings, catalog=catalog)
@@ -90,7 +94,8 @@ async def open_app(
             try:
                 names = list(dict.fromkeys([*(models or ()), *catalog.list_names()]))
                 owner_id = await parts[0].ensure_user(user)
-                yield App(*parts, clock=clock, owner_id=owner_id, models=names, default_model=settings.model)
+                named: dict[str, Any] = {"models": names, "default_model": settings.model, "check_model": check}
+                yield App(*parts, clock=clock, owner_id=owner_id, **named)
             except Exception as error:
                 body_error = error
                 raise
@@ -182,6 +187,15 @@ def _find(
         return own
     wanted = name or settings.model
     return models[wanted] if wanted in models else catalog.find(wanted)
+
+
+def _check_model(name: str, *, models: Mapping[str, Model], catalog: Catalog) -> None:
+    """Raises `Invalid` for a name that no model can have, here or in another process."""
+    if name not in models:
+        try:
+            catalog.check(name)
+        except ModelFailed as failure:
+            raise Invalid(failure.message) from failure
 
 
 async def _wait_for(task: asyncio.Task[None]) -> None:
