@@ -270,3 +270,18 @@ def test_a_wrong_address_in_the_settings_is_told_as_such() -> None:
 
 def test_a_near_miss_is_pointed_out() -> None:
     assert "Did you mean anthropic:NAME?" in refuse("antropic:claude").message
+
+
+# --- what is refused where it is given ---
+
+
+@pytest.mark.parametrize("name", ["demo", "openai:gpt-5.1", "ollama:llama3", f"openai-chat:m@{LOCAL}"])
+def test_a_name_is_checked_without_a_key(name: str) -> None:
+    Catalog(load_settings(base_urls={LOCAL: ""}), environment={}).check(name)
+
+
+@pytest.mark.parametrize("name", ["", "gpt-4o", "openai:", "nobody:m", "openai:a b", "openai:m@http://elsewhere/v1"])
+def test_a_name_that_no_model_can_have_is_refused(name: str) -> None:
+    with pytest.raises(ModelFailed) as caught:
+        Catalog(load_settings(), environment={}).check(name)
+    assert caught.value.kind == "config"

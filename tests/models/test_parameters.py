@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from indelible.errors import ModelFailed
-from indelible.models.parameters import EFFORTS, NAMES, Parameters
+from indelible.errors import Invalid, ModelFailed
+from indelible.models.parameters import EFFORTS, NAMES, Parameters, check_parameters
 
 
 def test_a_value_is_taken_as_it_is_and_only_once() -> None:
@@ -59,3 +59,11 @@ def test_what_nobody_knows_is_told_apart_from_what_a_provider_lacks() -> None:
     warnings = Parameters({"model": "gpt-evil", **dict.fromkeys(NAMES, 1)}).warn("Groq")
     assert "The parameter model was not sent: unknown parameter." in warnings
     assert len(warnings) == 1 + len(NAMES)
+
+
+def test_every_parameter_is_checked_where_it_is_given() -> None:
+    for name in NAMES:
+        with pytest.raises(Invalid, match=f"The parameter {name} must be"):
+            check_parameters({name: {}})
+        check_parameters({name: None})
+    check_parameters({"temperature": 1, "max_tokens": 10, "stop": ["a"], "effort": "low", "of_nobody": {}})

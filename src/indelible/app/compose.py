@@ -18,6 +18,7 @@ from typing import Any
 
 from indelible.app.app import App
 from indelible.clock import Clock, SystemClock
+from indelible.errors import Invalid, ModelFailed
 from indelible.feed import Feed
 from indelible.logs import find_secrets
 from indelible.metrics import NO_METRICS, Metrics
@@ -57,7 +58,7 @@ async def open_app(
 
     database: a file, or a URL such as `postgresql://user:password@host/name`. Default: the `database` setting.
     model: a name, or a model of your own. Default: the `model` setting. models: further models of your own, by the name
-        that a message or a retry may use.
+        that a message or a retry may use. A name that no model can have is refused here, and wherever one is given.
     tools: typed functions or tools that the model may call. client_tools: tools that you run yourself; a reply
         pauses for them, and `chat.submit_tool_results` continues it.
     deps: any value; every tool gets it as `context.deps`: a connection, a client, a configuration.
@@ -74,6 +75,9 @@ async def open_app(
         async with AsyncExitStack() as stack:
             catalog = Catalog(settings, clock=clock)
             stack.push_async_callback(catalog.aclose)
+            check = partial(_check_model, models=models or {}, catalog=catalog)
+            if model is None or isinstance(model, str):
+                check(settings.model)
             if worker and any(name != DEMO for name in (settings.model, *settings.models)):
                 await asyncio.to_thread(catalog.load)
             find = partial(_find, own=model, models=models or {}, settings=settings, catalog=catalog)
@@ -92,7 +96,8 @@ async def open_app(
             try:
                 names = list(dict.fromkeys([*(models or ()), *catalog.list_names()]))
                 owner_id = await parts[0].ensure_user(user)
-                yield App(*parts, clock=clock, owner_id=owner_id, models=names, default_model=settings.model)
+                named: dict[str, Any] = {"models": names, "default_model": settings.model, "check_model": check}
+                yield App(*parts, clock=clock, owner_id=owner_id, **named)
             except Exception as error:
                 body_error = error
                 raise
@@ -198,6 +203,15 @@ def publish_outcome(notifier: Notifier, outcome: Outcome) -> None:
         notifier.notify([outcome.chat_id])
     elif outcome.wakes_readers:
         notifier.notify_readers([outcome.chat_id])
+
+
+def _check_model(name: str, *, models: Mapping[str, Model], catalog: Catalog) -> None:
+    """Raises `Invalid` for a name that no model can have, here or in another process."""
+    if name not in models:
+        try:
+            catalog.check(name)
+        except ModelFailed as failure:
+            raise Invalid(failure.message) from failure
 
 
 async def _wait_for(task: asyncio.Task[None]) -> None:

@@ -15,8 +15,9 @@ the operator chose it: it is in the setting `base_urls`, which also names the va
 setting `model` itself. A chat or a message can name no other address. Otherwise a user could make the server send
 requests to anything that it can reach.
 
-An unknown name, a forbidden address or a missing key is a `ModelFailed` that says what to set. The user sees a failed
-reply; everything before it is saved, and Retry may name another model.
+An unknown name, a forbidden address or a missing key is a `ModelFailed` that says what to set. A name or an address
+that cannot work is refused where it is given (`check`). Without a key the user sees a failed reply; everything before
+it is saved, and Retry may name another model.
 
 Must stay true (tests/models/test_catalog.py): a key is never sent to an address that it was not given for.
 
@@ -118,18 +119,19 @@ class Catalog:
         """The models to offer, the configured one first."""
         return list(dict.fromkeys([self._settings.model, *self._settings.models, DEMO]))
 
+    def check(self, name: str) -> None:
+        """Raises `ModelFailed` if no model can have this name. A key is not needed: another process may have it."""
+        if name != DEMO:
+            *_, address = _parse_name(name)
+            if address is not None:
+                self._find_allowed(name, check_address(address))
+
     def find(self, name: str) -> Model:
         """Find the model of this name. Raises `ModelFailed` if it does not exist or cannot be used."""
         if name == DEMO:
             return DemoModel(self._clock)
-        provider_name, _, rest = name.partition(":")
-        provider = PROVIDERS.get(provider_name)
-        if provider is None or not rest:
-            _fail_unknown(name)
-        model, *given = _BEFORE_ADDRESS.split(rest, maxsplit=1)
-        if not model or any(letter <= " " for letter in name):
-            _fail_unknown(name)
-        place = self._find_place(name, provider_name, provider, given[0] if given else None)
+        provider_name, provider, model, address = _parse_name(name)
+        place = self._find_place(name, provider_name, provider, address)
         return self._make(name, provider_name, provider, model, place)
 
     def _make(self, name: str, provider_name: str, provider: Provider, model: str, place: _Place) -> Model:
@@ -198,6 +200,18 @@ class Catalog:
 
 
 # --- names and addresses ---
+
+
+def _parse_name(name: str) -> tuple[str, Provider, str, str | None]:
+    """The provider by name, the provider's model, and the address, if the name has one."""
+    provider_name, _, rest = name.partition(":")
+    provider = PROVIDERS.get(provider_name)
+    if provider is None or not rest:
+        _fail_unknown(name)
+    model, *given = _BEFORE_ADDRESS.split(rest, maxsplit=1)
+    if not model or any(letter <= " " for letter in name):
+        _fail_unknown(name)
+    return provider_name, provider, model, given[0] if given else None
 
 
 def check_address(address: str) -> str:

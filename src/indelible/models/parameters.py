@@ -10,7 +10,8 @@
     seed, frequency_penalty, presence_penalty, verbosity, service_tier, user
 
 A wire format reads the parameters that it supports. The rest are not sent, and the user gets a warning: a parameter
-that is dropped silently looks like a model that does not obey. A value of the wrong type is a failure of kind `config`.
+that is dropped silently looks like a model that does not obey. A value of the wrong type is refused where it is given
+(`check_parameters`); in a chat that has it nevertheless, it is a failure of kind `config`.
 
 Nothing else of a request can be set here: permission to choose a chat's parameters is not permission to choose its
 model or its tools.
@@ -20,15 +21,20 @@ from __future__ import annotations
 
 from typing import Any, Final, TypeVar, cast
 
-from indelible.errors import ModelFailed
+from indelible.errors import Invalid, ModelFailed
 
 T = TypeVar("T")
 
+_TYPES: Final[dict[str, type]] = {
+    **dict.fromkeys(("temperature", "top_p", "frequency_penalty", "presence_penalty"), float),
+    **dict.fromkeys(("top_k", "max_tokens", "seed"), int),
+    **dict.fromkeys(("tool_choice", "verbosity", "service_tier", "user", "summary"), str),
+    "parallel_tool_calls": bool,
+}
+"""The parameters that are one value; `stop` and `effort` have rules of their own."""
+
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-NAMES: Final = frozenset(
-    {"temperature", "top_p", "top_k", "max_tokens", "stop", "effort", "tool_choice", "parallel_tool_calls", "seed"}
-    | {"frequency_penalty", "presence_penalty", "verbosity", "service_tier", "user", "summary"}
-)
+NAMES: Final = frozenset({*_TYPES, "stop", "effort"})
 _KINDS: Final[dict[Any, str]] = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
 
 
@@ -67,6 +73,18 @@ class Parameters:
             else f"The parameter {name} was not sent: unknown parameter."
             for name in self._given
         ]
+
+
+def check_parameters(given: dict[str, Any]) -> None:
+    """Raises `Invalid` for a value of the wrong type. An unknown parameter is not sent, and the user gets a warning."""
+    parameters = Parameters(given)
+    try:
+        for name, kind in _TYPES.items():
+            parameters.pop(name, kind)
+        parameters.pop_texts("stop")
+        parameters.pop_effort()
+    except ModelFailed as failure:
+        raise Invalid(failure.message) from failure
 
 
 def _fits(value: object, kind: type) -> bool:

@@ -34,6 +34,7 @@ from indelible.ids import new_id
 from indelible.machine import commands
 from indelible.machine.commands import SendCommand
 from indelible.machine.events import BEGINNING, FeedEvent, MessageTree, Position
+from indelible.models.parameters import check_parameters
 from indelible.recording.storage.protocol import RecordStore, RunTree
 from indelible.service.inputs import ChatChanges, Content, IfBusy, check_if_busy, to_blocks
 from indelible.service.pages import check_name, read_list_cursor, split_page, write_list_cursor
@@ -77,13 +78,14 @@ _SENDS: Final[dict[str, Callable[[], SendCommand]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceDependencies:
-    """What the use cases of all users share."""
+    """What the use cases of all users share. `check_model` raises `Invalid` for a name that no model can have."""
 
     store: ChatStore
     feed: Feed
     records: RecordStore
     models: Sequence[str] = ()
     default_model: str | None = None
+    check_model: Callable[[str], None] | None = None
 
 
 class LocalService:
@@ -123,6 +125,8 @@ class LocalService:
         title: str | None = None,
         parameters: dict[str, Any] | None = None,
     ) -> CreatedChat:
+        self._check_model(model)
+        check_parameters(parameters or {})
         blocks = [] if message is None else to_blocks(message)
         new = NewChat(
             owner_id=await self.get_user_id(),
@@ -174,6 +178,8 @@ class LocalService:
         return msgspec.json.decode(encode(await self._feed.snapshot(chat_id)), type=ChatDetails)
 
     async def update_chat(self, chat_id: str, changes: ChatChanges) -> UpdatedChat:
+        self._check_model(changes.model or None)
+        check_parameters(changes.parameters or {})
         archived = None if changes.archived is msgspec.UNSET else changes.archived
         given: dict[str, Any] = {"archived": archived, "user_id": await self.get_user_id()}
         patch = _to_patch(changes)
@@ -212,15 +218,18 @@ class LocalService:
         self, chat_id: str, content: Content, *, if_busy: IfBusy = "queue", model: str | None = None
     ) -> Accepted:
         check_if_busy(if_busy)
+        self._check_model(model)
         blocks = to_blocks(content)
         payload = UserInput(blocks=blocks, model=model, suggested_title=extract_title(blocks))
         return await self._accept(chat_id, _SENDS[if_busy](), payload)
 
     async def edit(self, chat_id: str, message_id: str, content: Content, *, model: str | None = None) -> Accepted:
+        self._check_model(model)
         payload = UserInput(blocks=to_blocks(content), model=model)
         return await self._accept(chat_id, commands.Edit(message_id=message_id), payload)
 
     async def regenerate(self, chat_id: str, message_id: str, *, model: str | None = None) -> Accepted:
+        self._check_model(model)
         return await self._accept(chat_id, commands.Regenerate(message_id=message_id), ModelChoice(model=model))
 
     async def switch_branch(self, chat_id: str, message_id: str, *, exact: bool = False) -> Accepted:
@@ -241,9 +250,11 @@ class LocalService:
         return stop.result
 
     async def retry(self, chat_id: str, *, model: str | None = None) -> Accepted:
+        self._check_model(model)
         return await self._accept(chat_id, commands.Retry(), ModelChoice(model=model))
 
     async def continue_(self, chat_id: str, *, model: str | None = None) -> Accepted:
+        self._check_model(model)
         return await self._accept(chat_id, commands.Continue(), ModelChoice(model=model))
 
     async def compact(self, chat_id: str) -> Accepted:
@@ -304,6 +315,11 @@ class LocalService:
         return ModelPage(items=[ModelEntry(id=name, default=name == default) for name in self._dependencies.models])
 
     # --- commands ---
+
+    def _check_model(self, name: str | None) -> None:
+        """Refuse a name that no model can have, before the chat would meet it in a reply."""
+        if name is not None and self._dependencies.check_model is not None:
+            self._dependencies.check_model(name)
 
     async def _accept(self, chat_id: str, command: C, payload: Payload[C] | None = None) -> Accepted:
         return await self._execute(chat_id, command, payload, answer=describe_accepted, answer_type=Accepted)
