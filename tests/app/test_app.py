@@ -16,7 +16,7 @@ from tests.support.waiting import deadline
 import indelible
 from indelible.app.compose import open_app
 from indelible.content import Part, TextDelta, ToolCall
-from indelible.errors import ModelFailed, NotFound, Shutdown
+from indelible.errors import Invalid, ModelFailed, NotFound, Shutdown
 from indelible.models.protocol import Call, ModelTraits
 from indelible.store.database.errors import DatabaseUnusable
 from indelible.testing import ScriptedModel, parts
@@ -133,7 +133,7 @@ async def test_a_model_is_chosen_by_name(database: str) -> None:
         chat = await app.create_chat()
         assert (await chat.send("1")).text == "own"
         assert (await chat.send("2", model="other")).text == "other"
-        with pytest.raises(ModelFailed, match="Unknown model 'nonesuch'"):
+        with pytest.raises(Invalid, match="Unknown model 'nonesuch'"):
             await chat.send("3", model="nonesuch")
 
 

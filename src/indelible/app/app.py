@@ -6,7 +6,7 @@ has the methods of a user, chat.py those of a chat.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from indelible.app.user import User
 from indelible.clock import Clock
@@ -31,6 +31,7 @@ class App(User):
         owner_id: str,
         models: Sequence[str] = (),
         default_model: str | None = None,
+        check_model: Callable[[str], None] | None = None,
     ) -> None:
         self.store = store
         self.feed = feed
@@ -39,7 +40,12 @@ class App(User):
         self.owner_id = owner_id
         self.models = models
         self._dependencies = ServiceDependencies(
-            store=store, feed=feed, records=self.records, models=models, default_model=default_model
+            store=store,
+            feed=feed,
+            records=self.records,
+            models=models,
+            default_model=default_model,
+            check_model=check_model,
         )
         self.service = LocalService(self._dependencies, user_id=owner_id)
         super().__init__(self.service)

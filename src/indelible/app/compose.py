@@ -18,6 +18,7 @@ from typing import Any
 
 from indelible.app.app import App
 from indelible.clock import Clock, SystemClock
+from indelible.errors import Invalid, ModelFailed
 from indelible.feed import Feed
 from indelible.logs import find_secrets
 from indelible.metrics import NO_METRICS, Metrics
@@ -91,7 +92,14 @@ async def open_app(
             try:
                 names = list(dict.fromkeys([*(models or ()), *catalog.list_names()]))
                 owner_id = await parts[0].ensure_user(user)
-                yield App(*parts, clock=clock, owner_id=owner_id, models=names, default_model=settings.model)
+                yield App(
+                    *parts,
+                    clock=clock,
+                    owner_id=owner_id,
+                    models=names,
+                    default_model=settings.model,
+                    check_model=partial(_check_model, models=models or {}, catalog=catalog),
+                )
             except Exception as error:
                 body_error = error
                 raise
@@ -188,7 +196,16 @@ def _find(
     if name is None and own is not None and not isinstance(own, str):
         return own
     wanted = name or settings.model
-    return models[wanted] if wanted in models else catalog.find(wanted)
+    return models[wanted] if wanted in models else catalog.find_for_user(wanted)
+
+
+def _check_model(name: str, *, models: Mapping[str, Model], catalog: Catalog) -> None:
+    """Refuse a command that names a model which its user may not choose."""
+    if name not in models:
+        try:
+            catalog.check_for_user(name)
+        except ModelFailed as failure:
+            raise Invalid(f"model: {failure.message}") from failure
 
 
 async def _wait_for(task: asyncio.Task[None]) -> None:

@@ -82,6 +82,8 @@ class ServiceDependencies:
     records: RecordStore
     models: Sequence[str] = ()
     default_model: str | None = None
+    check_model: Callable[[str], None] | None = None
+    """Raises `Invalid` for a model that users may not choose."""
 
 
 class LocalService:
@@ -299,6 +301,7 @@ class LocalService:
 
     async def _run(self, chat_id: str, command: C, payload: Payload[C] | None = None) -> None:
         """Carry out an idempotent command, which needs no key."""
+        self._check_model(payload)
         await self._store.execute(chat_id, command, payload, user_id=await self.get_user_id())
 
     async def _execute(
@@ -311,6 +314,7 @@ class LocalService:
         answer_type: type[T],
     ) -> T:
         """Carry out a command; if this request was made before, return its stored response."""
+        self._check_model(payload)
         user_id = await self.get_user_id()
         if self._request is None:
             return answer(await self._store.execute(chat_id, command, payload, user_id=user_id))
@@ -323,6 +327,11 @@ class LocalService:
             answer=lambda outcome: StoredResponse(200, encode(answer(outcome))),
         )
         return msgspec.json.decode(stored.body, type=answer_type)
+
+    def _check_model(self, payload: Payload[Any] | None) -> None:
+        model = getattr(payload, "model", None)
+        if isinstance(model, str) and self._dependencies.check_model is not None:
+            self._dependencies.check_model(model)
 
 
 def write_cursor(outcome: Outcome) -> str:
