@@ -35,7 +35,7 @@ from indelible.machine.commands import SendCommand
 from indelible.machine.events import BEGINNING, FeedEvent, Position
 from indelible.recording.storage.protocol import RecordStore, RunTree
 from indelible.service.inputs import ChatChanges, Content, IfBusy, check_if_busy, to_blocks
-from indelible.service.pages import check_name, read_list_cursor, split_page, write_list_cursor
+from indelible.service.pages import check_name, check_search, read_list_cursor, split_page, write_list_cursor
 from indelible.service.results import (
     Accepted,
     AttemptPage,
@@ -152,7 +152,7 @@ class LocalService:
         found = await self._store.list_chats(
             await self.get_user_id(),
             archived=archived,
-            search=search,
+            search=check_search(search),
             after=None if cursor is None else read_list_cursor(cursor),
             limit=limit + 1,
         )
