@@ -109,7 +109,7 @@ class Settings(BaseSettings):
         "demo",
         description="The default model: `demo`, which needs no key, or `provider:NAME` as in docs/models.md.",
     )
-    models: Names = Field([], description="Further models that users can choose.")
+    models: Names = Field([], description="Further models that users can choose. No others may use the API keys.")
     chain_models: Names = Field(
         [], description="Models that keep the conversation at the provider (`previous_response_id`)."
     )

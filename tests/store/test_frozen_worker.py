@@ -285,7 +285,7 @@ async def test_a_network_that_falls_silent_in_a_transaction_is_waited_for_once(
         store.database.observe = asked.append  # type: ignore[attr-defined]
         with pytest.raises(DatabaseUnreachable, match="no answer in time"):
             await store.database.write(fall_silent, urgent=urgent)
-        assert asked == ["BEGIN", "SELECT 1"]
+        assert [sql.partition(" ")[0] for sql in asked] == ["BEGIN", "SELECT"]
         await store.beat("worker")
 
 

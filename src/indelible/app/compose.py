@@ -51,6 +51,7 @@ async def open_app(
     user: str = "local",
     settings: Settings | None = None,
     worker: bool = True,
+    listed_models_only: bool = False,
     clock: Clock | None = None,
     metrics: Metrics = NO_METRICS,
 ) -> AsyncIterator[App]:
@@ -64,6 +65,8 @@ async def open_app(
     deps: any value; every tool gets it as `context.deps`: a connection, a client, a configuration.
     user: the name of the default user, who owns the chats of `app.create_chat` and `app.chats`; see `app.user`.
     worker: whether to run a worker. Without it the program only reads and sends, and another process replies.
+    listed_models_only: whether a chat may use only the models in the settings `model` and `models`, and those without a
+        key. A server does so, because whoever sends a message does not pay for the key.
     """
     clock = clock or SystemClock()
     settings = settings or load_settings()
@@ -75,12 +78,14 @@ async def open_app(
         async with AsyncExitStack() as stack:
             catalog = Catalog(settings, clock=clock)
             stack.push_async_callback(catalog.aclose)
-            check = partial(_check_model, models=models or {}, catalog=catalog)
+            allowed = catalog.check_for_user if listed_models_only else catalog.check
+            check = partial(_check_model, models=models or {}, check=allowed)
             if model is None or isinstance(model, str):
                 check(settings.model)
             if worker and any(name != DEMO for name in (settings.model, *settings.models)):
                 await asyncio.to_thread(catalog.load)
-            find = partial(_find, own=model, models=models or {}, settings=settings, catalog=catalog)
+            in_catalog = catalog.find_for_user if listed_models_only else catalog.find
+            find = partial(_find, own=model, models=models or {}, default=settings.model, in_catalog=in_catalog)
             parts = await _put_together(
                 stack,
                 where,
@@ -189,12 +194,17 @@ async def _put_together(
 
 
 def _find(
-    name: str | None, *, own: str | Model | None, models: Mapping[str, Model], settings: Settings, catalog: Catalog
+    name: str | None,
+    *,
+    own: str | Model | None,
+    models: Mapping[str, Model],
+    default: str,
+    in_catalog: Callable[[str], Model],
 ) -> Model:
     if name is None and own is not None and not isinstance(own, str):
         return own
-    wanted = name or settings.model
-    return models[wanted] if wanted in models else catalog.find(wanted)
+    wanted = name or default
+    return models[wanted] if wanted in models else in_catalog(wanted)
 
 
 def publish_outcome(notifier: Notifier, outcome: Outcome) -> None:
@@ -205,13 +215,13 @@ def publish_outcome(notifier: Notifier, outcome: Outcome) -> None:
         notifier.notify_readers([outcome.chat_id])
 
 
-def _check_model(name: str, *, models: Mapping[str, Model], catalog: Catalog) -> None:
-    """Raises `Invalid` for a name that no model can have, here or in another process."""
+def _check_model(name: str, *, models: Mapping[str, Model], check: Callable[[str], None]) -> None:
+    """Raises `Invalid` for a name that no model can have, or that this user may not choose."""
     if name not in models:
         try:
-            catalog.check(name)
+            check(name)
         except ModelFailed as failure:
-            raise Invalid(failure.message) from failure
+            raise Invalid(f"model: {failure.message}") from failure
 
 
 async def _wait_for(task: asyncio.Task[None]) -> None:

@@ -15,6 +15,9 @@ the operator chose it: it is in the setting `base_urls`, which also names the va
 setting `model` itself. A chat or a message can name no other address. Otherwise a user could make the server send
 requests to anything that it can reach.
 
+A key is money, so on a server a user may spend it only on the names in the settings `model` and `models`
+(`find_for_user`). Names that need no key are free.
+
 An unknown name, a forbidden address or a missing key is a `ModelFailed` that says what to set. A name or an address
 that cannot work is refused where it is given (`check`). Without a key the user sees a failed reply; everything before
 it is saved, and Retry may name another model.
@@ -122,20 +125,42 @@ class Catalog:
     def check(self, name: str) -> None:
         """Raises `ModelFailed` if no model can have this name. A key is not needed: another process may have it."""
         if name != DEMO:
-            *_, address = _parse_name(name)
+            address = _parse_name(name).address
             if address is not None:
                 self._find_allowed(name, check_address(address))
+
+    def find_for_user(self, name: str) -> Model:
+        """The same for a name that a user chose. Raises `ModelFailed` if the operator's key would be used for it."""
+        self.check_for_user(name)
+        return self.find(name)
+
+    def check_for_user(self, name: str) -> None:
+        """Raises `ModelFailed` if a user may not choose this name: unknown, or at the operator's expense."""
+        if name in self.list_names():
+            return
+        try:
+            needs_key = self._find_place(_parse_name(name)).key is not None
+        except ModelFailed as failure:
+            if failure.kind != "missing_key":
+                raise
+            needs_key = True  # here there is none, but there may be one where the reply is made
+        if needs_key:
+            raise ModelFailed(
+                f"The model '{name}' is not available. Choose one of: {', '.join(self.list_names())}. The operator can "
+                "add others in the setting models.",
+                kind="config",
+            )
 
     def find(self, name: str) -> Model:
         """Find the model of this name. Raises `ModelFailed` if it does not exist or cannot be used."""
         if name == DEMO:
             return DemoModel(self._clock)
-        provider_name, provider, model, address = _parse_name(name)
-        place = self._find_place(name, provider_name, provider, address)
-        return self._make(name, provider_name, provider, model, place)
+        parsed = _parse_name(name)
+        return self._make(parsed, self._find_place(parsed))
 
-    def _make(self, name: str, provider_name: str, provider: Provider, model: str, place: _Place) -> Model:
+    def _make(self, parsed: _ParsedName, place: _Place) -> Model:
         """Imports aiohttp and the price data only here: the demo model needs neither."""
+        name, provider_name, provider, _, model = parsed
         from indelible.models.http.client import Http  # noqa: PLC0415
         from indelible.models.http.http_model import HttpModel  # noqa: PLC0415
         from indelible.models.profile import find_profile  # noqa: PLC0415
@@ -160,8 +185,9 @@ class Catalog:
 
     # --- addresses and keys ---
 
-    def _find_place(self, name: str, provider_name: str, provider: Provider, given: str | None) -> _Place:
-        """The provider's own address or the `given` one, with the key that belongs to it."""
+    def _find_place(self, parsed: _ParsedName) -> _Place:
+        """The provider's own address or the one in the name, with the key that belongs to it."""
+        name, provider_name, provider, given, _ = parsed
         own = self._read_own_address(provider_name, provider)
         address = own if given is None else check_address(given)
         variable = None if given is None else self._find_allowed(name, address)
@@ -202,8 +228,17 @@ class Catalog:
 # --- names and addresses ---
 
 
-def _parse_name(name: str) -> tuple[str, Provider, str, str | None]:
-    """The provider by name, the provider's model, and the address, if the name has one."""
+class _ParsedName(NamedTuple):
+    """`address` is the one inside the name, if there is one."""
+
+    name: str
+    provider_name: str
+    provider: Provider
+    address: str | None
+    model: str
+
+
+def _parse_name(name: str) -> _ParsedName:
     provider_name, _, rest = name.partition(":")
     provider = PROVIDERS.get(provider_name)
     if provider is None or not rest:
@@ -211,7 +246,7 @@ def _parse_name(name: str) -> tuple[str, Provider, str, str | None]:
     model, *given = _BEFORE_ADDRESS.split(rest, maxsplit=1)
     if not model or any(letter <= " " for letter in name):
         _fail_unknown(name)
-    return provider_name, provider, model, given[0] if given else None
+    return _ParsedName(name, provider_name, provider, given[0] if given else None, model)
 
 
 def check_address(address: str) -> str:

@@ -139,6 +139,7 @@ class Server:
                 tools=self._tools,
                 client_tools=self._client_tools,
                 worker=self._worker,
+                listed_models_only=True,
                 clock=self._clock,
                 metrics=metrics,
             ) as app:

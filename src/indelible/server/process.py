@@ -154,7 +154,7 @@ async def run_worker(settings: Settings, *, tools: Sequence[AnyTool], on_ready: 
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, stopped.set)
-    async with open_app(settings=settings, tools=tools):
+    async with open_app(settings=settings, tools=tools, listed_models_only=True):
         on_ready()
         await stopped.wait()
 

@@ -4,7 +4,8 @@ The promises of DESIGN §1 are counters that stay at zero. Each `PrometheusMetri
 given one, so that two servers in one process, or two tests, do not count into each other.
 
 Labels come from configuration, never from a model's output: a tool name that no tool has is counted as `unknown`, so
-a model cannot grow the number of series.
+a model cannot grow the number of series. Users can choose model names that need no key, so only the first ones get
+labels of their own, and all others are counted as `other`.
 
 Must stay true (tests/test_metrics.py, tests/server/test_served_metrics.py): the names and labels of SPEC §8.
 """
@@ -23,11 +24,16 @@ _FLUSH_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.
 _SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
+MAX_MODELS = 50
+"""More models than this share the label `other`: each one has 60 lines."""
+
+
 class PrometheusMetrics(Metrics):
     """Counts into a registry."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
+        self._models: set[tuple[str, str]] = set()
         model = ("provider", "model")
         self._steps = self._count("steps", "Complete steps.", *model)
         self._retries = self._count(
@@ -71,25 +77,34 @@ class PrometheusMetrics(Metrics):
     def _measure(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
         return Histogram(name, text, labels, namespace="indelible", registry=self.registry, buckets=buckets)
 
+    def _name(self, provider: str, model: str) -> tuple[str, str]:
+        """The labels of a model."""
+        pair = (provider, model)
+        if pair not in self._models:
+            if len(self._models) >= MAX_MODELS:
+                return "other", "other"
+            self._models.add(pair)
+        return pair
+
     # --- the loop ---
 
     def step_ended(self, provider: str, model: str) -> None:
-        self._steps.labels(provider, model).inc()
+        self._steps.labels(*self._name(provider, model)).inc()
 
     def stream_retried(self, provider: str, model: str, *, kind: str, chain_broken: bool) -> None:
-        self._retries.labels(provider, model, kind, "true" if chain_broken else "false").inc()
+        self._retries.labels(*self._name(provider, model), kind, "true" if chain_broken else "false").inc()
 
     def first_part_received(self, provider: str, model: str, *, seconds: float) -> None:
-        self._first_part.labels(provider, model).observe(seconds)
+        self._first_part.labels(*self._name(provider, model)).observe(seconds)
 
     def parts_received(self, provider: str, model: str, *, waits_s: Sequence[float]) -> None:
-        between = self._between_parts.labels(provider, model)
+        between = self._between_parts.labels(*self._name(provider, model))
         for wait_s in waits_s:
             between.observe(wait_s)
 
     def prompt_sent(self, provider: str, model: str, *, size_bytes: int, messages: int) -> None:
-        self._prompt_bytes.labels(provider, model).observe(size_bytes)
-        self._prompt_messages.labels(provider, model).observe(messages)
+        self._prompt_bytes.labels(*self._name(provider, model)).observe(size_bytes)
+        self._prompt_messages.labels(*self._name(provider, model)).observe(messages)
 
     def tool_ran(self, name: str, *, seconds: float, size_bytes: int, truncated: bool, is_error: bool) -> None:
         self._tool_seconds.labels(name).observe(seconds)

@@ -37,7 +37,7 @@ from indelible.machine.events import BEGINNING, FeedEvent, MessageTree, Position
 from indelible.models.parameters import check_parameters
 from indelible.recording.storage.protocol import RecordStore, RunTree
 from indelible.service.inputs import ChatChanges, Content, IfBusy, check_if_busy, to_blocks
-from indelible.service.pages import check_name, read_list_cursor, split_page, write_list_cursor
+from indelible.service.pages import check_name, check_search, read_list_cursor, split_page, write_list_cursor
 from indelible.service.results import (
     Accepted,
     AttemptPage,
@@ -125,7 +125,6 @@ class LocalService:
         title: str | None = None,
         parameters: dict[str, Any] | None = None,
     ) -> CreatedChat:
-        self._check_model(model)
         check_parameters(parameters or {})
         blocks = [] if message is None else to_blocks(message)
         new = NewChat(
@@ -158,7 +157,7 @@ class LocalService:
         found = await self._store.list_chats(
             await self.get_user_id(),
             archived=archived,
-            search=search,
+            search=check_search(search),
             after=None if cursor is None else read_list_cursor(cursor),
             limit=limit + 1,
         )
@@ -218,18 +217,15 @@ class LocalService:
         self, chat_id: str, content: Content, *, if_busy: IfBusy = "queue", model: str | None = None
     ) -> Accepted:
         check_if_busy(if_busy)
-        self._check_model(model)
         blocks = to_blocks(content)
         payload = UserInput(blocks=blocks, model=model, suggested_title=extract_title(blocks))
         return await self._accept(chat_id, _SENDS[if_busy](), payload)
 
     async def edit(self, chat_id: str, message_id: str, content: Content, *, model: str | None = None) -> Accepted:
-        self._check_model(model)
         payload = UserInput(blocks=to_blocks(content), model=model)
         return await self._accept(chat_id, commands.Edit(message_id=message_id), payload)
 
     async def regenerate(self, chat_id: str, message_id: str, *, model: str | None = None) -> Accepted:
-        self._check_model(model)
         return await self._accept(chat_id, commands.Regenerate(message_id=message_id), ModelChoice(model=model))
 
     async def switch_branch(self, chat_id: str, message_id: str, *, exact: bool = False) -> Accepted:
@@ -250,11 +246,9 @@ class LocalService:
         return stop.result
 
     async def retry(self, chat_id: str, *, model: str | None = None) -> Accepted:
-        self._check_model(model)
         return await self._accept(chat_id, commands.Retry(), ModelChoice(model=model))
 
     async def continue_(self, chat_id: str, *, model: str | None = None) -> Accepted:
-        self._check_model(model)
         return await self._accept(chat_id, commands.Continue(), ModelChoice(model=model))
 
     async def compact(self, chat_id: str) -> Accepted:
@@ -334,6 +328,7 @@ class LocalService:
         answer_type: type[T],
     ) -> T:
         """Carry out a command; if this request was made before, return its stored response."""
+        self._check_model(getattr(payload, "model", None))
         user_id = await self.get_user_id()
         if self._request is None:
             return answer(await self._store.execute(chat_id, command, payload, user_id=user_id))

@@ -9,14 +9,17 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from indelible.errors import Invalid, NotFound
+from indelible.store.database.transaction import to_utc
 from indelible.store.queries.listing import ChatSummary, ListCursor
 
 T = TypeVar("T")
+MAX_SEARCH: Final = 500
+"""In characters."""
 
 
 def split_page(found: Sequence[T], limit: int) -> tuple[list[T], T | None]:
@@ -33,11 +36,16 @@ def write_list_cursor(chat: ChatSummary) -> str:
 def read_list_cursor(cursor: str) -> ListCursor:
     try:
         place = msgspec.json.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)), type=ListCursor)
-    except (binascii.Error, ValueError):
-        place = None
-    if place is None or place.updated_at.tzinfo is None:
-        raise Invalid("cursor: must be the `next` of the previous page.")
+        to_utc(place.updated_at)
+    except (binascii.Error, ValueError, OverflowError):  # the last one for a time that no calendar has
+        raise Invalid("cursor: must be the `next` of the previous page.") from None
     return place
+
+
+def check_search(search: str | None) -> str | None:
+    if search is not None and len(search) > MAX_SEARCH:
+        raise Invalid(f"q: at most {MAX_SEARCH:,} characters.")
+    return search
 
 
 def check_name(name: str) -> str:

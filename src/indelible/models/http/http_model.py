@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol
 
 import aiohttp
@@ -31,9 +32,9 @@ from indelible.clock import Clock
 from indelible.content import Finish, KeepAlive, Part, StreamWarning
 from indelible.content.merge import merge_deltas
 from indelible.errors import ModelFailed
-from indelible.models.failures.classify import classify_response, garbled
+from indelible.models.failures.classify import classify, classify_response, garbled
 from indelible.models.http.reading_pace import reading_pace
-from indelible.models.http.recording_hook import HttpRequest, HttpResponse, Sender
+from indelible.models.http.recording_hook import Answer, HttpRequest, HttpResponse, Sender
 from indelible.models.http.sse import EventTooLarge, SseDecoder, SseEvent
 from indelible.models.profile import Profile
 from indelible.models.protocol import Call, ModelTraits
@@ -138,7 +139,7 @@ class HttpModel:
             written = self._wire.write(next_call, self._remote_name, self._profile)
             for warning in written.warnings if next_call is call else ():
                 yield StreamWarning(warning)
-            async with self._http.send(self._make_request(written)) as response:
+            async with self._send(self._make_request(written)) as response:
                 await self._check_head(response)
                 decoder = SseDecoder()
                 pace = reading_pace.get()
@@ -160,6 +161,22 @@ class HttpModel:
                 await self._read_rest(response, decoder, reader)
             next_call = reader.resume()
         yield reader.finish()
+
+    @asynccontextmanager
+    async def _send(self, request: HttpRequest) -> AsyncIterator[Answer]:
+        """Send the request. An error quotes what could not be parsed, and that may quote the key."""
+        try:
+            async with self._http.send(request) as response:
+                yield response
+        except ModelFailed:
+            raise
+        except Exception as error:
+            failure = classify(error, provider=self.provider, now=self._clock.now())
+            hidden = self._hide_key((failure.detail or "").encode()).decode()
+            if hidden == (failure.detail or ""):
+                raise
+            failure.detail = hidden
+            raise failure from None
 
     def _make_request(self, written: WireRequest) -> HttpRequest:
         headers = {

@@ -8,7 +8,8 @@ asyncpg is called directly: it prepares a statement once per connection, and a c
 through a layer (docs/decisions/0010). A single statement is one round trip.
 
 Every connection is configured before its first use: `synchronous_commit=on` whatever the server's default is,
-and READ COMMITTED, which R1 and R2 rely on; `read` is one snapshot that cannot write (R9).
+and READ COMMITTED, which R1 and R2 rely on; `read` is one snapshot that cannot write (R9). Every transaction says so
+again, because a session can be changed. A pooler that has no sessions at all is refused when the database is opened.
 
 A connection that was lost while idle is replaced silently. If it is lost within a transaction, the caller gets the
 error: whether the commit arrived is unknown. A connection that is silent for too long is dropped, and the idle ones
@@ -24,7 +25,7 @@ import asyncio
 import contextvars
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
 
@@ -56,8 +57,10 @@ SETTINGS: Final = {
     # long as it sleeps. No statement of ours takes this long.
     "statement_timeout": "30s",
 }
-_BEGIN: Final = "BEGIN"
+# In one round trip, and whatever the session's defaults have become: R1 and R2 need this level, and P1 this durability.
+_BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = on"
 _BEGIN_READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_POOLER_TIMEOUT_S: Final = 5.0
 
 
 class PostgresTransaction:
@@ -126,6 +129,11 @@ class PostgresDatabase:
         try:
             if await database.read(_is_read_only, single=True):
                 raise DatabaseUnusable(f"{where} is read-only. Use the primary server, not a replica.")  # noqa: TRY301
+            if not await _has_own_session(options):
+                raise DatabaseUnusable(  # noqa: TRY301
+                    f"{where} is behind a pooler that assigns connections per transaction. Use its session mode, or "
+                    "connect to PostgreSQL directly."
+                )
         except BaseException:
             await database.close()
             raise
@@ -361,6 +369,33 @@ async def connect(options: Mapping[str, Any], *, command_timeout_s: float | None
         driver.terminate()
         raise
     return driver
+
+
+async def _has_own_session(options: Mapping[str, Any]) -> bool:
+    """Whether what a connection sets in its session is still there in its next transaction.
+
+    A pooler in transaction mode hands out the connection that was used last. So a second client takes it, and the
+    first one gets another, which does not know its setting, or waits for one.
+    """
+    async with AsyncExitStack() as stack:
+        ours = await connect(options, command_timeout_s=_POOLER_TIMEOUT_S)
+        stack.push_async_callback(_close, ours)
+        await ours.execute("SET indelible.session = 'ours'")
+        other = await connect(options, command_timeout_s=_POOLER_TIMEOUT_S)
+        stack.push_async_callback(_close, other)
+        await other.execute("BEGIN")
+        try:
+            row = await ours.fetchrow("SELECT current_setting('indelible.session', true) AS owner")
+        except TimeoutError:
+            return False
+        return row is not None and row["owner"] == "ours"
+
+
+async def _close(driver: Any) -> None:
+    try:
+        await driver.close(timeout=_POOLER_TIMEOUT_S)
+    except Exception:
+        driver.terminate()
 
 
 async def _is_read_only(transaction: Transaction) -> bool:
