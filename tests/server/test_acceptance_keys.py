@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from tests.server.asking import read_problem
+from tests.store.statements import observed
 from tests.support.app_harness import AppHarness
+from tests.support.engine import get_database
 from tests.support.running_server import RunningServer
 
 import indelible
@@ -89,16 +91,13 @@ async def test_s76_a_change_of_several_fields_is_whole_or_not_at_all(harness: Ap
 
 async def test_s76_a_change_is_one_transaction_in_the_library_too(harness: AppHarness) -> None:
     chat = await harness.app.create_chat(title="Before")
-    seen: list[tuple[str | None, bool]] = []
-    notify = harness.notifier.notify
-
-    def note(chat_ids: Any) -> None:
-        seen.append(("committed", True))
-        notify(chat_ids)
-
-    harness.notifier.notify = note  # type: ignore[method-assign]
-    await harness.app.service.update_chat(chat.id, ChatChanges(title="After", archived=True))
-    assert seen == [("committed", True)]
+    with harness.notifier.subscribe() as hints:
+        await harness.app.service.update_chat(chat.id, ChatChanges(archived=True))
+        assert chat.id in await hints.wait()
+    with observed(get_database(harness.engine)) as sent:
+        await harness.app.service.update_chat(chat.id, ChatChanges(title="After", archived=False))
+        await harness.app.service.update_chat(chat.id, ChatChanges(archived=True))
+    assert sum(statement.startswith("COMMIT") for statement in sent) == 2
     details = await chat.details()
     assert (details.title, details.archived) == ("After", True)
 

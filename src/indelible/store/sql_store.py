@@ -194,11 +194,13 @@ class SqlStore:
         self, transaction: Transaction, *, chat_id: str, patch: ChatPatch, archived: bool | None, user_id: str | None
     ) -> Outcome:
         carry_out = partial(self._carry_out, transaction, chat_id=chat_id, user_id=user_id)
+        is_moved = False
         if archived is not None:
-            await carry_out(command=Archive() if archived else Unarchive(), payload=None)
+            is_moved = (await carry_out(command=Archive() if archived else Unarchive(), payload=None)).effective
         outcome = await carry_out(command=UpdateChat(), payload=patch)
         summary = await load_summary(transaction, chat_id, lease_timeout_s=self.lease_timeout_s)
-        return replace(outcome, summary=summary)
+        wakes_readers = outcome.wakes_readers or is_moved
+        return replace(outcome, effective=outcome.effective or is_moved, wakes_readers=wakes_readers, summary=summary)
 
     async def _write(self, work: Work[Outcome], *, slow: bool = False) -> Outcome:
         return await self.database.write(work, slow=slow, on_committed=self._notify_committed)
