@@ -106,8 +106,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     `awaiting` are the unanswered calls at the end of the path, and `deadline_passed` says that the time to answer
     them is over. `last_is_partial`: the path ends with a partial reply, perhaps followed by results of its calls, not
     counting notices and other rows that only people see. `last_user_id` is the last message that the user wrote,
-    not counting those that only the model sees. `last_turn_kind` is the kind of the turn that ended last. `target` is
-    the message that the command names, if this chat has it.
+    not counting those that only the model sees. `last_turn_kind` is the kind of the turn that ended last.
+    `just_compacted`: the path ends with the notice of a finished compaction. `target` is the message that the command
+    names, if this chat has it.
     """
 
     chat_id: str
@@ -125,6 +126,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     last_is_partial: bool = False
     last_user_id: str | None = None
     last_turn_kind: TurnKind = "reply"
+    just_compacted: bool = False
     titled: bool = False
     target: Target | None = None
 

@@ -232,6 +232,7 @@ class Fact(StrEnum):
     LAST_REPLY = "last_is_partial"
     LAST_USER = "last_user_id"
     LAST_TURN = "last_turn_kind"
+    JUST_COMPACTED = "just_compacted"
     TARGET = "target"
     JOURNAL_ROWS = "turn.journal_rows"
     FINISHED = "attempt.finished"
@@ -253,7 +254,7 @@ FACTS: Final[Mapping[CommandName, Mapping[Fact, frozenset[Status]]]] = {
     CommandName.SWITCH_BRANCH: {Fact.TARGET: _RESTING},
     CommandName.CONTINUE: {Fact.LAST_REPLY: _RESTING, Fact.LAST_USER: _RESTING, Fact.OPEN_CALLS: _RESTING},
     CommandName.RETRY: {Fact.LAST_TURN: _FAILED, Fact.LAST_USER: _FAILED, Fact.OPEN_CALLS: _FAILED},
-    CommandName.COMPACT: {Fact.LAST_USER: _RESTING, Fact.OPEN_CALLS: _RESTING},
+    CommandName.COMPACT: {Fact.JUST_COMPACTED: _RESTING, Fact.LAST_USER: _RESTING, Fact.OPEN_CALLS: _RESTING},
     CommandName.PROMOTE_QUEUED: {Fact.OPEN_CALLS: _FAILED | _AWAITING},
     CommandName.INTERRUPT: {Fact.HOLDER_ALIVE: _BUSY, Fact.OPEN_CALLS: _AWAITING},
     CommandName.TOOL_RESULTS: {Fact.OPEN_CALLS: _AWAITING},

@@ -104,9 +104,10 @@ function element(name, className, text) {
 }
 
 function drawBlock(block) {
-  if (block.type === "reasoning") {
+  if (block.type === "reasoning" || block.metadata?.compaction) {
     const made = element("details");
-    made.append(element("summary", "", "Thinking"), element("div", "text", block.text));
+    const title = block.type === "reasoning" ? "Thinking" : "Summary";
+    made.append(element("summary", "", title), element("div", "text", block.text));
     return made;
   }
   return element("div", block.type === "text" ? "text" : "call", describe(block));
