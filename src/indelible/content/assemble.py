@@ -19,8 +19,8 @@ it is visible; reasoning alone is not (S62).
 Blocks are in stream order. Results of local tools come after them, in the order of their calls,
 whenever they settled; results of provider-executed tools stay in place. `tool_started` only
 marks its call, so that `finalize` never reports a started call as not run (P5).
-`tool_progress`, `warning`, `error` and `keep_alive` leave no trace. Neighbouring deltas of one block
-may be merged without changing the outcome: the journal does.
+`tool_progress`, `warning`, `error` and `keep_alive` leave no trace; `usage_update` only counts.
+Neighbouring deltas of one block may be merged without changing the outcome: the journal does.
 
 Must stay true (tests/content/test_assemble.py, tests/loop/test_stop_everywhere.py): the equation above at
 every prefix of every stream; every local call has exactly one result after `finalize` with a reason.
@@ -63,6 +63,7 @@ from indelible.content import (
     ToolResult,
     ToolStarted,
     Usage,
+    UsageUpdate,
     has_visible,
 )
 
@@ -156,6 +157,7 @@ class PartAssembler:
 
     def __init__(self) -> None:
         self.finish: Finish | None = None
+        self._counted: Usage | None = None
         self._order: list[_OpenText | _OpenReasoning | _OpenCall | _Whole] = []
         self._texts: dict[str, _OpenText] = {}
         self._reasonings: dict[str, _OpenReasoning] = {}
@@ -168,8 +170,9 @@ class PartAssembler:
     # --- what has arrived ---
 
     @property
-    def usage(self) -> Usage:
-        return (self.finish and self.finish.usage) or Usage()
+    def usage(self) -> Usage | None:
+        """The tokens of the call, as far as the provider has told them; None: unknown."""
+        return (self.finish.usage if self.finish is not None else None) or self._counted
 
     def blocks(self) -> list[Block]:
         """The raw blocks so far."""
@@ -268,6 +271,9 @@ class PartAssembler:
             self._order.append(call)
         return call
 
+    def _usage_update(self, part: UsageUpdate) -> None:
+        self._counted = part.usage
+
     def _tool_started(self, part: ToolStarted) -> None:
         if part.call_id in self._calls:
             self._calls[part.call_id].started = True
@@ -305,6 +311,7 @@ _ADD: Final[dict[type, Callable[[PartAssembler, Any], None]]] = {
     Finish: PartAssembler._finish,
     ToolStarted: PartAssembler._tool_started,
     ToolProgress: PartAssembler._leave_no_trace,
+    UsageUpdate: PartAssembler._usage_update,
     StreamWarning: PartAssembler._leave_no_trace,
     StreamError: PartAssembler._leave_no_trace,
     KeepAlive: PartAssembler._leave_no_trace,

@@ -114,6 +114,15 @@ class ToolProgress(Value, tag="tool_progress", frozen=True, gc=False):
     message: str
 
 
+class UsageUpdate(Value, tag="usage_update", frozen=True, gc=False):
+    """The tokens that the provider has counted so far. The last one counts; `finish` has the final count.
+
+    Providers that count the input first send it with the head of the stream, so that a stopped or crashed reply has it.
+    """
+
+    usage: Usage
+
+
 class Finish(Value, tag="finish", frozen=True):
     """The provider's own signal that the stream is complete. Without it a stream is truncated."""
 
@@ -161,6 +170,7 @@ Part = (
     | ToolResult
     | Source
     | File
+    | UsageUpdate
     | Finish
     | StreamError
     | StreamWarning

@@ -122,7 +122,7 @@ class Turn:
             self._scope.check()
             return self._end_complete(record, reason)
         await self._persist(step, record)
-        self._context.used_tokens = record.usage.total_tokens
+        self._context.used_tokens = 0 if record.usage is None else record.usage.total_tokens
         return None
 
     def _end_complete(self, record: FinishedStep, reason: TurnReason) -> TurnEnd:

@@ -305,7 +305,8 @@ class TurnWriter(TurnHost):
     def _price(self, step: FinishedStep) -> int | None:
         """The cost of the step, if the model's prices are known."""
         price = traits_of(self.model).price if self.model is not None else None
-        return price(step.usage) if price is not None and step.usage.total_tokens else None
+        usage = step.usage
+        return price(usage) if price is not None and usage is not None and usage.total_tokens else None
 
     async def _execute(self, command: C, payload: Payload[C]) -> Outcome:
         """Execute a command, and wait for a database that is down; a process that shuts down does not wait."""
