@@ -40,7 +40,6 @@ from indelible.content import (
     ToolInputDelta,
     ToolInputEnd,
     ToolInputStart,
-    ToolProgress,
     ToolResult,
     ToolStarted,
     Usage,
@@ -101,7 +100,6 @@ whole_parts: st.SearchStrategy[Part] = st.one_of(
 traceless_parts: st.SearchStrategy[Part] = st.sampled_from(
     [
         ToolStarted("a", "weather"),
-        ToolProgress("a", "half way"),
         StreamWarning("old"),
         StreamError("broken"),
         KeepAlive(),

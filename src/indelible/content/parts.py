@@ -108,7 +108,7 @@ class ToolStarted(Value, tag="tool_started", frozen=True, gc=False):
 
 
 class ToolProgress(Value, tag="tool_progress", frozen=True, gc=False):
-    """Progress of a running tool, for people. Never part of its result."""
+    """Progress of a running tool, for people. The model hears of it only if the tool was interrupted."""
 
     call_id: str
     message: str

@@ -113,10 +113,14 @@ function drawBlock(block) {
   return element("div", block.type === "text" ? "text" : "call", describe(block));
 }
 
+function describeProgress({ progress }) {
+  return progress ? ` · ${progress.split("\n").at(-1)}` : "";
+}
+
 function describe(block) {
   switch (block.type) {
     case "text": return block.text;
-    case "tool_call": return `⚙ ${block.name} ${block.arguments ?? ""}`;
+    case "tool_call": return `⚙ ${block.name} ${block.arguments ?? ""}${describeProgress(block)}`;
     case "tool_result": {
       const output = typeof block.output === "string" ? block.output : JSON.stringify(block.output);
       return `${block.is_error ? "✗" : "→"} ${output ?? ""}`;
