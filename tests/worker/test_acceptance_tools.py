@@ -104,7 +104,7 @@ async def test_s73_progress_of_a_tool_that_ended_stays_with_its_result_and_is_no
 async def test_s73_the_model_hears_how_far_a_tool_had_come_whose_worker_died(harness: AppHarness) -> None:
     chat = await harness.app.create_chat()
     await chat.post("Dig")
-    dead = await die_after(harness, chat, *CALL)  # type: ignore[arg-type]
+    dead = await die_after(harness, chat, parts.tool_call("c", "dig", "{}"), parts.finish("tool_calls"))
     await dead.start_tool(0, "c", "dig")
     await dead.write(ToolProgress("c", "one metre"))
     model = ScriptedModel([DONE])
