@@ -75,7 +75,7 @@ async def test_a_call_that_never_began_is_run_and_the_model_is_not_asked_for_the
     assert (ran, len(model.calls), harness.attempts) == (["pay 3"], 1, [(5, 1)])
     assert harness.saved[0].index == 4
     assert harness.saved[0].blocks == [PAY, ToolResult(call_id="p", name="pay", output="paid")]
-    assert (harness.saved[0].partial, harness.saved[0].usage.input_tokens) == (False, 7)
+    assert (harness.saved[0].partial, harness.saved[0].usage) == (False, FINISH.usage)
 
 
 async def test_a_call_that_had_begun_is_not_run_again_and_the_model_hears_that_its_outcome_is_unknown(

@@ -210,6 +210,7 @@ class Chat:
             last_user_id=_find_user(self.climb(self.head_id)),
             last_answered=self.last_is_answered,
             last_turn_kind=next((turn.kind for turn in reversed(self.turns) if turn.outcomes), "reply"),
+            just_compacted=self.head_id is not None and self.nodes[self.head_id].why == "compacted",
             target=self._describe(target) if target else None,
             destination=self._find_destination(target, exact=getattr(command, "exact", False)) if target else None,
         )

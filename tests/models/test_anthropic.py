@@ -36,6 +36,7 @@ from indelible.content import (
     ToolResult,
     ToolSpec,
     Usage,
+    UsageUpdate,
     decode_part,
     encode,
 )
@@ -141,10 +142,10 @@ SEARCH_BLOCKS = [
 def read(
     events: Iterable[SseEvent], *, call: Call = CALL, reader: AnthropicReader | None = None
 ) -> tuple[AnthropicReader, list[Part]]:
-    """The parts of these events, without signs of life."""
+    """The parts of these events, without signs of life and running counts."""
     reader = reader or AnthropicWire().open_reader(call, Profile())
     parts = [part for each in events for part in reader.read(each)]
-    return reader, [part for part in parts if not isinstance(part, KeepAlive)]
+    return reader, [part for part in parts if not isinstance(part, KeepAlive | UsageUpdate)]
 
 
 def read_blocks(*events: SseEvent) -> Sequence[object]:
@@ -158,7 +159,7 @@ def test_a_recorded_reply_is_told_part_by_part() -> None:
     events = SseDecoder().feed(RECORDED)
     reader = AnthropicWire().open_reader(CALL, Profile())
     assert [list(reader.read(each)) for each in events] == [
-        [KeepAlive()],
+        [UsageUpdate(Usage(input_tokens=25, output_tokens=1))],
         [TextStart("0")],
         [KeepAlive()],
         [TextDelta("0", "Hello")],

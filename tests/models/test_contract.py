@@ -58,6 +58,7 @@ from indelible.content import (
     ToolResult,
     ToolSpec,
     ToolStarted,
+    Usage,
     has_visible,
 )
 from indelible.content.merge import merge_deltas
@@ -174,7 +175,7 @@ async def assert_same(script: list[Part], model: HttpModel, wire: WireName) -> T
 
 
 def describe_end(step: FinishedStep) -> tuple[Any, ...]:
-    return step.finish_reason, step.usage, step.partial, step.reason, step.awaiting and len(step.awaiting)
+    return step.finish_reason, step.usage or Usage(), step.partial, step.reason, step.awaiting and len(step.awaiting)
 
 
 # --- same script, same blocks ------------------------------------------------------------
@@ -284,7 +285,7 @@ def ask(**parameters: Any) -> Call:
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_every_kind_of_part_is_told(wire: WireName) -> None:
-    script = [UPLOADED, *EVERYTHING]
+    script = [parts.usage(USAGE), UPLOADED, *EVERYTHING]
     async with SimulatedProvider([script]) as provider, find_model_at(wire, provider) as model:
         emitted = await listen(model, ask(nonsense=1))
     kinds = set(get_args(Part)) - NOT_FROM_A_MODEL - NOT_ON_THE_WIRE[wire]

@@ -191,7 +191,8 @@ async def test_a_compaction_leaves_a_summary_for_the_model_and_a_notice_for_peop
     seq = (await chat.row()).seq
     await chat.end(c.FinishTurn, attempt_id=None, summary=summarise())
     await chat.check()
-    assert await chat.said() == [*said, ("user", "They spoke of numbers."), ("notice", NOTICES["compacted"])]
+    notice = NOTICES["compacted"] + "They spoke of numbers."  # people can read it
+    assert await chat.said() == [*said, ("user", "They spoke of numbers."), ("notice", notice)]
     assert [message.visibility for message in (await chat.path())[-2:]] == ["model", "people"]
     assert [kind for kind, _, _ in (await chat.told())[seq:]] == ["message", "message", "status"]
     assert await chat.state() is State.IDLE
@@ -225,14 +226,16 @@ async def test_a_summary_on_the_way_is_kept_once_and_the_turn_goes_on(chat: Driv
     first = await chat.do(chat.name(c.KeepSummary), summary=summarise())
     await chat.do(chat.name(c.KeepSummary), summary=summarise())  # its answer was lost
     await chat.check()
-    assert [message.text for message in first.messages] == ["They spoke of numbers."]
+    notice = NOTICES["compacted"] + "They spoke of numbers."
+    assert [message.text for message in first.messages] == [notice, "They spoke of numbers."]
     path = await chat.path()
-    assert [(message.role, message.visibility) for message in path[-2:]] == [("user", "both"), ("user", "model")]
+    assert [(message.role, message.visibility) for message in path[-2:]] == [("notice", "people"), ("user", "model")]
     assert (chat.turn_id, await chat.state()) == (turn_id, State.RUNNING)
     await chat.do(chat.name(c.KeepSummary), summary=summarise("And of rain."))
     await chat.start()
     await chat.end(c.FinishTurn, pending=[TextDelta("1", "three"), Finish()])
-    assert [message.text for message in (await chat.path())[-3:]] == ["They spoke of numbers.", "And of rain.", "three"]
+    hidden = [message.text for message in await chat.path() if message.role != "notice"]
+    assert hidden[-3:] == ["They spoke of numbers.", "And of rain.", "three"]
 
 
 async def test_a_summary_is_seen_by_the_model_alone_whatever_it_says_of_itself(chat: Driver) -> None:

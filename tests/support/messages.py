@@ -25,7 +25,8 @@ def outline(messages: Sequence[Message | ChatMessage]) -> list[tuple[str, str]]:
 
 
 def find_notices(messages: Sequence[Message | ChatMessage]) -> list[str]:
-    return [read_text(message.blocks) for message in messages if message.role == "notice"]
+    """What the notices say. A summary that follows is left out."""
+    return [read_text(message.blocks[:1]) for message in messages if message.role == "notice"]
 
 
 def find_reply(messages: Sequence[M]) -> M:

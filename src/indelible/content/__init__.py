@@ -46,6 +46,7 @@ from indelible.content.parts import (
     ToolProgress,
     ToolStarted,
     Usage,
+    UsageUpdate,
 )
 
 __all__ = [
@@ -79,6 +80,7 @@ __all__ = [
     "ToolSpec",
     "ToolStarted",
     "Usage",
+    "UsageUpdate",
     "Value",
     "Visibility",
     "decode_blocks",

@@ -20,8 +20,9 @@ it is visible; reasoning alone is not (S62).
 Blocks are in stream order. Results of local tools come after them, in the order of their calls,
 whenever they settled; results of provider-executed tools stay in place. `tool_started` only
 marks its call, so that `finalize` never reports a started call as not run (P5).
-`tool_progress`, `warning`, `error` and `keep_alive` leave no trace. Neighbouring deltas of one block
-may be merged without changing the outcome: the journal does.
+`tool_progress` is kept with its call while that runs, and then with its result; if the tool was interrupted, the result
+tells the model how far it had come. `usage_update` only counts. `warning`, `error` and `keep_alive` leave no trace.
+Neighbouring deltas of one block may be merged without changing the outcome: the journal does.
 
 Must stay true (tests/content/test_assemble.py, tests/loop/test_stop_everywhere.py): the equation above at
 every prefix of every stream; every local call has exactly one result after `finalize` with a reason.
@@ -65,6 +66,7 @@ from indelible.content import (
     ToolResult,
     ToolStarted,
     Usage,
+    UsageUpdate,
     has_visible,
 )
 
@@ -84,6 +86,15 @@ OUTCOME_UNKNOWN: Final = (
     "Outcome unknown: this call was started, but its result was lost. It may or may not have taken effect."
 )
 """The result that the model reads for a call that was started and never settled."""
+
+
+PROGRESS_MAX_BYTES: Final = 16 * 1024
+_LEFT_OUT: Final = "…"
+
+
+def tell_progress(output: str, progress: str) -> str:
+    """The result of an interrupted call, with how far the tool had come."""
+    return f"{output}\n\nIts progress until then:\n{progress}" if progress else output
 
 
 class _OpenText:
@@ -123,13 +134,14 @@ class _OpenReasoning:
 
 
 class _OpenCall:
-    __slots__ = ("chunks", "closed", "complete", "start", "started")
+    __slots__ = ("chunks", "closed", "complete", "progress", "start", "started")
 
     def __init__(self, start: ToolInputStart) -> None:
         self.start = start
         self.chunks: list[str] = []
         self.closed = False
         self.started = False
+        self.progress = ""
         self.complete: ToolCall | None = None
 
     def build(self) -> ToolCall:
@@ -140,7 +152,14 @@ class _OpenCall:
             provider_executed=self.start.provider_executed,
             standalone=self.start.standalone,
         )
-        return replace(call, started=True) if self.started else call
+        return replace(call, started=self.started, progress=self.progress) if self.started or self.progress else call
+
+    def note_progress(self, message: str) -> None:
+        progress = f"{self.progress}\n{message}" if self.progress else message
+        if len(progress) * 4 > PROGRESS_MAX_BYTES and len(data := progress.encode()) > PROGRESS_MAX_BYTES:
+            kept = data[len(data) - PROGRESS_MAX_BYTES + len(_LEFT_OUT.encode()) :].decode(errors="ignore")
+            progress = _LEFT_OUT + kept
+        self.progress = progress
 
 
 class _Whole:
@@ -160,6 +179,7 @@ class PartAssembler:
 
     def __init__(self) -> None:
         self.finish: Finish | None = None
+        self._counted: Usage | None = None
         self._order: list[_OpenText | _OpenReasoning | _OpenCall | _Whole] = []
         self._texts: dict[str, _OpenText] = {}
         self._reasonings: dict[str, _OpenReasoning] = {}
@@ -172,8 +192,9 @@ class PartAssembler:
     # --- what has arrived ---
 
     @property
-    def usage(self) -> Usage:
-        return (self.finish and self.finish.usage) or Usage()
+    def usage(self) -> Usage | None:
+        """The tokens of the call, as far as the provider has told them; None: unknown."""
+        return (self.finish.usage if self.finish is not None else None) or self._counted
 
     def blocks(self) -> list[Block]:
         """The raw blocks so far."""
@@ -272,9 +293,16 @@ class PartAssembler:
             self._order.append(call)
         return call
 
+    def _usage_update(self, part: UsageUpdate) -> None:
+        self._counted = part.usage
+
     def _tool_started(self, part: ToolStarted) -> None:
         if part.call_id in self._calls:
             self._calls[part.call_id].started = True
+
+    def _tool_progress(self, part: ToolProgress) -> None:
+        if part.call_id in self._calls:
+            self._calls[part.call_id].note_progress(part.message)
 
     def _tool_result(self, part: ToolResult) -> None:
         if part.provider_executed:
@@ -308,7 +336,8 @@ _ADD: Final[dict[type, Callable[[PartAssembler, Any], None]]] = {
     File: PartAssembler._whole,
     Finish: PartAssembler._finish,
     ToolStarted: PartAssembler._tool_started,
-    ToolProgress: PartAssembler._leave_no_trace,
+    ToolProgress: PartAssembler._tool_progress,
+    UsageUpdate: PartAssembler._usage_update,
     StreamWarning: PartAssembler._leave_no_trace,
     StreamError: PartAssembler._leave_no_trace,
     KeepAlive: PartAssembler._leave_no_trace,
@@ -333,6 +362,7 @@ def finalize(blocks: Sequence[Block], reason: PartialReason | None, at: datetime
     answers = {block.call_id: block for block in blocks if isinstance(block, ToolResult)}
     streamed: list[Block] = []
     started: set[str] = set()
+    progress: dict[str, str] = {}
     for block in blocks:
         match block:
             case Text(text="", metadata=None):
@@ -347,18 +377,28 @@ def finalize(blocks: Sequence[Block], reason: PartialReason | None, at: datetime
                 continue
             case ToolCall(started=True):
                 started.add(block.id)
-                streamed.append(replace(block, started=False))
+                progress[block.id] = block.progress
+                streamed.append(replace(block, started=False, progress=""))
             case _:
                 streamed.append(block)
     if reason is not None:
         for call in streamed:
             if isinstance(call, ToolCall) and not call.provider_executed and call.id not in answers:
                 output = OUTCOME_UNKNOWN if call.id in started else UNANSWERED[reason]
+                output = tell_progress(output, progress.get(call.id, ""))
                 answers[call.id] = ToolResult(call_id=call.id, name=call.name, output=output, is_error=True)
+    for call_id, seen in progress.items():
+        if seen and call_id in answers:
+            answers[call_id] = _add_progress(answers[call_id], seen)
     calls = [block.id for block in streamed if isinstance(block, ToolCall)]
     local = {call_id: answer for call_id, answer in answers.items() if not answer.provider_executed}
     in_order = [local.pop(call_id) for call_id in calls if call_id in local]
     return [*streamed, *in_order, *local.values()]
+
+
+def _add_progress(answer: ToolResult, progress: str) -> ToolResult:
+    output = tell_progress(answer.output, progress) if answer.interrupted else answer.output
+    return replace(answer, output=output, progress=progress)
 
 
 _LIMITS: Final[dict[FinishReason, PartialReason]] = {"length": "length", "content_filter": "content_filter"}

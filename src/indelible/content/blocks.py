@@ -54,7 +54,7 @@ class ToolCall(Value, tag="tool_call", frozen=True):
 
     `provider_executed` calls (web search and the like) are run by the provider. `standalone`
     says that this provider accepts such a call in a history without its result. `started` says,
-    in a running step, that the tool has started; a message never holds it.
+    in a running step, that the tool has started, and `progress` how far it has come; a message never holds them.
     """
 
     id: str
@@ -64,12 +64,14 @@ class ToolCall(Value, tag="tool_call", frozen=True):
     standalone: bool = False
     metadata: Metadata | None = None
     started: bool = False
+    progress: str = ""
 
 
 class ToolResult(Value, tag="tool_result", frozen=True):
     """The only answer to a call. A local tool's `output` is text; a provider's is any JSON.
 
-    `interrupted` marks the result of a tool that a stop interrupted: its reply is not complete.
+    `interrupted` marks the result of a tool that a stop interrupted: its reply is not complete. `progress` is what
+    people saw of the tool while it ran, at most its last 16 KiB.
     """
 
     call_id: str
@@ -79,6 +81,7 @@ class ToolResult(Value, tag="tool_result", frozen=True):
     provider_executed: bool = False
     metadata: Metadata | None = None
     interrupted: bool = False
+    progress: str = ""
 
 
 class Source(Value, tag="source", frozen=True):

@@ -108,10 +108,19 @@ class ToolStarted(Value, tag="tool_started", frozen=True, gc=False):
 
 
 class ToolProgress(Value, tag="tool_progress", frozen=True, gc=False):
-    """Progress of a running tool, for people. Never part of its result."""
+    """Progress of a running tool, for people. The model hears of it only if the tool was interrupted."""
 
     call_id: str
     message: str
+
+
+class UsageUpdate(Value, tag="usage_update", frozen=True, gc=False):
+    """The tokens that the provider has counted so far. The last one counts; `finish` has the final count.
+
+    Providers that count the input first send it with the head of the stream, so that a stopped or crashed reply has it.
+    """
+
+    usage: Usage
 
 
 class Finish(Value, tag="finish", frozen=True):
@@ -161,6 +170,7 @@ Part = (
     | ToolResult
     | Source
     | File
+    | UsageUpdate
     | Finish
     | StreamError
     | StreamWarning

@@ -25,7 +25,7 @@ from typing import Any, Final
 from indelible.clock import Clock, Timer
 from indelible.concurrency.scope import CancelScope, Cause
 from indelible.concurrency.tasks import GracefulTask, wait_uncancelled
-from indelible.content import Finish, KeepAlive, Part, StreamError
+from indelible.content import Finish, KeepAlive, Part, StreamError, UsageUpdate
 from indelible.content.assemble import PartAssembler
 from indelible.errors import ModelFailed
 from indelible.loop.normalize import Normalizer
@@ -202,7 +202,7 @@ class Attempt:
                 self._reading = False
             if ready:
                 self._last_part_s = self._read_since_s
-            if self.first_part_s is None and ready:
+            if self.first_part_s is None and ready and type(part) is not UsageUpdate:
                 self.first_part_s = monotonic() - self._opened_s
             elif handed_on % _PARTS_PER_SAMPLE == 1:
                 self.waits_s.append(monotonic() - self._read_since_s)

@@ -4,6 +4,10 @@ Preparing runs once per step, not per plain retry: history, hook, the provider's
 markers. It runs again when the history itself changed during the step: a broken chain reloads all of it
 (loop/prompt/response_chain.py), and an overflow replaces the oldest messages with a summary (compact.py), once in a
 turn. If the last reply used nearly the whole window, the summary is made before an overflow.
+
+Compaction ends (SPEC 10.6): a step is summarised at most once, and a turn in which two summaries in a row did not help
+fails: its replies still used nearly the whole window, so what cannot be left out is itself too long. Otherwise every
+further step would pay for another summary, in vain.
 """
 
 from __future__ import annotations
@@ -19,12 +23,14 @@ from indelible.content import Message, encode
 from indelible.errors import ModelFailed
 from indelible.loop.hooks import Hooks
 from indelible.loop.prompt.build import build_prompt, mark_cache
-from indelible.loop.prompt.compact import should_compact, summarise
+from indelible.loop.prompt.compact import add_sizes, should_compact, summarise
 from indelible.loop.prompt.response_chain import Chain
 from indelible.loop.setup import TurnSetup
+from indelible.models.failures.classify import overflowed
 from indelible.models.protocol import Call, CallOptions, PromptMessage, traits_of
 
 _log: Final = logging.getLogger(__name__)
+_MAX_FUTILE: Final = 2
 
 
 class Context:
@@ -39,6 +45,8 @@ class Context:
         self._history = list(setup.messages)
         self._chain = Chain(setup.options.call, host=setup.host, hooks=hooks)
         self._overflowed = False
+        self._is_compacted = False  # before this step
+        self._futile = 0
 
     def add(self, messages: Iterable[Message]) -> None:
         messages = list(messages)
@@ -49,9 +57,7 @@ class Context:
         """The next step's call. A chain serves one step only: it is left once messages were added."""
         setup = self._setup
         if setup.options.compact_at is not None:
-            if should_compact(self.used_tokens, setup.context_limit, share=setup.options.compact_at):
-                await self._compact()
-            self.used_tokens = 0
+            await self._compact_if_due(setup.options.compact_at)
         if self._chain.linked and self.added:
             await self._leave_chain()
         prepared = await self._hooks.call_cancellable(setup.host.prepare_tools, setup.toolset.advertised)
@@ -97,9 +103,22 @@ class Context:
         must_think = bool(self._chain.options.parameters.get("effort"))
         return traits_of(self._setup.model).continues_prefix and not must_think
 
+    async def _compact_if_due(self, share: float) -> None:
+        """Compact if the last reply used this share of the window. Raises `ModelFailed` once that proves futile."""
+        setup = self._setup
+        is_due = should_compact(self.used_tokens, setup.context_limit, share=share)
+        self._futile = self._futile + 1 if is_due and self._is_compacted else 0
+        self._is_compacted = False
+        if self._futile >= _MAX_FUTILE:
+            used = f"{self.used_tokens:,} of {setup.context_limit:,} tokens are used"
+            raise overflowed(setup.model.provider, f"Older messages were summarised, and still {used}.")
+        if is_due:
+            await self._compact()
+        self.used_tokens = 0
+
     async def _compact_once(self) -> bool:
         """Compact after an overflow. A second summary would not help against a second overflow."""
-        is_first, self._overflowed = not self._overflowed, True
+        is_first, self._overflowed = not self._overflowed and not self._is_compacted, True
         return is_first and await self._compact()
 
     async def _compact(self) -> bool:
@@ -118,6 +137,8 @@ class Context:
             metrics.compacted(result=result)
         if summary is None:
             return False
+        summary = add_sizes(summary, self._history, used_tokens=self.used_tokens)
+        self._is_compacted = True
         await self._hooks.call_shielded(self._setup.host.keep_summary, summary)
         self.add([summary])
         return True

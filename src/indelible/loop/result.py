@@ -46,7 +46,7 @@ class FinishedStep(msgspec.Struct, frozen=True, kw_only=True):
     partial: bool = False
     reason: PartialReason | None = None
     finish_reason: FinishReason | None = None
-    usage: Usage = Usage()
+    usage: Usage | None = None
     context_limit: int | None = None
     provider: str | None = None
     model: str | None = None
@@ -94,7 +94,8 @@ class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def usage(self) -> Usage:
-        return sum((step.usage for step in self.steps), Usage())
+        """The tokens of all steps, as far as they are known."""
+        return sum((step.usage for step in self.steps if step.usage is not None), Usage())
 
 
 class TurnCompleted(TurnEnd, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from indelible.concurrency.scope import CancelScope, Cause
 from indelible.concurrency.tasks import let_cancellation_through
 from indelible.content import Message, Part, ToolCall, ToolResult, ToolStarted, has_visible
-from indelible.content.assemble import OUTCOME_UNKNOWN
+from indelible.content.assemble import OUTCOME_UNKNOWN, tell_progress
 from indelible.errors import Interrupted, Lost, ModelFailed, Shutdown
 from indelible.loop.attempt import AdoptedAttempt, Attempt
 from indelible.loop.context import Context
@@ -122,7 +122,7 @@ class Turn:
             self._scope.check()
             return self._end_complete(record, reason)
         await self._persist(step, record)
-        self._context.used_tokens = record.usage.total_tokens
+        self._context.used_tokens = 0 if record.usage is None else record.usage.total_tokens
         return None
 
     def _end_complete(self, record: FinishedStep, reason: TurnReason) -> TurnEnd:
@@ -298,7 +298,7 @@ class Turn:
             return [RejectCall(call, "Not run: the provider's content filter ended the reply.") for call in calls]
         plans = self._setup.toolset.plan(calls, step.assembler.is_whole)
         return [
-            RejectCall(plan.call, OUTCOME_UNKNOWN)
+            RejectCall(plan.call, tell_progress(OUTCOME_UNKNOWN, plan.call.progress))
             if isinstance(plan, RunHere) and plan.call.started and not plan.tool.idempotent
             else plan
             for plan in plans

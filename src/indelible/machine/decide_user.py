@@ -180,7 +180,7 @@ def _continue(snapshot: Snapshot, command: Continue) -> Decision:
 
 def _retry(snapshot: Snapshot, command: Retry) -> Decision:
     if snapshot.status is Status.ERROR and snapshot.last_turn_kind == "compaction":
-        return _compact(snapshot, command)
+        return _summarise(snapshot)
     if snapshot.last_user_id is None:
         raise refuse(snapshot, command, "Nothing to retry: the chat has no message to answer.")
     if snapshot.last_answered:
@@ -195,7 +195,16 @@ def _answer_again(snapshot: Snapshot) -> Decision:
     return Decision((*effects, SetStatus(status=Status.RUNNING)))
 
 
-def _compact(snapshot: Snapshot, command: Compact | Retry) -> Decision:
+def _compact(snapshot: Snapshot, command: Compact) -> Decision:
+    """Refused if it could only summarise a summary (SPEC 10.6)."""
+    if snapshot.head_id is None:
+        raise refuse(snapshot, command, "Nothing to summarise: the chat is empty.")
+    if snapshot.just_compacted:
+        raise refuse(snapshot, command, "Nothing new to summarise: nothing was said since the last summary.")
+    return _summarise(snapshot)
+
+
+def _summarise(snapshot: Snapshot) -> Decision:
     turn = BeginTurn(kind="compaction", message_id=snapshot.last_user_id)
     effects = (*answer_calls(snapshot, "cancelled"), *clear_error(snapshot), turn)
     return Decision((*effects, SetStatus(status=Status.RUNNING)))

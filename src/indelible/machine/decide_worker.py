@@ -106,7 +106,7 @@ def _announce_retry(snapshot: Snapshot, command: AnnounceRetry) -> Decision:
 
 
 def _keep_summary(snapshot: Snapshot, command: KeepSummary) -> Decision:
-    return Decision((AddSummary(),))
+    return Decision((AddNotice(kind="compacted"), AddSummary()))
 
 
 def _start_attempt(snapshot: Snapshot, command: StartAttempt) -> Decision:
@@ -135,7 +135,7 @@ def _finish_turn(snapshot: Snapshot, command: FinishTurn) -> Decision:
         notice = [AddNotice(kind=command.limit)]
     summary: list[Effect] = []
     if snapshot.turn is not None and snapshot.turn.kind == "compaction":
-        summary, notice = [AddSummary()], [AddNotice(kind="compacted")]
+        summary, notice = [AddSummary(), AddNotice(kind="compacted")], []  # within the turn, so that it is known as its
     closing = (*close_attempt(snapshot, "complete", command.limit), *summary, CloseTurn(outcome="complete"), *notice)
     return Decision((*closing, *continue_with_queue(snapshot)))
 

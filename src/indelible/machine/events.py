@@ -69,6 +69,7 @@ class ShownMessage(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None
     usage: msgspec.Raw
     cost_usd: float | None
+    timings: msgspec.Raw
     created_at: datetime
     siblings: list[str] | msgspec.UnsetType = msgspec.UNSET
 

@@ -114,8 +114,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     them is over. `last_is_partial`: the path ends with a partial reply, perhaps followed by results of its calls, not
     counting notices and other rows that only people see. `last_user_id` is the last message that the user wrote,
     not counting those that only the model sees. `last_answered`: the path ends with a complete reply.
-    `last_turn_kind` is the kind of the turn that ended last. `target` is the message that the command names, and
-    `destination` the one that it leads to, if this chat has it.
+    `last_turn_kind` is the kind of the turn that ended last. `just_compacted`: the path ends with the notice of a
+    finished compaction. `target` is the message that the command names, and `destination` the one that it leads to, if
+    this chat has it.
     """
 
     chat_id: str
@@ -134,6 +135,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     last_user_id: str | None = None
     last_answered: bool = False
     last_turn_kind: TurnKind = "reply"
+    just_compacted: bool = False
     titled: bool = False
     target: Target | None = None
     destination: Destination | None = None

@@ -231,6 +231,7 @@ class Fact(StrEnum):
     LAST_USER = "last_user_id"
     LAST_ANSWERED = "last_answered"
     LAST_TURN = "last_turn_kind"
+    JUST_COMPACTED = "just_compacted"
     TARGET = "target"
     DESTINATION = "destination"
     JOURNAL_ROWS = "turn.journal_rows"
@@ -258,7 +259,7 @@ FACTS: Final[Mapping[CommandName, Mapping[Fact, frozenset[Status]]]] = {
         Fact.LAST_ANSWERED: _RESTING,
         Fact.OPEN_CALLS: _RESTING,
     },
-    CommandName.COMPACT: {Fact.LAST_USER: _RESTING, Fact.OPEN_CALLS: _RESTING},
+    CommandName.COMPACT: {Fact.JUST_COMPACTED: _RESTING, Fact.LAST_USER: _RESTING, Fact.OPEN_CALLS: _RESTING},
     CommandName.PROMOTE_QUEUED: {Fact.OPEN_CALLS: _FAILED | _AWAITING},
     CommandName.INTERRUPT: {Fact.HOLDER_ALIVE: _BUSY, Fact.OPEN_CALLS: _AWAITING},
     CommandName.TOOL_RESULTS: {Fact.OPEN_CALLS: _AWAITING},

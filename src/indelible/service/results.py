@@ -21,6 +21,7 @@ import msgspec
 from indelible.content import Block, Usage
 from indelible.content.blocks import text_of
 from indelible.recording.storage.protocol import RunSummary
+from indelible.store.payloads import Timings
 from indelible.store.queries.attempts import AttemptView
 from indelible.store.queries.chat_view import QueuedMessage
 from indelible.store.queries.listing import ChatSummary
@@ -72,7 +73,8 @@ class ChatMessage(Result, frozen=True, kw_only=True):
 
     `partial` marks an interrupted reply, and `reason` says why. `continues` names the interrupted message that this one
     continues. `siblings` are the alternatives at this place of the tree, itself included; a
-    message that comes with an event has none. `cost_usd` is None if the model's price is unknown.
+    message that comes with an event has none. `usage` is None if the provider did not tell it, `cost_usd` also if the
+    model's price is unknown. `timings` says when the model was called, when its first part arrived and when it ended.
     """
 
     id: str
@@ -85,6 +87,7 @@ class ChatMessage(Result, frozen=True, kw_only=True):
     model: str | None
     usage: Usage | None
     cost_usd: float | None
+    timings: Timings | None
     created_at: datetime
     siblings: list[str] = []
 

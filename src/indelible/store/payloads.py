@@ -169,9 +169,10 @@ class RetryScheduled(WithPending[AnnounceRetry], frozen=True, kw_only=True):
 
 
 class Summary(Payload[KeepSummary], frozen=True, kw_only=True):
-    """The text that replaces the conversation so far in every later prompt."""
+    """The text that replaces the conversation so far in every later prompt, and the notice for people."""
 
     summary: Message
+    notice: str | None = None
 
 
 class StepResult(WithStep[CommitStep | FinishTurn | FinishInterruption], frozen=True, kw_only=True):

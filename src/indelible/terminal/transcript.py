@@ -139,7 +139,7 @@ class Transcript:
                 self._find_tool(part.id).arguments += part.delta
             case ToolCall():
                 tool = self._find_tool(part.id, part.name)
-                tool.arguments, tool.state = part.arguments, "running" if part.started else "waiting"
+                tool.arguments, tool.state = part.arguments, _describe_state(part)
             case ToolStarted():
                 self._find_tool(part.call_id, part.name).state = "running"
             case ToolProgress():
@@ -162,3 +162,8 @@ class Transcript:
         if self._cut is not None:
             self._cut.finished, self._cut = True, None
         self.widgets.append(widget)
+
+
+def _describe_state(call: ToolCall) -> str:
+    """The last progress message of a call, or whether it runs."""
+    return call.progress.rpartition("\n")[2] or ("running" if call.started else "waiting")

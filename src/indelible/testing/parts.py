@@ -30,6 +30,7 @@ from indelible.content import (
     ToolInputStart,
     ToolResult,
     Usage,
+    UsageUpdate,
 )
 from indelible.models.failures.classify import classify, to_error_part
 
@@ -105,6 +106,10 @@ def finish(
     metadata: Metadata | None = None,
 ) -> Finish:
     return Finish(reason=reason, usage=usage, response_id=response_id, metadata=metadata)
+
+
+def usage(counted: Usage) -> UsageUpdate:
+    return UsageUpdate(counted)
 
 
 def error(exception: BaseException) -> StreamError:

@@ -105,7 +105,7 @@ class ToolContext(Generic[D]):
         return deps
 
     async def progress(self, text: str) -> None:
-        """Show the progress of the tool to people. Never part of the result."""
+        """Show the progress of the tool to people. The model hears of it only if the tool is interrupted."""
         if not self._closed.done():
             await self.publish_progress(render_output(text))
 

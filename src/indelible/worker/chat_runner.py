@@ -20,6 +20,7 @@ from indelible.concurrency.scope import CancelScope, Cause
 from indelible.errors import Interrupted, Lost, ModelFailed, NotFound, Shutdown
 from indelible.logs import log_context
 from indelible.loop.options import TurnOptions
+from indelible.loop.prompt.compact import add_sizes
 from indelible.loop.result import (
     TurnAwaitingClient,
     TurnCompleted,
@@ -279,7 +280,10 @@ class ChatRunner:
     async def _compact(self, work: OpenWork, writer: TurnWriter, scope: CancelScope) -> TurnEnd:
         model = self._deps.find_model(work.model)
         compaction = Compaction(self._deps, model, writer, scope, read_retry_policy(self._deps))
-        return TurnCompacted(summary=await compaction.make(build_history(work)))
+        history = build_history(work)
+        summary = await compaction.make(history)
+        sized = None if summary is None else add_sizes(summary, history, used_tokens=count_used(work))
+        return TurnCompacted(summary=sized)
 
 
 def describe_failure(failure: ModelFailed) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from indelible.content import Message, Part, PartialReason, ToolResult, ToolStar
 from indelible.errors import LeaseLost, StoreFailed
 from indelible.logs import set_log_attempt
 from indelible.loop.host import TurnHost
+from indelible.loop.prompt.compact import describe_sizes
 from indelible.loop.result import FinishedStep
 from indelible.machine.commands import (
     AnnounceRetry,
@@ -164,7 +165,7 @@ class TurnWriter(TurnHost):
 
     async def keep_summary(self, summary: Message) -> None:
         command = KeepSummary(epoch=self._epoch, turn_id=self._turn_id)
-        await self._execute(command, Summary(summary=summary))
+        await self._execute(command, Summary(summary=summary, notice=describe_sizes(summary)))
 
     async def persist_step(self, step: FinishedStep) -> list[Message]:
         """Commit a step that another follows; the returned messages are added before the next model call."""
@@ -206,7 +207,7 @@ class TurnWriter(TurnHost):
         await self._end(partial(FinishTurn, limit=limit), self._describe(step, StepResult()))
 
     async def finish_compaction(self, summary: Message | None) -> None:
-        notice = None if summary is not None else _NOTHING_TO_SHORTEN
+        notice = describe_sizes(summary) if summary is not None else _NOTHING_TO_SHORTEN
         result = CompactionResult(summary=summary, notice=notice, pending=await self._close_writer())
         await self._end_turn(FinishTurn(epoch=self._epoch, turn_id=self._turn_id), result)
 
@@ -309,7 +310,8 @@ class TurnWriter(TurnHost):
     def _price(self, step: FinishedStep) -> int | None:
         """The cost of the step, if the model's prices are known."""
         price = traits_of(self.model).price if self.model is not None else None
-        return price(step.usage) if price is not None and step.usage.total_tokens else None
+        usage = step.usage
+        return price(usage) if price is not None and usage is not None and usage.total_tokens else None
 
     async def _execute(self, command: C, payload: Payload[C]) -> Outcome:
         """Execute a command, and wait for a database that is down; a process that shuts down does not wait."""

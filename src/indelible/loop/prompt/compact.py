@@ -17,9 +17,10 @@ never at a tool result; the user's last request is in the prompt word for word.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 from indelible.clock import Clock
 from indelible.concurrency.scope import CancelScope
@@ -51,6 +52,7 @@ _UNKNOWN_WINDOW_TOKENS: Final = 32 * 1024
 _TRANSCRIPT_BYTES_PER_TOKEN: Final = 2
 _RESULT_BYTES: Final = 2 * 1024
 _FILE_BYTES: Final = 1024
+_BYTES_PER_TOKEN: Final = 4
 
 
 def should_compact(used_tokens: int, context_limit: int | None, *, share: float = COMPACT_AT) -> bool:
@@ -137,6 +139,33 @@ def make_summary(text: str, *, keep_last: int, request: Sequence[Block] = ()) ->
         text += "\n\nThe user's last request, word by word:\n\n"
     summary = Text(text, metadata={COMPACTION: {"keep_last": keep_last}})
     return Message(role="user", blocks=[summary, *request], visibility="model")
+
+
+def add_sizes(summary: Message, messages: Sequence[Message], *, used_tokens: int) -> Message:
+    """The summary of these messages, with how many tokens they took before and take now, for people.
+
+    `used_tokens` is what the model last counted; 0 means that it is unknown. The rest is estimated from the sizes.
+    """
+    text, *rest = summary.blocks
+    if not isinstance(text, Text) or text.metadata is None:
+        return summary
+    counting = from_newest_compaction(messages)
+    before_bytes = sum(map(_weigh, counting))
+    after_bytes = sum(map(_weigh, from_newest_compaction([*messages, summary])))
+    before = used_tokens or before_bytes // _BYTES_PER_TOKEN
+    after = before * after_bytes // max(1, before_bytes)
+    sizes = {**text.metadata[COMPACTION], "before_tokens": before, "after_tokens": after}
+    return replace(summary, blocks=[replace(text, metadata={**text.metadata, COMPACTION: sizes}), *rest])
+
+
+def describe_sizes(summary: Message) -> str | None:
+    """The notice for people about this summary; None if its sizes are unknown."""
+    metadata: Any = summary.blocks[0].metadata if isinstance(summary.blocks[0], Text) else None
+    sizes = (metadata or {}).get(COMPACTION, {})
+    if "before_tokens" not in sizes:
+        return None
+    tokens = f"about {sizes['before_tokens']:,} tokens before and {sizes['after_tokens']:,} after"
+    return f"The conversation was summarised for the model: {tokens}. Everything above stays as it is for you."
 
 
 def to_transcript(messages: Sequence[Message]) -> str:

@@ -185,6 +185,11 @@ def silence(provider: str | None, timeout_s: float) -> ModelFailed:
     return _fail("stream_silence_timeout", provider, detail=f"Nothing arrived for {timeout_s:g} seconds.")
 
 
+def overflowed(provider: str | None, detail: str) -> ModelFailed:
+    """The conversation does not fit in the model's window, although older messages were summarised (SPEC 10.6)."""
+    return _fail("context_overflow", provider, detail=detail)
+
+
 def filtered(provider: str | None) -> ModelFailed:
     """The provider withheld the whole reply (SPEC 1.2)."""
     return _fail("content_filter", provider)

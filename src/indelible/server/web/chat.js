@@ -156,7 +156,8 @@ const PART_HANDLERS = {
     findCall(blocks, call_id, name).state = "running";
   },
   tool_progress(blocks, { call_id, message }) {
-    findCall(blocks, call_id).state = message;
+    const call = findCall(blocks, call_id);
+    call.progress = call.progress ? `${call.progress}\n${message}` : message;
   },
   tool_result: (blocks, part) => blocks.push(part),
   source: (blocks, part) => blocks.push(part),

@@ -104,18 +104,23 @@ function element(name, className, text) {
 }
 
 function drawBlock(block) {
-  if (block.type === "reasoning") {
+  if (block.type === "reasoning" || block.metadata?.compaction) {
     const made = element("details");
-    made.append(element("summary", "", "Thinking"), element("div", "text", block.text));
+    const title = block.type === "reasoning" ? "Thinking" : "Summary";
+    made.append(element("summary", "", title), element("div", "text", block.text));
     return made;
   }
   return element("div", block.type === "text" ? "text" : "call", describe(block));
 }
 
+function describeProgress({ progress }) {
+  return progress ? ` · ${progress.split("\n").at(-1)}` : "";
+}
+
 function describe(block) {
   switch (block.type) {
     case "text": return block.text;
-    case "tool_call": return `⚙ ${block.name} ${block.arguments ?? ""}`;
+    case "tool_call": return `⚙ ${block.name} ${block.arguments ?? ""}${describeProgress(block)}`;
     case "tool_result": {
       const output = typeof block.output === "string" ? block.output : JSON.stringify(block.output);
       return `${block.is_error ? "✗" : "→"} ${output ?? ""}`;

@@ -58,6 +58,10 @@ SELECT (SELECT coalesce(sum(last_n), 0) FROM attempts WHERE chat_id = $1 AND tur
 _LAST_TURN_KIND: Final = """
 SELECT kind FROM turns WHERE chat_id = $1 AND ended_at IS NOT NULL ORDER BY number DESC LIMIT 1
 """
+_JUST_COMPACTED: Final = """
+SELECT m.id FROM messages AS m JOIN turns AS t ON t.chat_id = m.chat_id AND t.id = m.turn_id
+WHERE m.chat_id = $1 AND m.id = $2 AND m.role = 'notice' AND t.kind = 'compaction' AND t.outcome = 'complete'
+"""
 _JOURNAL: Final = "SELECT parts FROM journal WHERE chat_id = $1 AND attempt_id = $2"
 _BLOCKS: Final = "SELECT id, blocks FROM messages WHERE chat_id = $1 AND id = ANY($2)"
 
@@ -127,6 +131,8 @@ async def load_snapshot(
         last_answered=end.last_answered,
         titled=bool(chat["titled"]),
         last_turn_kind=await _load_last_turn_kind(transaction, chat_id) if Fact.LAST_TURN in facts else "reply",
+        just_compacted=Fact.JUST_COMPACTED in facts
+        and await transaction.one(_JUST_COMPACTED, chat_id, head_id) is not None,
         target=await _load_target(transaction, chat_id, command) if Fact.TARGET in facts else None,
         destination=await _load_destination(transaction, chat_id, command) if Fact.DESTINATION in facts else None,
     )

@@ -66,11 +66,10 @@ async def end_attempt(
     outcome = effect.outcome
     if outcome in _TRIED_AGAIN and not has_visible(assembler.blocks()):
         outcome = "reset"
-    finish = assembler.finish
     step: WithStep[Any] = payload if isinstance(payload, WithStep) else WithStep()
     error = payload.error if isinstance(payload, Failure | RetryScheduled) else None
     known = payload.usage if isinstance(payload, WithStep | RetryScheduled) else None
-    usage = known or (finish.usage if finish is not None else None)
+    usage = known or assembler.usage
     encoded_usage = None if usage is None else encode(usage)
     ended = {
         "outcome": outcome,

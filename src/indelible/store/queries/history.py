@@ -23,7 +23,7 @@ from indelible.store.queries.ancestors import load_ancestors
 
 _HIDDEN: Final = "model"
 _NANO: Final = 1_000_000_000
-_COLUMNS: Final = ("blocks", "reason", "continues_id", "model", "usage", "cost_nanousd", "created_at")
+_COLUMNS: Final = ("blocks", "reason", "continues_id", "model", "usage", "cost_nanousd", "timings", "created_at")
 _HEAD: Final = "SELECT head_id FROM chats WHERE id = $1"
 # The parent is looked up by its key; ancestors.py explains why.
 _SHOWN: Final = f"""
@@ -149,6 +149,7 @@ def _show(row: Row, parent_id: str | None, siblings: list[str] | msgspec.UnsetTy
         model=row["model"] or None,
         usage=msgspec.Raw(row["usage"] or b"null"),
         cost_usd=None if row["cost_nanousd"] is None else row["cost_nanousd"] / _NANO,
+        timings=msgspec.Raw(row["timings"] or b"null"),
         created_at=to_time(row["created_at"]),
         siblings=siblings,
     )

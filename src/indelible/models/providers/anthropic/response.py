@@ -44,6 +44,7 @@ from indelible.content import (
     ToolInputStart,
     ToolResult,
     Usage,
+    UsageUpdate,
     decode_blocks,
     encode,
 )
@@ -196,6 +197,9 @@ class AnthropicReader:
                 message = _read_object(_decode_object(event.data), "message")
                 self._note_end(message)
                 self._count(message.get("usage"))
+                counted = self._spent + self._add_up_usage()
+                if counted.input_tokens:
+                    return (UsageUpdate(counted),)
             case "message_delta":
                 changed = _decode_object(event.data)
                 self._note_end(_read_object(changed, "delta"))

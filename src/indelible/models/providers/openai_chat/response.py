@@ -38,6 +38,7 @@ from indelible.content import (
     TextEnd,
     TextStart,
     Usage,
+    UsageUpdate,
 )
 from indelible.errors import ModelFailed
 from indelible.models.failures.classify import classify_response
@@ -153,6 +154,7 @@ class ChatReader:
         self._refused = False
         self._finish_reason = ""
         self._usage: dict[str, Any] | None = None
+        self._reported = 0
 
     def read(self, event: SseEvent) -> Sequence[Part]:
         data = event.data.strip()
@@ -169,13 +171,14 @@ class ChatReader:
         chunk = _decode_chunk(data)
         if chunk.error:
             raise self._fail(data)
-        self._note_usage(chunk)
+        parts: list[Part] = []
+        if self._note_usage(chunk):
+            self._report_usage(parts)
         if not chunk.choices:
-            return self._read_envelope(chunk, data)
+            return parts or self._read_envelope(chunk, data)
         choice = chunk.choices[0]
         if choice.error:
             raise self._fail({"error": choice.error})
-        parts: list[Part] = []
         delta = choice.delta
         if delta is None and not self._given and not self._calls:  # after the pieces, the whole message adds nothing
             delta = choice.message
@@ -219,11 +222,21 @@ class ChatReader:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return
 
-    def _note_usage(self, chunk: _Chunk) -> None:
+    def _note_usage(self, chunk: _Chunk) -> bool:
         """The last one counts: some servers send a running count with every chunk."""
         usage = chunk.usage or _get(chunk.x_groq, "usage") or (chunk.choices and chunk.choices[0].usage)
         if usage and isinstance(usage, dict):
             self._usage = usage
+            return True
+        return False
+
+    def _report_usage(self, parts: list[Part]) -> None:
+        """Report a running count when it begins, and then whenever it has grown by a quarter: not with every token."""
+        assert self._usage is not None
+        usage = _read_usage(self._usage)
+        if usage.input_tokens and 4 * usage.total_tokens >= 5 * self._reported:
+            self._reported = usage.total_tokens
+            parts.append(UsageUpdate(usage))
 
     def _fail(self, body: bytes | dict[str, Any]) -> ModelFailed:
         return classify_response(provider=self._provider, status=None, body=body)

@@ -35,6 +35,7 @@ from indelible.content import (
     TextStart,
     ToolInputStart,
     Usage,
+    UsageUpdate,
 )
 from indelible.errors import ModelFailed
 from indelible.models.failures.classify import classify_response
@@ -371,6 +372,11 @@ class ResponsesReader:
 
     # --- the end ---
 
+    def _read_progress(self, data: bytes) -> Sequence[Part]:
+        """Usage, if the server counts the input first."""
+        counted = _read_usage((_decode_response(data).response or {}).get("usage"))
+        return (UsageUpdate(counted),) if counted is not None and counted.input_tokens else _ALIVE
+
     def _read_completed(self, data: bytes) -> Sequence[Part]:
         response = _decode_response(data).response or {}
         if response.get("status") == "failed":
@@ -417,6 +423,7 @@ _READ: Final[dict[str | None, Callable[[ResponsesReader, bytes], Sequence[Part]]
     "response.code_interpreter_call_code.delta": ResponsesReader._read_arguments,
     "response.output_item.added": ResponsesReader._read_item_added,
     "response.output_item.done": ResponsesReader._read_item_done,
+    "response.in_progress": ResponsesReader._read_progress,
     "response.completed": ResponsesReader._read_completed,
     "response.incomplete": ResponsesReader._read_incomplete,
     "response.failed": ResponsesReader._read_failed,

@@ -105,13 +105,19 @@ async def add_instruction(change: ChatChange, _effect: effects.AddInstruction) -
 
 
 async def add_summary(change: ChatChange, _effect: effects.AddSummary) -> None:
-    """Add it only once: a worker repeats the command if the response to its commit was lost."""
-    summary = change.payload.summary if isinstance(change.payload, CompactionResult | Summary) else None
-    if summary is None:
-        return
-    head = await change.transaction.one(_BLOCKS, change.chat_id, change.head_id)
-    if head is None or head["blocks"] != encode(summary.blocks):
+    summary = _get_summary(change)
+    if summary is not None and not await _is_head(change, summary):
         await put(change, replace(summary, visibility="model"))
+
+
+def _get_summary(change: ChatChange) -> Message | None:
+    return change.payload.summary if isinstance(change.payload, CompactionResult | Summary) else None
+
+
+async def _is_head(change: ChatChange, summary: Message) -> bool:
+    """Whether it was added before: a worker repeats the command if the response to its commit was lost."""
+    head = await change.transaction.one(_BLOCKS, change.chat_id, change.head_id)
+    return head is not None and bool(head["blocks"] == encode(summary.blocks))
 
 
 async def add_tool_results(change: ChatChange, _effect: effects.AddToolResults) -> None:
@@ -133,12 +139,16 @@ async def answer_open_calls(change: ChatChange, effect: effects.AnswerOpenCalls)
 
 
 async def add_notice(change: ChatChange, effect: effects.AddNotice) -> None:
-    given = change.payload.notice if isinstance(change.payload, CompactionResult | Failure) else None
+    given = change.payload.notice if isinstance(change.payload, CompactionResult | Failure | Summary) else None
+    summary = _get_summary(change) if effect.kind == "compacted" else None
+    if summary is not None and isinstance(change.payload, Summary) and await _is_head(change, summary):
+        return
     if effect.kind == "stopped":
         given = None  # during a stop the notice always says that the user stopped it
     text = given or NOTICES[effect.kind]
     error = encode(choose_error(change, effect.kind)) if effect.kind in ERRORS else None
-    notice = Message(role="notice", blocks=[Text(text)], visibility="people")
+    shown = [] if summary is None else summary.blocks  # people can read it
+    notice = Message(role="notice", blocks=[Text(text), *shown], visibility="people")
     await put(change, notice, columns={} if error is None else {"error": error})
 
 

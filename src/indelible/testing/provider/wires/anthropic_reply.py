@@ -36,6 +36,7 @@ from indelible.content import (
     ToolInputStart,
     ToolResult,
     Usage,
+    UsageUpdate,
 )
 from indelible.testing.provider.events import encode_json, write_event
 from indelible.testing.provider.order import PartOrder
@@ -92,6 +93,8 @@ class AnthropicReply:
         events: list[bytes] = []
         if not self._has_begun:
             self._has_begun = True
+            if isinstance(part, UsageUpdate):
+                self._usage = _show_usage(part.usage)
             events += [write_event({"type": "message_start", "message": self.build_whole()}, "message_start"), _PING]
         for each in self._order.feed(part):
             if type(each) is TextDelta:

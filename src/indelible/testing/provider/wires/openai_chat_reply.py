@@ -23,6 +23,7 @@ from indelible.content import (
     ToolInputDelta,
     ToolInputStart,
     Usage,
+    UsageUpdate,
 )
 from indelible.testing.provider.events import encode_json, write_event
 from indelible.testing.provider.order import PartOrder
@@ -114,6 +115,9 @@ class ChatReply:
                 yield self._add("annotations", _show_annotation(part, "".join(self._text)))
             case File(data=bytes()) | File(url=str()):
                 yield self._add("images", {"type": "image_url", "image_url": {"url": _show_address(part)}})
+            case UsageUpdate():
+                chunk = {**self._head, "object": "chat.completion.chunk", "choices": []}
+                yield write_event({**chunk, "usage": _show_usage(part.usage)})
             case KeepAlive():
                 yield self._chunk({})
             case Finish():

@@ -34,6 +34,7 @@ from indelible.content import (
     ToolInputStart,
     ToolResult,
     Usage,
+    UsageUpdate,
 )
 from indelible.testing.provider.events import encode_json, write_event
 from indelible.testing.provider.order import PartOrder
@@ -122,6 +123,8 @@ class ResponsesReply:
     def write(self, part: Part) -> list[bytes]:
         events: list[bytes] = []
         if self._number == 0:
+            if isinstance(part, UsageUpdate):
+                self._whole["usage"] = _show_usage(part.usage)
             events += [
                 self._make_event(f"response.{state}", response=self._whole) for state in ("created", "in_progress")
             ]
