@@ -28,6 +28,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVarTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.support.loop_harness import run_turn
 
 from indelible.content import (
@@ -55,7 +56,7 @@ from indelible.content import (
     ToolStarted,
     has_visible,
 )
-from indelible.content.assemble import assemble, finalize
+from indelible.content.assemble import assemble, finalize, tell_progress
 from indelible.errors import Interrupted, LeaseLost, ModelFailed, Shutdown
 from indelible.loop import CancelScope, Cause, FinishedStep, RetryPolicy, ToolLimits, TurnAwaitingClient, TurnCompleted
 from indelible.loop.normalize import Normalizer
@@ -802,7 +803,16 @@ def check_tools(world: World) -> None:
         assert sorted(settled) == sorted(call.idempotency_key for call in world.started)
         assert len(set(settled)) == len(settled)
         for call, result in world.settled_calls:
-            assert any(record.index == call.step and result in record.blocks for record in world.saved)
+            steps = [record for record in world.saved if record.index == call.step]
+            assert any(is_kept(result, block) for record in steps for block in record.blocks)
+
+
+def is_kept(result: ToolResult, block: Block) -> bool:
+    """A result is kept with the progress that the tool showed, of which an interrupted one also tells the model."""
+    if not isinstance(block, ToolResult):
+        return False
+    told = tell_progress(result.output, block.progress) if block.progress and result.interrupted else result.output
+    return replace(result, output=told, progress=block.progress) == block
 
 
 def check_nothing_is_held_back(world: World) -> None:

@@ -254,3 +254,12 @@ async def test_s108_more_idle_connections_than_the_process_may_have_files_lock_n
 )  # fmt: skip
 def test_an_address_is_counted_by_what_one_host_has_to_itself(migrated: str, host: str, network: str) -> None:
     assert name_network(host) == network
+
+
+async def test_s108_a_body_that_does_not_arrive_is_given_up_though_another_request_came_before_it(
+    harness: AppHarness,
+) -> None:
+    server = await harness.start_server(worker=False, body_timeout_s=0.1, head_timeout_s=0.1)
+    async with connect(server) as connection:
+        connection.send(ASK + START + b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+        await wait_for_connections(server, lambda count: count == 0)

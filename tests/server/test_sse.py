@@ -45,6 +45,7 @@ class WireFormat(Watched):
     def __init__(self) -> None:
         super().__init__()
         self.sent = b""
+        self.begun: list[bytes] = []
         self.is_over = False
         self.takes = asyncio.Event()
         self.takes.set()
@@ -55,6 +56,8 @@ class WireFormat(Watched):
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
+        self.begun.append(message.get("body", b""))
+        self.changed()
         await self.takes.wait()
         self.sent += message.get("body", b"")
         self.is_over = message["type"] == "http.response.body" and not message["more_body"]
@@ -137,6 +140,22 @@ async def test_a_comment_says_that_the_server_is_there_and_no_event_is_lost_to_i
         wire.gone.set()
     said = [part["delta"] for event in wire.events[1:] for part in json.loads(event.data)["parts"]]
     assert said == ["0 ", "1 ", "2 ", "3 ", "4 "]
+
+
+async def test_no_event_begins_while_a_comment_waits_for_the_client(feed_harness: FeedHarness) -> None:
+    """Else the comment could end up in the middle of an event that is sent in pieces."""
+    chat = await feed_harness.create_streaming()
+    async with respond(feed_harness, chat, Pace(heartbeat_interval_s=0.005, stuck_after_s=DEADLINE_S)) as (wire, _):
+        await wire.wait_until(lambda: wire.kinds == ["snapshot"])
+        wire.takes.clear()
+        await wire.wait_until(lambda: wire.begun[-1] == COMMENT)
+        await chat.write("A word.")
+        (reader,) = feed_harness.feed._readers
+        await poll_until(lambda: reader.held_bytes == 0, what="the event is with its sender")
+        assert wire.begun[-1] == COMMENT
+        wire.takes.set()
+        await wire.wait_until(lambda: wire.kinds == ["snapshot", "part"])
+        wire.gone.set()
 
 
 async def test_a_reader_that_does_not_read_is_told_to_begin_anew_and_has_everything_then(

@@ -595,7 +595,7 @@ async def test_whoever_waits_for_room_hears_that_the_journal_has_stopped(engine:
 async def writing(store: WatchedStore, engine: AsyncEngine, chats: int, **limits: Any) -> AsyncIterator[Writers]:
     """Writers that are past their first row, and a flusher that runs."""
     names = [await start_attempt(store, engine, f"{number:02}") for number in range(chats)]
-    clock = ManualClock(skip_sleeps=True)
+    clock = limits.pop("clock", None) or ManualClock(skip_sleeps=True)
     journal = Journal(store, clock=clock, on_committed=lambda rows: None, interval_s=0, **limits)
     writers = [journal.open(name.chat_id, name.id, name.epoch) for name in names]
     flusher = asyncio.create_task(journal.run())
@@ -605,9 +605,9 @@ async def writing(store: WatchedStore, engine: AsyncEngine, chats: int, **limits
     try:
         yield Writers(journal, writers, names)
     finally:
-        store.gate.set()
         flusher.cancel()
         await asyncio.wait([flusher])
+        store.gate.set()
 
 
 class Writers(NamedTuple):
@@ -705,10 +705,44 @@ async def test_an_attempt_that_waits_for_its_row_can_be_stopped(
         await asyncio.wait_for(waiting, DEADLINE_S)
 
 
-async def test_no_attempt_waits_for_a_database_in_trouble(store: WatchedStore, engine: AsyncEngine) -> None:
-    async with writing(store, engine, 2) as (_, (writer, other), _):
+@pytest.mark.parametrize("is_first", [False, True], ids=["a later row", "its first row"])
+async def test_no_attempt_waits_for_a_database_that_fails(
+    store: WatchedStore, engine: AsyncEngine, is_first: bool
+) -> None:
+    late = await start_attempt(store, engine, "late")
+    async with writing(store, engine, 2) as (journal, (writer, other), _):
         store.failures = [StoreFailed("away")] * 3
-        await hold_up(store, writer, other)
-        waiting = await start_waiting(writer)
+        waits = journal.open(late.chat_id, late.id, late.epoch) if is_first else writer
+        await hold_up(store, waits, other)
+        waiting = await start_waiting(waits)
         store.gate.set()
         await asyncio.wait_for(waiting, DEADLINE_S)
+
+
+async def test_no_attempt_waits_for_a_database_that_hangs(store: WatchedStore, engine: AsyncEngine) -> None:
+    clock = ManualClock(skip_sleeps=True)
+    async with writing(store, engine, 2, clock=clock) as (journal, (writer, other), _):
+        await hold_up(store, writer, other)
+        waiting = await start_waiting(writer)
+        clock.advance(1.0)
+        await asyncio.wait_for(waiting, DEADLINE_S)
+        assert writer.wait_for_row() is None
+        store.gate.set()
+        await journal.drain(writer)
+        assert journal.is_healthy
+
+
+async def test_no_attempt_waits_for_a_journal_that_has_stopped_and_one_that_runs_again_writes_what_was_left(
+    store: WatchedStore, engine: AsyncEngine
+) -> None:
+    async with writing(store, engine, 2) as (journal, (writer, other), _):
+        await hold_up(store, writer, other)
+        waiting = await start_waiting(writer)
+    await asyncio.wait_for(waiting, DEADLINE_S)
+    assert writer.wait_for_row() is None
+    again = asyncio.create_task(journal.run())
+    await asyncio.sleep(0)
+    await journal.drain(writer)
+    await journal.drain(other)
+    again.cancel()
+    await asyncio.wait([again])

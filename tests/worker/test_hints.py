@@ -179,3 +179,23 @@ async def test_a_hint_does_not_give_a_user_more_than_the_limit(harness: AppHarne
     await first.interrupt()
     await harness.wait_for_text(second, "hang 2")
     await asyncio.gather(second.interrupt(), third.interrupt())
+
+
+async def test_the_end_of_a_turn_makes_room_for_its_user_though_another_worker_runs_the_rest(
+    harness: AppHarness,
+) -> None:
+    await harness.start_worker(Echo(), settings=make_settings(user_max_chats=2, worker_max_chats=1, **NO_POLL))
+    first = await harness.app.create_chat("hang 1")
+    await harness.wait_for_text(first, "hang 1")
+    await harness.start_worker(Echo(), settings=make_settings(user_max_chats=2, **NO_POLL))
+    second = await harness.app.create_chat("hang 2")
+    await harness.wait_for_text(second, "hang 2")
+    third = await harness.app.create_chat("hang 3")
+    fourth = await harness.app.create_chat("hang 4")
+    assert [await chat.status() for chat in (third, fourth)] == ["pending", "pending"]
+    await second.interrupt()
+    await harness.wait_for_text(third, "hang 3")
+    assert await fourth.status() == "pending"
+    await asyncio.gather(first.interrupt(), third.interrupt())
+    await harness.wait_for_text(fourth, "hang 4")
+    await fourth.interrupt()

@@ -201,8 +201,11 @@ class LimitedConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        if not self._is_in_body and not self.pipeline:
-            self._since_s = self.loop.time()
+        """Unless the next request is complete already, because the client sent it early, wait for it."""
+        due = self.pipeline[-1][0] if self.pipeline else self.cycle
+        if due is self.cycle and (self._is_in_body or not self.pipeline):
+            if not self._is_in_body:
+                self._since_s = self.loop.time()
             if not self.transport.is_closing():
                 self._all.note_waiting(self)
         super().on_response_complete()

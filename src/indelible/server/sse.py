@@ -54,7 +54,7 @@ class FeedResponse(Response):
         self._user_id = user_id
         self._pace = pace
         self._sending_since_s: float | None = None
-        self._is_over = False
+        self._comment: asyncio.Future[None] | None = None
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         async with self._feed.open(self._chat_id, self._after, user_id=self._user_id) as reader:
@@ -86,8 +86,17 @@ class FeedResponse(Response):
                     raise TimeoutError
             elif now() >= beat_at_s:
                 beat_at_s = now() + beat_s
-                async with asyncio.timeout(stuck_s):
-                    await self._send_piece(send, _COMMENT)
+                await self._send_comment(send)
+
+    async def _send_comment(self, send: Send) -> None:
+        """Only between two events. While it waits for the client to read, no event may begin."""
+        self._comment = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(self._pace.stuck_after_s):
+                await _send_piece(send, _COMMENT)
+        finally:
+            self._comment.set_result(None)
+            self._comment = None
 
     async def _send_all(self, reader: Reader, send: Send) -> None:
         now = asyncio.get_running_loop().time
@@ -95,17 +104,20 @@ class FeedResponse(Response):
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
         self._sending_since_s = None
         async for event in reader:
+            if self._comment is not None:
+                await asyncio.shield(self._comment)
             for piece in take_pieces(reader, event):
                 self._sending_since_s = now()
-                await self._send_piece(send, piece)
+                await _send_piece(send, piece)
             self._sending_since_s = None
+        if self._comment is not None:
+            await asyncio.shield(self._comment)
         self._sending_since_s = now()
-        await self._send_piece(send, b"", is_last=True)
+        await _send_piece(send, b"", is_last=True)
 
-    async def _send_piece(self, send: Send, piece: bytes, *, is_last: bool = False) -> None:
-        if not self._is_over:
-            self._is_over = is_last
-            await send({"type": "http.response.body", "body": piece, "more_body": not is_last})
+
+async def _send_piece(send: Send, piece: bytes, *, is_last: bool = False) -> None:
+    await send({"type": "http.response.body", "body": piece, "more_body": not is_last})
 
 
 async def _wait_for_leave(receive: Receive) -> None:

@@ -35,8 +35,8 @@ class GatheringTransport:
         self._transport.close()
 
     def _flush(self) -> None:
-        if self._head:
-            head, self._head = self._head, b""
+        head, self._head = self._head, b""
+        if head and not self._transport.is_closing():
             self._transport.write(head)
 
     def __getattr__(self, name: str) -> Any:

@@ -73,6 +73,7 @@ class Worker:
         self._hinted: set[str] = set()
         self._must_poll = True
         self._has_backlog = True  # whether the last poll may have left a chat waiting
+        self._has_users_at_limit = False  # whether a chat was ever held back because its user has too many
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -155,6 +156,7 @@ class Worker:
         known = {key: runner for key, runner in self._runners.items() if runner.chat_id in hinted}
         probe = await self._deps.store.probe(self.id, sorted(hinted), per_user=self._deps.settings.user_max_chats)
         self._notify_runners(known, probe.held)
+        self._has_users_at_limit = self._has_users_at_limit or bool(probe.held_back)
         limit = self._count_room()
         if len(probe.runnable) > limit:
             self._has_backlog = True
@@ -205,7 +207,7 @@ class Worker:
             self._broken.add((runner.chat_id, runner.epoch))
         finally:
             del self._runners[runner.chat_id, runner.epoch]
-            if self._has_backlog or len(self._runners) + 1 >= self._deps.settings.user_max_chats:
+            if self._has_backlog or self._has_users_at_limit:
                 self._must_poll = True  # there is room for one more, of this worker or of this user
                 self._woken.set()
             if not self._runners:

@@ -48,6 +48,7 @@ _PART_OVERHEAD_BYTES: Final = 64
 _LONGEST_TURN: Final = 4
 """Each writer has its turn within so many flushes, however many there are."""
 
+_LATE_S: Final = 1.0
 _FIRST_DELAY_S: Final = 0.05
 _LONGEST_DELAY_S: Final = 5.0
 
@@ -97,13 +98,13 @@ class JournalWriter:
     def wait_for_row(self) -> Awaitable[None] | None:
         """Something to await until the waiting parts are put into a row; None if there are none.
 
-        It never waits for a database in trouble: the provider is read on, and `publish` limits how far.
+        It waits for no database that fails or hangs: the provider is read on, and `publish` limits how far.
         """
-        if not self._parts or self._journal.is_in_trouble:
+        if not self._parts or not self._journal.is_healthy:
             return None
-        if self._row_made is None or self._row_made.done():
+        if self._row_made is None:
             self._row_made = asyncio.get_running_loop().create_future()
-        return self._row_made
+        return asyncio.shield(self._row_made)
 
     def wake_reader(self) -> None:
         """Let the attempt read on."""
@@ -206,7 +207,8 @@ class Journal:
         self._writers: dict[str, JournalWriter] = {}
         self._urgent: dict[JournalWriter, None] = {}  # in the order in which they came
         self._waiting: dict[JournalWriter, None] = {}
-        self.is_in_trouble = False
+        self._is_failing = False
+        self._is_late = False
         self._new_bytes = 0  # accepted since the last flush began
         self._held_bytes = 0  # accepted and neither committed nor abandoned
         self._dirty = asyncio.Event()
@@ -243,6 +245,9 @@ class Journal:
         """Flush forever. Cancel it only when every writer is closed or drained."""
         flushed_at_s = -self._interval_s
         self._has_stopped = False
+        for writer in self._writers.values():
+            if writer.ready:
+                self.enqueue(writer, is_urgent=True)
         try:
             while True:
                 await self._dirty.wait()
@@ -254,6 +259,7 @@ class Journal:
         finally:
             self._has_stopped = True
             self._wake_waiters()
+            self._wake_readers()
 
     # --- called by writers ---
 
@@ -322,8 +328,27 @@ class Journal:
                 parts += writer.in_flight_parts
         if rows:
             began_s = self._clock.monotonic()
-            await self._write(rows)
+            alarm = self._clock.call_later(_LATE_S, self._note_late)
+            try:
+                await self._write(rows)
+            finally:
+                alarm.cancel()
+                self._is_late = False
             self._metrics.flushed(parts=parts, seconds=self._clock.monotonic() - began_s)
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether rows are written soon."""
+        return not (self._is_failing or self._is_late or self._has_stopped)
+
+    def _note_late(self) -> None:
+        """A write takes long. Attempts must not wait for it: their silence would be taken for the provider's."""
+        self._is_late = True
+        self._wake_readers()
+
+    def _wake_readers(self) -> None:
+        for writer in self._writers.values():
+            writer.wake_reader()
 
     def _choose_writers(self) -> list[JournalWriter]:
         """Those whose rows are written now; see the module header."""
@@ -364,12 +389,11 @@ class Journal:
             except BadRows:
                 raise
             except Exception as error:
-                self.is_in_trouble = True
-                for writer in self._waiting:
-                    writer.wake_reader()
+                self._is_failing = True
+                self._wake_readers()
                 _log.warning("writing the journal failed; trying again in %g s: %r", backoff.delay_s, error)
             else:
-                self.is_in_trouble = False
+                self._is_failing = False
                 return appended
             await backoff.wait()
 

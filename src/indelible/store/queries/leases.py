@@ -138,7 +138,9 @@ async def probe_chats(
         if row["holder"] == worker_id
     ]
     free = [row for row in rows if row["ahead"] is not None]
-    return Probe(held, [row["id"] for row in free if row["urgent"] == 0 or row["ahead"] < limit])
+    is_allowed = {row["id"]: row["urgent"] == 0 or row["ahead"] < limit for row in free}
+    held_back = [chat_id for chat_id, allowed in is_allowed.items() if not allowed]
+    return Probe(held, [chat_id for chat_id, allowed in is_allowed.items() if allowed], held_back)
 
 
 @cache

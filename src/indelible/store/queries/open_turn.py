@@ -96,10 +96,11 @@ class Held(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """The hinted chats that a worker holds, and those that it may try to acquire."""
+    """The hinted chats that a worker holds, those that it may try to acquire, and those of users at their limit."""
 
     held: list[Held]
     runnable: list[str]
+    held_back: list[str]
 
 
 class Expired(NamedTuple):
