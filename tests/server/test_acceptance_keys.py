@@ -13,7 +13,6 @@ from tests.support.running_server import RunningServer
 import indelible
 from indelible.content import Text
 from indelible.machine.commands import Delete, UpdateChat
-from indelible.service.inputs import ChatChanges
 from indelible.store.payloads import ChatPatch
 
 pytestmark = pytest.mark.both_databases
@@ -85,22 +84,6 @@ async def test_s76_a_change_of_several_fields_is_whole_or_not_at_all(harness: Ap
     async with server.request("PATCH", f"/chats/{chat['id']}", json={"debug": "some", "archived": False}) as response:
         assert response.status == 422
     assert await harness.store.view(chat["id"]) == before
-
-
-async def test_s76_a_change_is_one_transaction_in_the_library_too(harness: AppHarness) -> None:
-    chat = await harness.app.create_chat(title="Before")
-    seen: list[tuple[str | None, bool]] = []
-    notify = harness.notifier.notify
-
-    def note(chat_ids: Any) -> None:
-        seen.append(("committed", True))
-        notify(chat_ids)
-
-    harness.notifier.notify = note  # type: ignore[method-assign]
-    await harness.app.service.update_chat(chat.id, ChatChanges(title="After", archived=True))
-    assert seen == [("committed", True)]
-    details = await chat.details()
-    assert (details.title, details.archived) == ("After", True)
 
 
 async def test_s104_forks_that_come_at_once_with_one_key_are_one_chat(harness: AppHarness) -> None:
