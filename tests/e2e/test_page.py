@@ -15,6 +15,7 @@ from tests.support.app_harness import serve_app
 from tests.support.counting_model import ask_to_count, count
 from tests.support.process_harness import ProcessHarness, choose_port
 from tests.support.running_server import RunningServer, say, say_half, text_of
+from tests.support.waiting import poll_until
 
 from indelible.client.wire import WireClient
 from indelible.content import Part
@@ -84,6 +85,7 @@ async def test_s69_a_question_that_was_stopped_before_the_first_word_has_a_retry
     model = ScriptedModel([[parts.hang()], say("It rains.")])
     async with serve_app(database, model) as server, browse(browser, server.url) as window:
         await window.send("Tell me of the rain.")
+        await poll_until(lambda: bool(model.calls))
         await window.button("Stop").click()
         await expect(window.items).to_have_count(2)
 
