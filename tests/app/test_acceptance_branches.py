@@ -5,23 +5,27 @@ Every script runs in process and over HTTP, on both databases.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 from tests.app.conftest import OpenUser
 from tests.support.messages import find_notices, outline, read_text
+from tests.support.waiting import deadline
 
 import indelible
 from indelible.app.chat import Chat
-from indelible.content import ToolResult
+from indelible.content import Part, ToolResult
 from indelible.errors import ModelFailed
+from indelible.models.protocol import Call
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 
 pytestmark = pytest.mark.both_databases
 
 CALL: Script = [parts.tool_call("c1", "weather", '{"city": "Oslo"}'), parts.finish("tool_calls")]
-HANG: Script = [parts.hang()]
 
 
 def say(text: str) -> Script:
@@ -42,27 +46,38 @@ async def weather(city: str) -> str:
     return f"rain in {city}"
 
 
-async def stop_at_once(chat: Chat, text: str) -> None:
-    """Ask, and stop the reply when it has begun."""
-    reply = chat.send(text)
-    await reply.begin()
-    async for event in chat.events(after="start"):
-        if event.kind == "attempt":
-            await chat.interrupt()
-        if event.kind == "status" and event.data["status"] == "idle":
-            return
+class Silence:
+    """A script that says nothing; `asked` is set when the model has been asked."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def stream(self, _call: Call) -> AsyncIterator[Part]:
+        self.asked.set()
+        await asyncio.get_running_loop().create_future()
+        yield parts.finish()
+
+
+async def stop_at_once(chat: Chat, text: str, silence: Silence) -> None:
+    """Ask, and stop the reply before its first word."""
+    await chat.post(text)
+    async with deadline():
+        await silence.asked.wait()
+    await chat.interrupt()
 
 
 async def read_until_running(chat: Chat) -> None:
-    async for event in chat.events(after="start"):
-        if event.kind == "part":
-            return
+    async with deadline(), aclosing(chat.events(after="start")) as events:
+        async for event in events:
+            if event.kind == "part":
+                return
 
 
 async def wait_until_idle(chat: Chat) -> None:
-    async for event in chat.events():
-        if event.kind in ("snapshot", "status") and event.data["status"] == "idle":
-            return
+    async with deadline(), aclosing(chat.events()) as events:
+        async for event in events:
+            if event.kind in ("snapshot", "status") and event.data["status"] == "idle":
+                return
 
 
 # --- S66: going back ---
@@ -237,9 +252,10 @@ async def test_s68_the_model_is_never_told_that_a_tool_did_not_run_that_did(
 
 
 async def test_s69_a_stop_before_the_first_word_can_be_retried(open_user: OpenUser, database: str) -> None:
-    async with open_user(database, ScriptedModel([HANG, say("Four.")])) as user:
+    silence = Silence()
+    async with open_user(database, ScriptedModel([silence.stream, say("Four.")])) as user:
         chat = await user.create_chat()
-        await stop_at_once(chat, "Two and two?")
+        await stop_at_once(chat, "Two and two?", silence)
         assert outline(await chat.messages()) == [("user", "Two and two?"), ("notice", "Stopped by you.")]
         assert (await chat.retry()).text == "Four."
         with pytest.raises(indelible.NotAllowed, match="Nothing to retry"):
@@ -255,9 +271,10 @@ async def test_s69_a_reply_of_nothing_can_be_retried(open_user: OpenUser, databa
 
 
 async def test_s69_regenerate_may_name_a_question(open_user: OpenUser, database: str) -> None:
-    async with open_user(database, ScriptedModel([HANG, say("Four."), say("4")])) as user:
+    silence = Silence()
+    async with open_user(database, ScriptedModel([silence.stream, say("Four."), say("4")])) as user:
         chat = await user.create_chat()
-        await stop_at_once(chat, "Two and two?")
+        await stop_at_once(chat, "Two and two?", silence)
         question, notice = await chat.messages()
         assert (await chat.regenerate(question.id)).text == "Four."
         assert outline(await chat.messages()) == [("user", "Two and two?"), ("assistant", "Four.")]

@@ -72,6 +72,25 @@ async def test_s70_only_what_is_said_moves_a_chat_and_pinned_ones_come_first(
         assert await list_ids(user) == [second.id, third.id, first.id]
 
 
+async def test_s70_an_automatic_title_moves_no_chat(open_user: OpenUser, database: str) -> None:
+    may_name = asyncio.Event()
+
+    async def name(call: Call) -> AsyncIterator[Part]:
+        await may_name.wait()
+        async for part in ScriptedModel([say("Rain in Oslo")]).stream(call):
+            yield part
+
+    model = Titling(name)
+    model.may_reply.set()
+    async with open_user(database, model, auto_titles=True) as user:
+        first = await user.create_chat()
+        await first.send("Is it raining?")
+        second = await user.create_chat(title="Second")
+        may_name.set()
+        await wait_for_title(first, "Rain in Oslo")
+        assert await list_ids(user) == [second.id, first.id]
+
+
 # --- S81: titles ---
 
 
@@ -183,8 +202,9 @@ async def test_s87_an_unknown_model_is_refused_wherever_one_is_named(open_user: 
         ):
             with pytest.raises(indelible.Invalid, match="Unknown model"):
                 await ask
-        with pytest.raises(indelible.Invalid, match="Unknown model"):
-            await chat.update(title="Never", **unknown)
+        for name in ("gpt-4o", ""):
+            with pytest.raises(indelible.Invalid, match="Unknown model"):
+                await chat.update(title="Never", model=name)
         details = await chat.details()
         assert (details.model, details.title, len(details.messages)) == ("demo", "Hello", 2)
 

@@ -15,9 +15,11 @@ from tests.support.app_harness import serve_app
 from tests.support.counting_model import ask_to_count, count
 from tests.support.process_harness import ProcessHarness, choose_port
 from tests.support.running_server import RunningServer, say, say_half, text_of
+from tests.support.waiting import poll_until
 
 from indelible.client.wire import WireClient
 from indelible.content import Part
+from indelible.errors import ModelFailed
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step
 
@@ -74,6 +76,42 @@ async def test_s6_a_reply_appears_as_it_is_written_and_a_stop_keeps_it_on_the_pa
         shown = await window.read_items()
         assert shown == [("user", "Tell me of the rain."), ("assistant", "It rains in Bergen."), STOPPED]
         assert shown == await read_stored(server, window)
+
+
+async def test_s69_a_question_that_was_stopped_before_the_first_word_has_a_retry(
+    browser: Browser, database: str
+) -> None:
+    model = ScriptedModel([[parts.hang()], say("It rains.")])
+    async with serve_app(database, model) as server, browse(browser, server.url) as window:
+        await window.send("Tell me of the rain.")
+        await poll_until(lambda: bool(model.calls))
+        await window.button("Stop").click()
+        await expect(window.items).to_have_count(2)
+
+        await window.button("Retry").click()
+
+        await expect(window.items).to_have_count(3)
+        await expect(window.button("Retry")).to_be_hidden()
+        assert (await window.read_items())[1:] == [STOPPED, ("assistant", "It rains.")]
+
+
+async def test_s75_the_error_and_its_retry_stay_on_their_branch(browser: Browser, database: str) -> None:
+    model = ScriptedModel([say("It rains."), ModelFailed("The key is wrong.", kind="auth")])
+    async with serve_app(database, model) as server, browse(browser, server.url) as window:
+        await window.send("Tell me of the rain.")
+        await expect(window.items).to_have_count(2)
+        await window.send("And the sun?")
+        await expect(window.button("Retry")).to_be_visible()
+        first = (await server.client.read_all_messages(window.chat_id))[1]["id"]
+
+        await server.client.switch_branch(window.chat_id, first, exact=True)
+
+        await expect(window.items).to_have_count(2)
+        await expect(window.button("Retry")).to_be_hidden()
+        await expect(window.problem).to_be_hidden()
+        await server.client.switch_branch(window.chat_id, first)
+        await expect(window.button("Retry")).to_be_visible()
+        await expect(window.problem).to_have_text("The key is wrong.")
 
 
 async def test_after_a_refresh_a_reply_continues_and_ends_as_stored(browser: Browser, database: str) -> None:

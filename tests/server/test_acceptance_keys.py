@@ -7,15 +7,12 @@ from typing import Any
 
 import pytest
 from tests.server.asking import read_problem
-from tests.store.statements import observed
 from tests.support.app_harness import AppHarness
-from tests.support.engine import get_database
 from tests.support.running_server import RunningServer
 
 import indelible
 from indelible.content import Text
 from indelible.machine.commands import Delete, UpdateChat
-from indelible.service.inputs import ChatChanges
 from indelible.store.payloads import ChatPatch
 
 pytestmark = pytest.mark.both_databases
@@ -87,19 +84,6 @@ async def test_s76_a_change_of_several_fields_is_whole_or_not_at_all(harness: Ap
     async with server.request("PATCH", f"/chats/{chat['id']}", json={"debug": "some", "archived": False}) as response:
         assert response.status == 422
     assert await harness.store.view(chat["id"]) == before
-
-
-async def test_s76_a_change_is_one_transaction_in_the_library_too(harness: AppHarness) -> None:
-    chat = await harness.app.create_chat(title="Before")
-    with harness.notifier.subscribe() as hints:
-        await harness.app.service.update_chat(chat.id, ChatChanges(archived=True))
-        assert chat.id in await hints.wait()
-    with observed(get_database(harness.engine)) as sent:
-        await harness.app.service.update_chat(chat.id, ChatChanges(title="After", archived=False))
-        await harness.app.service.update_chat(chat.id, ChatChanges(archived=True))
-    assert sum(statement.startswith("COMMIT") for statement in sent) == 2
-    details = await chat.details()
-    assert (details.title, details.archived) == ("After", True)
 
 
 async def test_s104_forks_that_come_at_once_with_one_key_are_one_chat(harness: AppHarness) -> None:

@@ -149,3 +149,16 @@ async def test_deleting_a_long_chat_visits_each_of_its_rows_a_few_times(unknown:
     await chat.do(c.Delete())
     visited = {name: number - before[name] for name, number in (await count_visited(unknown)).items()}
     assert all(LENGTH <= number < 10 * LENGTH for number in visited.values()), visited
+
+
+@pytest.mark.parametrize("exact", [False, True])
+async def test_a_branch_at_the_end_of_a_long_chat_reads_that_end_only(unknown: AsyncEngine, exact: bool) -> None:
+    chat = await Driver(SqlStore(get_database(unknown)), unknown).create()
+    await chat.do(c.Interrupt())
+    for _ in range(TURNS_TO_BEGIN):
+        await chat.do(c.SwitchBranch(message_id=(await chat.row()).head_id, exact=exact))
+    await lengthen(unknown, chat)
+    before = (await count_read(unknown))["messages"]
+    await chat.do(c.SwitchBranch(message_id=f"message_{LENGTH - 3}", exact=exact))
+    assert (await chat.row()).head_id == f"message_{LENGTH - (3 if exact else 1)}"
+    assert 0 < (await count_read(unknown))["messages"] - before < MOST_READ

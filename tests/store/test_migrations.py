@@ -19,14 +19,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.engine import begin_read, begin_write, close_databases, get_database, open_engine
 
 from indelible.content import Text
-from indelible.machine.commands import Delete, Send, UpdateChat
+from indelible.machine.commands import Delete, Send, SwitchBranch, UpdateChat
 from indelible.recording.storage.protocol import RunRecord
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.store.database import postgres
 from indelible.store.database.errors import DatabaseUnusable, SchemaTooNew
 from indelible.store.database.migrate import HEAD, VERSION_TABLE, Migrated, list_revisions, load_revision, migrate
 from indelible.store.database.migrations.runner import _ADVISORY_LOCK
-from indelible.store.database.tables import idempotency_keys, journal, metadata, queue, tool_runs, turns
+from indelible.store.database.tables import chats, idempotency_keys, journal, metadata, queue, tool_runs, turns
 from indelible.store.payloads import ChatPatch, UserInput
 from indelible.store.sql_store import SqlStore
 
@@ -238,6 +238,31 @@ async def test_the_upgrade_to_0004_lets_chats_of_before_be_recorded(new_database
     await close(engine)
 
 
+async def test_the_upgrade_to_0009_gives_branches_their_errors_and_waiting_chats_their_time(new_database: str) -> None:
+    await migrate(new_database, target="0008")
+    engine = await open_engine(new_database)
+    await write_a_chat(engine)
+    async with begin_write(engine) as connection:
+        for statement in FAILURE_OF_0008.split(";"):
+            await connection.execute(text(statement), {"bytes": b'{"kind":"auth"}'} if ":bytes" in statement else {})
+    await close(engine)
+
+    assert await migrate(new_database) == Migrated("0008", HEAD)
+
+    engine = await open_engine(new_database)
+    store = SqlStore(get_database(engine))
+    async with begin_read(engine) as connection:
+        chat = (await connection.execute(select(chats))).one()
+    assert (chat.runnable_at, chat.title_is_provisional) == (chat.updated_at, False)
+    await store.execute("c", SwitchBranch(message_id="m", exact=True))
+    assert ((await store.view("c")).status, (await store.view("c")).error) == ("idle", None)
+    await store.execute("c", SwitchBranch(message_id="m"))
+    assert ((await store.view("c")).status, (await store.view("c")).error) == ("error", {"kind": "auth"})
+    async with begin_write(engine) as connection:
+        await connection.execute(text("UPDATE messages SET role = 'assistant', reason = 'max_steps' WHERE id = 'm'"))
+    await close(engine)
+
+
 @pytest.mark.parametrize("revision", [revision for revision in list_revisions() if revision < "0007"])
 async def test_the_upgrade_to_0007_names_the_chat_of_every_row_and_keeps_all_of_it(
     new_database: str, revision: str
@@ -409,6 +434,11 @@ INSERT INTO journal (attempt_id, n, parts, at) VALUES ('a', 1, '[]', '2026-11-15
 UPDATE chats SET status = 'running', holder = 'w', epoch = 4;
 INSERT INTO idempotency_keys (user_id, key, route, body_hash, status, body, expires_at)
     VALUES ('u', 'k', 'POST /chats', :bytes, 201, :bytes, '2026-11-16T09:00:00.000000Z')
+"""
+FAILURE_OF_0008 = """
+INSERT INTO messages (chat_id, id, parent_id, role, visibility, blocks, created_at)
+    VALUES ('c', 'n', 'm', 'notice', 'people', '[]', '2026-11-15T09:00:01.000000Z');
+UPDATE chats SET head_id = 'n', status = 'error', error = :bytes
 """
 STATUS_OF_0005 = """
 INSERT INTO events (chat_id, seq, kind, payload, at) VALUES ('c', 1, 'status', :status, '2026-11-15');

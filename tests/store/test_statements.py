@@ -18,7 +18,7 @@ from tests.support.engine import get_database
 
 from indelible.content import TextDelta
 from indelible.machine import commands as c
-from indelible.store.payloads import UserInput
+from indelible.store.payloads import ChatPatch, UserInput
 
 
 class Count:
@@ -80,6 +80,25 @@ async def test_a_message_to_a_busy_chat_does_not_read_the_conversation(chat: Dri
     with counting(engine) as count:
         await chat.store.execute(chat.id, c.Send(), UserInput(blocks=[]))
     assert not [statement for statement in count.statements if "FROM messages" in statement]
+
+
+async def test_s76_an_update_that_also_archives_is_one_transaction(chat: Driver, engine: AsyncEngine) -> None:
+    await chat.do(c.Interrupt())
+    with counting(engine) as count:
+        done = await chat.store.update(chat.id, ChatPatch(title="Rain"), archived=True)
+    assert done.summary is not None
+    assert (done.summary.title, done.summary.archived) == ("Rain", True)
+    assert count.transactions == 1
+    assert len(count.statements) <= 9, count.statements
+
+
+async def test_a_question_that_is_asked_again_costs_one_statement_more_for_its_model(
+    chat: Driver, engine: AsyncEngine
+) -> None:
+    await chat.do(c.Interrupt())
+    with counting(engine) as count:
+        await chat.do(c.Retry())
+    assert len([statement for statement in count.statements if "SELECT model FROM messages" in statement]) == 1
 
 
 @pytest.mark.parametrize("length", [1, 40])

@@ -32,6 +32,9 @@ async def test_a_chat_is_found_by_its_id_by_its_number_or_as_the_last_one(open_c
         older, newer = await app.create_chat(), await app.create_chat()
         for name, chat in [(None, newer), ("1", newer), ("2", older), (older.id, older)]:
             assert (await find_chat(app, name)).id == chat.id
+        await older.update(pinned=True)
+        for name, chat in [(None, newer), ("1", older), ("2", newer)]:
+            assert (await find_chat(app, name)).id == chat.id
 
 
 @pytest.mark.parametrize(

@@ -5,17 +5,21 @@ The rule is in loop/prompt/build.py, and every case of it in tests/loop/test_pro
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+
 import pytest
 from tests.support.app_harness import AppHarness
 from tests.support.messages import outline, read_text
+from tests.support.waiting import deadline
 
 from indelible.app.chat import Chat
-from indelible.content import Text
+from indelible.content import Part, Text
 from indelible.errors import ModelFailed
 from indelible.models.protocol import Call
 from indelible.store.commands.apply.texts import CONTINUE
 from indelible.testing import ScriptedModel, parts
-from indelible.testing.model import Script
+from indelible.testing.model import Script, Step
 
 pytestmark = pytest.mark.both_databases
 
@@ -33,23 +37,28 @@ async def continue_after_a_crash(harness: AppHarness, *scripts: Script) -> tuple
     await harness.wait_for_text(chat, "Once upon")
     await harness.kill_worker(dying)
     await harness.retire_worker(dying)
-    model = ScriptedModel(scripts)
+    asked = asyncio.Event()
+
+    def begin(call: Call) -> AsyncIterator[Part]:
+        asked.set()
+        return ScriptedModel(scripts[:1]).stream(call)
+
+    model = ScriptedModel([begin, *scripts[1:]])
     await harness.start_worker(model)
-    await harness.wait_until(chat, lambda view: bool(model.calls) or view.status == "error")
+    async with deadline():
+        await asked.wait()
     assert read_prompt(model.calls[0])[-1] == ("user", CONTINUE)
     return chat, model
 
 
 @pytest.mark.parametrize(
-    "script",
-    [[parts.hang()], [parts.reasoning_delta("1", "Well"), parts.hang()]],
-    ids=["before the first word", "in thought"],
+    "thoughts", [[], [parts.reasoning_delta("1", "Well")]], ids=["before the first word", "in thought"]
 )
 async def test_s91_a_stopped_continuation_leaves_no_instruction_before_another_question(
-    harness: AppHarness, script: Script
+    harness: AppHarness, thoughts: list[Step]
 ) -> None:
-    chat, model = await continue_after_a_crash(harness, script, FOUR)
-    await harness.wait_until(chat, lambda view: view.live is not None)
+    chat, model = await continue_after_a_crash(harness, [*thoughts, parts.hang()], FOUR)
+    await harness.wait_until(chat, lambda view: view.live is not None and len(view.live.blocks) == len(thoughts))
     await chat.interrupt()
     await chat.send("Two and two?")
     assert read_prompt(model.calls[1]) == [

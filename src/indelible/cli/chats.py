@@ -21,7 +21,7 @@ def chats(
     server: ServerOption = None,
     limit: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="Maximum number of chats.")] = 20,
 ) -> None:
-    """List chats, most recently updated first.
+    """List chats, pinned first, then most recently updated first.
 
     Each line has number, time, status, id and title.
     """

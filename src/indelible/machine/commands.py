@@ -116,7 +116,7 @@ class Unarchive(Command, frozen=True):
 class UpdateChat(Command, frozen=True):
     """Change the chat's metadata: title, labels, model and so on.
 
-    `only_untitled`: a title that a worker generated never replaces an existing one.
+    `only_untitled`: a title that a worker generated replaces the beginning of the first message, and no other title.
     """
 
     name = CommandName.UPDATE_CHAT

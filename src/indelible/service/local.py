@@ -177,7 +177,7 @@ class LocalService:
         return msgspec.json.decode(encode(await self._feed.snapshot(chat_id)), type=ChatDetails)
 
     async def update_chat(self, chat_id: str, changes: ChatChanges) -> UpdatedChat:
-        self._check_model(changes.model or None)
+        self._check_model(changes.model if isinstance(changes.model, str) else None)
         check_parameters(changes.parameters or {})
         archived = None if changes.archived is msgspec.UNSET else changes.archived
         given: dict[str, Any] = {"archived": archived, "user_id": await self.get_user_id()}

@@ -1,4 +1,4 @@
-"""The user's chats as lines of text, most recently updated first: for `indelible chats` and for `/list`.
+"""The user's chats as lines of text, pinned first, then the most recently updated: for `indelible chats` and `/list`.
 
 Must stay true (tests/terminal/test_listing.py): a chat is found by its id or by its number in the list.
 """
@@ -11,6 +11,7 @@ from typing import Final
 from indelible.app.chat import Chat
 from indelible.app.user import User
 from indelible.errors import NotFound
+from indelible.service.protocol import MAX_PAGE
 from indelible.store.queries.listing import ChatSummary
 from indelible.terminal.markdown import disarm
 
@@ -32,9 +33,11 @@ async def find_chat(user: User, name: str | None) -> Chat:
         except NotFound:
             raise NotFound(f"Chat '{name}' not found. List chats with: indelible chats") from None
     number = 1 if name is None else int(name)
-    chats = await user.chats(limit=max(1, number))
+    chats = await user.chats(limit=MAX_PAGE if name is None else max(1, number))
     if not chats:
         raise NotFound(_NO_CHATS)
+    if name is None:  # pinned chats come first in the list, however old they are
+        return await user.chat(max(chats, key=lambda chat: chat.updated_at).id)
     if not 1 <= number <= len(chats):
         raise NotFound(f"Chat {number} not found: the list has {len(chats)}.")
     return await user.chat(chats[number - 1].id)

@@ -27,6 +27,9 @@ from indelible.store.database.transaction import Row, Transaction, to_time
 from indelible.store.queries.ancestors import load_ancestors
 from indelible.store.queries.descendants import find_destination
 
+_BROKEN: Final = {"failed", "crashed"}
+"""A reply that ended for one of these may be retried, even if its text is complete."""
+
 _ACQUIRE_LOCK_TIMEOUT_MS: Final = 250
 """Acquiring waits no longer than this for a locked attempt: other chats can be acquired meanwhile."""
 _AT_THE_END: Final = {Fact.OPEN_CALLS, Fact.LAST_REPLY, Fact.LAST_USER, Fact.LAST_ANSWERED}
@@ -191,7 +194,7 @@ async def load_end(transaction: Transaction, chat_id: str, head_id: str | None) 
             trailing.append(row["id"])
         elif reply_id is None:
             reply_id = row["id"] if role == "assistant" else ""
-            may_be_complete = not trailing and not row["partial"] and row["reason"] != "failed"
+            may_be_complete = not trailing and not row["partial"] and row["reason"] not in _BROKEN
         if role == "user" and visibility == "both":
             last_user_id = row["id"]
             break
