@@ -70,6 +70,7 @@ class Process(uvicorn.Server):
             lifespan="on",
             timeout_graceful_shutdown=GRACE_S,
             server_header=False,
+            headers=[("X-Content-Type-Options", "nosniff")],
         )
         super().__init__(config)
         self._server = server
