@@ -101,6 +101,10 @@ KEPT_BY = {
     "update": {"Change a chat's metadata": "an_update_is_one_transaction_with_one_answer"},
     "update_once": {"The same for a request": "an_update_that_is_repeated_changes_nothing"},
     "owner": {"The owner of a chat": "a_chat_has_an_owner_if_it_is_there"},
+    "check_writable": {
+        "Commit a write": "s109_a_check_writes_and_changes_nothing",
+        "Raises `StoreFailed`": "s109_a_database_that_cannot_be_written_fails_the_check",
+    },
     "status": {
         "The owner of a chat": "a_stop_of_a_held_chat_and_its_answer_cost_one_transaction_and_six_statements",
         "The cost does not depend": "the_status_of_a_chat_costs_the_same_however_long_it_is",

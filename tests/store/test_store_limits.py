@@ -10,8 +10,9 @@ from tests.store.driver import OWNER, dump, settle_in
 from tests.support.engine import get_database
 
 from indelible.content import Text, ToolResult
-from indelible.errors import Invalid, Refused, TooLarge
+from indelible.errors import Invalid, Refused, StoreFailed, TooLarge
 from indelible.machine import commands
+from indelible.store.database.transaction import Transaction
 from indelible.store.limits import StoreLimits
 from indelible.store.payloads import ChatPatch, NewChat, ToolResultsInput, UserInput
 from indelible.store.sql_store import SqlStore
@@ -83,3 +84,19 @@ async def test_s102_reading_a_queue_reads_neither_messages_nor_the_running_reply
         get_database(engine).observe = None
     assert [row.blocks for row in queue] == [[Text("Two")]]
     assert not any("journal" in sql or "messages" in sql for sql in statements)
+
+
+async def test_s109_a_check_writes_and_changes_nothing(store: SqlStore, engine: AsyncEngine) -> None:
+    before = await dump(engine)
+    await store.check_writable(OWNER)
+    assert await dump(engine) == before
+
+
+async def test_s109_a_database_that_cannot_be_written_fails_the_check(store: SqlStore) -> None:
+    async def forbid(transaction: Transaction) -> None:
+        is_sqlite = transaction.dialect == "sqlite"
+        await transaction.run("PRAGMA query_only = ON" if is_sqlite else "SET default_transaction_read_only = on")
+
+    await store.database.write(forbid)
+    with pytest.raises(StoreFailed):
+        await store.check_writable(OWNER)

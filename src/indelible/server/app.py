@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
@@ -23,6 +23,7 @@ from indelible.models.protocol import Model
 from indelible.server.access import AccessMiddleware
 from indelible.server.body_limits import BodyLimits
 from indelible.server.dependencies import ServerState
+from indelible.server.docs_page import write_docs_page
 from indelible.server.openapi import add_answer_schemas
 from indelible.server.problem_details import MEDIA_TYPE, PROBLEM_SCHEMA, add_problem_handlers
 from indelible.server.prometheus import PrometheusMetrics
@@ -34,15 +35,15 @@ from indelible.tools.toolset import AnyTool
 PREFIX: Final = "/api/v1"
 _WEB: Final = Path(__file__).parent / "web"
 
-_FILE_HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
 _PAGE_HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "Referrer-Policy": "no-referrer",
-    **_FILE_HEADERS,
+    "Cache-Control": "no-cache",
 }
+"""Of everything that a browser shows or runs. process.py adds `nosniff` to every response."""
 
 
 class _WebFiles(StaticFiles):
@@ -50,7 +51,7 @@ class _WebFiles(StaticFiles):
 
     def file_response(self, *args: Any, **more: Any) -> Response:
         response = super().file_response(*args, **more)
-        response.headers.update(_FILE_HEADERS)
+        response.headers.update(_PAGE_HEADERS)
         return response
 
 
@@ -110,7 +111,7 @@ class Server:
             title="Indelible",
             version="1",
             lifespan=self._live,
-            docs_url="/docs",
+            docs_url=None,  # below: FastAPI's own loads scripts from another site
             redoc_url=None,
             responses={"default": {"description": "A problem.", "content": {MEDIA_TYPE: {"schema": PROBLEM_SCHEMA}}}},
         )
@@ -125,6 +126,10 @@ class Server:
         @application.get("/", include_in_schema=False)
         async def show_page() -> FileResponse:
             return FileResponse(_WEB / "index.html", headers=_PAGE_HEADERS)
+
+        @application.get("/docs", include_in_schema=False)
+        async def show_docs() -> HTMLResponse:
+            return HTMLResponse(write_docs_page(application.openapi()), headers=_PAGE_HEADERS)
 
         return application
 

@@ -25,7 +25,6 @@ from indelible.server.problem_details import make_problem
 MAX_JSON_VALUES: Final = 50_000
 MAX_JSON_DEPTH: Final = 64
 _STRUCTURE: Final = re.compile(rb"[\[\]{},]")
-_CLOSE: Final = {"Connection": "close"}
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
@@ -44,10 +43,10 @@ class BodyLimits:
             check_json(message.get("body", b""))
         except (TooLarge, HTTPException) as error:  # the latter from access.py
             detail = str(error.detail if isinstance(error, HTTPException) else error)
-            await make_problem(413, "too_large", detail, headers=_CLOSE)(scope, receive, send)
+            await make_problem(413, "too_large", detail)(scope, receive, send)
             return
         except Invalid as error:
-            await make_problem(400, "bad_request", str(error), headers=_CLOSE)(scope, receive, send)
+            await make_problem(400, "bad_request", str(error))(scope, receive, send)
             return
         await self._application(scope, _replay(message, receive), send)
 

@@ -21,6 +21,7 @@ from indelible.app.app import App
 from indelible.content import encode
 from indelible.server.feed_slots import FeedSlots
 from indelible.server.prometheus import PrometheusMetrics
+from indelible.server.readiness import Readiness
 from indelible.server.sse import Pace
 from indelible.service.local import LocalService
 from indelible.service.protocol import MAX_PAGE
@@ -40,8 +41,10 @@ class ServerState:
     pace: Pace
     is_ready: bool = False
     feed_slots: FeedSlots = field(init=False)
+    readiness: Readiness = field(init=False)
 
     def __post_init__(self) -> None:
+        self.readiness = Readiness(self.app)
         self.feed_slots = FeedSlots(self.settings.user_max_feeds)
 
 

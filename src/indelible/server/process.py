@@ -27,6 +27,7 @@ from typing import Final
 import uvicorn
 
 from indelible.app.compose import open_app
+from indelible.concurrency.forks import closed_in_children
 from indelible.errors import IndelibleError
 from indelible.server.access import is_loopback
 from indelible.server.app import Server
@@ -71,6 +72,7 @@ class Process(uvicorn.Server):
             lifespan="on",
             timeout_graceful_shutdown=GRACE_S,
             server_header=False,
+            headers=[("X-Content-Type-Options", "nosniff")],
         )
         super().__init__(config)
         self._server = server
@@ -84,7 +86,7 @@ class Process(uvicorn.Server):
                 f"{settings.host} is reachable from other machines. Set INDELIBLE_TOKEN first, or serve on 127.0.0.1."
             )
         listener = _bind(settings.host, settings.port, stuck_after_s=self._server.pace.stuck_after_s)
-        with closing(listener):
+        with closing(listener), closed_in_children(listener.fileno()):
             try:
                 await super().serve([*(sockets or ()), listener])
             except SystemExit:  # how uvicorn reports that the application did not start

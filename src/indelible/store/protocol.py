@@ -200,6 +200,9 @@ class ChatStore(Protocol):
     async def owner(self, chat_id: str) -> str | None:
         """The owner of a chat; None if the chat does not exist."""
 
+    async def check_writable(self, user_id: str) -> None:
+        """Commit a write that changes nothing. Raises `StoreFailed` if the database cannot be written now."""
+
     async def status(self, chat_id: str) -> ChatStatus:
         """The owner of a chat, its status as people see it, and its open turn.
 

@@ -84,6 +84,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Query = Callable[Concatenate[Transaction, P], Coroutine[Any, Any, T]]
 LEASE_TIMEOUT_S: Final = 8.0
+_CHANGE_NOTHING: Final = "UPDATE users SET name = name WHERE id = $1"
 
 
 DEFAULT_LIMITS: Final = StoreLimits()
@@ -410,6 +411,9 @@ class SqlStore:
 
     async def owner(self, chat_id: str) -> str | None:
         return await self._ask(find_owner, chat_id)
+
+    async def check_writable(self, user_id: str) -> None:
+        await self.database.write(lambda transaction: transaction.run(_CHANGE_NOTHING, user_id), single=True)
 
     async def status(self, chat_id: str) -> ChatStatus:
         return await self._ask(load_status, chat_id, lease_timeout_s=self.lease_timeout_s)

@@ -58,7 +58,7 @@ SETTINGS: Final = {
     "statement_timeout": "30s",
 }
 # In one round trip, and whatever the session's defaults have become: R1 and R2 need this level, and P1 this durability.
-_BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = on"
+_BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL synchronous_commit = on"
 _BEGIN_READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _POOLER_TIMEOUT_S: Final = 5.0
 

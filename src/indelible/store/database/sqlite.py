@@ -40,7 +40,7 @@ import msgspec
 from indelible.concurrency.tasks import run_to_completion
 from indelible.errors import StoreFailed
 from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
-from indelible.store.database.sqlite_file import SqliteFile
+from indelible.store.database.sqlite_file import SqliteFile, create_private_file
 from indelible.store.database.sqlite_jobs import Job, ReaderQueue, ServingThread, WriterQueue, deliver, drive, fail
 from indelible.store.database.transaction import (
     Dialect,
@@ -284,6 +284,8 @@ class SqliteDatabase:
             connection.execute("RELEASE job")
 
     def _connect(self, *, is_writer: bool) -> sqlite3.Connection:
+        if is_writer:
+            create_private_file(self._path)
         connection = connect(self._path)
         try:
             self._file.note_connected(connection, is_writer=is_writer)

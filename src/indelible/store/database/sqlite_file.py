@@ -5,6 +5,8 @@ commit would succeed, and all of it would be lost with the process. So the write
 those that it opened, before it begins and before it answers, and readers do so a few times a second. A file that comes
 back (renamed and renamed back) is used again. Another file in its place is not: only a restart opens it, with its lock.
 
+A new file is readable by its owner alone.
+
 A file whose bytes are overwritten in place (`cp` onto it) is still the same file, and SQLite itself reports the damage.
 
 Must stay true (tests/server/test_database_file.py): nothing is answered as written that is not in the file at the path.
@@ -60,6 +62,13 @@ class SqliteFile:
         """The same, unless it was found in order a moment ago."""
         if time.monotonic() - self._checked_at_s > READ_CHECK_INTERVAL_S:
             self.check()
+
+
+def create_private_file(path: str) -> None:
+    """Create a new database's file for its owner alone: it holds every message. SQLite gives its log the same mode."""
+    if not path.startswith("file:"):
+        with suppress(OSError):  # it exists, or SQLite will report what is wrong
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
 
 
 def _identify(path: str) -> _Identity | None:
