@@ -156,7 +156,7 @@ async def test_update_archive_fork_and_delete(open_user: OpenUser, database: str
 
 
 async def test_a_reply_is_read_on_from_its_cursor(open_user: OpenUser, database: str) -> None:
-    async with open_user(database, ScriptedModel([hang("One, ")]), **TOOLS) as user:
+    async with open_user(database, ScriptedModel([hang("One, "), hang("Two, ")]), **TOOLS) as user:
         chat = await user.create_chat()
         async with chat.stream("Count") as reply:
             async for _ in reply:
