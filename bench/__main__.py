@@ -12,12 +12,14 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from bench import debug, growth, loop, providers, store, worker
+from bench.latency import measure as latency
 from bench.over_http import measure as http
 
 BENCHES: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "debug": debug.measure,
     "growth": growth.measure,
     "http": http.measure,
+    "latency": latency.measure,
     "loop": loop.measure,
     "providers": providers.measure,
     "store": store.measure,

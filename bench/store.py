@@ -197,17 +197,20 @@ async def _open_store(bench: Bench, size: int) -> WriteGroup:
 
 @asynccontextmanager
 async def _open_journal(bench: Bench, size: int) -> AsyncIterator[WriteGroup]:
-    """Through publish and the flusher, which does not wait for more."""
+    """Through publish and the flusher, which does not wait for more, and writes the rows of all in one flush."""
     ids = await add_running_chats(bench.engine, size)
     told = asyncio.Event()
-    journal = Journal(bench.store, clock=SystemClock(), on_committed=lambda rows: told.set(), interval_s=0)
+    journal = Journal(
+        bench.store, clock=SystemClock(), on_committed=lambda rows: told.set(), interval_s=0, rows_per_flush=size
+    )
     writers = [journal.open(*id_, EPOCH) for id_ in ids]
 
     async def write() -> None:
-        told.clear()
         for writer in writers:
             writer.publish(TextDelta("1", _WORDS))
-        await told.wait()
+        while any(writer.waiting for writer in writers):
+            told.clear()
+            await told.wait()
 
     async with _flushing(journal):
         yield write
