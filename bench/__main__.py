@@ -14,6 +14,7 @@ from typing import Any
 from bench import debug, growth, loop, providers, store, worker
 from bench.latency import measure as latency
 from bench.over_http import measure as http
+from bench.scale import measure as scale
 
 BENCHES: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "debug": debug.measure,
@@ -22,6 +23,7 @@ BENCHES: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "latency": latency.measure,
     "loop": loop.measure,
     "providers": providers.measure,
+    "scale": scale.measure,
     "store": store.measure,
     "worker": worker.measure,
 }

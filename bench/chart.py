@@ -28,7 +28,7 @@ svg .axis { fill: #5c6574 } svg .value { font-weight: 600; font-size: 11px }
 """
 _HEIGHT: Final = 250
 _TOP: Final = 22
-_LEFT: Final = 44
+_LEFT: Final = 54
 _BAR: Final = 34
 _GAP: Final = 5
 _BETWEEN: Final = 26

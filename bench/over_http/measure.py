@@ -106,7 +106,7 @@ async def measure() -> None:
     write_json("http", results)
     await draw_bars(
         "What a chat costs",
-        f"Median of {ROUNDS} rounds, and their range. Shorter is better.",
+        "Over HTTP, all processes of the server. Lines show the range of the rounds. Shorter is better.",
         _make_panels(results),
         OUT / "http.png",
     )
@@ -128,7 +128,7 @@ def _measure(
             started = start_indelible(port, address, place, beside=beside)
             contenders[f"Indelible, {name}"] = stack.enter_context(started)
         for contender in contenders.values():
-            _load(contender, chats=2, turns_each=2)
+            run_load(contender, chats=2, turns_each=2)
         for round_ in range(ROUNDS):
             for name, contender in contenders.items():
                 report(f"{setting.name}: {name}, round {round_ + 1} of {ROUNDS}")
@@ -138,7 +138,7 @@ def _measure(
 
 def _take(setting: Setting, contender: Contender) -> Figure:
     before_s, database_before_s = count_cpu_s(contender.pid), count_cpu_s(*contender.beside)
-    load = _load(contender, chats=setting.chats, turns_each=setting.turns_each, arrivals=setting.arrivals)
+    load = run_load(contender, chats=setting.chats, turns_each=setting.turns_each, arrivals=setting.arrivals)
     expected = load.turns * setting.tokens
     if load.words != expected:
         raise RuntimeError(f"{contender.url} gave {load.words} of {expected} words.")
@@ -157,7 +157,7 @@ def _take(setting: Setting, contender: Contender) -> Figure:
     )
 
 
-def _load(contender: Contender, *, chats: int, turns_each: int, arrivals: float = 0) -> Load:
+def run_load(contender: Contender, *, chats: int, turns_each: int, arrivals: float = 0) -> Load:
     kind = "indelible" if contender.is_indelible else "other"
     options = [contender.url, kind, str(chats), str(turns_each), str(arrivals)]
     command = [sys.executable, "-m", "bench.over_http.load", *options]
