@@ -15,6 +15,7 @@ from bench import debug, growth, loop, providers, store, worker
 from bench.latency import measure as latency
 from bench.over_http import measure as http
 from bench.scale import measure as scale
+from bench.scale import picture as model
 
 BENCHES: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "debug": debug.measure,
@@ -22,6 +23,7 @@ BENCHES: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "http": http.measure,
     "latency": latency.measure,
     "loop": loop.measure,
+    "model": model.measure,
     "providers": providers.measure,
     "scale": scale.measure,
     "store": store.measure,
