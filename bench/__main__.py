@@ -13,6 +13,7 @@ from typing import Any
 
 from bench import debug, growth, loop, providers, store, worker
 from bench.latency import measure as latency
+from bench.over_http import layers
 from bench.over_http import measure as http
 from bench.scale import measure as scale
 from bench.scale import picture as model
@@ -22,6 +23,7 @@ BENCHES: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "growth": growth.measure,
     "http": http.measure,
     "latency": latency.measure,
+    "layers": layers.measure,
     "loop": loop.measure,
     "model": model.measure,
     "providers": providers.measure,

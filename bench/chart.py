@@ -1,7 +1,7 @@
 """Pictures as PNG: written as HTML and SVG, photographed by the browser that the tests of the page use anyway.
 
 `draw_bars` makes panels of grouped bars, one group for each setting and one bar for each contender, with a whisker from
-the smallest to the largest round. `draw_page` photographs any other HTML.
+the smallest to the largest round. `draw_stacks` makes bars of pieces that add up. `draw_page` photographs any HTML.
 """
 
 from __future__ import annotations
@@ -26,6 +26,19 @@ h1 { font-size: 22px; margin: 0 0 4px } .note { color: #5c6574; margin: 0 0 14px
 svg text { font-size: 12px; fill: #1d2330; font-variant-numeric: tabular-nums }
 svg .axis { fill: #5c6574 } svg .value { font-weight: 600; font-size: 11px }
 """
+_STACK_STYLE: Final = """
+.many { display: grid; grid-template-columns: repeat(5, auto); justify-content: start; gap: 4px 24px; font-size: 14px }
+.row { display: flex; align-items: center; margin: 6px 0 } .name { width: 110px }
+h2 { font-size: 16px; margin: 16px 0 4px }
+.part { height: 34px; line-height: 34px; text-align: center; font-size: 12.5px; color: #fff; overflow: hidden }
+.total { margin-left: 10px; font-weight: 600 }
+"""
+_STACK_WIDTH: Final = 980
+_SHOWN_SHARE: Final = 0.025
+_STACK_COLOURS: Final = (
+    *("#3f4a5a", "#6b7787", "#98a2b0", "#2b6cb0", "#1f8a63", "#5aa469", "#8c4a9e"),
+    *("#c4574a", "#d98236", "#e0a526", "#b08968", "#3a9bb5", "#7a6fd0", "#b6bcc6"),
+)
 _HEIGHT: Final = 250
 _TOP: Final = 22
 _LEFT: Final = 54
@@ -65,6 +78,32 @@ async def draw_bars(title: str, note: str, panels: Sequence[Panel], path: Path) 
         f"<div class=legend>{legend}</div><div class=panels>{shown}</div>",
         path,
     )
+
+
+async def draw_stacks(
+    title: str, note: str, groups: Mapping[str, Mapping[str, Mapping[str, float]]], path: Path
+) -> None:
+    """A group for each setting, with a scale of its own; in it a bar for each contender, in pieces."""
+    pieces = list(dict.fromkeys(piece for group in groups.values() for bar in group.values() for piece in bar))
+    colours = {piece: _STACK_COLOURS[at % len(_STACK_COLOURS)] for at, piece in enumerate(pieces)}
+    legend = "".join(
+        f"<div class=key><div class=swatch style='background:{colour}'></div>{html.escape(piece)}</div>"
+        for piece, colour in colours.items()
+    )
+    drawn: list[str] = []
+    for name, group in groups.items():
+        longest = max(sum(bar.values()) for bar in group.values())
+        drawn.append(f"<h2>{html.escape(name)}</h2>")
+        for contender, bar in group.items():
+            parts = "".join(
+                f"<div class=part style='width:{_STACK_WIDTH * value / longest:.1f}px;background:{colours[piece]}'>"
+                f"{f'{value:,.0f}' if value / longest > _SHOWN_SHARE else ''}</div>"
+                for piece, value in bar.items()
+            )
+            total = f"<div class=total>{sum(bar.values()):,.0f}</div>"
+            drawn.append(f"<div class=row><div class=name>{html.escape(contender)}</div>{parts}{total}</div>")
+    body = f"<h1>{html.escape(title)}</h1><p class=note>{html.escape(note)}</p><div class='legend many'>{legend}</div>"
+    await draw_page(body + "".join(drawn), path, style=_STACK_STYLE)
 
 
 async def draw_page(body: str, path: Path, *, style: str = "") -> None:

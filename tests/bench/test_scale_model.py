@@ -8,6 +8,7 @@ from bench.scale.model import (
     CONNECTIONS_PER_PROCESS,
     MACHINE,
     Design,
+    FanOut,
     Load,
     Use,
     compute_use,
@@ -77,7 +78,7 @@ def test_servers_are_enough_unless_notifications_alone_are_too_much(chats: int, 
 
 
 @given(chats=CHATS, fan_out=st.sampled_from(["notify", "bus"]))
-def test_the_adaptive_flush_needs_no_more_workers_and_writes_no_more(chats: int, fan_out: Literal[notify, bus]) -> None:
+def test_the_adaptive_flush_needs_no_more_workers_and_writes_no_more(chats: int, fan_out: FanOut) -> None:
     adaptive, every = use(chats, Design(fan_out=fan_out)), use(chats, Design(fan_out=fan_out, is_flush_adaptive=False))
     assert adaptive.workers <= every.workers
     assert adaptive.rows_per_s <= every.rows_per_s * 1.001
