@@ -2,7 +2,8 @@
 
 *A reply of 1 MB.* The first and the last kilobytes are said token by token: the next token comes when the last one is
 committed and has reached its reader, so each has a row and a commit of its own. What is between them comes at once.
-CPU is that of the whole process: model, loop, journal, SQLite's threads and reader (not of the PostgreSQL server).
+CPU is that of the whole process: model, loop, journal, SQLite's threads and reader (not of the PostgreSQL server), and
+the best of three replies, so that another process can make it only dearer.
 
 *Sending* into a chat of 10 and of 10,000 messages, and *the first pages* of a user's 100,000 chats: the time until the
 answer, with the statistics that the database gathers by itself on PostgreSQL sooner or later (ANALYZE).
@@ -37,6 +38,7 @@ _WORD: Final = "a token "
 _KB: Final = 1000 // len(_WORD)
 _MEASURED_KB: Final = 8 if IS_FULL else 4
 _REPLY_KB: Final = 1000
+_REPLIES: Final = 3
 _SENDS: Final = 20
 _CHATS: Final = 100_000
 _PAGES: Final = 20
@@ -125,6 +127,18 @@ class LongReply:
 
 
 async def _measure_reply(name: str, address: str) -> list[Finding]:
+    costs_us = [await _read_reply(address) for _ in range(_REPLIES)]
+    first_us, last_us = (min(each) for each in zip(*costs_us, strict=True))
+    what = f"CPU of a token with a commit of its own, 1 MB reply, its {{}} {_MEASURED_KB} kB"
+    return [
+        Finding(what=what.format("first"), database=name, value=first_us, unit="µs"),
+        Finding(what=what.format("last"), database=name, value=last_us, unit="µs"),
+        Finding(what="last ÷ first", database=name, value=last_us / first_us, unit="×", aim=_GROWTH_AIM),
+    ]
+
+
+async def _read_reply(address: str) -> list[float]:
+    """Microseconds of a token, at the start and at the end of the reply."""
     model = LongReply()
     async with indelible.open(address, model=model, settings=load_settings(journal_interval_s=0)) as app:
         chat = await app.create_chat()
@@ -132,13 +146,7 @@ async def _measure_reply(name: str, address: str) -> list[Finding]:
             async for part in reply:
                 model.note_arrival(part)
         assert len(reply.text) == _REPLY_KB * _KB * len(_WORD), "not every token arrived"
-    first_us, last_us = model.costs_us
-    what = f"CPU of a token with a commit of its own, 1 MB reply, its {{}} {_MEASURED_KB} kB"
-    return [
-        Finding(what=what.format("first"), database=name, value=first_us, unit="µs"),
-        Finding(what=what.format("last"), database=name, value=last_us, unit="µs"),
-        Finding(what="last ÷ first", database=name, value=last_us / first_us, unit="×", aim=_GROWTH_AIM),
-    ]
+    return model.costs_us
 
 
 # --- sending and listing ---------------------------------------------------------------------

@@ -23,7 +23,7 @@ from typing import Final
 
 from bench.findings import Finding
 from bench.options import IS_FULL
-from bench.over_http.contenders import INDELIBLE, start_indelible, start_provider, start_worker
+from bench.over_http.contenders import INDELIBLE, count_cpu_s, start_indelible, start_provider, start_worker
 from bench.over_http.load import WORD
 from bench.over_http.wire import Client, Events
 
@@ -61,13 +61,17 @@ def _time(command: tuple[str, ...]) -> tuple[float, float]:
 def measure_start(name: str, address: str, place: Path) -> list[Finding]:
     """From the start of the process to its ready line, on a database that is up to date."""
     taken_s: list[float] = []
+    cpu_s: list[float] = []
     with start_provider(1, 0) as port:
         for _ in range(_STARTS):
             started = time.perf_counter()
-            with start_indelible(port, address, place):
+            with start_indelible(port, address, place) as server:
                 taken_s.append(time.perf_counter() - started)
+                cpu_s.append(count_cpu_s(server.pid))
+    what = "indelible serve, to its ready line"
     return [
-        Finding(what="indelible serve, to its ready line", database=name, value=statistics.median(taken_s), unit="s")
+        Finding(what=f"{what}, time", database=name, value=statistics.median(taken_s), unit="s"),
+        Finding(what=f"{what}, CPU", database=name, value=statistics.median(cpu_s), unit="s"),
     ]
 
 

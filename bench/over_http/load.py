@@ -125,3 +125,4 @@ if __name__ == "__main__":
         )
     )
     sys.stdout.buffer.write(msgspec.json.encode(loaded))
+    sys.stdout.buffer.flush()

@@ -162,7 +162,10 @@ def run_load(contender: Contender, *, chats: int, turns_each: int, arrivals: flo
     options = [contender.url, kind, str(chats), str(turns_each), str(arrivals)]
     command = [sys.executable, "-m", "bench.over_http.load", *options]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT)
-    return msgspec.json.decode(done.stdout, type=Load)
+    try:
+        return msgspec.json.decode(done.stdout, type=Load)
+    except msgspec.DecodeError:
+        raise RuntimeError(f"The load ended with {len(done.stdout)} bytes: …{done.stdout[-200:]!r}") from None
 
 
 _ROWS: Final[dict[str, tuple[Callable[[Figure], float], int]]] = {

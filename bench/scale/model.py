@@ -122,29 +122,29 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
         return self.fullest if self.shares[self.fullest] > 1 else None
 
 
-# Measured on a machine of two cores that it shared with load and provider: see docs/scale.md.
+# Measured on a machine of two cores that it shared with load, provider and other work: docs/scale.md says how.
 MEASURED: Final = Costs(
     token_s=20e-6,
     row_s=50e-6,
-    turn_s=6e-3,
+    turn_s=5e-3,
     delivery_s=20e-6,
     request_s=2e-3,
-    read_s=120e-6,
+    read_s=115e-6,
     hint_s=150e-6,
     bus_row_s=20e-6,  # assumed: a publish or a receive over one socket
     database_commit_s=125e-6,
     database_row_s=5e-6,
-    database_turn_s=3e-3,
-    database_read_s=21e-6,
+    database_turn_s=6e-3,
+    database_read_s=100e-6,
     database_notify_s=24e-6,
     database_delivery_s=12e-6,
     partition_factor=1.2,
     row_wal_bytes=462,
-    turn_wal_bytes=8_000,
-    turn_commits=7,
+    turn_wal_bytes=15_000,
+    turn_commits=9,
 )
 MACHINE: Final = Capacity(
-    cpu_share=0.7,
+    cpu_share=0.7,  # chosen
     database_cores=2,
     commits_per_s=2_000,
     wal_bytes_per_s=300e6,

@@ -130,7 +130,7 @@ def _draw_cell(cell: Cell) -> str:
     use = cell.use
     share = use.shares[use.fullest]
     kind = "breaks" if share > 1 else "tight" if share > 0.7 and cell.design.databases == 1 else "holds"
-    verdict = f"{share:,.1f} × too much" if share > 1 else "holds"
+    verdict = f"{share:,.{0 if share > 20 else 1}f} × capacity" if share > 1 else "holds"
     what = use.fullest if share > 1 else f"{use.fullest} {share:.0%}"
     if cell.design.databases > 1:
         verdict, what = f"{cell.design.databases:,} databases", "hold"
