@@ -1,7 +1,7 @@
 """Users, in a process of their own: each sends a message, reads the reply to its end, and sends the next.
 
 They speak HTTP over raw sockets, so that they cost little beside what they measure. A word of the reply is counted
-where its bytes arrive. What comes out is one line of JSON (`Load`).
+where its bytes arrive. What comes out is a file of JSON (`Load`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -118,11 +119,10 @@ async def run(url: str, *, is_indelible: bool, users: int, rounds: int, arrivals
 
 
 if __name__ == "__main__":
-    _, address, kind, users_, rounds_, arrivals_ = sys.argv
+    _, address, kind, users_, rounds_, arrivals_, path_ = sys.argv
     loaded = uvloop.run(
         run(
             address, is_indelible=kind == "indelible", users=int(users_), rounds=int(rounds_), arrivals=float(arrivals_)
         )
     )
-    sys.stdout.buffer.write(msgspec.json.encode(loaded))
-    sys.stdout.buffer.flush()
+    Path(path_).write_bytes(msgspec.json.encode(loaded))

@@ -159,13 +159,11 @@ def _take(setting: Setting, contender: Contender) -> Figure:
 
 def run_load(contender: Contender, *, chats: int, turns_each: int, arrivals: float = 0) -> Load:
     kind = "indelible" if contender.is_indelible else "other"
-    options = [contender.url, kind, str(chats), str(turns_each), str(arrivals)]
-    command = [sys.executable, "-m", "bench.over_http.load", *options]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT)
-    try:
-        return msgspec.json.decode(done.stdout, type=Load)
-    except msgspec.DecodeError:
-        raise RuntimeError(f"The load ended with {len(done.stdout)} bytes: …{done.stdout[-200:]!r}") from None
+    with tempfile.TemporaryDirectory(prefix="bench-") as place:
+        path = Path(place) / "load.json"
+        options = [contender.url, kind, str(chats), str(turns_each), str(arrivals), str(path)]
+        subprocess.run([sys.executable, "-m", "bench.over_http.load", *options], check=True, cwd=ROOT)
+        return msgspec.json.decode(path.read_bytes(), type=Load)
 
 
 _ROWS: Final[dict[str, tuple[Callable[[Figure], float], int]]] = {
