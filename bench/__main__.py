@@ -12,14 +12,22 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from bench import debug, growth, loop, providers, store, worker
+from bench.latency import measure as latency
+from bench.over_http import layers
 from bench.over_http import measure as http
+from bench.scale import measure as scale
+from bench.scale import picture as model
 
 BENCHES: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "debug": debug.measure,
     "growth": growth.measure,
     "http": http.measure,
+    "latency": latency.measure,
+    "layers": layers.measure,
     "loop": loop.measure,
+    "model": model.measure,
     "providers": providers.measure,
+    "scale": scale.measure,
     "store": store.measure,
     "worker": worker.measure,
 }

@@ -1,4 +1,6 @@
-"""How the cost of a hostile text grows: four times as much of it may cost four times as much, never sixteen times.
+"""How the cost of a long chat and of a hostile text grows: four times as much may cost four times as much, not sixteen.
+
+Long chats are long_chats.py: a token in a reply of 1 MB, a message in a chat of 10,000, a list of 100,000 chats.
 
 Whatever a model, a provider or a user sends is read by code of ours that searches, splits and redacts, and a text that
 is made for it must not cost the square of its length. That is a promise about time, and a test that measures time fails
@@ -25,6 +27,9 @@ from tests.loop.test_thinking import LONG_TEXTS, RUNS, cut, repeat
 from tests.models.test_failure_text import HUGE
 from tests.redaction import test_bodies, test_patterns
 
+from bench.findings import tabulate
+from bench.long_chats import measure_long_chats
+from bench.options import write_json
 from indelible.loop.thinking.splitter import ThinkingSplitter
 from indelible.models.failures.classify import classify, classify_response
 from indelible.models.http.sse import SseDecoder
@@ -61,6 +66,11 @@ async def measure() -> None:
         is_reached = share < _LONGEST_SHARE
         missed += not is_reached
         print(f"longest call of redacting {piece!r}: {share:.1%} of all ({'reached' if is_reached else 'MISSED'})")
+    console = Console(width=140)
+    with console.status("starting PostgreSQL") as status:
+        found = await measure_long_chats(status.update)
+    console.print(tabulate("Growth: long chats", found))
+    console.print(f"Written: {write_json('growth', found)}.")
     if missed:
         sys.exit(f"{missed} cases grow faster than they may.")
 

@@ -37,6 +37,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Column, Table
 
+from bench.options import IS_FULL
 from indelible.content import Message, Part, Text, TextDelta, TextStart
 from indelible.loop import TurnHost, run
 from indelible.models import Call, Model, PromptMessage
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
     from openai import AsyncOpenAI
 
-_STREAMS: Final = (1, 100, 300)
+_STREAMS: Final = (1, 100, 300) if IS_FULL else (1, 100)
 _ROUNDS: Final = 2
 _MEASURED_S: Final = 1.6
 _FIRST_TOKENS: Final = 5

@@ -60,6 +60,8 @@ _PAGE: Final = 50
 _SENDS: Final = 20
 _SHARE_AIM: Final = 0.5
 _SEND_AIM: Final = 1.5
+_INSERT_SQLITE: Final = "INSERT INTO journal (chat_id, attempt_id, n, parts, at) VALUES (?, ?, ?, ?, ?)"
+_INSERT_POSTGRES: Final = "INSERT INTO journal (chat_id, attempt_id, n, parts, at) VALUES ($1, $2, $3, $4, $5)"
 
 # Writes the next row of each of its chats, durably, in one transaction.
 WriteGroup = Callable[[], Awaitable[None]]
@@ -163,7 +165,8 @@ async def _open_raw(bench: Bench, size: int) -> AsyncIterator[WriteGroup]:
             async def write_sqlite() -> None:
                 file.execute("BEGIN IMMEDIATE")
                 file.executemany(
-                    "INSERT INTO journal VALUES (?, ?, ?, ?, ?)", make_rows(format_time(datetime.now(UTC)))
+                    _INSERT_SQLITE,
+                    make_rows(format_time(datetime.now(UTC))),
                 )
                 file.execute("COMMIT")
 
@@ -173,7 +176,7 @@ async def _open_raw(bench: Bench, size: int) -> AsyncIterator[WriteGroup]:
 
     async def write_postgres() -> None:
         async with server.transaction():
-            await server.executemany("INSERT INTO journal VALUES ($1, $2, $3, $4, $5)", make_rows(datetime.now(UTC)))
+            await server.executemany(_INSERT_POSTGRES, make_rows(datetime.now(UTC)))
 
     try:
         yield write_postgres
@@ -197,17 +200,20 @@ async def _open_store(bench: Bench, size: int) -> WriteGroup:
 
 @asynccontextmanager
 async def _open_journal(bench: Bench, size: int) -> AsyncIterator[WriteGroup]:
-    """Through publish and the flusher, which does not wait for more."""
+    """Through publish and the flusher, which does not wait for more, and writes the rows of all in one flush."""
     ids = await add_running_chats(bench.engine, size)
     told = asyncio.Event()
-    journal = Journal(bench.store, clock=SystemClock(), on_committed=lambda rows: told.set(), interval_s=0)
+    journal = Journal(
+        bench.store, clock=SystemClock(), on_committed=lambda rows: told.set(), interval_s=0, rows_per_flush=size
+    )
     writers = [journal.open(*id_, EPOCH) for id_ in ids]
 
     async def write() -> None:
-        told.clear()
         for writer in writers:
             writer.publish(TextDelta("1", _WORDS))
-        await told.wait()
+        while any(writer.waiting for writer in writers):
+            told.clear()
+            await told.wait()
 
     async with _flushing(journal):
         yield write

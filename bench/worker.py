@@ -9,7 +9,8 @@ A stop is timed at 100 running chats, from the user's call to its answer: what w
 partial reply by that time. Whoever was stopped begins to speak again, so it is 100 all the time.
 
 A takeover is timed between processes with the default leases, from the signal to the first row that another worker
-has committed. On SQLite the same program is started again, and that start is the most of it.
+has committed. On SQLite the same program is started again, and that start is the most of it. (Only with BENCH_FULL=1:
+`python -m bench latency` has takeovers as readers see them.)
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from tests.support.engine import begin_read, open_engine
 
 import indelible
 from bench.databases import start_databases
+from bench.options import IS_FULL
 from indelible.app.chat import Chat
 from indelible.concurrency.scope import CancelScope
 from indelible.content import Part, TextDelta
@@ -107,12 +109,12 @@ async def measure() -> None:
             for count, (alone_us, *with_store_us) in rows.items():
                 ratios = [f"{cost_us:.0f} µs  {cost_us / alone_us:.1f} ×" for cost_us in with_store_us]
                 costs.add_row(f"{count}", f"{alone_us:.0f} µs", *ratios)
-            for name, address in addresses.items():
+            for name, address in addresses.items() if IS_FULL else ():
                 for number in (signal.SIGKILL, signal.SIGTERM):
                     status.update(f"{name}: {number.name}")
                     waits_s = await _measure_takeover(address, number, alone=name == "SQLite")
                     takeovers.add_row(name, number.name, f"{min(waits_s):.2f} s", f"{max(waits_s):.2f} s")
-    for table in (costs, stops, takeovers):
+    for table in (costs, stops, takeovers) if IS_FULL else (costs, stops):
         console.print(table)
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 HERE: Final = Path(__file__).parent
+ROOT: Final = HERE.parent.parent
+INDELIBLE: Final = (sys.executable, "-m", "indelible")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -45,37 +47,59 @@ def start_plain(provider_port: int, directory: Path) -> Iterator[Contender]:
 
 @contextmanager
 def start_indelible(
-    provider_port: int, database: str, directory: Path, *, beside: tuple[int, ...] = ()
+    provider_port: int,
+    database: str,
+    directory: Path,
+    *options: str,
+    beside: tuple[int, ...] = (),
+    program: tuple[str, ...] = INDELIBLE,
 ) -> Iterator[Contender]:
     """`indelible serve`, as it comes, but for the model and titles (a title would be a second call of the model)."""
-    environment = {
+    command = [*program, "serve", "--port", "0", "--database", database, *options]
+    with _start(*command, environment=_make_environment(provider_port), directory=directory) as (pid, line):
+        url = line[line.index("http://") :].split()[0].rstrip("/.")
+        yield Contender(url, pid, is_indelible=True, beside=beside)
+
+
+@contextmanager
+def start_worker(provider_port: int, database: str, directory: Path) -> Iterator[int]:
+    """`indelible worker`. Gives its process id."""
+    command = [*INDELIBLE, "worker", "--database", database]
+    with _start(*command, environment=_make_environment(provider_port), directory=directory) as (pid, _):
+        yield pid
+
+
+def find_postmaster(address: str) -> int:
+    """The process of a PostgreSQL of ours (bench/databases.py), whose children are all its others."""
+    return int((Path(address.partition("host=")[2]) / "postmaster.pid").read_text().split()[0])
+
+
+def _make_environment(provider_port: int) -> dict[str, str]:
+    return {
         "OPENAI_API_KEY": "sk-bench",
         "OPENAI_BASE_URL": f"http://127.0.0.1:{provider_port}/v1",
         "INDELIBLE_MODEL": "openai-chat:bench",
         "INDELIBLE_AUTO_TITLES": "false",
+        "PYTHONPATH": str(ROOT),
     }
-    command = [sys.executable, "-m", "indelible", "serve", "--port", "0", "--database", database]
-    with _start(*command, environment=environment, directory=directory) as (pid, line):
-        url = line[line.index("http://") :].split()[0].rstrip("/.")
-        yield Contender(url, pid, is_indelible=True, beside=beside)
 
 
 @contextmanager
 def _start(
     *command: str, environment: dict[str, str] | None = None, directory: Path | None = None
 ) -> Iterator[tuple[int, str]]:
-    """A process, and the line in which it says where it is."""
+    """A process, and the line in which it says that it is ready, or where it is."""
     inherited = {name: value for name, value in os.environ.items() if not name.upper().endswith("_PROXY")}
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env={**inherited, **(environment or {})}, cwd=directory
     )
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
         line = process.stdout.readline()
-        while line and "http://" not in line and not line.strip().isdigit():
+        while line and "ready" not in line and "http://" not in line and not line.strip().isdigit():
             line = process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{command[1]} did not start.")
+            raise RuntimeError(f"{' '.join(command[1:])} did not start.")
         yield process.pid, line.strip()
     finally:
         process.terminate()
@@ -84,6 +108,7 @@ def _start(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        process.stdout.close()
 
 
 def count_cpu_s(*pids: int) -> float:

@@ -1,24 +1,23 @@
 """Users, in a process of their own: each sends a message, reads the reply to its end, and sends the next.
 
 They speak HTTP over raw sockets, so that they cost little beside what they measure. A word of the reply is counted
-where its bytes arrive. What comes out is one line of JSON (`Load`).
+where its bytes arrive. What comes out is a file of JSON (`Load`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final
 
 import msgspec
 import uvloop
 
+from bench.over_http.wire import READ_BYTES, Client
+
 WORD: Final = b"word"
-_READ_BYTES: Final = 65_536
 _PATIENCE_S: Final = 120.0
 
 
@@ -36,10 +35,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 class User:
     def __init__(self, url: str, *, is_indelible: bool) -> None:
-        host, _, port = url.removeprefix("http://").rpartition(":")
-        self._host, self._port = host, int(port)
+        self._client = Client(url)
         self._is_indelible = is_indelible
-        self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self.sent_s: list[float] = []
         self.first_s: list[float] = []
         self.gaps_s: list[float] = []
@@ -49,40 +46,17 @@ class User:
     async def take_turn(self) -> None:
         started = time.perf_counter()
         if self._is_indelible:
-            created = json.loads(await self._post("/api/v1/chats", {"message": "Hello"}))
-            chat_id = created["id"]
+            created = await self._client.post("/api/v1/chats", {"message": "Hello"})
             self.sent_s.append(time.perf_counter() - started)
-            async with self._connect() as (reader, writer):
-                head = f"GET /api/v1/chats/{chat_id}/events HTTP/1.1\r\nHost: {self._host}:{self._port}\r\n"
-                writer.write(f"{head}Accept: text/event-stream\r\n\r\n".encode())
+            async with self._client.connect() as (reader, writer):
+                head = f"GET /api/v1/chats/{created['id']}/events HTTP/1.1\r\nHost: {self._client.host}"
+                writer.write(f"{head}:{self._client.port}\r\nAccept: text/event-stream\r\n\r\n".encode())
                 await self._read(reader, started, end=b'"status":"idle"')
         else:
-            async with self._connect() as (reader, writer):
+            async with self._client.connect() as (reader, writer):
                 body = b'{"message": "Hello"}'
                 writer.write(b"POST /chat HTTP/1.1\r\nHost: bench\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
                 await self._read(reader, started, end=b"[DONE]")
-
-    async def _post(self, path: str, body: dict[str, str]) -> bytes:
-        """On a connection that is kept, until the server closes it because it was idle."""
-        if self._connection is None or self._connection[0].at_eof():
-            self._connection = await asyncio.open_connection(self._host, self._port)
-        reader, writer = self._connection
-        content = json.dumps(body).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\nContent-Type: application/json\r\n"
-        writer.write(head.encode() + b"Content-Length: %d\r\n\r\n%s" % (len(content), content))
-        answer = await reader.readuntil(b"\r\n\r\n")
-        if not answer.startswith(b"HTTP/1.1 2"):
-            raise RuntimeError(answer.decode())
-        length = next(int(line[15:]) for line in answer.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-        return await reader.readexactly(length)
-
-    @asynccontextmanager
-    async def _connect(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        reader, writer = await asyncio.open_connection(self._host, self._port)
-        try:
-            yield reader, writer
-        finally:
-            writer.close()
 
     async def _read(self, reader: asyncio.StreamReader, started: float, *, end: bytes) -> None:
         """Read events until the one with `end` in it. Indelible has the words of a reply in parts and snapshots."""
@@ -91,7 +65,7 @@ class User:
         words = 0
         async with asyncio.timeout(_PATIENCE_S):
             while True:
-                piece = await reader.read(_READ_BYTES)
+                piece = await reader.read(READ_BYTES)
                 now = time.perf_counter()
                 if not piece:
                     raise RuntimeError("The stream ended before the reply did.")
@@ -145,10 +119,10 @@ async def run(url: str, *, is_indelible: bool, users: int, rounds: int, arrivals
 
 
 if __name__ == "__main__":
-    _, address, kind, users_, rounds_, arrivals_ = sys.argv
+    _, address, kind, users_, rounds_, arrivals_, path_ = sys.argv
     loaded = uvloop.run(
         run(
             address, is_indelible=kind == "indelible", users=int(users_), rounds=int(rounds_), arrivals=float(arrivals_)
         )
     )
-    sys.stdout.buffer.write(msgspec.json.encode(loaded))
+    Path(path_).write_bytes(msgspec.json.encode(loaded))

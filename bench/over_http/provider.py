@@ -69,6 +69,8 @@ async def serve(tokens: int, rate: float) -> None:
                     delay = started + number / rate - loop.time()
                     if delay > 0:
                         await asyncio.sleep(delay)
+                    if writer.is_closing():  # the reader has left
+                        return
                     writer.write(piece)
                 writer.write(last)
                 await writer.drain()
