@@ -46,8 +46,9 @@ async def work_until_one_survives(harness: AppHarness, killer: Killer, model: An
     async with deadline():
         while True:
             killer.worker = running = await harness.start_worker(model, tools=tools)
-            ended = asyncio.gather(*(harness.wait_for_end(chat) for chat in chats))
-            await asyncio.wait([running.task, ended], return_when=asyncio.FIRST_COMPLETED)
+            ended: asyncio.Future[Any] = asyncio.gather(*(harness.wait_for_end(chat) for chat in chats))
+            either: list[asyncio.Future[Any]] = [running.task, ended]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if ended.done():
                 ended.result()
                 return

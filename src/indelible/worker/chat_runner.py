@@ -91,6 +91,10 @@ class ChatRunner:
             if await self._run_turn(work, plan):
                 return
 
+    def has_progressed(self, *, in_tool: bool) -> bool:
+        """Whether the turn has a new part, or, if a tool was running when its last worker died, a result of a tool."""
+        return bool(self.finished) or (self._writer is not None and self._writer.has_progressed(in_tool=in_tool))
+
     def notice(self, held: Held | None) -> None:
         """Receive the current state of this chat: whether it is still ours, and whether the user stopped it."""
         if self._scope is None or self._writer is None or self._writer.ended:

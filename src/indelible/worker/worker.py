@@ -8,6 +8,9 @@ Hints must not let new chats overtake old ones. While the last poll may have lef
 it, a hint causes a poll instead, and so does the end of a turn, if it makes room. Two workers that receive the same
 hint both try, and the lock decides (R2).
 
+A turn that has lost a worker before may kill this one too. So such turns are taken over one at a time (`_trial`): the
+next one when this one has shown that it is harmless, by a new part, or, if its tool was running, by a result (S96).
+
 Shutting down is not stopping. The worker acquires no further chat, flushes the parts of every running turn, releases
 its chats, and another worker continues. A worker that loses the database keeps trying: if that takes too
 long, its chats get another holder, and every write with the old epoch is refused.
@@ -25,7 +28,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from indelible.concurrency.scope import CancelScope
 from indelible.errors import Lost, NotFound, Refused, Shutdown, StoreFailed
@@ -52,6 +55,15 @@ _HAND_OVER_S: Final = 10.0
 _CLEAN_UP_EVERY_S: Final = 60.0
 _FORGET_DEAD_AFTER_S: Final = 24 * 3600.0
 _EXPIRED_AT_A_TIME: Final = 100
+_LONGEST_TRIAL_S: Final = 30.0
+
+
+class Trial(NamedTuple):
+    """A turn that has lost a worker before, and whether its tool was running."""
+
+    runner: ChatRunner
+    in_tool: bool
+    since_s: float
 
 
 class Worker:
@@ -67,6 +79,7 @@ class Worker:
         self._running: set[asyncio.Task[None]] = set()
         self._titling: set[asyncio.Task[None]] = set()
         self._broken: set[tuple[str, int]] = set()
+        self._trial: Trial | None = None
         self._stopping = False
         self._woken = asyncio.Event()
         self._hinted: set[str] = set()
@@ -173,20 +186,36 @@ class Worker:
 
     async def _acquire(self, group: asyncio.TaskGroup, limit: int, chat_ids: Sequence[str] | None = None) -> int:
         per_user = self._deps.settings.user_max_chats
-        acquired = await self._deps.store.acquire(self.id, limit=limit, per_user=per_user, chat_ids=chat_ids)
+        acquired = await self._deps.store.acquire(
+            self.id, limit=limit, per_user=per_user, chat_ids=chat_ids, suspects=0 if self._is_trying() else 1
+        )
         for outcome in acquired:
             if outcome.vacant_s is not None:
                 self._deps.metrics.takeover_completed(after_s=outcome.vacant_s)
-            self._start(group, outcome.chat_id, outcome.epoch)
+            runner = self._start(group, outcome.chat_id, outcome.epoch)
+            if outcome.takeovers > 1:
+                self._trial = Trial(runner, outcome.in_tool, self._deps.clock.monotonic())
         return len(acquired)
 
-    def _start(self, group: asyncio.TaskGroup, chat_id: str, epoch: int) -> None:
+    def _is_trying(self) -> bool:
+        """Whether a turn that has lost a worker before has not yet shown that it is harmless."""
+        trial = self._trial
+        if trial is None:
+            return False
+        has_left = (trial.runner.chat_id, trial.runner.epoch) not in self._runners
+        is_long = self._deps.clock.monotonic() - trial.since_s >= _LONGEST_TRIAL_S
+        if has_left or is_long or trial.runner.has_progressed(in_tool=trial.in_tool):
+            self._trial = None
+        return self._trial is not None
+
+    def _start(self, group: asyncio.TaskGroup, chat_id: str, epoch: int) -> ChatRunner:
         runner = ChatRunner(self._deps, self.id, chat_id, epoch, self._scope)
         self._runners[chat_id, epoch] = runner
         self._idle.clear()
         task = group.create_task(self._answer(runner, group), name=f"answering {chat_id}")
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+        return runner
 
     async def _answer(self, runner: ChatRunner, group: asyncio.TaskGroup) -> None:
         """The boundary: an error in one chat never affects another."""

@@ -169,8 +169,8 @@ async def count_progress(
 ) -> int:
     """The journal rows of a turn that are progress: a part of the model, or a settled tool (SPEC 10.16).
 
-    The rows of an ended attempt all count, because it ended with a committed step, or its worker died in its text: tools
-    begin after that. `open_rows` are those of the open attempt.
+    The rows of an ended attempt all count, because it ended with a committed step, or its worker died in its text:
+    tools begin after that. `open_rows` are those of the open attempt.
     """
     ended = int((await transaction.one(_ENDED_ROWS, chat_id, turn_id))["count"])
     return ended + sum(any(not isinstance(part, _NO_PROGRESS) for part in row) for row in open_rows)
