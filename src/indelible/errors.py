@@ -67,6 +67,15 @@ class IndelibleError(Exception):
     """The root of every error that Indelible raises on purpose."""
 
 
+class TestBroken(BaseException):
+    """A test did what it must not: nothing in Indelible handles this, so that it fails the test (indelible.testing).
+
+    Everything else that a model or a tool raises, `SystemExit` and `KeyboardInterrupt` included, ends its turn only.
+    """
+
+    __test__ = False  # pytest: no test
+
+
 class Refused(IndelibleError):
     """The command was rejected. Nothing was changed."""
 

@@ -31,7 +31,7 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from indelible.concurrency.scope import CancelScope
-from indelible.errors import Lost, NotFound, Refused, Shutdown, StoreFailed
+from indelible.errors import Lost, NotFound, Refused, Shutdown, StoreFailed, TestBroken
 from indelible.ids import new_id
 from indelible.logs import log_context
 from indelible.machine.commands import ActionExpired, Fail, Release, UpdateChat
@@ -226,7 +226,9 @@ class Worker:
             pass
         except StoreFailed as error:
             _log.warning("chat released: the database failed: %s", error, extra=_about(runner))
-        except Exception:
+        except (asyncio.CancelledError, TestBroken):
+            raise
+        except BaseException:
             # Acquiring it again would fail in the same way: `_release_orphans` ends its turn, from the journal alone.
             _log.exception("the chat failed; its turn will be ended from the journal", extra=_about(runner))
             self._broken.add((runner.chat_id, runner.epoch))
