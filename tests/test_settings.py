@@ -86,6 +86,7 @@ def test_without_anything_set_the_defaults_hold() -> None:
         "heartbeat_interval_s": 2,
         "lease_timeout_s": 8,
         "poll_interval_s": 0.5,
+        "drain_s": 0,
         "worker_max_chats": 1000,
         "user_max_chats": 500,
     }

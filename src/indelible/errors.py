@@ -16,6 +16,8 @@ The class says what to do; the fields say what happened.
     ├── Interrupted    the user stopped the run; everything published is saved
     └── Shutdown       the process is shutting down; another worker resumes the turn
 
+`TestBroken` is no `Exception`: a test did what it must not, and nothing handles it.
+
 `Interrupted` and `Shutdown` are the two ways to end a run from outside. Neither is a kind of the other, and neither is
 an `asyncio.CancelledError`: asyncio's cancellation carries no cause, so the loop asks its scope for the cause
 (concurrency/scope.py) and raises accordingly.

@@ -197,6 +197,9 @@ class Settings(BaseSettings):
     poll_interval_s: Duration = Field(
         0.5, description="How often a worker polls for work and stops. A notification is faster."
     )
+    drain_s: DurationOrNone = Field(
+        0, description="On SIGTERM a worker lets running replies end for this long before it hands them over."
+    )
     worker_max_chats: Count = Field(1000, description="Maximum number of chats that one worker runs at the same time.")
     user_max_chats: Count = Field(
         500, description="Maximum number of chats of one user that run at the same time; further ones wait."

@@ -12,6 +12,7 @@ over, or held by another worker.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -64,7 +65,14 @@ class ChatRunner:
     """One chat under one lease. `finished` holds the turns that ended here."""
 
     def __init__(
-        self, deps: WorkerDependencies, worker_id: str, chat_id: str, epoch: int, worker_scope: CancelScope
+        self,
+        deps: WorkerDependencies,
+        worker_id: str,
+        chat_id: str,
+        epoch: int,
+        worker_scope: CancelScope,
+        *,
+        may_go_on: Callable[[], bool] = lambda: True,
     ) -> None:
         self.chat_id = chat_id
         self.epoch = epoch
@@ -72,14 +80,15 @@ class ChatRunner:
         self._deps = deps
         self._worker_id = worker_id
         self._worker_scope = worker_scope
+        self._may_go_on = may_go_on
         self._scope: CancelScope | None = None
         self._writer: TurnWriter | None = None
         self._turn_id: str | None = None
         self._noticed_s: float | None = None
 
     async def run(self) -> None:
-        """Run turns until there are none left, or another worker holds the chat."""
-        while not self._worker_scope.cancelled:
+        """Run turns until there are none left, another worker holds the chat, or this worker begins no more."""
+        while not self._worker_scope.cancelled and (self._may_go_on() or not self.finished):
             work = await self._deps.store.work(self.chat_id)
             if (work.epoch, work.holder) != (self.epoch, self._worker_id):
                 return

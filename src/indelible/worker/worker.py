@@ -11,9 +11,9 @@ hint both try, and the lock decides (R2).
 A turn that has lost a worker before may kill this one too. So such turns are taken over one at a time (`_trial`): the
 next one when this one has shown that it is harmless, by a new part, or, if its tool was running, by a result (S96).
 
-Shutting down is not stopping. The worker acquires no further chat, flushes the parts of every running turn, releases
-its chats, and another worker continues. A worker that loses the database keeps trying: if that takes too
-long, its chats get another holder, and every write with the old epoch is refused.
+Shutting down is not stopping. The worker acquires no further chat, lets running turns end for `drain_s`, flushes the
+parts of the others, releases its chats, and another worker continues. A worker that loses the database keeps trying: if
+that takes too long, its chats get another holder, and every write with the old epoch is refused.
 
 Must stay true (tests/worker/test_worker.py, tests/faults/test_takeover.py): no chat is answered by two workers; after
 `run` has returned it holds no chat; a chat that it holds without working on it is released; a hint costs one
@@ -81,6 +81,7 @@ class Worker:
         self._broken: set[tuple[str, int]] = set()
         self._trial: Trial | None = None
         self._stopping = False
+        self._drain_until_s = 0.0
         self._woken = asyncio.Event()
         self._hinted: set[str] = set()
         self._must_poll = True
@@ -89,7 +90,8 @@ class Worker:
         self._idle.set()
 
     def stop(self) -> None:
-        """Hand over every chat and end."""
+        """Claim no more chats, let running replies end for `drain_s`, hand over the others, and end."""
+        self._drain_until_s = self._deps.clock.monotonic() + self._deps.settings.drain_s
         self._stopping = True
         self._woken.set()
 
@@ -113,10 +115,10 @@ class Worker:
     # --- finding work ---
 
     async def _find_work(self, group: asyncio.TaskGroup) -> None:
-        """Act on hints, and poll when that is due, until the worker is stopped."""
+        """Act on hints, and poll when that is due, until the worker is stopped and has drained."""
         settings, clock = self._deps.settings, self._deps.clock
         polled_s = beaten_s = clock.monotonic()
-        while not self._stopping:
+        while not self._stopping or self._is_draining():
             self._woken.clear()
             now_s = clock.monotonic()
             is_beat = now_s - beaten_s >= settings.heartbeat_interval_s
@@ -134,11 +136,16 @@ class Worker:
                 self._must_poll = True
                 continue
             await clock.sleep(_SHORTEST_PAUSE_S)
-            timer = clock.call_later(max(0.0, polled_s + settings.poll_interval_s - clock.monotonic()), self._woken.set)
+            wait_s = polled_s + settings.poll_interval_s - clock.monotonic()
+            wait_s = min(wait_s, self._drain_until_s - clock.monotonic()) if self._stopping else wait_s
+            timer = clock.call_later(max(0.0, wait_s), self._woken.set)
             try:
                 await self._woken.wait()
             finally:
                 timer.cancel()
+
+    def _is_draining(self) -> bool:
+        return bool(self._runners) and self._deps.clock.monotonic() < self._drain_until_s
 
     def _is_poll_due(self, since_s: float) -> bool:
         """Besides the interval: whether acting on hints alone would be unfair to a waiting chat, or cost more."""
@@ -209,7 +216,7 @@ class Worker:
         return self._trial is not None
 
     def _start(self, group: asyncio.TaskGroup, chat_id: str, epoch: int) -> ChatRunner:
-        runner = ChatRunner(self._deps, self.id, chat_id, epoch, self._scope)
+        runner = ChatRunner(self._deps, self.id, chat_id, epoch, self._scope, may_go_on=lambda: not self._stopping)
         self._runners[chat_id, epoch] = runner
         self._idle.clear()
         task = group.create_task(self._answer(runner, group), name=f"answering {chat_id}")
@@ -239,6 +246,7 @@ class Worker:
                 self._woken.set()
             if not self._runners:
                 self._idle.set()
+                self._woken.set()
         for work in runner.finished:
             if not work.titled and self._deps.settings.auto_titles and not self._stopping:
                 titling = group.create_task(self._title(work), name=f"a title for {work.chat_id}")
