@@ -139,7 +139,7 @@ class Settings(BaseSettings):
 
     max_steps: Count = Field(200, description="Maximum number of model calls in one turn; the turn then ends.")
     silence_timeout_s: Duration = Field(
-        120, description="A model that sends nothing for this long has failed, and the call is retried."
+        300, description="A model that sends nothing for this long has failed, and the call is retried."
     )
     compact_at: Share = Field(
         0.8, description="The share of the context window at which older turns are replaced by a summary."
@@ -159,7 +159,7 @@ class Settings(BaseSettings):
         300, description="The longest wait that a provider may ask for; longer ones are shortened to this."
     )
     retry_max_attempts: Count = Field(
-        8, description="Maximum number of attempts at one model call, including the first."
+        25, description="Maximum number of attempts at one model call, including the first."
     )
     retry_budget_s: DurationOrNone = Field(
         900, description="No attempt is started this long after the first. A running attempt is never interrupted."

@@ -57,7 +57,7 @@ class TurnOptions(msgspec.Struct, frozen=True, kw_only=True):
     retry: RetryPolicy = RetryPolicy()
     chance: Callable[[], float] = random.random
     keep_failed: bool = False
-    silence_timeout_s: float = 120.0
+    silence_timeout_s: float = 300.0
     context_limit_fallback: int | None = None
     compact_at: float | None = None
     used_tokens: int = 0

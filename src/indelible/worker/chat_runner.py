@@ -34,6 +34,7 @@ from indelible.loop.run import run
 from indelible.loop.save import save_end
 from indelible.machine.states import Status
 from indelible.models.http.reading_pace import reading_pace
+from indelible.models.protocol import traits_of
 from indelible.models.retry import RetryPolicy
 from indelible.store.database.words import RunKind
 from indelible.store.queries.open_turn import Held, OpenWork
@@ -259,7 +260,7 @@ class ChatRunner:
             retry=read_retry_policy(deps),
             chance=deps.chance,
             keep_failed=True,
-            silence_timeout_s=settings.silence_timeout_s,
+            silence_timeout_s=max(settings.silence_timeout_s, traits_of(model).silence_timeout_s),
             compact_at=settings.compact_at,
             used_tokens=count_used(work),
             turn_id=work.turn_id,
