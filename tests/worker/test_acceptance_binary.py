@@ -34,7 +34,7 @@ class Drawing:
         (bytearray(b"\x00\x01\x02"), f"[binary data, 3 bytes, not shown: {ADVICE}]"),
         (memoryview(b"\x00\x01\x02"), f"[binary data, 3 bytes, not shown: {ADVICE}]"),
         (File(media_type="image/webp", data=b"RIFF"), f"[image/webp, 4 bytes, not shown: {ADVICE}]"),
-        ("rain".encode(), "rain"),
+        (b"rain", "rain"),
         (b"caf\xe9", "caf\ufffd"),
         (Drawing("Cat", PNG), '{"title":"Cat","data":"[image/png, 1,032 bytes, not shown: ' + ADVICE + ']"}'),
         ([PNG, "and text"], f'["[image/png, 1,032 bytes, not shown: {ADVICE}]","and text"]'),
