@@ -182,7 +182,7 @@ async def _measure_lists(name: str, engine: AsyncEngine, store: SqlStore) -> lis
     await _analyze(engine)
     page = await store.list_chats(OWNER_ID, limit=50)
     assert len(page) == 50
-    after = ListCursor(page[-1].updated_at, page[-1].id)
+    after = ListCursor(page[-1].pinned, page[-1].updated_at, page[-1].id)
     queries: dict[str, Callable[[], Awaitable[object]]] = {
         "its first page": lambda: store.list_chats(OWNER_ID, limit=50),
         "its second page": lambda: store.list_chats(OWNER_ID, limit=50, after=after),

@@ -16,6 +16,8 @@ The class says what to do; the fields say what happened.
     ├── Interrupted    the user stopped the run; everything published is saved
     └── Shutdown       the process is shutting down; another worker resumes the turn
 
+`TestBroken` is no `Exception`: a test did what it must not, and nothing handles it.
+
 `Interrupted` and `Shutdown` are the two ways to end a run from outside. Neither is a kind of the other, and neither is
 an `asyncio.CancelledError`: asyncio's cancellation carries no cause, so the loop asks its scope for the cause
 (concurrency/scope.py) and raises accordingly.
@@ -65,6 +67,15 @@ RETRYABLE: Final[dict[FailureKind, bool]] = {
 
 class IndelibleError(Exception):
     """The root of every error that Indelible raises on purpose."""
+
+
+class TestBroken(BaseException):
+    """A test did what it must not: nothing in Indelible handles this, so that it fails the test (indelible.testing).
+
+    Everything else that a model or a tool raises, `SystemExit` and `KeyboardInterrupt` included, ends its turn only.
+    """
+
+    __test__ = False  # pytest: no test
 
 
 class Refused(IndelibleError):

@@ -44,12 +44,13 @@ _COLOURS: Final = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b
 
 @dataclass
 class LogFields:
-    """The subject of a line. `attempt` changes within a turn, for all its tasks."""
+    """The subject of a line. `attempt` changes within a turn, for all its tasks. `call` is a call of a tool."""
 
     chat: str | None = None
     turn: str | None = None
     attempt: str | None = None
     epoch: int | None = None
+    call: str | None = None
 
 
 _NAMES: Final = tuple(field.name for field in fields(LogFields))

@@ -155,7 +155,7 @@ class Settings(BaseSettings):
 
     max_steps: Count = Field(200, description="Maximum number of model calls in one turn; the turn then ends.")
     silence_timeout_s: Duration = Field(
-        120, description="A model that sends nothing for this long has failed, and the call is retried."
+        300, description="A model that sends nothing for this long has failed, and the call is retried."
     )
     keep_alive_timeout_s: Duration = Field(
         1800, description="A model that sends nothing but keep-alives for this long has failed as well."
@@ -181,7 +181,7 @@ class Settings(BaseSettings):
         300, description="The longest wait that a provider may ask for; longer ones are shortened to this."
     )
     retry_max_attempts: Count = Field(
-        8, description="Maximum number of attempts at one model call, including the first."
+        25, description="Maximum number of attempts at one model call, including the first."
     )
     retry_budget_s: DurationOrNone = Field(
         900, description="No attempt is started this long after the first. A running attempt is never interrupted."
@@ -223,6 +223,9 @@ class Settings(BaseSettings):
     )
     poll_interval_s: Duration = Field(
         0.5, description="How often a worker polls for work and stops. A notification is faster."
+    )
+    drain_s: DurationOrNone = Field(
+        0, description="On SIGTERM a worker lets running replies end for this long before it hands them over."
     )
     worker_max_chats: Count = Field(1000, description="Maximum number of chats that one worker runs at the same time.")
     user_max_chats: Count = Field(

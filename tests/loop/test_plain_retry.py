@@ -184,14 +184,14 @@ async def test_a_plain_retry_starts_its_thinking_from_the_beginning(harness: Loo
 # --- when it is over ---------------------------------------------------------------------
 
 
-async def test_exhausted_after_eight_attempts(harness: LoopHarness) -> None:
-    model = ScriptedModel([break_off()] * 8)
+async def test_exhausted_after_25_attempts_or_a_quarter_of_an_hour(harness: LoopHarness) -> None:
+    model = ScriptedModel([break_off()] * 20)
     with pytest.raises(ModelFailed) as caught:
         await raise_failure(harness.start(model))
     assert (caught.value.kind, caught.value.retryable) == ("timeout", True)
-    assert len(model.calls) == 8
-    assert [event.attempt for event in harness.retries] == [1, 2, 3, 4, 5, 6, 7]
-    assert harness.clock.slept == [1, 2, 4, 8, 16, 32, 60]
+    assert len(model.calls) == 20
+    assert [event.attempt for event in harness.retries] == list(range(1, 20))
+    assert harness.clock.slept == [1, 2, 4, 8, 16, 32, *[60] * 13]  # the next would begin after the quarter
     assert harness.saved == []
 
 

@@ -304,3 +304,25 @@ async def test_only_the_named_chats_are_acquired_and_each_by_one_worker(crowd: S
     assert sorted(taken) == ["ada_1", "cyd_1"]
     assert await crowd.acquire("worker_a", limit=9, chat_ids=hinted) == []
     assert [outcome.chat_id for outcome in await crowd.acquire("worker_a", limit=1, chat_ids=EVERY)] == ["ada_2"]
+
+
+async def test_turns_that_lost_a_worker_before_are_handed_out_one_at_a_time(
+    store: SqlStore, engine: AsyncEngine
+) -> None:
+    await run_chats(store, "chat_1", "chat_2", "chat_3", "chat_4")
+    for worker_id in ("worker_1", "worker_2"):
+        await hold(store, "chat_1", "chat_2", "chat_3", worker_id=worker_id)
+        await let_die(engine, worker_id)
+    taken = await store.acquire("worker_me", limit=9, suspects=1)
+    assert [(outcome.chat_id, outcome.takeovers) for outcome in taken] == [("chat_4", 0), ("chat_1", 2)]
+    assert await store.acquire("worker_me", limit=9, suspects=0) == []
+    assert (await store.probe("worker_me", ["chat_2", "chat_3"])).runnable == []
+    assert [outcome.chat_id for outcome in await store.acquire("worker_me", limit=9)] == ["chat_2", "chat_3"]
+
+
+async def test_after_a_first_crash_everything_is_handed_out_at_once(store: SqlStore, engine: AsyncEngine) -> None:
+    await run_chats(store, "chat_1", "chat_2")
+    await hold(store, "chat_1", "chat_2", worker_id="worker_1")
+    await let_die(engine, "worker_1")
+    taken = await store.acquire("worker_me", limit=9, suspects=0)
+    assert [(outcome.chat_id, outcome.takeovers) for outcome in taken] == [("chat_1", 1), ("chat_2", 1)]

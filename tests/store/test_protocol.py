@@ -68,6 +68,7 @@ KEPT_BY = {
         "What a dead worker left open": "a_finished_attempt_is_adopted_and_goes_on_where_its_journal_ends",
         "A turn that was taken over": "a_turn_that_is_given_up_is_not_in_the_answer_and_is_no_candidate_any_more",
         "With `chat_ids` it tries": "only_the_named_chats_are_acquired_and_each_by_one_worker",
+        "It tries at most `suspects`": "turns_that_lost_a_worker_before_are_handed_out_one_at_a_time",
     },
     "probe": {
         "Of these chats": "a_probe_tells_a_worker_what_it_holds_and_what_is_wanted_of_it",

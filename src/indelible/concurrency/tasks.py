@@ -138,6 +138,11 @@ def _mark_seen(work: asyncio.Future[Any]) -> None:
         work.exception()
 
 
+def count_abandoned() -> int:
+    """How many tasks of this process were abandoned and still run."""
+    return len(_abandoned)
+
+
 def _forget(task: asyncio.Task[Any]) -> None:
     _abandoned.discard(task)
     if not task.cancelled() and task.exception() is not None:

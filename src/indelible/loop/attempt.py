@@ -27,10 +27,11 @@ from indelible.concurrency.scope import CancelScope, Cause
 from indelible.concurrency.tasks import GracefulTask, wait_uncancelled
 from indelible.content import Finish, KeepAlive, Part, StreamError, UsageUpdate
 from indelible.content.assemble import PartAssembler
-from indelible.errors import ModelFailed
+from indelible.errors import ModelFailed, TestBroken
 from indelible.loop.normalize import Normalizer
 from indelible.loop.thinking.splitter import SplitterState
 from indelible.models.failures.classify import classify, silence, truncated
+from indelible.models.failures.facts import trace_lineage
 from indelible.models.protocol import Call, Model
 
 _log: Final = logging.getLogger(__name__)
@@ -146,8 +147,10 @@ class Attempt:
         if self._answer is None:
             return truncated(provider)
         failure = classify(self._answer, provider=provider, now=self._clock.now())
-        if isinstance(self._answer, BaseException) and failure is not self._answer:
+        if isinstance(self._answer, BaseException) and failure not in trace_lineage(self._answer):
             failure.__cause__ = self._answer
+            if failure.kind == "unknown":
+                _log.error("the model %s:%s raised an error", provider, self._model.name, exc_info=self._answer)
         return failure
 
     # --- in the reader's task ---
@@ -170,7 +173,9 @@ class Attempt:
             if inspect.isawaitable(opened):
                 opened = await opened
             stream: AsyncIterator[Part] = aiter(opened)
-        except (Exception, asyncio.CancelledError) as error:
+        except TestBroken:
+            raise
+        except BaseException as error:  # a model may raise anything, and it ends nothing but its turn
             self._answer = error
             return None
         finally:
@@ -195,7 +200,9 @@ class Attempt:
                 ready = self._note_alive() if type(part) is KeepAlive else feed(part)
             except StopAsyncIteration:
                 return
-            except (Exception, asyncio.CancelledError) as error:
+            except TestBroken:
+                raise
+            except BaseException as error:
                 self._answer = error
                 return
             finally:
@@ -236,7 +243,9 @@ class Attempt:
             return
         try:
             await close()
-        except (Exception, asyncio.CancelledError) as error:
+        except TestBroken:
+            raise
+        except BaseException as error:
             _log.debug("closing %s failed: %r", self._model.provider, error)
 
     # --- cancellation ---

@@ -34,10 +34,11 @@ _MAX_FUTILE: Final = 2
 
 
 class Context:
-    """The conversation so far, and `added`, the messages of this turn."""
+    """The conversation so far, and `added`, the messages of this turn. `toolset` has the tools of the current step."""
 
     def __init__(self, setup: TurnSetup, scope: CancelScope, hooks: Hooks) -> None:
         self.added: list[Message] = []
+        self.toolset = setup.toolset
         self.used_tokens = setup.options.used_tokens
         self._setup = setup
         self._scope = scope
@@ -61,7 +62,8 @@ class Context:
         if self._chain.linked and self.added:
             await self._leave_chain()
         prepared = await self._hooks.call_cancellable(setup.host.prepare_tools, setup.toolset.advertised)
-        tools = list(_given("prepare_tools", prepared))
+        self.toolset = setup.toolset.extend(_given("prepare_tools", prepared))
+        tools = self.toolset.advertised
         return Call(messages=await self._prepare_prompt(), tools=tools, options=self._choose_options())
 
     async def mend_call(self, call: Call, failure: ModelFailed) -> Call | None:

@@ -28,6 +28,7 @@ from indelible.content import Message, Part, ToolResult, ToolSpec, ToolStarted
 from indelible.loop.result import FinishedStep
 from indelible.models.retry import RetryEvent
 from indelible.tools.tool import ToolCallRecord
+from indelible.tools.toolset import AnyTool
 
 Messages = Sequence[Message]
 
@@ -67,8 +68,11 @@ class TurnHost:
         """Change the messages for the model, once per step."""
         return messages
 
-    def prepare_tools(self, tools: list[ToolSpec]) -> Iterable[ToolSpec] | Awaitable[Iterable[ToolSpec]]:
-        """Change the advertised tools, once per step."""
+    def prepare_tools(self, tools: list[ToolSpec]) -> Iterable[AnyTool] | Awaitable[Iterable[AnyTool]]:
+        """Change the advertised tools, once per step. A tool or a typed function that is added can be called.
+
+        The spec of a tool that nothing can run is a `TypeError`, before the model is asked.
+        """
         return tools
 
     def reload_messages(self) -> Messages | Awaitable[Messages | None] | None:

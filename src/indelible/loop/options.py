@@ -58,7 +58,7 @@ class TurnOptions(msgspec.Struct, frozen=True, kw_only=True):
     retry: RetryPolicy = RetryPolicy()
     chance: Callable[[], float] = random.random
     keep_failed: bool = False
-    silence_timeout_s: float = 120.0
+    silence_timeout_s: float = 300.0
     keep_alive_timeout_s: float = 1800.0
     reply_max_characters: int = 4_000_000
     context_limit_fallback: int | None = None

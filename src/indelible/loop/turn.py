@@ -293,20 +293,23 @@ class Turn:
         return getattr(self._host.record, "__func__", None) is not TurnHost.record
 
     def _plan_calls(self, step: Step, calls: list[ToolCall]) -> list[ToolPlan]:
-        """A plan for each call. Of those that another worker started, only the idempotent ones run again (P5)."""
+        """A plan for each call. Of those that another worker started, only the idempotent ones run again (P5).
+
+        The outcome of any other is unknown, even if there is no such tool any more: a deploy may have removed it.
+        """
         if step.finish_reason == "content_filter":
             return [RejectCall(call, "Not run: the provider's content filter ended the reply.") for call in calls]
-        plans = self._setup.toolset.plan(calls, step.assembler.is_whole)
+        plans = self._context.toolset.plan(calls, step.assembler.is_whole)
         return [
             RejectCall(plan.call, tell_progress(OUTCOME_UNKNOWN, plan.call.progress))
-            if isinstance(plan, RunHere) and plan.call.started and not plan.tool.idempotent
+            if plan.call.started and not (isinstance(plan, RunHere) and plan.tool.idempotent)
             else plan
             for plan in plans
         ]
 
     async def _reject(self, step: Step, rejected: RejectCall) -> None:
         call, metrics = rejected.call, self._options.metrics
-        name = self._setup.toolset.label(call.name)
+        name = self._context.toolset.label(call.name)
         size_bytes = len(rejected.text.encode())
         metrics.tool_ran(name, seconds=0.0, size_bytes=size_bytes, truncated=False, is_error=True)
         await self._publish(step, ToolResult(call_id=call.id, name=call.name, output=rejected.text, is_error=True))

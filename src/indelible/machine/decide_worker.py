@@ -62,7 +62,7 @@ MAX_TAKEOVERS: Final = 10
 """A turn that survived this many crashes fails: the turn itself may be what kills its workers."""
 
 MAX_STALLED_TAKEOVERS: Final = 3
-"""It fails sooner if this many takeovers in a row produced no part of a reply."""
+"""It fails sooner after this many takeovers in a row that brought nothing new, or found a tool running."""
 
 
 def _acquire(snapshot: Snapshot, command: Acquire) -> Decision:
@@ -90,7 +90,10 @@ def _count_takeover(snapshot: Snapshot) -> RecordTakeover | None:
     turn: OpenTurn | None = snapshot.turn
     if turn is None or snapshot.holder is None:
         return None
-    stalled = turn.stalled_takeovers + 1 if turn.journal_rows == turn.journal_rows_at_takeover else 0
+    has_progressed = turn.journal_rows > turn.journal_rows_at_takeover
+    stalled = 0 if has_progressed else turn.stalled_takeovers
+    if not has_progressed or (snapshot.attempt is not None and snapshot.attempt.in_tool):
+        stalled += 1  # a running tool may be what killed the worker, whatever the model said before (SPEC 10.16)
     return RecordTakeover(takeovers=turn.takeovers + 1, stalled=stalled, journal_rows=turn.journal_rows)
 
 

@@ -69,8 +69,8 @@ def place_in_queue(queue: Sequence[QueuedRow], if_busy: IfBusy) -> int:
 class OpenTurn(msgspec.Struct, frozen=True, kw_only=True):
     """The turn that is being answered.
 
-    `journal_rows` counts the rows of all its attempts, and is loaded only to take the chat over;
-    `journal_rows_at_takeover` is what the last takeover counted.
+    `journal_rows` counts the rows of all its attempts with a part of the model or a settled tool, and is loaded only to
+    take the chat over; `journal_rows_at_takeover` is what the last takeover counted.
     """
 
     id: str
@@ -83,12 +83,16 @@ class OpenTurn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """`finished`: its journal holds `finish`. Only a takeover and a hand-over need it."""
+    """`finished`: its journal holds `finish`. Only a takeover and a hand-over need it.
+
+    `in_tool`: a tool has started and not settled. Only a takeover needs it.
+    """
 
     id: str
     turn_id: str
     epoch: int
     finished: bool = False
+    in_tool: bool = False
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):

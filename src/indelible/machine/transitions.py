@@ -236,6 +236,7 @@ class Fact(StrEnum):
     DESTINATION = "destination"
     JOURNAL_ROWS = "turn.journal_rows"
     FINISHED = "attempt.finished"
+    IN_TOOL = "attempt.in_tool"
 
 
 _ALL: Final = frozenset(Status)
@@ -264,7 +265,12 @@ FACTS: Final[Mapping[CommandName, Mapping[Fact, frozenset[Status]]]] = {
     CommandName.INTERRUPT: {Fact.HOLDER_ALIVE: _BUSY, Fact.OPEN_CALLS: _AWAITING},
     CommandName.TOOL_RESULTS: {Fact.OPEN_CALLS: _AWAITING},
     CommandName.ACTION_EXPIRED: {Fact.OPEN_CALLS: _AWAITING},
-    CommandName.ACQUIRE: {Fact.HOLDER_ALIVE: _BUSY, Fact.JOURNAL_ROWS: _RUNNING, Fact.FINISHED: _RUNNING},
+    CommandName.ACQUIRE: {
+        Fact.HOLDER_ALIVE: _BUSY,
+        Fact.JOURNAL_ROWS: _RUNNING,
+        Fact.FINISHED: _RUNNING,
+        Fact.IN_TOOL: _RUNNING,
+    },
     CommandName.RELEASE: {Fact.FINISHED: _RUNNING},
 }
 """The facts that each command needs, and in which status; a command that is not listed needs none."""

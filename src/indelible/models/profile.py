@@ -37,6 +37,10 @@ _LATER_THAN_ALL: Final = (99, 0)
 _CLAUDE_OUTPUT_TOKENS: Final = (((3, 5), 4096), ((3, 7), 8192), ((4, 5), 32_000))
 """The maximum output tokens of older Claude models: before version 3.5, before 3.7, before 4.5."""
 
+_THINKS_IN_SILENCE: Final = re.compile(r"\bo\d(-mini)?-(pro|deep-research)|gpt-5(\.\d+)?-pro", re.IGNORECASE)
+_LONG_SILENCE_S: Final = 1800.0
+"""Models that may think for many minutes before their first part."""
+
 Effort = Literal["level", "budget", "none"]
 
 
@@ -48,7 +52,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     a reply that is the last message. samples: it accepts sampling parameters such as temperature. always_thinks: its
     thinking cannot be switched off. binds_thinking: it rejects its signed thinking after a changed conversation.
     chains: the user wants chain mode (SPEC §4) for it. effort: how to set the thinking effort: by the name of a level,
-    by a token budget, or not at all.
+    by a token budget, or not at all. silence_timeout_s: how long it may send nothing, if that is longer than the
+    setting.
     """
 
     provider_id: str | None = None
@@ -64,6 +69,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     binds_thinking: bool = False
     chains: bool = False
     effort: Effort = "level"
+    silence_timeout_s: float = 0.0
 
     def price(self, usage: Usage) -> int | None:
         """The cost of this usage, in billionths of a dollar; None if the price is unknown."""
@@ -86,7 +92,12 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_profile(wire: str, model: str, *, provider_id: str | None) -> Profile:
     """What is known of this model. `provider_id` selects the prices and windows; None if they are unknown."""
-    known = Profile(provider_id=provider_id, model=model, context_limit=_find_window(provider_id, model))
+    known = Profile(
+        provider_id=provider_id,
+        model=model,
+        context_limit=_find_window(provider_id, model),
+        silence_timeout_s=_LONG_SILENCE_S if _THINKS_IN_SILENCE.search(model) else 0.0,
+    )
     if wire == "anthropic":
         return msgspec.structs.replace(known, inline_thinking=False, **_describe_claude(model))
     if wire == "openai":

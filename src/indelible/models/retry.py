@@ -4,10 +4,12 @@ Pure: randomness, elapsed time and the failure are arguments, and the result is 
 waits a quarter of an hour is tested in no time, and the loop decides when to read a clock.
 
 The wait doubles from one second to a minute with full jitter, anything between zero and the whole, so that many chats
-that failed together do not retry together. The provider's own request is a floor under that, up to five minutes. A
-broken chain and a context overflow are cured by another request, not by waiting.
+that failed together do not retry together. Once it has reached the minute, it is between two thirds and the whole, so
+that a provider that is away for ten minutes is asked until then, whatever the jitter. The provider's own request is a
+floor under that, up to five minutes. A broken chain and a context overflow are cured by another request, not by
+waiting; if that failed too, the wait is the same as for any other failure.
 
-There are two limits, and the first one reached ends the retries: eight attempts, and a quarter of an hour, after which
+There are two limits, and the first one reached ends the retries: 25 attempts, and a quarter of an hour, after which
 no further attempt is started. A wait that would end after that is not begun. Neither limit cuts a running stream.
 
 Must stay true (tests/models/test_retry.py): the bounds above, for all random values and all failures.
@@ -25,24 +27,26 @@ import msgspec
 from indelible.errors import FailureKind, ModelFailed
 
 _RECOVERED_AT_ONCE: Final = frozenset({"chain_broken", "context_overflow"})
+_CURES: Final = 3
 _MAX_DOUBLINGS: Final = 64
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of retrying. The defaults are those of SPEC 2.1."""
+    """The limits of retrying. The defaults are those of SPEC 2.1 and 10.14."""
 
     base_s: float = 1.0
     max_delay_s: float = 60.0
     retry_after_cap_s: float = 300.0
-    max_attempts: int = 8
+    max_attempts: int = 25
     budget_s: float = 900.0
 
     def delay_s(self, failed_attempts: int, failure: ModelFailed, chance: float) -> float:
         """How long to wait after this many failed attempts (from 1); `chance` is in [0, 1)."""
-        if failure.kind in _RECOVERED_AT_ONCE:
+        if failure.kind in _RECOVERED_AT_ONCE and failed_attempts <= _CURES:
             return 0.0
         doublings = min(max(failed_attempts - 1, 0), _MAX_DOUBLINGS)
-        jittered_s = chance * min(self.base_s * 2.0**doublings, self.max_delay_s)
+        whole_s = self.base_s * 2.0**doublings
+        jittered_s = chance * whole_s if whole_s < self.max_delay_s else self.max_delay_s * (2 + chance) / 3
         requested_s = min(failure.retry_after_s or 0.0, self.retry_after_cap_s)
         return max(jittered_s, requested_s)
 

@@ -14,18 +14,15 @@ from datetime import UTC, datetime
 from typing import Final
 
 from indelible.machine.decide_worker import MAX_STALLED_TAKEOVERS, MAX_TAKEOVERS
+from indelible.store.commands.facts import load_progress
 from indelible.store.database.transaction import Database, Row, Transaction
 
 _BEFORE_ALL: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _RUNNING: Final = """
-    SELECT t.takeovers, t.stalled_takeovers, t.journal_rows_at_takeover,
-        (
-            SELECT count(*)
-            FROM attempts AS a JOIN journal AS j ON j.chat_id = a.chat_id AND j.attempt_id = a.id
-            WHERE a.chat_id = t.chat_id AND a.turn_id = t.id
-        ) AS journal_rows,
+    SELECT t.chat_id, t.id, t.takeovers, t.stalled_takeovers, t.journal_rows_at_takeover, a.id AS attempt_id,
         c.holder IS NOT NULL AND c.holder NOT IN (SELECT id FROM workers WHERE heartbeat_at > $1) AS owed
     FROM turns AS t JOIN chats AS c ON c.id = t.chat_id
+    LEFT JOIN attempts AS a ON a.chat_id = t.chat_id AND a.turn_id = t.id AND a.ended_at IS NULL
     WHERE t.ended_at IS NULL
     """
 
@@ -44,15 +41,22 @@ class Budget:
     async def can_bear(self, deaths: int) -> bool:
         """Whether there is an open turn, and every open turn would survive so many more kills."""
         since = self._last_death_at
-        running = await self._database.read(lambda transaction: transaction.all(_RUNNING, since))
-        return bool(running) and all(_is_bearable(turn, deaths + int(turn["owed"])) for turn in running)
+        return await self._database.read(lambda transaction: _can_bear(transaction, since, deaths))
 
 
 async def _load_now(transaction: Transaction) -> datetime:
     return await transaction.now()
 
 
-def _is_bearable(turn: Row, deaths: int) -> bool:
-    is_stalled = turn["journal_rows"] == turn["journal_rows_at_takeover"]
-    stalled = turn["stalled_takeovers"] if is_stalled else 0
+async def _can_bear(transaction: Transaction, since: datetime, deaths: int) -> bool:
+    running = await transaction.all(_RUNNING, since)
+    for turn in running:
+        progress = await load_progress(transaction, turn["chat_id"], turn["id"], turn["attempt_id"])
+        if not _is_bearable(turn, progress, deaths + int(turn["owed"])):
+            return False
+    return bool(running)
+
+
+def _is_bearable(turn: Row, progress: int, deaths: int) -> bool:
+    stalled = turn["stalled_takeovers"] if progress == turn["journal_rows_at_takeover"] else 0
     return bool(turn["takeovers"] + deaths < MAX_TAKEOVERS and stalled + deaths < MAX_STALLED_TAKEOVERS)

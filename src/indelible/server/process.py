@@ -4,6 +4,10 @@ On SIGTERM or SIGINT the server stops listening and fails its readiness check, s
 reconnect elsewhere, lets running requests finish, and then hands off its chats (worker). Listening ends first: a
 reader must not reconnect to the same process. A second SIGINT exits at once.
 
+Foreign code may refuse to stop: a tool that swallows its cancellation is abandoned after its grace time, but asyncio
+would wait for it at the end of the loop. So a process whose work is done exits without waiting for abandoned tasks, and
+one whose work is not done `HARD_LIMIT_S` after the signal (and after the drain) exits too (tests/faults, S98).
+
 The kernel disconnects a peer that reads nothing (TCP_USER_TIMEOUT, where it exists): closing a socket waits until what
 was written to it is acknowledged, and such a peer would block it forever.
 
@@ -18,8 +22,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import logging
+import os
 import signal
 import socket
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Final
@@ -28,6 +36,7 @@ import uvicorn
 
 from indelible.app.compose import open_app
 from indelible.concurrency.forks import closed_in_children
+from indelible.concurrency.tasks import count_abandoned
 from indelible.errors import IndelibleError
 from indelible.server.access import is_loopback
 from indelible.server.app import Server
@@ -36,8 +45,10 @@ from indelible.settings import Settings
 from indelible.tools.toolset import AnyTool
 
 GRACE_S: Final = 5
+HARD_LIMIT_S: Final = 30.0
 _ALLOCATIONS_BEFORE_SEARCH: Final = 20_000
 _TICKS_PER_S: Final = 10  # of uvicorn
+_log: Final = logging.getLogger(__name__)
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -136,7 +147,45 @@ class Process(uvicorn.Server):
 
 def serve(server: Server, *, on_ready: Callable[[str], None]) -> None:
     """Serve until a signal ends it. Calls `on_ready` with the URL. Raises what kept it from starting."""
-    Process(server, on_ready=on_ready).run()
+    _ExitingProcess(server, on_ready=on_ready).run()
+
+
+class _ExitingProcess(Process):
+    """A process of its own: it ends, whatever foreign code does."""
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().serve(sockets)
+        _leave_abandoned()
+
+    def _receive_signal(self, number: signal.Signals) -> None:
+        _limit_shutdown(self._server.settings)
+        super()._receive_signal(number)
+
+
+def _limit_shutdown(settings: Settings) -> None:
+    """From now on this process has only so long left."""
+
+    def leave() -> None:
+        _log.error("the process did not end in time and exits now")
+        _exit(1)
+
+    timer = threading.Timer(settings.drain_s + HARD_LIMIT_S, leave)
+    timer.daemon = True
+    timer.start()
+
+
+def _leave_abandoned() -> None:
+    """At the end of all work: exit at once if tasks are left that ignore their cancellation."""
+    if count := count_abandoned():
+        _log.warning("%d abandoned tasks are left running, and the process exits", count)
+        _exit(0)
+
+
+def _exit(status: int) -> None:
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _calm_the_collector() -> None:
@@ -154,11 +203,18 @@ async def run_worker(settings: Settings, *, tools: Sequence[AnyTool], on_ready: 
     """A worker as a process: it runs until a signal, and then hands off its chats."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        if not stopped.is_set():
+            _limit_shutdown(settings)
+        stopped.set()
+
     for number in _SIGNALS:
-        loop.add_signal_handler(number, stopped.set)
+        loop.add_signal_handler(number, stop)
     async with open_app(settings=settings, tools=tools, listed_models_only=True):
         on_ready()
         await stopped.wait()
+    _leave_abandoned()
 
 
 def _bind(host: str, port: int, *, stuck_after_s: float) -> socket.socket:

@@ -39,10 +39,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     `seq` is the chat's last event, and `live_id` the attempt open at that moment. `messages` entered history, in
     order; `steers` are those of them that a running turn must receive. `vacant_s` is set when the chat was acquired
-    from a dead worker: the seconds since that worker's last heartbeat. `wakes_readers` is whether there are new events.
+    from a dead worker: the seconds since that worker's last heartbeat; `takeovers` is how often that happened in this
+    turn, and `in_tool` whether a tool was running. `wakes_readers` is whether there are new events.
     `wakes_workers` is whether a worker has to act now: the chat is runnable and nobody holds it, or its holder has to
-    stop, or has lost it. `summary` is the chat's metadata after an update, or
-    that of a new copy.
+    stop, or has lost it. `summary` is the chat's metadata after an update, or that of a new copy.
     """
 
     chat_id: str
@@ -60,6 +60,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     wakes_workers: bool = True
     vacant_s: float | None = None
     summary: ChatSummary | None = None
+    takeovers: int = 0
+    in_tool: bool = False
 
 
 class ChatStore(Protocol):
@@ -135,7 +137,13 @@ class ChatStore(Protocol):
         """Remove every worker. Only a process that has the database to itself may call this."""
 
     async def acquire(
-        self, worker_id: str, *, limit: int, per_user: int | None = None, chat_ids: Sequence[str] | None = None
+        self,
+        worker_id: str,
+        *,
+        limit: int,
+        per_user: int | None = None,
+        chat_ids: Sequence[str] | None = None,
+        suspects: int | None = None,
     ) -> list[Outcome]:
         """Acquire up to `limit` runnable chats without a live holder: interrupted ones first, then the longest waiting.
 
@@ -145,13 +153,15 @@ class ChatStore(Protocol):
         * What a dead worker left open is closed, or adopted if its stream was complete, in the same transaction.
           A turn that was taken over too often fails instead, and is not returned.
         * With `chat_ids` it tries only these, in this order: the chats that `probe` found runnable.
+        * It tries at most `suspects` chats whose turn has lost a worker before, those first whose tool was running.
         """
 
     async def probe(self, worker_id: str, chat_ids: Sequence[str], *, per_user: int | None = None) -> Probe:
         """Of these chats, which the worker holds and with what instruction, and which it may try to `acquire`.
 
         * One statement that finds the chats by key, for a worker that received a hint.
-        * Runnable is what a full search would find among them, in the same order and within the limit of a user.
+        * Runnable is what a full search would find among them, in the same order and within the limit of a user, except
+          those whose turn has lost a worker before: a full search tries them one by one.
         """
 
     async def work(self, chat_id: str) -> OpenWork:

@@ -335,10 +335,20 @@ class SqlStore:
         await self.database.write(retire_all, single=True)
 
     async def acquire(
-        self, worker_id: str, *, limit: int, per_user: int | None = None, chat_ids: Sequence[str] | None = None
+        self,
+        worker_id: str,
+        *,
+        limit: int,
+        per_user: int | None = None,
+        chat_ids: Sequence[str] | None = None,
+        suspects: int | None = None,
     ) -> list[Outcome]:
         if chat_ids is None:
-            wanted: dict[str, Any] = {"limit": limit * CANDIDATES_PER_CHAT, "per_user": per_user}
+            wanted: dict[str, Any] = {
+                "limit": limit * CANDIDATES_PER_CHAT,
+                "per_user": per_user,
+                "suspects": suspects,
+            }
             chat_ids = await self._ask(find_candidates, worker_id, lease_timeout_s=self.lease_timeout_s, **wanted)
         return await acquire_chats(chat_ids, worker_id, limit=limit, execute=self.execute)
 

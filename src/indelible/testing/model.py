@@ -2,7 +2,7 @@
 
 One script per call, in order: a list of parts (with `parts.hang()` to send nothing more, or an exception to raise at
 that point), an exception to fail with at once, or an async generator function of the call. Every call is kept in
-`calls`. A call past the last script raises `ScriptEnded`, which no `except Exception` catches: calling the model more
+`calls`. A call past the last script raises `ScriptEnded`, a `TestBroken`, which nothing handles: calling the model more
 often than the test expects fails the test, whatever the code under test does with errors.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import cast
 
 from indelible.content import Part, Value
+from indelible.errors import TestBroken
 from indelible.models.protocol import Call, ModelTraits
 from indelible.testing.parts import Hang
 
@@ -20,7 +21,7 @@ Step = Value | Hang | BaseException
 Script = Iterable[Step] | BaseException | Callable[[Call], AsyncIterator[Part]]
 
 
-class ScriptEnded(BaseException):
+class ScriptEnded(TestBroken):
     """The model was called more often than it has scripts."""
 
 

@@ -3,7 +3,8 @@
 A tool may return anything; what is stored, published and sent is text that always encodes as
 UTF-8. So `render_output` never raises: text stays as it is, values with an inside (dicts,
 lists, models, dataclasses, structs) become compact JSON, and whatever JSON has no word for
-becomes `str(value)`, or a placeholder with its type if that fails too. Cycles, very deep
+becomes `str(value)`, or a placeholder with its type if that fails too. A picture, or bytes
+that are no text, become a placeholder that says what they are and what to return instead. Cycles, very deep
 nests and values that unfold without end are cut short where they are met, so that a
 strange value costs no more than a strange result.
 
@@ -31,12 +32,23 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from pydantic import BaseModel
 
+from indelible.content import File
 from indelible.content.unicode import clean_text
 
 _TEXTS: Final = (str, bytes, bytearray, memoryview)
 _NUMBERS: Final = (int, float)
 _LISTS: Final = (list, tuple, set, frozenset, deque)
 _DICTS: Final = (dict, Mapping)
+_MAGIC: Final = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"%PDF-", "application/pdf"),
+    (b"PK\x03\x04", "application/zip"),
+    (b"\x1f\x8b", "application/gzip"),
+)
+"""How files begin that are often returned by mistake."""
+
 _UTF8_CONTINUATION: Final = range(0x80, 0xC0)
 _MAX_DEPTH: Final = 100
 _MAX_SIZE: Final = 16 * 1024 * 1024
@@ -72,6 +84,8 @@ class _Unfolding:
                 return value
             if isinstance(value, Enum):
                 return self.to_plain(value.value)
+            if isinstance(value, File):
+                return _describe_file(value)
             if isinstance(value, _TEXTS):
                 self._size_left -= len(value)
                 return _to_plain_text(value)
@@ -146,7 +160,25 @@ def _to_key(plain: object) -> str:
 
 
 def _to_plain_text(value: str | bytes | bytearray | memoryview) -> str:
-    return str.__str__(value) if isinstance(value, str) else bytes(value).decode("utf-8", "replace")
+    if isinstance(value, str):
+        return str.__str__(value)
+    data = bytes(value)
+    media_type = next((kind for start, kind in _MAGIC if data.startswith(start)), None)
+    if media_type is not None or b"\0" in data:
+        return _describe_binary(media_type or "binary data", len(data))
+    return data.decode("utf-8", "replace")
+
+
+def _describe_file(file: File) -> str:
+    """A file that is stored elsewhere can be named; one that is inline cannot be shown."""
+    if file.data is None:
+        return file.url or file.name or f"[{file.media_type}]"
+    return _describe_binary(file.media_type, len(file.data))
+
+
+def _describe_binary(kind: str, size_bytes: int) -> str:
+    advice = "a tool's result is text; return a URL or a description instead"
+    return f"[{kind}, {size_bytes:,} bytes, not shown: {advice}]"
 
 
 def _to_plain_number(value: float) -> float | str:

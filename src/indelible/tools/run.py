@@ -24,6 +24,7 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple
@@ -34,12 +35,13 @@ from indelible.clock import Clock
 from indelible.concurrency.scope import CancelScope, Cause
 from indelible.concurrency.tasks import GracefulTask, wait_uncancelled
 from indelible.content import Part, ToolCall, ToolProgress, ToolResult, ToolStarted
-from indelible.errors import StoreFailed
+from indelible.errors import StoreFailed, TestBroken
 from indelible.metrics import Metrics
 from indelible.tools.output import cut_text, render_output
 from indelible.tools.tool import BadArguments, Tool, ToolCallRecord, ToolContext
 from indelible.tools.toolset import RunHere
 
+_log: Final = logging.getLogger(__name__)
 _ENDED_BY_USER: Final = "Interrupted: the user stopped the reply while this tool was running."
 _NOT_BEGUN: Final = "Interrupted: the user stopped the reply before this tool began."
 
@@ -166,6 +168,10 @@ class ToolRunner:
         except BadArguments as error:
             await self._publish_in_turn(self._measure(_error(record, str(error)), 0.0))
             return
+        except (Exception, SystemExit, KeyboardInterrupt, GeneratorExit) as error:  # a validator of the tool's own
+            self._log_error(record, error)
+            await self._publish_in_turn(self._measure(_error(record, _describe(error)), 0.0))
+            return
         await self._record(ToolStarted(call.id, call.name), record)
         started = self._clock.monotonic()
         result = await self._execute(tool, work, record, context)
@@ -225,7 +231,7 @@ class ToolRunner:
             self._running.discard(task)
         outcome = None if task.abandoned or task.task.cancelled() else task.task.result()
         if outcome is not None and outcome.error is None:
-            return ToolResult(call_id=record.id, name=record.name, output=render_output(outcome.value))
+            return ToolResult(call_id=record.id, name=record.name, output=_render(outcome.value))
         left = f" It did not stop within {self._limits.grace_s:g} s and was abandoned; it may still be running."
         left = left if task.abandoned else ""
         if timed_out:
@@ -234,7 +240,11 @@ class ToolRunner:
             return self._after_cut(record, _ENDED_BY_USER + left)
         if outcome is None:
             return _error(record, "The tool was cancelled from within.")
+        self._log_error(record, outcome.error)
         return _error(record, _describe(outcome.error))
+
+    def _log_error(self, record: ToolCallRecord, error: BaseException | None) -> None:
+        _log.warning("the tool %s raised an error", record.name, exc_info=error, extra={"call": record.id})
 
     def _after_cut(self, record: ToolCallRecord, text: str) -> ToolResult | None:
         """The result of a stopped tool; None (outcome unknown) if this worker may not write one."""
@@ -260,16 +270,26 @@ def _error(record: ToolCallRecord, text: str) -> ToolResult:
 
 def _describe(error: BaseException | None) -> str:
     kind = type(error).__name__
-    text = render_output(error)
+    text = _render(error)
     return f"{kind}: {text}" if text else kind
+
+
+def _render(value: object) -> str:
+    """The text of a value, even if it raises when it is shown."""
+    try:
+        return render_output(value)
+    except TestBroken:
+        raise
+    except BaseException:
+        return f"<a {type(value).__name__} that cannot be shown as text>"
 
 
 async def _run_async(work: Callable[[], Coroutine[Any, Any, Any]]) -> ToolOutcome:
     try:
         return ToolOutcome(value=await work())
-    except (asyncio.CancelledError, KeyboardInterrupt):
+    except (asyncio.CancelledError, TestBroken):
         raise
-    except BaseException as error:
+    except BaseException as error:  # a tool may raise anything, and it ends nothing but its call
         return ToolOutcome(error=error)
 
 

@@ -14,6 +14,7 @@ Must stay true (tests/tools/test_toolset.py). Running what is to be run is run.p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 from indelible.content import ToolCall, ToolSpec
@@ -57,6 +58,8 @@ class Toolset:
         self._active = {name_of(given) for given in active}
         self._tools: dict[str, Tool] = {}
         self._specs: dict[str, ToolSpec] = {}
+        self._chosen: list[ToolSpec] | None = None
+        self._added: set[str] = set()
         for given in [*tools, *(given for given in client if not isinstance(given, str))]:
             self._add(given)
         self._exclusive = {name_of(given) for given in exclusive}
@@ -66,15 +69,38 @@ class Toolset:
         if isinstance(given, ToolSpec):
             spec = given
         else:
-            made = given if isinstance(given, Tool) else tool(given)
+            made = _make(given)
             spec = made.spec
             self._tools[made.name] = made
         if self._specs.get(spec.name, spec) != spec:
             raise ValueError(f"There are two tools named {spec.name!r}. Rename one of them.")
         self._specs[spec.name] = spec
 
+    def extend(self, prepared: Iterable[AnyTool]) -> Toolset:
+        """The tools of one step: exactly these are advertised, and those that are new can be called (SPEC 10.12).
+
+        Raises `TypeError` for a spec that nothing can run: the model must not be offered it.
+        """
+        step = copy(self)
+        step._tools, step._specs, step._chosen = dict(self._tools), dict(self._specs), []
+        step._added = set()
+        for given in prepared:
+            spec = given if isinstance(given, ToolSpec) else (made := _make(given)).spec
+            if not isinstance(given, ToolSpec):
+                step._tools[spec.name] = made
+                step._added.add(spec.name)
+            elif not (spec.provider_executed or spec.name in self._tools or spec.name in self._client):
+                raise TypeError(
+                    f"prepare_tools added the spec of {spec.name!r}, which nothing can run. Return the tool itself."
+                )
+            step._specs[spec.name] = spec
+            step._chosen.append(spec)
+        return step
+
     @property
     def advertised(self) -> list[ToolSpec]:
+        if self._chosen is not None:
+            return list(self._chosen)
         return [spec for spec in self._specs.values() if spec.provider_executed or self._is_active(spec.name)]
 
     def plan(self, calls: Sequence[ToolCall], is_whole: Callable[[ToolCall], bool]) -> list[ToolPlan]:
@@ -103,11 +129,15 @@ class Toolset:
         return name if name in self._specs or name in self._client else "unknown"
 
     def _is_active(self, name: str) -> bool:
-        return not self._active or name in self._active
+        return not self._active or name in self._active or name in self._added
 
     def _list_available(self) -> str:
         names = sorted({*self._tools, *self._client} & (self._active or {*self._tools, *self._client}))
         return f"Available: {', '.join(names)}." if names else "There are no tools."
+
+
+def _make(given: Tool | Callable[..., Any]) -> Tool:
+    return given if isinstance(given, Tool) else tool(given)
 
 
 def name_of(given: str | AnyTool) -> str:

@@ -36,6 +36,7 @@ from indelible.loop.save import save_end
 from indelible.machine.effects import ReplyLimit
 from indelible.machine.states import Status
 from indelible.models.http.reading_pace import reading_pace
+from indelible.models.protocol import traits_of
 from indelible.models.retry import RetryPolicy
 from indelible.store.database.words import RunKind
 from indelible.store.queries.open_turn import Held, OpenWork
@@ -82,21 +83,24 @@ class ChatRunner:
         worker_scope: CancelScope,
         *,
         on_turn: Callable[[OpenWork], None],
+        may_go_on: Callable[[], bool] = lambda: True,
     ) -> None:
         self.chat_id = chat_id
         self.epoch = epoch
+        self.ended_turns = 0
         self._on_turn = on_turn
         self._deps = deps
         self._worker_id = worker_id
         self._worker_scope = worker_scope
+        self._may_go_on = may_go_on
         self._scope: CancelScope | None = None
         self._writer: TurnWriter | None = None
         self._turn_id: str | None = None
         self._noticed_s: float | None = None
 
     async def run(self) -> None:
-        """Run turns until there are none left, or another worker holds the chat."""
-        while not self._worker_scope.cancelled:
+        """Run turns until there are none left, another worker holds the chat, or this worker begins no more."""
+        while not self._worker_scope.cancelled and (self._may_go_on() or not self.ended_turns):
             work = await self._deps.store.work(self.chat_id)
             if (work.epoch, work.holder) != (self.epoch, self._worker_id):
                 return
@@ -109,6 +113,10 @@ class ChatRunner:
                 self._on_turn(work)
             if await self._run_turn(work, plan):
                 return
+
+    def has_progressed(self, *, in_tool: bool) -> bool:
+        """Whether the turn has a new part, or, if a tool was running when its last worker died, a result of a tool."""
+        return self.ended_turns > 0 or (self._writer is not None and self._writer.has_progressed(in_tool=in_tool))
 
     def notice(self, held: Held | None) -> None:
         """Receive the current state of this chat: whether it is still ours, and whether the user stopped it."""
@@ -245,6 +253,7 @@ class ChatRunner:
         is_handed_over = isinstance(end, TurnShutDown)
         is_out_of_step = isinstance(end, TurnFailed) and isinstance(end.error, OutOfStep)
         if has_ended and not is_handed_over and not is_out_of_step:
+            self.ended_turns += 1
             _log.info("turn ended")
 
     # --- what to do ---
@@ -264,7 +273,7 @@ class ChatRunner:
             retry=read_retry_policy(deps),
             chance=deps.chance,
             keep_failed=True,
-            silence_timeout_s=settings.silence_timeout_s,
+            silence_timeout_s=max(settings.silence_timeout_s, traits_of(model).silence_timeout_s),
             keep_alive_timeout_s=settings.keep_alive_timeout_s,
             reply_max_characters=settings.reply_max_characters,
             compact_at=settings.compact_at,

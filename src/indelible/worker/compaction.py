@@ -14,7 +14,7 @@ from indelible.errors import ModelFailed
 from indelible.loop.hooks import Hooks
 from indelible.loop.prompt.compact import summarise
 from indelible.loop.result import TurnEnd
-from indelible.models.protocol import Model
+from indelible.models.protocol import Model, traits_of
 from indelible.models.retry import RetryPolicy, announce_retry
 from indelible.worker.dependencies import WorkerDependencies
 from indelible.worker.turn_writer import TurnWriter
@@ -52,7 +52,7 @@ class Compaction:
                     scope=self._scope,
                     clock=clock,
                     context_limit=self._model.context_limit,
-                    silence_timeout_s=settings.silence_timeout_s,
+                    silence_timeout_s=max(settings.silence_timeout_s, traits_of(self._model).silence_timeout_s),
                     grace_s=settings.tool_grace_s,
                 )
             except ModelFailed as failure:

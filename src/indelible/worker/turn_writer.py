@@ -102,6 +102,8 @@ class TurnWriter(TurnHost):
         self.ended = False
         self.was_last = False
         self.unsaved: BaseException | None = None
+        self._settled = 0
+        self._first_n = work.n
         self.log = log
         self.model: Model | None = None
         self._deps = deps
@@ -132,6 +134,12 @@ class TurnWriter(TurnHost):
         assert self._writer is not None
         return self._writer.publish(part)
 
+    def has_progressed(self, *, in_tool: bool) -> bool:
+        """Whether a part was written since this worker acquired the chat; with `in_tool`, whether a tool settled."""
+        if in_tool:
+            return self._settled > 0
+        return self._writer is not None and self._writer.n > self._first_n
+
     def wait_for_row(self) -> Awaitable[None] | None:
         """The pace at which the provider is read: once per row."""
         return None if self._writer is None else self._writer.wait_for_row()
@@ -142,6 +150,7 @@ class TurnWriter(TurnHost):
         key = RunKey(self._turn_id, call.step, call.index)
         if isinstance(part, ToolResult):
             await self._writer.record(RunSettled(key=key, result=part), part)
+            self._settled += 1
             return
         if call.id in self._begun and not call.idempotent:
             self._deps.metrics.tool_ran_twice()
@@ -285,6 +294,7 @@ class TurnWriter(TurnHost):
         except LeaseLost:
             pending = []
         self._forget_writer()
+        self._first_n = 0
         return pending
 
     def _forget_writer(self) -> None:

@@ -8,9 +8,12 @@ Hints must not let new chats overtake old ones. While the last poll may have lef
 it, a hint causes a poll instead, and so does the end of a turn, if it makes room. Two workers that receive the same
 hint both try, and the lock decides (R2).
 
-Shutting down is not stopping. The worker acquires no further chat, flushes the parts of every running turn, releases
-its chats, and another worker continues. A worker that loses the database keeps trying: if that takes too
-long, its chats get another holder, and every write with the old epoch is refused.
+A turn that has lost a worker before may kill this one too. So such turns are taken over one at a time (`_trial`): the
+next one when this one has shown that it is harmless, by a new part, or, if its tool was running, by a result (S96).
+
+Shutting down is not stopping. The worker acquires no further chat, lets running turns end for `drain_s`, flushes the
+parts of the others, releases its chats, and another worker continues. A worker that loses the database keeps trying: if
+that takes too long, its chats get another holder, and every write with the old epoch is refused.
 
 Must stay true (tests/worker/test_worker.py, tests/faults/test_takeover.py): no chat is answered by two workers; after
 `run` has returned it holds no chat; a chat that it holds without working on it is released; a hint costs one
@@ -25,10 +28,10 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from indelible.concurrency.scope import CancelScope
-from indelible.errors import Lost, NotFound, Refused, Shutdown, StoreFailed
+from indelible.errors import Lost, NotFound, Refused, Shutdown, StoreFailed, TestBroken
 from indelible.ids import new_id
 from indelible.logs import log_context
 from indelible.machine.commands import ActionExpired, Fail, Release, UpdateChat
@@ -53,6 +56,15 @@ _HAND_OVER_S: Final = 10.0
 _CLEAN_UP_EVERY_S: Final = 60.0
 _FORGET_DEAD_AFTER_S: Final = 24 * 3600.0
 _EXPIRED_AT_A_TIME: Final = 100
+_LONGEST_TRIAL_S: Final = 30.0
+
+
+class Trial(NamedTuple):
+    """A turn that has lost a worker before, and whether its tool was running."""
+
+    runner: ChatRunner
+    in_tool: bool
+    since_s: float
 
 
 class Worker:
@@ -68,7 +80,9 @@ class Worker:
         self._running: set[asyncio.Task[None]] = set()
         self._titling: dict[str, asyncio.Task[None]] = {}
         self._broken: set[tuple[str, int]] = set()
+        self._trial: Trial | None = None
         self._stopping = False
+        self._drain_until_s = 0.0
         self._woken = asyncio.Event()
         self._hinted: set[str] = set()
         self._must_poll = True
@@ -78,7 +92,8 @@ class Worker:
         self._idle.set()
 
     def stop(self) -> None:
-        """Hand over every chat and end."""
+        """Claim no more chats, let running replies end for `drain_s`, hand over the others, and end."""
+        self._drain_until_s = self._deps.clock.monotonic() + self._deps.settings.drain_s
         self._stopping = True
         self._woken.set()
 
@@ -102,10 +117,10 @@ class Worker:
     # --- finding work ---
 
     async def _find_work(self, group: asyncio.TaskGroup) -> None:
-        """Act on hints, and poll when that is due, until the worker is stopped."""
+        """Act on hints, and poll when that is due, until the worker is stopped and has drained."""
         settings, clock = self._deps.settings, self._deps.clock
         polled_s = beaten_s = clock.monotonic()
-        while not self._stopping:
+        while not self._stopping or self._is_draining():
             self._woken.clear()
             now_s = clock.monotonic()
             is_beat = now_s - beaten_s >= settings.heartbeat_interval_s
@@ -123,11 +138,16 @@ class Worker:
                 self._must_poll = True
                 continue
             await clock.sleep(_SHORTEST_PAUSE_S)
-            timer = clock.call_later(max(0.0, polled_s + settings.poll_interval_s - clock.monotonic()), self._woken.set)
+            wait_s = polled_s + settings.poll_interval_s - clock.monotonic()
+            wait_s = min(wait_s, self._drain_until_s - clock.monotonic()) if self._stopping else wait_s
+            timer = clock.call_later(max(0.0, wait_s), self._woken.set)
             try:
                 await self._woken.wait()
             finally:
                 timer.cancel()
+
+    def _is_draining(self) -> bool:
+        return bool(self._runners) and self._deps.clock.monotonic() < self._drain_until_s
 
     def _is_poll_due(self, since_s: float) -> bool:
         """Besides the interval: whether acting on hints alone would be unfair to a waiting chat, or cost more."""
@@ -176,21 +196,44 @@ class Worker:
 
     async def _acquire(self, group: asyncio.TaskGroup, limit: int, chat_ids: Sequence[str] | None = None) -> int:
         per_user = self._deps.settings.user_max_chats
-        acquired = await self._deps.store.acquire(self.id, limit=limit, per_user=per_user, chat_ids=chat_ids)
+        acquired = await self._deps.store.acquire(
+            self.id, limit=limit, per_user=per_user, chat_ids=chat_ids, suspects=0 if self._is_trying() else 1
+        )
         for outcome in acquired:
             if outcome.vacant_s is not None:
                 self._deps.metrics.takeover_completed(after_s=outcome.vacant_s)
-            self._start(group, outcome.chat_id, outcome.epoch)
+            runner = self._start(group, outcome.chat_id, outcome.epoch)
+            if outcome.takeovers > 1:
+                self._trial = Trial(runner, outcome.in_tool, self._deps.clock.monotonic())
         return len(acquired)
 
-    def _start(self, group: asyncio.TaskGroup, chat_id: str, epoch: int) -> None:
-        begin_title = partial(self._begin_title, group)
-        runner = ChatRunner(self._deps, self.id, chat_id, epoch, self._scope, on_turn=begin_title)
+    def _is_trying(self) -> bool:
+        """Whether a turn that has lost a worker before has not yet shown that it is harmless."""
+        trial = self._trial
+        if trial is None:
+            return False
+        has_left = (trial.runner.chat_id, trial.runner.epoch) not in self._runners
+        is_long = self._deps.clock.monotonic() - trial.since_s >= _LONGEST_TRIAL_S
+        if has_left or is_long or trial.runner.has_progressed(in_tool=trial.in_tool):
+            self._trial = None
+        return self._trial is not None
+
+    def _start(self, group: asyncio.TaskGroup, chat_id: str, epoch: int) -> ChatRunner:
+        runner = ChatRunner(
+            self._deps,
+            self.id,
+            chat_id,
+            epoch,
+            self._scope,
+            on_turn=partial(self._begin_title, group),
+            may_go_on=lambda: not self._stopping,
+        )
         self._runners[chat_id, epoch] = runner
         self._idle.clear()
         task = group.create_task(self._answer(runner), name=f"answering {chat_id}")
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+        return runner
 
     async def _answer(self, runner: ChatRunner) -> None:
         """The boundary: an error in one chat never affects another."""
@@ -201,7 +244,9 @@ class Worker:
             pass
         except StoreFailed as error:
             _log.warning("chat released: the database failed: %s", error, extra=_about(runner))
-        except Exception:
+        except (asyncio.CancelledError, TestBroken):
+            raise
+        except BaseException:
             # Acquiring it again would fail in the same way: `_release_orphans` ends its turn, from the journal alone.
             _log.exception("the chat failed; its turn will be ended from the journal", extra=_about(runner))
             self._broken.add((runner.chat_id, runner.epoch))
@@ -212,6 +257,7 @@ class Worker:
                 self._woken.set()
             if not self._runners:
                 self._idle.set()
+                self._woken.set()
 
     async def _end_waits(self) -> None:
         """Expire chats whose tool results did not arrive in time; the first worker to do so wins."""

@@ -94,7 +94,7 @@ async def summarise(
     clock: Clock,
     keep_turns: int = KEEP_TURNS,
     context_limit: int | None = None,
-    silence_timeout_s: float = 120.0,
+    silence_timeout_s: float = 300.0,
     grace_s: float = 5.0,
 ) -> Message | None:
     """Ask the model for a summary, as the message to put after these; None if nothing can be left out.

@@ -30,6 +30,7 @@ from indelible.errors import RETRYABLE, FailureKind, Interrupted, ModelFailed
 from indelible.models.failures.facts import (
     Body,
     Facts,
+    describe_exception,
     read_exception,
     read_response,
     read_retry_after_s,
@@ -119,7 +120,10 @@ def classify(
             return read if read.kind == "chain_broken" else each
     if isinstance(error, (asyncio.CancelledError, Interrupted)):
         return _fail("timeout", provider, detail="The provider cancelled the request.")
-    return _classify_facts(read_exception(error), provider, now)
+    failure = _classify_facts(read_exception(error), provider, now)
+    if failure.kind == "unknown":  # an error of the program, not of a provider: its class says most
+        failure.detail = scrub_detail(describe_exception(error))
+    return failure
 
 
 def classify_response(

@@ -191,10 +191,16 @@ def _first_status(values: Sequence[object]) -> int | None:
 
 def _describe_error(error: BaseException) -> str:
     """The error's message, else the name of its class."""
-    with suppress(Exception):
+    with suppress(BaseException):
         if text := str(error):
             return text
     return type(error).__name__
+
+
+def describe_exception(error: BaseException) -> str:
+    """The class of an error, and its message if it has one."""
+    name, text = type(error).__name__, _describe_error(error)
+    return name if text == name else f"{name}: {text}"
 
 
 def _get(owner: object, name: str) -> object:

@@ -271,6 +271,15 @@ def refine_config(text: str) -> FailureKind:
     return kind if kind in _REFINING_KINDS else "config"
 
 
+_CHAIN_BROKEN_TEXTS: Final = (
+    ("previous response with id", "not found"),
+    ("no tool output found for",),
+    ("was provided without its required",),
+    ("item with id", "not found"),
+)
+"""Texts about something that the provider should remember and does not (SPEC 10.13), each with all its parts."""
+
+
 def is_chain_broken(codes: Iterable[str], text: str) -> bool:
-    """Whether the provider lost the previous response: any id, any provider, any status."""
-    return CHAIN_BROKEN_CODE in codes or ("previous response with id" in text and "not found" in text)
+    """Whether the provider lost the previous response, or items of it: any id, any provider, any status."""
+    return CHAIN_BROKEN_CODE in codes or any(all(part in text for part in parts) for parts in _CHAIN_BROKEN_TEXTS)

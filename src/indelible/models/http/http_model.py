@@ -123,6 +123,7 @@ class HttpModel:
             thinks_first=profile.thinks_first,
             continues_prefix=profile.continues_prefix,
             chains=profile.chains,
+            silence_timeout_s=profile.silence_timeout_s,
             price=profile.price,
         )
         self._wire = wire

@@ -19,7 +19,18 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from indelible.content import Finish, ToolCall, ToolResult, decode_blocks, decode_parts, has_visible
+from indelible.content import (
+    Finish,
+    Part,
+    ToolCall,
+    ToolProgress,
+    ToolResult,
+    ToolStarted,
+    UsageUpdate,
+    decode_blocks,
+    decode_parts,
+    has_visible,
+)
 from indelible.machine.commands import Acquire, Command, SwitchBranch
 from indelible.machine.states import Destination, OpenAttempt, OpenTurn, QueuedRow, Snapshot, Status, Target
 from indelible.machine.transitions import Fact, find_facts
@@ -32,6 +43,7 @@ _BROKEN: Final = {"failed", "crashed"}
 
 _ACQUIRE_LOCK_TIMEOUT_MS: Final = 250
 """Acquiring waits no longer than this for a locked attempt: other chats can be acquired meanwhile."""
+_NO_PROGRESS: Final = (ToolStarted, ToolProgress, UsageUpdate)
 _AT_THE_END: Final = {Fact.OPEN_CALLS, Fact.LAST_REPLY, Fact.LAST_USER, Fact.LAST_ANSWERED}
 
 _LOCK_CHAT: Final = """
@@ -52,12 +64,7 @@ LEFT JOIN turns ON turns.chat_id = $1 AND turns.ended_at IS NULL
 LEFT JOIN attempts
     ON attempts.chat_id = turns.chat_id AND attempts.turn_id = turns.id AND attempts.ended_at IS NULL
 """
-# The number of the last row is not stored with an attempt until it ends.
-_JOURNAL_ROWS: Final = """
-SELECT (SELECT coalesce(sum(last_n), 0) FROM attempts WHERE chat_id = $1 AND turn_id = $2)
-    + (SELECT count(*) FROM journal WHERE chat_id = $1 AND attempt_id IN
-        (SELECT id FROM attempts WHERE chat_id = $1 AND turn_id = $2 AND ended_at IS NULL)) AS count
-"""
+_ENDED_ROWS: Final = "SELECT coalesce(sum(last_n), 0) AS count FROM attempts WHERE chat_id = $1 AND turn_id = $2"
 _LAST_TURN_KIND: Final = """
 SELECT kind FROM turns WHERE chat_id = $1 AND ended_at IS NOT NULL ORDER BY number DESC LIMIT 1
 """
@@ -114,8 +121,11 @@ async def load_snapshot(
     now, beaten_at = to_time(work["now"]), to_time(work["heartbeat_at"])
     end = await load_end(transaction, chat_id, head_id) if facts & _AT_THE_END else _NO_END
     vacant_s = None if beaten_at is None else (now - beaten_at).total_seconds()
-    turn = await _read_turn(transaction, chat, work, facts) if work["id"] is not None else None
-    attempt = await _read_attempt(transaction, chat_id, work, facts) if work["attempt_id"] is not None else None
+    rows: list[list[Part]] = []
+    if Fact.FINISHED in facts and work["attempt_id"] is not None:
+        rows = await _load_parts(transaction, chat_id, work["attempt_id"])
+    turn = await _read_turn(transaction, chat, work, facts, rows) if work["id"] is not None else None
+    attempt = _read_attempt(work, rows) if work["attempt_id"] is not None else None
     snapshot = Snapshot(
         chat_id=chat_id,
         status=status,
@@ -146,10 +156,12 @@ async def _load_queue(transaction: Transaction, chat_id: str) -> tuple[QueuedRow
     return tuple(QueuedRow(id=row["id"], if_busy=row["if_busy"]) for row in await transaction.all(_QUEUE, chat_id))
 
 
-async def _read_turn(transaction: Transaction, chat: Row, work: Row, facts: frozenset[Fact]) -> OpenTurn:
+async def _read_turn(
+    transaction: Transaction, chat: Row, work: Row, facts: frozenset[Fact], rows: Sequence[Sequence[Part]]
+) -> OpenTurn:
     journal_rows = work["journal_rows_at_takeover"]
     if Fact.JOURNAL_ROWS in facts and chat["holder"] is not None:  # without a holder it is no takeover
-        journal_rows = int((await transaction.one(_JOURNAL_ROWS, chat["id"], work["id"]))["count"])
+        journal_rows = await count_progress(transaction, chat["id"], work["id"], rows)
     return OpenTurn(
         id=work["id"],
         kind=work["kind"],
@@ -161,10 +173,34 @@ async def _read_turn(transaction: Transaction, chat: Row, work: Row, facts: froz
     )
 
 
-async def _read_attempt(transaction: Transaction, chat_id: str, work: Row, facts: frozenset[Fact]) -> OpenAttempt:
-    attempt_id = work["attempt_id"]
-    finished = Fact.FINISHED in facts and await _holds_finish(transaction, chat_id, attempt_id)
-    return OpenAttempt(id=attempt_id, turn_id=work["id"], epoch=work["attempt_epoch"], finished=finished)
+async def count_progress(
+    transaction: Transaction, chat_id: str, turn_id: str, open_rows: Sequence[Sequence[Part]]
+) -> int:
+    """The journal rows of a turn that are progress: a part of the model, or a settled tool (SPEC 10.16).
+
+    The rows of an ended attempt all count, because it ended with a committed step, or its worker died in its text:
+    tools begin after that. `open_rows` are those of the open attempt.
+    """
+    ended = int((await transaction.one(_ENDED_ROWS, chat_id, turn_id))["count"])
+    return ended + sum(any(not isinstance(part, _NO_PROGRESS) for part in row) for row in open_rows)
+
+
+async def load_progress(transaction: Transaction, chat_id: str, turn_id: str, attempt_id: str | None) -> int:
+    """The same, for a reader that has not loaded the open attempt."""
+    rows = [] if attempt_id is None else await _load_parts(transaction, chat_id, attempt_id)
+    return await count_progress(transaction, chat_id, turn_id, rows)
+
+
+def _read_attempt(work: Row, rows: Sequence[Sequence[Part]]) -> OpenAttempt:
+    parts = [part for row in rows for part in row]
+    settled = {part.call_id for part in parts if isinstance(part, ToolResult)}
+    return OpenAttempt(
+        id=work["attempt_id"],
+        turn_id=work["id"],
+        epoch=work["attempt_epoch"],
+        finished=any(isinstance(part, Finish) for part in parts),
+        in_tool=any(isinstance(part, ToolStarted) and part.call_id not in settled for part in parts),
+    )
 
 
 async def _load_last_turn_kind(transaction: Transaction, chat_id: str) -> Any:
@@ -172,9 +208,9 @@ async def _load_last_turn_kind(transaction: Transaction, chat_id: str) -> Any:
     return "reply" if row is None else row["kind"]
 
 
-async def _holds_finish(transaction: Transaction, chat_id: str, attempt_id: str) -> bool:
-    rows = await transaction.all(_JOURNAL, chat_id, attempt_id)
-    return any(isinstance(part, Finish) for row in rows for part in decode_parts(row["parts"]))
+async def _load_parts(transaction: Transaction, chat_id: str, attempt_id: str) -> list[list[Part]]:
+    """The parts of an open attempt, row by row."""
+    return [decode_parts(row["parts"]) for row in await transaction.all(_JOURNAL, chat_id, attempt_id)]
 
 
 async def load_end(transaction: Transaction, chat_id: str, head_id: str | None) -> End:

@@ -9,6 +9,11 @@ live workers' chats from crowding out the others. Each candidate is then locked,
 already, and the machine judges it again in later statements. A join with `workers` in the locking statement
 would hand out chats of live workers.
 
+A turn that has lost a worker before may be what killed it. Such turns are *suspects*: a search returns at most as many
+as it is asked for, those first whose tool was running, then those that made no progress; a probe returns none. So a
+worker tries them one at a time, and one that kills takes no other with it (S96). After a first crash nothing is
+suspected, and everything is taken over at once.
+
 A worker that received a hint does not search everything: `probe_chats` reads exactly the hinted chats, by key, and
 returns which of them it holds and which it may try to acquire. The limit per user applies there too.
 
@@ -98,9 +103,15 @@ async def _try_to_acquire(
 
 
 async def find_candidates(
-    transaction: Transaction, worker_id: str, *, lease_timeout_s: float, limit: int, per_user: int | None = None
+    transaction: Transaction,
+    worker_id: str,
+    *,
+    lease_timeout_s: float,
+    limit: int,
+    per_user: int | None = None,
+    suspects: int | None = None,
 ) -> list[str]:
-    """Chats that this worker could acquire. Only a hint: nothing is locked.
+    """Chats that this worker could acquire, at most `suspects` of them suspects. Only a hint: nothing is locked.
 
     A worker never takes over its own chats, however late its heartbeat is.
     Every user's first chat comes before any user's second, and so on, counting chats that have a live holder; among
@@ -113,6 +124,7 @@ async def find_candidates(
         bind_ago(dialect, lease_timeout_s),
         _NO_LIMIT if per_user is None else per_user,
         limit,
+        _NO_LIMIT if suspects is None else suspects,
     )
     return [row["id"] for row in rows]
 
@@ -137,7 +149,7 @@ async def probe_chats(
         for row in rows
         if row["holder"] == worker_id
     ]
-    free = [row for row in rows if row["ahead"] is not None]
+    free = [row for row in rows if row["ahead"] is not None and not row["suspect"]]
     is_allowed = {row["id"]: row["urgent"] == 0 or row["ahead"] < limit for row in free}
     held_back = [chat_id for chat_id, allowed in is_allowed.items() if not allowed]
     return Probe(held, [chat_id for chat_id, allowed in is_allowed.items() if allowed], held_back)
@@ -169,6 +181,20 @@ def _urgency(chat: str) -> str:
     return f"CASE WHEN {chat}.status = 'interrupting' THEN 0 ELSE 1 END"
 
 
+def _is_suspect(chat: str) -> str:
+    """Whether this chat of a dead worker was lost before in the same turn. To end a stopped turn is no risk."""
+    survived = f"SELECT 1 FROM turns WHERE chat_id = {chat}.id AND ended_at IS NULL AND takeovers > 0"
+    return f"({chat}.holder IS NOT NULL AND {chat}.status = 'running' AND EXISTS ({survived}))"
+
+
+def _suspicion(chat: str) -> str:
+    """The strongest first: a tool was running, or the turn made no progress before."""
+    running = "SELECT 1 FROM tool_runs AS r JOIN turns AS t ON t.chat_id = r.chat_id AND t.id = r.turn_id"
+    in_tool = f"EXISTS ({running} WHERE r.chat_id = {chat}.id AND r.state = 'started' AND t.ended_at IS NULL)"
+    stalled = f"SELECT stalled_takeovers FROM turns WHERE chat_id = {chat}.id AND ended_at IS NULL"
+    return f"CASE WHEN {in_tool} THEN 0 ELSE 1 END, -coalesce(({stalled}), 0)"
+
+
 @cache
 def _spell_probe(dialect: Dialect) -> str:
     """`ahead` counts the chats of the same user that come first; it is null for a chat with a live holder.
@@ -178,6 +204,7 @@ def _spell_probe(dialect: Dialect) -> str:
     """
     return f"""
         SELECT c.id, c.status, c.epoch, c.holder, t.id AS turn_id, {_urgency("c")} AS urgent,
+            {_is_suspect("c")} AS suspect,
             CASE WHEN {_is_free("c", dialect)} THEN (
                 SELECT count(*) FROM chats AS rival
                 WHERE {_is_busy("rival")} AND COALESCE(rival.owner_id, '') = c.owner_id AND (
@@ -201,16 +228,19 @@ def _spell_candidates(dialect: Dialect) -> str:
     by_index = "INDEXED BY chats_runnable" if dialect == "sqlite" else ""
     return f"""
         SELECT id FROM (
-            SELECT id, runnable_at, urgent, held, row_number() OVER (
+            SELECT id, runnable_at, urgent, held, suspect, row_number() OVER (
                 PARTITION BY owner_id ORDER BY held DESC, urgent, runnable_at, id
-            ) AS place
+            ) AS place, row_number() OVER (
+                PARTITION BY held, suspect ORDER BY {_suspicion("busy")}, runnable_at, id
+            ) AS suspect_place
             FROM (
                 SELECT c.id, c.owner_id, c.runnable_at, {_urgency("c")} AS urgent,
-                    CASE WHEN {_is_free("c", dialect)} THEN 0 ELSE 1 END AS held
+                    CASE WHEN {_is_free("c", dialect)} THEN 0 ELSE 1 END AS held,
+                    CASE WHEN {_is_suspect("c")} THEN 1 ELSE 0 END AS suspect
                 FROM chats AS c {by_index} WHERE {_is_busy("c")}
             ) AS busy
         ) AS placed
-        WHERE held = 0 AND (place <= $3 OR urgent = 0)
+        WHERE held = 0 AND (place <= $3 OR urgent = 0) AND (suspect = 0 OR suspect_place <= $5)
         ORDER BY urgent, place, runnable_at, id
         LIMIT $4
         """

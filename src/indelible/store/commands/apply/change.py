@@ -64,6 +64,7 @@ class ChatChange:
         self.live_id = snapshot.attempt.id if snapshot.attempt is not None else None
         self.ended: dict[str, Any] | None = None
         self.dropped = False
+        self.takeovers = 0
         self.put_id: str | None = None
         self.put_model: str | None = None
         self.said = False
@@ -99,6 +100,8 @@ class ChatChange:
             turn_id=self.turn_id,
             attempt=self.attempt,
             live_id=self.live_id,
+            takeovers=self.takeovers,
+            in_tool=self.snapshot.attempt is not None and self.snapshot.attempt.in_tool,
             wakes_readers=self.dropped or bool(self._events),
             wakes_workers=self._wakes_workers(),
         )

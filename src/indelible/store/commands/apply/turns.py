@@ -140,6 +140,7 @@ async def record_takeover(change: ChatChange, effect: effects.RecordTakeover) ->
         "journal_rows_at_takeover": effect.journal_rows,
     }
     await update(change.transaction, "turns", counted, chat_id=change.chat_id, id=change.turn_id)
+    change.takeovers = effect.takeovers
 
 
 async def begin_turn(change: ChatChange, effect: effects.BeginTurn) -> None:
