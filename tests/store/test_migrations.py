@@ -18,7 +18,7 @@ from sqlalchemy import Connection, TextClause, inspect, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.engine import begin_read, begin_write, close_databases, get_database, open_engine
 
-from indelible.content import Text
+from indelible.content import Text, TextDelta, encode
 from indelible.machine.commands import Delete, Send, SwitchBranch, UpdateChat
 from indelible.recording.storage.protocol import RunRecord
 from indelible.recording.storage.sql_records import SqlRecords
@@ -170,7 +170,8 @@ async def test_the_upgrade_to_0003_keeps_turns_and_keys_and_begins_to_count(new_
     await write_a_chat(engine)
     async with begin_write(engine) as connection:
         for statement in WORK_OF_0002.split(";"):
-            await connection.execute(text(statement), {"bytes": b"1"} if ":bytes" in statement else {})
+            given = {"bytes": b"1", "parts": encode([TextDelta("1", "Hello")])}
+            await connection.execute(text(statement), {name: given[name] for name in given if f":{name}" in statement})
     await close(engine)
 
     assert await migrate(new_database) == Migrated("0002", HEAD)
@@ -430,7 +431,7 @@ INSERT INTO turns (id, chat_id, number, kind, message_id, started_at, takeovers,
     VALUES ('t', 'c', 1, 'reply', 'm', '2026-11-15T09:00:00.000000Z', 2, 1);
 INSERT INTO attempts (id, chat_id, turn_id, step, number, epoch, started_at)
     VALUES ('a', 'c', 't', 1, 1, 4, '2026-11-15T09:00:00.000000Z');
-INSERT INTO journal (attempt_id, n, parts, at) VALUES ('a', 1, '[]', '2026-11-15T09:00:00.000000Z');
+INSERT INTO journal (attempt_id, n, parts, at) VALUES ('a', 1, :parts, '2026-11-15T09:00:00.000000Z');
 UPDATE chats SET status = 'running', holder = 'w', epoch = 4;
 INSERT INTO idempotency_keys (user_id, key, route, body_hash, status, body, expires_at)
     VALUES ('u', 'k', 'POST /chats', :bytes, 201, :bytes, '2026-11-16T09:00:00.000000Z')
