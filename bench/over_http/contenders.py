@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import subprocess
 import sys
@@ -30,6 +31,15 @@ class Contender(NamedTuple):
 def start_provider(tokens: int, rate: float) -> Iterator[int]:
     with _start(sys.executable, str(HERE / "provider.py"), str(tokens), str(rate)) as (_, first_line):
         yield int(first_line)
+
+
+def change_reply(provider_port: int, tokens: int, rate: float) -> None:
+    """From now on the provider says so many tokens, so many per second."""
+    connection = http.client.HTTPConnection("127.0.0.1", provider_port)
+    connection.request("POST", f"/reply/{tokens}/{rate}")
+    if connection.getresponse().status != 204:
+        raise RuntimeError("The provider does not obey.")
+    connection.close()
 
 
 @contextmanager

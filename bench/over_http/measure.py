@@ -2,7 +2,7 @@
 
 `python -m bench http` has 20, 100 and 200 chats with replies of 250 tokens. BENCH_FULL=1 adds one chat and replies of
 50 and 1,000 tokens, and makes five rounds: see bench/options.py. The clock of a process tree ticks every 10 ms, so
-settings in which little is said have many turns.
+settings in which little is said have many turns. Memory is what the process has by then, after all settings before.
 
 The time to the first token is also given above that of `limit` in the same round: what a provider, the network and
 the load cost is in both.
@@ -31,6 +31,7 @@ from bench.options import IS_FULL, ONLY, OUT, ROUNDS, write_json
 from bench.over_http.contenders import (
     ROOT,
     Contender,
+    change_reply,
     count_cpu_s,
     count_memory_bytes,
     find_postmaster,
@@ -99,10 +100,13 @@ async def measure() -> None:
     results: dict[str, dict[str, list[Figure]]] = {}
     with console.status("starting PostgreSQL") as status, tempfile.TemporaryDirectory(prefix="bench-") as place:
         async with start_databases() as addresses:
-            for setting in SETTINGS:
-                figures = await asyncio.to_thread(_measure, setting, addresses, Path(place), status.update)
-                results[setting.name] = figures
-                console.print(_tabulate(setting, figures))
+            with ExitStack() as stack:
+                port = stack.enter_context(start_provider(1, 0))
+                contenders = await asyncio.to_thread(_start_contenders, stack, port, addresses, Path(place))
+                for setting in SETTINGS:
+                    change_reply(port, setting.tokens, setting.rate)
+                    results[setting.name] = await asyncio.to_thread(_measure, setting, contenders, status.update)
+                    console.print(_tabulate(setting, results[setting.name]))
     write_json("http", results)
     await draw_bars(
         "What a chat costs",
@@ -113,26 +117,28 @@ async def measure() -> None:
     console.print(f"Written: {OUT / 'http.json'} and {OUT / 'http.png'}.")
 
 
+def _start_contenders(stack: ExitStack, port: int, addresses: dict[str, str], place: Path) -> dict[str, Contender]:
+    contenders = {
+        "limit": stack.enter_context(start_limit(port)),
+        "plain": stack.enter_context(start_plain(port, place)),
+    }
+    for name, address in addresses.items():
+        beside = () if name == "SQLite" else (find_postmaster(address),)
+        started = start_indelible(port, address, place, beside=beside)
+        contenders[f"Indelible, {name}"] = stack.enter_context(started)
+    for contender in contenders.values():
+        run_load(contender, chats=20, turns_each=2)  # what the first requests load for good is no part of it
+    return contenders
+
+
 def _measure(
-    setting: Setting, addresses: dict[str, str], place: Path, report: Callable[[str], None]
+    setting: Setting, contenders: dict[str, Contender], report: Callable[[str], None]
 ) -> dict[str, list[Figure]]:
     figures: dict[str, list[Figure]] = {}
-    with ExitStack() as stack:
-        port = stack.enter_context(start_provider(setting.tokens, setting.rate))
-        contenders = {
-            "limit": stack.enter_context(start_limit(port)),
-            "plain": stack.enter_context(start_plain(port, place)),
-        }
-        for name, address in addresses.items():
-            beside = () if name == "SQLite" else (find_postmaster(address),)
-            started = start_indelible(port, address, place, beside=beside)
-            contenders[f"Indelible, {name}"] = stack.enter_context(started)
-        for contender in contenders.values():
-            run_load(contender, chats=2, turns_each=2)
-        for round_ in range(ROUNDS):
-            for name, contender in contenders.items():
-                report(f"{setting.name}: {name}, round {round_ + 1} of {ROUNDS}")
-                figures.setdefault(name, []).append(_take(setting, contender))
+    for round_ in range(ROUNDS):
+        for name, contender in contenders.items():
+            report(f"{setting.name}: {name}, round {round_ + 1} of {ROUNDS}")
+            figures.setdefault(name, []).append(_take(setting, contender))
     return figures
 
 
@@ -182,7 +188,7 @@ _ROWS: Final[dict[str, tuple[Callable[[Figure], float], int]]] = {
 
 def _tabulate(setting: Setting, figures: dict[str, list[Figure]]) -> Table:
     """One row for each thing that is measured. What is compared is compared within a round."""
-    table = Table("", title=f"{setting.name} · median of {ROUNDS} (range)")
+    table = Table("", title=f"{setting.name} · {'one round' if ROUNDS == 1 else f'median of {ROUNDS} (range)'}")
     for name in figures:
         table.add_column(name, justify="right")
     for row, (read, digits) in _ROWS.items():
