@@ -43,6 +43,12 @@ def change_reply(provider_port: int, tokens: int, rate: float) -> None:
 
 
 @contextmanager
+def start_raw(provider_port: int) -> Iterator[Contender]:
+    with _start(sys.executable, str(HERE / "raw.py"), str(provider_port)) as (pid, url):
+        yield Contender(url, pid, is_indelible=False)
+
+
+@contextmanager
 def start_limit(provider_port: int) -> Iterator[Contender]:
     with _start(sys.executable, str(HERE / "limit.py"), str(provider_port)) as (pid, url):
         yield Contender(url, pid, is_indelible=False)

@@ -1,48 +1,37 @@
-"""The least that a server can do: it asks the provider and passes its bytes on, piece by piece. It keeps nothing."""
+"""The least that a server does that uses an HTTP library: aiohttp on both sides passes the provider's bytes on."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+import socket
 import sys
-from typing import Final
 
+import aiohttp
 import uvloop
-
-_BODY: Final = b'{"model":"bench","stream":true,"messages":[{"role":"user","content":"Hello"}]}'
-_REQUEST: Final = (
-    b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-    b"Content-Length: %d\r\n\r\n%s" % (len(_BODY), _BODY)
-)
-_READ_BYTES: Final = 65_536
-_END: Final = b"0\r\n\r\n"
+from aiohttp import web
 
 
-async def serve(provider_port: int) -> None:
-    idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+async def serve(provider_port: int) -> web.Application:
+    application = web.Application()
+    url = f"http://127.0.0.1:{provider_port}/v1/chat/completions"
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                length = next(
-                    (int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0
-                )
-                await reader.readexactly(length)
-                upstream = idle.pop() if idle else await asyncio.open_connection("127.0.0.1", provider_port)
-                upstream[1].write(_REQUEST)
-                while piece := await upstream[0].read(_READ_BYTES):
-                    writer.write(piece)
-                    if piece.endswith(_END):
-                        break
-                idle.append(upstream)
-        writer.close()
+    async def answer(request: web.Request) -> web.StreamResponse:
+        given = await request.json()
+        asked = {"model": "bench", "stream": True, "messages": [{"role": "user", "content": given["message"]}]}
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        async with session.post(url, json=asked) as reply:
+            await response.prepare(request)
+            async for piece in reply.content.iter_any():
+                await response.write(piece)
+        await response.write_eof()
+        return response
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)  # whoever started it reads this
-    async with server:
-        await server.serve_forever()
+    session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+    application.router.add_post("/chat", answer)
+    return application
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(int(sys.argv[1])))
+    listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)  # whoever started it reads this
+    loop = uvloop.new_event_loop()
+    web.run_app(serve(int(sys.argv[1])), sock=listening, loop=loop, print=None)
