@@ -19,7 +19,7 @@ and knows nothing of the others: a cell.
 Must stay true (tests/bench/test_scale_model.py): more chats never need less; a cell costs what its part of the load
 would cost alone; the adaptive flush never writes more, and the bus never asks the database.
 
-Most costs come from `python -m bench http`, `layers` and `scale`; docs/scale.md says which from where. picture.py draws it.
+Most costs come from `python -m bench http`, `layers` and `scale`: see docs/scale.md. picture.py draws the results.
 """
 
 from __future__ import annotations
