@@ -1,4 +1,4 @@
-"""Where it breaks: from a load and a design to the use of every resource. Pure: the measured costs come in as a value.
+"""Where it breaks: from a load and a design to the use of every resource. Pure: the costs come in as a value.
 
 The load is so many chats whose replies stream all the time, each with a reader. If one process can carry it, that one
 serves and works (`indelible serve`), and its readers get every row from memory. Otherwise there are workers
@@ -19,7 +19,7 @@ and knows nothing of the others: a cell.
 Must stay true (tests/bench/test_scale_model.py): more chats never need less; a cell costs what its part of the load
 would cost alone; the adaptive flush never writes more, and the bus never asks the database.
 
-The costs come from `python -m bench http` and `scale`; docs/scale.md says which from where. picture.py draws it.
+Most costs come from `python -m bench http`, `layers` and `scale`: see docs/scale.md. picture.py draws the results.
 """
 
 from __future__ import annotations
@@ -122,20 +122,21 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
         return self.fullest if self.shares[self.fullest] > 1 else None
 
 
-# Measured on a machine of two cores that it shared with load, provider and other work: docs/scale.md says how.
-MEASURED: Final = Costs(
-    token_s=20e-6,
+# From one run on a machine of two cores, shared with load, provider and other work. Not all are measured: docs/scale.md
+# says which are, which are fitted or estimated, and how much the results depend on them.
+COSTS: Final = Costs(
+    token_s=20e-6,  # estimated, as are the next two: the run gives only their sum
     row_s=50e-6,
-    turn_s=5e-3,
+    turn_s=5e-3,  # turn and request together are measured, their split is estimated
     delivery_s=20e-6,
     request_s=2e-3,
-    read_s=105e-6,
-    hint_s=150e-6,
+    read_s=105e-6,  # fitted
+    hint_s=150e-6,  # estimated
     bus_row_s=20e-6,  # assumed: a publish or a receive over one socket
     database_commit_s=92e-6,
     database_row_s=5e-6,
     database_turn_s=5.5e-3,
-    database_read_s=100e-6,
+    database_read_s=100e-6,  # fitted: 81 to 139
     database_notify_s=43e-6,
     database_delivery_s=12e-6,
     partition_factor=1.06,
@@ -153,7 +154,7 @@ MACHINE: Final = Capacity(
 )
 
 
-def compute_use(load: Load, design: Design, costs: Costs = MEASURED, capacity: Capacity = MACHINE) -> Use:
+def compute_use(load: Load, design: Design, costs: Costs = COSTS, capacity: Capacity = MACHINE) -> Use:
     """The use of all resources; with several databases each carries its part of the chats."""
     count = design.databases
     cell = _compute_cell(msgspec.structs.replace(load, chats=load.chats / count), design, costs, capacity)
@@ -172,7 +173,7 @@ def compute_use(load: Load, design: Design, costs: Costs = MEASURED, capacity: C
     )
 
 
-def find_split(load: Load, design: Design, costs: Costs = MEASURED, capacity: Capacity = MACHINE) -> int:
+def find_split(load: Load, design: Design, costs: Costs = COSTS, capacity: Capacity = MACHINE) -> int:
     """The smallest number of databases with which nothing breaks."""
 
     def holds(count: int) -> bool:
@@ -182,7 +183,7 @@ def find_split(load: Load, design: Design, costs: Costs = MEASURED, capacity: Ca
     return _find_smallest(holds)
 
 
-def find_chats(design: Design, costs: Costs = MEASURED, capacity: Capacity = MACHINE) -> int:
+def find_chats(design: Design, costs: Costs = COSTS, capacity: Capacity = MACHINE) -> int:
     """The largest number of chats with which nothing breaks."""
 
     def breaks(chats: int) -> bool:

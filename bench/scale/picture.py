@@ -120,8 +120,8 @@ def _draw(cells: list[Cell]) -> str:
         own = [cell for cell in cells if cell.name == name]
         rows.append(f"<tr><th class=design>{html.escape(name)}</th>{''.join(map(_draw_cell, own))}</tr>")
     return (
-        "<h1>Where it breaks</h1><p class=note>Computed with costs measured on a machine of two cores. Every chat"
-        " streams 50 tokens/s all the time; 1 × is 10,000 tokens/s. A database has two cores as well.</p>"
+        "<h1>Where it breaks</h1><p class=note>Computed, with costs measured or estimated on a machine of two cores."
+        " Every chat streams 50 tokens/s all the time; 1 × is 10,000 tokens/s. A database has two cores as well.</p>"
         f"<table><tr><th></th>{heads}</tr>{''.join(rows)}</table>"
     )
 
