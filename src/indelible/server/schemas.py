@@ -6,7 +6,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from indelible.content import ToolResult, encode
+from indelible.content import ToolResult, ToolSpec, encode
 from indelible.service.inputs import ChatChanges, Content, IfBusy, parse_content
 from indelible.store.database.words import DebugMode
 
@@ -44,11 +44,26 @@ class NewMessage(EditedMessage):
     if_busy: IfBusy = Field(default="queue", description="During a reply: wait for it, interrupt it, or join it.")
 
 
+class ClientTool(RequestBody):
+    """A tool that the client runs: a reply that calls it waits for the result."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    description: Annotated[str, Field(max_length=10_000)] = ""
+    input_schema: dict[str, Any] = Field(default={"type": "object"}, description="JSON Schema of the arguments.")
+
+    def to_spec(self) -> ToolSpec:
+        return ToolSpec(name=self.name, description=self.description, input_schema=self.input_schema)
+
+
+ClientTools = Annotated[list[ClientTool], Field(max_length=128, description="Tools that the client runs.")]
+
+
 class CreateChatRequest(RequestBody):
     model: ModelName | None = None
     system: Instructions | None = Field(default=None, description="Instructions for the model in this chat.")
     title: Title | None = None
     parameters: dict[str, Any] | None = Field(default=None, description="Parameters of the model, such as temperature.")
+    tools: ClientTools | None = None
     message: str | list[dict[str, Any]] | None = Field(
         default=None, description="The first message; the reply starts at once."
     )
@@ -67,12 +82,16 @@ class UpdateChatRequest(RequestBody):
     model: ModelName | None = None
     system: Instructions | None = None
     parameters: dict[str, Any] | None = None
+    tools: ClientTools | None = None
     debug: DebugMode | None = Field(
         default=None, description="Which exchanges with providers are recorded; null: the `debug` setting."
     )
 
     def to_changes(self) -> ChatChanges:
-        return ChatChanges(**self.model_dump(exclude_unset=True))
+        given = self.model_dump(exclude_unset=True)
+        if "tools" in given:
+            given["tools"] = None if self.tools is None else [tool.to_spec() for tool in self.tools]
+        return ChatChanges(**given)
 
 
 class TurnRequest(RequestBody):

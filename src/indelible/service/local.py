@@ -25,8 +25,9 @@ from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from indelible.content import ToolResult, encode
+from indelible.content import ToolResult, ToolSpec, encode
 from indelible.errors import NotFound
 from indelible.feed import Cursors, Feed
 from indelible.ids import new_id
@@ -63,6 +64,7 @@ from indelible.store.payloads import (
     UserInput,
 )
 from indelible.store.protocol import ChatStore, Outcome
+from indelible.tools.output import cut_text, limit_for, render_output
 
 T = TypeVar("T")
 
@@ -120,6 +122,7 @@ class LocalService:
         system: str | None = None,
         title: str | None = None,
         parameters: dict[str, Any] | None = None,
+        tools: Sequence[ToolSpec] | None = None,
     ) -> CreatedChat:
         new = NewChat(
             owner_id=await self.get_user_id(),
@@ -128,6 +131,7 @@ class LocalService:
             system_prompt=system,
             title=title,
             parameters=parameters,
+            tools=None if tools is None else list(tools),
         )
 
         def describe(outcome: Outcome) -> CreatedChat:
@@ -240,7 +244,8 @@ class LocalService:
 
     async def submit_tool_results(self, chat_id: str, results: Sequence[ToolResult]) -> Accepted:
         command = commands.ToolResults(call_ids=tuple(result.call_id for result in results))
-        return await self._accept(chat_id, command, ToolResultsInput(results=list(results)))
+        cut = [replace(result, output=_cut_output(result.output)) for result in results]
+        return await self._accept(chat_id, command, ToolResultsInput(results=cut))
 
     # --- the queue ---
 
@@ -340,6 +345,11 @@ def describe_accepted(outcome: Outcome) -> Accepted:
         message=sent if outcome.queued_id is None else None,
         queued=outcome.queued_id,
     )
+
+
+def _cut_output(output: Any) -> str:
+    """The text of a client's result, cut like that of any tool (SPEC 1.3). The model's window is not known here."""
+    return cut_text(render_output(output), limit_for(None)).text
 
 
 def _to_patch(changes: ChatChanges) -> ChatPatch | None:

@@ -31,6 +31,7 @@ from indelible.machine import Snapshot, decide
 from indelible.machine.commands import Acquire, Command, Create, Delete
 from indelible.machine.effects import Enqueue, StartQueued
 from indelible.machine.events import Position
+from indelible.store.chat_options import ChatOptions, write_options
 from indelible.store.commands.apply.applier import apply_effects
 from indelible.store.commands.apply.change import ChatChange
 from indelible.store.commands.apply.history import forget_responses
@@ -255,7 +256,7 @@ class SqlStore:
             "status": "idle",
             "model": new.model,
             "system_prompt": None if new.system_prompt is None else encode(new.system_prompt),
-            "parameters": None if new.parameters is None else encode(new.parameters),
+            "parameters": write_options(ChatOptions(new.parameters, new.tools)),
             "title": new.title,
             "created_at": now,
             "updated_at": now,

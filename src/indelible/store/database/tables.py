@@ -129,7 +129,7 @@ chats: Final = Table(
     Column("deadline_at", UtcTime(), comment="Until when results from outside are awaited; null: for ever."),
     Column("model", Label(), comment="The model that answers; null: the setting."),
     Column("system_prompt", Json, comment="A JSON string."),
-    Column("parameters", Json, comment="Options for the model: temperature and the like."),
+    Column("parameters", Json, comment="Options for the model: temperature and the like, and the chat's tools."),
     Column("title", Label()),
     Column("labels", Json, comment="A JSON list of strings."),
     Column("pinned", Boolean, nullable=False, server_default=false()),

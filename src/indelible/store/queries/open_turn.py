@@ -12,9 +12,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from indelible.content import Message, Part, Usage
+from indelible.content import Message, Part, ToolSpec, Usage
 from indelible.errors import NotFound
 from indelible.machine.states import Status, TurnKind
+from indelible.store.chat_options import read_options
 from indelible.store.database.transaction import Dialect, Row, Transaction
 from indelible.store.database.words import DebugMode
 from indelible.store.queries.chat_view import AttemptName, load_path_rows, load_rows, to_message
@@ -57,9 +58,9 @@ def _spell_expired(dialect: Dialect) -> str:
 class OpenWork(msgspec.Struct, frozen=True, kw_only=True):
     """The open turn of a chat.
 
-    `model` is the turn's model, or else the chat's. `next_step` is the number of the turn's next step; attempts that
-    left nothing do not count. `attempt` is open, and `parts` are its content up to row `n`. `usage` is the last
-    reply's. `debug` is the chat's debug mode; None means that the setting applies.
+    `model` is the turn's model, or else the chat's. `tools` are the chat's own, which its client runs. `next_step` is
+    the number of the turn's next step; attempts that left nothing do not count. `attempt` is open, and `parts` are its
+    content up to row `n`. `usage` is the last reply's. `debug` is the chat's debug mode; None means that the setting applies.
     """
 
     chat_id: str
@@ -73,6 +74,7 @@ class OpenWork(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     system_prompt: str | None = None
     parameters: dict[str, Any] = {}
+    tools: list[ToolSpec] = []
     debug: DebugMode | None = None
     messages: list[Message] = []
     usage: Usage | None = None
@@ -110,6 +112,7 @@ async def load_work(transaction: Transaction, chat_id: str) -> OpenWork:
     row = await transaction.one(_WORK, chat_id)
     if row is None:
         raise NotFound("Chat not found. It may have been deleted.")
+    options = read_options(row["parameters"])
     work = OpenWork(
         chat_id=chat_id,
         owner_id=row["owner_id"],
@@ -119,7 +122,8 @@ async def load_work(transaction: Transaction, chat_id: str) -> OpenWork:
         titled=row["title"] is not None,
         model=row["turn_model"] or row["model"],
         system_prompt=None if row["system_prompt"] is None else msgspec.json.decode(row["system_prompt"]),
-        parameters={} if row["parameters"] is None else msgspec.json.decode(row["parameters"]),
+        parameters=options.parameters or {},
+        tools=options.tools or [],
         debug=row["debug"],
     )
     return work if row["turn_id"] is None else await _add_turn(transaction, work, row)

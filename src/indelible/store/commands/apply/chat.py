@@ -14,6 +14,7 @@ import msgspec
 from indelible.content import encode
 from indelible.errors import Invalid
 from indelible.machine import effects
+from indelible.store.chat_options import ChatOptions, read_options, write_options
 from indelible.store.commands.apply.change import ChatChange, Handlers
 from indelible.store.commands.apply.texts import ERRORS
 from indelible.store.database.transaction import update
@@ -21,8 +22,9 @@ from indelible.store.database.words import DebugMode
 from indelible.store.payloads import AwaitedStep, ChatPatch, Failure, require
 
 DEBUG_MODES: Final[tuple[str, ...]] = get_args(DebugMode)
-_KEPT_AS_JSON: Final = ("labels", "system_prompt", "parameters")
-_KEPT_TO_OURSELVES: Final = ("system_prompt", "parameters")
+_KEPT_AS_JSON: Final = ("labels", "system_prompt")
+_OPTIONS: Final = ("parameters", "tools")
+_KEPT_TO_OURSELVES: Final = ("system_prompt", *_OPTIONS)
 
 
 async def set_status(change: ChatChange, effect: effects.SetStatus) -> None:
@@ -66,9 +68,22 @@ async def update_metadata(change: ChatChange, _effect: effects.UpdateMetadata) -
     if detail.get("debug") not in (None, *DEBUG_MODES):
         raise Invalid(f"debug must be one of {', '.join(DEBUG_MODES)}.")
     kept = {name: encode(value) for name, value in detail.items() if name in _KEPT_AS_JSON and value is not None}
-    change.changes |= {**detail, **kept}
+    options = await _update_options(change)
+    change.changes |= {name: value for name, value in {**detail, **kept}.items() if name not in _OPTIONS} | options
     if detail:
         change.emit("chat", **{name: value for name, value in detail.items() if name not in _KEPT_TO_OURSELVES})
+
+
+async def _update_options(change: ChatChange) -> dict[str, bytes | None]:
+    """The changed column of parameters and tools, if one of them is given."""
+    patch = require(change.payload, ChatPatch)
+    if patch.parameters is msgspec.UNSET and patch.tools is msgspec.UNSET:
+        return {}
+    row = await change.transaction.one("SELECT parameters FROM chats WHERE id = $1", change.chat_id)
+    known = read_options(row["parameters"])
+    parameters = known.parameters if patch.parameters is msgspec.UNSET else patch.parameters
+    tools = known.tools if patch.tools is msgspec.UNSET else patch.tools
+    return {"parameters": write_options(ChatOptions(parameters, tools))}
 
 
 async def delete_chat(change: ChatChange, _effect: effects.DeleteChat) -> None:
