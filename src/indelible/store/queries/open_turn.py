@@ -60,7 +60,8 @@ class OpenWork(msgspec.Struct, frozen=True, kw_only=True):
 
     `model` is the turn's model, or else the chat's. `tools` are the chat's own, which its client runs. `next_step` is
     the number of the turn's next step; attempts that left nothing do not count. `attempt` is open, and `parts` are its
-    content up to row `n`. `usage` is the last reply's. `debug` is the chat's debug mode; None means that the setting applies.
+    content up to row `n`. `usage` is the last reply's. `debug` is the chat's debug mode; None means that the
+    setting applies.
     """
 
     chat_id: str
