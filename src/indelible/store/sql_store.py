@@ -73,6 +73,7 @@ from indelible.store.queries.leases import (
     retire_all,
 )
 from indelible.store.queries.listing import ChatCount, ChatSummary, ListCursor, count_chats, list_chats
+from indelible.store.queries.liveness import Vacancy, load_vacant
 from indelible.store.queries.open_turn import Expired, Held, OpenWork, Probe, load_expired, load_held, load_work
 from indelible.store.queries.users import ensure_user, find_owner
 
@@ -394,6 +395,9 @@ class SqlStore:
 
     async def positions(self, chat_ids: Sequence[str]) -> dict[str, Position]:
         return await self._ask(load_positions, chat_ids)
+
+    async def vacant(self, chat_ids: Sequence[str]) -> dict[str, Vacancy]:
+        return await self._ask(load_vacant, chat_ids, lease_timeout_s=self.lease_timeout_s)
 
     async def reached(self, chat_id: str, position: Position) -> bool:
         return await self._read(has_reached, chat_id, position)
