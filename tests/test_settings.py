@@ -86,6 +86,7 @@ def test_without_anything_set_the_defaults_hold() -> None:
         "message_max_bytes": 262144,
         "system_max_bytes": 262144,
         "parameters_max_bytes": 16384,
+        "tools_max_bytes": 65536,
         "tool_result_max_bytes": 4194304,
         "client_tool_timeout_s": 600,
         "auto_titles": True,

@@ -191,6 +191,7 @@ class Settings(BaseSettings):
     message_max_bytes: Count = Field(256 * 1024, description="Maximum size of a message; larger ones are refused.")
     system_max_bytes: Count = Field(256 * 1024, description="Maximum size of a chat's instructions.")
     parameters_max_bytes: Count = Field(16 * 1024, description="Maximum size of a chat's model parameters, as JSON.")
+    tools_max_bytes: Count = Field(64 * 1024, description="Maximum size of a chat's own tools, as JSON.")
     tool_result_max_bytes: Count = Field(
         4 * 1024 * 1024, description="Maximum size of a tool result that a client submits; larger ones are refused."
     )

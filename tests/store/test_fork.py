@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, dump, settle_in
 from tests.support.engine import begin_read, get_database
 
-from indelible.content import Finish, Message, Text, TextDelta, ToolCall, ToolResult, Usage
+from indelible.content import Finish, Message, Text, TextDelta, ToolCall, ToolResult, ToolSpec, Usage
 from indelible.errors import Invalid, NotFound
 from indelible.ids import new_id
 from indelible.machine import State, Status
@@ -111,12 +111,13 @@ async def test_what_was_not_conversation_stays_behind(chat: Driver, engine: Asyn
 async def test_what_stands_beside_the_conversation_comes_along(chat: Driver, engine: AsyncEngine) -> None:
     beside = ChatPatch(title="Rain", labels=["a"], pinned=True, model="big", system_prompt="Hm", parameters={"k": 1})
     await chat.do(c.UpdateChat(), payload=beside)
-    await chat.do(c.UpdateChat(), payload=ChatPatch(debug="off"))
+    await chat.do(c.UpdateChat(), payload=ChatPatch(debug="off", tools=[ToolSpec(name="ask_user")]))
     copy = await fork(chat, engine, await find(chat, "first"))
     old, new = await chat.row(), await copy.row()
-    names = ("title", "labels", "model", "system_prompt", "parameters", "debug")
+    names = ("title", "labels", "model", "system_prompt", "parameters", "tools", "debug")
     assert [getattr(new, name) for name in names] == [getattr(old, name) for name in names]
     assert (new.title, new.debug) == ("Rain", "off")
+    assert new.tools is not None
 
 
 async def test_the_new_chat_may_be_somebody_elses(chat: Driver, engine: AsyncEngine, store: SqlStore) -> None:

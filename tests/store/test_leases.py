@@ -326,3 +326,18 @@ async def test_after_a_first_crash_everything_is_handed_out_at_once(store: SqlSt
     await let_die(engine, "worker_1")
     taken = await store.acquire("worker_me", limit=9, suspects=0)
     assert [(outcome.chat_id, outcome.takeovers) for outcome in taken] == [("chat_1", 1), ("chat_2", 1)]
+
+
+async def test_a_running_chat_is_vacant_while_no_worker_is_alive(store: SqlStore, engine: AsyncEngine) -> None:
+    await run_chats(store, "chat_1", "chat_2")
+    await hold(store, "chat_1", worker_id="worker_1")
+
+    async def find_vacant() -> dict[str, bool]:
+        found = await store.vacant(["chat_1", "chat_2", "chat_3"])
+        return {chat_id: vacancy.is_vacant for chat_id, vacancy in found.items()}
+
+    assert await find_vacant() == {"chat_1": False, "chat_2": False}
+    await let_die(engine, "worker_1")
+    assert await find_vacant() == {"chat_1": True, "chat_2": False}, "nobody had time to claim the second one"
+    await store.beat("worker_2")
+    assert await find_vacant() == {"chat_1": False, "chat_2": False}

@@ -254,7 +254,7 @@ async def test_the_upgrade_to_0009_gives_branches_their_errors_and_waiting_chats
     store = SqlStore(get_database(engine))
     async with begin_read(engine) as connection:
         chat = (await connection.execute(select(chats))).one()
-    assert (chat.runnable_at, chat.title_is_provisional) == (chat.updated_at, False)
+    assert (chat.runnable_at, chat.title_is_provisional, chat.tools) == (chat.updated_at, False, None)
     await store.execute("c", SwitchBranch(message_id="m", exact=True))
     assert ((await store.view("c")).status, (await store.view("c")).error) == ("idle", None)
     await store.execute("c", SwitchBranch(message_id="m"))

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, dump, settle_in
 from tests.support.engine import get_database
 
-from indelible.content import Text, ToolResult
+from indelible.content import Text, ToolResult, ToolSpec
 from indelible.errors import Invalid, Refused, StoreFailed, TooLarge
 from indelible.machine import commands
 from indelible.store.database.transaction import Transaction
@@ -17,8 +17,11 @@ from indelible.store.limits import StoreLimits
 from indelible.store.payloads import ChatPatch, NewChat, ToolResultsInput, UserInput
 from indelible.store.sql_store import SqlStore
 
-LIMITS = StoreLimits(message_bytes=1000, system_bytes=1000, parameters_bytes=1000, tool_result_bytes=1000)
+LIMITS = StoreLimits(
+    message_bytes=1000, system_bytes=1000, parameters_bytes=1000, tools_bytes=1000, tool_result_bytes=1000
+)
 LONG = "x" * 1001
+TOOLS = [ToolSpec(name="x" * 64, description="x" * 700)]
 
 TOO_MUCH: dict[str, tuple[dict[str, Any], type[Refused]]] = {
     "title": ({"title": LONG}, Invalid),
@@ -27,6 +30,11 @@ TOO_MUCH: dict[str, tuple[dict[str, Any], type[Refused]]] = {
     "parameters": ({"parameters": {"stop": [LONG]}}, TooLarge),
     "a name in parameters": ({"parameters": {LONG: 1}}, TooLarge),
     "many parameters": ({"parameters": {str(number): number for number in range(200)}}, TooLarge),
+    "tools": ({"tools": [ToolSpec(name="a", input_schema={"description": LONG})]}, TooLarge),
+    "many tools": ({"tools": [ToolSpec(name=f"tool_{number}") for number in range(129)]}, Invalid),
+    "a tool's name": ({"tools": [ToolSpec(name="x" * 65)]}, Invalid),
+    "a tool's description": ({"tools": [ToolSpec(name="a", description="x" * 10_001)]}, Invalid),
+    "two tools of one name": ({"tools": [ToolSpec(name="a"), ToolSpec(name="a")]}, Invalid),
     "a label": ({"labels": ["x" * 101]}, Invalid),
     "many labels": ({"labels": ["x"] * 101}, Invalid),
 }
@@ -64,11 +72,11 @@ async def test_s102_a_message_and_a_result_are_not_larger_than_the_limit(store: 
 
 async def test_s102_what_is_within_the_limits_is_stored(store: SqlStore) -> None:
     fields: dict[str, Any] = {"title": "x" * 1000, "model": "x" * 200, "system_prompt": "x" * 900}
-    new = NewChat(owner_id=OWNER, parameters={"stop": ["x" * 900]}, blocks=[Text("x" * 900)], **fields)
+    new = NewChat(owner_id=OWNER, parameters={"stop": ["x" * 900]}, blocks=[Text("x" * 900)], tools=TOOLS, **fields)
     await store.execute("chat_a", commands.Create(with_message=True), new)
     await store.execute("chat_a", commands.UpdateChat(), ChatPatch(labels=["x" * 100] * 100, **fields))
     work = await store.work("chat_a")
-    assert (work.system_prompt, work.parameters) == ("x" * 900, {"stop": ["x" * 900]})
+    assert (work.system_prompt, work.parameters, work.tools) == ("x" * 900, {"stop": ["x" * 900]}, TOOLS)
 
 
 async def test_s102_reading_a_queue_reads_neither_messages_nor_the_running_reply(

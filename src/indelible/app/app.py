@@ -43,6 +43,7 @@ class App(User):
             store=store,
             feed=feed,
             records=self.records,
+            limits=store.limits,
             models=models,
             default_model=default_model,
             check_model=check_model,

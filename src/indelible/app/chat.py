@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from indelible.app.reply import Reply
-from indelible.content import ToolResult
+from indelible.content import ToolResult, ToolSpec
 from indelible.machine.events import FeedEvent, MessageTree
 from indelible.recording.storage.protocol import RunSummary, RunTree
 from indelible.service.inputs import ChatChanges, Content, IfBusy, check_if_busy, to_blocks
@@ -171,6 +171,7 @@ class Chat:
         model: str | msgspec.UnsetType | None = msgspec.UNSET,
         system: str | msgspec.UnsetType | None = msgspec.UNSET,
         parameters: dict[str, Any] | msgspec.UnsetType | None = msgspec.UNSET,
+        tools: list[ToolSpec] | msgspec.UnsetType | None = msgspec.UNSET,
         debug: DebugMode | msgspec.UnsetType | None = msgspec.UNSET,
     ) -> None:
         """Update the given fields; None clears a field: `await chat.update(title="Rain", labels=["weather"])`."""
@@ -182,6 +183,7 @@ class Chat:
             model=model,
             system=system,
             parameters=parameters,
+            tools=tools,
             debug=debug,
         )
         await self._service.update_chat(self.id, changes)

@@ -140,6 +140,7 @@ async def _put_together(
                 message_bytes=settings.message_max_bytes,
                 system_bytes=settings.system_max_bytes,
                 parameters_bytes=settings.parameters_max_bytes,
+                tools_bytes=settings.tools_max_bytes,
                 tool_result_bytes=settings.tool_result_max_bytes,
             ),
             on_committed=lambda outcome: publish_outcome(notifier, outcome),

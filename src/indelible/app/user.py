@@ -8,9 +8,11 @@ Must stay true (tests/app/test_same_script.py): the same script gives the same r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from indelible.app.chat import Chat
+from indelible.content import ToolSpec
 from indelible.service.inputs import Content
 from indelible.service.protocol import MAX_PAGE, ChatService
 from indelible.service.results import ModelEntry
@@ -31,10 +33,11 @@ class User:
         system: str | None = None,
         title: str | None = None,
         parameters: dict[str, Any] | None = None,
+        tools: Sequence[ToolSpec] | None = None,
     ) -> Chat:
-        """Create a chat. With a message, the reply starts at once."""
+        """Create a chat. With a message, the reply starts at once. `tools` are run by you: the reply waits for them."""
         created = await self._service.create_chat(
-            message, model=model, system=system, title=title, parameters=parameters
+            message, model=model, system=system, title=title, parameters=parameters, tools=tools
         )
         return Chat(self._service, created.id)
 

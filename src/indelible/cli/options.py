@@ -45,6 +45,14 @@ ToolsOption = Annotated[
         help="Tools that the model may call: a tool or a list of tools in a Python module. Repeatable.",
     ),
 ]
+ClientToolsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--client-tools",
+        metavar="MODULE:NAME",
+        help="Tools that clients run: a reply that calls one waits for its result. Repeatable.",
+    ),
+]
 ServerOption = Annotated[
     str | None,
     typer.Option(
@@ -111,6 +119,13 @@ def load_named_tools(names: list[str] | None, settings: Settings) -> list[Any]:
     if not names and settings.model == "demo":
         return list(make_demo_tools(SystemClock(), pace_s=0.02))
     return load_tools(names or [])
+
+
+def load_client_tools(names: list[str] | None) -> list[Any]:
+    """The tools of `--client-tools`."""
+    from indelible.tools.load import load_tools  # noqa: PLC0415
+
+    return load_tools(names or [], option="--client-tools")
 
 
 @contextmanager

@@ -7,12 +7,14 @@ from typing import Annotated, Final
 import typer
 
 from indelible.cli.options import (
+    ClientToolsOption,
     DatabaseOption,
     LogFormatOption,
     LogLevelOption,
     ModelOption,
     ToolsOption,
     check_model,
+    load_client_tools,
     load_named_tools,
     logging_as,
     print_ready,
@@ -43,6 +45,7 @@ def serve(
     database: DatabaseOption = None,
     model: ModelOption = None,
     tools: ToolsOption = None,
+    client_tools: ClientToolsOption = None,
     no_worker: Annotated[
         bool, typer.Option("--no-worker", help="Serve only; run replies with 'indelible worker'.")
     ] = False,
@@ -70,5 +73,10 @@ def serve(
     from indelible.server.process import serve as run_server  # noqa: PLC0415
 
     with logging_as(settings):
-        server = Server(settings, tools=load_named_tools(tools, settings), worker=not no_worker)
+        server = Server(
+            settings,
+            tools=load_named_tools(tools, settings),
+            client_tools=load_client_tools(client_tools),
+            worker=not no_worker,
+        )
         run_server(server, on_ready=lambda url: print_ready(settings, f"Indelible is ready at {url}", url=url))

@@ -6,12 +6,14 @@ from functools import partial
 from typing import Final
 
 from indelible.cli.options import (
+    ClientToolsOption,
     DatabaseOption,
     LogFormatOption,
     LogLevelOption,
     ModelOption,
     ToolsOption,
     check_model,
+    load_client_tools,
     load_named_tools,
     logging_as,
     print_ready,
@@ -29,6 +31,7 @@ def worker(
     database: DatabaseOption = None,
     model: ModelOption = None,
     tools: ToolsOption = None,
+    client_tools: ClientToolsOption = None,
     log_format: LogFormatOption = None,
     log_level: LogLevelOption = None,
 ) -> None:
@@ -46,4 +49,5 @@ def worker(
     with logging_as(settings):
         found = load_named_tools(tools, settings)
         on_ready = partial(print_ready, settings, "Indelible's worker is ready")
-        asyncio.run(run_worker(settings, tools=found, on_ready=on_ready))
+        theirs = load_client_tools(client_tools)
+        asyncio.run(run_worker(settings, tools=found, client_tools=theirs, on_ready=on_ready))

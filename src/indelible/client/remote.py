@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from indelible.client.wire import WireClient
-from indelible.content import ToolResult
+from indelible.content import ToolResult, ToolSpec
 from indelible.machine.events import FeedEvent, MessageTree
 from indelible.recording.storage.protocol import RunTree
 from indelible.service.inputs import ChatChanges, Content, IfBusy
@@ -58,9 +58,13 @@ class RemoteService:
         system: str | None = None,
         title: str | None = None,
         parameters: dict[str, Any] | None = None,
+        tools: Sequence[ToolSpec] | None = None,
     ) -> CreatedChat:
         given = None if message is None else _write(message)
-        answer = await self._wire.create_chat(given, model=model, system=system, title=title, parameters=parameters)
+        declared = None if tools is None else [_declare(tool) for tool in tools]
+        answer = await self._wire.create_chat(
+            given, model=model, system=system, title=title, parameters=parameters, tools=declared
+        )
         return _read(answer, CreatedChat)
 
     async def list_chats(
@@ -79,7 +83,10 @@ class RemoteService:
         return _read(await self._wire.get_chat(chat_id), ChatDetails)
 
     async def update_chat(self, chat_id: str, changes: ChatChanges) -> UpdatedChat:
-        return _read(await self._wire.update_chat(chat_id, **msgspec.to_builtins(changes)), UpdatedChat)
+        given = msgspec.to_builtins(changes)
+        if isinstance(changes.tools, list):
+            given["tools"] = [_declare(tool) for tool in changes.tools]
+        return _read(await self._wire.update_chat(chat_id, **given), UpdatedChat)
 
     async def delete_chat(self, chat_id: str) -> None:
         await self._wire.delete_chat(chat_id)
@@ -170,6 +177,11 @@ class RemoteService:
 
     async def list_models(self) -> ModelPage:
         return _read({"items": await self._wire.list_models()}, ModelPage)
+
+
+def _declare(tool: ToolSpec) -> dict[str, Any]:
+    """A tool that the client runs, as the server takes it."""
+    return {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
 
 
 def _read(answer: dict[str, Any], result_type: type[T]) -> T:

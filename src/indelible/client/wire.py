@@ -91,8 +91,10 @@ class WireClient:
         system: str | None = None,
         title: str | None = None,
         parameters: dict[str, Any] | None = None,
+        tools: list[dict[str, Any]] | None = None,
     ) -> dict[str, Any]:
         body = {"message": message, "model": model, "system": system, "title": title, "parameters": parameters}
+        body |= {} if tools is None else {"tools": tools}
         return await self._write("POST", "/chats", body)
 
     async def list_chats(
@@ -105,7 +107,7 @@ class WireClient:
         return await self._read(f"/chats/{chat_id}")
 
     async def update_chat(self, chat_id: str, **changes: Any) -> dict[str, Any]:
-        """Update title, labels, pinned, archived, model, system, parameters or debug; None clears a field."""
+        """Update title, labels, pinned, archived, model, system, parameters, tools or debug; None clears a field."""
         return await self._write("PATCH", f"/chats/{chat_id}", changes)
 
     async def delete_chat(self, chat_id: str) -> None:

@@ -41,6 +41,9 @@ class Listener(Protocol):
     def push(self, step: TimelineStep) -> None:
         """Accept the next step. It does not wait, however slow the listener is."""
 
+    def tell(self, status: dict[str, Any]) -> None:
+        """A status that is computed and stored nowhere. It has no position."""
+
     def end(self, reason: EndReason) -> None:
         """Nothing follows."""
 
@@ -52,6 +55,7 @@ class Channel:
         self.loader = loader
         self.listeners: set[Listener] = set()
         self.position: Position | None = None
+        self.vacancy: dict[str, Any] | None = None
         self._spawn = spawn
         self._is_behind = False
         self._is_loading = False
@@ -95,6 +99,13 @@ class Channel:
             self._early.append(row)
         else:
             self._connect(row, self.position)
+
+    def tell_vacancy(self, turn_id: str, *, is_vacant: bool) -> None:
+        """The chat is running, and no worker is alive, or one is again: tell the readers if that is new."""
+        if is_vacant != (self.vacancy is not None):
+            self.vacancy = {"status": "pending", "turn": turn_id} if is_vacant else None
+            for listener in self.listeners:
+                listener.tell({"status": "running", "turn": turn_id} if self.vacancy is None else self.vacancy)
 
     def end(self, reason: EndReason) -> None:
         for listener in self.listeners:

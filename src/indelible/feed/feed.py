@@ -18,6 +18,7 @@ that fails for a while delays readers and ends none. What a hint costs is counte
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -37,6 +38,9 @@ from indelible.store.protocol import ChatStore
 POLL_INTERVAL_S: Final = 1.0
 IDLE_LIMIT_S: Final = 30.0
 SNAPSHOT_MESSAGES: Final = 50
+_POLLS_PER_VACANCY: Final = 4
+"""Whether a worker is alive is asked less often: a dead one is noticed only after the lease timeout anyway."""
+
 _log: Final = logging.getLogger(__name__)
 
 
@@ -92,6 +96,8 @@ class Feed:
                 await self._check_owner(chat_id, user_id)
                 channel.start(await self._load_position(chat_id))
                 reader.position = await self._read_cursor(channel.loader, after)
+                if channel.vacancy is not None:
+                    reader.tell(channel.vacancy)
             if self._is_closed:
                 reader.end("shutdown")
             yield reader
@@ -176,8 +182,10 @@ class Feed:
             await self._poll(chat_ids)
 
     async def _poll_forever(self) -> None:
-        while True:
+        for number in itertools.count(1):
             await self._poll(list(self._channels))
+            if not number % _POLLS_PER_VACANCY:
+                await self._tell_vacancies(list(self._channels))
             await self._clock.sleep(self._poll_interval_s)
             now_s = self._clock.monotonic()
             for reader in self._readers:
@@ -199,6 +207,22 @@ class Feed:
                 channel.catch_up(position)
             elif channel is not None and channel.position is not None:
                 channel.end("deleted")
+
+    async def _tell_vacancies(self, chat_ids: Sequence[str]) -> None:
+        """Tell the readers of running chats if no worker is alive (S90). No commit does, because none happens."""
+        if not chat_ids:
+            return
+        try:
+            running = await self._store.vacant(chat_ids)
+        except Exception as error:
+            _log.warning("asking for live workers failed: %r", error)
+            return
+        for chat_id, (turn_id, is_vacant) in running.items():
+            if chat_id in self._channels:
+                self._channels[chat_id].tell_vacancy(turn_id, is_vacant=is_vacant)
+        for chat_id in set(chat_ids) - set(running):
+            if chat_id in self._channels:
+                self._channels[chat_id].vacancy = None  # the event of its new status is stored
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
         if self._tasks is None:

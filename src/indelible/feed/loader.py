@@ -79,6 +79,7 @@ def _make_snapshot(view: ChatView, page: Page, cursor: str) -> ChatSnapshot:
             for row in view.queue
         ],
         live=None if view.live is None else LiveReply(attempt=view.live.attempt, blocks=view.live.blocks),
+        action=view.action,
         messages=page.items,
         has_more=page.has_more,
     )

@@ -63,6 +63,7 @@ class Reader:
         self._is_failing = False
         self._has_received = False
         self._idle_since_s: float | None = None
+        self._told: dict[str, Any] | None = None
         self._end_reason: EndReason | None = None
         self._is_over = False
         self._woken = asyncio.Event()
@@ -110,6 +111,11 @@ class Reader:
             self._held_bytes += size_bytes
         elif self._missed_bytes is not None:
             self._count_missed(self._missed_bytes + size_bytes)
+        self._woken.set()
+
+    def tell(self, status: dict[str, Any]) -> None:
+        """Say this when everything before it was received. Only the last one counts."""
+        self._told = status
         self._woken.set()
 
     def end(self, reason: EndReason) -> None:
@@ -167,6 +173,9 @@ class Reader:
             if step.event is not None:
                 is_shared = position == step.after
                 return step.event if is_shared else msgspec.structs.replace(step.event, cursor=self._write_cursor())
+        if self._told is not None and self._is_live:
+            told, self._told = self._told, None
+            return self._make_event("status", told)
         return None
 
     def _make_event(self, kind: EventKind, data: dict[str, Any]) -> FeedEvent:

@@ -124,6 +124,7 @@ class ChatSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     retry: Any
     queue: list[ShownQueued]
     live: LiveReply | None
+    action: Any
     messages: list[ShownMessage]
     has_more: bool
 

@@ -199,7 +199,13 @@ def _calm_the_collector() -> None:
     gc.set_threshold(_ALLOCATIONS_BEFORE_SEARCH, 20, 20)
 
 
-async def run_worker(settings: Settings, *, tools: Sequence[AnyTool], on_ready: Callable[[], None]) -> None:
+async def run_worker(
+    settings: Settings,
+    *,
+    tools: Sequence[AnyTool],
+    on_ready: Callable[[], None],
+    client_tools: Sequence[AnyTool] = (),
+) -> None:
     """A worker as a process: it runs until a signal, and then hands off its chats."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -211,7 +217,7 @@ async def run_worker(settings: Settings, *, tools: Sequence[AnyTool], on_ready: 
 
     for number in _SIGNALS:
         loop.add_signal_handler(number, stop)
-    async with open_app(settings=settings, tools=tools, listed_models_only=True):
+    async with open_app(settings=settings, tools=tools, client_tools=client_tools, listed_models_only=True):
         on_ready()
         await stopped.wait()
     _leave_abandoned()

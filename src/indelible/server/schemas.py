@@ -10,10 +10,10 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from indelible.content import ToolResult, encode
+from indelible.content import ToolResult, ToolSpec, encode
 from indelible.service.inputs import ChatChanges, Content, IfBusy, parse_content
 from indelible.store.database.words import DebugMode
-from indelible.store.limits import MAX_LABEL, MAX_LABELS, MAX_NAME, MAX_TITLE
+from indelible.store.limits import MAX_DESCRIPTION, MAX_LABEL, MAX_LABELS, MAX_NAME, MAX_TITLE, MAX_TOOLS, TOOL_NAME
 
 ModelName = Annotated[str, Field(max_length=MAX_NAME)]
 Title = Annotated[str, Field(max_length=MAX_TITLE)]
@@ -63,11 +63,26 @@ class NewMessage(EditedMessage):
     if_busy: IfBusy = Field(default="queue", description="During a reply: wait for it, interrupt it, or join it.")
 
 
+class ClientTool(RequestBody):
+    """A tool that the client runs: a reply that calls it waits for the result."""
+
+    name: Annotated[str, Field(pattern=TOOL_NAME)]
+    description: Annotated[str, Field(max_length=MAX_DESCRIPTION)] = ""
+    input_schema: dict[str, Any] = Field(default={"type": "object"}, description="JSON Schema of the arguments.")
+
+    def to_spec(self) -> ToolSpec:
+        return ToolSpec(name=self.name, description=self.description, input_schema=self.input_schema)
+
+
+ClientTools = Annotated[list[ClientTool], Field(max_length=MAX_TOOLS, description="Tools that the client runs.")]
+
+
 class CreateChatRequest(RequestBody):
     model: ModelName | None = None
     system: str | None = Field(default=None, description="Instructions for the model in this chat.")
     title: Title | None = None
     parameters: dict[str, Any] | None = Field(default=None, description="Parameters of the model, such as temperature.")
+    tools: ClientTools | None = None
     message: str | Blocks | None = Field(default=None, description="The first message; the reply starts at once.")
 
     def to_content(self) -> Content | None:
@@ -84,12 +99,16 @@ class UpdateChatRequest(RequestBody):
     model: ModelName | None = None
     system: str | None = None
     parameters: dict[str, Any] | None = None
+    tools: ClientTools | None = None
     debug: DebugMode | None = Field(
         default=None, description="Which exchanges with providers are recorded; null: the `debug` setting."
     )
 
     def to_changes(self) -> ChatChanges:
-        return ChatChanges(**self.model_dump(exclude_unset=True))
+        given = self.model_dump(exclude_unset=True)
+        if "tools" in given:
+            given["tools"] = None if self.tools is None else [tool.to_spec() for tool in self.tools]
+        return ChatChanges(**given)
 
 
 class TurnRequest(RequestBody):

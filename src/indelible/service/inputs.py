@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 
-from indelible.content import Block, File, Text, decode_blocks, encode
+from indelible.content import Block, File, Text, ToolSpec, decode_blocks, encode
 from indelible.errors import Invalid
 from indelible.store.database.words import DebugMode
 
@@ -37,6 +37,7 @@ class ChatChanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     model: str | msgspec.UnsetType | None = msgspec.UNSET
     system: str | msgspec.UnsetType | None = msgspec.UNSET
     parameters: dict[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
+    tools: list[ToolSpec] | msgspec.UnsetType | None = msgspec.UNSET
     debug: DebugMode | msgspec.UnsetType | None = msgspec.UNSET
 
 

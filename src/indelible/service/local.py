@@ -25,8 +25,9 @@ from types import NoneType
 from typing import Any, Final, Self, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from indelible.content import ToolResult, encode
+from indelible.content import ToolResult, ToolSpec, encode
 from indelible.content.title import extract_title
 from indelible.errors import NotFound
 from indelible.feed import Cursors, Feed
@@ -55,6 +56,7 @@ from indelible.service.results import (
 )
 from indelible.service.stop import Stop, describe_stop, wait_for_end
 from indelible.store.commands.idempotency import Request, StoredResponse
+from indelible.store.limits import StoreLimits, check_payload
 from indelible.store.payloads import (
     C,
     ChatPatch,
@@ -66,6 +68,7 @@ from indelible.store.payloads import (
     UserInput,
 )
 from indelible.store.protocol import ChatStore, Outcome
+from indelible.tools.output import cut_text, limit_for, render_output
 
 T = TypeVar("T")
 
@@ -78,11 +81,15 @@ _SENDS: Final[dict[str, Callable[[], SendCommand]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceDependencies:
-    """What the use cases of all users share. `check_model` raises `Invalid` for a name that no model can have."""
+    """What the use cases of all users share. `check_model` raises `Invalid` for a name that no model can have.
+
+    `limits` are the store's: a result of a tool that is too large is refused before it is cut.
+    """
 
     store: ChatStore
     feed: Feed
     records: RecordStore
+    limits: StoreLimits
     models: Sequence[str] = ()
     default_model: str | None = None
     check_model: Callable[[str], None] | None = None
@@ -124,6 +131,7 @@ class LocalService:
         system: str | None = None,
         title: str | None = None,
         parameters: dict[str, Any] | None = None,
+        tools: Sequence[ToolSpec] | None = None,
     ) -> CreatedChat:
         check_parameters(parameters or {})
         blocks = [] if message is None else to_blocks(message)
@@ -135,6 +143,7 @@ class LocalService:
             title=title,
             parameters=parameters,
             suggested_title=extract_title(blocks),
+            tools=None if tools is None else list(tools),
         )
 
         def describe(outcome: Outcome) -> CreatedChat:
@@ -256,7 +265,10 @@ class LocalService:
 
     async def submit_tool_results(self, chat_id: str, results: Sequence[ToolResult]) -> Accepted:
         command = commands.ToolResults(call_ids=tuple(result.call_id for result in results))
-        return await self._accept(chat_id, command, ToolResultsInput(results=list(results)))
+        rendered = [replace(result, output=render_output(result.output)) for result in results]
+        check_payload(ToolResultsInput(results=rendered), self._dependencies.limits)
+        cut = [replace(result, output=_cut_output(result.output)) for result in rendered]
+        return await self._accept(chat_id, command, ToolResultsInput(results=cut))
 
     # --- the queue ---
 
@@ -392,6 +404,11 @@ def describe_copy(outcome: Outcome) -> CreatedChat:
         title=chat.title,
         model=chat.model,
     )
+
+
+def _cut_output(output: str) -> str:
+    """A client's result, cut like that of any tool (SPEC 1.3). The model's window is not known here."""
+    return cut_text(output, limit_for(None)).text
 
 
 def _to_patch(changes: ChatChanges) -> ChatPatch:

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
-from indelible.content import ToolResult
+from indelible.content import ToolResult, ToolSpec
 from indelible.machine.events import FeedEvent, MessageTree
 from indelible.recording.storage.protocol import RunTree
 from indelible.service.inputs import ChatChanges, Content, IfBusy
@@ -49,6 +49,7 @@ class ChatService(Protocol):
         system: str | None = None,
         title: str | None = None,
         parameters: dict[str, Any] | None = None,
+        tools: Sequence[ToolSpec] | None = None,
     ) -> CreatedChat:
         """Create a chat. With a message, the reply starts at once."""
 

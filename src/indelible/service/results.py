@@ -23,7 +23,7 @@ from indelible.content.blocks import text_of
 from indelible.recording.storage.protocol import RunSummary
 from indelible.store.payloads import Timings
 from indelible.store.queries.attempts import AttemptView
-from indelible.store.queries.chat_view import QueuedMessage
+from indelible.store.queries.chat_view import AwaitedAction, QueuedMessage
 from indelible.store.queries.listing import ChatSummary
 
 
@@ -119,6 +119,7 @@ class ChatDetails(Result, frozen=True, kw_only=True):
     retry: Any
     queue: list[QueuedMessage]
     live: LiveBlocks | None
+    action: AwaitedAction | None
     messages: list[ChatMessage]
     has_more: bool
 

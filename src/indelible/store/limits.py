@@ -9,11 +9,13 @@ Must stay true (tests/store/test_store_limits.py): what is too large changes not
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
-from indelible.content import encode
+from indelible.content import ToolSpec, encode
 from indelible.errors import Invalid, TooLarge
 from indelible.store.payloads import ChatPatch, NewChat, Payload, QueuedInput, ToolResultsInput, UserInput
 
@@ -22,6 +24,11 @@ MAX_NAME: Final = 200
 """Of a model, in characters."""
 MAX_LABELS: Final = 100
 MAX_LABEL: Final = 100
+MAX_TOOLS: Final = 128
+MAX_DESCRIPTION: Final = 10_000
+"""Of a tool, in characters."""
+TOOL_NAME: Final = r"^[A-Za-z0-9_-]{1,64}$"
+"""What every provider takes as the name of a tool."""
 
 
 class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +38,7 @@ class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
     message_bytes: int = 256 * 1024
     system_bytes: int = 256 * 1024
     parameters_bytes: int = 16 * 1024
+    tools_bytes: int = 64 * 1024
     tool_result_bytes: int = 4 * 1024 * 1024
 
 
@@ -52,11 +60,26 @@ def _check_fields(given: NewChat | ChatPatch, limits: StoreLimits) -> None:
         _check_size("Instructions", len(encode(given.system_prompt)), limits.system_bytes)
     if isinstance(given.parameters, dict):
         _check_size("Parameters", len(encode(given.parameters)), limits.parameters_bytes)
+    if isinstance(given.tools, list):
+        _check_tools(given.tools, limits)
     if isinstance(given, ChatPatch) and isinstance(given.labels, list):
         if len(given.labels) > MAX_LABELS:
             raise Invalid(f"labels: at most {MAX_LABELS}.")
         for label in given.labels:
             _check_length("label", label, MAX_LABEL)
+
+
+def _check_tools(tools: Sequence[ToolSpec], limits: StoreLimits) -> None:
+    if len(tools) > MAX_TOOLS:
+        raise Invalid(f"tools: at most {MAX_TOOLS}.")
+    names = [tool.name for tool in tools]
+    if len(set(names)) < len(names):
+        raise Invalid("tools: two of them have the same name.")
+    for tool in tools:
+        if re.fullmatch(TOOL_NAME, tool.name) is None:
+            raise Invalid("tool: a name is 1 to 64 letters, digits, _ or -.")
+        _check_length("description", tool.description, MAX_DESCRIPTION)
+    _check_size("Tools", len(encode(tools)), limits.tools_bytes)
 
 
 def _check_length(name: str, text: object, limit: int) -> None:

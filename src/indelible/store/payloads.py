@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from indelible.content import Block, Message, Part, ToolResult, Usage
+from indelible.content import Block, Message, Part, ToolResult, ToolSpec, Usage
 from indelible.machine.commands import (
     AnnounceRetry,
     AwaitAction,
@@ -68,7 +68,7 @@ def require(payload: Payload[Any] | None, kind: type[P]) -> P:
 
 
 class NewChat(Payload[Create], frozen=True, kw_only=True):
-    """A chat's owner and metadata; `blocks` are its first message, if there is one.
+    """A chat's owner and metadata; `blocks` are its first message, if there is one. The client runs `tools`.
 
     A `suggested_title` is the title of a chat that has none, until there is a better one.
     """
@@ -78,6 +78,7 @@ class NewChat(Payload[Create], frozen=True, kw_only=True):
     model: str | None = None
     system_prompt: str | None = None
     parameters: dict[str, Any] | None = None
+    tools: list[ToolSpec] | None = None
     title: str | None = None
     suggested_title: str | None = None
 
@@ -121,6 +122,7 @@ class ChatPatch(Payload[UpdateChat], frozen=True, kw_only=True, omit_defaults=Tr
     model: str | msgspec.UnsetType | None = msgspec.UNSET
     system_prompt: str | msgspec.UnsetType | None = msgspec.UNSET
     parameters: dict[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
+    tools: list[ToolSpec] | msgspec.UnsetType | None = msgspec.UNSET
     debug: DebugMode | msgspec.UnsetType | None = msgspec.UNSET
 
 

@@ -29,6 +29,7 @@ from indelible.store.queries.changes import Changes
 from indelible.store.queries.chat_view import AttemptName, ChatStatus, ChatView, Event, JournalEntry, QueuedMessage
 from indelible.store.queries.history import Page
 from indelible.store.queries.listing import ChatCount, ChatSummary, ListCursor
+from indelible.store.queries.liveness import Vacancy
 from indelible.store.queries.open_turn import Expired, Held, OpenWork, Probe
 
 
@@ -300,6 +301,9 @@ class ChatStore(Protocol):
 
     async def positions(self, chat_ids: Sequence[str]) -> dict[str, Position]:
         """The current position of each of these chats. A chat that does not exist is left out."""
+
+    async def vacant(self, chat_ids: Sequence[str]) -> dict[str, Vacancy]:
+        """Which of these chats are running, and whether no worker is alive to answer them. One statement."""
 
     async def reached(self, chat_id: str, position: Position) -> bool:
         """Whether a reader of this chat can have reached exactly this position by now."""

@@ -76,6 +76,7 @@ from indelible.store.queries.leases import (
     retire_all,
 )
 from indelible.store.queries.listing import ChatCount, ChatSummary, ListCursor, count_chats, list_chats, load_summary
+from indelible.store.queries.liveness import Vacancy, load_vacant
 from indelible.store.queries.open_turn import Expired, Held, OpenWork, Probe, load_expired, load_held, load_work
 from indelible.store.queries.users import ensure_user, find_owner
 
@@ -106,7 +107,7 @@ class SqlStore:
         on_committed: Callable[[Outcome], None] | None = None,
     ) -> None:
         self.database = database
-        self._limits = limits
+        self.limits = limits
         self._on_committed = on_committed
         self.before_delete: Callable[[str], Awaitable[object]] | None = None
         self.lease_timeout_s = lease_timeout_s
@@ -134,7 +135,7 @@ class SqlStore:
         self, chat_id: str, command: C, payload: Payload[C] | None = None, *, user_id: str | None = None
     ) -> Outcome:
         _check_names(chat_id, command)
-        check_payload(payload, self._limits)
+        check_payload(payload, self.limits)
         work = partial(self._carry_out, chat_id=chat_id, command=command, payload=payload, user_id=user_id)
         if isinstance(command, Delete):
             return await self._delete(chat_id, user_id, partial(self._write, work, slow=True))
@@ -158,7 +159,7 @@ class SqlStore:
         answer: Callable[[Outcome], StoredResponse],
     ) -> StoredResponse:
         _check_names(chat_id, command)
-        check_payload(payload, self._limits)
+        check_payload(payload, self.limits)
         work = partial(self._carry_out, chat_id=chat_id, command=command, payload=payload, user_id=user_id)
         if not isinstance(command, Delete):
             return await self._write_once(request, work, answer)
@@ -171,7 +172,7 @@ class SqlStore:
         self, chat_id: str, patch: ChatPatch, *, archived: bool | None = None, user_id: str | None = None
     ) -> Outcome:
         _check_names(chat_id, UpdateChat())
-        check_payload(patch, self._limits)
+        check_payload(patch, self.limits)
         return await self._write(
             partial(self._update, chat_id=chat_id, patch=patch, archived=archived, user_id=user_id)
         )
@@ -187,7 +188,7 @@ class SqlStore:
         answer: Callable[[Outcome], StoredResponse],
     ) -> StoredResponse:
         _check_names(chat_id, UpdateChat())
-        check_payload(patch, self._limits)
+        check_payload(patch, self.limits)
         work = partial(self._update, chat_id=chat_id, patch=patch, archived=archived, user_id=user_id)
         return await self._write_once(request, work, answer)
 
@@ -270,8 +271,8 @@ class SqlStore:
                 live_id=snapshot.attempt.id if snapshot.attempt is not None else None,
             )
         kinds = {type(effect) for effect in decision.effects}
-        if len(snapshot.queue) >= self._limits.queued and Enqueue in kinds and StartQueued not in kinds:
-            raise TooMany(f"The queue is full ({self._limits.queued} messages). Wait for a reply first.")
+        if len(snapshot.queue) >= self.limits.queued and Enqueue in kinds and StartQueued not in kinds:
+            raise TooMany(f"The queue is full ({self.limits.queued} messages). Wait for a reply first.")
         change = ChatChange(
             transaction,
             snapshot,
@@ -299,6 +300,7 @@ class SqlStore:
             "model": new.model,
             "system_prompt": None if new.system_prompt is None else encode(new.system_prompt),
             "parameters": None if new.parameters is None else encode(new.parameters),
+            "tools": None if new.tools is None else encode(new.tools),
             "title": new.title,
             "created_at": now,
             "updated_at": now,
@@ -473,6 +475,9 @@ class SqlStore:
 
     async def tree(self, chat_id: str) -> MessageTree:
         return await self._read(load_tree, chat_id)
+
+    async def vacant(self, chat_ids: Sequence[str]) -> dict[str, Vacancy]:
+        return await self._ask(load_vacant, chat_ids, lease_timeout_s=self.lease_timeout_s)
 
     async def reached(self, chat_id: str, position: Position) -> bool:
         return await self._read(has_reached, chat_id, position)

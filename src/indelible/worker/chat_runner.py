@@ -42,6 +42,7 @@ from indelible.store.database.words import RunKind
 from indelible.store.queries.open_turn import Held, OpenWork
 from indelible.tools.run import ToolLimits
 from indelible.tools.tool import ToolTurn, tool_turn
+from indelible.tools.toolset import AnyTool, name_of
 from indelible.worker.compaction import Compaction, TurnCompacted
 from indelible.worker.dependencies import RunLog, WorkerDependencies
 from indelible.worker.resume import (
@@ -265,7 +266,7 @@ class ChatRunner:
         history, call = plan_call(work, model)
         options = TurnOptions(
             call=call,
-            client_tools=deps.client_tools,
+            client_tools=self._list_client_tools(work),
             max_steps=settings.max_steps - work.completed_steps,
             tool_limits=ToolLimits(
                 concurrency=settings.tool_concurrency, timeout_s=settings.tool_timeout_s, grace_s=settings.tool_grace_s
@@ -285,6 +286,14 @@ class ChatRunner:
             metrics=deps.metrics,
         )
         return await run(model, history, writer, deps.tools, options, scope=scope)
+
+    def _list_client_tools(self, work: OpenWork) -> list[AnyTool]:
+        """Those of this process, and those of the chat. A chat cannot replace a tool of this process."""
+        own = {name_of(tool) for tool in (*self._deps.tools, *self._deps.client_tools)}
+        refused = [tool.name for tool in work.tools if tool.name in own]
+        if refused:
+            _log.warning("the chat's tools %s are ignored: the server has tools of these names", refused)
+        return [*self._deps.client_tools, *(tool for tool in work.tools if tool.name not in own)]
 
     async def _compact(self, work: OpenWork, writer: TurnWriter, scope: CancelScope) -> TurnEnd:
         model = self._deps.find_model(work.model)

@@ -63,6 +63,7 @@ class ReaderTranscript:
         self.cursor: str | None = None
         self.rows = 0
         self._open_attempt: str | None = None
+        self._is_pending = False
 
     @property
     def text(self) -> str:
@@ -87,6 +88,8 @@ class ReaderTranscript:
         if event.kind in ("snapshot", "resync"):
             self.faults.append(f"a reader got a {event.kind} instead of what it had missed")
             return
+        if event.kind == "status" and self._is_computed(data):
+            return  # whether a worker is alive: stored nowhere, and no reader has to have seen it
         self.facts.append(_describe(event))
         if event.kind == "attempt":
             self._begin_attempt(data["attempt"])
@@ -96,6 +99,12 @@ class ReaderTranscript:
             self._end_attempt(event)
         if event.kind == "status":
             self._add_status(data)
+
+    def _is_computed(self, data: dict[str, Any]) -> bool:
+        """Whether it says that no worker is alive, or, after that, that one is again."""
+        was_pending, self._is_pending = self._is_pending, data["status"] == "pending"
+        is_back = was_pending and data["status"] == "running" and "ended" not in data
+        return self._is_pending or (is_back and data["turn"] == self.turn_id)
 
     def _begin_attempt(self, attempt_id: str) -> None:
         if attempt_id in self.attempts:

@@ -17,7 +17,12 @@ router = APIRouter(tags=["chats"])
 async def create_chat(body: CreateChatRequest, service: Writes) -> Response:
     """Create a chat. With a message, the reply starts at once."""
     created = await service.create_chat(
-        body.to_content(), model=body.model, system=body.system, title=body.title, parameters=body.parameters
+        body.to_content(),
+        model=body.model,
+        system=body.system,
+        title=body.title,
+        parameters=body.parameters,
+        tools=None if body.tools is None else [tool.to_spec() for tool in body.tools],
     )
     return answer_json(created, 201)
 

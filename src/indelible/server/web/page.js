@@ -191,7 +191,7 @@ function drawState() {
   $("title").textContent = chat?.title ?? (chat && quoteFirstMessage(chat)) ?? "New chat";
   document.title = chat?.title ? `${chat.title} · Indelible` : "Indelible";
   $("status").textContent = isConnected ? status : "Reconnecting…";
-  $("stop").hidden = !chat?.busy;
+  $("stop").hidden = !(chat?.busy || chat?.status === "requires_action");
   $("stop").disabled = chat?.status === "interrupting";
   // Also a question without a reply: it was stopped before the first word, or the model returned nothing.
   $("retry").hidden = !(chat?.status === "error" || (chat?.status === "idle" && last?.role === "user"));
@@ -280,7 +280,8 @@ function readAddress() {
 }
 
 function stop() {
-  if (chat?.busy && chat.status !== "interrupting") attempt(() => api.interrupt(chat.id, chat.turn));
+  const canStop = (chat?.busy && chat.status !== "interrupting") || chat?.status === "requires_action";
+  if (canStop) attempt(() => api.interrupt(chat.id, chat.turn));
 }
 
 $("composer").addEventListener("submit", (event) => { event.preventDefault(); send(); });

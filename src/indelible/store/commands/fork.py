@@ -32,7 +32,7 @@ _COPIED: Final = (
     "timings",
     "created_at",
 )
-_BESIDE: Final = ("model", "system_prompt", "parameters", "title", "title_is_provisional", "labels", "debug")
+_BESIDE: Final = ("model", "system_prompt", "parameters", "tools", "title", "title_is_provisional", "labels", "debug")
 _CHAT: Final = f"SELECT owner_id, {', '.join(_BESIDE)} FROM chats WHERE id = $1"
 _EVENTS_AT_ONCE: Final = 100
 _CANCELLED: Final = "Cancelled: the conversation was copied before the result of this call came."

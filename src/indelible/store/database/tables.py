@@ -149,6 +149,7 @@ chats: Final = Table(
         server_default=false(),
         comment="The title is the beginning of its first message; a generated one may replace it.",
     ),
+    Column("tools", Json, comment="A JSON list of the tools that its client runs."),
     ForeignKeyConstraint(["id", "head_id"], ["messages.chat_id", "messages.id"], use_alter=True),
     _check_one_of("status", Status),
     _check_one_of("debug", DebugMode),

@@ -16,11 +16,12 @@ from typing import Any, Final
 
 import msgspec
 
-from indelible.content import Block, Message, Part, decode_blocks, decode_parts
+from indelible.content import Block, Message, Part, ToolCall, decode_blocks, decode_parts
 from indelible.content.assemble import assemble
 from indelible.errors import NotFound
 from indelible.ids import is_id
 from indelible.machine.states import IfBusy, Status
+from indelible.store.commands.facts import load_end
 from indelible.store.database.transaction import Dialect, Row, Transaction, to_time
 from indelible.store.database.words import DebugMode
 from indelible.store.journal.pack import unpack_rows
@@ -44,6 +45,7 @@ _QUEUE: Final = "SELECT id, if_busy, content, model, created_at FROM queue WHERE
 def _spell_view(dialect: Dialect) -> str:
     return f"""
         SELECT c.owner_id, c.status, c.archived, c.title, c.model, c.debug, c.seq, c.error, c.retry, c.head_id,
+            c.deadline_at,
             {spell_status(dialect, 2)} AS shown_status, t.id AS turn_id, a.id AS attempt_id
         FROM chats AS c
         LEFT JOIN turns AS t ON t.chat_id = c.id AND t.ended_at IS NULL
@@ -78,6 +80,13 @@ class QueuedMessage(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
 
 
+class AwaitedAction(msgspec.Struct, frozen=True, kw_only=True):
+    """The calls that the client has to answer, and until when; None means no limit."""
+
+    calls: list[ToolCall]
+    deadline_at: datetime | None
+
+
 class ChatView(msgspec.Struct, frozen=True, kw_only=True):
     """One chat at one moment, with the end of its path."""
 
@@ -97,6 +106,7 @@ class ChatView(msgspec.Struct, frozen=True, kw_only=True):
     has_more: bool
     queue: list[QueuedMessage]
     live: Live | None
+    action: AwaitedAction | None = None
 
 
 class ChatStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,6 +170,7 @@ async def load_view(transaction: Transaction, chat_id: str, *, limit: int = 50, 
         has_more=len(path) > limit,
         queue=[] if is_idle else await load_queue(transaction, chat_id),
         live=None if chat["attempt_id"] is None else await _load_live(transaction, chat_id, chat["attempt_id"]),
+        action=await _load_action(transaction, chat_id, chat) if chat["status"] == "requires_action" else None,
     )
 
 
@@ -254,6 +265,11 @@ async def _load_live(transaction: Transaction, chat_id: str, attempt_id: str) ->
     rows = await load_rows(transaction, chat_id, attempt_id)
     blocks = assemble(part for row in rows for part in row.parts)
     return Live(attempt=attempt_id, n=rows[-1].n if rows else 0, blocks=blocks)
+
+
+async def _load_action(transaction: Transaction, chat_id: str, chat: Row) -> AwaitedAction:
+    end = await load_end(transaction, chat_id, chat["head_id"])
+    return AwaitedAction(calls=end.open_calls, deadline_at=to_time(chat["deadline_at"]))
 
 
 async def load_queue(transaction: Transaction, chat_id: str) -> list[QueuedMessage]:

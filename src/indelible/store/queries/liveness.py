@@ -1,4 +1,4 @@
-"""Which workers are alive, by the database's clock, and the status of a chat without a live holder.
+"""Which workers are alive, by the database's clock, the status of a chat without a live holder, and who waits in vain.
 
 A worker is alive if its last heartbeat is younger than the lease timeout. PostgreSQL reads its clock within the
 statement, which saves a round trip; SQLite has no clock of its own, so the time is a parameter of the statement. So
@@ -7,10 +7,12 @@ each moment has two halves: its SQL (`spell_ago`), and the value to bind (`bind_
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from functools import cache
+from typing import Final, NamedTuple
 
-from indelible.store.database.transaction import Dialect
+from indelible.store.database.transaction import Dialect, Transaction
 
 PENDING: Final = "pending"
 
@@ -32,6 +34,34 @@ def bind_ago(dialect: Dialect, seconds: float) -> datetime | timedelta:
 def spell_alive(dialect: Dialect, place: int) -> str:
     """The ids of the live workers; parameter `$place` is the lease timeout."""
     return f"SELECT id FROM workers WHERE heartbeat_at > {spell_ago(dialect, place)}"
+
+
+async def load_vacant(
+    transaction: Transaction, chat_ids: Sequence[str], *, lease_timeout_s: float
+) -> dict[str, Vacancy]:
+    """Which of these chats are running, with their turn, and whether no worker is alive to answer them.
+
+    A turn that nobody has claimed yet may be a moment old: it waits in vain after the lease timeout.
+    """
+    dialect = transaction.dialect
+    rows = await transaction.all(_spell_vacant(dialect), list(chat_ids), bind_ago(dialect, lease_timeout_s))
+    return {row["id"]: Vacancy(row["turn_id"], bool(row["is_vacant"])) for row in rows}
+
+
+class Vacancy(NamedTuple):
+    turn_id: str
+    is_vacant: bool
+
+
+@cache
+def _spell_vacant(dialect: Dialect) -> str:
+    waits = f"(c.holder IS NOT NULL OR t.started_at < {spell_ago(dialect, 2)})"
+    return f"""
+        SELECT c.id, t.id AS turn_id,
+            CASE WHEN {waits} AND NOT EXISTS ({spell_alive(dialect, 2)}) THEN 1 ELSE 0 END AS is_vacant
+        FROM chats AS c JOIN turns AS t ON t.chat_id = c.id AND t.ended_at IS NULL
+        WHERE c.id = ANY($1) AND c.status = 'running'
+        """
 
 
 def spell_status(dialect: Dialect, place: int) -> str:

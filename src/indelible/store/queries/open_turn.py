@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from indelible.content import Message, Part, Usage
+from indelible.content import Message, Part, ToolSpec, Usage
 from indelible.errors import NotFound
 from indelible.machine.states import Status, TurnKind
 from indelible.store.database.transaction import Dialect, Row, Transaction
@@ -22,7 +22,7 @@ from indelible.store.queries.liveness import bind_ago, spell_ago
 
 _WORK: Final = """
     SELECT c.owner_id, c.status, c.epoch, c.holder, c.head_id, c.title, c.title_is_provisional, c.model,
-        c.system_prompt, c.parameters, c.debug,
+        c.system_prompt, c.parameters, c.tools, c.debug,
         t.id AS turn_id, t.kind, t.model AS turn_model,
         a.id AS attempt_id, a.step, a.number, a.epoch AS attempt_epoch,
         (
@@ -58,10 +58,10 @@ def _spell_expired(dialect: Dialect) -> str:
 class OpenWork(msgspec.Struct, frozen=True, kw_only=True):
     """The open turn of a chat.
 
-    `model` is the turn's model, or else the chat's; None means the setting. `next_step` is the number of the turn's
-    next step; attempts that left nothing do not count. `attempt` is open, and `parts` are its content up to row `n`.
-    `usage` is the last reply's. `titled`: the chat has a title, and not only a provisional one (`has_title`).
-    `debug` is the chat's debug mode; None means that the setting applies.
+    `model` is the turn's model, or else the chat's; None means the setting. `tools` are the chat's own, run by its
+    client. `next_step` is the number of the turn's next step; attempts that left nothing do not count. `attempt` is
+    open, and `parts` are its content up to row `n`. `usage` is the last reply's. `titled`: the chat has a title, and
+    not only a provisional one (`has_title`). `debug` is the chat's debug mode; None means that the setting applies.
     """
 
     chat_id: str
@@ -76,6 +76,7 @@ class OpenWork(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     system_prompt: str | None = None
     parameters: dict[str, Any] = {}
+    tools: list[ToolSpec] = []
     debug: DebugMode | None = None
     messages: list[Message] = []
     usage: Usage | None = None
@@ -125,6 +126,7 @@ async def load_work(transaction: Transaction, chat_id: str) -> OpenWork:
         model=(row["model"] if row["turn_model"] is None else row["turn_model"]) or None,
         system_prompt=None if row["system_prompt"] is None else msgspec.json.decode(row["system_prompt"]),
         parameters={} if row["parameters"] is None else msgspec.json.decode(row["parameters"]),
+        tools=[] if row["tools"] is None else msgspec.json.decode(row["tools"], type=list[ToolSpec]),
         debug=row["debug"],
     )
     return work if row["turn_id"] is None else await _add_turn(transaction, work, row)

@@ -21,8 +21,8 @@ from indelible.store.database.words import DebugMode
 from indelible.store.payloads import AwaitedStep, ChatPatch, require
 
 DEBUG_MODES: Final[tuple[str, ...]] = get_args(DebugMode)
-_KEPT_AS_JSON: Final = ("labels", "system_prompt", "parameters")
-_KEPT_TO_OURSELVES: Final = ("system_prompt", "parameters")
+_KEPT_AS_JSON: Final = ("labels", "system_prompt", "parameters", "tools")
+_KEPT_TO_OURSELVES: Final = ("system_prompt", "parameters", "tools")
 
 
 async def set_status(change: ChatChange, effect: effects.SetStatus) -> None:

@@ -1,10 +1,10 @@
-"""0009: errors of branches, limits as reasons, the order of lists and of waiting chats, and provisional titles.
+"""0009: errors of branches, limits as reasons, the order of lists and of waiting chats, provisional titles, and tools.
 
 The notice of a failed turn keeps the error, so that the branch has it whenever one returns to it. Chats that are
 failed now get theirs from the chat's row.
 
 `updated_at` moves only when something is said, so it no longer shows since when a chat waits for a worker:
-`runnable_at` does. Lists are pinned first, and so is their index.
+`runnable_at` does. Lists are pinned first, and so is their index. A chat's `tools` are run by its client.
 
 SQLite cannot change a check: as in 0008, the table's SQL text is edited, which copies no row.
 """
@@ -22,6 +22,8 @@ _COLUMNS: Final = """
 ALTER TABLE chats ADD COLUMN runnable_at {time}
 
 ALTER TABLE chats ADD COLUMN title_is_provisional BOOLEAN DEFAULT {false} NOT NULL
+
+ALTER TABLE chats ADD COLUMN tools {bytes}
 
 UPDATE chats SET runnable_at = updated_at
 
