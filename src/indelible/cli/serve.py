@@ -71,8 +71,9 @@ def serve(
 
     from indelible.server.app import Server  # noqa: PLC0415  (see main.py)
     from indelible.server.process import serve as run_server  # noqa: PLC0415
+    from indelible.tracing import traces_exported  # noqa: PLC0415
 
-    with logging_as(settings):
+    with logging_as(settings), traces_exported():
         server = Server(
             settings,
             tools=load_named_tools(tools, settings),

@@ -45,8 +45,9 @@ def worker(
     import asyncio  # noqa: PLC0415  (see main.py)
 
     from indelible.server.process import run_worker  # noqa: PLC0415
+    from indelible.tracing import traces_exported  # noqa: PLC0415
 
-    with logging_as(settings):
+    with logging_as(settings), traces_exported():
         found = load_named_tools(tools, settings)
         on_ready = partial(print_ready, settings, "Indelible's worker is ready")
         theirs = load_client_tools(client_tools)
