@@ -62,7 +62,7 @@ async def test_postgresql_is_asked_for_its_durability_and_its_clock(new_postgres
 
 async def test_every_fault_is_found_and_no_secret_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     await migrate("chats.db", target="0009")
-    os.chmod("chats.db", 0o644)  # noqa: PTH101, S103
+    os.chmod("chats.db", 0o644)  # noqa: PTH101
     with closing(sqlite3.connect("chats.db")) as connection, connection:
         connection.execute("UPDATE indelible_schema SET version_num = '9999'")
     monkeypatch.setenv("INDELIBLE_MAX_STEP", CANARY)
