@@ -5,7 +5,7 @@ too; a table that the schema does not know stops the copy, because leaving it be
 
 Everything happens in one transaction of the target: each table is one COPY, so that rows may refer to later rows of
 their own table, and after the last one every table is read back and compared, by the number of its rows and by a hash
-over every value. Only then is it committed. A copy that fails or is killed leaves the target empty, and can be repeated.
+over every value. Only then is it committed. A copy that fails or is killed leaves the target empty; repeat it.
 The hash of a table is the sum of its rows' SHA-256, so it does not depend on their order, which the databases' text
 collations may not agree on.
 
