@@ -68,7 +68,7 @@ class Probe:
         return taken
 
 
-class Crowd:
+class CrowdRun:
     """The phases, one after the other, on one server."""
 
     def __init__(self, name: str, server: Contender) -> None:
@@ -213,8 +213,8 @@ async def measure() -> None:
                     start_provider(_ENDLESS, _RATE) as port,
                     start_indelible(port, address, Path(directory)) as server,
                 ):
-                    crowd = Crowd(name, server)
-                    await crowd.run()
-                    found += crowd.found
+                    run = CrowdRun(name, server)
+                    await run.run()
+                    found += run.found
     console.print(tabulate("A crowd on one server", found))
     console.print(f"Written: {write_json('crowd', found)}.")
