@@ -59,10 +59,11 @@ lock: $(BIN)/python ## update dev.lock and run.lock to the newest allowed depend
 	$(COMPILE) --group build --constraint dev.lock --output-file run.lock pyproject.toml
 	@if grep -n '://' dev.lock run.lock; then echo "A lock must not contain a URL."; exit 1; fi
 
-# $(call install,LOCK): install a lock into the environment, and say so: it takes a while.
+# $(call install,LOCK): install a lock into the environment, and say so: it takes a while. Modules are compiled when they
+# are first imported, which most of them never are.
 define install
 	@echo "Installing the $$(grep -c '^[a-z].*==' $(1)) packages of $(1) into $(VENV) …"
-	@$(PIP) install --require-hashes -r $(1)
+	@$(PIP) install --no-compile --require-hashes -r $(1)
 endef
 
 $(RUN): run.lock pyproject.toml | $(BIN)/python
