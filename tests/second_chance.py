@@ -97,7 +97,7 @@ class SecondChance:
         failed = self._find_forgivable(session, terminal)
         if not failed:
             return
-        terminal.ensure_newline()
+        terminal.write_line("")
         terminal.write_line(f"A second chance for {len(failed)} of them: once more, alone.")
         passed, output = self._run_again([*failed])
         if failed.keys() <= passed:
