@@ -85,8 +85,8 @@ class Worker:
         self._drain_until_s = 0.0
         self._woken = asyncio.Event()
         self._hinted: set[str] = set()
-        # Free chats that a runner of ours has lost and not yet left. Its last write may lock the chat, and acquiring skips
-        # locked chats: the hint would be lost. So it is repeated when the runner has left.
+        # Free chats that a runner of ours has lost and not yet left. Its last write may lock the chat, and acquiring
+        # skips locked chats: the hint would be lost. So it is repeated when the runner has left.
         self._leaving: set[str] = set()
         self._must_poll = True
         self._has_backlog = True  # whether the last poll may have left a chat waiting
