@@ -103,8 +103,8 @@ tokens: Final = Table(
     Column("last_used_at", UtcTime(), comment="To the minute; null: never used."),
     Column("expires_at", UtcTime(), comment="Null: never."),
     Column("revoked_at", UtcTime(), comment="Null: it is still valid."),
-    Column("prefix", Label(), nullable=False, server_default="", comment="Its first characters, to recognise it."),
-    Column("scopes", Label(), nullable=False, server_default="", comment="Words, separated by spaces."),
+    Column("prefix", Label(), nullable=False, server_default="?", comment="Its first characters, to recognise it."),
+    Column("scopes", Label(), nullable=False, server_default="read", comment="Words, separated by spaces."),
     Column("single_use", Boolean, nullable=False, server_default=false(), comment="Revoked by its first login."),
     comment="Tokens with which a program or a browser acts for a user.",
 )

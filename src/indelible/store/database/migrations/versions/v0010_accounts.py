@@ -21,9 +21,9 @@ ALTER TABLE users ADD COLUMN disabled_at {time}
 
 UPDATE users SET role = 'admin' WHERE name = 'local'
 
-ALTER TABLE tokens ADD COLUMN prefix TEXT DEFAULT '' NOT NULL
+ALTER TABLE tokens ADD COLUMN prefix TEXT DEFAULT '?' NOT NULL
 
-ALTER TABLE tokens ADD COLUMN scopes TEXT DEFAULT '' NOT NULL
+ALTER TABLE tokens ADD COLUMN scopes TEXT DEFAULT 'read' NOT NULL
 
 ALTER TABLE tokens ADD COLUMN single_use BOOLEAN DEFAULT {false} NOT NULL
 
