@@ -36,7 +36,7 @@ class Accounts:
         self.changed: list[str] = []
         database = get_database(engine)
         self.store: SqlAccounts = SqlAccounts(database, clock=self.clock, on_changed=self.note)
-        self.shares: SqlShares = SqlShares(database, clock=self.clock, on_changed=self.note)
+        self.shares: SqlShares = SqlShares(database, clock=self.clock, lease_timeout_s=8, on_changed=self.note)
 
     def note(self, user_ids: Iterable[str]) -> None:
         self.changed += user_ids
@@ -208,6 +208,17 @@ async def test_a_session_slides_while_it_is_used_and_ends_when_it_is_not(account
     assert await store.find_session(opened[1]) is None
 
 
+async def test_a_session_that_is_bound_to_something_ends_when_that_changes(accounts: Accounts) -> None:
+    store = accounts.store
+    ada = await store.add_user("ada")
+    secret = await store.add_session(
+        ada.id, method="token", scopes=["read"], expires_at=accounts.soon, bound_to="the setting"
+    )
+    assert await store.find_session(secret, bound_to="the setting") is not None
+    assert await store.find_session(secret, bound_to="another") is None
+    assert await store.find_session(secret) is None
+
+
 async def test_what_can_never_be_valid_again_is_forgotten(accounts: Accounts, engine: AsyncEngine) -> None:
     store = accounts.store
     ada = await store.add_user("ada")
@@ -237,16 +248,16 @@ async def test_a_chat_is_shared_with_users_and_by_link_and_only_by_its_owner(
 ) -> None:
     shares, owner_id = accounts.shares, str(await chat.store.owner(chat.id))
     grace, ida = await accounts.store.add_user("grace"), await accounts.store.add_user("ida")
-    assert not await shares.may_read(chat.id, grace.id)
+    assert await shares.find_share(chat.id, grace.id) is None
     hers = await shares.share_with_user(chat.id, "grace", owner_id=owner_id)
     assert await shares.share_with_user(chat.id, "grace", owner_id=owner_id) == hers
     link, key = await shares.share_by_link(chat.id, owner_id=owner_id)
     assert await shares.list_shares(chat.id, owner_id=owner_id) == [hers, link]
     assert (hers.user, link.user) == ("grace", None)
-    assert await shares.may_read(chat.id, grace.id)
-    assert not await shares.may_read(chat.id, ida.id)
-    assert not await shares.may_read("\0", grace.id)
-    assert await shares.list_shared(grace.id) == [chat.id]
+    assert await shares.find_share(chat.id, grace.id) == hers.id
+    assert await shares.find_share(chat.id, ida.id) is None
+    assert await shares.find_share("\0", grace.id) is None
+    assert [found.id for found in await shares.list_shared(grace.id)] == [chat.id]
     assert await shares.find_link(key) == (link.id, chat.id, owner_id)
     assert [await shares.find_link(wrong) for wrong in ("", key[:-1], link.id)] == [None] * 3
 
@@ -271,7 +282,7 @@ async def test_a_chat_is_shared_with_users_and_by_link_and_only_by_its_owner(
     await shares.delete_share(chat.id, link.id, owner_id=owner_id)
     assert accounts.changed == [owner_id, owner_id]
     assert await accounts.store.find_valid(keys) == set()
-    assert not await shares.may_read(chat.id, grace.id)
+    assert await shares.find_share(chat.id, grace.id) is None
     assert (await shares.find_link(key), await shares.list_shared(grace.id)) == (None, [])
     with pytest.raises(NotFound, match="Share not found"):
         await shares.delete_share(chat.id, link.id, owner_id=owner_id)

@@ -6,6 +6,7 @@ with `open_app`, as any other program would, and closes them when the applicatio
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,10 +25,25 @@ from indelible.server.access import AccessMiddleware
 from indelible.server.body_limits import BodyLimits
 from indelible.server.dependencies import ServerState
 from indelible.server.docs_page import write_docs_page
+from indelible.server.login import pages as login
 from indelible.server.openapi import add_answer_schemas
 from indelible.server.problem_details import MEDIA_TYPE, PROBLEM_SCHEMA, add_problem_handlers
 from indelible.server.prometheus import PrometheusMetrics
-from indelible.server.routes import chats, debug, feed, health, messages, queue, turns
+from indelible.server.proxies import normalize_base_path
+from indelible.server.routes import (
+    chats,
+    debug,
+    feed,
+    health,
+    messages,
+    queue,
+    session,
+    shared,
+    shares,
+    tokens,
+    turns,
+    users,
+)
 from indelible.server.sse import DEFAULT_PACE, Pace
 from indelible.settings import Settings
 from indelible.tools.toolset import AnyTool
@@ -98,7 +114,9 @@ class Server:
         self._worker = worker
         self._clock = clock or SystemClock()
         limited = BodyLimits(self._make_application())
-        self.application: ASGIApp = AccessMiddleware(limited, token=settings.token or None)
+        access = AccessMiddleware(limited, settings, find_state=lambda: self.server_state)
+        self._proxies = access.proxies
+        self.application: ASGIApp = access
 
     def begin_shutdown(self) -> None:
         """Fail the readiness check and send every reader `end`: it reconnects elsewhere, and its connection closes."""
@@ -115,7 +133,7 @@ class Server:
             redoc_url=None,
             responses={"default": {"description": "A problem.", "content": {MEDIA_TYPE: {"schema": PROBLEM_SCHEMA}}}},
         )
-        for routes in (chats, messages, queue, turns, feed, debug):
+        for routes in (chats, messages, queue, turns, feed, debug, session, tokens, users, shares, shared):
             _add_routes(application, routes.router, prefix=PREFIX)
         _add_routes(application, health.models, prefix=PREFIX)
         _add_routes(application, health.health)
@@ -123,13 +141,25 @@ class Server:
         add_answer_schemas(application)
         application.mount("/web", _WebFiles(directory=_WEB), name="web")
 
+        base_path = normalize_base_path(self.settings.base_path)
+
+        def show_html(page: str) -> HTMLResponse:
+            """A page whose links lead to where we are served."""
+            return HTMLResponse(page.replace('"/web/', f'"{base_path}/web/'), headers=_PAGE_HEADERS)
+
+        def show_file(name: str) -> Response:
+            file = _WEB / name
+            return show_html(file.read_text()) if base_path else FileResponse(file, headers=_PAGE_HEADERS)
+
         @application.get("/", include_in_schema=False)
-        async def show_page() -> FileResponse:
-            return FileResponse(_WEB / "index.html", headers=_PAGE_HEADERS)
+        async def show_page() -> Response:
+            return show_file("index.html")
 
         @application.get("/docs", include_in_schema=False)
         async def show_docs() -> HTMLResponse:
-            return HTMLResponse(write_docs_page(application.openapi()), headers=_PAGE_HEADERS)
+            return show_html(write_docs_page(application.openapi()))
+
+        login.add_login_pages(application, show_file, has_oidc=bool(self.settings.oidc_issuer))
 
         return application
 
@@ -148,13 +178,18 @@ class Server:
                 clock=self._clock,
                 metrics=metrics,
             ) as app:
-                self.server_state = ServerState(app=app, settings=self.settings, metrics=metrics, pace=self.pace)
+                self.server_state = ServerState(
+                    app=app, settings=self.settings, metrics=metrics, pace=self.pace, proxies=self._proxies
+                )
                 application.state.server_state = self.server_state
+                watching = asyncio.create_task(self.server_state.revocation.run(), name="revocation")
                 self.server_state.is_ready = True
                 try:
                     yield
                 finally:
                     self.begin_shutdown()
+                    watching.cancel()
+                    await asyncio.wait([watching])
         except BaseException as error:
             self.failure = error
             raise

@@ -11,6 +11,7 @@ raised, and every kind is on that page.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -20,7 +21,19 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from indelible.content import encode
-from indelible.errors import IndelibleError, Invalid, NotAllowed, NotFound, Refused, StoreFailed, TooLarge, TooMany
+from indelible.errors import (
+    IndelibleError,
+    Invalid,
+    NotAllowed,
+    NotFound,
+    NotPermitted,
+    RateLimited,
+    ReadOnly,
+    Refused,
+    StoreFailed,
+    TooLarge,
+    TooMany,
+)
 
 _log: Final = logging.getLogger(__name__)
 
@@ -33,7 +46,10 @@ TITLES: Final = {
     "method_not_allowed": "Method not allowed",
     "not_allowed": "Not allowed in this state",
     "not_found": "Not found",
+    "not_permitted": "Not permitted",
     "not_ready": "Not ready",
+    "rate_limited": "Too many requests",
+    "read_only": "Read only",
     "request_timeout": "Request timeout",
     "too_large": "Too large",
     "too_many": "Limit reached",
@@ -59,7 +75,10 @@ PROBLEM_SCHEMA: Final = {
 _REFUSALS: Final[dict[type[Refused], tuple[int, str]]] = {
     NotAllowed: (409, "not_allowed"),
     NotFound: (404, "not_found"),
+    RateLimited: (429, "rate_limited"),
     TooMany: (429, "too_many"),
+    ReadOnly: (403, "read_only"),
+    NotPermitted: (403, "not_permitted"),
     TooLarge: (413, "too_large"),
     Invalid: (422, "invalid"),
     Refused: (422, "invalid"),
@@ -103,9 +122,16 @@ def add_problem_handlers(application: FastAPI) -> None:
 
 
 async def _answer_refusal(_request: Request, error: Exception) -> Response:
+    return answer_refusal(error)
+
+
+def answer_refusal(error: Exception) -> Response:
+    """The problem that a `Refused` is."""
     status, kind = next(found for known, found in _REFUSALS.items() if isinstance(error, known))
     if isinstance(error, NotAllowed):
         return make_problem(status, kind, str(error), state=error.state, command=error.command)
+    if isinstance(error, RateLimited):
+        return make_problem(status, kind, str(error), headers={"Retry-After": str(math.ceil(error.retry_after_s))})
     return make_problem(status, kind, str(error))
 
 

@@ -1,6 +1,7 @@
 // The server's HTTP API: one function per route that the page uses.
 
-const PREFIX = "/api/v1";
+const BASE = new URL("..", import.meta.url).pathname.replace(/\/$/, ""); // a proxy may serve us under a path
+const PREFIX = `${BASE}/api/v1`;
 
 export class Problem extends Error {
   constructor(status, problem) {

@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple, Protocol
 import msgspec
 
 from indelible.store.database.words import LoginMethod, Scope, UserRole
+from indelible.store.queries.listing import ChatSummary
 
 ALL_SCOPES: tuple[Scope, ...] = ("read", "write", "admin")
 
@@ -135,11 +136,20 @@ class AccountStore(Protocol):
         """
 
     async def add_session(
-        self, user_id: str, *, method: LoginMethod, scopes: Sequence[Scope], expires_at: datetime
+        self,
+        user_id: str,
+        *,
+        method: LoginMethod,
+        scopes: Sequence[Scope],
+        expires_at: datetime,
+        bound_to: str = "",
     ) -> str:
-        """Create a session for a user who has logged in elsewhere; returns its secret."""
+        """Create a session for a user who has logged in elsewhere; returns its secret.
 
-    async def find_session(self, secret: str) -> Credential | None:
+        It is found only by who knows `bound_to` as well, so it ends when that changes.
+        """
+
+    async def find_session(self, secret: str, *, bound_to: str = "") -> Credential | None:
         """The valid session with this secret."""
 
     async def end_session(self, session_id: str) -> None:
@@ -173,11 +183,11 @@ class ShareStore(Protocol):
     async def delete_share(self, chat_id: str, share_id: str, *, owner_id: str) -> None:
         """Take the right away. What does not exist, or is another owner's, is `NotFound`."""
 
-    async def may_read(self, chat_id: str, user_id: str) -> bool:
-        """Whether the chat is shared with this user."""
+    async def find_share(self, chat_id: str, user_id: str) -> str | None:
+        """The id of the share with this user; None if the chat is not shared with them."""
 
     async def find_link(self, key: str) -> Link | None:
         """The link with this key."""
 
-    async def list_shared(self, user_id: str, *, limit: int = 200) -> list[str]:
-        """The ids of the chats that are shared with this user, most recently updated first."""
+    async def list_shared(self, user_id: str, *, limit: int = 200) -> list[ChatSummary]:
+        """The chats that are shared with this user, most recently updated first."""

@@ -186,17 +186,25 @@ class SqlAccounts:
         return None if opened is None else (opened, secret)
 
     async def add_session(
-        self, user_id: str, *, method: LoginMethod, scopes: Sequence[Scope], expires_at: datetime
+        self,
+        user_id: str,
+        *,
+        method: LoginMethod,
+        scopes: Sequence[Scope],
+        expires_at: datetime,
+        bound_to: str = "",
     ) -> str:
         secret, now = new_secret("session"), self._clock.now()
         given: dict[str, Any] = {"user_id": user_id, "token_id": None, "method": method, "expires_at": expires_at}
         await self._database.write(
-            lambda transaction: _insert_session(transaction, secret, now=now, scopes=" ".join(scopes), **given)
+            lambda transaction: _insert_session(
+                transaction, secret + bound_to, now=now, scopes=" ".join(scopes), **given
+            )
         )
         return secret
 
-    async def find_session(self, secret: str) -> Credential | None:
-        return await self._find("session", secret, "")
+    async def find_session(self, secret: str, *, bound_to: str = "") -> Credential | None:
+        return await self._find("session", secret + bound_to, "")
 
     async def end_session(self, session_id: str) -> None:
         async def end(transaction: Transaction) -> list[str]:

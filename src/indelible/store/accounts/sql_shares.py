@@ -14,18 +14,29 @@ from indelible.ids import is_id, new_id
 from indelible.store.accounts.protocol import Link, Share
 from indelible.store.accounts.secrets import hash_secret, new_secret
 from indelible.store.database.transaction import Database, Row, Transaction, clean_label, insert, to_time
+from indelible.store.queries.listing import ChatSummary, load_summary
 from indelible.store.queries.users import find_owner
 
 _SHARE: Final = "SELECT s.id, u.name, s.created_at FROM shares AS s LEFT JOIN users AS u ON u.id = s.user_id"
+_SHARED: Final = """
+    SELECT c.id FROM shares AS s JOIN chats AS c ON c.id = s.chat_id WHERE s.user_id = $1
+    ORDER BY c.updated_at DESC, c.id DESC LIMIT $2
+    """
 
 
 class SqlShares:
     """Implements `ShareStore`. `on_changed` gets the id of the owner of a share that was deleted, after the commit."""
 
     def __init__(
-        self, database: Database, *, clock: Clock, on_changed: Callable[[Iterable[str]], None] | None = None
+        self,
+        database: Database,
+        *,
+        clock: Clock,
+        lease_timeout_s: float,
+        on_changed: Callable[[Iterable[str]], None] | None = None,
     ) -> None:
         self._database = database
+        self._lease_timeout_s = lease_timeout_s
         self._clock = clock
         self._on_changed = on_changed or ignore
 
@@ -78,11 +89,12 @@ class SqlShares:
 
         await self._database.write(delete, on_committed=lambda _: self._on_changed([owner_id]))
 
-    async def may_read(self, chat_id: str, user_id: str) -> bool:
+    async def find_share(self, chat_id: str, user_id: str) -> str | None:
         if not is_id(chat_id):
-            return False
-        sql = "SELECT 1 AS found FROM shares WHERE chat_id = $1 AND user_id = $2"
-        return await load_one(self._database, sql, chat_id, user_id) is not None
+            return None
+        sql = "SELECT id FROM shares WHERE chat_id = $1 AND user_id = $2"
+        row = await load_one(self._database, sql, chat_id, user_id)
+        return None if row is None else str(row["id"])
 
     async def find_link(self, key: str) -> Link | None:
         sql = """
@@ -91,12 +103,12 @@ class SqlShares:
         row = await load_one(self._database, sql, hash_secret(key))
         return None if row is None else Link(row["id"], row["chat_id"], row["owner_id"])
 
-    async def list_shared(self, user_id: str, *, limit: int = 200) -> list[str]:
-        sql = """
-            SELECT c.id FROM shares AS s JOIN chats AS c ON c.id = s.chat_id WHERE s.user_id = $1
-            ORDER BY c.updated_at DESC, c.id DESC LIMIT $2
-            """
-        return [row["id"] for row in await load_all(self._database, sql, user_id, limit)]
+    async def list_shared(self, user_id: str, *, limit: int = 200) -> list[ChatSummary]:
+        async def load(transaction: Transaction) -> list[ChatSummary]:
+            rows = await transaction.all(_SHARED, user_id, limit)
+            return [await load_summary(transaction, row["id"], lease_timeout_s=self._lease_timeout_s) for row in rows]
+
+        return await self._database.read(load)
 
 
 async def load_one(database: Database, sql: str, *values: Any) -> Row:
