@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from indelible.app.user import User
 from indelible.clock import Clock
@@ -17,6 +18,7 @@ from indelible.service.budget import Budget
 from indelible.service.local import LocalService, ServiceDependencies
 from indelible.store.accounts.sql_accounts import SqlAccounts
 from indelible.store.accounts.sql_shares import SqlShares
+from indelible.store.queries.spent import Spent, load_spent
 from indelible.store.sql_store import SqlStore
 
 
@@ -66,9 +68,18 @@ class App(User):
         """The use cases of the user with this id."""
         return LocalService(self._dependencies, user_id=user_id)
 
-    def limit_spending(self, budget: Budget) -> None:
-        """From now on, refuse to start replies of users who have spent too much."""
-        self._dependencies = replace(self._dependencies, budget=budget)
+    def limit_spending(self, *, max_tokens: int, max_usd: float) -> None:
+        """From now on, start no reply of a user who has spent this much in a day; 0 means no limit."""
+        if max_tokens or max_usd:
+            database = self.store.database
+
+            async def load(user_id: str, since: datetime) -> Spent:
+                return await database.read(lambda transaction: load_spent(transaction, user_id, since), single=True)
+
+            budget = Budget(load, clock=self.clock, max_tokens=max_tokens, max_usd=max_usd)
+            self._dependencies = replace(self._dependencies, budget=budget)
+            self.service = LocalService(self._dependencies, user_id=self.owner_id)
+            super().__init__(self.service)
 
     def _publish_rights(self, user_ids: Iterable[str]) -> None:
         """Tell this process at once, and the others by a hint, that somebody's rights were taken away."""

@@ -55,7 +55,8 @@ def serve(
 ) -> None:
     """Serve chats over HTTP, with a web page and a worker.
 
-    Prints one line when it is ready. On SIGTERM it tells clients to reconnect and hands off running replies.
+    Prints one line when it is ready, and a second one with a link to log in with, if a login is needed. On SIGTERM it
+    tells clients to reconnect and hands off running replies.
     """
     settings = read_settings(
         host=host,
@@ -78,5 +79,13 @@ def serve(
             tools=load_named_tools(tools, settings),
             client_tools=load_client_tools(client_tools),
             worker=not no_worker,
+            offers_login=True,
         )
-        run_server(server, on_ready=lambda url: print_ready(settings, f"Indelible is ready at {url}", url=url))
+
+        def report(url: str) -> None:
+            print_ready(settings, f"Indelible is ready at {url}", url=url)
+            if server.login_path is not None:
+                login_url = f"{url}{server.login_path}"
+                print_ready(settings, f"Log in once, within the hour, at {login_url}", login_url=login_url)
+
+        run_server(server, on_ready=report)

@@ -25,7 +25,9 @@ from indelible.server.access import AccessMiddleware
 from indelible.server.body_limits import BodyLimits
 from indelible.server.dependencies import ServerState
 from indelible.server.docs_page import write_docs_page
+from indelible.server.login import oidc_routes
 from indelible.server.login import pages as login
+from indelible.server.login.first_login import offer_login
 from indelible.server.openapi import add_answer_schemas
 from indelible.server.problem_details import MEDIA_TYPE, PROBLEM_SCHEMA, add_problem_handlers
 from indelible.server.prometheus import PrometheusMetrics
@@ -90,7 +92,8 @@ def _add_routes(application: FastAPI, router: APIRouter, *, prefix: str = "") ->
 class Server:
     """The application, and what its process needs to know about it.
 
-    `server_state` exists while it runs. `failure` is what kept it from starting, or ended it.
+    `server_state` exists while it runs. `failure` is what kept it from starting, or ended it. With `offers_login`, and
+    if a login is needed, `login_path` logs the first admin in, once and within the hour.
     """
 
     def __init__(
@@ -103,11 +106,14 @@ class Server:
         worker: bool = True,
         clock: Clock | None = None,
         pace: Pace = DEFAULT_PACE,
+        offers_login: bool = False,
     ) -> None:
         self.settings = settings
         self.pace = pace
         self.server_state: ServerState | None = None
         self.failure: BaseException | None = None
+        self.login_path: str | None = None
+        self._offers_login = offers_login
         self._models = models or {}
         self._tools = tools
         self._client_tools = client_tools
@@ -159,6 +165,8 @@ class Server:
         async def show_docs() -> HTMLResponse:
             return show_html(write_docs_page(application.openapi()))
 
+        if self.settings.oidc_issuer:
+            _add_routes(application, oidc_routes.router)
         login.add_login_pages(application, show_file, has_oidc=bool(self.settings.oidc_issuer))
 
         return application
@@ -182,6 +190,8 @@ class Server:
                     app=app, settings=self.settings, metrics=metrics, pace=self.pace, proxies=self._proxies
                 )
                 application.state.server_state = self.server_state
+                if self._offers_login and self.server_state.authenticator.needs_login:
+                    self.login_path = await offer_login(app, base_path=self.server_state.base_path)
                 watching = asyncio.create_task(self.server_state.revocation.run(), name="revocation")
                 self.server_state.is_ready = True
                 try:

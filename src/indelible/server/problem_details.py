@@ -34,6 +34,7 @@ from indelible.errors import (
     TooLarge,
     TooMany,
 )
+from indelible.server.security_headers import DATA_HEADERS
 
 _log: Final = logging.getLogger(__name__)
 
@@ -83,6 +84,7 @@ _REFUSALS: Final[dict[type[Refused], tuple[int, str]]] = {
     Invalid: (422, "invalid"),
     Refused: (422, "invalid"),
 }
+_HEADERS: Final = {name.decode(): value.decode() for name, value in DATA_HEADERS}
 _LONGEST_NAME: Final = 40
 _LONGEST_SENTENCE: Final = 300
 _LONGEST_DETAIL: Final = 500
@@ -107,7 +109,7 @@ def make_problem(
         "kind": kind,
         "detail": _shorten(detail, _LONGEST_DETAIL),
     }
-    given = {"Retry-After": "1", **(headers or {})} if status in (429, 503) else headers
+    given = {**_HEADERS, **({"Retry-After": "1"} if status in (429, 503) else {}), **(headers or {})}
     return Response(encode({**about, **more}), status_code=status, media_type=MEDIA_TYPE, headers=given)
 
 
@@ -168,5 +170,6 @@ async def _answer_http(_request: Request, error: Exception) -> Response:
 
 
 async def _answer_internal_error(request: Request, error: Exception) -> Response:
-    _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    path = "/shared/***" if "/shared/" in request.url.path else request.url.path
+    _log.error("%s %s failed", request.method, path, exc_info=error)
     return make_problem(500, "internal", "Internal error. See the server's log.")
