@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
@@ -31,7 +31,7 @@ ADDRESSES: Final = itertools.count(1)
 GOT_IN: Final = None
 """Whatever the route answers, but none of the refusals of a login."""
 
-NOBODY: Final = dict.fromkeys(RULES.values(), 401) | {"open": GOT_IN, "link": GOT_IN}
+NOBODY: Final[dict[Rule, int | None]] = {rule: GOT_IN if rule in ("open", "link") else 401 for rule in RULES.values()}
 EVERYBODY: Final[dict[Rule, int | None]] = dict.fromkeys(RULES.values(), GOT_IN)
 EXPECTED: Final[dict[str, Mapping[Rule, int | None]]] = {
     "owner": EVERYBODY | {"admin": 403, "metrics": 403},
@@ -66,7 +66,8 @@ def list_routes(server: RunningServer) -> set[tuple[str, str]]:
     while not isinstance(application, FastAPI):
         application = application._application
     found: set[tuple[str, str]] = set()
-    for route in application.routes:
+    routes: list[Any] = application.routes
+    for route in routes:
         methods = getattr(route, "methods", None) or ()
         found |= {(method, route.path) for method in methods if method != "HEAD"}
         assert isinstance(route, APIRoute) or route.path in ("/openapi.json", "/web"), route
@@ -74,7 +75,7 @@ def list_routes(server: RunningServer) -> set[tuple[str, str]]:
 
 
 @pytest.fixture
-async def world(harness: AppHarness) -> AsyncIterator[World]:
+async def world(harness: AppHarness) -> World:
     server = await harness.start_server(
         worker=False, token=TOKEN, oidc_issuer="http://127.0.0.1:9", oidc_client_id="indelible"
     )
@@ -117,7 +118,7 @@ async def world(harness: AppHarness) -> AsyncIterator[World]:
     message = str(chat.message)
     names = {"chat_id": chat.id, "message_id": message, "queued_id": str(queued.queued), "run_id": "run_1"}
     names |= {"share_id": "share_1", "token_id": "token_1", "name": "nobody", "key": key, "new_name": link.id}
-    yield World(server, names, headers)
+    return World(server, names, headers)
 
 
 async def make_token(app: App, user_id: str, *scopes: Any, revoked: bool = False) -> str:
@@ -148,7 +149,10 @@ async def ask(world: World, method: str, path: str, headers: Mapping[str, str]) 
         "client": (f"2001:db8::{next(ADDRESSES):x}", 1),  # so that nobody has guessed too often
         "server": ("127.0.0.1", 80),
     }
-    received = [{"type": "http.request", "body": written.encode(), "more_body": False}, {"type": "http.disconnect"}]
+    received: list[Message] = [
+        {"type": "http.request", "body": written.encode(), "more_body": False},
+        {"type": "http.disconnect"},
+    ]
     answers: list[Message] = []
 
     async def receive() -> Message:
