@@ -27,7 +27,7 @@ from indelible.server.dependencies import ServerState
 from indelible.server.docs_page import write_docs_page
 from indelible.server.login import oidc_routes
 from indelible.server.login import pages as login
-from indelible.server.login.first_login import offer_login
+from indelible.server.login.first_login import ensure_first_admin, offer_login
 from indelible.server.openapi import add_answer_schemas
 from indelible.server.problem_details import MEDIA_TYPE, PROBLEM_SCHEMA, add_problem_handlers
 from indelible.server.prometheus import PrometheusMetrics
@@ -153,13 +153,15 @@ class Server:
             """A page whose links lead to where we are served."""
             return HTMLResponse(page.replace('"/web/', f'"{base_path}/web/'), headers=_PAGE_HEADERS)
 
-        def show_file(name: str) -> Response:
+        async def show_file(name: str) -> Response:
             file = _WEB / name
-            return show_html(file.read_text()) if base_path else FileResponse(file, headers=_PAGE_HEADERS)
+            if not base_path:
+                return FileResponse(file, headers=_PAGE_HEADERS)
+            return show_html(await asyncio.to_thread(file.read_text))
 
         @application.get("/", include_in_schema=False)
         async def show_page() -> Response:
-            return show_file("index.html")
+            return await show_file("index.html")
 
         @application.get("/docs", include_in_schema=False)
         async def show_docs() -> HTMLResponse:
@@ -190,6 +192,7 @@ class Server:
                     app=app, settings=self.settings, metrics=metrics, pace=self.pace, proxies=self._proxies
                 )
                 application.state.server_state = self.server_state
+                await ensure_first_admin(app)
                 if self._offers_login and self.server_state.authenticator.needs_login:
                     self.login_path = await offer_login(app, base_path=self.server_state.base_path)
                 watching = asyncio.create_task(self.server_state.revocation.run(), name="revocation")

@@ -125,9 +125,11 @@ class Revocation:
         if not wanted:
             return
         valid = await self._accounts.find_valid(list(wanted))
-        for request in [request for request in self._open if not request.keys <= valid]:
-            if request.keys <= wanted:  # one that came meanwhile was not asked for
-                request.cut()
+        gone = [request for request in self._open if not request.keys <= valid and request.keys <= wanted]
+        if gone:
+            self._forget()
+        for request in gone:  # those that came meanwhile were not asked for
+            request.cut()
 
     async def note_used(self) -> None:
         """Write down which tokens and sessions were used since the last time; sessions then last longer."""

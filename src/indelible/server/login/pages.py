@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from fastapi import FastAPI
 from starlette.responses import Response
@@ -13,10 +13,10 @@ from starlette.responses import Response
 from indelible.server.dependencies import answer_json
 
 
-def add_login_pages(application: FastAPI, show_file: Callable[[str], Response], *, has_oidc: bool) -> None:
+def add_login_pages(application: FastAPI, show_file: Callable[[str], Awaitable[Response]], *, has_oidc: bool) -> None:
     @application.get("/login", include_in_schema=False)
     async def show_login() -> Response:
-        return show_file("login.html")
+        return await show_file("login.html")
 
     @application.get("/login/methods", include_in_schema=False)
     async def list_methods() -> Response:
@@ -24,4 +24,4 @@ def add_login_pages(application: FastAPI, show_file: Callable[[str], Response], 
 
     @application.get("/shared/{key}", include_in_schema=False)
     async def show_shared(key: str) -> Response:  # noqa: ARG001  (the page reads it from its address)
-        return show_file("shared.html")
+        return await show_file("shared.html")
