@@ -1,7 +1,7 @@
 """A small OpenID Connect provider over real HTTP, with a real RS256 key. A test may bend what it says.
 
-It logs everybody in as `claims["email"]`, and checks the client as a provider does: the redirect address, the code once,
-the secret, and PKCE.
+It logs everybody in as `email`, and checks the client as a provider does: the redirect address, the code once, the
+secret, and PKCE.
 """
 
 from __future__ import annotations
