@@ -21,7 +21,7 @@ import hmac
 import logging
 import secrets
 from typing import Any, Final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import aiohttp
 import msgspec
@@ -112,11 +112,16 @@ class OidcProvider:
                 "client_id": self._client_id,
                 "code_verifier": flow.verifier,
             }
-            auth = aiohttp.BasicAuth(self._client_id, self._secret) if self._secret else None
-            answer = await _fetch(session, "POST", metadata.token_endpoint, data=form, auth=auth)
+            answer = await _fetch(session, "POST", metadata.token_endpoint, data=form, headers=self._write_secret())
             keys = await _fetch(session, "GET", metadata.jwks_uri)
         claims = self._check_token(_decode(answer, _TokenAnswer).id_token, keys, flow)
         return self._read_name(claims)
+
+    def _write_secret(self) -> dict[str, str]:
+        if not self._secret:
+            return {}
+        pair = f"{quote(self._client_id, safe='')}:{quote(self._secret, safe='')}"  # RFC 6749, 2.3.1
+        return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
 
     async def _discover(self, session: aiohttp.ClientSession) -> Metadata:
         found: Metadata = _decode(
