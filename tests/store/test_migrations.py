@@ -69,11 +69,12 @@ def read_statement(statement: str) -> tuple[str, frozenset[str], str]:
 
 def part_reference(piece: str) -> list[str]:
     """A column that was added later has its rule beside it; one that was always there, among the constraints."""
-    found = re.fullmatch(r"(\w+?)TEXT(CONSTRAINT\w+)((REFERENCES|CHECK).*)", piece)
+    found = re.fullmatch(r"(\w+?)TEXT(DEFAULT'\w*'NOTNULL)?(CONSTRAINT\w+)((REFERENCES|CHECK).*)", piece)
     if found is None:
         return [piece]
-    column, rule, text, kind = found.groups()
-    return [f"{column}TEXT", f"{rule}FOREIGNKEY({column}){text}" if kind == "REFERENCES" else f"{rule}{text}"]
+    column, default, rule, text, kind = found.groups()
+    told = f"{rule}FOREIGNKEY({column}){text}" if kind == "REFERENCES" else f"{rule}{text}"
+    return [f"{column}TEXT{default or ''}", told]
 
 
 async def test_the_migrations_build_exactly_the_tables(new_database: str) -> None:
@@ -342,8 +343,10 @@ def rows_of_nobody() -> dict[str, dict[str, Any]]:
     return {
         "users": {"id": "u", "name": "Ada", "created_at": AT},
         "tokens": {"id": "k", "user_id": "u", "hash": b"[]", "name": "laptop", "created_at": AT},
+        "sessions": {"id": "s", "user_id": "u", "hash": b"[]", "method": "oidc", "scopes": "read", "created_at": AT,
+                     "last_used_at": AT, "expires_at": AT},
         "workers": {"id": "w", "started_at": AT, "heartbeat_at": AT},
-    }
+    }  # fmt: skip
 
 
 def rows_of(chat: str) -> dict[str, dict[str, Any]]:
@@ -370,6 +373,7 @@ def rows_of(chat: str) -> dict[str, dict[str, Any]]:
                       "started_at": AT, **call},
         "idempotency_keys": {**own, "user_id": "u", **done},
         "drafts": {**own, "user_id": "u", "content": b"[]", "updated_at": AT},
+        "shares": {**own, "id": f"share_{chat}", "user_id": "u", "created_at": AT},
         "files": {**own, "id": f"file_{chat}", "owner_id": "u", **file},
         "debug_runs": {**own, "id": run, "turn_id": turn, "kind": "turn", "status": "in_progress", "worker_id": "w",
                        "started_at": AT, "model": "demo"},

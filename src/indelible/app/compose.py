@@ -102,7 +102,9 @@ async def open_app(
                 names = list(dict.fromkeys([*(models or ()), *catalog.list_names()]))
                 owner_id = await parts[0].ensure_user(user)
                 named: dict[str, Any] = {"models": names, "default_model": settings.model, "check_model": check}
-                yield App(*parts, clock=clock, owner_id=owner_id, **named)
+                app = App(*parts, clock=clock, owner_id=owner_id, **named)
+                app.limit_spending(max_tokens=settings.user_max_tokens_per_day, max_usd=settings.user_max_usd_per_day)
+                yield app
             except Exception as error:
                 body_error = error
                 raise

@@ -20,7 +20,18 @@ from typing import Any, Final, NamedTuple, Self, cast
 
 import aiohttp
 
-from indelible.errors import IndelibleError, Invalid, NotAllowed, NotFound, Refused, TooLarge, TooMany
+from indelible.errors import (
+    IndelibleError,
+    Invalid,
+    NotAllowed,
+    NotFound,
+    NotPermitted,
+    RateLimited,
+    ReadOnly,
+    Refused,
+    TooLarge,
+    TooMany,
+)
 from indelible.machine.events import EventBody, EventKind, FeedEvent
 from indelible.models.http.sse import SseDecoder
 
@@ -40,6 +51,9 @@ _PASSING: Final = frozenset({502, 503, 504})
 _REFUSALS: Final[dict[str, Callable[[str], Refused]]] = {
     "not_found": NotFound,
     "invalid": Invalid,
+    "not_permitted": NotPermitted,
+    "rate_limited": RateLimited,
+    "read_only": ReadOnly,
     "too_many": TooMany,
     "too_large": TooLarge,
 }

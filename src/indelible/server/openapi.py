@@ -17,11 +17,18 @@ from starlette.responses import Response
 
 from indelible.machine.events import MessageTree
 from indelible.recording.storage.protocol import RunTree, WholeRun
-from indelible.service import results
+from indelible.service import account_results, results
 
 _PLACE: Final = "#/components/schemas/{name}"
 _TYPES: Final[tuple[type, ...]] = (
     results.Accepted,
+    account_results.CreatedShare,
+    account_results.CreatedToken,
+    account_results.SessionInfo,
+    account_results.SharePage,
+    account_results.TokenPage,
+    account_results.UserInfo,
+    account_results.UserPage,
     results.AttemptPage,
     results.ChatDetails,
     results.ChatPage,

@@ -7,3 +7,6 @@ from typing import Literal
 DebugMode = Literal["off", "errors", "all"]
 RunKind = Literal["turn", "title", "compaction"]
 RunStatus = Literal["in_progress", "completed", "error", "interrupted"]
+UserRole = Literal["admin", "user"]
+LoginMethod = Literal["token", "oidc"]
+Scope = Literal["read", "write", "admin"]
