@@ -8,7 +8,8 @@ The class says what to do; the fields say what happened.
     │   ├── NotFound       it names something that does not exist (404)
     │   ├── Invalid        malformed, whatever the state (422)
     │   ├── TooMany        more than a limit allows (429)
-    │   └── TooLarge       larger than a limit allows (413)
+    │   ├── TooLarge       larger than a limit allows (413)
+    │   └── UnsupportedType    a file of a type that is not accepted (415)
     ├── Lost           the right to write is gone: stop, write nothing
     │   └── LeaseLost      another worker holds the chat
     ├── ModelFailed    the model call failed; `kind` and `retryable` drive the retry policy
@@ -105,6 +106,10 @@ class TooMany(Refused):
 
 class TooLarge(Refused):
     """Something exceeds a size limit."""
+
+
+class UnsupportedType(Refused):
+    """A file of this type is not accepted."""
 
 
 class Lost(IndelibleError):

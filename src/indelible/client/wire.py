@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, Self, cast
 
 import aiohttp
 
-from indelible.errors import IndelibleError, Invalid, NotAllowed, NotFound, Refused, TooLarge, TooMany
+from indelible.errors import IndelibleError, Invalid, NotAllowed, NotFound, Refused, TooLarge, TooMany, UnsupportedType
 from indelible.machine.events import EventBody, EventKind, FeedEvent
 from indelible.models.http.sse import SseDecoder
 
@@ -42,6 +42,7 @@ _REFUSALS: Final[dict[str, Callable[[str], Refused]]] = {
     "invalid": Invalid,
     "too_many": TooMany,
     "too_large": TooLarge,
+    "unsupported_type": UnsupportedType,
 }
 
 

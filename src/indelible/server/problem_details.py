@@ -20,7 +20,17 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from indelible.content import encode
-from indelible.errors import IndelibleError, Invalid, NotAllowed, NotFound, Refused, StoreFailed, TooLarge, TooMany
+from indelible.errors import (
+    IndelibleError,
+    Invalid,
+    NotAllowed,
+    NotFound,
+    Refused,
+    StoreFailed,
+    TooLarge,
+    TooMany,
+    UnsupportedType,
+)
 
 _log: Final = logging.getLogger(__name__)
 
@@ -39,6 +49,7 @@ TITLES: Final = {
     "too_many": "Limit reached",
     "unauthorized": "Authentication required",
     "unavailable": "Service unavailable",
+    "unsupported_type": "Type not accepted",
     "wrong_host": "Host not allowed",
 }
 """Every kind, with its title."""
@@ -61,6 +72,7 @@ _REFUSALS: Final[dict[type[Refused], tuple[int, str]]] = {
     NotFound: (404, "not_found"),
     TooMany: (429, "too_many"),
     TooLarge: (413, "too_large"),
+    UnsupportedType: (415, "unsupported_type"),
     Invalid: (422, "invalid"),
     Refused: (422, "invalid"),
 }

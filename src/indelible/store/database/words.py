@@ -7,3 +7,7 @@ from typing import Literal
 DebugMode = Literal["off", "errors", "all"]
 RunKind = Literal["turn", "title", "compaction"]
 RunStatus = Literal["in_progress", "completed", "error", "interrupted"]
+FileState = Literal["uploading", "ready", "deleted"]
+FilePlace = Literal["database", "directory", "s3"]
+FileVariant = Literal["content", "preview"]
+PreviewState = Literal["none", "unmade", "made"]

@@ -23,7 +23,10 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import SetColumnComment, SetTableComment
 
 from indelible.concurrency.tasks import run_to_completion
-from indelible.store.database import migrate
+from indelible.store.database import (
+    file_tables,  # noqa: F401  (its tables join `metadata`)
+    migrate,
+)
 from indelible.store.database.address import Address, describe
 from indelible.store.database.errors import DatabaseUnusable, is_about_data, read_failure
 from indelible.store.database.postgres import connect
