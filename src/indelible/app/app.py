@@ -11,6 +11,9 @@ from collections.abc import Callable, Sequence
 from indelible.app.user import User
 from indelible.clock import Clock
 from indelible.feed import Feed
+from indelible.files.database_bytes import DatabaseBytes
+from indelible.files.protocol import FileStore
+from indelible.files.sql_files import SqlFiles
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.service.local import LocalService, ServiceDependencies
 from indelible.store.sql_store import SqlStore
@@ -29,6 +32,7 @@ class App(User):
         *,
         clock: Clock,
         owner_id: str,
+        files: FileStore | None = None,
         models: Sequence[str] = (),
         default_model: str | None = None,
         check_model: Callable[[str], None] | None = None,
@@ -47,6 +51,7 @@ class App(User):
             models=models,
             default_model=default_model,
             check_model=check_model,
+            files=files or SqlFiles(store.database, [DatabaseBytes(store.database)]),
         )
         self.service = LocalService(self._dependencies, user_id=owner_id)
         super().__init__(self.service)

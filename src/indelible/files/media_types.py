@@ -22,6 +22,7 @@ from typing import Final
 SNIFFED_BYTES: Final = 64 * 1024
 """How many bytes at the beginning are looked at."""
 MAX_NAME_CHARS: Final = 150
+_MAX_PREAMBLE: Final = 20
 OTHER: Final = "application/octet-stream"
 
 _STARTS: Final[tuple[tuple[bytes, str], ...]] = (
@@ -68,7 +69,7 @@ _PAGES: Final = (b"<!doctype html", b"<html", b"<head", b"<body", b"<script")
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _TEXTS: Final = frozenset(
     {"application/json", "application/xml", "application/yaml", "application/toml", "application/javascript",
-     "application/sql", "application/x-sh", "application/x-ndjson"}
+     "application/sql", "application/x-sh", "application/x-ndjson", "image/svg+xml"}
 )  # fmt: skip
 _BY_SUFFIX: Final = {
     ".md": "text/markdown",
@@ -158,10 +159,12 @@ def _find_text_type(start: bytes, *, name: str, hint: str | None) -> str:
 
 
 def _find_markup(start: bytes) -> str | None:
-    """The type by the first element, after comments and declarations. Without a pattern: bad input could make it slow."""
+    """The type by the first element, after a few comments and declarations."""
     rest = start.lstrip().lower()
     has_declaration = rest.startswith(b"<?xml")
-    while rest.startswith((b"<!--", b"<?xml", b"<!doctype svg")):
+    for _ in range(_MAX_PREAMBLE):
+        if not rest.startswith((b"<!--", b"<?xml", b"<!doctype svg")):
+            break
         end = b"-->" if rest.startswith(b"<!--") else b">"
         rest = rest.partition(end)[2].lstrip()
     if rest.startswith(_PAGES):

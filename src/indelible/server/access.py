@@ -26,6 +26,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from indelible.server.problem_details import make_problem
+from indelible.server.uploads import is_upload
 
 OPEN_TO_ALL: Final = frozenset({"/healthz", "/readyz"})
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
@@ -53,11 +54,12 @@ class AccessMiddleware:
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
-        refusal = self._check(scope["path"], Headers(scope=scope))
-        await (refusal or self._application)(scope, _count(receive), send)
+        limited = not is_upload(scope)  # a file has a limit of its own
+        refusal = self._check(scope["path"], Headers(scope=scope), limited=limited)
+        await (refusal or self._application)(scope, _count(receive) if limited else receive, send)
 
-    def _check(self, path: str, headers: Headers) -> Response | None:
-        if _read_length(headers) > MAX_BODY_BYTES:
+    def _check(self, path: str, headers: Headers, *, limited: bool) -> Response | None:
+        if limited and _read_length(headers) > MAX_BODY_BYTES:
             return make_problem(413, "too_large", _TOO_LONG, headers={"Connection": "close"})
         if path in OPEN_TO_ALL:
             return None

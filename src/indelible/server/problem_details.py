@@ -115,6 +115,12 @@ def add_problem_handlers(application: FastAPI) -> None:
 
 
 async def _answer_refusal(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return answer_refusal(error)
+
+
+def answer_refusal(error: Refused) -> Response:
+    """The problem of a rejected request."""
     status, kind = next(found for known, found in _REFUSALS.items() if isinstance(error, known))
     if isinstance(error, NotAllowed):
         return make_problem(status, kind, str(error), state=error.state, command=error.command)

@@ -1,4 +1,4 @@
-"""0013: files in pieces, their previews, and which chats use them.
+"""0010: files in pieces, their previews, and which chats use them.
 
 The table of 0002 held a file's bytes in its row, and named one chat. Its rows, if there are any, are cut into
 pieces; SQLite cannot drop a column with a foreign key, so the table is copied, dropped and made anew.
@@ -10,11 +10,11 @@ from typing import Final
 
 from indelible.store.database.migrations.spelling import execute
 
-revision: Final = "0013"
+revision: Final = "0010"
 down_revision: Final = "0009"
 
 _TABLES: Final = """
-CREATE TABLE files_until_0013 AS SELECT * FROM files
+CREATE TABLE files_until_now AS SELECT * FROM files
 
 DROP TABLE files
 
@@ -70,20 +70,20 @@ INSERT INTO files (
 )
     SELECT id, owner_id, 'ready', coalesce(name, 'file'), media_type, size_bytes, sha256, 'database', 'none',
         CASE WHEN chat_id IS NULL THEN created_at END, created_at
-    FROM files_until_0013
+    FROM files_until_now
 
 INSERT INTO file_chunks (file_id, variant, n, content)
     WITH RECURSIVE pieces (file_id, n) AS (
-        SELECT id, 0 FROM files_until_0013
+        SELECT id, 0 FROM files_until_now
         UNION ALL
-        SELECT file_id, n + 1 FROM pieces JOIN files_until_0013 ON id = file_id WHERE (n + 1) * 262144 < length(content)
+        SELECT file_id, n + 1 FROM pieces JOIN files_until_now ON id = file_id WHERE (n + 1) * 262144 < length(content)
     )
     SELECT file_id, 'content', n, substr(content, n * 262144 + 1, 262144)
-    FROM pieces JOIN files_until_0013 ON id = file_id
+    FROM pieces JOIN files_until_now ON id = file_id
 
-INSERT INTO file_uses (chat_id, file_id) SELECT chat_id, id FROM files_until_0013 WHERE chat_id IS NOT NULL
+INSERT INTO file_uses (chat_id, file_id) SELECT chat_id, id FROM files_until_now WHERE chat_id IS NOT NULL
 
-DROP TABLE files_until_0013
+DROP TABLE files_until_now
 """
 
 
