@@ -326,7 +326,11 @@ async def test_an_upgrade_keeps_every_row_of_every_table_and_in_its_chat(new_dat
         assert kept == before.get(table, []), table
         assert len(after[table]) == (0 if table not in before else 1 if table in rows_of_nobody() else 2), table
     assert {*rows_of_nobody(), *rows_of("c")} == set(metadata.tables)
-    led = [table for table in before if table in metadata.tables and "chat_id" in metadata.tables[table].primary_key.columns]
+    led = [
+        table
+        for table in before
+        if table in metadata.tables and "chat_id" in metadata.tables[table].primary_key.columns
+    ]
     assert all([row["chat_id"] for row in after[table]] == ["c", "d"] for table in led)
     await SqlStore(get_database(engine)).execute("c", Delete())
     left = await read_everything(engine)

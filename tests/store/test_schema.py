@@ -226,6 +226,8 @@ TWICE: list[tuple[str, Table, Row]] = [
     ("tool_runs_idempotency_key_key", tool_runs, {"call_index": 1}),
     ("events_pk", events, {"kind": "message"}),
     ("journal_pk", journal, {"parts": b"[1]"}),
+    ("file_chunks_pk", file_chunks, {"content": b"x"}),
+    ("file_uses_pk", file_uses, {}),
     ("queue_pk", queue, {"position": 2}),
     ("tool_runs_pk", tool_runs, {"idempotency_key": "other"}),
     ("idempotency_keys_pk", idempotency_keys, {"route": "POST /other"}),
