@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import settle_in
@@ -15,10 +13,10 @@ from indelible.store.database.transaction import Database
 
 
 @pytest.fixture
-async def opened(engine: AsyncEngine) -> AsyncIterator[Database]:
+async def opened(engine: AsyncEngine) -> Database:
     """A database with an owner."""
     await settle_in(engine)
-    yield get_database(engine)
+    return get_database(engine)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 from tests.store.driver import OWNER
 
-from indelible.errors import Invalid, NotAllowed, NotFound, TooLarge, TooMany, UnsupportedType
+from indelible.errors import Invalid, NotFound, TooLarge, TooMany, UnsupportedType
 from indelible.files.database_bytes import DatabaseBytes
 from indelible.files.directory_bytes import DirectoryBytes
 from indelible.files.protocol import CHUNK_BYTES, FileLimits, FileStore, StoredFile, UploadKey
@@ -86,6 +86,10 @@ async def age(database: Database, days: float = 2) -> None:
         await transaction.run("UPDATE files SET unused_since = $1 WHERE unused_since IS NOT NULL", then)
 
     await database.write(move)
+
+
+def list_paths(place: Path) -> list[Path]:
+    return [path for path in place.rglob("*") if path.is_file()]
 
 
 def draw() -> bytes:
@@ -323,4 +327,4 @@ async def test_bytes_stay_readable_where_they_are_when_new_files_go_elsewhere(
     for stored in (old, new):
         await moved.delete_file(OWNER, stored.id)
     assert await moved.sweep() == 2
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert list_paths(tmp_path) == []

@@ -1,4 +1,4 @@
-"""S3-compatible storage over real HTTP: signatures that botocore would have made, failures that pass, and no keys shown."""
+"""S3-compatible storage over real HTTP: signatures that botocore would have made, and no keys shown."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_a_refusal_says_what_to_check_and_shows_no_key(caplog: pytest.LogC
     caplog.set_level(logging.DEBUG)
     async with S3Server.run() as server:
         store = open_store(server, secret_key="wrong/kestrel")  # noqa: S106
-        with pytest.raises(StoreFailed, match="status 403. Check the bucket") as raised:
+        with pytest.raises(StoreFailed, match=r"status 403\. Check the bucket") as raised:
             await write(store, b"rain")
         shown = f"{raised.value!r} {store!r} {store._credentials!r} {caplog.text}"
         assert "kestrel" not in shown.lower()

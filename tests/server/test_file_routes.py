@@ -200,7 +200,7 @@ async def test_files_are_listed_page_by_page(harness: AppHarness) -> None:
     server: RunningServer = await harness.start_server(worker=False)
     made = [(await upload(server, b"x", f"{n}.txt"))["id"] for n in range(5)]
     found: list[str] = []
-    cursor = ""
+    cursor: str | None = None
     while len(found) < 5:
         query = {"limit": "2", **({"cursor": cursor} if cursor else {})}
         async with server.request("GET", "/files", params=query) as response:

@@ -1,4 +1,4 @@
-"""What a model gets of the files in a chat: as much as it takes, within the limits, and nothing that is not the chat's."""
+"""What a model gets of the files in a chat: as much as it takes, within the limits."""
 
 from __future__ import annotations
 
@@ -109,8 +109,9 @@ async def test_a_file_that_cannot_be_read_now_fails_the_turn_and_a_retry_helps(
     file = await harness.app.upload(draw(), name="a.png")
 
     async def fail(*_given: Any, **_more: Any) -> AsyncIterator[bytes]:
+        for _ in ():
+            yield b""
         raise StoreFailed("the disk is on fire")
-        yield b""
 
     with monkeypatch.context() as broken:
         broken.setattr(DatabaseBytes, "read", fail)

@@ -14,7 +14,6 @@ Must stay true (tests/files/test_media_types.py): any bytes and any name give a 
 
 from __future__ import annotations
 
-import mimetypes
 import re
 import unicodedata
 from typing import Final
@@ -82,10 +81,17 @@ _BY_SUFFIX: Final = {
     ".csv": "text/csv",
     ".tsv": "text/tab-separated-values",
     ".py": "text/x-python",
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".sql": "application/sql",
+    ".sh": "application/x-sh",
+    ".tex": "text/x-tex",
+    ".ics": "text/calendar",
+    ".vcf": "text/vcard",
     ".log": "text/plain",
     ".txt": "text/plain",
-    ".ts": "text/plain",  # mimetypes takes it for a video
 }
+"""Ours, and not the module `mimetypes`: that one reads the tables of the machine, which differ."""
 _TYPE: Final = re.compile(r"[a-z0-9!#$&^_.+-]{1,60}/[a-z0-9!#$&^_.+-]{1,100}")
 _UNSAFE: Final = re.compile(r'[<>:"|?*\x00-\x1f\x7f]')
 
@@ -152,7 +158,7 @@ def _find_text_type(start: bytes, *, name: str, hint: str | None) -> str:
         return markup
     suffix = name[name.rfind(".") :].lower() if "." in name else ""
     claimed = (hint or "").partition(";")[0].strip().lower()
-    for candidate in (_BY_SUFFIX.get(suffix), mimetypes.guess_type(name)[0], claimed):
+    for candidate in (_BY_SUFFIX.get(suffix), claimed):
         if candidate and is_text_type(candidate) and _TYPE.fullmatch(candidate) and candidate != "text/html":
             return candidate
     return "text/plain"

@@ -6,7 +6,7 @@
 
 A mistake in it is reported at the start, in one sentence, and not with the first upload.
 
-Must stay true (tests/files/test_place.py).
+Must stay true (tests/files/test_byte_stores.py).
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ There are two kinds of methods, and cancellation treats them differently (hooks.
 
   * those that write (`publish`, `record`, `keep_file`, `persist_step`, `open_attempt`, `schedule_retry`,
     `keep_summary`, `forget_responses`) always run to their end, even if a stop or a shutdown arrives meanwhile: half a
-    write is worse than none. An error that they raise ends the turn with `TurnFailed`; `Interrupted`, with `TurnInterrupted`;
-    a `Lost`, with `TurnLeaseLost`;
+    write is worse than none. An error that they raise ends the turn with `TurnFailed`; `Interrupted`, with
+    `TurnInterrupted`; a `Lost`, with `TurnLeaseLost`;
   * those that return data (`prepare_messages`, `prepare_tools`, `reload_messages`) may be interrupted by a stop.
 
 A part is either published or recorded, never both. `record` is for the two parts of a tool call, its start and

@@ -25,7 +25,6 @@ import contextlib
 import contextvars
 import inspect
 import logging
-import mimetypes
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple
@@ -44,6 +43,18 @@ from indelible.tools.toolset import RunHere
 
 _log: Final = logging.getLogger(__name__)
 _ENDED_BY_USER: Final = "Interrupted: the user stopped the reply while this tool was running."
+_SUFFIXES: Final = {
+    "image/png": ".png",
+    "image/jpeg": ".jpg",
+    "image/gif": ".gif",
+    "image/webp": ".webp",
+    "application/pdf": ".pdf",
+    "application/zip": ".zip",
+    "application/gzip": ".gz",
+    "text/plain": ".txt",
+    "text/csv": ".csv",
+}
+"""Of files that a tool returned without a name."""
 _NOT_BEGUN: Final = "Interrupted: the user stopped the reply before this tool began."
 
 
@@ -193,7 +204,7 @@ class ToolRunner:
         kept: list[File] = []
         output = result.output
         for number, file in enumerate(result.files, 1):
-            name = file.name or f"{result.name}-{number}{mimetypes.guess_extension(file.media_type) or ''}"
+            name = file.name or f"{result.name}-{number}{_SUFFIXES.get(file.media_type, '')}"
             stored = await self._keep_file(msgspec.structs.replace(file, name=name))
             if isinstance(stored, File):
                 kept.append(stored)
