@@ -1,7 +1,7 @@
 """Uploads beside a running chat: memory of the server, and the gaps in another chat's reply.
 
 A real server process on one SQLite file, the demo model as the probe. First the probe alone, then the probe while 50
-clients upload 20 MB each at once. Shown are the time of all uploads, the memory of the server before and at its highest,
+clients upload 20 MB each at once. Shown are the time of all uploads, the memory of the server before and at most,
 and the gaps between the parts of the probe's reply in both phases.
 """
 

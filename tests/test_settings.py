@@ -12,7 +12,7 @@ from indelible.settings import ENV_PREFIX, FILE, BadSettings, Settings, describe
 
 DOCS = Path(__file__).parent.parent / "docs" / "settings.md"
 UNITS_OR_COUNTS = re.compile(
-    r".*_s|max_.*|.*_max|.*_max_(attempts|bytes|characters|chats|connections|feeds)|.*_max_pending_bytes|.*_concurrency"
+    r".*_s|max_.*|.*_max|.*_max_(attempts|bytes|characters|chats|connections|feeds|files|file_bytes)|.*_max_pending_bytes|.*_concurrency"
 )
 WITHOUT_UNIT = {
     "files",
