@@ -37,6 +37,7 @@ from indelible.server.routes import (
     chats,
     debug,
     feed,
+    files,
     health,
     messages,
     queue,
@@ -158,7 +159,7 @@ class Server:
             redoc_url=None,
             responses=_RESPONSES,
         )
-        for routes in (chats, messages, queue, turns, feed, debug, session, tokens, users, shares, shared):
+        for routes in (chats, messages, queue, turns, feed, debug, files, session, tokens, users, shares, shared):
             _add_routes(application, routes.router, prefix=PREFIX)
         _add_routes(application, health.models, prefix=PREFIX)
         _add_routes(application, health.health)
