@@ -310,7 +310,8 @@ async def test_an_upgrade_keeps_every_row_of_every_table_and_in_its_chat(new_dat
         known = await connection.run_sync(list_columns)
         for name, row in given.items():
             if (table := name.split()[0]) in known:
-                await connection.execute(*spell_insert(table, row, known[table]))
+                former = {"content": b"[]", "chat_id": name[-1]} if table == "files" else {}
+                await connection.execute(*spell_insert(table, {**former, **row}, known[table]))
         await connection.execute(text("UPDATE chats SET head_id = 'reply_' || id"))
     before = await read_everything(engine)
     await close(engine)
@@ -373,7 +374,7 @@ def rows_of(chat: str) -> dict[str, dict[str, Any]]:
     own = {"chat_id": chat}
     text = {"chat_id": chat, "id": f"reply_{chat}", "role": "assistant", "blocks": b"[]", "created_at": AT}
     call = {"call_index": 0, "call_id": "x", "name": "look", "arguments": b"[]", "state": "started"}
-    file = {"media_type": "text/plain", "size_bytes": 2, "sha256": b"[]", "content": b"[]", "created_at": AT}
+    file = {"media_type": "text/plain", "size_bytes": 2, "sha256": b"[]", "created_at": AT}
     file |= {"state": "ready", "name": "a.txt", "place": "database", "preview": "none"}
     done = {"key": f"key_{chat}", "route": "POST /", "body_hash": b"[]", "status": 201, "body": b"[]", "expires_at": AT}
     said = {"method": "POST", "url": "/", "request_headers": b"[]", "request_body": b"[]", "response_body": b"[]"}
@@ -393,7 +394,7 @@ def rows_of(chat: str) -> dict[str, dict[str, Any]]:
         "idempotency_keys": {**own, "user_id": "u", **done},
         "drafts": {**own, "user_id": "u", "content": b"[]", "updated_at": AT},
         "shares": {**own, "id": f"share_{chat}", "user_id": "u", "created_at": AT},
-        "files": {**own, "id": f"file_{chat}", "owner_id": "u", **file},
+        "files": {"id": f"file_{chat}", "owner_id": "u", **file},
         "file_chunks": {"file_id": f"file_{chat}", "variant": "content", "n": 0, "content": b"[]"},
         "file_uses": {**own, "file_id": f"file_{chat}"},
         "debug_runs": {**own, "id": run, "turn_id": turn, "kind": "turn", "status": "in_progress", "worker_id": "w",
