@@ -113,9 +113,9 @@ async def test_a_token_with_anything_wrong_opens_nothing_and_no_secret_is_told(
             ):
                 assert await log_in(browser, change_callback=change) == (303, FAILED)
             assert await browser.get_status("/models") == 401
-        async with open_browser(server) as stranger:  # without the cookie of the browser that asked
-            async with stranger.request("GET", "/login/oidc/callback?code=x&state=x") as response:
-                assert response.headers["Location"] == FAILED
+        callback = "/login/oidc/callback?code=x&state=x"  # without the cookie of the browser that asked
+        async with open_browser(server) as stranger, stranger.request("GET", callback) as response:
+            assert response.headers["Location"] == FAILED
     logged = "\n".join(record.getMessage() for record in caplog.records if record.name.startswith("indelible"))
     assert "the ID token was refused" in logged
     for secret in (*provider.seen, CLIENT_SECRET, "access-canary"):
