@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 TOKEN = "the-first-admins-token"  # noqa: S105  (nobody's)
-UNAUTHORIZED = ("401", "404")
+UNAUTHORIZED = ("401", "404", "EventSource")
 ASK = """async ([method, path, body]) => {
   const response = await fetch(path, { method, headers: { "Content-Type": "application/json" }, body });
   return [response.status, await response.text()];

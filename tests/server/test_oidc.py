@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from joserfc import jwk
 from tests.server.logging_in import Browser, open_browser
-from tests.server.oidc_provider import CLIENT_ID, CLIENT_SECRET, Provider, run_provider
+from tests.server.oidc_provider import CLIENT_ID, CLIENT_SECRET, Provider, make_key, run_provider
 from tests.support.app_harness import AppHarness
 from tests.support.running_server import API, RunningServer
 
@@ -66,7 +66,7 @@ async def test_who_is_no_user_here_or_disabled_stays_outside_unless_everybody_ma
 
 
 def forge_key(provider: Provider) -> None:
-    provider.signing_key = jwk.RSAKey.generate_key(2048, {"kid": "1"})
+    provider.signing_key = make_key(2)
 
 
 def sign_with_public_key(provider: Provider) -> None:
