@@ -11,6 +11,7 @@ import hashlib
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any
 from urllib.parse import urlencode
 
@@ -21,10 +22,16 @@ CLIENT_ID = "indelible"
 CLIENT_SECRET = "oidc-secret-canary"  # noqa: S105  (nobody's)
 
 
+@cache
+def make_key(number: int) -> jwk.RSAKey:
+    """A key of a process: making one takes a second on a busy machine."""
+    return jwk.RSAKey.generate_key(2048, {"kid": "1", "use": "sig", "alg": "RS256"})
+
+
 class Provider:
     def __init__(self) -> None:
         self.url = ""
-        self.key = jwk.RSAKey.generate_key(2048, {"kid": "1", "use": "sig", "alg": "RS256"})
+        self.key = make_key(1)
         self.signing_key: Any = self.key
         self.algorithm = "RS256"
         self.bend: Callable[[dict[str, Any]], None] = lambda _claims: None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from joserfc import jwk
 from tests.server.logging_in import Browser, open_browser
-from tests.server.oidc_provider import CLIENT_ID, CLIENT_SECRET, Provider, run_provider
+from tests.server.oidc_provider import CLIENT_ID, CLIENT_SECRET, Provider, make_key, run_provider
 from tests.support.app_harness import AppHarness
 from tests.support.running_server import API, RunningServer
 
@@ -66,7 +66,7 @@ async def test_who_is_no_user_here_or_disabled_stays_outside_unless_everybody_ma
 
 
 def forge_key(provider: Provider) -> None:
-    provider.signing_key = jwk.RSAKey.generate_key(2048, {"kid": "1"})
+    provider.signing_key = make_key(2)
 
 
 def sign_with_public_key(provider: Provider) -> None:
@@ -113,10 +113,8 @@ async def test_a_token_with_anything_wrong_opens_nothing_and_no_secret_is_told(
             ):
                 assert await log_in(browser, change_callback=change) == (303, FAILED)
             assert await browser.get_status("/models") == 401
-        async with (
-            open_browser(server) as stranger,  # without the cookie of the browser that asked
-            stranger.request("GET", "/login/oidc/callback?code=x&state=x") as response,
-        ):
+        callback = "/login/oidc/callback?code=x&state=x"  # without the cookie of the browser that asked
+        async with open_browser(server) as stranger, stranger.request("GET", callback) as response:
             assert response.headers["Location"] == FAILED
     logged = "\n".join(record.getMessage() for record in caplog.records if record.name.startswith("indelible"))
     assert "the ID token was refused" in logged

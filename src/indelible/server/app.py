@@ -29,6 +29,7 @@ from indelible.server.docs_page import write_docs_page
 from indelible.server.login import oidc_routes
 from indelible.server.login import pages as login
 from indelible.server.login.first_login import ensure_first_admin, offer_login
+from indelible.server.login.oidc import check_oidc
 from indelible.server.openapi import add_answer_schemas
 from indelible.server.problem_details import MEDIA_TYPE, PROBLEM_SCHEMA, add_problem_handlers
 from indelible.server.prometheus import PrometheusMetrics
@@ -128,6 +129,7 @@ class Server:
         pace: Pace = DEFAULT_PACE,
         offers_login: bool = False,
     ) -> None:
+        check_oidc(settings)
         self.settings = settings
         self.pace = pace
         self.server_state: ServerState | None = None

@@ -15,10 +15,12 @@ address, an error or a log.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
-import logging
+import importlib
+import importlib.util
 import secrets
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
@@ -27,7 +29,7 @@ import aiohttp
 import msgspec
 
 from indelible.clock import Clock
-from indelible.errors import IndelibleError
+from indelible.errors import IndelibleError, Invalid
 from indelible.server.loopback import is_loopback
 from indelible.settings import Settings
 
@@ -35,11 +37,18 @@ _ALGORITHMS: Final = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES2
 _LEEWAY_S: Final = 60
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=15)
 _MAX_ANSWER_BYTES: Final = 1024 * 1024
-_log: Final = logging.getLogger(__name__)
 
 
 class LoginFailed(IndelibleError):
     """The provider, or what it sent, was refused. The message is for the log."""
+
+
+def check_oidc(settings: Settings) -> None:
+    """Raises `Invalid` if OpenID Connect is configured and cannot work."""
+    if settings.oidc_issuer and not settings.oidc_client_id:
+        raise Invalid("oidc_issuer is set, and oidc_client_id is not. Set both.")
+    if settings.oidc_issuer and importlib.util.find_spec("joserfc") is None:
+        raise Invalid("OpenID Connect needs an extra package: pip install 'indelible[oidc]'")
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +123,7 @@ class OidcProvider:
             }
             answer = await _fetch(session, "POST", metadata.token_endpoint, data=form, headers=self._write_secret())
             keys = await _fetch(session, "GET", metadata.jwks_uri)
+        await asyncio.to_thread(importlib.import_module, "joserfc.jwt")  # half a second, once
         claims = self._check_token(_decode(answer, _TokenAnswer).id_token, keys, flow)
         return self._read_name(claims)
 
