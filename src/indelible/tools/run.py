@@ -35,6 +35,7 @@ from indelible.clock import Clock
 from indelible.concurrency.scope import CancelScope, Cause
 from indelible.concurrency.tasks import GracefulTask, wait_uncancelled
 from indelible.content import Part, ToolCall, ToolProgress, ToolResult, ToolStarted
+from indelible.content.assemble import OUTCOME_UNKNOWN
 from indelible.errors import StoreFailed, TestBroken
 from indelible.metrics import Metrics
 from indelible.tools.output import cut_text, render_output
@@ -43,6 +44,7 @@ from indelible.tools.toolset import RunHere
 
 _log: Final = logging.getLogger(__name__)
 _ENDED_BY_USER: Final = "Interrupted: the user stopped the reply while this tool was running."
+_TIMED_DIGITS: Final = 3
 _NOT_BEGUN: Final = "Interrupted: the user stopped the reply before this tool began."
 
 
@@ -173,12 +175,18 @@ class ToolRunner:
             await self._publish_in_turn(self._measure(_error(record, _describe(error)), 0.0))
             return
         await self._record(ToolStarted(call.id, call.name), record)
-        started = self._clock.monotonic()
+        if self._scope.cancelled:  # one that an earlier worker started may have taken effect all the same
+            unrun = self._after_cut(record, OUTCOME_UNKNOWN if call.started else _NOT_BEGUN)
+            if unrun is not None:
+                await self._record(self._measure(unrun, 0.0), record)
+            return
+        started_at, started = self._clock.now(), self._clock.monotonic()
         result = await self._execute(tool, work, record, context)
         if result is None or self._scope.cause is Cause.LEASE_LOST:
             return
-        result = self._measure(result, self._clock.monotonic() - started)
-        await self._record(result, record)
+        seconds = self._clock.monotonic() - started
+        result = msgspec.structs.replace(result, started_at=started_at, duration_s=round(seconds, _TIMED_DIGITS))
+        await self._record(self._measure(result, seconds), record)
 
     async def _record(self, part: ToolStarted | ToolResult, record: ToolCallRecord) -> None:
         if self._record_with_ledger is not None:
@@ -207,8 +215,6 @@ class ToolRunner:
         self, tool: Tool, work: Callable[[], Any], record: ToolCallRecord, context: ToolContext
     ) -> ToolResult | None:
         """The tool's result, or None if it was cancelled and its outcome is unknown."""
-        if self._scope.cancelled:
-            return self._after_cut(record, _NOT_BEGUN)
         timeout_s = self._limits.timeout_s if tool.timeout_s is None else tool.timeout_s
         timed_out = False
 
