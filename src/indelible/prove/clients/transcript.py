@@ -62,7 +62,7 @@ class SeenTurn:
 
 
 class SeenMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of the tree. `turn_id` is the turn that ran when it arrived."""
+    """A message of the tree. `turn_id` is the turn that ran when it arrived, `model` has no address."""
 
     id: str
     parent_id: str | None
@@ -275,7 +275,7 @@ def _read_message(message: dict[str, Any], turn_id: str | None) -> SeenMessage:
         text=read_text(message["blocks"]),
         partial=message["partial"],
         reason=message["reason"],
-        model=message.get("model"),
+        model=(message.get("model") or "").partition("@")[0] or None,
         usage=message.get("usage"),
         turn_id=turn_id,
         described=describe_message(message),
