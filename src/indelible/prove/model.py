@@ -76,9 +76,9 @@ class ProofModel:
         if until == len(words):
             yield Finish("stop", usage=usage)
             return
-        names = [*((ONCE, AGAIN)[at % 2] for at in range(wish.tools)), *([ASK] * wish.asks)]
-        for at, name in enumerate(names):
-            for part in self._call_tool(f"call_{at}", name, wish):
+        calls = [(f"call_{at}", (ONCE, AGAIN)[at % 2]) for at in range(wish.tools)]
+        for call_id, name in [*calls, *((f"ask_{at}", ASK) for at in range(wish.asks))]:
+            for part in self._call_tool(call_id, name, wish):
                 await asyncio.sleep(pace_s)
                 yield part
         yield Finish("tool_calls", usage=usage)

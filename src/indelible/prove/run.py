@@ -57,7 +57,8 @@ _ANY_CHAT: Final = "SELECT id FROM chats LIMIT 1"
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What to do. The default database is a new SQLite file. `seconds` ends the killing earlier.
 
-    `drain_s`: how long a server that gets SIGTERM lets its replies end. `habits`: what users do besides sending.
+    `drain_s`: how long a server that gets SIGTERM lets its replies end. `habits`: what users do besides sending, and
+    `rounds`: how often at least.
     `retry_for_s`: how long after the last kill, and after the leases that it left, a reply may take.
     """
 
@@ -70,6 +71,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     drain_s: float = 0.0
     ways: tuple[Way, ...] = WAYS
     habits: tuple[Act, ...] = HABITS
+    rounds: int = 0
     prepare: Callable[[], None] | None = None
     retry_for_s: float = 20.0
 
@@ -125,6 +127,7 @@ async def _carry_out(plan: Plan, orders: Orders, on_kill: Callable[[int], None])
             seed=plan.seed,
             models=provider.models,
             habits=plan.habits,
+            rounds=plan.rounds,
         ) as population,
     ):
         began_s = time.monotonic()

@@ -20,6 +20,7 @@ _TEXT: Final = "Proof {number}: {words} words, {pace_ms} ms each, {tools} tools,
 _PATTERN: Final = re.compile(r"Proof (\d+): (\d+) words, (\d+) ms each, (\d+) tools, (\d+) asks, (\d+) thoughts\.")
 _VOCABULARY: Final = ("oak", "river", "stone", "lamp", "harbour", "cloud", "bread", "violin", "snow", "ladder")
 _TOOLS_AT_MOST: Final = 3
+_ASKS: Final = 0.25
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +74,7 @@ def draw_wish(chance: random.Random, *, number: int, may_ask: bool = True) -> Wi
         words=chance.randint(6, 60),
         pace_ms=chance.choice((5, 10, 20)),
         tools=chance.randint(1, _TOOLS_AT_MOST) if chance.random() < 0.4 else 0,
-        asks=int(chance.random() < 0.25) if may_ask else 0,
+        asks=int(chance.random() < _ASKS) if may_ask else 0,
         thoughts=chance.randint(1, 5) if chance.random() < 0.3 else 0,
     )
 

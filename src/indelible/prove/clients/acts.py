@@ -28,6 +28,7 @@ AT_REST: Final[tuple[Act, ...]] = ("branch", "fork", "resume", "edit", "regenera
 _NEAR: Final = 8
 """How far back a user usually looks for something to edit or to regenerate."""
 _FORKS_AT_MOST: Final = 8
+_STOPPED_AGAIN: Final = 0.5
 
 
 class Acts:
@@ -157,7 +158,7 @@ class Acts:
         resume = self._client.retry if last.role == "user" else self._client.continue_
         accepted = await resume(self._user.chat_id, model=model)
         self._note_model(accepted, model)
-        if self._chance.random() < 0.5:
+        if self._chance.random() < _STOPPED_AGAIN:
             self._deeds.stops += 1
             await self._client.interrupt(self._user.chat_id, turn=accepted["turn"])
 

@@ -152,6 +152,7 @@ async def gather_population(
     phrases: Sequence[str] | None = None,
     token: str | None = None,
     habits: Sequence[Act] = HABITS,
+    rounds: int = 0,
 ) -> AsyncIterator[Population]:
     """Open the chats, with each of the models in turn, and start all users and readers; stop them at the end."""
     async with AsyncExitStack() as stack:
@@ -160,7 +161,9 @@ async def gather_population(
             own = [WireClient(url, token=token, retry_for_s=_PATIENCE_S) for url in urls]
             clients = [await stack.enter_async_context(client) for client in own]
             client = clients[number % len(clients)]
-            user = SimulatedUser(client, number=number, seed=seed, models=models, phrases=phrases, habits=habits)
+            user = SimulatedUser(
+                client, number=number, seed=seed, models=models, phrases=phrases, habits=habits, rounds=rounds
+            )
             members.append(Member(user, clients, seed=seed * 1000 + number))
             await members[-1].begin()
         population = Population(members, seed=seed)

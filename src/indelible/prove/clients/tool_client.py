@@ -40,7 +40,7 @@ class ToolClient:
                 await self._reader.wait_until(lambda seen: self._find_new(seen.action) is not None)
                 action = self._reader.transcript.action
                 if self._find_new(action) is not None:
-                    await self._answer(action or {})
+                    await self.answer(action or {})
         except IndelibleError as error:
             self._user.faults.append(f"a client tool was refused: {error}")
 
@@ -49,7 +49,8 @@ class ToolClient:
         notes = [] if action is None else [read_note(call["arguments"]) for call in action["calls"]]
         return notes if notes and not self._seen.issuperset(notes) else None
 
-    async def _answer(self, action: dict[str, Any]) -> None:
+    async def answer(self, action: dict[str, Any]) -> None:
+        """Answer the calls that a reply waits for, in one way or another."""
         turn_id = action["turn"]
         notes = [read_note(call["arguments"]) for call in action["calls"]]
         self._seen.update(notes)

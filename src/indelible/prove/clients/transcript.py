@@ -260,6 +260,7 @@ class ReaderTranscript:
     def _begin_turn(self, turn_id: str) -> None:
         question = next((message for message in self.climb(self.head) if message.role == "user"), None)
         if question is None:
+            self.faults.append(f"{turn_id} begins before anything was asked")
             self.turns[turn_id] = SeenTurn(None, "")
             return
         self.turns[turn_id] = SeenTurn(question.id, question.text)

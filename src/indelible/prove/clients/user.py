@@ -37,8 +37,12 @@ class SimulatedUser:
         models: Sequence[str],
         phrases: Sequence[str] | None,
         habits: Sequence[Act] = HABITS,
+        rounds: int = 0,
     ) -> None:
-        """`phrases`: what to send to a server with another model. `models`: those that it may choose from."""
+        """`phrases`: what to send to a server with another model. `models`: those that it may choose from.
+
+        `rounds`: at least so many, even if it is enough before.
+        """
         self.deeds = Deeds()
         self.faults: list[str] = []
         self.chat_id = ""
@@ -47,6 +51,7 @@ class SimulatedUser:
         self._chance = random.Random(seed * 1000 + number)  # noqa: S311  (it only has to be reproducible)
         self._sender = Sender(client, self._chance, number=number, models=models, phrases=phrases)
         self._habits = habits
+        self._rounds = rounds
 
     async def begin(self) -> None:
         """Open the chat with a first message."""
@@ -61,7 +66,8 @@ class SimulatedUser:
         """Send until it is enough and every message is answered."""
         acts = Acts(self._client, self._chance, self._sender, self, reader)
         try:
-            while not enough.is_set():
+            while self._rounds > 0 or not enough.is_set():
+                self._rounds -= 1
                 await self._run_round(acts)
             await acts.wait_for_rest()
         except IndelibleError as error:
