@@ -104,6 +104,24 @@ async def test_an_idempotent_call_that_had_begun_is_run_again_with_the_same_key(
     assert sorted(keys) == ["t/4/0", "t/4/1"]
 
 
+@pytest.mark.parametrize(
+    ("begun", "told"), [([ToolStarted("l", "look")], OUTCOME_UNKNOWN), ([], "before this tool began")]
+)
+async def test_a_stop_before_it_runs_again_does_not_say_that_an_earlier_worker_had_not_begun_it(
+    begun: list[Part], told: str, harness: LoopHarness
+) -> None:
+    async def record(part: Part, call: ToolCallRecord) -> None:
+        if isinstance(part, ToolStarted):
+            harness.scope.interrupt()
+        harness.publish(part)
+
+    await adopt(harness, call("l", "look"), FINISH, *begun, record=record, answers=0)
+    assert ran == []
+    (result,) = [block for block in harness.only.blocks if isinstance(block, ToolResult)]
+    assert told in result.output
+    assert (result.interrupted, result.started_at) == (True, None)
+
+
 async def test_results_that_are_known_are_used_as_they_are(harness: LoopHarness) -> None:
     known = ToolResult(call_id="p", name="pay", output="paid already")
     await adopt(harness, PAY, call("l", "look"), FINISH, ToolStarted("p", "pay"), known)

@@ -53,7 +53,7 @@ def keep_stale_instructions(patch: pytest.MonkeyPatch) -> None:
 
 
 def drop_usage(patch: pytest.MonkeyPatch) -> None:
-    end = turns.end_attempt
+    end = finish_attempt.end_attempt
 
     async def drop(*arguments: Any, **named: Any) -> Ending:
         ending = await end(*arguments, **named)
@@ -80,7 +80,8 @@ def lose_the_notice_of_a_stop(patch: pytest.MonkeyPatch) -> None:
 
 def accept_late_results(patch: pytest.MonkeyPatch) -> None:
     decide = DECIDE_USER[ToolResults]
-    patch.setitem(DECIDE_USER, ToolResults, lambda facts, command: decide(facts, replace(command, turn_id=None)))
+    broken: dict[Any, Any] = {ToolResults: lambda facts, given: decide(facts, replace(given, turn_id=None))}
+    patch.setitem(cast("dict[Any, Any]", DECIDE_USER), ToolResults, broken[ToolResults])
 
 
 def forget_results(patch: pytest.MonkeyPatch) -> None:
