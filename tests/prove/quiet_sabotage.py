@@ -6,6 +6,7 @@ control; these lose what stands beside the words.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, Final, cast
 
@@ -14,7 +15,6 @@ from msgspec.structs import replace
 
 from indelible.loop.prompt import build, pair
 from indelible.machine.commands import ToolResults
-from indelible.machine.decide_user import DECIDE_USER
 from indelible.machine.effects import AddNotice
 from indelible.store.commands import finish_attempt
 from indelible.store.commands.apply import applier, turns
@@ -79,9 +79,9 @@ def lose_the_notice_of_a_stop(patch: pytest.MonkeyPatch) -> None:
 
 
 def accept_late_results(patch: pytest.MonkeyPatch) -> None:
-    decide = DECIDE_USER[ToolResults]
-    broken: dict[Any, Any] = {ToolResults: lambda facts, given: decide(facts, replace(given, turn_id=None))}
-    patch.setitem(cast("dict[Any, Any]", DECIDE_USER), ToolResults, broken[ToolResults])
+    deciding: dict[Any, Any] = vars(sys.modules["indelible.machine.decide"])["_DECIDE"]
+    decide = deciding[ToolResults]
+    patch.setitem(deciding, ToolResults, lambda facts, command: decide(facts, replace(command, turn_id=None)))
 
 
 def forget_results(patch: pytest.MonkeyPatch) -> None:

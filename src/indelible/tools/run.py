@@ -41,6 +41,7 @@ from indelible.metrics import Metrics
 from indelible.tools.output import cut_text, render_output
 from indelible.tools.tool import BadArguments, Tool, ToolCallRecord, ToolContext
 from indelible.tools.toolset import RunHere
+from indelible.tracing import span
 
 _log: Final = logging.getLogger(__name__)
 _ENDED_BY_USER: Final = "Interrupted: the user stopped the reply while this tool was running."
@@ -174,19 +175,27 @@ class ToolRunner:
             self._log_error(record, error)
             await self._publish_in_turn(self._measure(_error(record, _describe(error)), 0.0))
             return
-        await self._record(ToolStarted(call.id, call.name), record)
-        if self._scope.cancelled:  # one that an earlier worker started may have taken effect all the same
-            unrun = self._after_cut(record, OUTCOME_UNKNOWN if call.started else _NOT_BEGUN)
-            if unrun is not None:
-                await self._record(self._measure(unrun, 0.0), record)
-            return
+        with span("tool", tool=record.name, call=record.id) as traced:
+            await self._record(ToolStarted(call.id, call.name), record)
+            result = await self._run_timed(tool, work, record, context, was_started=call.started)
+            if result is None or self._scope.cause is Cause.LEASE_LOST:
+                return
+            result = self._measure(result, result.duration_s or 0.0)
+            traced.set(is_error=result.is_error)
+            await self._record(result, record)
+
+    async def _run_timed(
+        self, tool: Tool, work: Callable[[], Any], record: ToolCallRecord, context: ToolContext, *, was_started: bool
+    ) -> ToolResult | None:
+        """The result with its times. One that an earlier worker started may have taken effect, though it is cut here."""
+        if self._scope.cancelled:
+            return self._after_cut(record, OUTCOME_UNKNOWN if was_started else _NOT_BEGUN)
         started_at, started = self._clock.now(), self._clock.monotonic()
         result = await self._execute(tool, work, record, context)
-        if result is None or self._scope.cause is Cause.LEASE_LOST:
-            return
-        seconds = self._clock.monotonic() - started
-        result = msgspec.structs.replace(result, started_at=started_at, duration_s=round(seconds, _TIMED_DIGITS))
-        await self._record(self._measure(result, seconds), record)
+        if result is None:
+            return None
+        seconds = round(self._clock.monotonic() - started, _TIMED_DIGITS)
+        return msgspec.structs.replace(result, started_at=started_at, duration_s=seconds)
 
     async def _record(self, part: ToolStarted | ToolResult, record: ToolCallRecord) -> None:
         if self._record_with_ledger is not None:

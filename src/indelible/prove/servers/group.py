@@ -27,8 +27,8 @@ from indelible.errors import IndelibleError
 from indelible.prove.servers.crash_points import CrashPoint
 from indelible.prove.servers.process import Arming, Orders, Ready, Unable, run_server
 
-_START_S: Final = 60.0
-END_S: Final = 30.0
+_START_S: Final = 300.0
+END_S: Final = 120.0
 _PORTS: Final = range(15_000, 25_000)
 _IMPORTED: Final = [
     "indelible.prove.servers.process",
