@@ -73,7 +73,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     habits: tuple[Act, ...] = HABITS
     rounds: int = 0
     prepare: Callable[[], None] | None = None
-    retry_for_s: float = 20.0
+    retry_for_s: float = 120.0
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -187,7 +187,7 @@ class ToolRunner:
     async def _run_timed(
         self, tool: Tool, work: Callable[[], Any], record: ToolCallRecord, context: ToolContext, *, was_started: bool
     ) -> ToolResult | None:
-        """The result with its times. One that an earlier worker started may have taken effect, though it is cut here."""
+        """The result with its times. A tool that an earlier worker started may have taken effect, even if it is cut."""
         if self._scope.cancelled:
             return self._after_cut(record, OUTCOME_UNKNOWN if was_started else _NOT_BEGUN)
         started_at, started = self._clock.now(), self._clock.monotonic()

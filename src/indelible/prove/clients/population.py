@@ -27,8 +27,8 @@ from indelible.prove.clients.tool_client import ToolClient
 from indelible.prove.clients.user import HABITS, SimulatedUser
 
 _RESTLESS_AFTER: Final = 7
-_PATIENCE_S: Final = 60.0
-_REPLAY_S: Final = 10.0
+_PATIENCE_S: Final = 300.0
+_REPLAY_S: Final = 120.0
 _ONCE_BROKEN_S: Final = 3.0
 
 
