@@ -18,10 +18,11 @@ from sqlalchemy import Connection, TextClause, inspect, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.engine import begin_read, begin_write, close_databases, get_database, open_engine
 
-from indelible.content import Text, TextDelta, encode
+from indelible.content import Text, TextDelta, Usage, encode
 from indelible.machine.commands import Delete, Send, SwitchBranch, UpdateChat
 from indelible.recording.storage.protocol import RunRecord
 from indelible.recording.storage.sql_records import SqlRecords
+from indelible.store.commands.totals import Totals
 from indelible.store.database import postgres
 from indelible.store.database.errors import DatabaseUnusable, SchemaTooNew
 from indelible.store.database.migrate import HEAD, VERSION_TABLE, Migrated, list_revisions, load_revision, migrate
@@ -262,6 +263,27 @@ async def test_the_upgrade_to_0009_gives_branches_their_errors_and_waiting_chats
     assert ((await store.view("c")).status, (await store.view("c")).error) == ("error", {"kind": "auth"})
     async with begin_write(engine) as connection:
         await connection.execute(text("UPDATE messages SET role = 'assistant', reason = 'max_steps' WHERE id = 'm'"))
+    await close(engine)
+
+
+async def test_the_upgrade_to_0010_adds_up_what_chats_have_used(new_database: str) -> None:
+    await migrate(new_database, target="0009")
+    engine = await open_engine(new_database)
+    await write_a_chat(engine)
+    copy = """
+        INSERT INTO messages (chat_id, id, role, blocks, usage, cost_nanousd, created_at)
+        SELECT chat_id, {}, role, blocks, :usage, {}, created_at FROM messages WHERE id = 'm'
+        """
+    async with begin_write(engine) as connection:
+        await connection.execute(text(copy.format("'n'", "5")), {"usage": b'{"input_tokens":3,"output_tokens":1}'})
+        await connection.execute(text(copy.format("'o'", "NULL")), {"usage": b'{"input_tokens":4}'})
+    await close(engine)
+
+    assert await migrate(new_database) == Migrated("0009", HEAD)
+
+    engine = await open_engine(new_database)
+    totals = (await SqlStore(get_database(engine)).view("c")).totals
+    assert totals == Totals(Usage(input_tokens=7, output_tokens=1), 5)
     await close(engine)
 
 

@@ -138,11 +138,13 @@ class RemoteService:
     async def compact(self, chat_id: str) -> Accepted:
         return _read(await self._wire.compact(chat_id), Accepted)
 
-    async def submit_tool_results(self, chat_id: str, results: Sequence[ToolResult]) -> Accepted:
+    async def submit_tool_results(
+        self, chat_id: str, results: Sequence[ToolResult], *, turn: str | None = None
+    ) -> Accepted:
         given = [
             {"tool_call_id": result.call_id, "output": result.output, "is_error": result.is_error} for result in results
         ]
-        return _read(await self._wire.submit_tool_results(chat_id, msgspec.to_builtins(given)), Accepted)
+        return _read(await self._wire.submit_tool_results(chat_id, msgspec.to_builtins(given), turn=turn), Accepted)
 
     # --- the queue ---
 

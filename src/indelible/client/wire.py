@@ -201,8 +201,10 @@ class WireClient:
     async def compact(self, chat_id: str) -> dict[str, Any]:
         return await self._write("POST", f"/chats/{chat_id}/compact")
 
-    async def submit_tool_results(self, chat_id: str, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        return await self._write("POST", f"/chats/{chat_id}/tool-results", {"results": list(results)})
+    async def submit_tool_results(
+        self, chat_id: str, results: Sequence[dict[str, Any]], *, turn: str | None = None
+    ) -> dict[str, Any]:
+        return await self._write("POST", f"/chats/{chat_id}/tool-results", {"results": list(results), "turn": turn})
 
     # --- attempts and runs ---
 

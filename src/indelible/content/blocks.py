@@ -86,8 +86,9 @@ class ToolResult(Value, tag="tool_result", frozen=True):
     """The only answer to a call. A local tool's `output` is text; a provider's is any JSON.
 
     `interrupted` marks the result of a tool that a stop interrupted: its reply is not complete. `progress` is what
-    people saw of the tool while it ran, at most its last 16 KiB. `files` are pictures and files that the tool returned;
-    the output names them.
+    people saw of the tool while it ran, at most its last 16 KiB. `started_at` and `duration_s` say when a local tool
+    ran and for how long; None if it did not run here, or nobody knows how it ended. No model gets them. `files` are
+    pictures and files that the tool returned; the output names them.
     """
 
     call_id: str
@@ -98,6 +99,8 @@ class ToolResult(Value, tag="tool_result", frozen=True):
     metadata: Metadata | None = None
     interrupted: bool = False
     progress: str = ""
+    started_at: datetime | None = None
+    duration_s: float | None = None
     files: list[File] = []
 
 

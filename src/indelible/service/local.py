@@ -278,8 +278,10 @@ class LocalService:
     async def compact(self, chat_id: str) -> Accepted:
         return await self._accept(chat_id, commands.Compact())
 
-    async def submit_tool_results(self, chat_id: str, results: Sequence[ToolResult]) -> Accepted:
-        command = commands.ToolResults(call_ids=tuple(result.call_id for result in results))
+    async def submit_tool_results(
+        self, chat_id: str, results: Sequence[ToolResult], *, turn: str | None = None
+    ) -> Accepted:
+        command = commands.ToolResults(call_ids=tuple(result.call_id for result in results), turn_id=turn)
         rendered = [replace(result, output=render_output(result.output)) for result in results]
         check_payload(ToolResultsInput(results=rendered), self._dependencies.limits)
         cut = [replace(result, output=_cut_output(result.output)) for result in rendered]

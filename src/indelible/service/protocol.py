@@ -120,7 +120,9 @@ class ChatService(Protocol):
     async def compact(self, chat_id: str) -> Accepted:
         """Replace older turns by a summary in the model's prompt."""
 
-    async def submit_tool_results(self, chat_id: str, results: Sequence[ToolResult]) -> Accepted:
+    async def submit_tool_results(
+        self, chat_id: str, results: Sequence[ToolResult], *, turn: str | None = None
+    ) -> Accepted:
         """Submit the results of the client tools that the reply is waiting for, all at once."""
 
     # --- the queue ---

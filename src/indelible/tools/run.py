@@ -35,6 +35,7 @@ from indelible.clock import Clock
 from indelible.concurrency.scope import CancelScope, Cause
 from indelible.concurrency.tasks import GracefulTask, wait_uncancelled
 from indelible.content import File, Part, ToolCall, ToolProgress, ToolResult, ToolStarted
+from indelible.content.assemble import OUTCOME_UNKNOWN
 from indelible.errors import StoreFailed, TestBroken
 from indelible.metrics import Metrics
 from indelible.tools.output import cut_text, render_output
@@ -56,6 +57,7 @@ _SUFFIXES: Final = {
     "text/csv": ".csv",
 }
 """Of files that a tool returned without a name."""
+_TIMED_DIGITS: Final = 3
 _NOT_BEGUN: Final = "Interrupted: the user stopped the reply before this tool began."
 
 
@@ -192,11 +194,10 @@ class ToolRunner:
             return
         with span("tool", tool=record.name, call=record.id) as traced:
             await self._record(ToolStarted(call.id, call.name), record)
-            started = self._clock.monotonic()
-            result = await self._execute(tool, work, record, context)
+            result = await self._run_timed(tool, work, record, context, was_started=call.started)
             if result is None or self._scope.cause is Cause.LEASE_LOST:
                 return
-            result = await self._keep_files(self._measure(result, self._clock.monotonic() - started))
+            result = await self._keep_files(self._measure(result, result.duration_s or 0.0))
             traced.set(is_error=result.is_error)
             await self._record(result, record)
 
@@ -214,6 +215,19 @@ class ToolRunner:
             else:
                 output += f"\n[{name} was not stored: {stored}]"
         return msgspec.structs.replace(result, files=kept, output=output)
+
+    async def _run_timed(
+        self, tool: Tool, work: Callable[[], Any], record: ToolCallRecord, context: ToolContext, *, was_started: bool
+    ) -> ToolResult | None:
+        """The result with its times. A tool that an earlier worker started may have taken effect, even if it is cut."""
+        if self._scope.cancelled:
+            return self._after_cut(record, OUTCOME_UNKNOWN if was_started else _NOT_BEGUN)
+        started_at, started = self._clock.now(), self._clock.monotonic()
+        result = await self._execute(tool, work, record, context)
+        if result is None:
+            return None
+        seconds = round(self._clock.monotonic() - started, _TIMED_DIGITS)
+        return msgspec.structs.replace(result, started_at=started_at, duration_s=seconds)
 
     async def _record(self, part: ToolStarted | ToolResult, record: ToolCallRecord) -> None:
         if self._record_with_ledger is not None:
@@ -242,8 +256,6 @@ class ToolRunner:
         self, tool: Tool, work: Callable[[], Any], record: ToolCallRecord, context: ToolContext
     ) -> ToolResult | None:
         """The tool's result, or None if it was cancelled and its outcome is unknown."""
-        if self._scope.cancelled:
-            return self._after_cut(record, _NOT_BEGUN)
         timeout_s = self._limits.timeout_s if tool.timeout_s is None else tool.timeout_s
         timed_out = False
 

@@ -18,6 +18,7 @@ from indelible.ids import new_id
 from indelible.machine.states import Status
 from indelible.store.commands.apply.files import copy_uses
 from indelible.store.commands.facts import load_end
+from indelible.store.commands.totals import add_up
 from indelible.store.database.transaction import Row, Transaction, insert, update
 from indelible.store.protocol import Outcome
 from indelible.store.queries.ancestors import load_ancestors
@@ -70,7 +71,7 @@ async def fork_chat(
         answer = {"parent_id": copies[-1]["id"], "role": "tool", "visibility": "both", "partial": False}
         copies.append({**last, **answer, "blocks": _answer(open_calls), "created_at": now})
     new = {"id": new_chat_id, "owner_id": owner_id, "status": Status.IDLE.value, "created_at": now, "updated_at": now}
-    await insert(transaction, "chats", {**new, **{name: chat[name] for name in _BESIDE}})
+    await insert(transaction, "chats", {**new, **{name: chat[name] for name in _BESIDE}, **add_up(copies).to_columns()})
     for copy in copies:
         await insert(transaction, "messages", copy)
     events = [

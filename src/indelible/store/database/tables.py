@@ -154,6 +154,8 @@ chats: Final = Table(
         comment="The title is the beginning of its first message; a generated one may replace it.",
     ),
     Column("tools", Json, comment="A JSON list of the tools that its client runs."),
+    Column("usage", Json, comment="content.Usage of all its messages; null: nothing is known."),
+    Column("cost_nanousd", BigInteger, comment="What its messages cost, as far as that is known; null: not at all."),
     ForeignKeyConstraint(["id", "head_id"], ["messages.chat_id", "messages.id"], use_alter=True),
     _check_one_of("status", Status),
     _check_one_of("debug", DebugMode),

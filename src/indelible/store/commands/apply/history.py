@@ -17,6 +17,7 @@ from indelible.machine import effects
 from indelible.store.commands.apply.change import ChatChange, Handlers
 from indelible.store.commands.apply.files import use_files
 from indelible.store.commands.apply.texts import ANSWERS, CONTINUE, ERRORS, NOTICES
+from indelible.store.commands.totals import Totals
 from indelible.store.database.transaction import Transaction, insert
 from indelible.store.payloads import CompactionResult, Failure, NewChat, Summary, ToolResultsInput, UserInput, require
 from indelible.store.queries.ancestors import load_ancestors
@@ -30,9 +31,10 @@ async def put(
     *,
     attempt_id: str | None = None,
     columns: dict[str, Any] | None = None,
+    totals: Totals | None = None,
     **detail: Any,
 ) -> Message:
-    """Add a message under the head, and make it the head."""
+    """Add a message under the head, and make it the head. `totals` are what it used and cost."""
     id_ = new_id("message")
     row = {
         "chat_id": change.chat_id,
@@ -52,6 +54,8 @@ async def put(
         "created_at": change.now,
     }
     await insert(change.transaction, "messages", row | (columns or {}))
+    if totals is not None:
+        change.add_totals(totals)
     change.head_id = id_
     change.said = change.said or message.visibility != "model"
     change.emit("message", id_, **detail)

@@ -1,4 +1,4 @@
-"""0010: files in pieces, their previews, and which chats use them.
+"""0011: files in pieces, their previews, and which chats use them.
 
 The table of 0002 held a file's bytes in its row, and named one chat. Its rows, if there are any, are cut into
 pieces; SQLite cannot drop a column with a foreign key, so the table is copied, dropped and made anew.
