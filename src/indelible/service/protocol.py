@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from indelible.content import ToolResult, ToolSpec
 from indelible.machine.events import FeedEvent, MessageTree
 from indelible.recording.storage.protocol import RunTree
+from indelible.service.files import FileService
 from indelible.service.inputs import ChatChanges, Content, IfBusy
 from indelible.service.results import (
     Accepted,
@@ -39,6 +40,10 @@ MAX_PAGE = 200
 
 
 class ChatService(Protocol):
+    @property
+    def files(self) -> FileService:
+        """The use cases of the user's files (files.py)."""
+
     # --- chats ---
 
     async def create_chat(

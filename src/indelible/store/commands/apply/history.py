@@ -15,6 +15,7 @@ from indelible.errors import LeaseLost
 from indelible.ids import new_id
 from indelible.machine import effects
 from indelible.store.commands.apply.change import ChatChange, Handlers
+from indelible.store.commands.apply.files import use_files
 from indelible.store.commands.apply.texts import ANSWERS, CONTINUE, ERRORS, NOTICES
 from indelible.store.database.transaction import Transaction, insert
 from indelible.store.payloads import CompactionResult, Failure, NewChat, Summary, ToolResultsInput, UserInput, require
@@ -64,7 +65,7 @@ async def add_message(change: ChatChange, effect: effects.AddMessage) -> None:
     model = new.model
     if model is None and effect.replaces_id is not None:
         model = await load_model(change, effect.replaces_id)
-    await put_user(change, new.blocks, model)
+    await put_user(change, await use_files(change.transaction, change.chat_id, change.owner_id, new.blocks), model)
     if change.snapshot.head_id is None and not change.has_title and new.suggested_title is not None:
         change.changes |= {"title": new.suggested_title, "title_is_provisional": True}
         change.emit("chat", title=new.suggested_title)
