@@ -48,7 +48,7 @@ class App(User):
             default_model=default_model,
             check_model=check_model,
         )
-        self.service = LocalService(self._dependencies, user_id=owner_id)
+        self.service = LocalService(self._dependencies, user_id=owner_id, is_admin=True)
         super().__init__(self.service)
 
     def user(self, name: str) -> User:

@@ -27,7 +27,7 @@ from indelible.server.docs_page import write_docs_page
 from indelible.server.openapi import add_answer_schemas
 from indelible.server.problem_details import MEDIA_TYPE, PROBLEM_SCHEMA, add_problem_handlers
 from indelible.server.prometheus import PrometheusMetrics
-from indelible.server.routes import chats, debug, feed, health, messages, queue, turns
+from indelible.server.routes import chats, debug, feed, health, lists, messages, queue, turns
 from indelible.server.sse import DEFAULT_PACE, Pace
 from indelible.settings import Settings
 from indelible.tools.toolset import AnyTool
@@ -68,6 +68,7 @@ def _add_routes(application: FastAPI, router: APIRouter, *, prefix: str = "") ->
             response_class=route.response_class,
             responses=route.responses,
             include_in_schema=route.include_in_schema,
+            openapi_extra=route.openapi_extra,
         )
 
 
@@ -115,7 +116,7 @@ class Server:
             redoc_url=None,
             responses={"default": {"description": "A problem.", "content": {MEDIA_TYPE: {"schema": PROBLEM_SCHEMA}}}},
         )
-        for routes in (chats, messages, queue, turns, feed, debug):
+        for routes in (chats, messages, queue, turns, feed, debug, lists):
             _add_routes(application, routes.router, prefix=PREFIX)
         _add_routes(application, health.models, prefix=PREFIX)
         _add_routes(application, health.health)

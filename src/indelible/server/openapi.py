@@ -18,6 +18,8 @@ from starlette.responses import Response
 from indelible.machine.events import MessageTree
 from indelible.recording.storage.protocol import RunTree, WholeRun
 from indelible.service import results
+from indelible.service.lists import Draft, UsagePage
+from indelible.store.lists.transfer import ChatFile
 
 _PLACE: Final = "#/components/schemas/{name}"
 _TYPES: Final[tuple[type, ...]] = (
@@ -33,8 +35,11 @@ _TYPES: Final[tuple[type, ...]] = (
     results.QueuePage,
     results.RunPage,
     results.UpdatedChat,
+    ChatFile,
+    Draft,
     MessageTree,
     RunTree,
+    UsagePage,
     WholeRun,
 )
 

@@ -17,12 +17,13 @@ Must stay true (tests/server/test_sse.py): after a disconnect nothing is left ru
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from typing import Final, NamedTuple
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from indelible.feed import Feed, Reader
+from indelible.feed import Feed, ListReader, Reader
 from indelible.server.sse_pieces import take_pieces
 
 _COMMENT: Final = b": still here\n\n"
@@ -57,7 +58,7 @@ class FeedResponse(Response):
         self._comment: asyncio.Future[None] | None = None
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._feed.open(self._chat_id, self._after, user_id=self._user_id) as reader:
+        async with self._open() as reader:
             sending = asyncio.create_task(self._send_all(reader, send), name="sending a feed")
             leaving = asyncio.create_task(_wait_for_leave(receive), name="watching for a disconnect")
             try:
@@ -70,6 +71,9 @@ class FeedResponse(Response):
                 for task in (sending, leaving):
                     task.cancel()
                 await asyncio.gather(sending, leaving, return_exceptions=True)
+
+    def _open(self) -> AbstractAsyncContextManager[Reader | ListReader]:
+        return self._feed.open(self._chat_id, self._after, user_id=self._user_id)
 
     async def _watch(self, tasks: list[asyncio.Task[None]], send: Send) -> None:
         """Until a task ends: send a comment at every interval, and raise `TimeoutError` if a piece is not accepted.
@@ -98,7 +102,7 @@ class FeedResponse(Response):
             self._comment.set_result(None)
             self._comment = None
 
-    async def _send_all(self, reader: Reader, send: Send) -> None:
+    async def _send_all(self, reader: Reader | ListReader, send: Send) -> None:
         now = asyncio.get_running_loop().time
         self._sending_since_s = now()
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
@@ -114,6 +118,17 @@ class FeedResponse(Response):
             await asyncio.shield(self._comment)
         self._sending_since_s = now()
         await _send_piece(send, b"", is_last=True)
+
+
+class TabResponse(FeedResponse):
+    """The same for a tab: the live list of a user's chats and, if a chat is given, its feed woven into it."""
+
+    def __init__(self, feed: Feed, chat_id: str | None, after: str | None, *, pace: Pace, user_id: str) -> None:
+        super().__init__(feed, chat_id or "", after, pace=pace, user_id=user_id)
+        self._tab_user_id = user_id
+
+    def _open(self) -> AbstractAsyncContextManager[Reader | ListReader]:
+        return self._feed.open_tab(self._tab_user_id, self._chat_id or None, self._after)
 
 
 async def _send_piece(send: Send, piece: bytes, *, is_last: bool = False) -> None:

@@ -20,6 +20,7 @@ from indelible.content import ToolResult, ToolSpec
 from indelible.machine.events import FeedEvent, MessageTree
 from indelible.recording.storage.protocol import RunTree
 from indelible.service.inputs import ChatChanges, Content, IfBusy
+from indelible.service.lists import ListService
 from indelible.service.results import (
     Accepted,
     AttemptPage,
@@ -39,6 +40,10 @@ MAX_PAGE = 200
 
 
 class ChatService(Protocol):
+    @property
+    def lists(self) -> ListService:
+        """The use cases beside a conversation: read marks, drafts, usage, files, the live list."""
+
     # --- chats ---
 
     async def create_chat(
@@ -54,9 +59,20 @@ class ChatService(Protocol):
         """Create a chat. With a message, the reply starts at once."""
 
     async def list_chats(
-        self, *, search: str | None = None, archived: bool = False, limit: int = 50, cursor: str | None = None
+        self,
+        *,
+        search: str | None = None,
+        label: str | None = None,
+        pinned: bool | None = None,
+        archived: bool = False,
+        unread: bool | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
     ) -> ChatPage:
-        """The user's chats, pinned first, then most recently updated first; `search` searches titles."""
+        """The user's chats, pinned first, then most recently updated first.
+
+        With `search`, those whose title or messages have all of its words, newest match first.
+        """
 
     async def check_chat(self, chat_id: str) -> None:
         """Raises `NotFound` if this user has no such chat."""
@@ -78,8 +94,10 @@ class ChatService(Protocol):
 
     # --- messages ---
 
-    async def list_messages(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> MessagePage:
-        """The last messages of the active branch, or those before `before`."""
+    async def list_messages(
+        self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
+    ) -> MessagePage:
+        """The last messages of the active branch, those before `before`, or those after `after`."""
 
     async def send(
         self, chat_id: str, content: Content, *, if_busy: IfBusy = "queue", model: str | None = None
@@ -142,10 +160,14 @@ class ChatService(Protocol):
     ) -> AbstractAsyncContextManager[AsyncIterator[FeedEvent]]:
         """The feed: a snapshot, then new events; or everything since the cursor `after`."""
 
-    async def list_attempts(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> AttemptPage:
+    async def list_attempts(
+        self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
+    ) -> AttemptPage:
         """Every attempt at every step, newest first."""
 
-    async def list_runs(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> RunPage:
+    async def list_runs(
+        self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
+    ) -> RunPage:
         """The recorded runs, newest first."""
 
     async def get_run(self, chat_id: str, run_id: str) -> RunTree:

@@ -41,6 +41,7 @@ from indelible.store.payloads import ChatPatch, Failure
 from indelible.store.queries.open_turn import Held, OpenWork
 from indelible.worker.chat_runner import BROKEN, ChatRunner
 from indelible.worker.dependencies import WorkerDependencies
+from indelible.worker.list_upkeep import archive_forever, keep_index
 from indelible.worker.titles import find_first_words, make_title
 
 T = TypeVar("T")
@@ -105,6 +106,8 @@ class Worker:
                     group.create_task(self._beat(), name="heartbeat"),
                     group.create_task(self._listen(changes), name="listening for changes"),
                     group.create_task(self._clean_up(), name="cleaning up"),
+                    group.create_task(keep_index(self._deps, self._survive), name="indexing messages"),
+                    group.create_task(archive_forever(self._deps, self._survive), name="archiving old chats"),
                     group.create_task(self._deps.journal.run(), name="writing the journal"),
                 ]
                 self.ready.set()

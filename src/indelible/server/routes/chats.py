@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import APIRouter
 from starlette.responses import Response
 
@@ -29,10 +31,19 @@ async def create_chat(body: CreateChatRequest, service: Writes) -> Response:
 
 @router.get("/chats", **answers(ChatPage))
 async def list_chats(
-    service: Reads, q: str | None = None, *, archived: bool = False, limit: PageLimit = 50, cursor: str | None = None
+    service: Reads,
+    q: str | None = None,
+    label: str | None = None,
+    *,
+    pinned: bool | None = None,
+    archived: bool = False,
+    unread: bool | None = None,
+    limit: PageLimit = 50,
+    cursor: str | None = None,
 ) -> Response:
-    """List the user's chats, pinned first, then most recently updated first. `q` searches titles."""
-    return answer_json(await service.list_chats(search=q, archived=archived, limit=limit, cursor=cursor))
+    """List the user's chats, pinned first, then most recently updated first; or search titles and messages (`q`)."""
+    chosen: dict[str, Any] = {"label": label, "pinned": pinned, "archived": archived, "unread": unread}
+    return answer_json(await service.list_chats(search=q, **chosen, limit=limit, cursor=cursor))
 
 
 @router.get("/chats/{chat_id}", **answers(ChatDetails))
