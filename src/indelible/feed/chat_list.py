@@ -1,10 +1,10 @@
 """The live list of a user's chats, for every tab that shows it: the newest chats, then each change, once.
 
-A hint (notify.py) names chats that may have changed. One query reads the lines of all hinted chats, whoever they belong
-to, and each line that differs from what was sent goes to its owner's readers. After each round there is a pause, in
-which hints are merged: a reply that streams on another replica hints many times a second and changes no line. So the cost
-depends on what changes and not on the number of readers, and no reader polls. A hint may be lost, and a chat becomes
-`pending` without one: every half minute each watched list is read again, one query per user.
+A hint (notify.py) names chats that may have changed. One query reads the lines of all hinted chats, whoever they
+belong to, and each line that differs from what was sent goes to its owner's readers. After each round there is a
+pause, in which hints are merged: a reply that streams on another replica hints many times a second and changes no
+line. So the cost depends on what changes and not on the number of readers, and no reader polls. A hint may be lost,
+and a chat becomes `pending` without one: every half minute each watched list is read again, one query per user.
 
 A reader keeps the latest line of each changed chat and no history. If a slow one has too many, it drops them all and
 gets the whole list again (`chats`), so that memory is bounded and nobody is held up.
@@ -50,13 +50,15 @@ class _Known(NamedTuple):
 class ListReader:
     """One reader of a user's list: an async iterator of events. Made by `ChatLists.open`; for one task at a time."""
 
-    def __init__(self, request_list: Callable[[], None]) -> None:
+    def __init__(self, request_list: Callable[[ListReader], None]) -> None:
         self.on_news: Callable[[], None] | None = None
         """Called when there is something to read, instead of waking the reader itself."""
         self._request_list = request_list
         self._list: FeedEvent | None = None
         self._changes: dict[str, tuple[int, FeedEvent]] = {}
         self._awaits_list = True
+        self.is_requesting = False
+        """Whether a list was requested that nobody has begun to read yet."""
         self._is_ending = False
         self._is_over = False
         self._woken = asyncio.Event()
@@ -102,7 +104,9 @@ class ListReader:
             self._changes.clear()
             self._list = None
             self._awaits_list = True
-            self._request_list()
+            if not self.is_requesting:
+                self.is_requesting = True
+                self._request_list(self)
         self._wake()
 
     def end(self) -> None:
@@ -157,10 +161,10 @@ class ChatLists:
     async def open(self, user_id: str) -> AsyncIterator[ListReader]:
         """Read a user's list: first the newest chats, then changes."""
         watched = self._watched.setdefault(user_id, _Watched())
-        reader = ListReader(lambda: self._reload_soon(user_id))
+        reader = ListReader(lambda slow: self._reload_soon(user_id, slow))
         watched.readers.add(reader)
         try:
-            await self._send_list(user_id, [reader])
+            await self._send_list(user_id, reader)
             if self._is_closed:
                 reader.end()
             yield reader
@@ -221,22 +225,18 @@ class ChatLists:
                 for summary in reversed(listed):
                     self._send_change(watched, summary)
 
-    def _reload_soon(self, user_id: str) -> None:
-        self._spawn(lambda: self._reload(user_id))
+    def _reload_soon(self, user_id: str, reader: ListReader) -> None:
+        self._spawn(lambda: self._reload(user_id, reader))
 
-    async def _reload(self, user_id: str) -> None:
-        watched = self._watched.get(user_id)
-        if watched is None:
-            return
-        waiting = [reader for reader in watched.readers if reader._awaits_list]
+    async def _reload(self, user_id: str, reader: ListReader) -> None:
+        reader.is_requesting = False  # what is dropped from now on needs another list
         try:
-            await self._send_list(user_id, waiting)
+            await self._send_list(user_id, reader)
         except Exception as error:
-            _log.warning("reading a list of chats failed; its readers reconnect: %r", error)
-            for reader in waiting:
-                reader.end()
+            _log.warning("reading a list of chats failed; its reader reconnects: %r", error)
+            reader.end()
 
-    async def _send_list(self, user_id: str, readers: list[ListReader]) -> None:
+    async def _send_list(self, user_id: str, reader: ListReader) -> None:
         listed = await self._store.list_chats(user_id, limit=LISTED)
         event = _make_event("chats", {"items": listed, "version": round(self._clock.now().timestamp() * 1000)})
         versions = {summary.id: summary.version for summary in listed}
@@ -246,8 +246,7 @@ class ChatLists:
                 known = watched.known.get(summary.id)
                 if known is None or known.version <= summary.version:
                     watched.note(summary.id, _Known(summary.version, encode(summary)))
-        for reader in readers:
-            reader.set_list(event, versions)
+        reader.set_list(event, versions)
 
     def _send_change(self, watched: _Watched, summary: ChatSummary) -> None:
         json = encode(summary)

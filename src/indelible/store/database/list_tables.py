@@ -3,7 +3,7 @@
 They are on the same `metadata` as tables.py, and the columns of `chats` that only lists need are added here, so that
 tables.py stays about the conversation.
 
-*Search.* `search_entries` has one row per message (and title), numbered in the order of indexing. Its words are those
+*Search.* `search_entries` has one row per message (and title), numbered by the time of the message. Its words are those
 of store/lists/words.py, folded and without repetition, so that both databases find the same: PostgreSQL holds them as
 a `tsvector` with a GIN index; SQLite holds them as text, and triggers keep the FTS5 table `search_index` in step with
 it, whoever writes or deletes. `unindexed_at` marks chats with something new to index, up to event `indexed_seq` all is
@@ -24,7 +24,6 @@ from sqlalchemy import (
     BigInteger,
     Column,
     ForeignKey,
-    Identity,
     Index,
     Integer,
     PrimaryKeyConstraint,
@@ -86,7 +85,7 @@ Index(
 search_entries: Final = Table(
     "search_entries",
     metadata,
-    Column("id", _NUMBER, Identity(), nullable=False, comment="The order of indexing; newer entries come later."),
+    Column("id", _NUMBER, nullable=False, autoincrement=False, comment="By time: see store/lists/indexing.py."),
     Column("chat_id", Id, ForeignKey("chats.id", ondelete="CASCADE"), nullable=False, index=True),
     Column("message_id", Id, comment="Null: the title."),
     Column("owner_id", Id, nullable=False, comment="The chat's."),

@@ -27,8 +27,9 @@ NEW: Final = "new"
 """Instead of a chat's id: the draft of a chat that does not exist yet."""
 
 _MARK: Final = """
-    UPDATE chats SET last_read_seq = CASE WHEN CAST($3 AS BIGINT) IS NULL OR $3 > seq THEN seq ELSE $3 END
-    WHERE id = $1 AND owner_id = $2 AND last_read_seq < CASE WHEN $3 IS NULL OR $3 > seq THEN seq ELSE $3 END
+    UPDATE chats SET last_read_seq = CASE WHEN CAST($3 AS BIGINT) < seq THEN CAST($3 AS BIGINT) ELSE seq END
+    WHERE id = $1 AND owner_id = $2
+        AND last_read_seq < CASE WHEN CAST($3 AS BIGINT) < seq THEN CAST($3 AS BIGINT) ELSE seq END
     """
 _SAVE: Final = """
     INSERT INTO drafts (chat_id, user_id, content, updated_at) VALUES ($1, $2, $3, $4)

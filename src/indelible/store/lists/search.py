@@ -2,9 +2,9 @@
 
 Common words must not make a search grow with the number of messages that have them. So it is ordered by recency, and
 looks at the newest `WINDOW` matches only, of which each chat shows its newest. SQLite's FTS5 walks the entries that
-have all words from the newest on and stops. PostgreSQL's GIN index has no order, so its planner chooses: a frequent word is
-found by walking the user's entries from the newest on, a rare one by the index; `force_custom_plan` lets it see the
-words each time. Older matches in more than `WINDOW` newer ones are not listed; a longer query finds them.
+have all words from the newest on and stops. PostgreSQL's GIN index has no order, so its planner chooses: a frequent
+word is found by walking the user's entries from the newest on, a rare one by the index; `force_custom_plan` lets it
+see the words each time. Older matches in more than `WINDOW` newer ones are not listed; a longer query finds them.
 
 Pages are pieces of one window, which a cursor fixes by its newest entry (`top`), so that messages that arrive meanwhile
 move nothing.

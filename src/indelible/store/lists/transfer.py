@@ -1,9 +1,9 @@
 """A chat as a file: the whole tree of messages, every branch, in one versioned format, and back into a new chat.
 
 A file holds what the store holds of the conversation, the rows that only a model sees included, so that an imported
-chat continues as the old one would have. It holds no ids of the store's: an import gives every message a new one and keeps
-the tree. Usage, cost and times stay with their messages; an import adds nothing to the user's usage by day. Attempts,
-journal, queue, drafts and debug records do not belong to the conversation and are not exported.
+chat continues as the old one would have. It holds no ids of the store's: an import gives every message a new one and
+keeps the tree. Usage, cost and times stay with their messages; an import adds nothing to the user's usage by day.
+Attempts, journal, queue, drafts and debug records do not belong to the conversation and are not exported.
 
 An import is one transaction: a file with any mistake in it changes nothing. A call at its end that has no result is
 answered as in a fork, because its result will never arrive.

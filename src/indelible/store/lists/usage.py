@@ -56,7 +56,7 @@ class Used(NamedTuple):
 
 
 class UsageDay(msgspec.Struct, frozen=True, kw_only=True):
-    """What was used on a day with a model. `cost` is in dollars, where the price is known. `user` is set in lists of all."""
+    """What was used on a day with a model. `cost`: dollars, where the price is known. `user`: in lists of all."""
 
     day: str
     model: str | None
