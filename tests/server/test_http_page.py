@@ -17,7 +17,7 @@ from tests.support.waiting import poll_until
 
 from indelible.client.wire import ServerEvent
 from indelible.content import ToolSpec
-from indelible.server.routes import chats, debug, feed, messages, queue, turns
+from indelible.server.routes import chats, debug, feed, lists, messages, queue, turns
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step
 
@@ -32,6 +32,8 @@ PROMISED = {
     "PUT /chats/{}/queue/order", "PATCH /chats/{}/queue/{}", "DELETE /chats/{}/queue/{}",
     "POST /chats/{}/queue/{}/promote", "POST /chats/{}/interrupt", "POST /chats/{}/tool-results",
     "POST /chats/{}/retry", "POST /chats/{}/compact", "POST /chats/{}/continue", "GET /chats/{}/events",
+    "POST /chats/{}/read", "GET /chats/{}/draft", "PUT /chats/{}/draft", "GET /chats/{}/export", "POST /chats/import",
+    "GET /usage", "GET /events",
     "GET /models", "GET /chats/{}/attempts", "GET /chats/{}/debug/runs", "GET /chats/{}/debug/runs/{}",
 }  # fmt: skip
 AT_THE_ROOT = {"GET /healthz", "GET /readyz", "GET /metrics"}
@@ -44,7 +46,7 @@ def list_examples(route: str) -> list[Any]:
 
 def list_bodies() -> Iterator[tuple[str, type[BaseModel]]]:
     """Every route that takes a body, and the model of it."""
-    for part in (chats, messages, queue, turns, feed, debug):
+    for part in (chats, messages, queue, turns, feed, debug, lists):
         for route in part.router.routes:
             if isinstance(route, APIRoute) and route.body_field is not None:
                 annotation = route.body_field.field_info.annotation
@@ -185,8 +187,15 @@ async def test_what_is_answered_has_the_fields_that_the_page_shows(harness: AppH
     await walk.ask(f"GET {ONE}/tree")
     await walk.ask(f"PATCH {ONE}", {"title": "Rain", "debug": "all"})
     copy = await walk.ask(f"POST {ONE}/fork", {"message_id": chat["message"]})
+    await walk.ask(f"POST {ONE}/read", {"seq": 3})
+    await walk.ask(f"PUT {ONE}/draft", {"text": "And in Bergen?"})
+    await walk.ask(f"GET {ONE}/draft")
+    exported = await walk.ask(f"GET {ONE}/export")
+    await walk.ask("POST /api/v1/chats/import", exported)
+    await walk.ask("GET /api/v1/usage")
     for route in ("GET /api/v1/chats", "GET /api/v1/models", "GET /healthz", "GET /readyz"):
         await walk.ask(route)
     await walk.ask(f"DELETE {ONE}", chat_id=copy["id"])
 
-    assert walk.walked | {"GET /metrics", f"GET {ONE}/events", f"POST {ONE}/compact"} == set(SECTIONS)
+    unread = {"GET /metrics", f"GET {ONE}/events", f"POST {ONE}/compact", "GET /api/v1/events"}
+    assert walk.walked | unread == set(SECTIONS)

@@ -12,7 +12,7 @@ from tests.support.running_server import API, RunningServer
 import indelible
 from indelible.ids import new_id
 from indelible.recording.storage.protocol import RunRecord
-from indelible.server.routes import chats, debug, feed, messages, queue, turns
+from indelible.server.routes import chats, debug, feed, lists, messages, queue, turns
 
 # A body that each route would take from the owner.
 BODIES: dict[tuple[str, str], Any] = {
@@ -24,12 +24,13 @@ BODIES: dict[tuple[str, str], Any] = {
     ("PUT", "/chats/{chat_id}/queue/order"): {"ids": []},
     ("PATCH", "/chats/{chat_id}/queue/{queued_id}"): {"text": "Hi"},
     ("POST", "/chats/{chat_id}/tool-results"): {"results": []},
+    ("PUT", "/chats/{chat_id}/draft"): {"text": "Hi"},
 }
 
 
 def list_routes() -> list[tuple[str, str]]:
     """Every route that names a chat, as (method, path)."""
-    routes = [route for part in (chats, messages, queue, turns, feed, debug) for route in part.router.routes]
+    routes = [route for part in (chats, messages, queue, turns, feed, debug, lists) for route in part.router.routes]
     found = [(method, route.path) for route in routes if isinstance(route, APIRoute) for method in route.methods or ()]
     return [(method, path) for method, path in found if "{chat_id}" in path]
 

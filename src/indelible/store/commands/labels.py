@@ -2,7 +2,7 @@
 
 The chat's row has the labels in the user's order; these rows repeat them and are written in the same transaction.
 
-Must stay true (tests/store/test_list_filters.py): after every change, copy and import both say the same.
+Must stay true (tests/store/test_listing.py): after every change, copy and import both say the same.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ _MESSAGES: Final = """
     """
 
 
-class FileMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class FileMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One message of a file. `id` is a name within the file."""
 
     id: str

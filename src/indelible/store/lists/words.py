@@ -49,7 +49,7 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Query(NamedTuple):
-    """Folded words. The last one is a beginning."""
+    """Normalized words. The last one is a beginning."""
 
     words: tuple[str, ...]
 
@@ -59,18 +59,18 @@ class Query(NamedTuple):
 
 def split_words(text: str) -> list[str]:
     """The words of a text, each once, in a fixed order."""
-    found = {word for match in _WORD.finditer(text[:MAX_TEXT]) for word in fold(match[0])}
+    found = {word for match in _WORD.finditer(text[:MAX_TEXT]) for word in normalize(match[0])}
     return sorted(found)[:MAX_WORDS]
 
 
 def parse_query(text: str) -> Query | None:
     """The words of a query; None if it has none."""
-    words = [word for match in _WORD.finditer(text) for word in fold(match[0])]
+    words = [word for match in _WORD.finditer(text) for word in normalize(match[0])]
     return Query(tuple(words[-MAX_QUERY_WORDS:])) if words else None
 
 
-def fold(word: str) -> list[str]:
-    """The folded form of a word; a compatibility form may be several words (`½` is 1 and 2)."""
+def normalize(word: str) -> list[str]:
+    """The normalized form of a word; a compatibility form may be several words (`½` is 1 and 2)."""
     if word.isascii():
         return [word[:MAX_WORD].lower()]
     plain = unicodedata.normalize("NFKD", word)
@@ -93,4 +93,4 @@ def make_snippet(text: str, query: Query) -> Snippet:
 
 
 def _is_found(word: str, query: Query) -> bool:
-    return any(query.matches(folded) for folded in fold(word))
+    return any(query.matches(plain) for plain in normalize(word))
