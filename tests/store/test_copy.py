@@ -55,7 +55,7 @@ async def test_every_row_of_every_table_arrives_and_the_copy_can_be_used(source:
     copied = await copy_database(source, new_postgres, on_progress=lambda *step: seen.append(step))
 
     rows = {table.name: table.rows for table in copied}
-    assert rows.keys() == metadata.tables.keys()
+    assert rows.keys() == metadata.tables.keys() - {"search_entries"}, "the target indexes messages itself"
     assert rows == {name: 1 if name in rows_of_nobody() else 2 for name in rows}
     assert ("messages", 2, 2) in seen
     for name, count in rows.items():
@@ -64,6 +64,7 @@ async def test_every_row_of_every_table_arrives_and_the_copy_can_be_used(source:
     assert stored == [(ODD, bytes(range(256)))]
     async with indelible.open(new_postgres, worker=False) as app:
         assert await app.user("Ada").chats() != []
+        assert await app.store.lists.index(limit=10) == 2
 
     with pytest.raises(DatabaseUnusable, match="is not empty: the table"):
         await copy_database(source, new_postgres)
@@ -104,7 +105,7 @@ def test_the_command_refuses_a_database_in_use_and_reports_what_it_copied(source
     assert refused.returncode == 1
     assert "is in use by another server or worker" in refused.stderr
     assert done.returncode == 0, done.stderr
-    assert f"rows in {len(metadata.tables)} tables, all verified." in done.stdout
+    assert f"rows in {len(metadata.tables) - 1} tables, all verified." in done.stdout
 
 
 async def test_only_from_sqlite_to_postgresql(tmp_path: Path) -> None:

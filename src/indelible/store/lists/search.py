@@ -28,6 +28,7 @@ from indelible.store.queries.listing import ChatFilter, ChatSummary, load_summar
 
 WINDOW: Final = 500
 """Matching messages that one search looks at."""
+_CHUNK_CHATS: Final = 64
 _NEWEST: Final = 2**63 - 1
 _SQLITE: Final = """
     SELECT i.rowid AS id, e.chat_id, e.message_id FROM search_index AS i CROSS JOIN search_entries AS e
@@ -77,15 +78,29 @@ async def search_chats(
     hits: dict[str, _Hit] = {}
     for row in await transaction.all(sql, *values):
         hits.setdefault(row["chat_id"], _Hit(row["id"], row["chat_id"], row["message_id"]))
-    summaries = await load_summaries(transaction, list(hits), owner_id, wanted, lease_timeout_s=lease_timeout_s)
-    found = [hit for chat_id, hit in hits.items() if chat_id in summaries]
-    top = next(iter(hits.values())).id if cursor is None and hits else 0 if cursor is None else cursor.top
-    page, before, after = _cut(found, cursor, limit)
-    texts = await _load_texts(transaction, page)
+    is_backward = cursor is not None and cursor.backward
+    candidates = list(hits.values())
+    if cursor is not None:
+        candidates = [hit for hit in candidates if (hit.id > cursor.id if is_backward else hit.id < cursor.id)]
+    ordered = candidates[::-1] if is_backward else candidates
+    found: list[tuple[_Hit, ChatSummary]] = []
+    for start in range(0, len(ordered), _CHUNK_CHATS):  # most of the window is not on the page
+        chunk = ordered[start : start + _CHUNK_CHATS]
+        chat_ids = [hit.chat_id for hit in chunk]
+        known = await load_summaries(transaction, chat_ids, owner_id, wanted, lease_timeout_s=lease_timeout_s)
+        found += [(hit, known[hit.chat_id]) for hit in chunk if hit.chat_id in known]
+        if len(found) > limit:
+            break
+    page = found[:limit][::-1] if is_backward else found[:limit]
+    if not page:
+        return SearchPage(items=[], next=None, previous=None)
+    top = next(iter(hits.values())).id if cursor is None else cursor.top
+    has_next, has_previous = (True, len(found) > limit) if is_backward else (len(found) > limit, cursor is not None)
+    texts = await _load_texts(transaction, [hit for hit, _ in page])
     return SearchPage(
-        items=[_show(summaries[hit.chat_id], hit, texts, query) for hit in page],
-        next=SearchCursor(top, page[-1].id) if after else None,
-        previous=SearchCursor(top, page[0].id, backward=True) if before else None,
+        items=[_show(summary, hit, texts, query) for hit, summary in page],
+        next=SearchCursor(top, page[-1][0].id) if has_next else None,
+        previous=SearchCursor(top, page[0][0].id, backward=True) if has_previous else None,
     )
 
 
@@ -93,21 +108,6 @@ def spell_search(dialect: Dialect, owner_id: str, query: Query, *, top: int) -> 
     """The statement that finds the newest matches, and its values."""
     values: list[Any] = [spell_match(query.words, owner_id, dialect), top, WINDOW]
     return (_SQLITE, values) if dialect == "sqlite" else (_POSTGRES, [*values, owner_id])
-
-
-def _cut(found: list[_Hit], cursor: SearchCursor | None, limit: int) -> tuple[list[_Hit], bool, bool]:
-    """A page, and whether there are chats before and after it."""
-    if cursor is None:
-        start = 0
-    elif cursor.backward:
-        start = max(0, sum(hit.id > cursor.id for hit in found) - limit)
-    else:
-        start = sum(hit.id >= cursor.id for hit in found)
-    end = start + limit
-    if cursor is not None and cursor.backward:
-        end = min(end, sum(hit.id > cursor.id for hit in found))
-    page = found[start:end]
-    return page, bool(page) and start > 0, bool(page) and end < len(found)
 
 
 async def _load_texts(transaction: Transaction, page: list[_Hit]) -> dict[str, str]:
