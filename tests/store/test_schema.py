@@ -428,7 +428,7 @@ async def test_deleting_a_chat_leaves_only_the_journal_to_delete(engine: AsyncEn
             table for table in ROWS if (await connection.execute(select(func.count()).select_from(table))).scalar_one()
         }
 
-    assert left == {users, tokens, workers, idempotency_keys, journal}
+    assert left == {users, tokens, workers, idempotency_keys, journal, usage_days, new_drafts}
 
 
 async def test_an_idempotency_key_goes_with_the_chat_that_its_answer_tells_of(engine: AsyncEngine) -> None:
@@ -449,7 +449,7 @@ def test_the_chat_leads_the_key_of_every_table_that_has_one() -> None:
     led = {table for table in of_chats if next(iter(table.primary_key)).name == "chat_id"}
 
     assert of_chats - led == {idempotency_keys, files, search_entries}  # the last are numbered over all chats
-    assert set(metadata.tables.values()) - of_chats == {chats, users, tokens, workers}
+    assert set(metadata.tables.values()) - of_chats == {chats, users, tokens, workers, usage_days, new_drafts}
 
 
 def test_every_reference_within_a_chat_names_it() -> None:

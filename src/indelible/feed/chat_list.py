@@ -155,6 +155,7 @@ class ChatLists:
         self._pause_s = pause_s
         self._poll_interval_s = poll_interval_s
         self._watched: dict[str, _Watched] = {}
+        self._has_readers = asyncio.Event()
         self._is_closed = False
 
     @asynccontextmanager
@@ -163,6 +164,7 @@ class ChatLists:
         watched = self._watched.setdefault(user_id, _Watched())
         reader = ListReader(lambda slow: self._reload_soon(user_id, slow))
         watched.readers.add(reader)
+        self._has_readers.set()
         try:
             await self._send_list(user_id, reader)
             if self._is_closed:
@@ -172,6 +174,8 @@ class ChatLists:
             watched.readers.discard(reader)
             if not watched.readers and self._watched.get(user_id) is watched:
                 del self._watched[user_id]
+                if not self._watched:
+                    self._has_readers.clear()
 
     async def run(self) -> None:
         """Send changes, until cancelled."""
@@ -179,8 +183,10 @@ class ChatLists:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._poll_forever())
                 while True:
-                    await self._act_on(await hints.wait())
-                    await self._clock.sleep(self._pause_s)
+                    changed = await hints.wait()
+                    if self._watched:
+                        await self._act_on(changed)
+                        await self._clock.sleep(self._pause_s)
 
     def close(self) -> None:
         """End every reader: this process is shutting down."""
@@ -191,12 +197,11 @@ class ChatLists:
 
     async def _poll_forever(self) -> None:
         while True:
+            await self._has_readers.wait()
             await self._clock.sleep(self._poll_interval_s)
             await self._refresh(list(self._watched))
 
     async def _act_on(self, changed: Changed) -> None:
-        if not self._watched:
-            return
         if changed.everything:
             await self._refresh(list(self._watched))
             return
@@ -242,20 +247,18 @@ class ChatLists:
         versions = {summary.id: summary.version for summary in listed}
         watched = self._watched.get(user_id)
         if watched is not None:
-            for summary in reversed(listed):
-                known = watched.known.get(summary.id)
-                if known is None or known.version <= summary.version:
-                    watched.note(summary.id, _Known(summary.version, encode(summary)))
+            for summary in reversed(listed):  # what is new in it is news for the other readers
+                self._send_change(watched, summary, listed_for=reader)
         reader.set_list(event, versions)
 
-    def _send_change(self, watched: _Watched, summary: ChatSummary) -> None:
+    def _send_change(self, watched: _Watched, summary: ChatSummary, *, listed_for: ListReader | None = None) -> None:
         json = encode(summary)
         known = watched.known.get(summary.id)
         if known is not None and (known.version > summary.version or known.json == json):
             return
         watched.note(summary.id, _Known(summary.version, json))
         event = FeedEvent("chat_changed", None, EventBody(json))
-        for reader in watched.readers:
+        for reader in watched.readers - {listed_for}:
             reader.push(summary.id, summary.version, event)
 
     def _send_removal(self, chat_id: str) -> None:

@@ -45,7 +45,7 @@ _PENDING_OF: Final = """
     """
 _CHAT: Final = """
     SELECT owner_id, CASE WHEN title_is_provisional THEN NULL ELSE title END AS title, indexed_seq, updated_at
-    FROM chats WHERE id = $1 AND unindexed_at IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED
+    FROM chats WHERE id = $1 AND unindexed_at IS NOT NULL FOR NO KEY UPDATE
     """
 _NEW: Final = """
     SELECT e.seq, e.kind, m.id, m.blocks, m.created_at FROM events AS e
@@ -102,7 +102,7 @@ async def _index_chats(transaction: Transaction, chat_ids: list[str]) -> list[st
 
 
 async def index_chat(transaction: Transaction, chat_id: str) -> _Indexed:
-    """Index the next events of a chat. A chat that another process is changing is left to the next time."""
+    """Index the next events of a chat, unless another process has just done so."""
     chat = await transaction.one(_CHAT, chat_id)
     if chat is None:
         return _Indexed(0, is_all=True)
