@@ -88,6 +88,7 @@ async def stream_tab(
     request: Request,
     state: State,
     service: Reads,
+    *,
     chat: str | None = None,
     after: str | None = None,
     last_event_id: Annotated[str | None, Header()] = None,
