@@ -12,9 +12,11 @@ from indelible.settings import ENV_PREFIX, FILE, BadSettings, Settings, describe
 
 DOCS = Path(__file__).parent.parent / "docs" / "settings.md"
 UNITS_OR_COUNTS = re.compile(
-    r".*_s|max_.*|.*_max|.*_max_(attempts|bytes|characters|chats|connections|feeds)|.*_max_pending_bytes|.*_concurrency"
+    r".*_s|max_.*|.*_max|.*_max_(attempts|bytes|characters|chats|connections|feeds|files|file_bytes)|.*_max_pending_bytes|.*_concurrency"
 )
 WITHOUT_UNIT = {
+    "files",
+    "file_types",
     "log_format",
     "log_level",
     "access_log",
@@ -114,6 +116,11 @@ def test_without_anything_set_the_defaults_hold() -> None:
         "parameters_max_bytes": 16384,
         "tools_max_bytes": 65536,
         "tool_result_max_bytes": 4194304,
+        "files": "database",
+        "file_max_bytes": 33554432,
+        "file_types": [],
+        "user_max_files": 10_000,
+        "user_max_file_bytes": 10737418240,
         "client_tool_timeout_s": 600,
         "auto_titles": True,
         "log_format": "text",

@@ -11,7 +11,8 @@ The class says what to do; the fields say what happened.
     │   │   └── ReadOnly       the chat is shared with this user for reading alone (403)
     │   ├── TooMany        more than a limit allows (429)
     │   │   └── RateLimited    too much in a time; `retry_after_s` says when it is allowed again (429)
-    │   └── TooLarge       larger than a limit allows (413)
+    │   ├── TooLarge       larger than a limit allows (413)
+    │   └── UnsupportedType    a file of a type that is not accepted (415)
     ├── Lost           the right to write is gone: stop, write nothing
     │   └── LeaseLost      another worker holds the chat
     ├── ModelFailed    the model call failed; `kind` and `retryable` drive the retry policy
@@ -124,6 +125,10 @@ class RateLimited(TooMany):
 
 class TooLarge(Refused):
     """Something exceeds a size limit."""
+
+
+class UnsupportedType(Refused):
+    """A file of this type is not accepted."""
 
 
 class Lost(IndelibleError):

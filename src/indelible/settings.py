@@ -99,6 +99,11 @@ Debug = Annotated[Literal["off", "errors", "all"], Allowed("off, errors or all")
 LogFormatName = Annotated[Literal["text", "json"], Allowed("text or json")]
 LogLevelName = Annotated[Literal["debug", "info", "warning", "error"], Allowed("debug, info, warning or error")]
 Switch = Annotated[bool, Allowed("true or false")]
+Files = Annotated[
+    str,
+    Field(pattern=r"^(database|directory:.+|s3://.+)$"),
+    Allowed("`database`, `directory:/path` or `s3://bucket/prefix?endpoint=URL&region=NAME`"),
+]
 Database = Annotated[str, Field(min_length=1), Allowed("a file or a URL, not empty")]
 
 
@@ -228,6 +233,15 @@ class Settings(BaseSettings):
     tools_max_bytes: Count = Field(64 * 1024, description="Maximum size of a chat's own tools, as JSON.")
     tool_result_max_bytes: Count = Field(
         4 * 1024 * 1024, description="Maximum size of a tool result that a client submits; larger ones are refused."
+    )
+    files: Files = Field("database", description="Where the bytes of files are stored.")
+    file_max_bytes: Count = Field(32 * 1024 * 1024, description="Maximum size of a file; larger ones are refused.")
+    file_types: Names = Field(
+        [], description="Media types of files that are accepted, such as `image/*`. Empty: every type."
+    )
+    user_max_files: Count = Field(10_000, description="Maximum number of files that one user may have stored.")
+    user_max_file_bytes: Count = Field(
+        10 * 1024 * 1024 * 1024, description="Maximum total size of the files that one user may have stored."
     )
     client_tool_timeout_s: DurationOrNone = Field(
         600, description="How long a client has to submit the results of its tools; 0 means no limit."

@@ -35,6 +35,7 @@ PROMISED = {
     "GET /session", "POST /session", "DELETE /session", "GET /tokens", "POST /tokens", "DELETE /tokens/{}",
     "GET /users", "POST /users", "PATCH /users/{}", "GET /chats/{}/shares", "POST /chats/{}/shares",
     "DELETE /chats/{}/shares/{}", "GET /shared/{}", "GET /shared/{}/messages", "GET /shared/{}/events",
+    "POST /files", "GET /files", "GET /files/{}", "GET /files/{}/preview", "GET /files/{}/info", "DELETE /files/{}",
     "GET /models", "GET /chats/{}/attempts", "GET /chats/{}/debug/runs", "GET /chats/{}/debug/runs/{}",
 }  # fmt: skip
 AT_THE_ROOT = {"GET /healthz", "GET /readyz", "GET /metrics"}
@@ -89,6 +90,7 @@ def test_a_body_on_the_page_is_one_that_the_route_takes(route: str, model: type[
 # --- a walk through every route that answers with JSON ---
 
 ONE = "/api/v1/chats/{chat_id}"
+FILE = "/api/v1/files/{file_id}"
 
 
 class Walk:
@@ -188,6 +190,20 @@ async def walk_people(walk: Walk) -> None:
     await walk.ask(f"DELETE {ONE}/shares/{{share_id}}", share_id=share["id"])
 
 
+async def walk_files(walk: Walk) -> None:
+    """The upload's body is no JSON, and its name is in the query."""
+    route = "POST /api/v1/files"
+    async with walk.server.request("POST", "/files?name=photo.png", data=b"rain") as response:
+        assert response.status == 201
+        stored = await response.json()
+    assert list(stored) == list(list_examples(route)[-1])
+    walk.walked.add(route)
+    walk.names["file_id"] = stored["id"]
+    await walk.ask("GET /api/v1/files")
+    await walk.ask(f"GET {FILE}/info")
+    await walk.ask(f"DELETE {FILE}")
+
+
 async def test_what_is_answered_has_the_fields_that_the_page_shows(harness: AppHarness) -> None:
     ask = ToolSpec(name="ask", description="Ask the user.", input_schema={"type": "object"})
     calls: list[Step] = [parts.tool_call("call_1", "ask", "{}"), parts.finish("tool_calls")]
@@ -211,6 +227,8 @@ async def test_what_is_answered_has_the_fields_that_the_page_shows(harness: AppH
         await walk.ask(route)
     await walk_people(walk)
     await walk.ask(f"DELETE {ONE}", chat_id=copy["id"])
+    await walk_files(walk)
 
     streams = {f"GET {ONE}/events", "GET /api/v1/shared/{key}/events"}
-    assert walk.walked | streams | {"GET /metrics", f"POST {ONE}/compact"} == set(SECTIONS)
+    without_json = {"GET /metrics", f"POST {ONE}/compact", f"GET {FILE}", f"GET {FILE}/preview", *streams}
+    assert walk.walked | without_json == set(SECTIONS)

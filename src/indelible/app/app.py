@@ -13,6 +13,9 @@ from datetime import datetime
 from indelible.app.user import User
 from indelible.clock import Clock
 from indelible.feed import Feed
+from indelible.files.database_bytes import DatabaseBytes
+from indelible.files.protocol import FileStore
+from indelible.files.sql_files import SqlFiles
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.service.budget import Budget
 from indelible.service.local import LocalService, ServiceDependencies
@@ -36,6 +39,7 @@ class App(User):
         *,
         clock: Clock,
         owner_id: str,
+        files: FileStore | None = None,
         models: Sequence[str] = (),
         default_model: str | None = None,
         check_model: Callable[[str], None] | None = None,
@@ -60,6 +64,7 @@ class App(User):
             models=models,
             default_model=default_model,
             check_model=check_model,
+            files=files or SqlFiles(store.database, [DatabaseBytes(store.database)]),
         )
         self.service = LocalService(self._dependencies, user_id=owner_id)
         super().__init__(self.service)

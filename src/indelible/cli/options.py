@@ -128,6 +128,16 @@ def find_server(server: str | None, database: str | None) -> str | None:
     return server
 
 
+def refuse_missing_database(settings: Settings) -> None:
+    """A command that only reads never creates a database: a misspelt name would look like an empty one."""
+    from indelible.store.database.address import parse_address  # noqa: PLC0415
+    from indelible.store.database.errors import DatabaseUnusable  # noqa: PLC0415
+
+    address = parse_address(settings.database)
+    if address.is_sqlite and not address.path.exists():
+        raise DatabaseUnusable(f"Can't find the database {address.path}. Choose another with --database.")
+
+
 def check_model(settings: Settings) -> None:
     """Report an unknown model or a missing key at startup, not with the first message."""
     from indelible.models.catalog import Catalog  # noqa: PLC0415

@@ -32,6 +32,7 @@ from indelible.server.problem_details import answer_refusal, make_problem
 from indelible.server.proxies import Proxies, normalize_base_path, split_path
 from indelible.server.revocation import OpenRequest
 from indelible.server.security_headers import add_headers
+from indelible.server.uploads import is_upload
 from indelible.settings import Settings
 
 if TYPE_CHECKING:
@@ -74,11 +75,13 @@ class AccessMiddleware:
         cors = self._browser.list_cors_headers(headers)
         if cors or not (path.startswith("/api/v1/chats/") and path.endswith("/events")):  # a feed has its own
             send = add_headers(send, cors)
-        receive = _count(receive)
+        is_limited = not is_upload(scope)  # a file has a limit of its own
+        if is_limited:
+            receive = _count(receive)
         request: OpenRequest | None = None
         state = self._find_state()
         try:
-            refusal = self._check_request(scope, path, headers)
+            refusal = self._check_request(scope, path, headers, is_limited=is_limited)
             if refusal is None and path not in OPEN_TO_ALL and state is not None:
                 identity = await state.authenticator.identify(scope, headers, through_proxy=through_proxy)
                 refusal = self._check_login(scope, path, headers, identity, state)
@@ -96,8 +99,8 @@ class AccessMiddleware:
         else:
             await state.revocation.serve(self._application, request, scope, receive, send)
 
-    def _check_request(self, scope: Scope, path: str, headers: Headers) -> Response | None:
-        if _read_length(headers) > MAX_BODY_BYTES:
+    def _check_request(self, scope: Scope, path: str, headers: Headers, *, is_limited: bool) -> Response | None:
+        if is_limited and _read_length(headers) > MAX_BODY_BYTES:
             return make_problem(413, "too_large", _TOO_LONG, headers={"Connection": "close"})
         if path in OPEN_TO_ALL:
             return None

@@ -38,6 +38,7 @@ from indelible.server.routes import (
     chats,
     debug,
     feed,
+    files,
     health,
     messages,
     queue,
@@ -160,7 +161,7 @@ class Server:
             redoc_url=None,
             responses=_RESPONSES,
         )
-        for routes in (chats, messages, queue, turns, feed, debug, session, tokens, users, shares, shared):
+        for routes in (chats, messages, queue, turns, feed, debug, files, session, tokens, users, shares, shared):
             _add_routes(application, routes.router, prefix=PREFIX)
         _add_routes(application, health.models, prefix=PREFIX)
         _add_routes(application, health.health)

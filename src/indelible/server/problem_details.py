@@ -33,6 +33,7 @@ from indelible.errors import (
     StoreFailed,
     TooLarge,
     TooMany,
+    UnsupportedType,
 )
 from indelible.server.security_headers import DATA_HEADERS
 
@@ -56,6 +57,7 @@ TITLES: Final = {
     "too_many": "Limit reached",
     "unauthorized": "Authentication required",
     "unavailable": "Service unavailable",
+    "unsupported_type": "Type not accepted",
     "wrong_host": "Host not allowed",
 }
 """Every kind, with its title."""
@@ -81,6 +83,7 @@ _REFUSALS: Final[dict[type[Refused], tuple[int, str]]] = {
     ReadOnly: (403, "read_only"),
     NotPermitted: (403, "not_permitted"),
     TooLarge: (413, "too_large"),
+    UnsupportedType: (415, "unsupported_type"),
     Invalid: (422, "invalid"),
     Refused: (422, "invalid"),
 }
@@ -124,11 +127,12 @@ def add_problem_handlers(application: FastAPI) -> None:
 
 
 async def _answer_refusal(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
     return answer_refusal(error)
 
 
-def answer_refusal(error: Exception) -> Response:
-    """The problem that a `Refused` is."""
+def answer_refusal(error: Refused) -> Response:
+    """The problem of a rejected request."""
     status, kind = next(found for known, found in _REFUSALS.items() if isinstance(error, known))
     if isinstance(error, NotAllowed):
         return make_problem(status, kind, str(error), state=error.state, command=error.command)

@@ -32,6 +32,7 @@ from indelible.content import ToolResult, ToolSpec, encode
 from indelible.content.title import extract_title
 from indelible.errors import NotFound
 from indelible.feed import Cursors, Feed, Reader
+from indelible.files.protocol import FileStore
 from indelible.ids import new_id
 from indelible.machine import commands
 from indelible.machine.commands import SendCommand
@@ -40,6 +41,7 @@ from indelible.models.parameters import check_parameters
 from indelible.recording.storage.protocol import RecordStore, RunTree
 from indelible.service.access import Access
 from indelible.service.budget import Budget
+from indelible.service.files import LocalFiles
 from indelible.service.inputs import ChatChanges, Content, IfBusy, check_if_busy, to_blocks
 from indelible.service.pages import check_name, check_search, read_list_cursor, split_page, write_list_cursor
 from indelible.service.results import (
@@ -99,6 +101,7 @@ class ServiceDependencies:
     check_model: Callable[[str], None] | None = None
     shares: ShareStore | None = None
     budget: Budget | None = None
+    files: FileStore
 
 
 class LocalService:
@@ -115,6 +118,7 @@ class LocalService:
         self._user_id = user_id
         self._user = user
         self._request: Request | None = None
+        self.files = LocalFiles(dependencies.files, self.get_user_id)
 
     async def get_user_id(self) -> str:
         if self._user_id is None:
@@ -274,8 +278,10 @@ class LocalService:
     async def compact(self, chat_id: str) -> Accepted:
         return await self._accept(chat_id, commands.Compact())
 
-    async def submit_tool_results(self, chat_id: str, results: Sequence[ToolResult]) -> Accepted:
-        command = commands.ToolResults(call_ids=tuple(result.call_id for result in results))
+    async def submit_tool_results(
+        self, chat_id: str, results: Sequence[ToolResult], *, turn: str | None = None
+    ) -> Accepted:
+        command = commands.ToolResults(call_ids=tuple(result.call_id for result in results), turn_id=turn)
         rendered = [replace(result, output=render_output(result.output)) for result in results]
         check_payload(ToolResultsInput(results=rendered), self._dependencies.limits)
         cut = [replace(result, output=_cut_output(result.output)) for result in rendered]

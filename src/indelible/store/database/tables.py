@@ -154,6 +154,8 @@ chats: Final = Table(
         comment="The title is the beginning of its first message; a generated one may replace it.",
     ),
     Column("tools", Json, comment="A JSON list of the tools that its client runs."),
+    Column("usage", Json, comment="content.Usage of all its messages; null: nothing is known."),
+    Column("cost_nanousd", BigInteger, comment="What its messages cost, as far as that is known; null: not at all."),
     ForeignKeyConstraint(["id", "head_id"], ["messages.chat_id", "messages.id"], use_alter=True),
     _check_one_of("status", Status),
     _check_one_of("debug", DebugMode),
@@ -384,7 +386,7 @@ workers: Final = Table(
     comment="Processes that work on chats.",
 )
 
-# --- keys, drafts, files ----------------------------------------------------------------------
+# --- keys and drafts (file_tables.py has files) -------------------------------------------------
 
 idempotency_keys: Final = Table(
     "idempotency_keys",
@@ -400,22 +402,6 @@ idempotency_keys: Final = Table(
     PrimaryKeyConstraint("user_id", "key"),
     Index("idempotency_keys_expiry", "expires_at"),
     comment="Completed writes: a repeated request gets the same response.",
-)
-
-files: Final = Table(
-    "files",
-    metadata,
-    Column("id", Id, primary_key=True),
-    Column("owner_id", Id, ForeignKey("users.id"), nullable=False, index=True),
-    Column("chat_id", Id, _delete_with("chats.id"), index=True, comment="Where it was sent; null: nowhere yet."),
-    Column("name", Label()),
-    Column("media_type", Label(), nullable=False),
-    Column("size_bytes", BigInteger, nullable=False),
-    Column("sha256", LargeBinary, nullable=False),
-    Column("content", LargeBinary, nullable=False),
-    Column("created_at", UtcTime(), nullable=False),
-    _check("size_bytes", "size_bytes >= 0"),
-    comment="What was uploaded.",
 )
 
 drafts: Final = Table(
