@@ -207,7 +207,7 @@ def print_ready(settings: Settings, sentence: str, **more: str) -> None:
 
     In JSON it is one line with all of it.
     """
-    rest = ", ".join(f"{name} {value}" for name, value in more.items() if name != "url")
+    rest = ", ".join(f"{name} {value}" for name, value in more.items() if not name.endswith("url"))
     line = f"{sentence}\n  {rest}" if rest else sentence
     if settings.log_format == "json":
         import json  # noqa: PLC0415
