@@ -52,6 +52,13 @@ RULES: Final[dict[tuple[str, str], Rule]] = {
     ("GET", "/api/v1/files/{file_id}/preview"): "user",
     ("GET", "/api/v1/files/{file_id}/info"): "user",
     ("DELETE", "/api/v1/files/{file_id}"): "create",
+    ("GET", "/api/v1/usage"): "user",
+    ("GET", "/api/v1/events"): "user",
+    ("POST", "/api/v1/chats/import"): "create",
+    ("GET", f"{CHAT}/export"): "read",
+    ("GET", f"{CHAT}/draft"): "own",
+    ("PUT", f"{CHAT}/draft"): "write",
+    ("POST", f"{CHAT}/read"): "write",
     ("GET", "/api/v1/chats"): "user",
     ("POST", "/api/v1/chats"): "create",
     ("GET", CHAT): "read",
@@ -98,6 +105,7 @@ BODIES: Final[dict[tuple[str, str], object]] = {
     ("PUT", f"{CHAT}/queue/order"): {"ids": []},
     ("PATCH", f"{CHAT}/queue/{{queued_id}}"): {"text": "Hi"},
     ("POST", f"{CHAT}/tool-results"): {"results": []},
+    ("PUT", f"{CHAT}/draft"): {"text": "Hi"},
     ("POST", f"{CHAT}/shares"): {"user": None},
 }
 """A body that the route takes."""
