@@ -268,8 +268,8 @@ async def test_the_upgrade_to_0009_gives_branches_their_errors_and_waiting_chats
     await close(engine)
 
 
-async def test_the_upgrade_to_0010_adds_up_what_chats_have_used(new_database: str) -> None:
-    await migrate(new_database, target="0009")
+async def test_the_upgrade_to_0012_adds_up_what_chats_have_used(new_database: str) -> None:
+    await migrate(new_database, target="0011")
     engine = await open_engine(new_database)
     await write_a_chat(engine)
     copy = """
@@ -281,7 +281,7 @@ async def test_the_upgrade_to_0010_adds_up_what_chats_have_used(new_database: st
         await connection.execute(text(copy.format("'o'", "NULL")), {"usage": b'{"input_tokens":4}'})
     await close(engine)
 
-    assert await migrate(new_database) == Migrated("0009", HEAD)
+    assert await migrate(new_database) == Migrated("0011", HEAD)
 
     engine = await open_engine(new_database)
     totals = (await SqlStore(get_database(engine)).view("c")).totals

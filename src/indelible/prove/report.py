@@ -36,7 +36,7 @@ _WAYS: Final = {
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The counts and the faults. After a failure the database and `kept_directory` are kept.
 
-    `knew_replies`: whether each reply was compared with the expected one. `acts` are what users did besides sending,
+    `knew_replies`: whether each reply was compared with the expected one. `actions` are what users did besides sending,
     `model_calls` are counted by API; `interrupted_calls` are those whose connection broke before the reply had ended.
     """
 
@@ -49,7 +49,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     knew_replies: bool
     kills: dict[str, int] = {}
-    acts: dict[str, int] = {}
+    actions: dict[str, int] = {}
     tool_runs: int = 0
     model_calls: dict[str, int] = {}
     interrupted_calls: int = 0
@@ -66,7 +66,7 @@ def count_replies(evidence: Sequence[Evidence]) -> dict[str, int]:
     return dict(Counter(turn.outcomes[0] for one in evidence for turn in one.stored.turns.values() if turn.outcomes))
 
 
-def count_acts(evidence: Sequence[Evidence]) -> dict[str, int]:
+def count_actions(evidence: Sequence[Evidence]) -> dict[str, int]:
     total: Counter[str] = Counter()
     for one in evidence:
         total.update(one.deeds.counts)
@@ -86,8 +86,8 @@ def print_report(report: Report, console: Console) -> None:
     if report.model_calls:
         counted = f"model calls ({_list_counts(report.model_calls)}), {report.interrupted_calls:,} interrupted"
         table.add_row(f"{sum(report.model_calls.values()):,}", counted)
-    if report.acts:
-        table.add_row(f"{sum(report.acts.values()):,}", f"acts of users ({_list_counts(report.acts)})")
+    if report.actions:
+        table.add_row(f"{sum(report.actions.values()):,}", f"user actions ({_list_counts(report.actions)})")
     if report.tool_runs:
         table.add_row(f"{report.tool_runs:,}", "tool runs")
     table.add_row(f"{report.seconds:.0f} s", f"total, seed {report.seed}")

@@ -31,11 +31,11 @@ from indelible.prove.checks import check_chat
 from indelible.prove.checks.evidence import Evidence, Fault
 from indelible.prove.checks.prompts import check_told
 from indelible.prove.checks.tools import check_effects
-from indelible.prove.clients.acts import Act
+from indelible.prove.clients.actions import ActionName
 from indelible.prove.clients.population import Population, gather_population
 from indelible.prove.clients.user import HABITS
 from indelible.prove.provider import ProofProvider
-from indelible.prove.report import Report, count_acts, count_replies
+from indelible.prove.report import Report, count_actions, count_replies
 from indelible.prove.script import find_reply
 from indelible.prove.servers.fault_injector import WAYS, FaultInjector, Way
 from indelible.prove.servers.group import run_servers
@@ -70,7 +70,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     short_leases: bool = False
     drain_s: float = 0.0
     ways: tuple[Way, ...] = WAYS
-    habits: tuple[Act, ...] = HABITS
+    habits: tuple[ActionName, ...] = HABITS
     rounds: int = 0
     prepare: Callable[[], None] | None = None
     retry_for_s: float = 120.0
@@ -191,7 +191,7 @@ def _judge(
     return Report(
         seed=seed,
         chats=len(evidence),
-        acts=count_acts(evidence),
+        actions=count_actions(evidence),
         readers=len(readers),
         reconnects=sum(reader.reconnects for reader in readers),
         replies=count_replies(evidence),

@@ -8,7 +8,7 @@
     usage.py      what replies and chats count
     prompts.py    what the model was told
 
-Must stay true (tests/prove/test_checker.py, tests/prove/test_checks.py): a history that keeps the promises has no
+Must stay true (tests/prove/test_checker.py, tests/prove/test_quiet_losses.py): a history that keeps the promises has no
 fault, whatever it is; one in which any single thing was lost, doubled, changed or left open has one.
 """
 

@@ -45,6 +45,6 @@ def _check_siblings(evidence: Evidence) -> Iterator[str]:
 
 def _check_branches(evidence: Evidence) -> Iterator[str]:
     for visit in evidence.branches:
-        path = [message.described for message in evidence.stored.climb(visit.end_id)][::-1]
+        path = [message.described for message in evidence.stored.list_ancestors(visit.end_id)][::-1]
         if [describe_message(message) for message in visit.messages] != path:
             yield f"the branch of {visit.end_id} has {len(visit.messages)} messages that are not the {len(path)} on it"

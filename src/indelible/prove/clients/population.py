@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from indelible.client.wire import WireClient
 from indelible.errors import IndelibleError
 from indelible.prove.checks.evidence import Deeds, Evidence, Fault
-from indelible.prove.clients.acts import Act
+from indelible.prove.clients.actions import ActionName
 from indelible.prove.clients.collecting import collect_evidence, visit_branches
 from indelible.prove.clients.reader import SimulatedReader
 from indelible.prove.clients.tool_client import ToolClient
@@ -151,7 +151,7 @@ async def gather_population(
     models: Sequence[str] = (),
     phrases: Sequence[str] | None = None,
     token: str | None = None,
-    habits: Sequence[Act] = HABITS,
+    habits: Sequence[ActionName] = HABITS,
     rounds: int = 0,
 ) -> AsyncIterator[Population]:
     """Open the chats, with each of the models in turn, and start all users and readers; stop them at the end."""

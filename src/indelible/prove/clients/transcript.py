@@ -218,7 +218,7 @@ class ReaderTranscript:
             (self.copied if self.turn_id is None else self.taken_up).add(self._is_new)
             self._is_new = None
 
-    def climb(self, message_id: str | None) -> Iterator[SeenMessage]:
+    def list_ancestors(self, message_id: str | None) -> Iterator[SeenMessage]:
         """The path from this message up to the first one."""
         while message_id in self.tree:
             message = self.tree[message_id]
@@ -228,7 +228,7 @@ class ReaderTranscript:
     def read_answer(self, message_id: str | None) -> tuple[str, str]:
         """The question above a message, and the text of the replies in between, in order. Empty without a question."""
         texts: list[str] = []
-        for message in self.climb(message_id):
+        for message in self.list_ancestors(message_id):
             if message.role == "user":
                 return message.text, "".join(reversed(texts))
             if message.role == "assistant":
@@ -258,7 +258,7 @@ class ReaderTranscript:
         self.turn_id = data["turn"]
 
     def _begin_turn(self, turn_id: str) -> None:
-        question = next((message for message in self.climb(self.head) if message.role == "user"), None)
+        question = next((message for message in self.list_ancestors(self.head) if message.role == "user"), None)
         if question is None:
             self.faults.append(f"{turn_id} begins before anything was asked")
             self.turns[turn_id] = SeenTurn(None, "")

@@ -4,7 +4,7 @@ Each user has its own random numbers, so the same seed gives the same user. One 
 done while they are answered, and, once the chat is at rest, something done with the answers. At the end it sends
 nothing more and waits for its last reply; a proof has to end with every chat at rest.
 
-acts.py has what a user can do; tool_client.py answers the calls of the client's tools meanwhile.
+actions.py has what a user can do; tool_client.py answers the calls of the client's tools meanwhile.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Final
 from indelible.client.wire import WireClient
 from indelible.errors import IndelibleError
 from indelible.prove.checks.evidence import Deeds
-from indelible.prove.clients.acts import AT_REST, MEANWHILE, Act, Acts
+from indelible.prove.clients.actions import AT_REST, MEANWHILE, ActionName, UserActions
 from indelible.prove.clients.reader import SimulatedReader
 from indelible.prove.clients.sending import Sender
 from indelible.prove.servers.tools import CLIENT_TOOLS
 
-HABITS: Final[tuple[Act, ...]] = (*MEANWHILE, *AT_REST)
+HABITS: Final[tuple[ActionName, ...]] = (*MEANWHILE, *AT_REST)
 
 
 class SimulatedUser:
@@ -36,7 +36,7 @@ class SimulatedUser:
         seed: int,
         models: Sequence[str],
         phrases: Sequence[str] | None,
-        habits: Sequence[Act] = HABITS,
+        habits: Sequence[ActionName] = HABITS,
         rounds: int = 0,
     ) -> None:
         """`phrases`: what to send to a server with another model. `models`: those that it may choose from.
@@ -64,29 +64,29 @@ class SimulatedUser:
 
     async def chat(self, reader: SimulatedReader, enough: asyncio.Event) -> None:
         """Send until it is enough and every message is answered."""
-        acts = Acts(self._client, self._chance, self._sender, self, reader)
+        actions = UserActions(self._client, self._chance, self._sender, self, reader)
         try:
             while self._rounds > 0 or not enough.is_set():
                 self._rounds -= 1
-                await self._run_round(acts)
-            await acts.wait_for_rest()
+                await self._run_round(actions)
+            await actions.wait_for_rest()
         except IndelibleError as error:
             self.faults.append(f"a request of a user was refused: {error}")
 
-    async def _run_round(self, acts: Acts) -> None:
+    async def _run_round(self, actions: UserActions) -> None:
         chance = self._chance
-        await acts.send("queue")
+        await actions.send("queue")
         if chance.random() < 0.3:
-            await acts.send("queue")
-        meanwhile = [act for act in MEANWHILE if act in self._habits]
+            await actions.send("queue")
+        meanwhile = [action for action in MEANWHILE if action in self._habits]
         if meanwhile and chance.random() < 0.6:
-            await acts.listen(rows=chance.randint(0, 12))
-            await acts.carry_out(chance.choice(meanwhile))
-        await acts.wait_for_rest()
-        at_rest = [act for act in AT_REST if act in self._habits]
+            await actions.listen(rows=chance.randint(0, 12))
+            await actions.carry_out(chance.choice(meanwhile))
+        await actions.wait_for_rest()
+        at_rest = [action for action in AT_REST if action in self._habits]
         if at_rest and chance.random() < 0.5:
-            await acts.carry_out(chance.choice(at_rest))
-            await acts.wait_for_rest()
+            await actions.carry_out(chance.choice(at_rest))
+            await actions.wait_for_rest()
 
     async def stop(self, reader: SimulatedReader) -> None:
         """Stop the reply that this user sees running. If it has ended meanwhile, nothing happens."""

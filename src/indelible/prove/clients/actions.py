@@ -1,7 +1,7 @@
 """What a user does besides sending: steer, promote, stop, edit, regenerate, go to other branches, fork, resume.
 
-Some acts are for while a reply runs, some for a chat at rest. A refusal is a fault, except where another event may have
-come first: the queue may be empty by the time that one of its messages is promoted.
+Some actions are for while a reply runs, some for a chat at rest. A refusal is a fault, except where another event may
+have come first: the queue may be empty by the time that one of its messages is promoted.
 
 Everything is decided from what the user's own reader has seen, as people do.
 """
@@ -22,17 +22,17 @@ from indelible.prove.clients.transcript import SeenMessage
 if TYPE_CHECKING:
     from indelible.prove.clients.user import SimulatedUser
 
-Act = Literal["stop", "interrupt", "steer", "promote", "edit", "regenerate", "branch", "fork", "resume"]
-MEANWHILE: Final[tuple[Act, ...]] = ("stop", "interrupt", "steer", "promote", "edit", "regenerate")
-AT_REST: Final[tuple[Act, ...]] = ("branch", "fork", "resume", "edit", "regenerate")
+ActionName = Literal["stop", "interrupt", "steer", "promote", "edit", "regenerate", "branch", "fork", "resume"]
+MEANWHILE: Final[tuple[ActionName, ...]] = ("stop", "interrupt", "steer", "promote", "edit", "regenerate")
+AT_REST: Final[tuple[ActionName, ...]] = ("branch", "fork", "resume", "edit", "regenerate")
 _NEAR: Final = 8
 """How far back a user usually looks for something to edit or to regenerate."""
 _FORKS_AT_MOST: Final = 8
 _STOPPED_AGAIN: Final = 0.5
 
 
-class Acts:
-    """The acts of one user in one chat."""
+class UserActions:
+    """The actions of one user in one chat."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Acts:
         self._sender = sender
         self._user = user
         self._reader = reader
-        self._acts: dict[Act, Callable[[], Awaitable[None]]] = {
+        self._actions: dict[ActionName, Callable[[], Awaitable[None]]] = {
             "stop": lambda: user.stop(reader),
             "interrupt": self._interrupt,
             "steer": lambda: self.send("steer"),
@@ -63,9 +63,9 @@ class Acts:
     def _deeds(self) -> Deeds:
         return self._user.deeds
 
-    async def carry_out(self, act: Act) -> None:
-        self._deeds.count(act)
-        await self._acts[act]()
+    async def carry_out(self, action: ActionName) -> None:
+        self._deeds.count(action)
+        await self._actions[action]()
 
     async def send(self, if_busy: str) -> None:
         await self._sender.send(self._user.chat_id, self._deeds, if_busy)
@@ -143,13 +143,13 @@ class Acts:
         forked = await self._client.fork_chat(self._user.chat_id, target.id)
         deeds = Deeds()
         self._user.forks[forked["id"]] = deeds
-        path = [message for message in self._reader.transcript.climb(target.id) if message.role == "user"]
+        path = [message for message in self._reader.transcript.list_ancestors(target.id) if message.role == "user"]
         deeds.sent += [message.text for message in path]
         await self._sender.send(forked["id"], deeds, "queue", may_ask=False)
 
     async def _resume(self) -> None:
         """Continue a stopped reply, or retry one of which nothing was said; and sometimes stop that at once."""
-        path = self._reader.transcript.climb(self._reader.transcript.head)
+        path = self._reader.transcript.list_ancestors(self._reader.transcript.head)
         last = next((message for message in path if message.role != "notice"), None)
         if last is None or not (last.role == "user" or (last.role == "assistant" and last.partial)):
             return
@@ -170,6 +170,6 @@ class Acts:
         """A message that the reader has seen: one of the last, or of the whole tree."""
         seen = self._reader.transcript
         is_near = near or self._chance.random() < 0.5
-        messages = list(seen.climb(seen.head))[:_NEAR] if is_near else list(seen.tree.values())
+        messages = list(seen.list_ancestors(seen.head))[:_NEAR] if is_near else list(seen.tree.values())
         found = [message for message in messages if message.role in roles]
         return self._chance.choice(found) if found else None
