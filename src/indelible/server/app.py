@@ -163,21 +163,8 @@ class Server:
             redoc_url=None,
             responses=_RESPONSES,
         )
-        for routes in (
-            chats,
-            messages,
-            queue,
-            turns,
-            feed,
-            debug,
-            lists,
-            files,
-            session,
-            tokens,
-            users,
-            shares,
-            shared,
-        ):
+        every = (chats, messages, queue, turns, feed, debug, lists, files, session, tokens, users, shares, shared)
+        for routes in every:
             _add_routes(application, routes.router, prefix=PREFIX)
         _add_routes(application, health.models, prefix=PREFIX)
         _add_routes(application, health.health)

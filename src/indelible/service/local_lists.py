@@ -12,9 +12,10 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from indelible.content import encode
-from indelible.errors import Invalid, TooLarge
+from indelible.errors import Invalid, NotPermitted, TooLarge
 from indelible.feed import ListReader, Reader
 from indelible.machine.events import FeedEvent
 from indelible.service.access import Access
@@ -107,8 +108,11 @@ class LocalLists:
         await self._lists.save_draft(chat_id, await self._get_user_id(), text, request=self._request)
 
     async def export_chat(self, chat_id: str, format: ExportFormat = "json") -> bytes:
-        await self._access.check_read(chat_id, await self._get_user_id())
+        user_id = await self._get_user_id()
+        await self._access.check_read(chat_id, user_id)
         file = await self._lists.export_chat(chat_id)
+        if await self._store.owner(chat_id) != user_id:  # what stands beside the conversation is the owner's
+            file = replace(file, labels=[], system=None, parameters=None, tools=None)
         if format == "md":
             return write_markdown(file).encode("utf-8", "replace")
         return msgspec.json.format(encode(file), indent=1)
@@ -130,7 +134,7 @@ class LocalLists:
         user_id: str | None = await self._get_user_id()
         if user is not None or by_user:
             if not self._is_admin:
-                raise Invalid("user, by: only an admin may read the usage of other users.")
+                raise NotPermitted("Only an admin may read the usage of other users.")
             user_id = None
         days = await self._lists.usage(user_id, since=first, until=last)
         if user is not None:
