@@ -135,6 +135,8 @@ async def test_what_stands_beside_a_chat_is_told(store: SqlStore, engine: AsyncE
     await chat.do(c.UpdateChat(), payload=ChatPatch(labels=["b", "a"], pinned=True, system_prompt="Be brief."))
     beside = await store.lists.beside(chat.id, OWNER)
     assert (beside.labels, beside.pinned, beside.system, beside.draft) == (["b", "a"], True, "Be brief.", None)
+    other = await store.lists.beside(chat.id, "user_other")
+    assert (other.labels, other.pinned, other.unread, other.system, other.draft) == ([], False, False, None, None)
     with pytest.raises(NotFound):
         await store.lists.beside("chat_nobody", OWNER)
     assert await store.lists.summaries(["chat_nobody"]) == {}

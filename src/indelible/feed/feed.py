@@ -62,7 +62,7 @@ class Feed:
         snapshot_messages: int = SNAPSHOT_MESSAGES,
     ) -> None:
         self._store = store
-        self._notifier = notifier
+        self.notifier = notifier
         self._clock = clock
         self._metrics = metrics
         self._poll_interval_s = poll_interval_s
@@ -80,12 +80,15 @@ class Feed:
     async def open_tab(
         self, user_id: str, chat_id: str | None = None, after: str | None = None
     ) -> AsyncIterator[Reader | ListReader]:
-        """Read a user's list of chats and, with `chat_id`, that chat woven into it (`open`): all that a tab shows."""
+        """Read a user's list of chats and, with `chat_id`, that chat woven into it (`open`): all that a tab shows.
+
+        The caller has checked that the user may read the chat.
+        """
         async with self._lists.open(user_id) as chats:
             if chat_id is None:
                 yield chats
                 return
-            async with self.open(chat_id, after, user_id=user_id) as reader:
+            async with self.open(chat_id, after) as reader:
                 reader.attach(chats)
                 yield reader
 
@@ -129,7 +132,7 @@ class Feed:
 
     async def run(self) -> None:
         """Wake readers, until cancelled."""
-        with self._notifier.subscribe() as hints:
+        with self.notifier.subscribe() as hints:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 try:

@@ -15,15 +15,24 @@ import msgspec
 from fastapi import FastAPI
 from starlette.responses import Response
 
+from indelible.files.protocol import StoredFile
 from indelible.machine.events import MessageTree
 from indelible.recording.storage.protocol import RunTree, WholeRun
-from indelible.service import results
+from indelible.service import account_results, results
+from indelible.service.files import FilePage
 from indelible.service.lists import Draft, UsagePage
 from indelible.store.lists.transfer import ChatFile
 
 _PLACE: Final = "#/components/schemas/{name}"
 _TYPES: Final[tuple[type, ...]] = (
     results.Accepted,
+    account_results.CreatedShare,
+    account_results.CreatedToken,
+    account_results.SessionInfo,
+    account_results.SharePage,
+    account_results.TokenPage,
+    account_results.UserInfo,
+    account_results.UserPage,
     results.AttemptPage,
     results.ChatDetails,
     results.ChatPage,
@@ -37,8 +46,10 @@ _TYPES: Final[tuple[type, ...]] = (
     results.UpdatedChat,
     ChatFile,
     Draft,
+    FilePage,
     MessageTree,
     RunTree,
+    StoredFile,
     UsagePage,
     WholeRun,
 )

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from indelible.content import encode
-from indelible.errors import Invalid, NotFound, TooLarge
+from indelible.errors import Invalid, TooLarge
 from indelible.machine.events import FeedEvent
+from indelible.service.access import Access
 from indelible.service.answers import describe_copy, store_answer
 from indelible.service.lists import NEW_CHAT, Draft, ExportFormat, UsagePage, add_up
 from indelible.service.markdown import write_markdown
@@ -53,6 +54,7 @@ class LocalLists:
         self._dependencies = dependencies
         self._store = dependencies.store
         self._lists = dependencies.store.lists
+        self._access = Access(dependencies.store, dependencies.shares)
         self._get_user_id = get_user_id
         self._request = request
         self._is_admin = is_admin
@@ -87,7 +89,9 @@ class LocalLists:
     async def mark_read(self, chat_id: str, seq: int | None = None) -> None:
         if seq is not None and not 0 <= seq <= _LARGEST_SEQ:
             raise Invalid("seq: the number of an event, 0 or more.")
-        await self._lists.mark_read(chat_id, await self._get_user_id(), seq, request=self._request)
+        user_id = await self._get_user_id()
+        async with self._access.explained(chat_id, user_id):
+            await self._lists.mark_read(chat_id, user_id, seq, request=self._request)
 
     async def get_draft(self, chat_id: str) -> Draft:
         await self._check_chat(chat_id)
@@ -101,7 +105,7 @@ class LocalLists:
         await self._lists.save_draft(chat_id, await self._get_user_id(), text, request=self._request)
 
     async def export_chat(self, chat_id: str, format: ExportFormat = "json") -> bytes:
-        await self._check_chat(chat_id, or_new=False)
+        await self._check_readable(chat_id)
         file = await self._lists.export_chat(chat_id)
         if format == "md":
             return write_markdown(file).encode("utf-8", "replace")
@@ -136,12 +140,19 @@ class LocalLists:
         self, chat_id: str | None = None, *, after: str | None = None
     ) -> AsyncIterator[AsyncIterator[FeedEvent]]:
         if chat_id is not None:
-            await self._check_chat(chat_id, or_new=False)
+            await self._check_readable(chat_id)
         async with self._dependencies.feed.open_tab(await self._get_user_id(), chat_id, after) as events:
             yield events
 
-    async def _check_chat(self, chat_id: str, *, or_new: bool = True) -> None:
-        if or_new and chat_id == NEW_CHAT:
-            return
-        if await self._store.owner(chat_id) != await self._get_user_id():
-            raise NotFound("Chat not found. It may have been deleted.")
+    async def find_share(self, chat_id: str) -> str | None:
+        """The share that lets this user read another's chat; None for an own one."""
+        user_id = await self._get_user_id()
+        is_own = await self._store.owner(chat_id) == user_id
+        return None if is_own else await self._access.find_share(chat_id, user_id)
+
+    async def _check_chat(self, chat_id: str) -> None:
+        if chat_id != NEW_CHAT:
+            await self._access.check_owner(chat_id, await self._get_user_id())
+
+    async def _check_readable(self, chat_id: str) -> None:
+        await self._access.check_read(chat_id, await self._get_user_id())

@@ -107,6 +107,7 @@ class LiveBlocks(Result, frozen=True, kw_only=True):
 class ChatDetails(Result, frozen=True, kw_only=True):
     """A consistent snapshot of a chat, with its last messages. Reading from `cursor` on misses and repeats nothing.
 
+    `usage` and `cost_usd` are the sums over all its messages, of every branch, as far as they are known.
     `labels` and what follows it are the owner's, as they are now: `system` is the chat's own instruction (None: the
     setting), `unread` whether a reply came since you read it, and `draft` what you have typed and not sent.
     """
@@ -118,6 +119,8 @@ class ChatDetails(Result, frozen=True, kw_only=True):
     model: str | None
     debug: str | None
     archived: bool
+    usage: Usage | None
+    cost_usd: float | None
     turn: str | None
     error: Any
     retry: Any

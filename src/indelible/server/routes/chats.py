@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from indelible.server.dependencies import PageLimit, Reads, Writes, answer_json
+from indelible.server.dependencies import PageLimit, Reads, Sharing, Writes, answer_json
 from indelible.server.openapi import answers
 from indelible.server.schemas import CreateChatRequest, Fork, UpdateChatRequest
 from indelible.service.results import ChatDetails, ChatPage, CreatedChat, UpdatedChat
@@ -32,16 +32,23 @@ async def create_chat(body: CreateChatRequest, service: Writes) -> Response:
 @router.get("/chats", **answers(ChatPage))
 async def list_chats(
     service: Reads,
+    sharing: Sharing,
     q: str | None = None,
     label: str | None = None,
     *,
     pinned: bool | None = None,
     archived: bool = False,
     unread: bool | None = None,
+    shared: bool = False,
     limit: PageLimit = 50,
     cursor: str | None = None,
 ) -> Response:
-    """List the user's chats, pinned first, then most recently updated first; or search titles and messages (`q`)."""
+    """List the user's chats, pinned first, then most recently updated first; or search titles and messages (`q`).
+
+    `shared`: the chats that others share with the user instead, most recently updated first.
+    """
+    if shared:
+        return answer_json(await sharing.list_shared(limit=limit))
     chosen: dict[str, Any] = {"label": label, "pinned": pinned, "archived": archived, "unread": unread}
     return answer_json(await service.list_chats(search=q, **chosen, limit=limit, cursor=cursor))
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from datetime import date
+from functools import partial
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
-from indelible.server.dependencies import JSON, Reads, State, Writes, answer_json
+from indelible.server.dependencies import JSON, Login, Reads, State, Writes, answer_json
 from indelible.server.feed_slots import WithSlot
 from indelible.server.openapi import answers
 from indelible.server.problem_details import NotReady
+from indelible.server.revocation import OpenRequest
 from indelible.server.schemas import DraftRequest, ReadRequest
-from indelible.server.sse import TabResponse
+from indelible.server.sse import FeedResponse
 from indelible.service.lists import Draft, ExportFormat, UsagePage
 from indelible.service.results import CreatedChat
+from indelible.store.accounts.protocol import CredentialKey
 
 router = APIRouter(tags=["lists"])
 
@@ -64,12 +67,18 @@ async def import_chat(request: Request, service: Writes) -> Response:
 @router.get("/usage", **answers(UsagePage))
 async def get_usage(
     service: Reads,
+    state: State,
+    login: Login,
+    *,
     since: date | None = None,
     until: date | None = None,
     user: str | None = None,
     by: Annotated[str | None, Query(pattern="^user$")] = None,
 ) -> Response:
     """Get what your chats used, by day and model. Admins may name a user, or list all of them with `by=user`."""
+    if user is not None or by is not None:
+        login.check_admin()
+        service = state.app.service_of(login.user_id, is_admin=True)
     used = await service.lists.get_usage(since=since, until=until, user=user, by_user=by is not None)
     return answer_json(used)
 
@@ -80,8 +89,10 @@ async def get_usage(
     responses={200: {"content": {"text/event-stream": {}}, "description": "Events; see docs/lists.md."}},
 )
 async def stream_tab(
+    request: Request,
     state: State,
     service: Reads,
+    *,
     chat: str | None = None,
     after: str | None = None,
     last_event_id: Annotated[str | None, Header()] = None,
@@ -89,8 +100,12 @@ async def stream_tab(
     """Stream all that a tab shows (SSE): the newest chats, their changes and, with `chat`, that chat's feed."""
     if not state.is_ready:
         raise NotReady
-    user_id = await service.get_user_id()
     if chat is not None:
         await service.check_chat(chat)
-    tab = TabResponse(state.app.feed, chat, last_event_id or after, pace=state.pace, user_id=user_id)
-    return WithSlot(tab, state.feed_slots, user_id)
+        share_id = await service.lists.find_share(chat)
+        if share_id is not None:  # the stream ends with the right to read the chat
+            open_request: OpenRequest = request.scope["open_request"]
+            open_request.keys.add(CredentialKey("share", share_id))
+    user_id = await service.get_user_id()
+    open_tab = partial(state.app.feed.open_tab, user_id, chat, last_event_id or after)
+    return WithSlot(FeedResponse(open_tab, pace=state.pace), state.feed_slots, user_id)

@@ -20,6 +20,7 @@ from indelible.content import Message, Part, decode_parts, encode, has_visible
 from indelible.content.assemble import PartAssembler, conclude, to_messages
 from indelible.errors import LeaseLost
 from indelible.machine.effects import AttemptOutcome, CloseAttempt
+from indelible.store.commands.totals import Totals, add_to_chat
 from indelible.store.database.transaction import Row, Transaction, insert, to_time, update
 from indelible.store.lists.usage import Used, add_usage
 from indelible.store.payloads import Failure, Payload, RetryScheduled, Timings, WithPending, WithStep
@@ -39,13 +40,14 @@ _JOURNAL: Final = "SELECT n, parts, at FROM journal WHERE chat_id = $1 AND attem
 class Ending(NamedTuple):
     """The result of an attempt: its messages, how it really ended, its last journal row, and the cost of its reply.
 
-    `used` is what it adds to the user's day.
+    `columns` are those of the reply, `totals` what it adds to the chat's, and `used` what it adds to the user's day.
     """
 
     messages: list[Message]
     outcome: AttemptOutcome
     last_n: int
     columns: dict[str, Any]
+    totals: Totals
     used: Used
 
 
@@ -94,7 +96,7 @@ async def end_attempt(
     written = [] if outcome == "reset" else _write_messages(assembler, effect, step, row, last_at or now)
     begins_turn = row["step"] == row["number"] == 1
     used = Used(row["model"], usage, step.cost_nanousd, begins_turn=begins_turn)
-    return Ending(written, outcome, last_n, columns, used)
+    return Ending(written, outcome, last_n, columns, Totals(usage, step.cost_nanousd), used)
 
 
 async def add_what_is_missing(
@@ -109,10 +111,13 @@ async def add_what_is_missing(
         usage = encode(step.usage)
         unknown = "UPDATE attempts SET usage = $3 WHERE chat_id = $1 AND id = $2 AND usage IS NULL"
         late_usage = step.usage if await transaction.run(unknown, chat_id, attempt_id, usage) else None
-        await transaction.run(_fill_in("usage"), chat_id, attempt_id, usage)
-    if step.cost_nanousd is not None:
-        is_late = await transaction.run(_fill_in("cost_nanousd"), chat_id, attempt_id, step.cost_nanousd)
-        late_cost = step.cost_nanousd if is_late else None
+        if await transaction.run(_fill_in("usage"), chat_id, attempt_id, usage):
+            await add_to_chat(transaction, chat_id, step.usage, None)
+    if step.cost_nanousd is not None and await transaction.run(
+        _fill_in("cost_nanousd"), chat_id, attempt_id, step.cost_nanousd
+    ):
+        late_cost = step.cost_nanousd
+        await add_to_chat(transaction, chat_id, None, late_cost)
     late = Used(ended["model"], late_usage, late_cost)
     await add_usage(transaction, ended["owner_id"], chat_id, late, to_time(ended["ended_at"]))
     if step.timings is not None:

@@ -2,6 +2,7 @@
 
 The copy is independent from the start. Nothing in it refers to the old chat, so either can be edited or
 deleted without the other. Only the conversation is copied: not the queue, drafts, attempts or the journal.
+Files in it are used by both chats, and are there as long as one of them is.
 The results of the last calls come along (SPEC 10.2); a call that has none yet is answered, because its result will
 never arrive there (SPEC 3.2).
 """
@@ -18,8 +19,10 @@ from indelible.content import ToolCall, ToolResult, encode
 from indelible.errors import Invalid, NotFound
 from indelible.ids import new_id
 from indelible.machine.states import Status
+from indelible.store.commands.apply.files import copy_uses
 from indelible.store.commands.facts import load_end
 from indelible.store.commands.labels import write_labels
+from indelible.store.commands.totals import add_up
 from indelible.store.database.transaction import Row, Transaction, insert, update
 from indelible.store.protocol import Outcome
 from indelible.store.queries.ancestors import load_ancestors
@@ -69,6 +72,7 @@ async def fork_chat(
     new = {"id": new_chat_id, "owner_id": owner_id, "status": Status.IDLE.value, "created_at": now, "updated_at": now}
     new |= {name: chat[name] for name in _BESIDE}
     seq = await insert_copies(transaction, new, copies, head_id=copies[-1]["id"], now=now)
+    await copy_uses(transaction, chat_id, new_chat_id, (copy["blocks"] for copy in copies))
     return Outcome(chat_id=new_chat_id, effective=True, status=Status.IDLE, seq=seq, epoch=0)
 
 
@@ -85,7 +89,7 @@ async def insert_copies(
     A call at its end that has no result is answered: its result will never arrive here.
     """
     chat_id = chat["id"]
-    await insert(transaction, "chats", {**chat, "unindexed_at": now})
+    await insert(transaction, "chats", {**chat, **add_up(copies).to_columns(), "unindexed_at": now})
     labels = [] if chat["labels"] is None else msgspec.json.decode(chat["labels"], type=list[str])
     await write_labels(transaction, chat_id, chat["owner_id"], labels)
     for copy in copies:

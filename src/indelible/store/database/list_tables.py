@@ -38,8 +38,6 @@ from indelible.store.database.search_index import SQLITE_INDEX
 from indelible.store.database.tables import chats, metadata
 from indelible.store.database.types import Id, Json, Label, UtcTime, Word
 
-DERIVED: Final = "derived"
-"""In the `info` of a table that is made from others, and need not be copied."""
 _NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
 
 chats.append_column(
@@ -94,7 +92,6 @@ search_entries: Final = Table(
     Column("words", Text().with_variant(TSVECTOR(), "postgresql"), nullable=False, comment="Folded, each word once."),
     PrimaryKeyConstraint("id"),
     Index("search_entries_of_owner", "owner_id", "id"),
-    info={DERIVED: True},
     comment="The search index: the words of each message and title.",
 )
 Index("search_entries_words", search_entries.c.words, postgresql_using="gin").ddl_if(dialect="postgresql")

@@ -40,7 +40,7 @@ _SAVE_NEW: Final = """
     ON CONFLICT (user_id) DO UPDATE SET content = excluded.content, updated_at = excluded.updated_at
     """
 _BESIDE: Final = """
-    SELECT c.labels, c.pinned, c.system_prompt, c.replied_seq > c.last_read_seq AS unread, d.content, d.updated_at
+    SELECT c.owner_id, c.labels, c.pinned, c.system_prompt, c.replied_seq > c.last_read_seq AS unread, d.content
     FROM chats AS c LEFT JOIN drafts AS d ON d.chat_id = c.id AND d.user_id = $2 WHERE c.id = $1
     """
 
@@ -53,7 +53,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Beside(msgspec.Struct, frozen=True, kw_only=True):
-    """What a chat's owner sees of it beside the conversation."""
+    """What a user sees of a chat beside the conversation. All but the draft is the owner's, and empty to others."""
 
     labels: list[str]
     pinned: bool
@@ -97,12 +97,15 @@ async def load_beside(transaction: Transaction, chat_id: str, user_id: str) -> B
     row = await transaction.one(_BESIDE, chat_id, user_id)
     if row is None:
         raise NotFound("Chat not found. It may have been deleted.")
+    draft = None if row["content"] is None else _read(row["content"])
+    if row["owner_id"] != user_id:
+        return Beside(labels=[], pinned=False, unread=False, system=None, draft=draft)
     return Beside(
         labels=[] if row["labels"] is None else msgspec.json.decode(row["labels"]),
         pinned=bool(row["pinned"]),
         unread=bool(row["unread"]),
         system=None if row["system_prompt"] is None else msgspec.json.decode(row["system_prompt"]),
-        draft=None if row["content"] is None else _read(row["content"]),
+        draft=draft,
     )
 
 

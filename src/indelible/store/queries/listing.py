@@ -18,6 +18,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from indelible.content import Usage
+from indelible.store.commands.totals import Totals
 from indelible.store.database.transaction import Dialect, Row, Transaction, clean_label, to_time
 from indelible.store.database.words import DebugMode
 from indelible.store.lists.words import Match
@@ -26,7 +28,7 @@ from indelible.store.queries.liveness import PENDING, bind_ago, spell_ago, spell
 _STUCK_AFTER: Final = 10
 _COLUMNS: Final = """
     c.id, c.title, c.model, c.labels, c.pinned, c.archived, c.debug, c.seq, c.created_at, c.updated_at,
-    c.replied_seq > c.last_read_seq AS unread
+    c.usage, c.cost_nanousd, c.replied_seq > c.last_read_seq AS unread
     """
 _ORDER: Final = {
     False: "c.pinned DESC, c.updated_at DESC, c.id DESC",
@@ -38,6 +40,7 @@ class ChatSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One line of a list. `version` grows with every event of the chat.
 
     `unread`: a model has replied since the owner read it. `match`: what a search has found; in other lists it is unset.
+    `usage` and `cost_usd` are the sums over all its messages, as far as they are known.
     """
 
     id: str
@@ -52,6 +55,8 @@ class ChatSummary(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     created_at: datetime
     updated_at: datetime
+    usage: Usage | None = None
+    cost_usd: float | None = None
     match: Match | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -208,6 +213,7 @@ def _spell_count(dialect: Dialect) -> str:
 
 
 def _summarise(row: Row) -> ChatSummary:
+    totals = Totals.read(row)
     return ChatSummary(
         id=row["id"],
         status=row["shown_status"],
@@ -221,4 +227,6 @@ def _summarise(row: Row) -> ChatSummary:
         version=row["seq"],
         created_at=to_time(row["created_at"]),
         updated_at=to_time(row["updated_at"]),
+        usage=totals.usage,
+        cost_usd=totals.cost_usd,
     )

@@ -1,4 +1,4 @@
-"""0010: the search index, labels as rows, unread marks, usage by day, and drafts of new chats.
+"""0013: the search index, labels as rows, unread marks, usage by day, and drafts of new chats.
 
 Old chats are marked as unindexed, and the workers' sweep indexes them in the background, newest first, in short
 transactions (store/lists/indexing.py): an upgrade does not wait for a million messages, and a search indexes what it
@@ -17,8 +17,8 @@ from indelible.store.database.migrations.spelling import execute, get_dialect
 from indelible.store.database.search_index import SQLITE_INDEX
 from indelible.store.database.transaction import clean_label
 
-revision: Final = "0010"
-down_revision: Final = "0009"
+revision: Final = "0013"
+down_revision: Final = "0012"
 
 _CHUNK_ROWS: Final = 1000
 _SPELLINGS: Final = {
