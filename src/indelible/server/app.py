@@ -29,8 +29,10 @@ from indelible.server.problem_details import MEDIA_TYPE, PROBLEM_SCHEMA, add_pro
 from indelible.server.prometheus import PrometheusMetrics
 from indelible.server.routes import chats, debug, feed, health, messages, queue, turns
 from indelible.server.sse import DEFAULT_PACE, Pace
+from indelible.server.wires import routes as wires
+from indelible.server.wires.errors import OpenAIErrors
 from indelible.settings import Settings
-from indelible.tools.toolset import AnyTool
+from indelible.tools.toolset import AnyTool, name_of
 
 PREFIX: Final = "/api/v1"
 _WEB: Final = Path(__file__).parent / "web"
@@ -98,7 +100,7 @@ class Server:
         self._worker = worker
         self._clock = clock or SystemClock()
         limited = BodyLimits(self._make_application())
-        self.application: ASGIApp = AccessMiddleware(limited, token=settings.token or None)
+        self.application: ASGIApp = OpenAIErrors(AccessMiddleware(limited, token=settings.token or None))
 
     def begin_shutdown(self) -> None:
         """Fail the readiness check and send every reader `end`: it reconnects elsewhere, and its connection closes."""
@@ -119,6 +121,7 @@ class Server:
             _add_routes(application, routes.router, prefix=PREFIX)
         _add_routes(application, health.models, prefix=PREFIX)
         _add_routes(application, health.health)
+        wires.add_to(application, _add_routes)
         add_problem_handlers(application)
         add_answer_schemas(application)
         application.mount("/web", _WebFiles(directory=_WEB), name="web")
@@ -148,7 +151,13 @@ class Server:
                 clock=self._clock,
                 metrics=metrics,
             ) as app:
-                self.server_state = ServerState(app=app, settings=self.settings, metrics=metrics, pace=self.pace)
+                self.server_state = ServerState(
+                    app=app,
+                    settings=self.settings,
+                    metrics=metrics,
+                    pace=self.pace,
+                    client_tools=frozenset(name_of(tool) for tool in self._client_tools),
+                )
                 application.state.server_state = self.server_state
                 self.server_state.is_ready = True
                 try:

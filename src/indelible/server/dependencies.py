@@ -39,6 +39,8 @@ class ServerState:
     settings: Settings
     metrics: PrometheusMetrics
     pace: Pace
+    client_tools: frozenset[str] = frozenset()
+    """The names of the tools that every client runs (`serve --client-tools`)."""
     is_ready: bool = False
     feed_slots: FeedSlots = field(init=False)
     readiness: Readiness = field(init=False)
