@@ -66,7 +66,6 @@ async def create_completion(
         f"chatcmpl-{start.chat_id.rpartition('_')[2]}{start.seq}",
         model=body.model or state.settings.model,
         created_at=int(time.time()),
-        client_tools=frozenset(tool.to_spec().name for tool in body.tools or ()) | state.client_tools,
         with_usage=body.wants_usage,
     )
 

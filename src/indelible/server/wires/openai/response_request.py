@@ -1,8 +1,8 @@
 """The request for a response: how its turn is run, and what its response repeats.
 
 What a response repeats (`metadata`, `instructions`, `tools` …) is stored with the message that it answers, so that
-every replay repeats the same (service/conversations.py). Long tool lists are repeated by name only: they would otherwise be
-stored with every message.
+every replay repeats the same (service/conversations.py). Long tool lists are repeated by name only: they would
+otherwise be stored with every message.
 """
 
 from __future__ import annotations
