@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, get_args
 
-from hypothesis import given
+from hypothesis import given, settings
 from openai import omit
 from openai.lib.streaming.chat._completions import ChatCompletionStreamState
 from openai.lib.streaming.responses._responses import ResponseStreamState
@@ -60,6 +61,7 @@ def read_data(frames: Iterable[bytes]) -> list[Any]:
     return found
 
 
+@settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "40")))
 @given(turn=random_turns())
 def test_every_wire_obeys_its_rules_at_every_moment_and_a_replay_is_what_was_seen_live(turn: RandomTurn) -> None:
     for make, check in WIRES:

@@ -46,6 +46,7 @@ class TurnProjection:
         self.awaited: list[dict[str, Any]] = []
         self._queued = queued
         self._answered = answered
+        self._is_turn_unknown = False
         self._frames: list[bytes] = []
 
     def begin(self) -> list[bytes]:
@@ -98,6 +99,7 @@ class TurnProjection:
     def _has_begun(self, event: FeedEvent) -> bool:
         if self._queued is not None and event.kind == "message" and event.data["queued"] == self._queued:
             self._queued = None
+            self._is_turn_unknown = True
         return self._queued is None
 
     def _read_attempt(self, data: dict[str, Any]) -> None:
@@ -129,7 +131,9 @@ class TurnProjection:
 
     def _read_status(self, data: dict[str, Any]) -> None:
         self._read_end_of_attempt(data)
-        if data.get("ended") is not None:
+        if self._is_turn_unknown:  # the status that begins the turn tells of the end of the one before it
+            self._is_turn_unknown = False
+        elif data.get("ended") is not None:
             self._finish(data["ended"]["outcome"])
 
     def _finish(self, outcome: Outcome) -> None:

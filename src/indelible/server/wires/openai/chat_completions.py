@@ -73,6 +73,8 @@ async def create_completion(
         await service.interrupt(start.chat_id, turn=start.turn_id)
 
     async def archive() -> None:
+        if projection.outcome == "waiting":  # the results come with another request, which brings everything along
+            await stop()
         await service.update_chat(start.chat_id, ChatChanges(archived=True))
 
     on_leave = stop if state.settings.completions_on_disconnect == "stop" else None
