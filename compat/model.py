@@ -78,7 +78,7 @@ class CompatModel:
             yield word if number == 0 else f" {word}"
 
     async def _wait(self) -> None:
-        while not self._release.exists():  # noqa: ASYNC110, ASYNC240 - another process makes the file
+        while not self._release.exists():  # noqa: ASYNC110 - another process makes the file
             await asyncio.sleep(0.02)
 
 

@@ -37,12 +37,17 @@ class CompatServer:
         """kill -9: it gets no chance to say goodbye."""
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        self._wait(self._process)
 
     def stop(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
-            self._process.wait(timeout=60)
+            self._wait(self._process)
+
+    def _wait(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        process.wait(timeout=120)
+        process.stdout.close()
 
 
 @contextmanager

@@ -27,7 +27,7 @@ async def main(database: str, port: str) -> None:
     settings = load_settings(database=database, port=int(port), model="compat", auto_titles=False, retry_base_s=0)
     model = CompatModel(Path(database).with_name("release"))
     server = Server(settings, models={"compat": model}, tools=[weather_here], client_tools=[BROWSER_TOOL])
-    await Process(server, on_ready=lambda url: print(url, flush=True)).serve()  # noqa: T201 - the test reads it
+    await Process(server, on_ready=lambda url: print(url, flush=True)).serve()
 
 
 if __name__ == "__main__":

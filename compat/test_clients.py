@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openai import OpenAI
+
 from compat.model import STORY
 from compat.running import HERE, PYTHON, CompatServer, run_compat_server
-from openai import OpenAI
 
 CLIENTS = HERE / "clients"
 

@@ -1,7 +1,7 @@
 """`useChat` and `DefaultChatTransport` in a real React page in Chromium, with versions 6 and 7 of the npm package `ai`.
 
-Whatever happens (a stop, a reload, a kill of the server), the text on the screen is the text that is stored. And one run of all
-hands: started with the OpenAI SDK, stopped by a click on our own page, continued by the native client.
+Whatever happens (a stop, a reload, a kill of the server), the text on the screen is the text that is stored. And one
+run for all: started with the OpenAI SDK, stopped by a click on our own page, continued by the native client.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compat.model import STORY
-from compat.running import HERE, CompatServer, run_compat_server
 from openai import AsyncOpenAI
 from playwright.async_api import Page, Route, async_playwright, expect
 
 import indelible
+from compat.model import STORY
+from compat.running import HERE, CompatServer, run_compat_server
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 HTML = '<!doctype html><meta charset="utf-8"><div id="root"></div><script type="module" src="/compat.js"></script>'
@@ -160,6 +160,7 @@ async def test_started_with_the_sdk_stopped_on_the_page_continued_by_the_native_
             said = events[-1].response.output_text
         server.release.touch()
         async with indelible.Client(server.url) as native:
-            (listed,) = (await native.chats()).items
+            (listed,) = await native.chats()
             reply = await (await native.chat(listed.id)).continue_()
-            assert said + reply.text == STORY
+            assert reply.message is not None
+            assert said + reply.message.text == STORY

@@ -1,4 +1,4 @@
-"""openai-agents: an agent that uses a tool, plain, streamed, and with a conversation. `python agents_sdk.py URL RELEASE`."""
+"""openai-agents: an agent with a tool: plain, streamed, in a conversation. `python agents_sdk.py URL RELEASE`."""
 
 import asyncio
 import sys

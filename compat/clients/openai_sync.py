@@ -101,9 +101,13 @@ for error, call_it in [
 
 # chat completions
 messages = [{"role": "user", "content": "Hi there"}]
-assert client.chat.completions.create(model="compat", messages=messages).choices[0].message.content == "You said: Hi there"
+assert (
+    client.chat.completions.create(model="compat", messages=messages).choices[0].message.content == "You said: Hi there"
+)
 chunks = list(
-    client.chat.completions.create(model="compat", messages=messages, stream=True, stream_options={"include_usage": True})
+    client.chat.completions.create(
+        model="compat", messages=messages, stream=True, stream_options={"include_usage": True}
+    )
 )
 assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "You said: Hi there"
 assert chunks[-1].usage.total_tokens == 12

@@ -1,8 +1,8 @@
 """Random turns as a feed tells them: steps, tools, retries, crashes, stops and failures, in rows of any size.
 
-A turn is built as the store would: an `attempt` event, rows of parts, exactly one event that ends the attempt, and after
-that what the same transaction wrote. Between them stand events of other things, wherever they may: a reader may meet
-them in another order than the next reader does.
+A turn is built as the store would: an `attempt` event, rows of parts, exactly one event that ends the attempt, and
+after that what the same transaction wrote. Between them stand events of other things, wherever they may: a reader may
+meet them in another order than the next reader does.
 """
 
 from __future__ import annotations

@@ -119,6 +119,6 @@ async def test_a_reply_that_fails_is_an_error_with_its_reason(harness: AppHarnes
         with pytest.raises(openai.APIStatusError) as failed:
             await client.chat.completions.create(model="scripted", messages=[user("Hi")])
         assert failed.value.status_code >= 500
+        stream = await client.chat.completions.create(model="scripted", messages=[user("Hi")], stream=True)
         with pytest.raises(openai.APIError, match="unknown error"):
-            stream = await client.chat.completions.create(model="scripted", messages=[user("Hi")], stream=True)
             [chunk async for chunk in stream]
