@@ -15,6 +15,7 @@ from bench import debug, growth, loop, providers, store, worker
 from bench.latency import measure as latency
 from bench.over_http import layers
 from bench.over_http import measure as http
+from bench.over_http import wires
 from bench.scale import measure as scale
 from bench.scale import picture as model
 
@@ -29,6 +30,7 @@ BENCHES: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "providers": providers.measure,
     "scale": scale.measure,
     "store": store.measure,
+    "wires": wires.measure,
     "worker": worker.measure,
 }
 

@@ -43,23 +43,27 @@ def make_event(kind: EventKind, data: dict[str, Any]) -> FeedEvent:
 
 @st.composite
 def text_parts(draw: st.DrawFn, id_: str) -> list[Part]:
-    kind = draw(st.sampled_from([parts.text_delta, parts.reasoning_delta]))
-    start, end = (
-        (parts.text_start, parts.text_end) if kind is parts.text_delta else (parts.reasoning_start, parts.reasoning_end)
-    )
-    deltas: list[Part] = [kind(id_, text) for text in draw(st.lists(_TEXTS, max_size=3))]
-    source = [parts.source("s", url="https://example.org/")] if draw(st.booleans()) else []
-    return [*([start(id_)] if draw(st.booleans()) else []), *deltas, *source, end(id_)]
+    texts = draw(st.lists(_TEXTS, max_size=3))
+    source: list[Part] = [parts.source("s", url="https://example.org/")] if draw(st.booleans()) else []
+    has_start = draw(st.booleans())
+    if draw(st.booleans()):
+        said: list[Part] = [parts.text_start(id_), *(parts.text_delta(id_, text) for text in texts)]
+        return [*said[0 if has_start else 1 :], *source, parts.text_end(id_)]
+    thought: list[Part] = [parts.reasoning_start(id_), *(parts.reasoning_delta(id_, text) for text in texts)]
+    return [*thought[0 if has_start else 1 :], *source, parts.reasoning_end(id_)]
 
 
 @st.composite
 def call_parts(draw: st.DrawFn, call_id: str, name: str) -> list[Part]:
     pieces = draw(st.lists(st.sampled_from(["{", '"a"', ":1", "}"]), max_size=4))
-    begun: list[Part] = [parts.tool_input_start(call_id, name)] if draw(st.booleans()) else []
-    grown: list[Part] = [parts.tool_input_delta(call_id, piece) for piece in pieces] if begun else []
-    ended = [parts.tool_input_end(call_id)] if begun and draw(st.booleans()) else []
-    whole: list[Part] = [] if ended and draw(st.booleans()) else [parts.tool_call(call_id, name, "".join(pieces))]
-    return [*begun, *grown, *ended, *whole]
+    whole: list[Part] = [parts.tool_call(call_id, name, "".join(pieces))]
+    if not draw(st.booleans()):
+        return whole
+    deltas: list[Part] = [parts.tool_input_delta(call_id, piece) for piece in pieces]
+    begun: list[Part] = [parts.tool_input_start(call_id, name), *deltas]
+    if not draw(st.booleans()):
+        return [*begun, *whole]
+    return [*begun, parts.tool_input_end(call_id), *(whole if draw(st.booleans()) else [])]
 
 
 @st.composite

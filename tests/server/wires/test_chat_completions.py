@@ -63,7 +63,7 @@ async def test_a_named_chat_goes_on_with_its_own_history(harness: AppHarness) ->
     async with open_openai(server, default_headers={"X-Indelible-Chat": "my talk"}) as client:
         first = await client.chat.completions.with_raw_response.create(model="scripted", messages=[user("I am Ada.")])
         second = await client.chat.completions.create(model="scripted", messages=[user("Use it.")], tools=[ASK])
-        (call,) = second.choices[0].message.tool_calls or ()
+        (call,) = second.choices[0].message.tool_calls or []
         assert (second.choices[0].finish_reason, call.id) == ("tool_calls", "call_1")
         asked: Any = second.choices[0].message.model_dump(exclude_none=True)
         result: Any = {"role": "tool", "tool_call_id": call.id, "content": "42"}

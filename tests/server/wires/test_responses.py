@@ -132,7 +132,8 @@ async def test_agents_send_the_whole_conversation_with_every_request(harness: Ap
         first = await client.responses.create(input=question, tools=[WEATHER])
         done = [item.model_dump(exclude_none=True) for item in first.output]
         output = {"type": "function_call_output", "call_id": "call_1", "output": "rain"}
-        second = await client.responses.create(input=[*question, *done, output], tools=[WEATHER])
+        everything: Any = [*question, *done, output]
+        second = await client.responses.create(input=everything, tools=[WEATHER])
         assert second.output_text == "Rain."
     assert [message.role for message in model.calls[1].messages] == ["user", "assistant", "tool"]
 
@@ -216,6 +217,6 @@ async def test_a_response_that_is_not_to_be_stored_is_gone_when_it_was_delivered
         assert events[-1].type == "response.completed"
 
     async def is_gone() -> bool:
-        return (await server.client.list_chats())["items"] == []
+        return not (await server.client.list_chats())["items"]
 
     await poll_until(is_gone)
