@@ -13,9 +13,8 @@ from typing import Any
 
 from bench import debug, growth, loop, providers, store, worker
 from bench.latency import measure as latency
-from bench.over_http import layers
+from bench.over_http import layers, wires
 from bench.over_http import measure as http
-from bench.over_http import wires
 from bench.scale import measure as scale
 from bench.scale import picture as model
 

@@ -1,7 +1,7 @@
 """`python -m bench wires`: the CPU of a token on the compatible wires, against the native feed of the same server.
 
-100 chats at a time, each with one reader, a reply of 250 tokens at 50 a second, on SQLite. The wires take turns within a
-round, so that a noisy moment falls on all alike; what counts is the ratio of the medians.
+100 chats at a time, each with one reader, a reply of 250 tokens at 50 a second, on SQLite. The wires take turns within
+a round, so that a noisy moment falls on all alike; what counts is the ratio of the medians.
 """
 
 from __future__ import annotations
