@@ -13,6 +13,7 @@ story may go on, and kills the server in the middle of it.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +27,7 @@ from indelible.testing import parts
 STORY: Final = " ".join(f"word{number}" for number in range(40))
 HELD_AT: Final = 10
 OWN_TOOL: Final = "weather_here"
+BROWSER_TOOL: Final = "confirm"
 _OURS: Final = (CONTINUE, CUT_REMARK)
 _CALL: Final = '{"city": "Oslo"}'
 
@@ -108,11 +110,12 @@ def _read(message: PromptMessage) -> str:
 
 
 def _choose_tool(call: Call, asked: str) -> str | None:
-    names = [tool.name for tool in call.tools]
-    if "here" in asked and OWN_TOOL in names:
+    """The tool that is asked for. What a request brings along comes before the tool of every browser."""
+    words = re.findall(r"\w+", asked)
+    names = sorted((tool.name for tool in call.tools if tool.name != OWN_TOOL), key=lambda name: name == BROWSER_TOOL)
+    if "here" in words and any(tool.name == OWN_TOOL for tool in call.tools):
         return OWN_TOOL
-    others = [name for name in names if name != OWN_TOOL]
-    return others[0] if "tool" in asked and others else None
+    return names[0] if "tool" in words and names else None
 
 
 def _make_sample(schema: dict[str, Any]) -> Any:

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from compat.model import OWN_TOOL, CompatModel
+from compat.model import BROWSER_TOOL, OWN_TOOL, CompatModel
 from indelible.content import ToolSpec
 from indelible.server.app import Server
 from indelible.server.process import Process
@@ -20,13 +20,13 @@ async def weather_here(city: str) -> str:
     return f"rain in {city}"
 
 
-BROWSER_TOOL = ToolSpec(name="confirm", description="Ask the user.", input_schema={"type": "object"})
+CONFIRM = ToolSpec(name=BROWSER_TOOL, description="Ask the user.", input_schema={"type": "object"})
 
 
 async def main(database: str, port: str) -> None:
     settings = load_settings(database=database, port=int(port), model="compat", auto_titles=False, retry_base_s=0)
     model = CompatModel(Path(database).with_name("release"))
-    server = Server(settings, models={"compat": model}, tools=[weather_here], client_tools=[BROWSER_TOOL])
+    server = Server(settings, models={"compat": model}, tools=[weather_here], client_tools=[CONFIRM])
     await Process(server, on_ready=lambda url: print(url, flush=True)).serve()
 
 

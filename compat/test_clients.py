@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompatServer]:
 def test_a_client_works_unmodified(server: CompatServer, client: str) -> None:
     program = "node" if client.endswith(".mjs") else str(PYTHON)
     command = [program, str(CLIENTS / client), server.url, str(server.release)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    quiet = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENAI_AGENTS_DISABLE_TRACING": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, env=quiet)
     assert (done.returncode, done.stdout.strip()) == (0, "ok"), done.stdout + done.stderr
 
 

@@ -27,32 +27,30 @@ ROUTES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "status"),
-    [
-        ("//v1/responses", b"{", 400),
-        ("//v1/responses", b"[]", 400),
-        ("//v1/responses", b'{"input": []}', 400),
-        ("//v1/responses", b'{"input": "Hi", "model": "no-such-model"}', 400),
-        ("//v1/responses", b'{"input": "Hi", "tools": [{"type": "web_search"}]}', 400),
-        ("//v1/responses", b'{"input": "Hi", "background": true, "store": false}', 400),
-        ("//v1/responses", b'{"input": [{"role": "user", "content": [{"type": "input_audio"}]}]}', 400),
-        ("//v1/responses", b'{"input": "Hi", "previous_response_id": "resp_1"}', 404),
-        ("//v1/chat/completions", b'{"messages": []}', 400),
-        ("//v1/chat/completions", b'{"messages": [{"role": "user", "content": "Hi"}], "n": 2}', 400),
-        ("//v1/conversations/conv_1", b"{}", 404),
-        ("//v1/nothing", b"{}", 404),
-    ],
-)
-async def test_a_refusal_has_the_shape_that_clients_of_openai_read(
-    harness: AppHarness, path: str, body: bytes, status: int
-) -> None:
+REFUSED = [
+    ("//v1/responses", b"{", 400),
+    ("//v1/responses", b"[]", 400),
+    ("//v1/responses", b'{"input": []}', 400),
+    ("//v1/responses", b'{"input": "Hi", "model": "no-such-model"}', 400),
+    ("//v1/responses", b'{"input": "Hi", "tools": [{"type": "web_search"}]}', 400),
+    ("//v1/responses", b'{"input": "Hi", "background": true, "store": false}', 400),
+    ("//v1/responses", b'{"input": [{"role": "user", "content": [{"type": "input_audio"}]}]}', 400),
+    ("//v1/responses", b'{"input": "Hi", "previous_response_id": "resp_1"}', 404),
+    ("//v1/chat/completions", b'{"messages": []}', 400),
+    ("//v1/chat/completions", b'{"messages": [{"role": "user", "content": "Hi"}], "n": 2}', 400),
+    ("//v1/conversations/conv_1", b"{}", 404),
+    ("//v1/nothing", b"{}", 404),
+]
+
+
+async def test_a_refusal_has_the_shape_that_clients_of_openai_read(harness: AppHarness) -> None:
     server: RunningServer = await harness.start_server(worker=False)
-    async with server.request("POST", path, data=body) as response:
-        assert (response.status, response.content_type) == (status, "application/json")
-        error = (await response.json())["error"]
-    assert error["type"] == "invalid_request_error"
-    assert error["message"]
+    for path, body, status in REFUSED:
+        async with server.request("POST", path, data=body) as response:
+            assert (response.status, response.content_type) == (status, "application/json"), (path, body)
+            error = (await response.json())["error"]
+        assert error["type"] == "invalid_request_error"
+        assert error["message"]
     assert (await server.client.list_chats())["items"] == []
 
 
