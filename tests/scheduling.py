@@ -27,6 +27,7 @@ OTHERS_BETWEEN: Final = 12
 
 GROUPS: Final = {
     "tests/e2e/test_page.py": "browser",
+    "tests/e2e/test_login.py": "browser",
     "tests/test_package.py": "wheel",
     "tests/test_public_types.py": "mypy",
     "tests/store/test_payloads.py": "mypy",

@@ -1,6 +1,7 @@
 // The server's HTTP API: one function per route that the page uses.
 
-const PREFIX = "/api/v1";
+const BASE = new URL("..", import.meta.url).pathname.replace(/\/$/, ""); // a proxy may serve us under a path
+const PREFIX = `${BASE}/api/v1`;
 
 export class Problem extends Error {
   constructor(status, problem) {
@@ -13,6 +14,7 @@ export class Problem extends Error {
 async function request(method, path, body, headers = {}) {
   const given = body === undefined ? {} : { body: JSON.stringify(body), headers: { "Content-Type": "application/json", ...headers } };
   const response = await fetch(PREFIX + path, { method, ...given });
+  if (response.status === 401) location.assign(`${BASE}/login?next=${encodeURIComponent(location.pathname + location.hash)}`);
   if (!response.ok) throw new Problem(response.status, await response.json().catch(() => null));
   return response.status === 204 ? null : response.json();
 }

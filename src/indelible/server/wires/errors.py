@@ -32,11 +32,12 @@ _CODES: Final = {
 class OpenAIErrors:
     """Wraps the whole application, access control included."""
 
-    def __init__(self, application: ASGIApp) -> None:
+    def __init__(self, application: ASGIApp, *, base_path: str = "") -> None:
         self._application = application
+        self._prefixes = (f"{PREFIX}/", f"{base_path}{PREFIX}/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith(f"{PREFIX}/"):
+        if scope["type"] != "http" or not scope["path"].startswith(self._prefixes):
             await self._application(scope, receive, send)
             return
         await self._application(scope, receive, _Rewriter(send).send)

@@ -50,7 +50,8 @@ class WireStream(FeedResponse):
         on_leave: Leave | None = None,
         on_end: Leave | None = None,
     ) -> None:
-        super().__init__(feed, start.chat_id, start.cursor, pace=pace, user_id=user_id)
+        super().__init__(lambda: feed.open(start.chat_id, self._after, user_id=user_id), pace=pace)
+        self._after: str | None = start.cursor
         self._projection = projection
         self._skip = skip
         self._tail = tail
@@ -70,7 +71,7 @@ class WireStream(FeedResponse):
         await self._send_frames(self._projection.begin(), send)
         goes_on = await self._follow(reader, send)
         while goes_on:
-            async with self._feed.open(self._chat_id, self._after, user_id=self._user_id) as again:
+            async with self._open_reader() as again:
                 goes_on = await self._follow(again, send)
 
     async def _follow(self, reader: Reader, send: Send) -> bool:
