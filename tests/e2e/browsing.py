@@ -93,4 +93,5 @@ async def browse(
         yield window
     finally:
         await context.close()
-    assert [text for text in window.complaints if not any(known in text for known in tolerates)] == []
+    left = [text for text in window.complaints if not any(known in text for known in tolerates)]
+    assert left == [], left

@@ -56,7 +56,9 @@ function fail(error) {
 
 function read() {
   const feed = new EventSource(`${API}/events`);
-  const on = (kind, handle) => feed.addEventListener(kind, (event) => Promise.resolve(handle(JSON.parse(event.data))).catch(fail));
+  const on = (kind, handle) => feed.addEventListener(kind, (event) => {
+    if (event.data !== undefined) Promise.resolve(handle(JSON.parse(event.data))).catch(fail); // else the connection's own error
+  });
   on("snapshot", (chat) => {
     title.textContent = document.title = chat.title ?? "Shared chat";
     live = chat.live ? textOf(chat.live.blocks) : "";
