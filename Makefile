@@ -23,7 +23,7 @@ COMPILE := $(BIN)/uv pip compile --quiet $(UPGRADE) --universal --generate-hashe
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run chat test check bench nightly format lock
+.PHONY: help run chat test check bench nightly compat format lock
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -49,6 +49,16 @@ bench: $(DEV) ## run the benchmarks
 nightly: $(DEV) ## run all tests with many more examples in the property tests
 	INDELIBLE_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -q -n auto \
 		--hypothesis-profile nightly --timeout 14400 $(ARGS)
+
+compat: $(DEV) compat/.installed ## run other people's clients (OpenAI SDKs, agents, AI SDK) against a real server
+	$(BIN)/pytest -q -p no:cacheprovider --timeout 900 $(ARGS) compat
+
+compat/.installed: compat/requirements.txt compat/package.json
+	@echo "Installing the clients into compat/.venv and compat/node_modules"
+	@$(PYTHON) -m venv compat/.venv
+	@compat/.venv/bin/python -m pip --disable-pip-version-check -qq install -r compat/requirements.txt
+	@cd compat && npm install --no-package-lock --silent
+	@touch $@
 
 format: $(DEV) ## format the code and apply safe lint fixes
 	$(BIN)/ruff check --fix --quiet

@@ -13,7 +13,7 @@ from typing import Any
 
 from bench import crowd, debug, files, growth, lists, loop, providers, store, worker
 from bench.latency import measure as latency
-from bench.over_http import layers
+from bench.over_http import layers, wires
 from bench.over_http import measure as http
 from bench.scale import measure as scale
 from bench.scale import picture as model
@@ -32,6 +32,7 @@ BENCHES: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "providers": providers.measure,
     "scale": scale.measure,
     "store": store.measure,
+    "wires": wires.measure,
     "worker": worker.measure,
 }
 

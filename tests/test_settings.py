@@ -15,6 +15,7 @@ UNITS_OR_COUNTS = re.compile(
     r".*_s|max_.*|.*_max|.*_max_(attempts|bytes|characters|chats|connections|feeds|files|file_bytes)|.*_max_pending_bytes|.*_concurrency"
 )
 WITHOUT_UNIT = {
+    "completions_on_disconnect",
     "files",
     "file_types",
     "log_format",
@@ -99,6 +100,7 @@ def test_without_anything_set_the_defaults_hold() -> None:
         "head_timeout_s": 10,
         "body_timeout_s": 60,
         "user_max_feeds": 1_000,
+        "completions_on_disconnect": "finish",
         "max_steps": 200,
         "silence_timeout_s": 300,
         "keep_alive_timeout_s": 1800,

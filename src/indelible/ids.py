@@ -16,7 +16,7 @@ import threading
 import time
 from typing import Final
 
-_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _LENGTH: Final = 26
 _LONGEST: Final = 200
 _lock: Final = threading.Lock()
@@ -39,4 +39,4 @@ def is_id(text: str) -> bool:
 
 
 def _to_base32(number: int) -> str:
-    return "".join(_ALPHABET[(number >> shift) & 31] for shift in range((_LENGTH - 1) * 5, -1, -5))
+    return "".join(ALPHABET[(number >> shift) & 31] for shift in range((_LENGTH - 1) * 5, -1, -5))

@@ -97,6 +97,7 @@ Addresses = Annotated[
     Allowed("a table of addresses, each with the name of the variable that holds its key; `address=NAME,…`"),
 ]
 Debug = Annotated[Literal["off", "errors", "all"], Allowed("off, errors or all")]
+OnDisconnect = Annotated[Literal["finish", "stop"], Allowed("finish or stop")]
 LogFormatName = Annotated[Literal["text", "json"], Allowed("text or json")]
 LogLevelName = Annotated[Literal["debug", "info", "warning", "error"], Allowed("debug, info, warning or error")]
 Switch = Annotated[bool, Allowed("true or false")]
@@ -187,6 +188,10 @@ class Settings(BaseSettings):
     user_max_feeds: Count = Field(
         1_000,
         description="Maximum number of feeds that one user may have open; further ones are refused.",
+    )
+    completions_on_disconnect: OnDisconnect = Field(
+        "finish",
+        description="Whether a chat completion whose client has disconnected is finished or stopped; both keep it.",
     )
 
     log_format: LogFormatName = Field("text", description="Logs for people, or as one JSON object per line.")

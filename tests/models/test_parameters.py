@@ -64,6 +64,6 @@ def test_what_nobody_knows_is_told_apart_from_what_a_provider_lacks() -> None:
 def test_every_parameter_is_checked_where_it_is_given() -> None:
     for name in NAMES:
         with pytest.raises(Invalid, match=f"The parameter {name} must be"):
-            check_parameters({name: {}})
+            check_parameters({name: 1.5j if name == "format" else {}})
         check_parameters({name: None})
     check_parameters({"temperature": 1, "max_tokens": 10, "stop": ["a"], "effort": "low", "of_nobody": {}})

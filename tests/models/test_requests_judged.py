@@ -259,6 +259,7 @@ parameters = st.fixed_dictionaries(
         "frequency_penalty": st.just(0.5),
         "presence_penalty": st.just(-0.5),
         "verbosity": st.sampled_from(["low", "high"]),
+        "format": st.just({"type": "json_schema", "name": "city", "schema": {"type": "object"}, "strict": True}),
         "service_tier": st.just("auto"),
         "user": st.just("u1"),
         "nonsense": st.just([1]),

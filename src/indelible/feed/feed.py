@@ -30,7 +30,7 @@ from indelible.feed.channel import Channel
 from indelible.feed.chat_list import ChatLists, ListReader
 from indelible.feed.loader import Loader
 from indelible.feed.reader import BUFFER_BYTES, RESYNC_BYTES, Reader
-from indelible.machine.events import ChatSnapshot, Position
+from indelible.machine.events import ChatSnapshot, FeedEvent, Position
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.notify import Changed, Notifier
 from indelible.store.journal.append import JournalRow
@@ -129,6 +129,17 @@ class Feed:
     async def snapshot(self, chat_id: str) -> ChatSnapshot:
         """The chat as it is now, with the cursor to read on from."""
         return (await self._make_loader(chat_id).load_snapshot())[0]
+
+    async def replay(self, chat_id: str, after: Position) -> AsyncIterator[FeedEvent]:
+        """What the chat holds after this position, up to now. Raises `NotFound` if the chat does not exist."""
+        loader = self._make_loader(chat_id)
+        is_all = False
+        while not is_all:
+            steps, is_all = await loader.load_after(after)
+            for step in steps:
+                after = step.after
+                if step.event is not None:
+                    yield step.event
 
     async def run(self) -> None:
         """Wake readers, until cancelled."""

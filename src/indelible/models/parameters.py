@@ -7,6 +7,7 @@
     summary                          how much of the thinking to show: auto, concise, detailed, none
     tool_choice                      auto, none, required, or the name of a tool
     parallel_tool_calls              true or false
+    format                           an object: {"type": "json_schema", "name", "schema", "strict"}, or "json_object"
     seed, frequency_penalty, presence_penalty, verbosity, service_tier, user
 
 A wire format reads the parameters that it supports. The rest are not sent, and the user gets a warning: a parameter
@@ -30,12 +31,19 @@ _TYPES: Final[dict[str, type]] = {
     **dict.fromkeys(("top_k", "max_tokens", "seed"), int),
     **dict.fromkeys(("tool_choice", "verbosity", "service_tier", "user", "summary"), str),
     "parallel_tool_calls": bool,
+    "format": dict,
 }
 """The parameters that are one value; `stop` and `effort` have rules of their own."""
 
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 NAMES: Final = frozenset({*_TYPES, "stop", "effort"})
-_KINDS: Final[dict[Any, str]] = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
+_KINDS: Final[dict[Any, str]] = {
+    float: "a number",
+    int: "a whole number",
+    bool: "true or false",
+    str: "a text",
+    dict: "an object",
+}
 
 
 class Parameters:

@@ -51,8 +51,10 @@ from indelible.server.routes import (
     users,
 )
 from indelible.server.sse import DEFAULT_PACE, Pace
+from indelible.server.wires import routes as wires
+from indelible.server.wires.errors import OpenAIErrors
 from indelible.settings import Settings
-from indelible.tools.toolset import AnyTool
+from indelible.tools.toolset import AnyTool, name_of
 
 PREFIX: Final = "/api/v1"
 _WEB: Final = Path(__file__).parent / "web"
@@ -146,7 +148,7 @@ class Server:
         limited = BodyLimits(self._make_application())
         access = AccessMiddleware(limited, settings, find_state=lambda: self.server_state)
         self._proxies = access.proxies
-        self.application: ASGIApp = access
+        self.application: ASGIApp = OpenAIErrors(access, base_path=normalize_base_path(settings.base_path))
 
     def begin_shutdown(self) -> None:
         """Fail the readiness check and send every reader `end`: it reconnects elsewhere, and its connection closes."""
@@ -168,6 +170,7 @@ class Server:
             _add_routes(application, routes.router, prefix=PREFIX)
         _add_routes(application, health.models, prefix=PREFIX)
         _add_routes(application, health.health)
+        wires.add_to(application, _add_routes)
         add_problem_handlers(application)
         add_answer_schemas(application)
         application.mount("/web", _WebFiles(directory=_WEB), name="web")
@@ -214,7 +217,12 @@ class Server:
                 metrics=metrics,
             ) as app:
                 self.server_state = ServerState(
-                    app=app, settings=self.settings, metrics=metrics, pace=self.pace, proxies=self._proxies
+                    app=app,
+                    settings=self.settings,
+                    metrics=metrics,
+                    pace=self.pace,
+                    proxies=self._proxies,
+                    client_tools=frozenset(name_of(tool) for tool in self._client_tools),
                 )
                 application.state.server_state = self.server_state
                 await ensure_first_admin(app)

@@ -79,6 +79,8 @@ class Authenticator:
         if through_proxy and self._user_header and (name := headers.get(self._user_header)):
             return await self._find_proxied(name)
         given = headers.get("authorization")
+        if not self.needs_login and "/v1/" in scope["path"] and "/api/v1/" not in scope["path"]:
+            return self._local  # clients of OpenAI always send a key; without a login, it means nothing
         if given is not None:
             return await self._find_bearer(given, find_address(scope))
         cookie = read_cookie(headers)

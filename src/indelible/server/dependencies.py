@@ -50,6 +50,8 @@ class ServerState:
     metrics: PrometheusMetrics
     pace: Pace
     proxies: Proxies
+    client_tools: frozenset[str] = frozenset()
+    """The names of the tools that every client runs (`serve --client-tools`)."""
     is_ready: bool = False
     feed_slots: FeedSlots = field(init=False)
     readiness: Readiness = field(init=False)

@@ -58,6 +58,7 @@ class FeedResponse(Response):
         self._pace = pace
         self._sending_since_s: float | None = None
         self._comment: asyncio.Future[None] | None = None
+        self.more_headers: list[tuple[bytes, bytes]] = []
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         async with self._open_reader() as reader:
@@ -104,8 +105,15 @@ class FeedResponse(Response):
     async def _send_all(self, reader: Reader | ListReader, send: Send) -> None:
         now = asyncio.get_running_loop().time
         self._sending_since_s = now()
-        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        await send({"type": "http.response.start", "status": 200, "headers": [*_HEADERS, *self.more_headers]})
         self._sending_since_s = None
+        await self._send_events(reader, send)
+        await self.wait_for_comment()
+        self._sending_since_s = now()
+        await _send_piece(send, b"", is_last=True)
+
+    async def _send_events(self, reader: Reader, send: Send) -> None:
+        now = asyncio.get_running_loop().time
         async for event in reader:
             if self._comment is not None:
                 await asyncio.shield(self._comment)
@@ -113,10 +121,17 @@ class FeedResponse(Response):
                 self._sending_since_s = now()
                 await _send_piece(send, piece)
             self._sending_since_s = None
+
+    async def wait_for_comment(self) -> None:
+        """No event may begin while a comment is being sent."""
         if self._comment is not None:
             await asyncio.shield(self._comment)
-        self._sending_since_s = now()
-        await _send_piece(send, b"", is_last=True)
+
+    async def send_timed(self, piece: bytes, send: Send) -> None:
+        """Send a piece; a client that does not accept it for too long is disconnected."""
+        self._sending_since_s = asyncio.get_running_loop().time()
+        await _send_piece(send, piece)
+        self._sending_since_s = None
 
 
 async def _send_piece(send: Send, piece: bytes, *, is_last: bool = False) -> None:

@@ -46,6 +46,9 @@ def check_payload(payload: Payload[Any] | None, limits: StoreLimits) -> None:
     """Raises `TooLarge` or `Invalid` if the payload holds too much."""
     if isinstance(payload, NewChat | UserInput | QueuedInput) and payload.blocks:
         _check_size("Message", len(encode(payload.blocks)), limits.message_bytes)
+    if isinstance(payload, NewChat):
+        for message in (*payload.history, *payload.progress):
+            _check_size("Message", len(encode(message.blocks)), limits.message_bytes)
     if isinstance(payload, NewChat | ChatPatch):
         _check_fields(payload, limits)
     if isinstance(payload, ToolResultsInput):

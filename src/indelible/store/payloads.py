@@ -70,11 +70,15 @@ def require(payload: Payload[Any] | None, kind: type[P]) -> P:
 class NewChat(Payload[Create], frozen=True, kw_only=True):
     """A chat's owner and metadata; `blocks` are its first message, if there is one. The client runs `tools`.
 
-    A `suggested_title` is the title of a chat that has none, until there is a better one.
+    A `suggested_title` is the title of a chat that has none, until there is a better one. A conversation that began
+    elsewhere comes along: `history` stands above the message, and `progress` below it, if its answer has begun (calls
+    of tools and their results).
     """
 
     owner_id: str
     blocks: list[Block] = []
+    history: list[Message] = []
+    progress: list[Message] = []
     model: str | None = None
     system_prompt: str | None = None
     parameters: dict[str, Any] | None = None

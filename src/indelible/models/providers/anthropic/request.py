@@ -76,6 +76,9 @@ def write_call(call: Call, model: str, profile: Profile) -> WireRequest:
     _add_sampling(body, parameters, profile, warnings)
     _add_tool_choice(body, parameters, profile, warnings)
     _add_stop(body, parameters.pop_texts("stop"), warnings)
+    if (wanted := parameters.pop("format", dict)) and wanted.get("type") == "json_schema":
+        written = {"type": "json_schema", "schema": wanted.get("schema")}
+        body["output_config"] = {**body.get("output_config", {}), "format": written}
     if user := parameters.pop("user", str):
         body["metadata"] = {"user_id": user}
     if tier := parameters.pop("service_tier", str):

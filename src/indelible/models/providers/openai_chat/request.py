@@ -119,12 +119,19 @@ def _write_parameters(parameters: Parameters, *, profile: Profile, official: boo
         written["top_k"] = parameters.pop("top_k", int)
     if profile.effort != "none":
         written["reasoning_effort"] = parameters.pop_effort()
+    written["response_format"] = _write_format(parameters.pop("format", dict))
     choice = parameters.pop("tool_choice", str)
     parallel = parameters.pop("parallel_tool_calls", bool)
     if with_tools:  # without tools, servers reject both
         written["tool_choice"] = _write_choice(choice)
         written["parallel_tool_calls"] = parallel
     return {name: value for name, value in written.items() if value is not None}
+
+
+def _write_format(given: dict[str, Any] | None) -> dict[str, Any] | None:
+    if given is None or given.get("type") != "json_schema":
+        return given
+    return {"type": "json_schema", "json_schema": {name: value for name, value in given.items() if name != "type"}}
 
 
 def _write_choice(choice: str | None) -> str | dict[str, Any] | None:

@@ -70,7 +70,7 @@ def write_call(call: Call, model: str) -> WireRequest:
     parameters = Parameters(call.parameters)
     leading = next((at for at, message in enumerate(call.messages) if message.role != "system"), len(call.messages))
     effort = parameters.pop_effort()
-    verbosity = parameters.pop("verbosity", str)
+    text = {"verbosity": parameters.pop("verbosity", str), "format": parameters.pop("format", dict)}
     tool_choice = parameters.pop("tool_choice", str)
     optional: dict[str, Any] = {
         "previous_response_id": call.options.previous_response_id,
@@ -82,7 +82,7 @@ def write_call(call: Call, model: str) -> WireRequest:
         "temperature": parameters.pop("temperature", float),
         "top_p": parameters.pop("top_p", float),
         "reasoning": _write_reasoning_options(effort, parameters.pop("summary", str)),
-        "text": {"verbosity": verbosity} if verbosity else None,
+        "text": {name: value for name, value in text.items() if value} or None,
         "service_tier": parameters.pop("service_tier", str),
         "safety_identifier": parameters.pop("user", str),
         "include": _list_includes(call.tools, reasons=bool(effort or _REASONS.match(model))) or None,

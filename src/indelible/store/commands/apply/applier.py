@@ -12,13 +12,16 @@ from typing import Final
 from indelible.machine import effects
 from indelible.store.commands.apply import chat, history, queue, turns
 from indelible.store.commands.apply.change import ChatChange, Handlers
+from indelible.store.payloads import NewChat
 from indelible.store.protocol import Outcome
 
 HANDLERS: Final[Handlers] = {**chat.HANDLERS, **history.HANDLERS, **queue.HANDLERS, **turns.HANDLERS}
 
 
 async def apply_effects(change: ChatChange, decided: Sequence[effects.Effect]) -> Outcome:
-    """Apply the decided effects, all in the transaction of `change`."""
+    """Apply the decided effects, all in the transaction of `change`. A new chat begins with its given history."""
+    if isinstance(change.payload, NewChat):
+        await history.add_history(change, change.payload)
     for effect in decided:
         await HANDLERS[type(effect)](change, effect)
     return await change.write()

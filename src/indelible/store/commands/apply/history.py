@@ -69,12 +69,20 @@ async def put(
     return stored
 
 
+async def add_history(change: ChatChange, new: NewChat) -> None:
+    """The conversation that a new chat begins with."""
+    for message in new.history:
+        await put(change, message)
+
+
 async def add_message(change: ChatChange, effect: effects.AddMessage) -> None:
     new = change.payload if isinstance(change.payload, NewChat) else require(change.payload, UserInput)
     model = new.model
     if model is None and effect.replaces_id is not None:
         model = await load_model(change, effect.replaces_id)
     await put_user(change, await use_files(change.transaction, change.chat_id, change.owner_id, new.blocks), model)
+    for message in new.progress if isinstance(new, NewChat) else ():
+        await put(change, message)
     if change.snapshot.head_id is None and not change.has_title and new.suggested_title is not None:
         change.changes |= {"title": new.suggested_title, "title_is_provisional": True}
         change.emit("chat", title=new.suggested_title)
@@ -134,7 +142,13 @@ async def add_tool_results(change: ChatChange, _effect: effects.AddToolResults) 
     names = {call.id: call.name for call in change.open_calls}
     given = {result.call_id: result for result in require(change.payload, ToolResultsInput).results}
     ordered = [
-        ToolResult(call_id=call_id, name=name, output=given[call_id].output, is_error=given[call_id].is_error)
+        ToolResult(
+            call_id=call_id,
+            name=name,
+            output=given[call_id].output,
+            is_error=given[call_id].is_error,
+            metadata=given[call_id].metadata,
+        )
         for call_id, name in names.items()
     ]
     await put(change, Message(role="tool", blocks=list(ordered)))

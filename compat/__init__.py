@@ -1,0 +1,7 @@
+"""Other people's clients, unmodified, against a real server: `make compat` (docs/openai.md, docs/ai-sdk.md).
+
+`server.py` is the server, with a model that does what the prompt asks for. `clients/` are programs that run in
+environments of their own (`compat/.venv`, `compat/node_modules`) and exit with an error if anything is not as their
+users expect. `page/` is a React page with `useChat`. The tests (`test_*.py`) start all of it, kill the server, and
+compare.
+"""

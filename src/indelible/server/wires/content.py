@@ -1,0 +1,94 @@
+"""Content that a client of another wire sends: messages in order, as a chat can begin with them or go on with them.
+
+Each wire reads its own JSON into plain messages (openai/items.py, openai/completion_request.py, ai_sdk/messages.py).
+Here they are divided: the text of the system, the message to be answered, and what stands above and below it.
+
+A conversation ends with a message of the user, or with results of calls that its answer has made: anything else is
+refused, because there would be nothing to answer.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import mimetypes
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from indelible.content import Block, File, Message, ToolResult, text_of
+from indelible.errors import Invalid
+from indelible.service.conversations import Given
+
+
+class Divided(NamedTuple):
+    """A conversation, divided; `system` is the text of its leading system messages."""
+
+    system: str | None
+    given: Given
+
+
+def divide(messages: Sequence[Message]) -> Divided:
+    """The parts of a whole conversation, to begin a chat with."""
+    leading = next((at for at, message in enumerate(messages) if message.role != "system"), len(messages))
+    system = "\n\n".join(text_of(message.blocks) for message in messages[:leading]) or None
+    rest = list(messages[leading:])
+    asked = next((at for at in range(len(rest) - 1, -1, -1) if rest[at].role == "user"), None)
+    if asked is None:
+        raise Invalid("The input has no message of the user.")
+    progress = rest[asked + 1 :]
+    if progress and progress[-1].role == "assistant":
+        raise Invalid("The input must end with a message of the user or with the output of a tool.")
+    return Divided(system, Given(history=rest[:asked], blocks=rest[asked].blocks, progress=progress))
+
+
+class Continuation(NamedTuple):
+    """What a request adds to a chat that has the rest already: results of calls, and what the user says."""
+
+    system: str | None
+    results: list[ToolResult]
+    blocks: list[Block]
+
+
+def continue_with(messages: Sequence[Message]) -> Continuation:
+    """What is new in these messages. What the assistant said is in the chat already."""
+    system = "\n\n".join(text_of(message.blocks) for message in messages if message.role == "system") or None
+    of_tools = [message for message in messages if message.role == "tool"]
+    results = [block for message in of_tools for block in message.blocks if isinstance(block, ToolResult)]
+    blocks = [block for message in messages if message.role == "user" for block in message.blocks]
+    if not results and not blocks:
+        raise Invalid("The input has no message of the user and no output of a tool.")
+    return Continuation(system, results, blocks)
+
+
+def join_neighbours(messages: Sequence[Message]) -> list[Message]:
+    """One message per speaker in a row, for assistant and tools: their items come one by one."""
+    joined: list[Message] = []
+    for message in messages:
+        if joined and joined[-1].role == message.role and message.role in ("assistant", "tool"):
+            joined[-1] = Message(role=message.role, blocks=[*joined[-1].blocks, *message.blocks])
+        else:
+            joined.append(message)
+    return joined
+
+
+def read_file(url: str, *, name: str | None = None, media_type: str | None = None) -> File:
+    """A file by its URL; a `data:` URL brings its content along."""
+    if not url.startswith("data:"):
+        guessed = mimetypes.guess_type(name or url.partition("?")[0])[0]
+        return File(media_type=media_type or guessed or "application/octet-stream", name=name, url=url)
+    head, _, encoded = url.removeprefix("data:").partition(",")
+    declared, *options = head.split(";")
+    try:
+        if "base64" not in options:
+            raise Invalid("A data URL must be base64-encoded.")
+        data = base64.b64decode(encoded, validate=True)
+    except binascii.Error as error:
+        raise Invalid("A data URL is not valid base64.") from error
+    return File(media_type=media_type or declared or "application/octet-stream", name=name, data=data)
+
+
+def write_file_url(block: File) -> str:
+    """The URL of a file, with its content if that is all there is."""
+    if block.url is not None or block.data is None:
+        return block.url or ""
+    return f"data:{block.media_type};base64,{base64.b64encode(block.data).decode()}"

@@ -1,0 +1,1 @@
+"""The OpenAI wires: Responses, Conversations, Chat Completions, Models (docs/openai.md)."""

@@ -1,0 +1,110 @@
+"""`/v1/conversations`: a conversation is a chat, and its items are the messages of its active branch.
+
+Metadata are the chat's labels, one `key=value` each, so that the page and the native API show them too. A label has at
+most 100 characters, and so has a pair of metadata. Items cannot be deleted: an answer that was given stays (P10).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from indelible.content import Message
+from indelible.errors import Invalid, NotFound
+from indelible.ids import new_id
+from indelible.server.dependencies import Reads, Writes, answer_json
+from indelible.server.wires.openai.items import read_items, write_items
+from indelible.server.wires.openai.names import name_conversation, read_conversation_name, read_time
+from indelible.server.wires.openai.pages import show_page
+from indelible.server.wires.openai.response_request import Metadata
+from indelible.server.wires.requests import WireBody, read_body
+from indelible.service.conversations import ConversationService, Given, Settings
+from indelible.service.inputs import ChatChanges
+
+router = APIRouter(tags=["openai"], include_in_schema=False)
+
+
+class ConversationRequest(WireBody):
+    items: list[dict[str, Any]] | None = None
+    metadata: Metadata | None = None
+
+
+@router.post("/conversations")
+async def create_conversation(request: Request, service: Reads, once: Writes) -> Response:
+    """Create a conversation, optionally with items that stand at its beginning."""
+    body = await read_body(request, ConversationRequest)
+    history: list[Message] = read_items(body.items or [])
+    start = await ConversationService(service, once).create(new_id("chat"), Given(history=history), Settings())
+    if body.metadata:
+        await service.update_chat(start.chat_id, ChatChanges(labels=_write_labels(body.metadata)))
+    return answer_json(_show(start.chat_id, body.metadata or {}))
+
+
+@router.get("/conversations/{conversation_id}")
+async def get_conversation(conversation_id: str, service: Reads) -> Response:
+    """Get a conversation."""
+    chat_id = read_conversation_name(conversation_id)
+    unchanged = await service.update_chat(chat_id, ChatChanges())
+    return answer_json(_show(chat_id, _read_labels(unchanged.labels)))
+
+
+@router.post("/conversations/{conversation_id}")
+async def update_conversation(conversation_id: str, request: Request, service: Writes) -> Response:
+    """Replace the metadata of a conversation."""
+    chat_id = read_conversation_name(conversation_id)
+    body = await read_body(request, ConversationRequest)
+    updated = await service.update_chat(chat_id, ChatChanges(labels=_write_labels(body.metadata or {})))
+    return answer_json(_show(chat_id, _read_labels(updated.labels)))
+
+
+@router.delete("/conversations/{conversation_id}")
+async def delete_conversation(conversation_id: str, service: Writes) -> Response:
+    """Delete a conversation: the chat, with all its data."""
+    await service.delete_chat(read_conversation_name(conversation_id))
+    return answer_json({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
+
+
+@router.get("/conversations/{conversation_id}/items")
+async def list_items(
+    conversation_id: str,
+    service: Reads,
+    *,
+    limit: int = 20,
+    after: str | None = None,
+    order: Literal["asc", "desc"] = "desc",
+) -> Response:
+    """List the items of the active branch."""
+    path = await ConversationService(service).list_path(read_conversation_name(conversation_id))
+    return answer_json(show_page(write_items(path), limit=limit, after=after, order=order))
+
+
+@router.get("/conversations/{conversation_id}/items/{item_id}")
+async def get_item(conversation_id: str, item_id: str, service: Reads) -> Response:
+    """Get one item."""
+    path = await ConversationService(service).list_path(read_conversation_name(conversation_id))
+    for item in write_items(path):
+        if item["id"] == item_id:
+            return answer_json(item)
+    raise NotFound(f"Item with id {item_id[:100]!r} not found.")
+
+
+def _show(chat_id: str, metadata: dict[str, str]) -> dict[str, Any]:
+    created_at = read_time(chat_id)
+    return {
+        "id": name_conversation(chat_id),
+        "object": "conversation",
+        "created_at": created_at,
+        "metadata": metadata,
+    }
+
+
+def _write_labels(metadata: dict[str, str]) -> list[str]:
+    if any("=" in key for key in metadata):
+        raise Invalid("metadata: a key may not contain an equals sign.")
+    return [f"{key}={value}" for key, value in metadata.items()]
+
+
+def _read_labels(labels: list[str]) -> dict[str, str]:
+    return dict(label.split("=", 1) for label in labels if "=" in label)

@@ -1,0 +1,142 @@
+"""The request for a response: how its turn is run, and what its response repeats.
+
+What a response repeats (`metadata`, `instructions`, `tools` …) is stored with the message that it answers, so that
+every replay repeats the same (service/conversations.py). Long tool lists are repeated by name only: they would
+otherwise be stored with every message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any, Final, Self
+
+from pydantic import Field, model_validator
+
+from indelible.content import ToolSpec, encode
+from indelible.errors import Invalid
+from indelible.server.wires.openai.names import read_conversation_name
+from indelible.server.wires.requests import WireBody
+from indelible.service.conversations import Settings
+
+_MOST_REPEATED_BYTES: Final = 8 * 1024
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
+]
+
+
+class FunctionTool(WireBody):
+    """A tool that the client runs. Tools of other types run elsewhere, and are not offered by this server."""
+
+    type: str
+    name: str = ""
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    def to_spec(self) -> ToolSpec:
+        if self.type != "function":
+            raise Invalid(f"tools: only function tools are supported, not {self.type[:40]!r}.")
+        return ToolSpec(name=self.name, description=self.description or "", input_schema=self.parameters or {})
+
+
+class ResponseRequest(WireBody):
+    input: Any = None
+    model: str | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    conversation: str | dict[str, Any] | None = None
+    tools: list[FunctionTool] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    stream: bool | None = None
+    background: bool | None = None
+    store: bool | None = None
+    metadata: Metadata | None = None
+    reasoning: dict[str, Any] | None = None
+    text: dict[str, Any] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    max_output_tokens: int | None = None
+    service_tier: str | None = None
+    user: str | None = None
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.previous_response_id is not None and self.conversation is not None:
+            raise ValueError("give previous_response_id or conversation, not both")
+        if self.background and self.store is False:
+            raise ValueError("a background response has to be stored")
+        return self
+
+    @property
+    def chat_id(self) -> str | None:
+        """The chat of the named conversation."""
+        named = self.conversation.get("id") if isinstance(self.conversation, dict) else self.conversation
+        return None if named is None else read_conversation_name(str(named))
+
+    def to_settings(self, system: str | None = None) -> Settings:
+        """How the turn is run. `system` is what the input adds to the instructions."""
+        said = [text for text in (self.instructions, system) if text]
+        return Settings(
+            model=self.model,
+            system="\n\n".join(said) or None,
+            parameters=self._to_parameters() or None,
+            tools=[tool.to_spec() for tool in self.tools] if self.tools else None,
+        )
+
+    def _to_parameters(self) -> dict[str, Any]:
+        reasoning, text = self.reasoning or {}, self.text or {}
+        format_ = text.get("format")
+        named = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "max_tokens": self.max_output_tokens,
+            "effort": reasoning.get("effort"),
+            "summary": reasoning.get("summary"),
+            "verbosity": text.get("verbosity"),
+            "format": None if not isinstance(format_, dict) or format_.get("type") == "text" else format_,
+            "tool_choice": read_choice(self.tool_choice) if self.tools else None,
+            "parallel_tool_calls": self.parallel_tool_calls if self.tools else None,
+            "service_tier": None if self.service_tier == "auto" else self.service_tier,
+            "user": self.user,
+        }
+        return {name: value for name, value in named.items() if value is not None}
+
+    def to_repeated(self) -> dict[str, Any]:
+        """What the response repeats."""
+        given = self.model_dump(exclude_unset=True, exclude={"input", "conversation", "stream", "tools", "model"})
+        tools = [self._repeat_tool(tool) for tool in self.tools or ()]
+        if len(encode(tools)) > _MOST_REPEATED_BYTES:
+            tools = [{**tool, "parameters": {}, "description": None} for tool in tools]
+        repeated = {name: value for name, value in given.items() if value is not None}
+        conversation = {"conversation": {"id": self._conversation_id}} if self.conversation is not None else {}
+        model = {"model": self.model} if self.model is not None else {}
+        return {**repeated, **conversation, **model, "tools": tools}
+
+    @property
+    def _conversation_id(self) -> str:
+        return str(self.conversation["id"] if isinstance(self.conversation, dict) else self.conversation)
+
+    @staticmethod
+    def _repeat_tool(tool: FunctionTool) -> dict[str, Any]:
+        return {
+            "type": "function",
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": tool.parameters or {},
+            "strict": bool(tool.strict),
+        }
+
+
+def read_choice(choice: Any) -> str | None:
+    """`tool_choice` of both OpenAI wires: a mode, or the name of a tool."""
+    if isinstance(choice, dict):
+        function = choice.get("function")
+        choice = function.get("name") if isinstance(function, dict) else choice.get("name") or choice.get("mode")
+    return choice if isinstance(choice, str) else None
+
+
+def hash_settings(settings: Settings) -> str:
+    """Equal for equal settings, the model apart: a continued chat is configured anew only if they differ."""
+    kept = [settings.system, settings.parameters, settings.tools]
+    return hashlib.blake2b(encode(kept), digest_size=8).hexdigest()

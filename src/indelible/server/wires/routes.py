@@ -1,0 +1,26 @@
+"""Every route of the compatible wires, at the root. They are documented with their own wires, not in our OpenAPI."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from fastapi import APIRouter, FastAPI
+
+from indelible.server.wires.ai_sdk import chat
+from indelible.server.wires.errors import PREFIX
+from indelible.server.wires.openai import chat_completions, conversations, models, responses
+
+AI_SDK: Final = "/ai-sdk"
+ROUTERS: Final[tuple[tuple[str, APIRouter], ...]] = (
+    (PREFIX, responses.router),
+    (PREFIX, conversations.router),
+    (PREFIX, chat_completions.router),
+    (PREFIX, models.router),
+    (AI_SDK, chat.router),
+)
+
+
+def add_to(application: FastAPI, add_routes: Callable[..., Any]) -> None:
+    for prefix, router in ROUTERS:
+        add_routes(application, router, prefix=prefix)

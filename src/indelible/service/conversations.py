@@ -1,0 +1,260 @@
+"""Conversations that other programs bring along, and the turns they start: what the compatible wires need of a user.
+
+A wire (server/wires/) speaks of responses, completions and UI messages. Here they are what they are: a chat with a
+given history, a message that starts a turn, results that resume one. Everything is a command of `LocalService` or a
+read of the two logs; nothing is stored for a wire alone. A wire keeps what it must say again about a request (its
+metadata, its options) in the metadata of the last block that came with the request, under `REQUEST`.
+
+A client may choose the name of a chat. The chat's id is then a hash of user and name, so that a name is found again
+without a table, and no user can name the chat of another.
+
+A turn is named by its chat and by the number of the last event of the transaction that started or resumed it. At
+that position no attempt runs, so a reader can begin there (`Position(seq)`), and everything up to the turn's end, or
+to its wait for results, belongs to it.
+
+Must stay true (tests/service/test_conversations.py): a name leads each user to one chat of their own; the model gets
+the given history and the given results; a turn's origin is the message that started it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from indelible.content import Block, Message, Text, ToolResult, ToolSpec, encode
+from indelible.content.title import extract_title
+from indelible.errors import Invalid, NotAllowed, NotFound
+from indelible.feed import Cursors
+from indelible.ids import ALPHABET, is_id
+from indelible.machine import commands
+from indelible.machine.events import Position
+from indelible.models.parameters import check_parameters
+from indelible.service.inputs import ChatChanges, IfBusy, to_blocks
+from indelible.service.local import LocalService, write_cursor
+from indelible.service.results import Accepted, ChatMessage
+from indelible.store.payloads import NewChat
+from indelible.store.protocol import Outcome
+from indelible.store.queries.chat_view import ChatStatus
+
+REQUEST: Final = "request"
+"""The key under which a block's metadata holds what a wire has to say again about a request."""
+
+_CHAT: Final = "chat_"
+_ID_LENGTH: Final = 26
+_BUSY: Final = ("running", "interrupting", "pending")
+_EVENTS_AT_ONCE: Final = 100
+_NEAR: Final = 16
+"""Between the message that starts a turn and the last event of its transaction stand a title and a status."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a request wants its turn to be run."""
+
+    model: str | None = None
+    system: str | None = None
+    parameters: dict[str, Any] | None = None
+    tools: list[ToolSpec] | None = None
+
+
+class Given(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request brings: a message, with what stands above and below it."""
+
+    history: list[Message] = []
+    blocks: list[Block] = []
+    progress: list[Message] = []
+
+
+class TurnStart(NamedTuple):
+    """Where a turn begins for its readers. It waits in the queue if `queued` is set."""
+
+    chat_id: str
+    cursor: str
+    turn_id: str | None
+    queued: str | None = None
+    answered: int = 0
+    """How often the turn has already waited for results and got them."""
+    message_id: str | None = None
+    """The message that was sent, if it did not have to wait."""
+
+    @property
+    def seq(self) -> int:
+        position = Cursors(self.chat_id).read(self.cursor)
+        assert position is not None
+        return position.seq
+
+
+class ConversationService:
+    """See the module header. Made for one request of a user.
+
+    `once` is the user's service for a request that may be repeated: it carries out the command that starts the turn.
+    """
+
+    def __init__(self, service: LocalService, once: LocalService | None = None) -> None:
+        self.service = service
+        self._once = once or service
+
+    # --- names ---
+
+    async def find_chat_id(self, name: str) -> str:
+        """The chat of this name: a chat's own id, or whatever a client has chosen. It need not exist."""
+        if not name or not is_id(name):
+            raise Invalid("A chat's name is 1 to 200 printable ASCII characters.")
+        own = name.removeprefix(_CHAT)
+        if own != name and len(own) == _ID_LENGTH and set(own) <= set(ALPHABET):
+            return name
+        user_id = await self.service.get_user_id()
+        number = int.from_bytes(hashlib.blake2b(f"{user_id}\0{name}".encode(), digest_size=16).digest())
+        return _CHAT + "".join(ALPHABET[(number >> shift) & 31] for shift in range(0, _ID_LENGTH * 5, 5))
+
+    async def exists(self, chat_id: str) -> bool:
+        try:
+            await self.service.check_chat(chat_id)
+        except NotFound:
+            return False
+        return True
+
+    # --- starting turns ---
+
+    async def create(self, chat_id: str, given: Given, settings: Settings, *, title: str | None = None) -> TurnStart:
+        """A new chat with this history. With a message, the reply starts at once."""
+        check_parameters(settings.parameters or {})
+        new = NewChat(
+            owner_id=await self.service.get_user_id(),
+            blocks=to_blocks(given.blocks) if given.blocks else [],
+            history=given.history,
+            progress=given.progress,
+            model=settings.model,
+            system_prompt=settings.system,
+            parameters=settings.parameters,
+            tools=settings.tools,
+            title=title,
+            suggested_title=extract_title(given.blocks),
+        )
+        command = commands.Create(with_message=bool(given.blocks))
+        created = await self._once._execute(chat_id, command, new, answer=_describe_created, answer_type=_Created)
+        return TurnStart(created.chat_id, created.cursor, created.turn)
+
+    async def configure(self, chat_id: str, settings: Settings, *, given_only: bool = False) -> None:
+        """Set what the next turn is run with, or only what is given. A busy chat is refused, and keeps what it has."""
+        await self.check_idle(chat_id)
+        named = {"system": settings.system, "parameters": settings.parameters, "tools": settings.tools}
+        changes = {name: value for name, value in named.items() if value is not None or not given_only}
+        if changes:
+            await self.service.update_chat(chat_id, ChatChanges(**changes))  # type: ignore[arg-type]
+
+    async def get_status(self, chat_id: str) -> ChatStatus:
+        await self.service.check_chat(chat_id)
+        return await self.service._store.status(chat_id)
+
+    async def list_client_tools(self, chat_id: str) -> frozenset[str]:
+        """The names of the chat's own tools, which its client runs."""
+        await self.service.check_chat(chat_id)
+        return frozenset(tool.name for tool in (await self.service._store.work(chat_id)).tools)
+
+    async def check_idle(self, chat_id: str) -> None:
+        status = await self.service.get_status(chat_id)
+        if status in _BUSY:
+            raise NotAllowed(command="send", state=status, detail="Another response of this conversation is running.")
+
+    async def send(self, chat_id: str, blocks: Sequence[Block], *, model: str | None = None) -> TurnStart:
+        """Start a turn in a chat in which none runs. If one does, this is refused, and nothing was sent."""
+        accepted = await self._once.send(chat_id, blocks, model=model)
+        if accepted.queued is not None:
+            await self.service.delete_queued(chat_id, accepted.queued)
+            await self.check_idle(chat_id)
+            raise NotAllowed(command="send", state=accepted.status)
+        return start_of(chat_id, accepted)
+
+    async def interject(
+        self, chat_id: str, blocks: Sequence[Block], *, if_busy: IfBusy, model: str | None = None
+    ) -> TurnStart:
+        """Start a turn now, or after the one that runs."""
+        return start_of(chat_id, await self._once.send(chat_id, blocks, if_busy=if_busy, model=model))
+
+    async def submit(self, chat_id: str, results: Sequence[ToolResult]) -> TurnStart:
+        """Resume the turn that waits for these results."""
+        return start_of(chat_id, await self._once.submit_tool_results(chat_id, results))
+
+    # --- finding turns ---
+
+    async def find_origin(self, chat_id: str, seq: int) -> ChatMessage:
+        """The last message that came with the request whose turn begins at this position."""
+        await self.service.check_chat(chat_id)
+        store = self.service._store
+        events = await store.events(chat_id, after=max(0, seq - _NEAR), limit=_NEAR)
+        found = [event.ref for event in events if event.kind == "message" and event.seq <= seq and event.ref]
+        if not found or seq < 1:
+            raise NotFound("Response not found.")
+        return (await self.list_path(chat_id, upto=found[-1], limit=1))[-1]
+
+    async def list_path(self, chat_id: str, *, upto: str | None = None, limit: int = 200) -> list[ChatMessage]:
+        """The end of the active path, or of the path to a message, oldest first."""
+        await self.service.check_chat(chat_id)
+        page = await self.service._store.page(chat_id, upto=upto, limit=limit)
+        return msgspec.json.decode(encode(page.items), type=list[ChatMessage])
+
+    async def find_running(self, chat_id: str) -> TurnStart | None:
+        """The start of the turn that runs; None if none does. It may have waited for results meanwhile."""
+        await self.service.check_chat(chat_id)
+        store = self.service._store
+        now = await store.status(chat_id)
+        if now.status not in _BUSY or now.turn_id is None:
+            return None
+        first, seq, answered = now.seq, now.seq, 0
+        while seq > 0:
+            below = max(0, seq - _EVENTS_AT_ONCE)
+            for event in reversed(await store.events(chat_id, after=below, limit=seq - below)):
+                if event.kind == "status" and event.ref != now.turn_id:
+                    return start_at(chat_id, first, now.turn_id, answered)
+                first = event.seq if event.kind == "status" else first
+                answered += event.kind == "action"
+            seq = below
+        return start_at(chat_id, first, now.turn_id, answered)
+
+
+class _Created(msgspec.Struct, frozen=True):
+    """What a repeated request is told."""
+
+    chat_id: str
+    cursor: str
+    turn: str | None
+
+
+def _describe_created(outcome: Outcome) -> _Created:
+    return _Created(outcome.chat_id, write_cursor(outcome), outcome.turn_id)
+
+
+def start_of(chat_id: str, accepted: Accepted) -> TurnStart:
+    return TurnStart(chat_id, accepted.cursor, accepted.turn, accepted.queued, message_id=accepted.message)
+
+
+def start_at(chat_id: str, seq: int, turn_id: str | None = None, answered: int = 0) -> TurnStart:
+    """The start of a turn at this event."""
+    return TurnStart(chat_id, Cursors(chat_id).write(Position(seq)), turn_id, None, answered)
+
+
+def note_request(given: Given, request: dict[str, Any]) -> Given:
+    """The same, with what has to be said again about the request in its last block."""
+    if given.progress:
+        *above, last = given.progress
+        return replace(given, progress=[*above, replace(last, blocks=_note(last.blocks, request))])
+    return replace(given, blocks=_note(given.blocks, request))
+
+
+def _note(blocks: Sequence[Block], request: dict[str, Any]) -> list[Block]:
+    *above, last = blocks or [Text()]
+    metadata = {**(getattr(last, "metadata", None) or {}), REQUEST: request}
+    return [*above, replace(last, metadata=metadata)]
+
+
+def read_request(message: ChatMessage) -> dict[str, Any]:
+    """What `note_request` left in this message; empty for a message that came in another way."""
+    for block in reversed(message.blocks):
+        found = (getattr(block, "metadata", None) or {}).get(REQUEST)
+        if isinstance(found, dict):
+            return found
+    return {}

@@ -1,0 +1,116 @@
+"""Errors on `/v1` have OpenAI's shape, and nobody reaches the chats of somebody else on any wire."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from fastapi.routing import APIRoute
+from tests.server.wires.wire_clients import open_openai
+from tests.support.app_harness import AppHarness
+from tests.support.running_server import RunningServer
+
+import indelible
+from indelible.server.wires.openai.names import ResponseName, name_conversation
+from indelible.server.wires.routes import ROUTERS
+
+DOCS = Path(__file__).parents[3] / "docs"
+ROUTES = [
+    (method, prefix + route.path)
+    for prefix, router in ROUTERS
+    for route in router.routes
+    if isinstance(route, APIRoute)
+    for method in route.methods or ()
+]
+
+
+REFUSED = [
+    ("//v1/responses", b"{", 400),
+    ("//v1/responses", b"[]", 400),
+    ("//v1/responses", b'{"input": []}', 400),
+    ("//v1/responses", b'{"input": "Hi", "model": "no-such-model"}', 400),
+    ("//v1/responses", b'{"input": "Hi", "tools": [{"type": "web_search"}]}', 400),
+    ("//v1/responses", b'{"input": "Hi", "background": true, "store": false}', 400),
+    ("//v1/responses", b'{"input": [{"role": "user", "content": [{"type": "input_audio"}]}]}', 400),
+    ("//v1/responses", b'{"input": "Hi", "previous_response_id": "resp_1"}', 404),
+    ("//v1/chat/completions", b'{"messages": []}', 400),
+    ("//v1/chat/completions", b'{"messages": [{"role": "user", "content": "Hi"}], "n": 2}', 400),
+    ("//v1/conversations/conv_1", b"{}", 404),
+    ("//v1/nothing", b"{}", 404),
+]
+
+
+async def test_a_refusal_has_the_shape_that_clients_of_openai_read(harness: AppHarness) -> None:
+    server: RunningServer = await harness.start_server(worker=False)
+    for path, body, status in REFUSED:
+        async with server.request("POST", path, data=body) as response:
+            assert (response.status, response.content_type) == (status, "application/json"), (path, body)
+            error = (await response.json())["error"]
+        assert error["type"] == "invalid_request_error"
+        assert error["message"]
+    assert (await server.client.list_chats())["items"] == []
+
+
+async def test_a_wrong_key_is_an_authentication_error(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, token="secret", client_token="secret")  # noqa: S106
+    async with open_openai(server) as client:
+        with pytest.raises(openai.AuthenticationError) as refused:
+            await client.models.list()
+        assert refused.value.code == "invalid_api_key"
+    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="secret") as client:
+        assert (await client.models.list()).data
+
+
+async def test_a_response_that_is_not_in_the_background_cannot_be_cancelled(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False)
+    chat = await server.client.create_chat("Hi")
+    seq = (await harness.store.status(chat["id"])).seq
+    async with open_openai(server) as client:
+        with pytest.raises(openai.BadRequestError, match="Cannot cancel a synchronous response"):
+            await client.responses.cancel(str(ResponseName(chat["id"], seq)))
+    await server.client.interrupt(chat["id"])
+
+
+async def test_no_wire_knows_of_a_chat_of_somebody_else(harness: AppHarness, database: str) -> None:
+    server: RunningServer = await harness.start_server(worker=False)
+    async with indelible.open(database, user="ada", worker=False) as app:
+        hers = await app.create_chat("Hello")
+        before = await app.store.view(hers.id)
+        response_id = str(ResponseName(hers.id, before.seq))
+        names = {"response_id": response_id, "conversation_id": name_conversation(hers.id), "item_id": "msg_1"}
+        posts: list[tuple[str, Any]] = [
+            ("/v1/responses", {"input": "Hi", "previous_response_id": response_id}),
+            ("/v1/responses", {"input": "Hi", "conversation": names["conversation_id"]}),
+            (
+                "/ai-sdk/chat",
+                {"id": hers.id, "messages": [{"id": "1", "role": "user", "parts": [{"type": "text", "text": "Hi"}]}]},
+            ),
+        ]
+        for method, path in ROUTES:
+            if "_id}" in path and "model_id" not in path:
+                async with server.request(method, "/" + path.format(**names), json={}) as response:
+                    assert response.status == 404, (method, path)
+        for path, body in posts:
+            async with server.request("POST", "/" + path, json=body) as response:
+                assert response.status == 404, (path, await response.text())
+        async with server.request("POST", f"//ai-sdk/chat/{hers.id}/stop") as response:
+            assert response.status == 404
+        async with server.request("GET", f"//ai-sdk/chat/{hers.id}/stream") as response:
+            assert response.status == 204
+        async with server.request("GET", f"//ai-sdk/chat/{hers.id}/messages") as response:
+            assert await response.json() == []
+        headers = {"X-Indelible-Chat": hers.id}
+        body = {"messages": [{"role": "user", "content": "Hi"}]}
+        async with server.request("POST", "//v1/chat/completions", json=body, headers=headers) as response:
+            assert response.status == 404
+        assert await app.store.view(hers.id) == before
+    assert (await server.client.list_chats())["items"] == []
+
+
+def test_the_pages_of_the_wires_have_every_route() -> None:
+    page = (DOCS / "openai.md").read_text() + (DOCS / "ai-sdk.md").read_text()
+    shown = {tuple(route.split(" ")) for route in re.findall(r"`([A-Z]+ /(?:v1|ai-sdk)/[^`?]*)`", page)}
+    assert shown == {(method, re.sub(r":path\}", "}", path)) for method, path in ROUTES}

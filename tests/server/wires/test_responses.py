@@ -1,0 +1,222 @@
+"""`/v1/responses` and `/v1/conversations` as the official SDK uses them, unmodified."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+from openai.types.responses import FunctionToolParam
+from pydantic import BaseModel
+from tests.server.wires.wire_clients import open_openai, text_of_events
+from tests.support.app_harness import AppHarness
+from tests.support.running_server import RunningServer, say, say_half
+from tests.support.waiting import deadline, poll_until
+
+from indelible.content import Usage
+from indelible.testing import ScriptedModel, parts
+from indelible.testing.model import Step
+from indelible.tools.tool import tool
+
+WEATHER: FunctionToolParam = {
+    "type": "function",
+    "name": "weather",
+    "description": "The weather in a city.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    "strict": False,
+}
+
+
+def call_weather(call_id: str, city: str) -> list[Step]:
+    arguments = json.dumps({"city": city})
+    begun = [parts.tool_input_start(call_id, "weather"), parts.tool_input_delta(call_id, arguments)]
+    return [
+        *begun,
+        parts.tool_input_end(call_id),
+        parts.tool_call(call_id, "weather", arguments),
+        parts.finish("tool_calls"),
+    ]
+
+
+async def wait_for_status(client: openai.AsyncOpenAI, response_id: str, status: str) -> Any:
+    async def is_so() -> bool:
+        return (await client.responses.retrieve(response_id)).status == status
+
+    await poll_until(is_so, what=f"a response that is {status}")
+    return await client.responses.retrieve(response_id)
+
+
+async def test_a_response_is_created_retrieved_and_shown_in_the_native_api(harness: AppHarness) -> None:
+    said = [parts.text_start("1"), parts.text_delta("1", "Hello "), parts.text_delta("1", "Ada."), parts.text_end("1")]
+    model = ScriptedModel([[*said, parts.finish(usage=Usage(input_tokens=3, output_tokens=2))]])
+    server: RunningServer = await harness.start_server(model)
+    async with open_openai(server) as client:
+        made = await client.responses.create(
+            input="Hi", model="scripted", instructions="Be brief.", metadata={"a": "b"}
+        )
+        assert (made.status, made.output_text, made.metadata) == ("completed", "Hello Ada.", {"a": "b"})
+        assert made.usage is not None
+        assert made.usage.total_tokens == 5
+        assert await client.responses.retrieve(made.id) == made
+        items = await client.responses.input_items.list(made.id)
+        assert [item.type for item in items.data] == ["message"]
+        await client.responses.delete(made.id)
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.retrieve(made.id)
+    assert [message.role for message in model.calls[0].messages] == ["system", "user"]
+    assert (await server.client.list_chats())["items"] == []
+
+
+async def test_a_stream_can_be_resumed_after_every_event(harness: AppHarness) -> None:
+    thought = [parts.reasoning_start("r"), parts.reasoning_delta("r", "Hm"), parts.reasoning_end("r")]
+    server = await harness.start_server(ScriptedModel([[*thought, *say("Hello there.")]]))
+    async with open_openai(server) as client:
+        live = [event async for event in await client.responses.create(input="Hi", stream=True, background=True)]
+        assert [event.sequence_number for event in live] == list(range(len(live)))
+        assert text_of_events(live) == "Hello there."
+        response_id = live[0].response.id  # type: ignore[union-attr]
+        for seen in range(-1, len(live)):
+            stream = await client.responses.retrieve(response_id, stream=True, starting_after=seen)
+            assert [event async for event in stream] == live[seen + 1 :]
+        async with client.responses.stream(response_id=response_id, starting_after=3) as resumed:
+            assert [event.sequence_number async for event in resumed] == list(range(4, len(live)))
+            assert (await resumed.get_final_response()).output_text == "Hello there."
+
+
+async def test_a_background_response_is_polled_and_cancelled_and_keeps_its_text(harness: AppHarness) -> None:
+    server = await harness.start_server(ScriptedModel([say_half("Once upon")]))
+    async with open_openai(server) as client, deadline():
+        made = await client.responses.create(input="A story", background=True)
+        assert made.status == "in_progress"
+        with pytest.raises(openai.ConflictError, match="still in progress"):
+            await client.responses.create(input="And?", previous_response_id=made.id)
+        stream = await client.responses.retrieve(made.id, stream=True)
+        events = []
+        async for event in stream:
+            events.append(event)
+            if event.type == "response.output_text.delta":
+                cancelled = await client.responses.cancel(made.id)
+                assert (cancelled.status, cancelled.output_text) == ("cancelled", "Once upon")
+        assert events[-1].type == "response.incomplete"
+        assert events[-1].response.status == "cancelled"
+        assert events[-1].response.output_text == "Once upon"
+        assert (await client.responses.cancel(made.id)).status == "cancelled"
+
+
+async def test_function_calling_takes_two_requests_and_is_one_turn(harness: AppHarness) -> None:
+    model = ScriptedModel([call_weather("call_1", "Oslo"), say("Rain.")])
+    server = await harness.start_server(model)
+    async with open_openai(server) as client:
+        first = await client.responses.create(input="Weather in Oslo?", tools=[WEATHER])
+        (call,) = first.output
+        assert call.type == "function_call"
+        assert (call.call_id, json.loads(call.arguments)) == ("call_1", {"city": "Oslo"})
+        with pytest.raises(openai.BadRequestError, match="No tool output found for function call call_1"):
+            await client.responses.create(input="Well?", previous_response_id=first.id, tools=[WEATHER])
+        output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
+        second = await client.responses.create(input=[output], previous_response_id=first.id, tools=[WEATHER])
+        assert second.output_text == "Rain."
+        assert await client.responses.retrieve(first.id) == first
+        assert await client.responses.retrieve(second.id) == second
+    (chat,) = (await server.client.list_chats())["items"]
+    roles = [message["role"] for message in (await server.client.get_chat(chat["id"]))["messages"]]
+    assert roles == ["user", "assistant", "tool", "assistant"]
+
+
+async def test_agents_send_the_whole_conversation_with_every_request(harness: AppHarness) -> None:
+    model = ScriptedModel([call_weather("call_1", "Oslo"), say("Rain.")])
+    server = await harness.start_server(model)
+    async with open_openai(server) as client:
+        question: Any = [{"role": "user", "content": "Weather in Oslo?"}]
+        first = await client.responses.create(input=question, tools=[WEATHER])
+        done = [item.model_dump(exclude_none=True) for item in first.output]
+        output = {"type": "function_call_output", "call_id": "call_1", "output": "rain"}
+        everything: Any = [*question, *done, output]
+        second = await client.responses.create(input=everything, tools=[WEATHER])
+        assert second.output_text == "Rain."
+    assert [message.role for message in model.calls[1].messages] == ["user", "assistant", "tool"]
+
+
+async def test_a_tool_of_the_server_is_no_call_for_the_client(harness: AppHarness) -> None:
+    @tool
+    async def weather(city: str) -> str:
+        return f"rain in {city}"
+
+    model = ScriptedModel([call_weather("call_1", "Oslo"), say("Rain.")])
+    server = await harness.start_server(model, tools=[weather])
+    async with open_openai(server) as client:
+        made = await client.responses.create(input="Weather in Oslo?")
+        assert [item.type for item in made.output] == ["mcp_call", "message"]
+        assert made.output[0].output == "rain in Oslo"  # type: ignore[union-attr]
+
+
+async def test_an_older_response_is_continued_in_a_copy(harness: AppHarness) -> None:
+    model = ScriptedModel([say("One."), say("Two."), say("Other two.")])
+    server = await harness.start_server(model)
+    async with open_openai(server) as client:
+        first = await client.responses.create(input="First?", instructions="Be brief.")
+        second = await client.responses.create(input="Second?", previous_response_id=first.id)
+        other = await client.responses.create(input="Another?", previous_response_id=first.id)
+        assert (second.output_text, other.output_text) == ("Two.", "Other two.")
+        assert second.id[:31] == first.id[:31] != other.id[:31]
+        with pytest.raises(openai.ConflictError, match="longer conversation"):
+            await client.responses.delete(second.id)
+    texts = [message.blocks[0].text for message in model.calls[2].messages]
+    assert texts == ["First?", "One.", "Another?"]  # instructions are not carried over
+
+
+async def test_a_structured_answer_is_parsed(harness: AppHarness) -> None:
+    class City(BaseModel):
+        name: str
+
+    model = ScriptedModel([say('{"name": "Oslo"}')])
+    server = await harness.start_server(model)
+    async with open_openai(server) as client:
+        parsed = await client.responses.parse(input="Where?", text_format=City)
+        assert parsed.output_parsed == City(name="Oslo")
+    assert model.calls[0].parameters["format"]["type"] == "json_schema"
+
+
+async def test_a_conversation_is_a_chat_and_is_locked_while_a_response_runs(harness: AppHarness) -> None:
+    model = ScriptedModel([say("Hello Ada."), say_half("Well")])
+    server = await harness.start_server(model)
+    async with open_openai(server) as client:
+        item: Any = {"type": "message", "role": "user", "content": "My name is Ada."}
+        made = await client.conversations.create(metadata={"topic": "names"}, items=[item])
+        assert (await client.conversations.retrieve(made.id)).metadata == {"topic": "names"}
+        answer = await client.responses.create(input="Who am I?", conversation=made.id)
+        assert (answer.output_text, answer.conversation and answer.conversation.id) == ("Hello Ada.", made.id)
+        running = await client.responses.create(input="Sure?", conversation=made.id, background=True)
+        with pytest.raises(openai.ConflictError) as locked:
+            await client.responses.create(input="Really?", conversation=made.id)
+        assert locked.value.code == "conversation_locked"
+        await client.responses.cancel(running.id)
+        items = await client.conversations.items.list(made.id, order="asc")
+        assert [item.type for item in items.data][:3] == ["message", "message", "message"]
+        await client.conversations.delete(made.id)
+        with pytest.raises(openai.NotFoundError):
+            await client.conversations.retrieve(made.id)
+
+
+async def test_a_failed_response_says_why_and_keeps_its_text(harness: AppHarness) -> None:
+    broken: list[Step] = [parts.text_start("1"), parts.text_delta("1", "Half"), RuntimeError("boom")]
+    server = await harness.start_server(ScriptedModel([broken]))
+    async with open_openai(server) as client:
+        events = [event async for event in await client.responses.create(input="Hi", stream=True)]
+        assert events[-1].type == "response.failed"
+        assert events[-1].response.error is not None
+        assert events[-1].response.output_text == "Half"
+
+
+async def test_a_response_that_is_not_to_be_stored_is_gone_when_it_was_delivered(harness: AppHarness) -> None:
+    server = await harness.start_server(ScriptedModel([say("One."), say("Two.")]))
+    async with open_openai(server) as client:
+        assert (await client.responses.create(input="Hi", store=False)).output_text == "One."
+        events = [event async for event in await client.responses.create(input="Hi", store=False, stream=True)]
+        assert events[-1].type == "response.completed"
+
+    async def is_gone() -> bool:
+        return not (await server.client.list_chats())["items"]
+
+    await poll_until(is_gone)
