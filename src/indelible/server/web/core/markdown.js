@@ -130,7 +130,13 @@ export class MarkdownDocument {
 
   /** @returns {MarkdownBlock[]} */
   get blocks() {
-    return [...this.closed, ...this.open];
+    return this.slice(0, this.closed.length + this.open.length);
+  }
+
+  /** @param {number} from @param {number} to @returns {MarkdownBlock[]} */
+  slice(from, to) {
+    const count = this.closed.length;
+    return [...this.closed.slice(from, to), ...this.open.slice(Math.max(0, from - count), Math.max(0, to - count))];
   }
 }
 
