@@ -34,11 +34,11 @@ class Window:
         self.complaints: list[str] = []
         self.composer = page.get_by_label("Message", exact=True)
         self.items = page.locator("#messages > li")
-        self.live = page.locator("#messages > li.live")
+        self.live = page.locator("#messages > li.live .body")
         self.status = page.get_by_role("status")
         self.problem = page.get_by_role("alert")
         self.queue = page.locator("#queue li")
-        self.chats = page.locator("#chat-list a")
+        self.chats = page.locator(".chat-list a")
         page.on("console", self._note)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
 
@@ -54,16 +54,17 @@ class Window:
         await self.composer.press("Enter")
 
     async def read_items(self) -> list[tuple[str, str]]:
-        """Every item of the conversation: its role and its text."""
+        """Every item of the conversation: its role and its text, as far as it is a single paragraph."""
         found = []
         for item in await self.items.all():
             kind = str(await item.get_attribute("class")).split()[0]
-            found.append((kind, "\n".join(await item.locator("> .text").all_text_contents())))
+            texts = [text.strip() for text in await item.locator(".text").all_text_contents()]
+            found.append((kind, "\n".join(texts)))
         return found
 
     @property
     def chat_id(self) -> str:
-        return self.page.url.partition("#")[2]
+        return self.page.url.partition("#")[2].partition("/")[0]
 
 
 @asynccontextmanager

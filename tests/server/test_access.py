@@ -17,7 +17,7 @@ from indelible.settings import load_settings
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
 
 TOKEN = "a-sécret"  # noqa: S105  (nobody's)
-ROUTES = ["//", "//docs", "//openapi.json", "//metrics", "//web/page.js", "/chats", "/models", "//nothing"]
+ROUTES = ["//", "//docs", "//openapi.json", "//metrics", "//web/view/app.js", "/chats", "/models", "//nothing"]
 
 
 def list_hosts(server: RunningServer) -> dict[str, bool]:

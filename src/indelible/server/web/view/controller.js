@@ -71,12 +71,19 @@ export class Controller {
   /** Messages on their way: not yet in the conversation or the queue. */
   get pending() {
     const chat = this.chat?.id ?? this.place;
-    const seen = (/** @type {string | undefined} */ id) =>
-      Boolean(id) && (this.chat?.messages.some((message) => message.id === id) || this.chat?.queue.some((queued) => queued.id === id));
-    const waiting = this.outbox.list(chat).filter(({ key }) => !seen(this.pairs.get(key)));
-    const delivered = [...this.sent.values()].filter(({ entry, id }) =>
-      (this.outbox.resolve(entry.chat) === chat || entry.chat === chat) && !seen(id) && !seen(this.pairs.get(entry.key)));
-    return [...delivered.map(({ entry }) => ({ ...entry, state: "sent" })), ...waiting];
+    const isHere = (/** @type {any} */ entry) => (this.outbox.resolve(entry.chat) === chat || entry.chat === chat) && !this.pairs.has(entry.key);
+    const delivered = [...this.sent.values()].map(({ entry }) => ({ ...entry, state: "sent" }));
+    return [...delivered, ...this.outbox.list(chat)].filter(isHere);
+  }
+
+  /** What was delivered and can be seen is no longer on its way, whatever becomes of it. */
+  #noteSeen() {
+    for (const [key, { id }] of this.sent) {
+      const isSeen = (/** @type {any} */ one) => one.id === id;
+      if (!this.chat?.messages.some(isSeen) && !this.chat?.queue.some(isSeen)) continue;
+      this.pairs.set(key, id);
+      this.sent.delete(key);
+    }
   }
 
   /** @param {string} route  such as "PUT /chats/{chat_id}/draft" */
@@ -231,6 +238,7 @@ export class Controller {
       for (const queued of data.queue) if (!queuedBefore.has(queued.id)) this.#pair(queued.id, plainText(queued.blocks));
     }
     if (kind === "snapshot") for (const [key, { id }] of this.sent) if (id) chat.keys.set(id, key);
+    if (this.sent.size && ["snapshot", "message", "queue"].includes(kind)) this.#noteSeen();
     if (chat.needsSnapshot) this.hub?.resync();
     if (["chat", "status", "snapshot"].includes(kind)) {
       this.list.note(chat, { isRead: !document.hidden });
@@ -361,6 +369,7 @@ export class Controller {
       history.replaceState(null, "", `#${response.id}`);
       this.#open(response.id);
     }
+    this.#noteSeen();
     this.list.refresh();
     this.changed();
   }
