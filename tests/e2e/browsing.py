@@ -9,8 +9,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Literal
 
-from playwright.async_api import Browser, ConsoleMessage, Locator, Page, async_playwright, expect
+from playwright.async_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Locator,
+    Page,
+    ViewportSize,
+    async_playwright,
+    expect,
+)
 from tests.support.waiting import DEADLINE_S
 
 FLAGS = [
@@ -82,16 +92,30 @@ async def start_browser() -> AsyncIterator[Browser]:
 
 @asynccontextmanager
 async def browse(
-    browser: Browser, url: str, *, size: tuple[int, int] = WIDE, tolerates: tuple[str, ...] = ()
+    browser: Browser,
+    url: str,
+    *,
+    size: tuple[int, int] = WIDE,
+    tolerates: tuple[str, ...] = (),
+    theme: Literal["light", "dark"] = "light",
+    phone: bool = False,
 ) -> AsyncIterator[Window]:
     """A window of a new user: an empty browser context."""
-    context = await browser.new_context(viewport={"width": size[0], "height": size[1]})
+    viewport: ViewportSize = {"width": size[0], "height": size[1]}
+    context = await browser.new_context(viewport=viewport, color_scheme=theme, has_touch=phone, is_mobile=phone)
     try:
-        page = await context.new_page()
-        page.set_default_timeout(DEADLINE_S * 1000)
-        window = Window(page)
-        await page.goto(url)
+        window = await open_tab(context, url)
         yield window
     finally:
         await context.close()
-    assert [text for text in window.complaints if not any(known in text for known in tolerates)] == []
+    complaints = [text for text in window.complaints if not any(known in text for known in tolerates)]
+    assert complaints == [], complaints
+
+
+async def open_tab(context: BrowserContext, url: str) -> Window:
+    """One more tab of the same user."""
+    page = await context.new_page()
+    page.set_default_timeout(DEADLINE_S * 1000)
+    window = Window(page)
+    await page.goto(url)
+    return window

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.async_api import Browser, expect
 from tests.e2e.browsing import NARROW, Window, browse
+from tests.e2e.pen import Pen
 from tests.server.forwarder import Forwarder
 from tests.support.app_harness import serve_app
 from tests.support.counting_model import ask_to_count, count
@@ -18,7 +16,6 @@ from tests.support.running_server import RunningServer, say, say_half, text_of
 from tests.support.waiting import poll_until
 
 from indelible.client.wire import WireClient
-from indelible.content import Part
 from indelible.errors import ModelFailed
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step
@@ -30,25 +27,6 @@ pytestmark = [
 
 STOPPED = ("notice", "Stopped by you.")
 MARKUP = "<img src=x onerror=\"window.broken='in'\"><script>window.broken = 'in'</script> & <b>bold</b>"
-
-
-class Pen:
-    """A model that streams the chunks that the test gives it."""
-
-    def __init__(self) -> None:
-        self._chunks: asyncio.Queue[str | None] = asyncio.Queue()
-
-    def write(self, *chunks: str) -> None:
-        for chunk in chunks:
-            self._chunks.put_nowait(chunk)
-
-    def finish(self) -> None:
-        self._chunks.put_nowait(None)
-
-    async def stream(self, _call: Any) -> AsyncIterator[Part]:
-        while (chunk := await self._chunks.get()) is not None:
-            yield parts.text_delta("1", chunk)
-        yield parts.finish()
 
 
 async def read_stored(server: RunningServer, window: Window) -> list[tuple[str, str]]:

@@ -113,7 +113,10 @@ export class Controller {
       else this.#noteRead();
       this.hub?.noteVisibility();
     });
+    // A message that was to begin a chat, before the page was reloaded: show it where it was.
+    const waiting = [...this.outbox.entries.values()].findLast(({ chat }) => this.outbox.resolve(chat).startsWith("new:"));
     this.#readAddress();
+    if (!this.chat && waiting) this.place = waiting.chat;
     const found = await fetch(new URL("web/routes.json", ROOT)).then((response) => response.json(), () => []);
     this.routes = new Set(found);
     if (this.has("PUT /chats/{chat_id}/draft")) {

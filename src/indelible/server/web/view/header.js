@@ -41,5 +41,5 @@ function Dot({ c, isLost }) {
   const words = !navigator.onLine ? "You are offline. What you send waits here."
     : isLost ? `The connection was lost. Trying again${left ? ` in ${left} s` : ""}. You can go on writing.`
     : state === "shared" ? "Live, through another tab of this browser." : state === "connecting" ? "Connecting…" : "Live";
-  return html`<span class=${`dot ${isLost ? "lost" : state}`} title=${words} role="img" aria-label=${words}></span>`;
+  return html`<span class=${`dot ${isLost ? "away" : state === "connecting" ? "opening" : "ok"}`} title=${words} role="img" aria-label=${words}></span>`;
 }

@@ -109,7 +109,7 @@ const Formula = memo(({ text, display }) => {
       if (isGone || !place.current) return;
       const drawn = document.createElement("span");
       try {
-        library.render(text, drawn, { output: "mathml", displayMode: display, throwOnError: true, trust: false, maxExpand: 500, maxSize: 20 });
+        library.render(text, drawn, { output: "mathml", displayMode: display, throwOnError: true, strict: false, trust: false, maxExpand: 500, maxSize: 20 });
         place.current.replaceChildren(drawn);
       } catch {
         place.current.textContent = text; // not a formula: what was written stays readable
@@ -122,7 +122,7 @@ const Formula = memo(({ text, display }) => {
 
 // A block stays in its chunk when it is closed, so its elements stay, too. `version` changes while a block of it is open.
 const Chunk = memo(({ document, from, to, marks }) =>
-  document.slice(from, to).map((/** @type {any} */ one) => drawOnce(one, marks)));
+  html`<div class="chunk">${document.slice(from, to).map((/** @type {any} */ one) => drawOnce(one, marks))}</div>`);
 
 /** @type {WeakMap<any, {marks: any[], drawn: any}>} */
 const drawings = new WeakMap();

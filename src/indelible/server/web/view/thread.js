@@ -94,7 +94,7 @@ export function ThreadView({ c }) {
 
   // Before the elements change: where the first item is.
   const state = follow.current;
-  const firstItem = scroller.current?.querySelector("#messages > li");
+  const firstItem = state.is ? null : scroller.current?.querySelector("#messages > li");
   if (firstItem) state.firstTop = firstItem.getBoundingClientRect().top;
   const wasFirst = firstItem?.id ?? "";
 
