@@ -119,3 +119,11 @@ test("only pictures inside the text are pictures", () => {
 test("character references are decoded once", () => {
   assert.equal(decodeEntities("&lt;b&gt; &amp;lt; &#65; &#x42; &nope; &#0;"), "<b> &lt; A B &nope; \ufffd");
 });
+
+test("two megabytes of paragraphs are read once each, not again and again", () => {
+  const text = "It **rains** in `Bergen`, on two hundred days.\n\n".repeat(40_000);
+  const document = new MarkdownDocument();
+  for (let end = 100_000; end < text.length; end += 100_000) document.update(text.slice(0, end), true);
+  document.update(text, false);
+  assert.equal(document.blocks.length, 40_000);
+});

@@ -22,7 +22,11 @@ const FENCE = /^ {0,3}(`{3,}|~{3,})([^\n]*)\n/;
 const MATH = [
   {
     name: "math", level: "block",
-    start: (/** @type {string} */ source) => source.match(/(^|\n)(\$\$|\\\[)/)?.index,
+    // Only within this paragraph: a search through the whole rest, for each paragraph, would be quadratic.
+    start(/** @type {string} */ source) {
+      const end = source.indexOf("\n\n");
+      return (end < 0 ? source : source.slice(0, end)).match(/(^|\n)(\$\$|\\\[)/)?.index;
+    },
     tokenizer(/** @type {string} */ source) {
       const found = /^(?:\$\$([\s\S]+?)\$\$|\\\[([\s\S]+?)\\\])[ \t]*(?:\n|$)/.exec(source);
       return found ? { type: "math", raw: found[0], text: (found[1] ?? found[2]).trim(), display: true } : undefined;
