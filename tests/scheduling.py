@@ -34,6 +34,12 @@ GROUPS: Final = {
     "tests/test_package.py": "wheel",
     "tests/test_public_types.py": "mypy",
     "tests/store/test_payloads.py": "mypy",
+    "tests/models/test_anthropic_request.py": "judges",
+    "tests/models/test_openai_chat_request.py": "judges",
+    "tests/models/test_openai_responses.py": "judges",
+    "tests/models/test_openai_responses_request.py": "judges",
+    "tests/models/test_requests_judged.py": "judges",
+    "tests/testing/test_provider_sdks.py": "judges",
 }
 """Files whose tests run in one process, and what they share."""
 

@@ -16,6 +16,7 @@ import sysconfig
 import zipfile
 from importlib import metadata
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from packaging.requirements import Requirement
@@ -157,6 +158,21 @@ def test_the_installed_command_migrates_a_database(fresh_python: Path, tmp_path:
 
     assert output.startswith("Created chats.db (schema ")
     assert (tmp_path / "chats.db").stat().st_size > 0
+
+
+def test_the_installed_command_serves(fresh_python: Path, tmp_path: Path) -> None:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "INDELIBLE_"))}
+    command = [fresh_python.parent / "indelible", "serve", "--port", "0"]
+    with subprocess.Popen(command, cwd=tmp_path, env=clean, stdout=subprocess.PIPE, text=True) as served:
+        try:
+            assert served.stdout is not None
+            url = served.stdout.readline().split()[-1]
+            with urlopen(f"{url}/readyz") as ready, urlopen(url) as page:  # noqa: S310  (our own)
+                assert (ready.status, page.status) == (200, 200)
+            assert f"process {served.pid}, database indelible.db (schema " in served.stdout.readline()
+        finally:
+            served.terminate()
+        assert served.wait() == 0
 
 
 def test_every_package_that_the_code_imports_is_a_declared_dependency(wheel: Path) -> None:

@@ -1,9 +1,7 @@
 """Writing Anthropic Messages: every rule of the request, validated by the official SDK's own types.
 
-The validator is built from the SDK's `MessageCreateParamsStreaming` with three changes that make it strict: lists are
-checked at once instead of on iteration, an unknown field is an error, and the SDK's response objects, which it also
-accepts in requests, do not excuse a dictionary. The sampling parameters, which the SDK no longer has and older models
-still accept, are removed before validation.
+The validator is the SDK's type for a streaming request, made strict (tests/models/sdk_judges.py). The sampling
+parameters, which the SDK no longer has and older models still accept, are removed before validation.
 
 A reply that goes back is compared with what the SDK itself makes of the same stream.
 """
@@ -13,17 +11,15 @@ from __future__ import annotations
 import os
 from base64 import b64encode
 from itertools import pairwise
+from pkgutil import resolve_name
 from typing import Any
 
 import msgspec
 import pytest
-from anthropic.lib.streaming._messages import accumulate_event
-from anthropic.types import RawMessageStreamEvent
-from anthropic.types.message_create_params import MessageCreateParamsStreaming
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import SchemaValidator
+from pydantic import ValidationError
+from tests.models.sdk_judges import make_event_judge, make_request_judge
 
 from indelible.content import (
     Block,
@@ -63,37 +59,14 @@ MARK = {"type": "ephemeral"}
 # --- the judge ---------------------------------------------------------------------------
 
 
-def make_strict(schema: Any) -> Any:
-    """The schema of pydantic's core with the changes that the header names."""
-    if isinstance(schema, list | tuple):
-        return type(schema)(make_strict(each) for each in schema)
-    if not isinstance(schema, dict):
-        return schema
-    kind = schema.get("type")
-    unused = {"metadata", "serialization"} if isinstance(kind, str) else set[str]()
-    strict = {name: make_strict(each) for name, each in schema.items() if name not in unused}
-    match kind:
-        case "generator":
-            strict["type"] = "list"
-        case "typed-dict" if strict.get("extra_behavior") != "allow":
-            strict["extra_behavior"] = "forbid"
-        case "model":
-            strict = {
-                "type": "is-instance",
-                "cls": schema["cls"],
-                **({"ref": schema["ref"]} if "ref" in schema else {}),
-            }
-    return strict
-
-
-JUDGE = SchemaValidator(make_strict(TypeAdapter(MessageCreateParamsStreaming).core_schema))
 SAMPLING = {"temperature", "top_p", "top_k"}
 
 
 def judge(body: Json) -> None:
     """Fail if the SDK's types do not allow this body."""
     sent = msgspec.json.decode(msgspec.json.encode(body))
-    JUDGE.validate_python({name: value for name, value in sent.items() if name not in SAMPLING}, strict=True)
+    known = {name: value for name, value in sent.items() if name not in SAMPLING}
+    make_request_judge("anthropic").validate_python(known, strict=True)
 
 
 def write(
@@ -772,12 +745,13 @@ def read_stream(reader: AnthropicReader, stream: list[Json]) -> list[Block]:
 
 def accumulate(stream: list[Json]) -> list[Json]:
     """The content of the reply as the SDK itself collects it."""
-    adapter: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
+    accumulate_event = resolve_name("anthropic.lib.streaming._messages:accumulate_event")
     snapshot, buffers = None, dict[int, bytes]()
     for each in stream:
-        snapshot = accumulate_event(event=adapter.validate_python(each), current_snapshot=snapshot, json_bufs=buffers)
+        event = make_event_judge("anthropic").validate_python(each)
+        snapshot = accumulate_event(event=event, current_snapshot=snapshot, json_bufs=buffers)
     assert snapshot is not None
-    content: list[Json] = snapshot.to_dict(mode="json", exclude_none=True)["content"]  # type: ignore[assignment]
+    content: list[Json] = snapshot.to_dict(mode="json", exclude_none=True)["content"]
     return content
 
 

@@ -1,7 +1,6 @@
 """Writing OpenAI Chat Completions: each rule by itself, and every body validated by the SDK's own request type.
 
-The SDK's type says `Iterable` where it means a list, and pydantic validates an iterable only on iteration. So the
-validator turns each into a list first and rejects every field that the type does not declare.
+The validator is the SDK's type for a streaming request, made strict (tests/models/sdk_judges.py).
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
-from pydantic import TypeAdapter
-from pydantic_core import SchemaValidator, ValidationError
+from pydantic_core import ValidationError
+from tests.models.sdk_judges import make_request_judge
 
 from indelible.content import (
     Block,
@@ -49,28 +47,6 @@ PDF = b"%PDF-1.7"
 # --- the judge ---------------------------------------------------------------------------
 
 
-def make_judge(*, lenient: bool = False) -> SchemaValidator:
-    """What judges a body. A lenient one lets fields pass that the SDK does not name: a dialect's own."""
-
-    def harden(schema: Any) -> Any:
-        if isinstance(schema, list | tuple):
-            return type(schema)(map(harden, schema))
-        if not isinstance(schema, dict):
-            return schema
-        hardened = {key: harden(value) for key, value in schema.items()}
-        if schema.get("type") == "generator":
-            hardened["type"] = "list"
-        if schema.get("type") == "typed-dict":
-            hardened["extra_behavior"] = "ignore" if lenient else "forbid"
-        return hardened
-
-    return SchemaValidator(harden(TypeAdapter(CompletionCreateParamsStreaming).core_schema))
-
-
-STRICT = make_judge()
-LENIENT = make_judge(lenient=True)
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -93,7 +69,7 @@ LENIENT = make_judge(lenient=True)
 )
 def test_the_judge_looks_into_every_list(wrong: Json) -> None:
     with pytest.raises(ValidationError):
-        STRICT.validate_python({"model": "gpt-4.1", "stream": True, **wrong})
+        make_request_judge("openai-chat").validate_python({"model": "gpt-4.1", "stream": True, **wrong})
 
 
 def write(
@@ -108,7 +84,7 @@ def write(
     written = ChatWire(official=official).write(call, "gpt-4.1", Profile(returns_reasoning=returns_reasoning))
     body = json.loads(msgspec.json.encode(written.body))
     assert body == written.body
-    (STRICT if official else LENIENT).validate_python(body)
+    make_request_judge("openai-chat", lenient=not official).validate_python(body)
     return written
 
 
@@ -505,7 +481,7 @@ def feed(wire: ChatWire, profile: Profile, *chunks: Json) -> list[Message]:
 def write_back(wire: ChatWire, profile: Profile, messages: list[Message]) -> list[Json]:
     prompt = build_prompt(messages, provider="openai-chat", model="m")
     body = wire.write(Call(messages=prompt, tools=[WEATHER]), "m", profile).body
-    LENIENT.validate_python(body)
+    make_request_judge("openai-chat", lenient=True).validate_python(body)
     written: list[Json] = body["messages"]
     return written
 

@@ -14,8 +14,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai.types.responses import ResponseStreamEvent
-from pydantic import TypeAdapter
+from tests.models.sdk_judges import make_event_judge
 
 from indelible.clock import SystemClock
 from indelible.content import (
@@ -51,7 +50,6 @@ from indelible.models.providers.openai_responses.response import ResponsesReader
 
 Event = dict[str, Any]
 
-JUDGE: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 RESPONSE_ID = "resp_68af4030592c81938ec0a5fbab4a3e9f05438e46b5f69a3b"
 MESSAGE_ID = "msg_68af4032f1a08193ae6c2a1f1b8d3f7105438e46b5f69a3b"
 REASONING_ID = "rs_68af4030cfdc8193b1c74a3e4f5a6b7c05438e46b5f69a3b"
@@ -390,7 +388,7 @@ def finish(events: Sequence[Event]) -> Finish:
 @every_stream
 def test_the_streams_here_are_what_the_official_sdk_expects(events: list[Event]) -> None:
     for event in events:
-        parsed = JUDGE.validate_python(event)
+        parsed = make_event_judge("openai").validate_python(event)
         assert parsed.type == event["type"]
 
 

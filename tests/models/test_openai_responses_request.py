@@ -1,21 +1,20 @@
 """Writing the Responses API: from a call to a body.
 
-The validator is the official SDK: its request types, made strict (`strict`). Unchanged, they would accept almost
-anything: unknown fields are ignored, and iterables are validated only on iteration.
+The validator is the SDK's type for a streaming request, made strict (tests/models/sdk_judges.py).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any, Required, Union, cast, get_args, get_origin
+from typing import Any, cast
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ValidationError
+from tests.models.sdk_judges import make_request_judge
 from tests.models.test_openai_responses import (
     MESSAGE_ID,
     REASONING_ID,
@@ -33,7 +32,6 @@ from tests.models.test_openai_responses import (
     stream_reasoning,
     stream_web_search,
 )
-from typing_extensions import TypedDict, get_type_hints, is_typeddict
 
 from indelible.content import Block, File, Message, Reasoning, Source, Text, ToolCall, ToolResult, ToolSpec
 from indelible.content.assemble import assemble, finalize, to_messages
@@ -49,35 +47,10 @@ Item = dict[str, Any]
 
 # --- the judge ---------------------------------------------------------------------------
 
-_strict_copies: dict[Any, Any] = {}
-
-
-def strict(declared: Any) -> Any:
-    """The same type, but with no other fields than it names, and with lists that are really looked into."""
-    if is_typeddict(declared):
-        if declared not in _strict_copies:
-            hints = get_type_hints(declared, include_extras=True)
-            fields = {name: strict(hint) for name, hint in hints.items()}
-            copy = cast("Any", TypedDict)(declared.__name__, fields, total=False)
-            copy.__pydantic_config__ = ConfigDict(extra="forbid")
-            _strict_copies[declared] = copy
-        return _strict_copies[declared]
-    origin, arguments = get_origin(declared), get_args(declared)
-    if origin is Required:
-        return Required[strict(arguments[0])]
-    if origin is not None and getattr(origin, "__name__", "") in {"Iterable", "SequenceNotStr", "list"}:
-        return list[strict(arguments[0])]  # type: ignore[misc]
-    if origin is Union:
-        return Union[tuple(map(strict, arguments))]  # noqa: UP007  (it is made of values)
-    return declared
-
-
-JUDGE: TypeAdapter[Any] = TypeAdapter(strict(ResponseCreateParamsStreaming))
-
 
 def assert_accepted(body: Item) -> None:
     """Fail if the SDK's types do not allow this body, as it goes over the wire."""
-    JUDGE.validate_json(msgspec.json.encode(body), strict=True)
+    make_request_judge("openai").validate_json(msgspec.json.encode(body), strict=True)
 
 
 def test_the_judge_looks_at_everything() -> None:

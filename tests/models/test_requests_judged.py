@@ -4,10 +4,9 @@ Three kinds of histories: the hostile and the honest ones of tests/loop/test_any
 really came over HTTP, cut anywhere, so that everything a reader puts into metadata goes back through its writer. Users
 send files of all sorts; tools and parameters are drawn, too.
 
-The validator is the SDK's type for a streaming request, made strict (`make_judge`): iterables are validated, and an
-undeclared field is an error anywhere. `EXTRAS` lists the few fields that dialects have beyond it. What no type
-expresses is checked by hand, and the simulated provider, which was written independently, has to accept the
-history as well.
+The validator is the SDK's type for a streaming request, made strict (tests/models/sdk_judges.py). `EXTRAS` lists the
+few fields that dialects have beyond it. What no type expresses is checked by hand, and the simulated provider, which
+was written independently, has to accept the history as well.
 """
 
 from __future__ import annotations
@@ -21,15 +20,12 @@ from typing import Any, Final
 
 import msgspec
 import pytest
-from anthropic.types.message_create_params import MessageCreateParamsStreaming
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
-from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
-from pydantic import TypeAdapter
-from pydantic_core import SchemaValidator, ValidationError
+from pydantic_core import ValidationError
 from tests.loop.test_any_history import AT, REASONS, chats, histories
+from tests.models.sdk_judges import make_request_judge
 from tests.models.wires_under_test import PNG, WIRES, OwnTool, ReaderDriver, scripts, think
 
 from indelible.content import (
@@ -64,35 +60,6 @@ Json = dict[str, Any]
 # --- the judges --------------------------------------------------------------------------
 
 
-def make_judge(request: Any) -> SchemaValidator:
-    """What judges a body by the SDK's type of it, strictly."""
-    return SchemaValidator(_harden(TypeAdapter(request).core_schema))
-
-
-def _harden(schema: Any) -> Any:
-    """The schema, in which iterables are lists, no field is unknown, and a response's model excuses no dictionary."""
-    if isinstance(schema, list | tuple):
-        return type(schema)(map(_harden, schema))
-    if not isinstance(schema, dict):
-        return schema
-    kind = schema.get("type")
-    if kind == "model":
-        named = {"ref": schema["ref"]} if "ref" in schema else {}
-        return {"type": "is-instance", "cls": schema["cls"], **named}
-    unused = {"metadata", "serialization"} if isinstance(kind, str) else set[str]()
-    hardened = {name: _harden(each) for name, each in schema.items() if name not in unused}
-    if kind == "generator":
-        hardened["type"] = "list"
-    if kind == "typed-dict" and hardened.get("extra_behavior") != "allow":
-        hardened["extra_behavior"] = "forbid"
-    return hardened
-
-
-JUDGES: Final[dict[WireName, SchemaValidator]] = {
-    "anthropic": make_judge(MessageCreateParamsStreaming),
-    "openai": make_judge(ResponseCreateParamsStreaming),
-    "openai-chat": make_judge(CompletionCreateParamsStreaming),
-}
 EXTRAS: Final[dict[WireName, Mapping[str, frozenset[str]]]] = {
     "anthropic": {"": frozenset({"temperature", "top_p", "top_k"})},
     "openai": {},
@@ -122,7 +89,7 @@ def leave_out(value: Any, extras: Mapping[str, frozenset[str]], place: str = "")
 def judge(wire: WireName, body: Json, *, official: bool) -> None:
     """Fail if the SDK's types do not allow this body as it goes over the wire."""
     sent = body if official and wire == "openai-chat" else leave_out(body, EXTRAS[wire])
-    JUDGES[wire].validate_json(msgspec.json.encode(sent), strict=True)
+    make_request_judge(wire).validate_json(msgspec.json.encode(sent), strict=True)
 
 
 GOOD: Final[dict[WireName, Json]] = {

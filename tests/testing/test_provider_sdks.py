@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
-import anthropic
-import openai
 import pytest
-from openai.types.chat import ChatCompletionChunk
-from openai.types.responses import Response, ResponseStreamEvent
-from pydantic import TypeAdapter
+from tests.models.sdk_judges import make_event_judge
 from tests.testing.provider_scripts import HELLO, PAGES, RICH, WIRES
 
 from indelible.content import FinishReason
@@ -20,8 +17,18 @@ from indelible.testing import ScriptedModel, SimulatedProvider, faults, parts, w
 from indelible.testing.model import Script
 from indelible.testing.provider import WireName
 
+if TYPE_CHECKING:
+    import anthropic  # noqa: TC004  (the fixture `sdks` imports it)
+    import openai.types.responses  # noqa: TC004  (as above)
+
 SIGNS_OF_LIFE: Final = ("ping", "keepalive")
 ASK: Final[Any] = [{"role": "user", "content": "Is it raining?"}]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sdks() -> None:
+    """Imports the SDKs for the first test that runs, not for every process that collects this file."""
+    globals().update(anthropic=import_module("anthropic"), openai=import_module("openai"))
 
 
 @pytest.fixture
@@ -114,8 +121,8 @@ async def test_anthropic_sdk_gets_redacted_thinking_and_a_pause() -> None:
 # --- OpenAI Responses --------------------------------------------------------------------
 
 
-def check_response(response: Response) -> None:
-    whole: dict[str, Any] = Response.model_validate(response.to_dict()).to_dict()
+def check_response(response: openai.types.responses.Response) -> None:
+    whole: dict[str, Any] = openai.types.responses.Response.model_validate(response.to_dict()).to_dict()
     reasoning, message, search, weather, clock = whole["output"]
     assert reasoning["summary"] == [{"type": "summary_text", "text": "Let me think."}]
     assert reasoning["encrypted_content"] == "finalized thought"
@@ -186,7 +193,7 @@ async def test_openai_sdk_sees_the_provider_run_its_own_tools() -> None:
     ]
     async with SimulatedProvider(script) as provider, open_openai(provider) as client:
         response = await client.responses.create(model="gpt-x", input="Compute.")
-    whole: dict[str, Any] = Response.model_validate(response.to_dict()).to_dict()
+    whole: dict[str, Any] = openai.types.responses.Response.model_validate(response.to_dict()).to_dict()
     code, files, mcp = whole["output"]
     assert (code["type"], code["code"]) == ("code_interpreter_call", "print(1)")
     assert code["outputs"] == [{"type": "logs", "logs": "1"}]
@@ -249,17 +256,11 @@ async def test_openai_sdk_gets_a_whole_chat_completion_at_once(provider: Simulat
 
 # --- all ---------------------------------------------------------------------------------
 
-EVENT_TYPES: Final[dict[WireName, Any]] = {
-    "anthropic": anthropic.types.RawMessageStreamEvent,
-    "openai": ResponseStreamEvent,
-    "openai-chat": ChatCompletionChunk,
-}
-
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_every_event_is_one_of_the_sdks_own_types(wire: WireName) -> None:
     """The SDKs take what they get; their types, asked strictly, do not."""
-    judge: TypeAdapter[Any] = TypeAdapter(EVENT_TYPES[wire])
+    judge = make_event_judge(wire)
     judged = 0
     for event in SseDecoder().feed(b"".join(write_reply(wire, RICH))):
         if event.event in SIGNS_OF_LIFE or event.data == b"[DONE]":

@@ -23,7 +23,9 @@ import typer
 from indelible.cli.backup import backup
 from indelible.cli.chat import chat
 from indelible.cli.chats import chats
+from indelible.cli.copy import copy
 from indelible.cli.debug import debug_app
+from indelible.cli.doctor import doctor
 from indelible.cli.migrate import migrate
 from indelible.cli.options import UsageMistake
 from indelible.cli.prove import prove
@@ -57,7 +59,7 @@ def main() -> None:
 def _assemble() -> typer.Typer:
     app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.callback()(indelible)
-    for command in (chat, chats, serve, worker, migrate, backup):
+    for command in (chat, chats, serve, worker, migrate, backup, copy, doctor):
         app.command(epilog=sys.modules[command.__module__].EXAMPLES)(command)
     app.add_typer(debug_app, name="debug")
     app.command(epilog=sys.modules[prove.__module__].EXAMPLES)(prove)

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -77,6 +77,15 @@ LogLevelOption = Annotated[
 ]
 
 
+_OTHER_VARIABLES: Final = [
+    "INDELIBLE_URL",
+    "INDELIBLE_FORBID_MODEL_CALLS",
+    "INDELIBLE_TEST_POSTGRES",
+    "INDELIBLE_EXAMPLES",
+]
+"""Variables that are no settings: the server of commands, and those of tests."""
+
+
 class UsageMistake(IndelibleError):
     """An option or a setting is invalid. Exit status 2."""
 
@@ -89,6 +98,25 @@ def read_settings(**given: Any) -> Settings:
         return load_settings(**given)
     except BadSettings as error:
         raise UsageMistake(str(error)) from error
+
+
+def list_unknown_variables() -> list[str]:
+    """A sentence for each INDELIBLE_ variable that nothing reads: a misspelt limit must not be ignored in silence.
+
+    It is a warning and not an error: the environment is shared with other programs.
+    """
+    from difflib import get_close_matches  # noqa: PLC0415
+
+    from indelible.settings import ENV_PREFIX, Settings  # noqa: PLC0415
+
+    known = [ENV_PREFIX + name.upper() for name in Settings.model_fields] + _OTHER_VARIABLES
+    sentences = []
+    for name in sorted(os.environ):
+        if name.upper().startswith(ENV_PREFIX) and name.upper() not in known:
+            similar = get_close_matches(name.upper(), known, n=1)
+            hint = f" Did you mean {similar[0]}?" if similar else ""
+            sentences.append(f"The environment variable {name} is not a setting, and is ignored.{hint}")
+    return sentences
 
 
 def find_server(server: str | None, database: str | None) -> str | None:
@@ -140,6 +168,8 @@ def logging_as(settings: Settings) -> Iterator[None]:
     set_up_logging(
         format=settings.log_format, level=settings.log_level, access_log=settings.access_log, secrets=secrets
     )
+    for sentence in list_unknown_variables():
+        logging.getLogger("indelible").warning(sentence)
     try:
         yield
     except IndelibleError as error:
@@ -149,9 +179,26 @@ def logging_as(settings: Settings) -> Iterator[None]:
         raise typer.Exit(1) from error
 
 
+def describe_process(settings: Settings, *, tools: int, worker: bool = True) -> dict[str, str]:
+    """What the start of a process tells its operator: what to kill, where the chats are, and who answers them."""
+    from indelible.store.database.address import describe, parse_address  # noqa: PLC0415
+    from indelible.store.database.migrate import HEAD  # noqa: PLC0415
+
+    return {
+        "process": str(os.getpid()),
+        "database": f"{describe(parse_address(settings.database))} (schema {HEAD})",
+        "model": settings.model if worker else "none: this process runs no replies",
+        "tools": str(tools),
+    }
+
+
 def print_ready(settings: Settings, sentence: str, **more: str) -> None:
-    """Print the one line on standard output that a calling script waits for."""
-    line = sentence
+    """Print the line on standard output that a calling script waits for, and below it, for people, the rest.
+
+    In JSON it is one line with all of it.
+    """
+    rest = ", ".join(f"{name} {value}" for name, value in more.items() if name != "url")
+    line = f"{sentence}\n  {rest}" if rest else sentence
     if settings.log_format == "json":
         import json  # noqa: PLC0415
         from datetime import UTC, datetime  # noqa: PLC0415

@@ -14,6 +14,7 @@ from indelible.cli.options import (
     ModelOption,
     ToolsOption,
     check_model,
+    describe_process,
     load_client_tools,
     load_named_tools,
     logging_as,
@@ -55,7 +56,7 @@ def serve(
 ) -> None:
     """Serve chats over HTTP, with a web page and a worker.
 
-    Prints one line when it is ready. On SIGTERM it tells clients to reconnect and hands off running replies.
+    Prints its URL when it is ready. On SIGTERM it tells clients to reconnect and hands off running replies.
     """
     settings = read_settings(
         host=host,
@@ -71,12 +72,11 @@ def serve(
 
     from indelible.server.app import Server  # noqa: PLC0415  (see main.py)
     from indelible.server.process import serve as run_server  # noqa: PLC0415
+    from indelible.tracing import traces_exported  # noqa: PLC0415
 
-    with logging_as(settings):
-        server = Server(
-            settings,
-            tools=load_named_tools(tools, settings),
-            client_tools=load_client_tools(client_tools),
-            worker=not no_worker,
-        )
-        run_server(server, on_ready=lambda url: print_ready(settings, f"Indelible is ready at {url}", url=url))
+    with logging_as(settings), traces_exported():
+        found, theirs = load_named_tools(tools, settings), load_client_tools(client_tools)
+        server = Server(settings, tools=found, client_tools=theirs, worker=not no_worker)
+        told = describe_process(settings, tools=len(found) + len(theirs), worker=not no_worker)
+        told["login"] = "with the token" if settings.token else "none"
+        run_server(server, on_ready=lambda url: print_ready(settings, f"Indelible is ready at {url}", url=url, **told))

@@ -13,6 +13,7 @@ from indelible.cli.options import (
     ModelOption,
     ToolsOption,
     check_model,
+    describe_process,
     load_client_tools,
     load_named_tools,
     logging_as,
@@ -45,9 +46,11 @@ def worker(
     import asyncio  # noqa: PLC0415  (see main.py)
 
     from indelible.server.process import run_worker  # noqa: PLC0415
+    from indelible.tracing import traces_exported  # noqa: PLC0415
 
-    with logging_as(settings):
+    with logging_as(settings), traces_exported():
         found = load_named_tools(tools, settings)
-        on_ready = partial(print_ready, settings, "Indelible's worker is ready")
         theirs = load_client_tools(client_tools)
+        told = describe_process(settings, tools=len(found) + len(theirs))
+        on_ready = partial(print_ready, settings, "Indelible's worker is ready", **told)
         asyncio.run(run_worker(settings, tools=found, client_tools=theirs, on_ready=on_ready))

@@ -57,6 +57,7 @@ from indelible.tools.output import limit_for
 from indelible.tools.run import ToolRunner
 from indelible.tools.tool import ToolCallRecord
 from indelible.tools.toolset import DeferToClient, RejectCall, RunHere, ToolPlan
+from indelible.tracing import span
 
 
 class Turn:
@@ -65,6 +66,7 @@ class Turn:
         self._setup = setup
         self._options = options
         self._host = setup.host
+        self._named = {"provider": setup.model.provider, "model": setup.model.name}
         self._scope = scope
         self._hooks = Hooks(scope, clock=options.clock, grace_s=options.tool_limits.grace_s)
         self._context = Context(setup, scope, self._hooks)
@@ -88,20 +90,22 @@ class Turn:
         """Run one step; None if another follows."""
         self._index += 1
         step = Step(self._index, self._setup, self._find_end_time)
-        try:
-            self._scope.check()
-            if self._adopted is not None:
-                self._adopt(step, self._adopted)
-            else:
-                step.call = await self._context.prepare_call()
-                if not await self._stream(step):
-                    return None
-            await self._run_tools(step)
-            await let_cancellation_through(self._scope)
-            self._scope.check()
-            return await self._complete(step)
-        except Exception as error:
-            return self._end_cut(step, error)
+        with span("step", step=self._index) as traced:
+            try:
+                self._scope.check()
+                if self._adopted is not None:
+                    self._adopt(step, self._adopted)
+                else:
+                    step.call = await self._context.prepare_call()
+                    if not await self._stream(step):
+                        return None
+                await self._run_tools(step)
+                await let_cancellation_through(self._scope)
+                self._scope.check()
+                return await self._complete(step)
+            except Exception as error:
+                traced.fail(error)
+                return self._end_cut(step, error)
 
     def _note_stop(self) -> None:
         self._stopped_at = self._options.clock.now()
@@ -199,7 +203,8 @@ class Turn:
             await self._hooks.call_shielded(self._host.open_attempt, step.index, step.attempts)
             self._scope.check()
             try:
-                await self._try(step)
+                with span("attempt", attempt=step.attempts, **self._named):
+                    await self._try(step)
             except ModelFailed as failure:
                 await self._retry(step, failure)
             else:

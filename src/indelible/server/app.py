@@ -14,6 +14,7 @@ from typing import Any, Final
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
+from starlette.routing import BaseRoute
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
@@ -46,6 +47,10 @@ _PAGE_HEADERS: Final = {
 }
 """Of everything that a browser shows or runs. process.py adds `nosniff` to every response."""
 
+_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    "default": {"description": "A problem.", "content": {MEDIA_TYPE: {"schema": PROBLEM_SCHEMA}}}
+}
+
 
 class _WebFiles(StaticFiles):
     """The files of the page. Browsers revalidate them, so that after an upgrade all files match."""
@@ -56,11 +61,16 @@ class _WebFiles(StaticFiles):
         return response
 
 
-def _add_routes(application: FastAPI, router: APIRouter, *, prefix: str = "") -> None:
-    """Add each route to the application itself. A router that is included would be searched twice per request."""
+_routes: dict[tuple[int, str], tuple[APIRouter, list[BaseRoute]]] = {}
+"""The routes of a router (by its `id`: it is not hashable) with a prefix. They depend on no setting, and making them
+takes a server's start most of its time, so all servers of a process share them."""
+
+
+def _make_routes(router: APIRouter, prefix: str) -> list[BaseRoute]:
+    table = APIRouter(responses=_RESPONSES)
     for route in router.routes:
         assert isinstance(route, APIRoute)
-        application.add_api_route(
+        table.add_api_route(
             prefix + route.path,
             route.endpoint,
             methods=sorted(route.methods or ()),
@@ -70,6 +80,15 @@ def _add_routes(application: FastAPI, router: APIRouter, *, prefix: str = "") ->
             responses=route.responses,
             include_in_schema=route.include_in_schema,
         )
+    return table.routes
+
+
+def _add_routes(application: FastAPI, router: APIRouter, *, prefix: str = "") -> None:
+    """Add each route to the application itself. A router that is included would be searched twice per request."""
+    key = (id(router), prefix)
+    if key not in _routes:
+        _routes[key] = (router, _make_routes(router, prefix))  # as long as the router is here, no other has its id
+    application.router.routes += _routes[key][1]
 
 
 class Server:
@@ -114,7 +133,7 @@ class Server:
             lifespan=self._live,
             docs_url=None,  # below: FastAPI's own loads scripts from another site
             redoc_url=None,
-            responses={"default": {"description": "A problem.", "content": {MEDIA_TYPE: {"schema": PROBLEM_SCHEMA}}}},
+            responses=_RESPONSES,
         )
         for routes in (chats, messages, queue, turns, feed, debug):
             _add_routes(application, routes.router, prefix=PREFIX)

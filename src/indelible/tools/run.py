@@ -40,6 +40,7 @@ from indelible.metrics import Metrics
 from indelible.tools.output import cut_text, render_output
 from indelible.tools.tool import BadArguments, Tool, ToolCallRecord, ToolContext
 from indelible.tools.toolset import RunHere
+from indelible.tracing import span
 
 _log: Final = logging.getLogger(__name__)
 _ENDED_BY_USER: Final = "Interrupted: the user stopped the reply while this tool was running."
@@ -172,13 +173,15 @@ class ToolRunner:
             self._log_error(record, error)
             await self._publish_in_turn(self._measure(_error(record, _describe(error)), 0.0))
             return
-        await self._record(ToolStarted(call.id, call.name), record)
-        started = self._clock.monotonic()
-        result = await self._execute(tool, work, record, context)
-        if result is None or self._scope.cause is Cause.LEASE_LOST:
-            return
-        result = self._measure(result, self._clock.monotonic() - started)
-        await self._record(result, record)
+        with span("tool", tool=record.name, call=record.id) as traced:
+            await self._record(ToolStarted(call.id, call.name), record)
+            started = self._clock.monotonic()
+            result = await self._execute(tool, work, record, context)
+            if result is None or self._scope.cause is Cause.LEASE_LOST:
+                return
+            result = self._measure(result, self._clock.monotonic() - started)
+            traced.set(is_error=result.is_error)
+            await self._record(result, record)
 
     async def _record(self, part: ToolStarted | ToolResult, record: ToolCallRecord) -> None:
         if self._record_with_ledger is not None:

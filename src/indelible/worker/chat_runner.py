@@ -43,6 +43,7 @@ from indelible.store.queries.open_turn import Held, OpenWork
 from indelible.tools.run import ToolLimits
 from indelible.tools.tool import ToolTurn, tool_turn
 from indelible.tools.toolset import AnyTool, name_of
+from indelible.tracing import span
 from indelible.worker.compaction import Compaction, TurnCompacted
 from indelible.worker.dependencies import RunLog, WorkerDependencies
 from indelible.worker.resume import (
@@ -136,6 +137,7 @@ class ChatRunner:
             log_context(turn=work.turn_id),
             CancelScope(self._worker_scope) as scope,
             self._deps.record(work, kind=kind, worker_id=self._worker_id) as log,
+            span("turn", chat=self.chat_id, turn=work.turn_id, kind=kind, epoch=self.epoch) as traced,
         ):
             writer = TurnWriter(self._deps, work, scope, self._worker_scope, log)
             self._scope, self._writer, self._turn_id = scope, writer, work.turn_id
@@ -144,6 +146,7 @@ class ChatRunner:
                 end = await self._drive(work, plan, writer, scope)
                 is_cut = self._log_cut(end, log)
                 end = await self._save(end, writer, scope)
+                traced.set(end=type(end).__name__.removeprefix("Turn").lower())
                 if not is_cut and not self._log_cut(end, log):
                     log.end("completed")
                 self._conclude(end, writer)

@@ -39,10 +39,10 @@ export function isMissing(error) {
  */
 
 export class Api {
-  /** @param {string | URL} base  ends with `/api/v1/` @param {typeof fetch} [fetch] */
-  constructor(base, fetch = globalThis.fetch.bind(globalThis)) {
+  /** @param {string | URL} base  ends with `/api/v1/` @param {typeof globalThis.fetch} [send] */
+  constructor(base, send = globalThis.fetch.bind(globalThis)) {
     this.base = new URL(base);
-    this.fetch = fetch;
+    this.fetch = send;
     /** @type {() => void} */
     this.onUnauthorized = () => {};
   }

@@ -132,7 +132,7 @@ const HANDLERS = {
     chat.live = live && {
       attempt: live.attempt,
       blocks: live.blocks.map((/** @type {Block} */ block) => ({ ...block })),
-      startedAt: before?.attempt === live.attempt ? before.startedAt : (live.startedAt ?? Date.now()),
+      startedAt: before && before.attempt === live.attempt ? before.startedAt : (live.startedAt ?? Date.now()),
       model: live.model ?? before?.model,
     };
     chat.needsSnapshot = false;

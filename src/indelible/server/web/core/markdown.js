@@ -53,18 +53,16 @@ export function lex(text) {
 }
 
 export class MarkdownDocument {
-  constructor() {
-    this.#reset();
-  }
+  generation = 1; // grows when closed blocks are no longer what they were
+  text = "";
+  /** @type {MarkdownBlock[]} */ closed = [];
+  /** @type {MarkdownBlock[]} */ open = [];
+  closedTo = 0;
+  keys = 0;
+  /** @type {{at: number, lang: string, end: RegExp, body: number} | null} */ fence = null;
 
   #reset() {
-    this.generation = (this.generation ?? 0) + 1; // grows when closed blocks are no longer what they were
-    this.text = "";
-    /** @type {MarkdownBlock[]} */ this.closed = [];
-    /** @type {MarkdownBlock[]} */ this.open = [];
-    this.closedTo = 0;
-    this.keys = 0;
-    /** @type {{at: number, lang: string, end: RegExp, body: number} | null} */ this.fence = null;
+    Object.assign(this, new MarkdownDocument(), { generation: this.generation + 1 });
   }
 
   /**
@@ -72,6 +70,7 @@ export class MarkdownDocument {
    * @param {string} given @param {boolean} isOpen  whether more may follow
    */
   update(given, isOpen = false) {
+    /** @type {string} */
     const text = given.includes("\r") ? given.replace(/\r\n?/g, "\n") : given;
     if (text === this.text && !(this.open.length && !isOpen && this.fence)) return this;
     if (!text.startsWith(this.text)) this.#reset();

@@ -17,7 +17,7 @@ function pretty(text) {
 export function Action({ c }) {
   const { calls, deadline_at } = c.chat?.action ?? { calls: [] };
   const [answers, setAnswers] = useState(/** @type {Record<string, {text: string, failed: boolean}>} */ ({}));
-  const set = (/** @type {string} */ id, /** @type {any} */ change) => setAnswers({ ...answers, [id]: { text: "", failed: false, ...answers[id], ...change } });
+  const set = (/** @type {string} */ id, /** @type {any} */ change) => setAnswers({ ...answers, [id]: { ...(answers[id] ?? { text: "", failed: false }), ...change } });
   const submit = (/** @type {Event} */ event) => {
     event.preventDefault();
     const results = calls.map((/** @type {any} */ { id }) => ({ tool_call_id: id, output: answers[id]?.text ?? "", is_error: answers[id]?.failed ?? false }));

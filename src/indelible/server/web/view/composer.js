@@ -13,8 +13,8 @@ export function Composer({ c }) {
   const { chat } = c;
   const field = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
   const canStop = chat && (chat.busy || chat.status === "requires_action");
-  const hasText = Boolean(c.draft.trim()) || c.files.length > 0;
-  const canAttach = c.has("POST /files");
+  const hasText = Boolean(c.draft.trim()) || c.files.items.length > 0;
+  const canAttach = c.files.isAvailable;
 
   useLayoutEffect(() => {
     const area = field.current;
@@ -35,22 +35,22 @@ export function Composer({ c }) {
   const take = (/** @type {any} */ event, /** @type {FileList | undefined} */ files) => {
     if (!files?.length || !canAttach) return;
     event.preventDefault();
-    c.attach(files);
+    c.files.add(files);
   };
 
   return html`<form id="composer" onSubmit=${(/** @type {Event} */ event) => { event.preventDefault(); c.send(); }}
       onDragOver=${(/** @type {Event} */ event) => canAttach && event.preventDefault()} onDrop=${(/** @type {DragEvent} */ event) => take(event, event.dataTransfer?.files)}>
     <${Queue} c=${c} />
     <div class="box">
-      ${c.files.length > 0 && html`<ul class="files" aria-label="Attachments">${c.files.map((file) => html`<li key=${file.key} class=${file.state}>
+      ${c.files.items.length > 0 && html`<ul class="files" aria-label="Attachments">${c.files.items.map((file) => html`<li key=${file.key} class=${file.state}>
         ${icon("file")}<span dir="auto">${file.name}</span><small>${file.state === "uploading" ? "Uploading…" : file.state === "failed" ? file.error : size(file.size)}</small>
-        <button type="button" class="quiet small" aria-label=${`Remove ${file.name}`} onClick=${() => c.detach(file.key)}>${icon("close")}</button></li>`)}</ul>`}
+        <button type="button" class="quiet small" aria-label=${`Remove ${file.name}`} onClick=${() => c.files.remove(file.key)}>${icon("close")}</button></li>`)}</ul>`}
       <textarea id="message" ref=${field} rows="1" placeholder=${c.isReadOnly ? "This chat is read-only." : "Message Indelible…"} aria-label="Message" value=${c.draft} dir="auto"
         disabled=${c.isReadOnly} enterkeyhint=${isPhone() ? "enter" : "send"} onKeyDown=${key} onInput=${(/** @type {any} */ { target }) => c.type(target.value)}
         onPaste=${(/** @type {ClipboardEvent} */ event) => take(event, event.clipboardData?.files)}></textarea>
       <div class="buttons">
         ${canAttach && html`<label class="quiet button" title="Attach files">${icon("attach")}<span class="hidden">Attach files</span>
-          <input type="file" multiple class="hidden" onChange=${(/** @type {any} */ { target }) => { c.attach([...target.files]); target.value = ""; }} /></label>`}
+          <input type="file" multiple class="hidden" onChange=${(/** @type {any} */ { target }) => { c.files.add([...target.files]); target.value = ""; }} /></label>`}
         <${ModelPicker} c=${c} />
         <span class="grow"></span>
         ${canStop && html`<button id="stop" type="button" disabled=${chat.status === "interrupting"} onClick=${() => c.stop()} title="Stop (Esc)">${icon("stop")} Stop</button>`}
@@ -72,7 +72,7 @@ function ModelPicker({ c }) {
   const current = (chat ? chat.details.model : c.newChat.model) ?? standard;
   if (!current || c.isReadOnly) return null;
   const choose = (/** @type {string} */ model) => {
-    if (chat) void c.update(chat.id, { model });
+    if (chat) void c.chats.update(chat.id, { model });
     else { c.newChat = { ...c.newChat, model }; c.changed(); }
   };
   return html`<${Menu} label=${`Model: ${current}`} up className="quiet model" button=${html`<span>${current}</span>`}

@@ -9,10 +9,11 @@ import { Drafts } from "../core/drafts.js";
 import { FeedHub } from "../core/feedhub.js";
 import { Outbox } from "../core/outbox.js";
 import { plainText, Thread } from "../core/thread.js";
+import { Attachments } from "./attachments.js";
+import { ChatActions, UNDO_MS } from "./chatactions.js";
 import { ChatList } from "./chatlist.js";
 import { Preferences } from "./preferences.js";
 
-const UNDO_MS = 6000;
 const ROOT = new URL("../../", import.meta.url);
 const NOT_FOUND = "Chat not found. It may have been deleted.";
 
@@ -40,7 +41,8 @@ export class Controller {
     /** @type {string | null} */ this.target = null; // the message to scroll to
     /** @type {Map<string, any>} */ this.sent = new Map(); // delivered, not yet seen in the feed
     /** @type {Map<string, string>} */ this.pairs = new Map(); // outbox entry -> message or queued message
-    /** @type {any[]} */ this.files = [];
+    this.files = new Attachments(this);
+    this.chats = new ChatActions(this);
     /** @type {any} */ this.newChat = {}; // model and system prompt of a chat that does not exist yet
     this.isLoadingEarlier = false;
     /** @type {string | null} */ this.earlier = null;
@@ -180,7 +182,7 @@ export class Controller {
     this.target = target;
     this.connection = { state: this.chat ? "connecting" : "live" };
     if (!known) {
-      this.files = [];
+      this.files.clear();
       this.newChat = {};
     }
     if (this.chat) this.#connect(this.chat);
@@ -343,12 +345,10 @@ export class Controller {
   /** @param {"queue" | "interrupt" | "steer"} ifBusy */
   send(ifBusy = "queue") {
     const text = this.draft.trim();
-    const files = this.files.filter(({ id }) => id);
+    const files = this.files.blocks;
     if ((!text && !files.length) || this.isReadOnly) return;
-    if (this.files.some(({ state }) => state === "uploading")) return this.toast("Wait for the upload to finish.");
-    const content = files.length
-      ? [...(text ? [{ type: "text", text }] : []), ...files.map(({ id, media_type, name }) => ({ type: "file", file_id: id, media_type, name }))]
-      : null;
+    if (this.files.isUploading) return this.toast("Wait for the upload to finish.");
+    const content = files.length ? [...(text ? [{ type: "text", text }] : []), ...files] : null;
     const { place } = this;
     const busy = this.chat?.busy && ifBusy !== "queue" ? { if_busy: ifBusy } : {};
     const { system, ...rest } = this.newChat;
@@ -356,7 +356,7 @@ export class Controller {
     this.outbox.add(place === "gone" ? (this.place = `new:${crypto.randomUUID()}`) : place, text, { ...(content ? { content } : { text }), ...busy, ...extra });
     this.problem = null;
     this.draft = "";
-    this.files = [];
+    this.files.clear();
     this.drafts.clear(place.startsWith("new:") ? "new" : place);
     this.target = "end";
     if ("Notification" in globalThis && this.preferences.notify && Notification.permission === "default") void Notification.requestPermission();
@@ -472,80 +472,5 @@ export class Controller {
   switchBranch(messageId) {
     const { chat } = this;
     if (chat) void this.attempt(() => this.api.switchBranch(chat.id, messageId));
-  }
-
-  // --- chats ---
-
-  /** @param {string} id @param {any} changes @param {string} [said] */
-  async update(id, changes, said) {
-    const before = this.list.find(id);
-    this.list.patch(id, changes);
-    if (this.chat?.id === id) this.chat.details = { ...this.chat.details, ...changes };
-    const done = await this.attempt(() => this.api.updateChat(id, changes));
-    if (!done && before) this.list.patch(id, before);
-    if (done && said) {
-      const back = Object.fromEntries(Object.keys(changes).map((name) => [name, before?.[name] ?? null]));
-      this.toast(said, () => void this.update(id, back));
-    }
-    this.list.refresh();
-    this.changed();
-  }
-
-  /** Delete a chat after a while in which it can be undone. @param {string} id */
-  remove(id) {
-    this.list.hide(id, true);
-    const wasShown = this.chat?.id === id;
-    if (wasShown) this.go(null);
-    let isUndone = false;
-    this.toast("Chat deleted.", () => {
-      isUndone = true;
-      this.list.hide(id, false);
-      if (wasShown) this.go(id);
-    });
-    setTimeout(async () => {
-      if (isUndone) return;
-      if ((await this.attempt(() => this.api.deleteChat(id))) === undefined) this.list.hide(id, false);
-      this.list.refresh();
-    }, UNDO_MS);
-  }
-
-  /** @param {string} id @param {"md" | "json"} format */
-  export(id, format) {
-    const link = document.createElement("a");
-    link.href = this.api.url(`chats/${id}/export?format=${format}`);
-    link.download = "";
-    link.click();
-  }
-
-  /** @param {File} file */
-  async import(file) {
-    const made = await this.attempt(async () => this.api.importChat(JSON.parse(await file.text())));
-    if (made) this.go(made.id);
-    this.list.refresh();
-  }
-
-  // --- files ---
-
-  /** @param {Iterable<File>} files */
-  attach(files) {
-    if (!this.has("POST /files")) return;
-    for (const file of files) {
-      const entry = { key: crypto.randomUUID(), name: file.name, size: file.size, media_type: file.type, state: "uploading", id: null, error: "" };
-      this.files = [...this.files, entry];
-      this.api.uploadFile(file).then(
-        (stored) => Object.assign(entry, stored, { state: "ready" }),
-        (error) => Object.assign(entry, { state: "failed", error: isLost(error) ? "The server is unreachable." : error.message }),
-      ).finally(() => {
-        this.files = [...this.files];
-        this.changed();
-      });
-    }
-    this.changed();
-  }
-
-  /** @param {string} key */
-  detach(key) {
-    this.files = this.files.filter((file) => file.key !== key);
-    this.changed();
   }
 }

@@ -31,7 +31,7 @@ function Rename({ c, chat }) {
   const save = (/** @type {Event} */ event) => {
     event.preventDefault();
     c.show(null);
-    void c.update(chat.id, { title: title.trim() || null });
+    void c.chats.update(chat.id, { title: title.trim() || null });
   };
   return html`<${Modal} c=${c} label="Rename chat"><form onSubmit=${save}>
     <input aria-label="Title" value=${title} autofocus maxlength="200" onInput=${(/** @type {any} */ { target }) => setTitle(target.value)} />
@@ -48,7 +48,7 @@ function SystemPrompt({ c, chat }) {
   const save = (/** @type {Event} */ event) => {
     event.preventDefault();
     c.show(null);
-    if (chat) void c.update(chat.id, { system: text?.trim() || null }).then(() => c.toast("System prompt saved. It applies from the next reply on."));
+    if (chat) void c.chats.update(chat.id, { system: text?.trim() || null }).then(() => c.toast("System prompt saved. It applies from the next reply on."));
     else c.newChat = { ...c.newChat, system: text?.trim() };
   };
   return html`<${Modal} c=${c} label="System prompt"><form onSubmit=${save}>

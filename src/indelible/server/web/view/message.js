@@ -148,7 +148,7 @@ const Reply = memo(({ c, item, isLast, isBusy, canWrite, models, status }) => {
   const isEmpty = !blocks.some((/** @type {any} */ { type, text }) => type !== "text" || text);
   const first = messages[0]?.id;
   const state = `assistant${live ? " live" : ""}${cut ? ` cut ${reason ?? ""}` : ""}`;
-  const others = models.map(({ id }) => ({ text: id, act: () => c.regenerate(item, id) }));
+  const others = models.map((/** @type {any} */ { id }) => ({ text: id, act: () => c.regenerate(item, id) }));
   return html`<li class=${state} id=${first && `m-${first}`} aria-label="Indelible" aria-busy=${live ? "true" : undefined}>
     <div class="body">
       ${blocks.map((/** @type {any} */ block) => html`<${Block} key=${block.key} c=${c} block=${block} live=${live} since=${item.startedAt} />`)}
@@ -163,7 +163,7 @@ const Reply = memo(({ c, item, isLast, isBusy, canWrite, models, status }) => {
         <button type="button" class="quiet small" aria-label="Fork from here" title="Fork from here" onClick=${() => c.fork(item)}>${icon("fork")}</button>
         <${Menu} label="More reply actions" className="quiet small" button=${icon("more")} entries=${[
           { text: "Attempts and requests", icon: icon("debug"), act: () => c.show({ kind: "debug", chat: c.chat, item }) },
-          ...(others.length > 1 && !isBusy ? others.map((entry) => ({ ...entry, icon: icon("redo"), text: `Regenerate with ${entry.text}` })) : []),
+          ...(others.length > 1 && !isBusy ? others.map((/** @type {any} */ entry) => ({ ...entry, icon: icon("redo"), text: `Regenerate with ${entry.text}` })) : []),
         ]} />`}
       <${Versions} c=${c} item=${item} busy=${isBusy} />
       <${Facts} item=${item} />

@@ -59,7 +59,7 @@ function Foot({ c }) {
       c.session?.login === "required" && { text: "Log out", icon: icon("close"), act: () => void c.api.logOut().finally(() => c.askForLogin()) },
     ]} />
     <input id="import" type="file" accept="application/json,.json" hidden aria-label="Import a chat"
-      onChange=${(/** @type {any} */ { target }) => { if (target.files[0]) void c.import(target.files[0]); target.value = ""; }} />
+      onChange=${(/** @type {any} */ { target }) => { if (target.files[0]) void c.chats.import(target.files[0]); target.value = ""; }} />
     <button type="button" class="quiet" aria-label=${isDark ? "Use the light theme" : "Use the dark theme"} title=${isDark ? "Light theme" : "Dark theme"}
       onClick=${() => c.preferences.set({ theme: isDark ? "light" : "dark" })}>${icon(isDark ? "sun" : "moon")}</button>
   </footer>`;
@@ -69,7 +69,7 @@ function Foot({ c }) {
 function Row({ c, chat }) {
   const title = chat.title || "New chat";
   const state = BUSY.includes(chat.status) ? "busy" : chat.status === "error" ? "failed" : chat.status === "requires_action" ? "waiting" : chat.unread ? "unread" : "";
-  const words = { busy: "replying", failed: "error", waiting: "needs you", unread: "unread" }[state];
+  const words = /** @type {Record<string, string>} */ ({ busy: "replying", failed: "error", waiting: "needs you", unread: "unread" })[state];
   return html`<li class=${state || undefined}>
     <a href=${`#${chat.id}${chat.match?.message_id ? `/${chat.match.message_id}` : ""}`} aria-current=${c.chat?.id === chat.id ? "page" : undefined}
       onClick=${() => { c.isListOpen = false; c.changed(); }}>
@@ -96,13 +96,13 @@ function drawSnippet(snippet) {
 export function ChatMenu({ c, chat, label = "Chat actions" }) {
   return html`<${Menu} label=${label} className="quiet small" button=${icon("more")} entries=${[
     { text: "Rename", icon: icon("edit"), act: () => c.show({ kind: "rename", chat }) },
-    { text: chat.pinned ? "Unpin" : "Pin", icon: icon("pin"), act: () => void c.update(chat.id, { pinned: !chat.pinned }) },
+    { text: chat.pinned ? "Unpin" : "Pin", icon: icon("pin"), act: () => void c.chats.update(chat.id, { pinned: !chat.pinned }) },
     { text: "System prompt", icon: icon("spark"), act: () => { c.go(chat.id); c.show({ kind: "system", chat }); } },
     c.has("POST /chats/{chat_id}/shares") && { text: "Share…", icon: icon("share"), act: () => c.show({ kind: "share", chat }) },
-    c.has("GET /chats/{chat_id}/export") && { text: "Export as Markdown", icon: icon("export"), act: () => c.export(chat.id, "md") },
-    c.has("GET /chats/{chat_id}/export") && { text: "Export as JSON", icon: icon("export"), act: () => c.export(chat.id, "json") },
+    c.has("GET /chats/{chat_id}/export") && { text: "Export as Markdown", icon: icon("export"), act: () => c.chats.export(chat.id, "md") },
+    c.has("GET /chats/{chat_id}/export") && { text: "Export as JSON", icon: icon("export"), act: () => c.chats.export(chat.id, "json") },
     { text: "Attempts and requests", icon: icon("debug"), act: () => { c.go(chat.id); c.show({ kind: "debug", chat }); } },
-    { text: chat.archived ? "Restore" : "Archive", icon: icon("archive"), act: () => void c.update(chat.id, { archived: !chat.archived }, chat.archived ? "Chat restored." : "Chat archived.") },
-    { text: "Delete", icon: icon("trash"), danger: true, act: () => c.remove(chat.id) },
+    { text: chat.archived ? "Restore" : "Archive", icon: icon("archive"), act: () => void c.chats.update(chat.id, { archived: !chat.archived }, chat.archived ? "Chat restored." : "Chat archived.") },
+    { text: "Delete", icon: icon("trash"), danger: true, act: () => c.chats.remove(chat.id) },
   ]} />`;
 }

@@ -1,0 +1,215 @@
+"""What `indelible doctor` checks: each check is a function that returns findings, and changes nothing.
+
+A finding is a status, a name and a sentence that says what to do. `failed` means that a server would not start here, or
+would break a promise: the database cannot be used, commits are not durable, a key is missing. `warning` means that it
+would run and somebody should know. A database that does not exist yet is not created.
+
+Must stay true (tests/test_doctor.py): a healthy set-up has no finding but `ok`; each fault is found and named; no
+finding shows a key, a token or a password; nothing is created.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import socket
+import stat
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from indelible.cli.options import list_unknown_variables
+from indelible.errors import ModelFailed, StoreFailed
+from indelible.models.catalog import Catalog
+from indelible.server.access import is_loopback
+from indelible.settings import FILE, Settings
+from indelible.store.database.address import Address, describe, parse_address
+from indelible.store.database.migrate import HEAD, list_revisions, load_revision
+from indelible.store.database.open import open_database
+from indelible.store.database.transaction import Database, Transaction
+from indelible.tracing import ENDPOINTS
+
+LOW_DISK_BYTES: Final = 1024**3
+FULL_DISK_BYTES: Final = 64 * 1024**2
+MAX_SKEW_S: Final = 2.0
+FEW_OPEN_FILES: Final = 1024
+_COMPANIONS: Final = ("", "-wal", "-shm", ".lock")
+
+Status = Literal["ok", "warning", "failed"]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    status: Status
+    check: str
+    message: str
+
+
+async def examine(settings: Settings) -> list[Finding]:
+    """Everything that can be checked from here, in the order in which it would be mended."""
+    findings = [*check_variables(), *check_models(settings), *check_listening(settings), *check_open_files()]
+    findings += check_tracing()
+    try:
+        address = parse_address(settings.database)
+    except StoreFailed as error:
+        return [*findings, Finding("failed", "database", str(error))]
+    if address.is_sqlite:
+        findings += [*check_disk(address.path), *check_modes(address.path)]
+    return [*findings, *await check_database(address)]
+
+
+def check_variables() -> Iterator[Finding]:
+    unknown = list_unknown_variables()
+    for sentence in unknown:
+        yield Finding("warning", "settings", sentence)
+    if not unknown:
+        yield Finding("ok", "settings", f"Read from the environment and {FILE}.")
+
+
+def check_models(settings: Settings) -> Iterator[Finding]:
+    catalog = Catalog(settings)
+    for name in dict.fromkeys([settings.model, *settings.models]):
+        try:
+            catalog.find(name)
+        except ModelFailed as failure:
+            yield Finding("failed", "model", f"{name}: {failure.message}")
+        else:
+            yield Finding("ok", "model", f"{name} can be used." if name == "demo" else f"{name} has its key.")
+
+
+def check_listening(settings: Settings) -> Iterator[Finding]:
+    where = f"{settings.host}:{settings.port}"
+    if not settings.token and not is_loopback(settings.host):
+        yield Finding("failed", "login", f"{settings.host} is reachable from other machines. Set INDELIBLE_TOKEN.")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[
+            0
+        ]
+        with socket.socket(family, kind, protocol) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+    except OSError as error:
+        yield Finding("warning", "port", f"{where}: {error.strerror or error}. A server may be running there already.")
+    else:
+        yield Finding("ok", "port", f"{where} is free.")
+
+
+def check_open_files() -> Iterator[Finding]:
+    try:
+        import resource  # noqa: PLC0415  (not on Windows)
+    except ImportError:  # pragma: no cover
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= most < FEW_OPEN_FILES:
+        yield Finding("warning", "open files", f"At most {most}: each reader needs one. Raise it (ulimit -Hn).")
+
+
+def check_tracing() -> Iterator[Finding]:
+    named = next((name for name in ENDPOINTS if os.environ.get(name)), None)
+    if named is None:
+        return
+    if importlib.util.find_spec("opentelemetry.exporter") is None:
+        yield Finding("failed", "traces", f"{named} is set, but the exporter is missing. Install indelible[tracing].")
+    else:
+        yield Finding("ok", "traces", f"Sent to the collector in {named}.")
+
+
+def check_disk(path: Path) -> Iterator[Finding]:
+    directory = path.absolute().parent
+    if not directory.is_dir():
+        yield Finding("failed", "disk", f"The directory {directory} does not exist. Create it.")
+        return
+    free = shutil.disk_usage(directory).free
+    sentence = f"{free / 1024**3:,.1f} GiB free in {directory}."
+    status: Status = "failed" if free < FULL_DISK_BYTES else "warning" if free < LOW_DISK_BYTES else "ok"
+    yield Finding(status, "disk", sentence if status == "ok" else f"Only {sentence} Make room.")
+
+
+def check_modes(path: Path) -> Iterator[Finding]:
+    """Messages, and keys in the settings, are for the owner's eyes."""
+    files = [path.with_name(path.name + suffix) for suffix in _COMPANIONS]
+    exposed = [
+        file for file in (*files, Path(FILE)) if file.is_file() and file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+    ]
+    for file in exposed:
+        yield Finding("warning", "file mode", f"Other users may read {file}. Run: chmod 600 {file}")
+    if not exposed and path.is_file():
+        yield Finding("ok", "file mode", f"Only its owner may read {path}.")
+
+
+async def check_database(address: Address) -> list[Finding]:
+    where = describe(address)
+    if address.is_sqlite:
+        if not address.path.is_file():
+            return [Finding("warning", "database", f"{where} does not exist yet. “indelible serve” creates it.")]
+        address = msgspec.structs.replace(address, mode="rw")  # never create it
+    try:
+        database = await open_database(address)
+    except StoreFailed as error:
+        return [Finding("failed", "database", str(error))]
+    try:
+        findings = [Finding("ok", "database", f"{where} can be used.")]
+        findings.append(_judge_schema(await load_revision(database), where))
+        findings += await _check_durability(database)
+        if not address.is_sqlite:
+            findings.append(await _check_clock(database))
+    except StoreFailed as error:
+        return [Finding("failed", "database", str(error))]
+    else:
+        return findings
+    finally:
+        await database.close()
+
+
+def _judge_schema(revision: str | None, where: str) -> Finding:
+    if revision == HEAD:
+        return Finding("ok", "schema", f"{HEAD}, the newest.")
+    if revision is None:
+        return Finding("warning", "schema", f"{where} has no tables yet. “indelible migrate” creates them.")
+    if revision in list_revisions():
+        message = f"{revision} is older than {HEAD}. The next start upgrades it; back up first."
+        return Finding("warning", "schema", message)
+    return Finding("failed", "schema", f"{revision} is newer than {HEAD}. Upgrade Indelible.")
+
+
+async def _check_durability(database: Database) -> list[Finding]:
+    """P1: what was committed survives a power cut. Our own connections ask for it; the server must not refuse."""
+    if database.dialect == "sqlite":
+        found = {name: await _ask(database, f"PRAGMA {name}") for name in ("journal_mode", "synchronous")}
+        wanted: dict[str, Any] = {"journal_mode": "wal", "synchronous": 2}
+    else:
+        found = {name: await _ask(database, f"SHOW {name}") for name in ("fsync", "full_page_writes")}
+        found["synchronous_commit"] = await _ask(database, "SHOW synchronous_commit")
+        wanted = {"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on"}
+    wrong = [name for name, value in wanted.items() if found[name] != value]
+    if wrong:
+        listed = ", ".join(f"{name} = {found[name]}" for name in wrong)
+        return [Finding("failed", "durability", f"Commits may be lost in a power cut: {listed}. Change it.")]
+    listed = ", ".join(f"{name} = {value}" for name, value in found.items())
+    return [Finding("ok", "durability", f"{listed}.")]
+
+
+async def _ask(database: Database, sql: str) -> Any:
+    async def ask(transaction: Transaction) -> Any:
+        return (await transaction.one(sql))[0]
+
+    return await database.read(ask)
+
+
+async def _check_clock(database: Database) -> Finding:
+    """Leases use the database's clock; times of messages use this machine's."""
+
+    async def ask(transaction: Transaction) -> datetime:
+        return await transaction.now()
+
+    before = datetime.now(UTC)
+    theirs = await database.read(ask)
+    half: timedelta = (datetime.now(UTC) - before) / 2
+    skew_s = (theirs - (before + half)).total_seconds()
+    allowed_s = MAX_SKEW_S + half.total_seconds()
+    if abs(skew_s) > allowed_s:
+        return Finding("warning", "clock", f"The database's clock differs by {skew_s:+.1f} s. Synchronise both (NTP).")
+    return Finding("ok", "clock", f"Within {allowed_s:.1f} s of the database's.")

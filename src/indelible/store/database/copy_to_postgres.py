@@ -1,0 +1,220 @@
+"""Copying a whole SQLite database into an empty PostgreSQL database, verified row by row.
+
+The tables and their order come from the schema itself (`metadata`), so a table that a later migration adds is copied
+too; a table that the schema does not know stops the copy, because leaving it behind in silence would lose data.
+
+Everything happens in one transaction of the target: each table is one COPY, so that rows may refer to later rows of
+their own table, and after the last one every table is read back and compared, by the number of its rows and by a hash
+over every value. Only then is it committed. A copy that fails or is killed leaves the target empty, and can be repeated.
+The hash of a table is the sum of its rows' SHA-256, so it does not depend on their order, which the databases' text
+collations may not agree on.
+
+The source is locked against servers and workers and read in one snapshot: nothing is written behind the copy's back. It
+is not changed; delete it when you have seen the new one work.
+
+Must stay true (tests/store/test_copy.py): every table of the schema arrives complete, whatever characters and bytes it
+holds; a target that is not empty and a difference are refused, with nothing written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from sqlalchemy import Table
+from sqlalchemy.dialects import sqlite
+
+from indelible.store.database.address import Address, describe, parse_address
+from indelible.store.database.errors import DatabaseUnusable, translate_error
+from indelible.store.database.file_lock import exclusive_file_lock
+from indelible.store.database.migrate import HEAD, VERSION_TABLE, load_revision
+from indelible.store.database.migrations.runner import upgrade  # importing it completes `metadata`
+from indelible.store.database.open import open_database
+from indelible.store.database.postgres import connect
+from indelible.store.database.tables import metadata
+from indelible.store.database.transaction import Transaction, to_utc
+
+CHUNK_ROWS: Final = 500
+_TIMEOUT_S: Final = 24 * 3600.0
+"""Of one table. The limits of everyday transactions are too short for one."""
+
+_SQLITE: Final = sqlite.dialect()
+_encode_row: Final = msgspec.msgpack.Encoder().encode
+Progress = Callable[[str, int, int], object]
+"""Called with a table's name, how many of its rows are copied, and how many it has."""
+
+
+class CopiedTable(NamedTuple):
+    name: str
+    rows: int
+    hash: str
+
+
+class _Digest:
+    """The number and the hash of a table's rows, in any order."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._sum = 0
+
+    def add(self, row: Sequence[Any]) -> None:
+        normal = [to_utc(value) if isinstance(value, datetime) else value for value in row]
+        self.rows += 1
+        self._sum += int.from_bytes(hashlib.sha256(_encode_row(normal)).digest())
+
+    def make(self, name: str) -> CopiedTable:
+        return CopiedTable(name, self.rows, f"{self._sum % 2**256:064x}")
+
+
+async def copy_database(
+    source: str | Path, target: str, *, on_progress: Progress = lambda *_: None
+) -> list[CopiedTable]:
+    """Copy a SQLite database into an empty PostgreSQL database, and return what every table held."""
+    origin, goal = _find_source(source), _find_target(target)
+    with exclusive_file_lock(str(source)), closing(_open_snapshot(origin)) as reader:
+        _refuse_unknown_tables(reader, origin)
+        await _prepare_target(goal)
+        try:
+            writer = await connect(goal.make_postgres_options())
+            try:
+                copied = await _copy_all(reader, writer, goal, on_progress)
+                await writer.close()
+            finally:
+                writer.terminate()  # at once, if it was not closed
+        except Exception as error:
+            raise translate_error(error, describe(goal)) from error
+    return copied
+
+
+def _find_source(source: str | Path) -> Path:
+    address = parse_address(source)
+    if not address.is_sqlite:
+        raise DatabaseUnusable(
+            f"{describe(address)} is not a SQLite file. Copy PostgreSQL with pg_dump and pg_restore."
+        )
+    if not address.path.is_file():
+        raise DatabaseUnusable(f"Can't find the database {address.path}. Choose another file.")
+    return address.path
+
+
+def _find_target(target: str) -> Address:
+    address = parse_address(target)
+    if address.is_sqlite:
+        raise DatabaseUnusable(
+            f"{describe(address)} is a SQLite file. Choose a PostgreSQL database: postgresql://user@host/name."
+        )
+    return address
+
+
+def _open_snapshot(path: Path) -> sqlite3.Connection:
+    """A connection that sees the database as it is now. Several threads use it, one after the other."""
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None, check_same_thread=False
+    )
+    try:
+        connection.execute("BEGIN")
+        found = connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchone()
+    except sqlite3.Error as error:
+        connection.close()
+        raise DatabaseUnusable(f"{path} is not an Indelible database. Choose another file.") from error
+    if found != (HEAD,):
+        connection.close()
+        raise DatabaseUnusable(f"{path} has schema {found[0]}, not {HEAD}. Run “indelible migrate” on it first.")
+    return connection
+
+
+def _refuse_unknown_tables(reader: sqlite3.Connection, path: Path) -> None:
+    """Indexes for search, which SQLite keeps in tables of its own kind, are made anew by the target."""
+    listed = reader.execute("SELECT name, type FROM pragma_table_list WHERE schema = 'main'").fetchall()
+    tables = {name for name, kind in listed if kind == "table" and not name.startswith("sqlite_")}
+    unknown = sorted(tables - set(metadata.tables) - {VERSION_TABLE})
+    if unknown:
+        raise DatabaseUnusable(
+            f"{path} has tables that Indelible does not know: {', '.join(unknown)}. Remove them first."
+        )
+
+
+async def _prepare_target(target: Address) -> None:
+    """Create the tables, and refuse a database that holds anything."""
+    where = describe(target)
+    database = await open_database(target)
+    try:
+        revision = await load_revision(database)
+        if revision not in {None, HEAD}:
+            raise DatabaseUnusable(
+                f"{where} already has an Indelible database (schema {revision}). Choose an empty one."
+            )
+        if revision == HEAD and (filled := await database.read(_find_filled_table)) is not None:
+            raise DatabaseUnusable(f"{where} is not empty: the table {filled} has rows. Choose an empty database.")
+    finally:
+        await database.close()
+    if revision is None:
+        await upgrade(target, HEAD)
+
+
+async def _find_filled_table(transaction: Transaction) -> str | None:
+    for name in metadata.tables:
+        if await transaction.one(f"SELECT 1 FROM {name} LIMIT 1") is not None:
+            return name
+    return None
+
+
+async def _copy_all(reader: sqlite3.Connection, writer: Any, goal: Address, on_progress: Progress) -> list[CopiedTable]:
+    copied: list[CopiedTable] = []
+    async with writer.transaction():
+        await writer.execute("SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0")
+        for table in metadata.sorted_tables:
+            digest = _Digest()
+            rows = _read_rows(reader, table, digest, on_progress)
+            columns = [column.name for column in _list_columns(table)]
+            await writer.copy_records_to_table(table.name, records=rows, columns=columns, timeout=_TIMEOUT_S)
+            copied.append(digest.make(table.name))
+        for table, expected in zip(metadata.sorted_tables, copied, strict=True):
+            found = await _read_back(writer, table)
+            if found != expected:
+                raise DatabaseUnusable(
+                    f"{describe(goal)}: the copy of {table.name} differs ({found.rows:,} of {expected.rows:,} rows). "
+                    "Nothing was written. Please report this."
+                )
+    await writer.execute("ANALYZE", timeout=_TIMEOUT_S)
+    return copied
+
+
+def _list_columns(table: Table) -> list[Any]:
+    return [column for column in table.columns if column.computed is None]
+
+
+async def _read_rows(
+    reader: sqlite3.Connection, table: Table, digest: _Digest, on_progress: Progress
+) -> AsyncIterator[list[Any]]:
+    """The rows as Python values, as the target's driver takes them."""
+    columns = _list_columns(table)
+    converters = [column.type.dialect_impl(_SQLITE).result_processor(_SQLITE, None) for column in columns]
+    names = ", ".join(f'"{column.name}"' for column in columns)
+    (total,) = reader.execute(f"SELECT count(*) FROM {table.name}").fetchone()
+    cursor = reader.execute(f"SELECT {names} FROM {table.name}")
+    on_progress(table.name, 0, total)
+    while chunk := await asyncio.to_thread(cursor.fetchmany, CHUNK_ROWS):
+        for stored in chunk:
+            row = [
+                value if convert is None or value is None else convert(value)
+                for value, convert in zip(stored, converters, strict=True)
+            ]
+            digest.add(row)
+            yield row
+        on_progress(table.name, digest.rows, total)
+
+
+async def _read_back(writer: Any, table: Table) -> CopiedTable:
+    digest = _Digest()
+    names = ", ".join(f'"{column.name}"' for column in _list_columns(table))
+    async for row in writer.cursor(f"SELECT {names} FROM {table.name}", prefetch=CHUNK_ROWS):
+        digest.add(list(row.values()))
+    return digest.make(table.name)

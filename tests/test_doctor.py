@@ -1,0 +1,113 @@
+"""`indelible doctor` finds what would keep a server from running well, says what to do, and changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.support.commands import run_indelible
+
+from indelible.cli import doctor_checks
+from indelible.cli.doctor_checks import Finding, examine
+from indelible.cli.options import list_unknown_variables
+from indelible.settings import load_settings
+from indelible.store.database.migrate import migrate
+
+CANARY = "canary-4711"
+
+
+@pytest.fixture(autouse=True)
+def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith(("INDELIBLE_", "OTEL_"))]:
+        monkeypatch.delenv(name)
+    return tmp_path
+
+
+def find(findings: list[Finding], check: str) -> Finding:
+    (found,) = [finding for finding in findings if finding.check == check]
+    return found
+
+
+async def test_a_healthy_set_up_has_nothing_but_ok_and_a_missing_database_is_not_created() -> None:
+    settings = load_settings(database="chats.db", port=0)
+
+    before = await examine(settings)
+    assert find(before, "database").status == "warning"
+    assert os.listdir() == []  # noqa: PTH208
+    await migrate("chats.db")
+    after = await examine(settings)
+
+    assert [finding for finding in after if finding.status != "ok"] == []
+    assert {"settings", "model", "port", "disk", "file mode", "database", "schema", "durability"} == {
+        finding.check for finding in after
+    }
+
+
+async def test_postgresql_is_asked_for_its_durability_and_its_clock(new_postgres: str) -> None:
+    await migrate(new_postgres)
+
+    findings = await examine(load_settings(database=new_postgres, port=0))
+
+    assert {finding.check: finding.status for finding in findings} == dict.fromkeys(
+        ("settings", "model", "port", "database", "schema", "durability", "clock"), "ok"
+    )
+
+
+async def test_every_fault_is_found_and_no_secret_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    await migrate("chats.db", target="0009")
+    os.chmod("chats.db", 0o644)  # noqa: PTH101
+    with closing(sqlite3.connect("chats.db")) as connection, connection:
+        connection.execute("UPDATE indelible_schema SET version_num = '9999'")
+    monkeypatch.setenv("INDELIBLE_MAX_STEP", CANARY)
+    monkeypatch.setattr(doctor_checks, "LOW_DISK_BYTES", 2**63)
+    for name in ("OPENAI_API_KEY", "INDELIBLE_OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        findings = await examine(load_settings(database="chats.db", port=port, model="openai:gpt-5.1"))
+    exposed = await examine(load_settings(database="none.db", host="0.0.0.0", port=0, anthropic_api_key=CANARY))  # noqa: S104
+
+    shown = {finding.check: (finding.status, finding.message) for finding in findings}
+    assert shown["settings"][0] == "warning"
+    assert "Did you mean INDELIBLE_MAX_STEPS?" in shown["settings"][1]
+    assert shown["model"][0] == "failed"
+    assert shown["port"][0] == shown["disk"][0] == shown["file mode"][0] == "warning"
+    assert shown["schema"] == ("failed", shown["schema"][1])
+    assert find(exposed, "login").status == "failed"
+    assert CANARY not in repr([findings, exposed])
+
+
+async def test_a_server_that_is_away_is_reported_without_its_password() -> None:
+    settings = load_settings(database=f"postgresql://ada:{CANARY}@127.0.0.1:1/none", port=0)
+
+    found = find(await examine(settings), "database")
+
+    assert found.status == "failed"
+    assert CANARY not in found.message
+
+
+def test_the_command_prints_findings_and_its_status_says_whether_one_failed() -> None:
+    asyncio.run(migrate("chats.db"))
+
+    healthy = run_indelible("doctor", "--database", "chats.db", "--json")
+    sick = run_indelible("doctor", "--database", "/nowhere/chats.db")
+
+    assert healthy.returncode == 0, healthy.stdout
+    assert {finding["status"] for finding in json.loads(healthy.stdout)} <= {"ok", "warning"}
+    assert sick.returncode == 1
+    assert "FAILED  disk" in sick.stdout
+
+
+def test_variables_of_our_own_and_of_others_are_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INDELIBLE_URL", "http://127.0.0.1:8000")
+    monkeypatch.setenv("indelible_port", "8001")
+    monkeypatch.setenv("MAX_STEP", "1")
+
+    assert list_unknown_variables() == []
