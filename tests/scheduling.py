@@ -27,6 +27,7 @@ OTHERS_BETWEEN: Final = 12
 
 GROUPS: Final = {
     "tests/e2e/test_page.py": "browser",
+    "tests/e2e/test_page_access.py": "browser",
     "tests/e2e/test_page_history.py": "browser",
     "tests/e2e/test_page_replies.py": "browser",
     "tests/e2e/test_page_tabs.py": "browser",

@@ -54,7 +54,7 @@ function drawImage({ href, text }) {
 function block(token) {
   switch (token.type) {
     case "heading": {
-      const level = `h${Math.min(6, token.depth + 2)}`; // h1 and h2 belong to the page
+      const level = `h${Math.min(6, Math.max(3, token.depth + 1))}`; // h1 and h2 belong to the page
       return html`<${level} class="md-h${token.depth}">${inline(token.tokens)}</${level}>`;
     }
     case "paragraph": return html`<p>${inline(token.tokens)}</p>`;
