@@ -76,7 +76,7 @@ def write_script(pen: Pen) -> ScriptedModel:
         parts.tool_call("1", "weather", '{"city": "Oslo"}'),
         parts.finish("tool_calls"),
     ]
-    failure = ModelFailed("Can't reach Ollama at http://localhost:11434. Is it running?", kind="unavailable")
+    failure = ModelFailed("Can't reach Ollama at http://localhost:11434. Is it running?", kind="config")
     return ScriptedModel([call, say(ANSWER), pen.stream, failure])
 
 
@@ -87,7 +87,8 @@ async def save(page: Page, name: str) -> None:
 
 async def draw_chat(browser: Browser, directory: str) -> None:
     pen = Pen()
-    async with serve_app(f"{directory}/chats.db", write_script(pen), tools=[weather]) as server:
+    models = {"demo": write_script(pen)}
+    async with serve_app(f"{directory}/chats.db", "demo", models=models, tools=[weather]) as server:
         for title in reversed(TITLES):
             await server.client.create_chat(title=title)
         async with browse(browser, server.url, size=WIDE) as window:
@@ -101,11 +102,13 @@ async def draw_chat(browser: Browser, directory: str) -> None:
             await save(window.page, "page-light")
             await draw_others(browser, url)
             await window.send("And what should I pack?")
-            pen.write("For a day like this:\n\n1. a **rain jacket** with a hood\n2. shoes that may get wet\n3. something ")
+            pen.write(
+                "For a day like this:\n\n1. a **rain jacket** with a hood\n2. shoes that may get wet\n3. something "
+            )
             await expect(window.live).to_contain_text("something")
             await window.send("And in Bergen?")
             await window.send("Is the museum open?")
-            await expect(window.queue).to_have_count(2)
+            await expect(window.queue.last).to_contain_text("2 of 2")
             await save(window.page, "page-queue")
             for queued in await server.client.list_queue(window.chat_id):
                 await server.client.delete_queued(window.chat_id, queued["id"])
@@ -177,8 +180,11 @@ async def film_crash(browser: Browser, directory: str) -> None:
         await asyncio.sleep(1.5)
     async with run_demo(directory, port):
         await expect(window.page.locator(".resume-mark")).to_have_count(1)
+        await asyncio.sleep(3)
+        await window.button("Stop").click()
+        await expect(window.items.last).to_contain_text("Stopped")
         await window.page.locator(".resume-mark").hover()
-        await asyncio.sleep(5)
+        await asyncio.sleep(2)
         filming.set()
         await camera
     await context.close()

@@ -158,7 +158,11 @@ async def test_markup_from_anywhere_is_shown_as_text_and_nothing_of_it_runs(brow
 
 
 async def test_the_content_security_policy_blocks_foreign_scripts_and_requests(browser: Browser, database: str) -> None:
-    inline = """() => { const made = document.createElement('script'); made.append('window.broken = 1'); document.head.append(made); }"""
+    inline = """() => {
+        const made = document.createElement('script');
+        made.append('window.broken = 1');
+        document.head.append(made);
+    }"""
     markup = """() => { try { document.body.innerHTML = '<b>x</b>'; return 'in'; } catch { return 'out'; } }"""
     async with (
         serve_app(database, worker=False) as server,

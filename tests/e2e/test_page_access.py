@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-import axe_playwright_python
+import axe_playwright_python  # type: ignore[import-untyped]  # it has no types
 import pytest
 from playwright.async_api import Browser, Page, expect
 from tests.e2e.browsing import NARROW, browse
@@ -26,7 +26,8 @@ RUN = """async () => {
     // The order of headings in a reply is the model's.
     const options = {resultTypes: ['violations'], rules: {'heading-order': {enabled: false}}};
     const {violations} = await axe.run(document, options);
-    return violations.map(({id, nodes}) => `${id}: ${nodes.map(({target, any}) => target + any.map(({message}) => message))}`);
+    const tell = ({target, any}) => `${target} ${any.map(({message}) => message)}`;
+    return violations.map(({id, nodes}) => `${id}: ${nodes.map(tell)}`);
 }"""
 REPLY = (
     "## Rain\n\nIt **rains**, see [here](https://example.org/) and `code`.\n\n"

@@ -86,7 +86,7 @@ async def test_a_steering_message_joins_the_running_reply(browser: Browser, data
         await expect(window.queue).to_have_count(1)
         pen.finish()
         await expect(window.items.last.locator(".text")).to_have_text("As you wish.")
-        assert len((await server.client.read_all_messages(window.chat_id))) == 4
+        assert len(await server.client.read_all_messages(window.chat_id)) == 4
 
 
 async def test_chats_are_found_renamed_pinned_and_deleted_with_undo(browser: Browser, database: str) -> None:

@@ -25,7 +25,8 @@ HOSTILE = """# <img src=x onerror="window.broken=1"> heading
 
 <script>window.broken = 1</script>
 <svg onload="window.broken=1"><a xlink:href="javascript:window.broken=1"><text>x</text></a></svg>
-<iframe srcdoc="<script>parent.broken=1</script>"></iframe><form action="https://evil.example/"><input name=a><button>go</button></form>
+<iframe srcdoc="<script>parent.broken=1</script>"></iframe>
+<form action="https://evil.example/"><input name=a><button>go</button></form>
 <style>* { display: none }</style><base href="https://evil.example/"><meta http-equiv="refresh" content="0;url=https://evil.example/">
 
 [a](javascript:window.broken=1) [b](JaVaScRiPt:window.broken=1) [c](data:text/html,<script>window.broken=1</script>)
@@ -81,7 +82,9 @@ async def test_nothing_in_a_hostile_text_runs_or_is_fetched_wherever_it_stands(b
         for summary in await window.page.locator("#messages summary").all():
             await summary.click()
         page = window.page
-        dangerous = "#app :is(script, iframe, form:not(#composer), style, base, meta, object, embed, svg:not(.ico, .ring))"
+        dangerous = (
+            "#app :is(script, iframe, form:not(#composer), style, base, meta, object, embed, svg:not(.ico, .ring))"
+        )
         assert await page.locator(dangerous).count() == 0
         assert await page.locator("#messages img").count() == 0
         links = await page.locator("#messages a").evaluate_all("all => all.map((a) => a.protocol)")

@@ -149,7 +149,7 @@ class Server:
                 f"{method} {route.path}"
                 for route in application.routes
                 if isinstance(route, APIRoute)
-                for method in sorted(route.methods)
+                for method in sorted(route.methods or ())
             ]
             return JSONResponse(routes, headers=_PAGE_HEADERS)
 

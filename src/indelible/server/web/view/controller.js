@@ -67,7 +67,12 @@ export class Controller {
   }
 
   get items() {
-    return this.chat ? this.thread.build(this.chat) : [];
+    if (!this.chat) return [];
+    const items = this.thread.build(this.chat);
+    const last = items.at(-1);
+    // The card of the error says it already.
+    const isRepeated = last?.kind === "notice" && this.chat.status === "error" && plainText(last.messages[0].blocks) === this.chat.error?.message;
+    return isRepeated ? items.slice(0, -1) : items;
   }
 
   /** Messages on their way: not yet in the conversation or the queue. */

@@ -8,7 +8,8 @@ import { Menu } from "./menu.js";
 import { Item, Pending } from "./message.js";
 
 const NEAR_PX = 80;
-const STARTERS = ["What can you do?", "Show me a table and some code", "Tell me a long story about a lighthouse", "What time is it?"];
+const DEMO_STARTERS = ["What can you do?", "Show me a table", "Write some code", "Tell me a long story about a lighthouse"];
+const STARTERS = ["Explain something to me step by step", "Help me write a letter", "Review a piece of code", "Plan a weekend"];
 
 /** @param {{c: import("./controller.js").Controller}} props */
 function Empty({ c }) {
@@ -16,7 +17,7 @@ function Empty({ c }) {
   return html`<div class="empty">
     <span class="drop big" aria-hidden="true"></span>
     <p>Every word is saved as it arrives. Close the tab or restart the server: nothing is lost.</p>
-    <div class="starters">${STARTERS.map((text) => html`<button type="button" onClick=${() => { c.type(text); c.send(); }}>${text}</button>`)}</div>
+    <div class="starters">${(model === "demo" ? DEMO_STARTERS : STARTERS).map((text) => html`<button type="button" onClick=${() => { c.type(text); if (model === "demo") c.send(); else document.getElementById("message")?.focus(); }}>${text}</button>`)}</div>
     ${model && html`<p class="faint">You are talking to <strong>${model}</strong>.</p>`}
   </div>`;
 }
