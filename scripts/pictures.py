@@ -29,7 +29,7 @@ from tests.support.running_server import say
 from indelible.errors import ModelFailed
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step
-from indelible.tools.tool import ToolContext, tool
+from indelible.tools.tool import tool
 
 IMAGES: Final = Path(__file__).parents[1] / "docs" / "images"
 WIDE: Final = (1200, 780)
@@ -63,7 +63,7 @@ def needs_umbrella(rain_mm: float, wind_ms: float) -> bool:
 
 
 @tool
-async def weather(city: str, context: ToolContext) -> str:
+async def weather(city: str) -> str:
     """Looks out of the window."""
     return f"{city}: rain, 7 °C, wind 4 m/s, clearing in the evening"
 

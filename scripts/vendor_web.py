@@ -2,7 +2,8 @@
 
 The page has no build step, so its libraries are files in the repository. This script is the only way they get there: it
 unpacks the named version with `npm pack`, copies the few files that the page loads, and writes `LIST.md` with version,
-licence, size and SHA-256 of every file. The only change to a file is that an import by package name becomes one by path.
+licence, size and SHA-256 of every file. The only changes to a file: an import by package name becomes one by path, and
+the reference to a source map, which is not here, becomes a comment.
 
 Must stay true (tests/server/test_web_vendor.py): every file in web/vendor/ is in the list with its hash, and there is
 no other.

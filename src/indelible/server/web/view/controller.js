@@ -393,7 +393,9 @@ export class Controller {
     if (!chat || chat.status === "interrupting" || (!chat.busy && chat.status !== "requires_action")) return;
     chat.status = "interrupting";
     this.changed();
-    void this.attempt(() => this.api.interrupt(chat.id, chat.turn));
+    void this.attempt(() => this.api.interrupt(chat.id, chat.turn)).then((done) => {
+      if (!done) this.hub?.resync(); // it was not stopped: show what is true
+    });
   }
 
   /** Stop waiting for a retry, and ask at once, perhaps another model. @param {string} [model] */

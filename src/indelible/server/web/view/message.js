@@ -1,8 +1,9 @@
 // One item of the conversation: a message of the user, a reply, or a notice.
 
 import { plainText, copyText } from "../core/thread.js";
-import { clockTime, cost, duration, elapsed, size, tokens } from "../core/words.js";
+import { clockTime, cost, duration, elapsed, tokens } from "../core/words.js";
 import { CopyButton } from "./codeblock.js";
+import { FileCard } from "./filecard.js";
 import { html, memo, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 import { icon } from "./icons.js";
 import { drawLink, Markdown } from "./markdown.js";
@@ -41,24 +42,12 @@ function Waiting({ model, since }) {
   return html`<p class="waiting"><span class="pulse" aria-hidden="true"></span>${isLong ? `Still waiting for ${model ?? "the model"}…` : html`<span class="hidden">Waiting for the first word</span>`}</p>`;
 }
 
-/** @param {{c: any, block: any}} props */
-export function FileCard({ c, block }) {
-  const isImage = block.media_type?.startsWith("image/");
-  const name = block.name ?? block.media_type ?? "file";
-  const href = block.file_id ? c.api.url(`files/${block.file_id}`) : null;
-  const data = isImage && block.data && /^image\/(png|jpeg|gif|webp)$/.test(block.media_type) ? `data:${block.media_type};base64,${block.data}` : null;
-  const preview = isImage && block.file_id ? c.api.url(`files/${block.file_id}/preview`) : data;
-  const content = html`${preview ? html`<img src=${preview} alt=${name} loading="lazy" />` : icon("file")}<span dir="auto">${name}</span>${block.size ? html`<small>${size(block.size)}</small>` : ""}`;
-  if (href) return html`<a class="file" href=${href} download=${name}>${content}</a>`;
-  return block.url ? html`<span class="file">${drawLink(block.url, content)}</span>` : html`<span class="file">${content}</span>`;
-}
-
 /** @param {{c: any, block: any, live: boolean, since: number}} props */
 function Block({ c, block, live, since }) {
   switch (block.type) {
     case "text": return html`<${Markdown} text=${block.text} open=${block.open} marks=${block.marks} />`;
     case "thinking": return html`<${Thinking} text=${block.text} open=${block.open} startedAt=${block.startedAt} endedAt=${block.endedAt} since=${since} />`;
-    case "tool": return html`<${ToolCard} call=${block.call} result=${block.result} live=${live} args=${block.call.arguments}
+    case "tool": return html`<${ToolCard} c=${c} call=${block.call} result=${block.result} live=${live} args=${block.call.arguments}
       progress=${block.result?.progress || block.call.progress} started=${block.call.started} />`;
     case "source": return html`<p class="source">${icon("link")} ${drawLink(block.block.url ?? "", block.block.title || block.block.url || "Source")}${block.block.quote && html` <q>${block.block.quote}</q>`}</p>`;
     case "summary": return html`<details class="thinking"><summary>${icon("spark")}<span>Summary</span></summary><${Markdown} text=${block.text} open=${false} /></details>`;

@@ -68,7 +68,7 @@ function Foot({ c }) {
 /** @param {{c: import("./controller.js").Controller, chat: any}} props */
 function Row({ c, chat }) {
   const title = chat.title || "New chat";
-  const state = BUSY.includes(chat.status) ? "busy" : chat.status === "error" ? "failed" : chat.status === "requires_action" ? "waiting" : chat.unread ? "unread" : "";
+  const state = BUSY.includes(chat.status) ? "busy" : chat.status === "error" ? "failed" : chat.status === "requires_action" ? "waiting" : chat.unread && c.chat?.id !== chat.id ? "unread" : "";
   const words = /** @type {Record<string, string>} */ ({ busy: "replying", failed: "error", waiting: "needs you", unread: "unread" })[state];
   return html`<li class=${state || undefined}>
     <a href=${`#${chat.id}${chat.match?.message_id ? `/${chat.match.message_id}` : ""}`} aria-current=${c.chat?.id === chat.id ? "page" : undefined}

@@ -1,8 +1,9 @@
 // A tool call as a card: what was asked, how far it is, what came back, and whether anybody knows.
 
 import { isOutcomeUnknown } from "../core/thread.js";
-import { duration, elapsed, shorten } from "../core/words.js";
+import { duration, shorten } from "../core/words.js";
 import { CopyButton } from "./codeblock.js";
+import { FileCard } from "./filecard.js";
 import { html, memo, useState } from "./html.js";
 import { icon } from "./icons.js";
 
@@ -40,26 +41,27 @@ export function stateOf(call, result, isLive) {
   return call.started ? ["running", "running"] : ["writing", "preparing"];
 }
 
-export const ToolCard = memo(({ call, result, live, progress, args, started }) => {
+export const ToolCard = memo(({ c, call, result, live, progress, args, started }) => {
   const [isWhole, setWhole] = useState(false);
   const [state, words] = stateOf({ ...call, started }, result, live);
   const output = result ? write(result.output) : "";
   const lines = output.split("\n");
   const shown = isWhole ? output : lines.slice(0, SHORT_LINES).join("\n");
-  const ms = result?.duration_ms ?? elapsed(result?.started_at, result?.ended_at);
+  const ms = typeof result?.duration_s === "number" ? 1000 * result.duration_s : null;
   const last = progress?.trim().split("\n").at(-1);
   return html`<details class=${`tool call ${state}`}>
     <summary>
       ${icon(state === "unknown" || state === "failed" ? "warn" : "tool")}
       <span class="tool-name">${call.name || "tool"}</span>
       <span class="tool-gist" dir="auto">${state === "running" && last ? last : summarize(args)}</span>
-      <span class="tool-state">${state === "done" ? icon("check") : null}${state === "done" ? (ms === null || ms === undefined ? html`<span class="hidden">done</span>` : duration(ms)) : words}</span>
+      <span class="tool-state">${state === "done" ? icon("check") : null}${state === "done" ? (ms === null ? html`<span class="hidden">done</span>` : duration(ms)) : words}</span>
     </summary>
     <div class="tool-body">
       ${state === "unknown" && html`<p class="amber">The server stopped while this tool was running. It may or may not have taken effect, and it was not run again.</p>`}
       ${args && html`<h4>Arguments</h4><pre tabindex="0" dir="ltr">${write(args)}</pre>`}
       ${progress && html`<h4>Progress</h4><pre tabindex="0">${progress}</pre>`}
       ${result && html`<h4>${result.is_error ? "Error" : "Result"} <${CopyButton} text=${output} label="Copy result" /></h4><pre tabindex="0">${shown}</pre>
+        ${(result.files ?? []).map((/** @type {any} */ block) => html`<${FileCard} c=${c} block=${block} />`)}
         ${lines.length > SHORT_LINES && html`<button type="button" class="link" onClick=${() => setWhole(!isWhole)}>${isWhole ? "Show less" : `Show all ${lines.length} lines`}</button>`}`}
     </div>
   </details>`;
