@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from bench import debug, growth, loop, providers, store, worker
+from bench import crowd, debug, files, growth, loop, providers, store, worker
 from bench.latency import measure as latency
 from bench.over_http import layers
 from bench.over_http import measure as http
@@ -19,7 +19,9 @@ from bench.scale import measure as scale
 from bench.scale import picture as model
 
 BENCHES: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+    "crowd": crowd.measure,
     "debug": debug.measure,
+    "files": files.measure,
     "growth": growth.measure,
     "http": http.measure,
     "latency": latency.measure,

@@ -50,7 +50,7 @@ from indelible.store.database.migrate import migrate
 from indelible.store.database.open import open_database
 
 BOTH = ("sqlite", "postgresql")
-ON_BOTH = ("store", "faults")
+ON_BOTH = ("store", "faults", "files")
 """Folders whose tests run on both databases, marked or not."""
 DISK = "/var/tmp"  # noqa: S108  (a disk on every system, where /tmp may be memory)
 # Roles whose names begin so have to give a password; everybody else is let in from this machine.

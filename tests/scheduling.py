@@ -32,6 +32,7 @@ GROUPS: Final = {
     "tests/e2e/test_page_replies.py": "browser",
     "tests/e2e/test_page_tabs.py": "browser",
     "tests/e2e/test_page_words.py": "browser",
+    "tests/e2e/test_login.py": "browser",
     "tests/test_package.py": "wheel",
     "tests/test_public_types.py": "mypy",
     "tests/store/test_payloads.py": "mypy",

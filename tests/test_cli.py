@@ -498,6 +498,7 @@ def test_a_mistake_about_records_is_one_line(
     arguments: tuple[str, ...], status: int, said: str, working_directory: Path
 ) -> None:
     (working_directory / "notes.json").write_text("{}")
+    run_indelible("migrate")
     done = run_indelible("debug", *arguments)
     assert (done.returncode, done.stdout) == (status, "")
     assert done.stderr.startswith("indelible: ")
@@ -661,3 +662,23 @@ def test_a_wrong_setting_stops_the_chat_at_its_start(monkeypatch: pytest.MonkeyP
 def test_the_chat_takes_its_model_from_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INDELIBLE_MODEL", "oracle")
     assert "Unknown model 'oracle'" in run_indelible("chat", typed="hello\n").stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("chats",),
+        ("debug", "show"),
+        ("debug", "replay", "run_1"),
+        ("backup", "saved.db"),
+        ("copy", "indelible.db", "--to", "postgresql://ada@127.0.0.1/none"),
+        ("doctor",),
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_only_reads_creates_no_database(arguments: tuple[str, ...], working_directory: Path) -> None:
+    done = run_indelible(*arguments)
+
+    assert done.returncode == (0 if arguments == ("doctor",) else 1), done.stderr
+    assert "indelible.db" in done.stdout + done.stderr
+    assert list(working_directory.iterdir()) == []

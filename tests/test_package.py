@@ -162,7 +162,7 @@ def test_the_installed_command_migrates_a_database(fresh_python: Path, tmp_path:
 
 def test_the_installed_command_serves(fresh_python: Path, tmp_path: Path) -> None:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "INDELIBLE_"))}
-    command = [fresh_python.parent / "indelible", "serve", "--port", "0"]
+    command = [str(fresh_python.parent / "indelible"), "serve", "--port", "0"]
     with subprocess.Popen(command, cwd=tmp_path, env=clean, stdout=subprocess.PIPE, text=True) as served:
         try:
             assert served.stdout is not None

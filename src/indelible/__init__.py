@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from indelible.client.wire import ServerFailed
     from indelible.content import File, Message, Text, ToolCall, ToolResult, Usage
     from indelible.errors import IndelibleError, Interrupted, Invalid, ModelFailed, NotAllowed, NotFound, Refused
+    from indelible.files.protocol import StoredFile
     from indelible.service.results import ChatMessage, InterruptResult
     from indelible.store.queries.listing import ChatSummary
     from indelible.tools.tool import Tool, ToolContext, tool
@@ -55,6 +56,7 @@ _HOMES: Final = {
     "Refused": "errors",
     "Reply": "app.reply",
     "ServerFailed": "client.wire",
+    "StoredFile": "files.protocol",
     "Text": "content",
     "Tool": "tools.tool",
     "ToolCall": "content",
@@ -86,6 +88,7 @@ __all__ = [
     "Refused",
     "Reply",
     "ServerFailed",
+    "StoredFile",
     "Text",
     "Tool",
     "ToolCall",

@@ -7,8 +7,12 @@ The class says what to do; the fields say what happened.
     │   ├── NotAllowed     not allowed in this state (409)
     │   ├── NotFound       it names something that does not exist (404)
     │   ├── Invalid        malformed, whatever the state (422)
+    │   ├── NotPermitted   this login may not do it (403)
+    │   │   └── ReadOnly       the chat is shared with this user for reading alone (403)
     │   ├── TooMany        more than a limit allows (429)
-    │   └── TooLarge       larger than a limit allows (413)
+    │   │   └── RateLimited    too much in a time; `retry_after_s` says when it is allowed again (429)
+    │   ├── TooLarge       larger than a limit allows (413)
+    │   └── UnsupportedType    a file of a type that is not accepted (415)
     ├── Lost           the right to write is gone: stop, write nothing
     │   └── LeaseLost      another worker holds the chat
     ├── ModelFailed    the model call failed; `kind` and `retryable` drive the retry policy
@@ -99,12 +103,32 @@ class Invalid(Refused):
     """The command is malformed, whatever the state."""
 
 
+class NotPermitted(Refused):
+    """The login may not do it: a token without the scope, or a user without the role."""
+
+
+class ReadOnly(NotPermitted):
+    """The chat is another user's, who shares it for reading alone."""
+
+
 class TooMany(Refused):
     """The command would exceed a limit on the number of something."""
 
 
+class RateLimited(TooMany):
+    """Too many requests, tokens or costs in a time."""
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class TooLarge(Refused):
     """Something exceeds a size limit."""
+
+
+class UnsupportedType(Refused):
+    """A file of this type is not accepted."""
 
 
 class Lost(IndelibleError):

@@ -38,6 +38,7 @@ _SHORTEST_SECRET: Final = 6
 _SECRET_NAME: Final = re.compile(r"(_KEY|_TOKEN|_SECRET|PASSWORD)$")
 _USER_INFO: Final = re.compile(r"(?<=://)([^\s/:@]*):[^\s/@]+@")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_LINK_KEY: Final = re.compile(r"(?<=/shared/)[^/\s]+")
 _CHAT_IN_PATH: Final = re.compile(r"/chats/(chat_\w+)")
 _COLOURS: Final = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m"}
 
@@ -169,7 +170,7 @@ def find_fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def write_message(record: logging.LogRecord) -> str:
-    """The message. The access log omits the query of a URL, which may contain secrets."""
+    """The message. The access log omits the query of a URL and the key of a link, which are secrets."""
     if record.name == "uvicorn.access" and isinstance(record.args, tuple) and len(record.args) == 5:
         client, method, _, _, status = record.args
         return f"{method} {_find_path(record)} {status} from {client}"
@@ -178,7 +179,7 @@ def write_message(record: logging.LogRecord) -> str:
 
 def _find_path(record: logging.LogRecord) -> str:
     if record.name == "uvicorn.access" and isinstance(record.args, tuple) and len(record.args) == 5:
-        return str(record.args[2]).partition("?")[0]
+        return _LINK_KEY.sub("***", str(record.args[2]).partition("?")[0])
     return ""
 
 

@@ -1,4 +1,4 @@
-"""The metrics protocol: one class for everything that the layers report (SPEC §8).
+"""The metrics protocol: one class for everything that the layers report (docs/operations.md).
 
 The loop, the tools, the worker, the journal, the recorder and the feed each call the few methods that concern them,
 and know nothing of Prometheus. The default is `NoMetrics`, a null object, so that no caller has to check for
@@ -7,7 +7,7 @@ None. The implementation that ships is server/prometheus.py; only the server imp
 Nothing here is called per token. What is measured between two parts is sampled by the attempt and reported once,
 at its end.
 
-Must stay true (tests/test_metrics.py): every name of SPEC §8 is counted; `NoMetrics` has every method; a library user
+Must stay true (tests/test_metrics.py): every name is counted; `NoMetrics` has every method; a library user
 does not import prometheus_client.
 """
 

@@ -78,6 +78,8 @@ def _check_variables(addresses: dict[str, str]) -> dict[str, str]:
 Duration = Annotated[float, Field(gt=0, allow_inf_nan=False), Allowed("a number of seconds greater than 0")]
 DurationOrNone = Annotated[float, Field(ge=0, allow_inf_nan=False), Allowed("a number of seconds, 0 or more")]
 Count = Annotated[int, Field(ge=1), Allowed("a whole number, 1 or more")]
+CountOrNone = Annotated[int, Field(ge=0), Allowed("a whole number, 0 or more")]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False), Allowed("a number, 0 or more")]
 Share = Annotated[float, Field(gt=0, le=1), Allowed("a number greater than 0 and at most 1")]
 Name = Annotated[str, Field(min_length=1), Allowed("a name, not empty")]
 Port = Annotated[int, Field(ge=0, le=65535), Allowed("a whole number from 0 to 65535")]
@@ -97,6 +99,11 @@ Debug = Annotated[Literal["off", "errors", "all"], Allowed("off, errors or all")
 LogFormatName = Annotated[Literal["text", "json"], Allowed("text or json")]
 LogLevelName = Annotated[Literal["debug", "info", "warning", "error"], Allowed("debug, info, warning or error")]
 Switch = Annotated[bool, Allowed("true or false")]
+Files = Annotated[
+    str,
+    Field(pattern=r"^(database|directory:.+|s3://.+)$"),
+    Allowed("`database`, `directory:/path` or `s3://bucket/prefix?endpoint=URL&region=NAME`"),
+]
 Database = Annotated[str, Field(min_length=1), Allowed("a file or a URL, not empty")]
 
 
@@ -125,13 +132,45 @@ class Settings(BaseSettings):
     )
 
     host: Name = Field(
-        "127.0.0.1", description="The address to listen on. One that is reachable from other machines needs a token."
+        "127.0.0.1", description="The address to listen on. One that is reachable from other machines needs a login."
     )
     port: Port = Field(8000, description="The port to listen on; 0 picks a free one.")
     token: Secret = Field(
         "",
-        description="The token of a request, `Authorization: Bearer …`. Empty: no authentication, on loopback only.",
+        description="The first admin's token. If it is set, a login is needed on loopback too.",
     )
+
+    hosts: Names = Field(
+        [],
+        description="Host names that the server answers to. Empty: loopback names; any name if a login is needed.",
+    )
+    base_path: Text = Field("", description="The path that a proxy serves Indelible under, such as `/chat`.")
+    cors_origins: Names = Field([], description="Origins of other sites whose pages may use the API, with a token.")
+    trusted_proxies: Names = Field(
+        [], description="Addresses and networks of proxies whose `X-Forwarded-For` and `-Proto` are believed."
+    )
+    proxy_user_header: Text = Field(
+        "", description="The header in which these proxies name the user who has logged in. Empty: none."
+    )
+    session_timeout_s: Duration = Field(
+        14 * 86400, description="A browser's login ends when it is unused for this long."
+    )
+    oidc_issuer: Text = Field("", description="The URL of an OpenID Connect provider to log in with.")
+    oidc_client_id: Text = Field("", description="The id of this server at that provider.")
+    oidc_client_secret: Secret = Field("", description="Its secret; empty for a public client.")
+    oidc_user_claim: Name = Field(
+        "email", description="The claim that is the user's name here. `email` must be verified by the provider."
+    )
+    oidc_create_users: Switch = Field(
+        default=False, description="Whether everyone who can log in at the provider becomes a user here."
+    )
+    user_max_requests_per_s: CountOrNone = Field(
+        0, description="Requests per second of one user, with bursts of ten times as many; 0 means no limit."
+    )
+    user_max_tokens_per_day: CountOrNone = Field(
+        0, description="Tokens of one user in a day (UTC), input and output; 0 means no limit."
+    )
+    user_max_usd_per_day: Amount = Field(0, description="Costs of one user in a day (UTC); 0 means no limit.")
 
     max_connections: Count = Field(
         10_000, description="Maximum number of open connections. At the limit, idle ones are closed for new ones."
@@ -194,6 +233,15 @@ class Settings(BaseSettings):
     tools_max_bytes: Count = Field(64 * 1024, description="Maximum size of a chat's own tools, as JSON.")
     tool_result_max_bytes: Count = Field(
         4 * 1024 * 1024, description="Maximum size of a tool result that a client submits; larger ones are refused."
+    )
+    files: Files = Field("database", description="Where the bytes of files are stored.")
+    file_max_bytes: Count = Field(32 * 1024 * 1024, description="Maximum size of a file; larger ones are refused.")
+    file_types: Names = Field(
+        [], description="Media types of files that are accepted, such as `image/*`. Empty: every type."
+    )
+    user_max_files: Count = Field(10_000, description="Maximum number of files that one user may have stored.")
+    user_max_file_bytes: Count = Field(
+        10 * 1024 * 1024 * 1024, description="Maximum total size of the files that one user may have stored."
     )
     client_tool_timeout_s: DurationOrNone = Field(
         600, description="How long a client has to submit the results of its tools; 0 means no limit."

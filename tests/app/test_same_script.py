@@ -7,6 +7,7 @@ other, so that both cannot be wrong in the same way.
 from __future__ import annotations
 
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -190,3 +191,35 @@ async def test_what_is_refused_is_the_same_error(open_user: OpenUser, database: 
         with pytest.raises(indelible.NotFound):
             await user.chat("chat_none")
         assert await chat.messages() == []
+
+
+async def test_files(open_user: OpenUser, database: str, tmp_path: Path) -> None:
+    path = tmp_path / "rain.txt"
+    path.write_bytes(b"It rains.\n" * 60_000)
+    model = ScriptedModel([say("Rain.")])
+    async with open_user(database, model, user_max_files=2, **TOOLS) as user:
+        file = await user.upload(path)
+        other = await user.upload(b"%PDF-1.7", name="dir/paper.pdf")
+        assert (file.name, file.media_type, file.size) == ("rain.txt", "text/plain", 600_000)
+        assert (other.name, other.media_type, other.has_preview) == ("paper.pdf", "application/pdf", False)
+        assert await user.files() == [other, file]
+        assert await user.files(limit=1) == [other]
+        with pytest.raises(indelible.Refused, match="the limit"):
+            await user.upload(b"one more")
+        with pytest.raises(indelible.Invalid, match="Can't read"):
+            await user.upload(tmp_path / "none.txt")
+
+        chat = await user.create_chat()
+        assert (await chat.send(["What is the weather?", file, indelible.Text("Be brief.")])).text == "Rain."
+        question = (await chat.messages())[0]
+        assert question.blocks == [indelible.Text("What is the weather?"), file.to_block(), indelible.Text("Be brief.")]
+        assert await user.read_file(file.id) == path.read_bytes()
+        with pytest.raises(indelible.NotAllowed, match="A chat uses this file"):
+            await user.delete_file(file.id)
+        await user.delete_file(other.id)
+        await chat.delete()
+        assert await user.files() == []
+        with pytest.raises(indelible.NotFound):
+            await user.read_file(file.id)
+        with pytest.raises(indelible.NotFound, match="File not found"):
+            await user.create_chat([file])

@@ -72,9 +72,7 @@ async def test_a_refused_message_stays_and_can_be_edited(browser: Browser, datab
         await expect(window.items.last.locator(".text")).to_have_text("Short enough.")
 
 
-async def test_a_reply_keeps_its_element_from_its_first_word_to_its_end(
-    browser: Browser, database: str
-) -> None:
+async def test_a_reply_keeps_its_element_from_its_first_word_to_its_end(browser: Browser, database: str) -> None:
     """A selection in it, or an open “Thinking”, would be gone otherwise."""
     pen = Pen()
     async with serve_app(database, ScriptedModel([pen.stream])) as server, browse(browser, server.url) as window:

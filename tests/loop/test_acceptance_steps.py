@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.loop_harness import raise_failure
+from tests.support.timing import untimed
 
 from indelible import tool
 from indelible.content import Block, Message, Part, Text, TextDelta, ToolCall, ToolResult, ToolSpec, ToolStarted, Usage
@@ -236,7 +237,7 @@ async def test_s17_the_second_prompt_holds_the_call_and_a_tool_message_with_its_
     user, assistant, answer = model.calls[1].messages
     assert (user.role, assistant.role, answer.role) == ("user", "assistant", "tool")
     assert assistant.blocks == [ToolCall(id="c1", name="weather", arguments='{"city": "Oslo"}')]
-    assert answer.blocks == [ToolResult(call_id="c1", name="weather", output="rain in Oslo")]
+    assert untimed(answer.blocks) == [ToolResult(call_id="c1", name="weather", output="rain in Oslo")]
 
 
 async def test_s17_an_empty_result_is_still_sent(harness: LoopHarness) -> None:
@@ -245,7 +246,7 @@ async def test_s17_an_empty_result_is_still_sent(harness: LoopHarness) -> None:
 
     model = ScriptedModel([ask_for("quiet"), ANSWER])
     await harness.start(model, tools=[quiet])
-    assert model.calls[1].messages[-1].blocks == [ToolResult(call_id="c1", name="quiet", output="")]
+    assert untimed(model.calls[1].messages[-1].blocks) == [ToolResult(call_id="c1", name="quiet", output="")]
 
 
 async def test_s18_an_error_of_the_save_ends_the_run_with_it(harness: LoopHarness) -> None:
@@ -347,7 +348,7 @@ async def test_max_steps_counts_complete_steps_and_is_at_least_one(
     assert result.reason == "max_steps"
     assert len(model.calls) == calls
     assert [step.last for step in harness.saved] == [False] * (calls - 1) + [True]
-    assert harness.saved[-1].blocks[-1] == ToolResult(call_id="c1", name="weather", output="rain in Oslo")
+    assert untimed(harness.saved[-1].blocks)[-1] == ToolResult(call_id="c1", name="weather", output="rain in Oslo")
 
 
 async def test_a_turn_that_ends_by_itself_in_its_last_step_just_stops(harness: LoopHarness) -> None:
@@ -369,7 +370,7 @@ async def test_stop_after_ends_the_turn_with_a_successful_result(harness: LoopHa
     result = await harness.start(model, tools=[weather], stop_after=["weather"])
     assert result.reason == "stop_after"
     assert harness.only.last
-    assert harness.only.blocks[-1] == ToolResult(call_id="c1", name="weather", output="rain in Oslo")
+    assert untimed(harness.only.blocks)[-1] == ToolResult(call_id="c1", name="weather", output="rain in Oslo")
 
 
 async def test_stop_after_does_not_end_the_turn_with_an_error_result(harness: LoopHarness) -> None:
@@ -445,7 +446,7 @@ async def test_an_exclusive_tool_alone_runs_also_beside_the_providers_own_call(h
         ]
     )
     await harness.start(model, tools=[news], exclusive=["news"])
-    assert harness.saved[0].blocks[-1] == ToolResult(call_id="c1", name="news", output="none")
+    assert untimed(harness.saved[0].blocks)[-1] == ToolResult(call_id="c1", name="news", output="none")
 
 
 async def test_bad_calls_never_abort_the_step(harness: LoopHarness, spell: Spell) -> None:

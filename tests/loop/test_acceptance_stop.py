@@ -38,6 +38,7 @@ from indelible.testing import ManualClock, ScriptedModel, parts
 
 if TYPE_CHECKING:
     from tests.support.loop_harness import LoopHarness
+from tests.support.timing import untimed
 
 Spell = Callable[[Sequence[Block]], list[tuple[str, ...]]]
 
@@ -429,7 +430,7 @@ async def test_stop_while_tools_run_keeps_the_results_that_came(harness: LoopHar
     await harness.interrupt_at(ToolResult, ScriptedModel([ASK_BOTH]), tools=[blocked, quick])
     assert spell(harness.only.blocks)[2:] == [("error", "c1", "blocked"), ("result", "c2", "quick")]
     assert harness.only.blocks == harness.finalized(harness.only)
-    assert harness.only.blocks[-1] == ToolResult(call_id="c2", name="quick", output="quick result")
+    assert untimed(harness.only.blocks)[-1] == ToolResult(call_id="c2", name="quick", output="quick result")
 
 
 async def test_stop_abandons_a_tool_that_ignores_it_after_the_grace_time(harness: LoopHarness) -> None:
@@ -497,7 +498,7 @@ async def test_stop_by_the_tool_itself_keeps_what_it_returned(harness: LoopHarne
 
     model = ScriptedModel([[parts.tool_call("c1", "stop_me", "{}"), parts.finish("tool_calls")]])
     assert isinstance(await harness.start(model, tools=[stop_me]), TurnInterrupted)
-    assert harness.only.blocks[-1] == ToolResult(call_id="c1", name="stop_me", output="done")
+    assert untimed(harness.only.blocks)[-1] == ToolResult(call_id="c1", name="stop_me", output="done")
 
 
 async def test_stop_in_the_last_result_saves_everything_once(harness: LoopHarness, spell: Spell) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.loop_harness import raise_failure
+from tests.support.timing import untimed
 
 from indelible.content import Finish, Message, Part, Text, ToolCall, ToolResult, ToolStarted, Usage
 from indelible.content.assemble import OUTCOME_UNKNOWN
@@ -74,7 +75,7 @@ async def test_a_call_that_never_began_is_run_and_the_model_is_not_asked_for_the
     model = await adopt(harness, PAY, FINISH)
     assert (ran, len(model.calls), harness.attempts) == (["pay 3"], 1, [(5, 1)])
     assert harness.saved[0].index == 4
-    assert harness.saved[0].blocks == [PAY, ToolResult(call_id="p", name="pay", output="paid")]
+    assert untimed(harness.saved[0].blocks) == [PAY, ToolResult(call_id="p", name="pay", output="paid")]
     assert (harness.saved[0].partial, harness.saved[0].usage) == (False, FINISH.usage)
 
 
@@ -103,11 +104,29 @@ async def test_an_idempotent_call_that_had_begun_is_run_again_with_the_same_key(
     assert sorted(keys) == ["t/4/0", "t/4/1"]
 
 
+@pytest.mark.parametrize(
+    ("begun", "told"), [([ToolStarted("l", "look")], OUTCOME_UNKNOWN), ([], "before this tool began")]
+)
+async def test_a_stop_before_it_runs_again_does_not_say_that_an_earlier_worker_had_not_begun_it(
+    begun: list[Part], told: str, harness: LoopHarness
+) -> None:
+    async def record(part: Part, call: ToolCallRecord) -> None:
+        if isinstance(part, ToolStarted):
+            harness.scope.interrupt()
+        harness.publish(part)
+
+    await adopt(harness, call("l", "look"), FINISH, *begun, record=record, answers=0)
+    assert ran == []
+    (result,) = [block for block in harness.only.blocks if isinstance(block, ToolResult)]
+    assert told in result.output
+    assert (result.interrupted, result.started_at) == (True, None)
+
+
 async def test_results_that_are_known_are_used_as_they_are(harness: LoopHarness) -> None:
     known = ToolResult(call_id="p", name="pay", output="paid already")
     await adopt(harness, PAY, call("l", "look"), FINISH, ToolStarted("p", "pay"), known)
     assert ran == ["look"]
-    assert harness.saved[0].blocks[2:] == [known, ToolResult(call_id="l", name="look", output="seen")]
+    assert untimed(harness.saved[0].blocks)[2:] == [known, ToolResult(call_id="l", name="look", output="seen")]
 
 
 async def test_an_exclusive_tool_does_not_run_because_the_others_were_answered_before_the_crash(

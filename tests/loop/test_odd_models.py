@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from tests.support.loop_harness import raise_failure
+from tests.support.timing import untimed
 
 from indelible import tool
 from indelible.content import (
@@ -137,7 +138,7 @@ async def test_the_complete_call_wins_over_its_deltas(harness: LoopHarness) -> N
         ]
     )
     await harness.start(model, tools=[note])
-    assert harness.saved[0].blocks[-1] == ToolResult(call_id="c1", name="note", output="noted final")
+    assert untimed(harness.saved[0].blocks)[-1] == ToolResult(call_id="c1", name="note", output="noted final")
 
 
 class Telepathy(msgspec.Struct):

@@ -242,6 +242,14 @@ def test_tool_results_must_match_exactly(take: slice, chat_in: ChatIn) -> None:
         chat.do(ToolResults(call_ids=(chat.awaiting[0], "another")))
 
 
+def test_results_of_a_turn_that_has_ended_do_not_answer_a_later_call(chat_in: ChatIn) -> None:
+    """The ids of calls may be the same."""
+    chat = chat_in(State.REQUIRES_ACTION)
+    with pytest.raises(NotAllowed, match="Too late"):
+        chat.do(ToolResults(call_ids=chat.awaiting, turn_id="turn_before"))
+    chat.do(ToolResults(call_ids=chat.awaiting, turn_id=chat.open_turn.id))
+
+
 def test_only_one_of_two_submits_wins(chat_in: ChatIn) -> None:
     chat = chat_in(State.REQUIRES_ACTION)
     results = ToolResults(call_ids=chat.awaiting)

@@ -12,6 +12,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.waiting import DEADLINE_S
 
 from indelible.content import (
     Finish,
@@ -297,7 +298,9 @@ async def test_the_program_in_the_code_reply_runs() -> None:
     reply = text_of(await ask(user("show me some code")))
     program = reply.partition("```python\n")[2].partition("```")[0].replace("DemoModel()", "DemoModel(pace_s=0)")
     command = [sys.executable, "-c", program]
-    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False, timeout=60)
+    done = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, check=False, timeout=DEADLINE_S
+    )
     assert done.stderr == ""
     assert done.stdout == text_of(await ask(user("hello"))) + "\n"
 

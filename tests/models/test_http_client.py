@@ -11,6 +11,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from tests.support.waiting import DEADLINE_S
 from yarl import URL
 
 from indelible.errors import ModelFailed
@@ -132,7 +133,7 @@ async def test_whoever_stops_reading_cuts_the_connection() -> None:
     async with listen(peer) as port, Http() as http:
         async with http.send(ask(port)) as response:
             assert await response.read() == b"hello"
-        await asyncio.wait_for(peer.left.wait(), 30)
+        await asyncio.wait_for(peer.left.wait(), DEADLINE_S)
 
 
 async def test_whoever_is_cancelled_while_reading_cuts_the_connection() -> None:
@@ -150,7 +151,7 @@ async def test_whoever_is_cancelled_while_reading_cuts_the_connection() -> None:
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
-        await asyncio.wait_for(peer.left.wait(), 30)
+        await asyncio.wait_for(peer.left.wait(), DEADLINE_S)
 
 
 async def test_a_reader_that_is_left_by_an_error_cuts_the_connection() -> None:
@@ -159,7 +160,7 @@ async def test_a_reader_that_is_left_by_an_error_cuts_the_connection() -> None:
         with pytest.raises(ZeroDivisionError):
             async with http.send(ask(port)):
                 raise ZeroDivisionError
-        await asyncio.wait_for(peer.left.wait(), 30)
+        await asyncio.wait_for(peer.left.wait(), DEADLINE_S)
 
 
 async def test_a_body_that_is_cut_is_an_error_and_not_an_end() -> None:

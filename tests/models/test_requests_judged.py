@@ -582,3 +582,31 @@ def test_files_go_out_as_what_they_are_or_are_told_in_words(wire: WireName) -> N
             judge(wire, body, official=True)
             [message] = body["input"] if wire == "openai" else body["messages"]
             assert message["content"][1] == written[wire], file
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_picture_that_a_tool_returned_goes_out_with_its_result(wire: WireName) -> None:
+    call = ToolCall(id="call_1", name="draw", arguments="{}")
+    result = ToolResult(call_id="call_1", name="draw", output="[file: a.png]", files=[File("image/png", data=PNG)])
+    messages = [
+        PromptMessage(role="user", blocks=[Text("Draw")]),
+        PromptMessage(role="assistant", blocks=[call]),
+        PromptMessage(role="tool", blocks=[result]),
+        PromptMessage(role="user", blocks=[Text("Well?")]),
+    ]
+    body = make_wire_format(wire, official=True).write(Call(messages=messages), "m", Profile()).body
+    judge(wire, body, official=True)
+    picture = FILES[0][1][wire]
+    match wire:
+        case "anthropic":
+            content = body["messages"][2]["content"][0]["content"]
+            assert content == [{"type": "text", "text": "[file: a.png]"}, picture]
+        case "openai":
+            assert body["input"][2]["output"] == [{"type": "input_text", "text": "[file: a.png]"}, picture]
+        case _:
+            assert body["messages"][2]["content"] == "[file: a.png]"
+            told = [{"type": "text", "text": "[Files that the tools returned:]"}, picture]
+            assert body["messages"][3]["content"] == [*told, {"type": "text", "text": "Well?"}]
+    gone = replace(result, files=[File("image/png", file_id="file_1")])
+    plain = Call(messages=[*messages[:2], PromptMessage(role="tool", blocks=[gone])])
+    assert b"file_1" not in msgspec.json.encode(make_wire_format(wire, official=True).write(plain, "m", Profile()).body)

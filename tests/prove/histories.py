@@ -17,19 +17,21 @@ import msgspec
 from hypothesis import strategies as st
 
 from indelible.client.wire import ServerEvent
-from indelible.prove.checker import Evidence
+from indelible.prove.checks.evidence import Deeds, Evidence
 from indelible.prove.clients.transcript import ReaderTranscript
+from indelible.prove.model import count_output
 from indelible.prove.script import Wish
+from indelible.store.commands.apply.texts import NOTICES
 
 Events = list[ServerEvent]
+PLAIN: Final = {"partial": False, "reason": None, "continues": None, "usage": None, "model": None}
 
 
 class History(msgspec.Struct):
     """What happened in one chat."""
 
     events: Events = []
-    sent: list[str] = []
-    stops: int = 0
+    deeds: Deeds = msgspec.field(default_factory=Deeds)
     messages: list[dict[str, Any]] = []
 
 
@@ -37,7 +39,7 @@ class Author:
     """Writes a history, one event after the other."""
 
     def __init__(self, seed: int) -> None:
-        self.history = History(events=[], sent=[], messages=[])
+        self.history = History(events=[], messages=[])
         self._chance = random.Random(seed)  # noqa: S311  (it only has to be the same next time)
         self._numbers = {"attempt": 0, "turn": 0, "message": 0}
         self._ended: dict[str, str] | None = None
@@ -50,8 +52,9 @@ class Author:
 
     def _write_turn(self) -> None:
         wish = Wish(number=self._chance.randint(0, 999), words=self._chance.randint(1, 12), pace_ms=5)
-        wish = msgspec.structs.replace(wish, number=wish.number * 100 + len(self.history.sent))
-        self.history.sent.append(wish.to_text())
+        wish = msgspec.structs.replace(wish, number=wish.number * 100 + len(self.history.deeds.sent))
+        self.history.deeds.sent.append(wish.to_text())
+        self.history.deeds.models[wish.to_text()] = "proof"
         self._add_message("user", wish.to_text())
         turn_id = self._name("turn")
         ended = {} if self._ended is None else {"ended": self._ended}
@@ -66,7 +69,9 @@ class Author:
             at = end
             if end == until:
                 break
-        self.history.stops += is_stopped
+        self.history.deeds.stops += is_stopped
+        if is_stopped:
+            self._add_message("notice", NOTICES["stopped"])
         self._ended = {"turn": turn_id, "outcome": "interrupted" if is_stopped else "complete"}
 
     def _write_attempt(self, words: Sequence[str], *, is_last: bool, is_stopped: bool) -> None:
@@ -89,13 +94,18 @@ class Author:
             self._report("reset", attempt=attempt_id, last_n=rows, outcome="reset")
         else:
             is_cut = not is_last or is_stopped
-            self._add_message("assistant", text, attempt=attempt_id, last_n=rows, partial=is_cut)
+            usage = None if is_cut else {"input_tokens": 1, "output_tokens": count_output(len(text.split()))}
+            said = {"partial": is_cut, "reason": "interrupted" if is_cut else None, "usage": usage, "model": "proof"}
+            self._add_message("assistant", text, said, attempt=attempt_id, last_n=rows)
 
-    def _add_message(self, role: str, text: str, *, partial: bool = False, **ending: Any) -> None:
-        said = {"id": self._name("message"), "role": role, "blocks": [{"type": "text", "text": text}]}
-        message: dict[str, Any] = {**said, "partial": partial, "reason": None, "continues": None}
+    def _add_message(self, role: str, text: str, said: dict[str, Any] | None = None, **ending: Any) -> None:
+        parent_id = self.history.messages[-1]["id"] if self.history.messages else None
+        place = {"id": self._name("message"), "parent_id": parent_id, "role": role}
+        message = {**place, "blocks": [{"type": "text", "text": text}], **PLAIN, **(said or {})}
+        message["siblings"] = [message["id"]]
         self.history.messages.append(message)
-        self._report("message", message=message, **ending)
+        told = {name: value for name, value in message.items() if name != "siblings"}
+        self._report("message", message=told, **ending)
 
     def _name(self, kind: str) -> str:
         self._numbers[kind] += 1
@@ -122,14 +132,18 @@ def read(events: Sequence[ServerEvent]) -> ReaderTranscript:
 def make_evidence(history: History, *live: Sequence[ServerEvent]) -> Evidence:
     """As if these readers had been there; without any, one who was told all of it."""
     cursor = history.events[-1].cursor
+    usages = [message["usage"] for message in history.messages if message["usage"]]
+    usage = {name: sum(usage[name] for usage in usages) for name in ("input_tokens", "output_tokens") if usages}
+    at_rest: dict[str, Any] = {"status": "idle", "turn": None, "live": None, "queue": [], "error": None}
+    items = [{"id": message["id"], "parent_id": message["parent_id"]} for message in history.messages]
     return Evidence(
         chat_id="chat",
-        sent=history.sent,
-        stops=history.stops,
+        deeds=history.deeds,
         live=[read(events) for events in live or [history.events]],
         stored=read(history.events),
         messages=history.messages,
-        snapshot={"status": "idle", "turn": None, "live": None, "queue": [], "error": None, "cursor": cursor},
+        snapshot={**at_rest, "cursor": cursor, "usage": usage or None},
+        tree={"head": items[-1]["id"], "items": items},
         seqs=range(1, 10),
     )
 

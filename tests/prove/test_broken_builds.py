@@ -17,7 +17,7 @@ from sqlalchemy import delete
 from tests.prove.sabotage import drop_fencing, drop_ledger, publish_first
 from tests.support.engine import open_engine
 
-from indelible.prove.checker import Fault
+from indelible.prove.checks.evidence import Fault
 from indelible.prove.report import Report, describe_verdict
 from indelible.prove.run import Plan, prove
 from indelible.prove.servers.fault_injector import Way

@@ -9,11 +9,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.prove.histories import BREAKS, Author, History, histories, make_evidence
+from tests.prove.histories import BREAKS, PLAIN, Author, History, histories, make_evidence
 
 from indelible.client.wire import ServerEvent
-from indelible.prove.checker import Evidence, Fault, check_chat, check_effects, describe_difference
+from indelible.prove.checks import check_chat
+from indelible.prove.checks.evidence import Evidence, Fault, describe_difference
+from indelible.prove.checks.tools import check_effects
 from indelible.prove.script import Wish, draw_wish, find_reply
+from indelible.prove.servers.tools import ToolRun
 
 
 def find_faults(evidence: Evidence) -> list[str]:
@@ -94,18 +97,20 @@ def test_a_missing_event_number_is_found() -> None:
 def test_a_message_that_was_accepted_and_is_nowhere_is_found() -> None:
     evidence = make_evidence(write_one())
 
-    (fault,) = find_faults(replace(evidence, sent=[*evidence.sent, "Hello?"]))
+    (fault,) = find_faults(replace(evidence, deeds=replace(evidence.deeds, sent=[*evidence.deeds.sent, "Hello?"])))
 
     assert "'Hello?'" in fault
 
 
 def test_a_reply_that_nobody_stopped_and_that_was_stopped_is_found() -> None:
     written = (Author(seed).write(4) for seed in range(100))
-    history = next(history for history in written if history.stops)
+    history = next(history for history in written if history.deeds.stops)
+    stops = history.deeds.stops
+    evidence = make_evidence(history)
 
-    faults = find_faults(replace(make_evidence(history), stops=history.stops - 1))
+    faults = find_faults(replace(evidence, deeds=replace(history.deeds, stops=stops - 1)))
 
-    assert faults == [f"{history.stops} replies were stopped, but only {history.stops - 1} stops were requested"]
+    assert faults == [f"{stops} replies were stopped, but only {stops - 1} stops were requested"]
 
 
 def test_a_turn_that_failed_is_found() -> None:
@@ -126,22 +131,34 @@ def test_a_reader_that_was_not_told_all_is_found() -> None:
 # --- tools ---
 
 
+RAN_AT = {"started_at": "2026-01-01T12:00:00Z", "duration_s": 0.1}
+
+
 def report_run(**changes: Any) -> Evidence:
     """A chat in which a tool said that it ran."""
     history = write_one()
-    result = {"type": "tool_result", "call_id": "call_0", "name": "jot_once", "output": "noted turn_1/1/0", **changes}
-    history.events.insert(-1, ServerEvent("message", None, {"message": {"role": "tool", "blocks": [result]}}))
+    result = {
+        "type": "tool_result",
+        "call_id": "call_0",
+        "name": "jot_once",
+        "output": "noted 1-1",
+        **RAN_AT,
+        **changes,
+    }
+    place = {"id": "message_t", "parent_id": history.messages[-1]["id"], "role": "tool", "blocks": [result]}
+    history.events.insert(-1, ServerEvent("message", None, {"message": {**PLAIN, **place}}))
     return make_evidence(history)
 
 
 def test_a_tool_that_ran_once_or_may_run_twice_is_no_fault() -> None:
-    runs = [("jot_once", "turn_1/1/0"), ("jot_again", "turn_1/1/1"), ("jot_again", "turn_1/1/1")]
+    again = ToolRun("jot_again", "turn_1/1/1", "1-2")
+    runs = [ToolRun("jot_once", "turn_1/1/0", "1-1"), again, again]
 
     assert check_effects(runs, [report_run()], safe=frozenset({"jot_again"})) == []
 
 
 def test_a_tool_that_ran_twice_is_found_and_in_which_chat() -> None:
-    runs = [("jot_once", "turn_1/1/0")] * 2
+    runs = [ToolRun("jot_once", "turn_1/1/0", "1-1")] * 2
 
     faults = check_effects(runs, [report_run()], safe=frozenset({"jot_again"}))
 
@@ -153,6 +170,14 @@ def test_a_tool_that_says_that_it_ran_and_did_not_is_found() -> None:
 
     assert "no trace" in fault.sentence
     assert check_effects([], [report_run(is_error=True)], safe=frozenset()) == []
+
+
+def test_a_result_that_does_not_tell_when_its_tool_ran_is_found() -> None:
+    runs = [ToolRun("jot_once", "turn_1/1/0", "1-1")]
+
+    (fault,) = check_effects(runs, [report_run(started_at=None)], safe=frozenset())
+
+    assert "not when it ran" in fault.sentence
 
 
 # --- what is said ---

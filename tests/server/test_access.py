@@ -9,15 +9,16 @@ from tests.support.running_server import RunningServer
 
 from indelible.client.wire import WireClient
 from indelible.errors import Refused
-from indelible.server.access import OPEN_TO_ALL, is_loopback
+from indelible.server.access import OPEN_TO_ALL
 from indelible.server.app import Server
+from indelible.server.loopback import is_loopback
 from indelible.server.process import NeedsToken, Process
 from indelible.settings import load_settings
 
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
 
 TOKEN = "a-sécret"  # noqa: S105  (nobody's)
-ROUTES = ["//", "//docs", "//openapi.json", "//metrics", "//web/view/app.js", "/chats", "/models", "//nothing"]
+ROUTES = ["//", "//docs", "//openapi.json", "//metrics", "/chats", "/models", "/session", "//nothing", "/nothing"]
 
 
 def list_hosts(server: RunningServer) -> dict[str, bool]:
@@ -87,7 +88,7 @@ async def test_a_client_with_the_token_is_let_in_and_one_without_is_told_so(harn
     server = await harness.start_server(worker=False, token=TOKEN, client_token=TOKEN)
     assert (await server.client.list_chats())["items"] == []
     async with WireClient(server.url) as stranger:
-        with pytest.raises(Refused, match="Send the server's token"):
+        with pytest.raises(Refused, match="Log in at /login, or send a token"):
             await stranger.list_chats()
 
 

@@ -41,38 +41,38 @@ FORGED = {
 }
 
 
-@pytest.mark.parametrize("name", FORGED)
-async def test_s109_a_forged_cursor_is_refused_or_means_the_beginning(harness: AppHarness, name: str) -> None:
+async def test_s109_a_forged_cursor_is_refused_or_means_the_beginning(harness: AppHarness) -> None:
     server = await harness.start_server(worker=False)
     chat = await server.client.create_chat(title="Rain")
-    cursor = FORGED[name]
-    for path in (
-        f"/chats?cursor={cursor}",
-        f"/chats/{chat['id']}/messages?before={cursor}",
-        f"/chats/{chat['id']}/attempts?before={cursor}",
-        f"/chats/{chat['id']}/debug/runs?before={cursor}",
-    ):
-        async with server.request("GET", path) as response:
-            assert response.status == 200 or 400 <= response.status < 500, (path[:100], await response.text())
-            if response.status >= 400:
-                await read_problem(response)
-    async with server.request("GET", f"/chats/{chat['id']}/events?after={cursor}") as response:
-        if response.status == 200:
-            assert (await response.content.readline()).startswith(b"id: ")
-            assert await response.content.readline() == b"event: snapshot\n"
-        else:
-            assert 400 <= response.status < 500
+    for name, cursor in FORGED.items():
+        for path in (
+            f"/chats?cursor={cursor}",
+            f"/chats/{chat['id']}/messages?before={cursor}",
+            f"/chats/{chat['id']}/attempts?before={cursor}",
+            f"/chats/{chat['id']}/debug/runs?before={cursor}",
+        ):
+            async with server.request("GET", path) as response:
+                is_fine = response.status == 200 or 400 <= response.status < 500
+                assert is_fine, (name, path[:100], await response.text())
+                if response.status >= 400:
+                    await read_problem(response)
+        async with server.request("GET", f"/chats/{chat['id']}/events?after={cursor}") as response:
+            if response.status == 200:
+                assert (await response.content.readline()).startswith(b"id: "), name
+                assert await response.content.readline() == b"event: snapshot\n", name
+            else:
+                assert 400 <= response.status < 500, name
 
 
-@pytest.mark.parametrize("search", [LONG, "x" * 1001, "%25" * 2000, "a%00b", "%ED%A0%80", "é" * 1001])
-async def test_s109_a_search_that_nobody_types_is_refused(harness: AppHarness, search: str) -> None:
+async def test_s109_a_search_that_nobody_types_is_refused(harness: AppHarness) -> None:
     server = await harness.start_server(worker=False)
-    async with server.request("GET", f"/chats?q={search}") as response:
-        assert response.status == 200 or 400 <= response.status < 500
-        if len(search) > 1000 and response.status != 200:
-            assert (await read_problem(response))["status"] in (422, 431)
-    if len(search) > 1000:
-        assert response.status != 200
+    for search in (LONG, "x" * 1001, "%25" * 2000, "a%00b", "%ED%A0%80", "é" * 1001):
+        async with server.request("GET", f"/chats?q={search}") as response:
+            assert response.status == 200 or 400 <= response.status < 500, search[:20]
+            if len(search) > 1000 and response.status != 200:
+                assert (await read_problem(response))["status"] in (422, 431), search[:20]
+        if len(search) > 1000:
+            assert response.status != 200, search[:20]
 
 
 async def test_s109_a_search_of_any_ordinary_length_finds(harness: AppHarness) -> None:
@@ -82,19 +82,18 @@ async def test_s109_a_search_of_any_ordinary_length_finds(harness: AppHarness) -
         assert len((await response.json())["items"]) == 1
 
 
-@pytest.mark.parametrize("part", ["chat", "message", "queued", "run"])
 @pytest.mark.parametrize("given", [LONG, "%00", "%ED%A0%80", "..%2F..", "é" * 100])
-async def test_s109_a_forged_id_is_not_found(harness: AppHarness, part: str, given: str) -> None:
+async def test_s109_a_forged_id_is_not_found(harness: AppHarness, given: str) -> None:
     server = await harness.start_server(worker=False)
     chat = (await server.client.create_chat(title="Rain"))["id"]
-    method, path = {
-        "chat": ("GET", f"/chats/{given}"),
-        "message": ("POST", f"/chats/{chat}/messages/{given}/regenerate"),
-        "queued": ("DELETE", f"/chats/{chat}/queue/{given}"),
-        "run": ("GET", f"/chats/{chat}/debug/runs/{given}"),
-    }[part]
-    async with server.request(method, path) as response:
-        assert 400 <= (await read_problem(response))["status"] < 500
+    for method, path in (
+        ("GET", f"/chats/{given}"),
+        ("POST", f"/chats/{chat}/messages/{given}/regenerate"),
+        ("DELETE", f"/chats/{chat}/queue/{given}"),
+        ("GET", f"/chats/{chat}/debug/runs/{given}"),
+    ):
+        async with server.request(method, path) as response:
+            assert 400 <= (await read_problem(response))["status"] < 500, (method, path[:60])
 
 
 async def test_s109_a_forged_key_is_refused(harness: AppHarness) -> None:

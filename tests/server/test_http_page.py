@@ -17,7 +17,7 @@ from tests.support.waiting import poll_until
 
 from indelible.client.wire import ServerEvent
 from indelible.content import ToolSpec
-from indelible.server.routes import chats, debug, feed, messages, queue, turns
+from indelible.server.routes import chats, debug, feed, messages, queue, session, shares, tokens, turns, users
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step
 
@@ -32,6 +32,10 @@ PROMISED = {
     "PUT /chats/{}/queue/order", "PATCH /chats/{}/queue/{}", "DELETE /chats/{}/queue/{}",
     "POST /chats/{}/queue/{}/promote", "POST /chats/{}/interrupt", "POST /chats/{}/tool-results",
     "POST /chats/{}/retry", "POST /chats/{}/compact", "POST /chats/{}/continue", "GET /chats/{}/events",
+    "GET /session", "POST /session", "DELETE /session", "GET /tokens", "POST /tokens", "DELETE /tokens/{}",
+    "GET /users", "POST /users", "PATCH /users/{}", "GET /chats/{}/shares", "POST /chats/{}/shares",
+    "DELETE /chats/{}/shares/{}", "GET /shared/{}", "GET /shared/{}/messages", "GET /shared/{}/events",
+    "POST /files", "GET /files", "GET /files/{}", "GET /files/{}/preview", "GET /files/{}/info", "DELETE /files/{}",
     "GET /models", "GET /chats/{}/attempts", "GET /chats/{}/debug/runs", "GET /chats/{}/debug/runs/{}",
 }  # fmt: skip
 AT_THE_ROOT = {"GET /healthz", "GET /readyz", "GET /metrics"}
@@ -44,7 +48,7 @@ def list_examples(route: str) -> list[Any]:
 
 def list_bodies() -> Iterator[tuple[str, type[BaseModel]]]:
     """Every route that takes a body, and the model of it."""
-    for part in (chats, messages, queue, turns, feed, debug):
+    for part in (chats, messages, queue, turns, feed, debug, session, tokens, users, shares):
         for route in part.router.routes:
             if isinstance(route, APIRoute) and route.body_field is not None:
                 annotation = route.body_field.field_info.annotation
@@ -86,6 +90,7 @@ def test_a_body_on_the_page_is_one_that_the_route_takes(route: str, model: type[
 # --- a walk through every route that answers with JSON ---
 
 ONE = "/api/v1/chats/{chat_id}"
+FILE = "/api/v1/files/{file_id}"
 
 
 class Walk:
@@ -166,6 +171,39 @@ async def walk_records(walk: Walk) -> None:
     await walk.ask(f"GET {ONE}/debug/runs/{{run_id}}", run_id=runs["items"][0]["id"])
 
 
+async def walk_people(walk: Walk) -> None:
+    """On loopback, where everybody is the first admin."""
+    for route, body in (("POST /api/v1/users", {"name": "ada"}), ("GET /api/v1/users", None)):
+        await walk.ask(route, body)
+    await walk.ask("PATCH /api/v1/users/{name}", {"role": "admin"}, name="ada")
+    token = await walk.ask("POST /api/v1/tokens", {"label": "laptop", "scopes": ["read"], "expires_in_s": 60})
+    await walk.ask("GET /api/v1/tokens")
+    await walk.ask("POST /api/v1/session", {"token": token["token"]})
+    await walk.ask("GET /api/v1/session")
+    await walk.ask("DELETE /api/v1/session")
+    await walk.ask("DELETE /api/v1/tokens/{token_id}", token_id=token["id"])
+    share = await walk.ask(f"POST {ONE}/shares", {"user": None})
+    await walk.ask(f"GET {ONE}/shares")
+    key = share["url"].rpartition("/")[2]
+    for route in ("GET /api/v1/shared/{key}", "GET /api/v1/shared/{key}/messages"):
+        await walk.ask(route, key=key)
+    await walk.ask(f"DELETE {ONE}/shares/{{share_id}}", share_id=share["id"])
+
+
+async def walk_files(walk: Walk) -> None:
+    """The upload's body is no JSON, and its name is in the query."""
+    route = "POST /api/v1/files"
+    async with walk.server.request("POST", "/files?name=photo.png", data=b"rain") as response:
+        assert response.status == 201
+        stored = await response.json()
+    assert list(stored) == list(list_examples(route)[-1])
+    walk.walked.add(route)
+    walk.names["file_id"] = stored["id"]
+    await walk.ask("GET /api/v1/files")
+    await walk.ask(f"GET {FILE}/info")
+    await walk.ask(f"DELETE {FILE}")
+
+
 async def test_what_is_answered_has_the_fields_that_the_page_shows(harness: AppHarness) -> None:
     ask = ToolSpec(name="ask", description="Ask the user.", input_schema={"type": "object"})
     calls: list[Step] = [parts.tool_call("call_1", "ask", "{}"), parts.finish("tool_calls")]
@@ -187,6 +225,10 @@ async def test_what_is_answered_has_the_fields_that_the_page_shows(harness: AppH
     copy = await walk.ask(f"POST {ONE}/fork", {"message_id": chat["message"]})
     for route in ("GET /api/v1/chats", "GET /api/v1/models", "GET /healthz", "GET /readyz"):
         await walk.ask(route)
+    await walk_people(walk)
     await walk.ask(f"DELETE {ONE}", chat_id=copy["id"])
+    await walk_files(walk)
 
-    assert walk.walked | {"GET /metrics", f"GET {ONE}/events", f"POST {ONE}/compact"} == set(SECTIONS)
+    streams = {f"GET {ONE}/events", "GET /api/v1/shared/{key}/events"}
+    without_json = {"GET /metrics", f"POST {ONE}/compact", f"GET {FILE}", f"GET {FILE}/preview", *streams}
+    assert walk.walked | without_json == set(SECTIONS)

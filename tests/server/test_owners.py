@@ -12,7 +12,7 @@ from tests.support.running_server import API, RunningServer
 import indelible
 from indelible.ids import new_id
 from indelible.recording.storage.protocol import RunRecord
-from indelible.server.routes import chats, debug, feed, messages, queue, turns
+from indelible.server.routes import chats, debug, feed, messages, queue, shares, turns
 
 # A body that each route would take from the owner.
 BODIES: dict[tuple[str, str], Any] = {
@@ -24,12 +24,13 @@ BODIES: dict[tuple[str, str], Any] = {
     ("PUT", "/chats/{chat_id}/queue/order"): {"ids": []},
     ("PATCH", "/chats/{chat_id}/queue/{queued_id}"): {"text": "Hi"},
     ("POST", "/chats/{chat_id}/tool-results"): {"results": []},
+    ("POST", "/chats/{chat_id}/shares"): {"user": "local"},
 }
 
 
 def list_routes() -> list[tuple[str, str]]:
     """Every route that names a chat, as (method, path)."""
-    routes = [route for part in (chats, messages, queue, turns, feed, debug) for route in part.router.routes]
+    routes = [route for part in (chats, messages, queue, turns, feed, debug, shares) for route in part.router.routes]
     found = [(method, route.path) for route in routes if isinstance(route, APIRoute) for method in route.methods or ()]
     return [(method, path) for method, path in found if "{chat_id}" in path]
 
@@ -49,7 +50,7 @@ async def test_no_route_knows_of_a_chat_of_somebody_else(harness: AppHarness, da
         before = await app.store.view(hers.id)
         run_id = await record_run(app, hers.id)
         names = {"chat_id": hers.id, "message_id": before.messages[0].id, "queued_id": queued.queued}
-        names["run_id"] = run_id
+        names |= {"run_id": run_id, "share_id": (await app.shares.share_by_link(hers.id, owner_id=app.owner_id))[0].id}
 
         for method, path in list_routes():
             body = {

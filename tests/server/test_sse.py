@@ -78,7 +78,7 @@ async def respond(
 ) -> AsyncIterator[tuple[WireFormat, asyncio.Task[None]]]:
     """Send a chat's feed over a wire; the block ends when the response has."""
     wire = WireFormat()
-    response = FeedResponse(feed_harness.feed, chat.id, after, pace=pace)
+    response = FeedResponse(lambda: feed_harness.feed.open(chat.id, after), pace=pace)
     task = asyncio.create_task(response({}, wire.receive, wire.send))
     yield wire, task
     await asyncio.wait([task])

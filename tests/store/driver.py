@@ -24,6 +24,7 @@ from indelible.content import Block, Message, Part, Text, TextDelta, ToolResult,
 from indelible.ids import new_id
 from indelible.machine import State, Status, state_of
 from indelible.machine import commands as c
+from indelible.store.database import file_tables  # noqa: F401  (its tables are dumped too)
 from indelible.store.database.tables import (
     attempts,
     chats,

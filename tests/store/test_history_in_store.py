@@ -16,12 +16,15 @@ from tests.support.engine import begin_write, get_database
 
 from indelible.content import Finish, Message, Text, TextDelta, encode
 from indelible.errors import Invalid, NotFound
+from indelible.files.database_bytes import DatabaseBytes
+from indelible.files.sql_files import SqlFiles
 from indelible.machine import State
 from indelible.machine import commands as c
 from indelible.recording.storage.protocol import RunRecord, StepRecord
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.store.commands.apply.texts import NOTICES
-from indelible.store.database.tables import chats, drafts, events, files, messages, tool_runs, turns
+from indelible.store.database.file_tables import file_chunks, file_uses, files
+from indelible.store.database.tables import chats, drafts, events, messages, tool_runs, turns
 from indelible.store.payloads import ChatPatch
 from indelible.store.sql_store import SqlStore
 
@@ -131,15 +134,18 @@ async def test_deleting_a_chat_removes_every_row_of_it_and_nothing_else(
         )  # fmt: skip
         await connection.execute(
             insert(files).values(
-                id="file_1", owner_id=OWNER, chat_id=doomed.id, media_type="text/plain", size_bytes=1, sha256=bytes(32),
-                content=b"x", created_at=NOW,
+                id="file_1", owner_id=OWNER, state="ready", name="a.txt", media_type="text/plain", size_bytes=1,
+                sha256=bytes(32), place="database", preview="none", created_at=NOW,
             )
         )  # fmt: skip
+        await connection.execute(insert(file_chunks).values(file_id="file_1", variant="content", n=0, content=b"x"))
+        await connection.execute(insert(file_uses).values(chat_id=doomed.id, file_id="file_1"))
         await connection.execute(insert(drafts).values(user_id=OWNER, chat_id=doomed.id, content=b"[]", updated_at=NOW))
     begun: dict[str, Any] = {"status": "in_progress", "started_at": NOW}
     run = RunRecord(id="run_1", chat_id=doomed.id, turn_id=None, kind="turn", worker_id="live", **begun)
     await SqlRecords(store.database).write([run, StepRecord(chat_id=run.chat_id, run_id=run.id, step=1, **begun)])
     assert (await doomed.do(c.Delete())).status is None
+    assert await SqlFiles(store.database, [DatabaseBytes(store.database)]).sweep() == 1
     assert await dump(engine) == before
     assert await doomed.state() is State.NONE
     with pytest.raises(NotFound):

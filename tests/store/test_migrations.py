@@ -18,10 +18,11 @@ from sqlalchemy import Connection, TextClause, inspect, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.engine import begin_read, begin_write, close_databases, get_database, open_engine
 
-from indelible.content import Text, TextDelta, encode
+from indelible.content import Text, TextDelta, Usage, encode
 from indelible.machine.commands import Delete, Send, SwitchBranch, UpdateChat
 from indelible.recording.storage.protocol import RunRecord
 from indelible.recording.storage.sql_records import SqlRecords
+from indelible.store.commands.totals import Totals
 from indelible.store.database import postgres
 from indelible.store.database.errors import DatabaseUnusable, SchemaTooNew
 from indelible.store.database.migrate import HEAD, VERSION_TABLE, Migrated, list_revisions, load_revision, migrate
@@ -69,11 +70,12 @@ def read_statement(statement: str) -> tuple[str, frozenset[str], str]:
 
 def part_reference(piece: str) -> list[str]:
     """A column that was added later has its rule beside it; one that was always there, among the constraints."""
-    found = re.fullmatch(r"(\w+?)TEXT(CONSTRAINT\w+)((REFERENCES|CHECK).*)", piece)
+    found = re.fullmatch(r"(\w+?)TEXT(DEFAULT'\w*'NOTNULL)?(CONSTRAINT\w+)((REFERENCES|CHECK).*)", piece)
     if found is None:
         return [piece]
-    column, rule, text, kind = found.groups()
-    return [f"{column}TEXT", f"{rule}FOREIGNKEY({column}){text}" if kind == "REFERENCES" else f"{rule}{text}"]
+    column, default, rule, text, kind = found.groups()
+    told = f"{rule}FOREIGNKEY({column}){text}" if kind == "REFERENCES" else f"{rule}{text}"
+    return [f"{column}TEXT{default or ''}", told]
 
 
 async def test_the_migrations_build_exactly_the_tables(new_database: str) -> None:
@@ -264,6 +266,27 @@ async def test_the_upgrade_to_0009_gives_branches_their_errors_and_waiting_chats
     await close(engine)
 
 
+async def test_the_upgrade_to_0010_adds_up_what_chats_have_used(new_database: str) -> None:
+    await migrate(new_database, target="0009")
+    engine = await open_engine(new_database)
+    await write_a_chat(engine)
+    copy = """
+        INSERT INTO messages (chat_id, id, role, blocks, usage, cost_nanousd, created_at)
+        SELECT chat_id, {}, role, blocks, :usage, {}, created_at FROM messages WHERE id = 'm'
+        """
+    async with begin_write(engine) as connection:
+        await connection.execute(text(copy.format("'n'", "5")), {"usage": b'{"input_tokens":3,"output_tokens":1}'})
+        await connection.execute(text(copy.format("'o'", "NULL")), {"usage": b'{"input_tokens":4}'})
+    await close(engine)
+
+    assert await migrate(new_database) == Migrated("0009", HEAD)
+
+    engine = await open_engine(new_database)
+    totals = (await SqlStore(get_database(engine)).view("c")).totals
+    assert totals == Totals(Usage(input_tokens=7, output_tokens=1), 5)
+    await close(engine)
+
+
 @pytest.mark.parametrize("revision", [revision for revision in list_revisions() if revision < "0007"])
 async def test_the_upgrade_to_0007_names_the_chat_of_every_row_and_keeps_all_of_it(
     new_database: str, revision: str
@@ -309,7 +332,8 @@ async def test_an_upgrade_keeps_every_row_of_every_table_and_in_its_chat(new_dat
         known = await connection.run_sync(list_columns)
         for name, row in given.items():
             if (table := name.split()[0]) in known:
-                await connection.execute(*spell_insert(table, row, known[table]))
+                former = {"content": b"[]", "chat_id": name[-1]} if table == "files" else {}
+                await connection.execute(*spell_insert(table, {**former, **row}, known[table]))
         await connection.execute(text("UPDATE chats SET head_id = 'reply_' || id"))
     before = await read_everything(engine)
     await close(engine)
@@ -318,6 +342,7 @@ async def test_an_upgrade_keeps_every_row_of_every_table_and_in_its_chat(new_dat
 
     engine = await open_engine(new_database)
     after = await read_everything(engine)
+    before |= {} if "file_chunks" in before else move_files(before)
     for table in metadata.tables:
         kept = [
             {name: row[name] for name in old} for row, old in zip(after[table], before.get(table, []), strict=False)
@@ -325,7 +350,11 @@ async def test_an_upgrade_keeps_every_row_of_every_table_and_in_its_chat(new_dat
         assert kept == before.get(table, []), table
         assert len(after[table]) == (0 if table not in before else 1 if table in rows_of_nobody() else 2), table
     assert {*rows_of_nobody(), *rows_of("c")} == set(metadata.tables)
-    led = [table for table in before if "chat_id" in metadata.tables[table].primary_key.columns]
+    led = [
+        table
+        for table in before
+        if table in metadata.tables and "chat_id" in metadata.tables[table].primary_key.columns
+    ]
     assert all([row["chat_id"] for row in after[table]] == ["c", "d"] for table in led)
     await SqlStore(get_database(engine)).execute("c", Delete())
     left = await read_everything(engine)
@@ -337,13 +366,28 @@ AT = "2026-11-15T09:00:00.000000Z"
 FORMER_NAMES = {"if_busy": "when", "stalled_takeovers": "barren_takeovers", "journal_rows_at_takeover": "said"}
 
 
+def move_files(before: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    """What becomes of the rows of files from before they had chunks and uses."""
+    rows = before.pop("files", None)
+    if rows is None:
+        return {}
+    gone = ("content", "chat_id", "name")
+    return {
+        "files": [{name: value for name, value in row.items() if name not in gone} for row in rows],
+        "file_chunks": [{"file_id": row["id"], "content": row["content"]} for row in rows],
+        "file_uses": [{"file_id": row["id"], "chat_id": row["chat_id"]} for row in rows],
+    }
+
+
 def rows_of_nobody() -> dict[str, dict[str, Any]]:
     """A row of each table that knows nothing of chats."""
     return {
         "users": {"id": "u", "name": "Ada", "created_at": AT},
         "tokens": {"id": "k", "user_id": "u", "hash": b"[]", "name": "laptop", "created_at": AT},
+        "sessions": {"id": "s", "user_id": "u", "hash": b"[]", "method": "oidc", "scopes": "read", "created_at": AT,
+                     "last_used_at": AT, "expires_at": AT},
         "workers": {"id": "w", "started_at": AT, "heartbeat_at": AT},
-    }
+    }  # fmt: skip
 
 
 def rows_of(chat: str) -> dict[str, dict[str, Any]]:
@@ -352,7 +396,8 @@ def rows_of(chat: str) -> dict[str, dict[str, Any]]:
     own = {"chat_id": chat}
     text = {"chat_id": chat, "id": f"reply_{chat}", "role": "assistant", "blocks": b"[]", "created_at": AT}
     call = {"call_index": 0, "call_id": "x", "name": "look", "arguments": b"[]", "state": "started"}
-    file = {"media_type": "text/plain", "size_bytes": 2, "sha256": b"[]", "content": b"[]", "created_at": AT}
+    file = {"media_type": "text/plain", "size_bytes": 2, "sha256": b"[]", "created_at": AT}
+    file |= {"state": "ready", "name": "a.txt", "place": "database", "preview": "none"}
     done = {"key": f"key_{chat}", "route": "POST /", "body_hash": b"[]", "status": 201, "body": b"[]", "expires_at": AT}
     said = {"method": "POST", "url": "/", "request_headers": b"[]", "request_body": b"[]", "response_body": b"[]"}
     return {
@@ -370,7 +415,10 @@ def rows_of(chat: str) -> dict[str, dict[str, Any]]:
                       "started_at": AT, **call},
         "idempotency_keys": {**own, "user_id": "u", **done},
         "drafts": {**own, "user_id": "u", "content": b"[]", "updated_at": AT},
-        "files": {**own, "id": f"file_{chat}", "owner_id": "u", **file},
+        "shares": {**own, "id": f"share_{chat}", "user_id": "u", "created_at": AT},
+        "files": {"id": f"file_{chat}", "owner_id": "u", **file},
+        "file_chunks": {"file_id": f"file_{chat}", "variant": "content", "n": 0, "content": b"[]"},
+        "file_uses": {**own, "file_id": f"file_{chat}"},
         "debug_runs": {**own, "id": run, "turn_id": turn, "kind": "turn", "status": "in_progress", "worker_id": "w",
                        "started_at": AT, "model": "demo"},
         "debug_steps": {**own, "run_id": run, "step": 1, "status": "completed", "error": "none", "started_at": AT,

@@ -35,6 +35,8 @@ from tests.databases import BOTH, create_postgres
 from tests.support.engine import begin_read, begin_write, open_engine
 
 from indelible.machine.states import Status, state_of
+from indelible.store.database.account_tables import sessions, shares
+from indelible.store.database.file_tables import file_chunks, file_uses, files
 from indelible.store.database.migrate import migrate
 from indelible.store.database.tables import (
     attempts,
@@ -44,7 +46,6 @@ from indelible.store.database.tables import (
     debug_steps,
     drafts,
     events,
-    files,
     idempotency_keys,
     journal,
     messages,
@@ -65,6 +66,17 @@ Row = Mapping[str, Any]
 ROWS: dict[Table, Row] = {
     users: {"id": "u", "name": "Ada", "created_at": AT},
     tokens: {"id": "k", "user_id": "u", "hash": HASH, "name": "laptop", "created_at": AT},
+    sessions: {
+        "id": "s",
+        "user_id": "u",
+        "token_id": "k",
+        "hash": HASH,
+        "method": "token",
+        "scopes": "read",
+        "created_at": AT,
+        "last_used_at": AT,
+        "expires_at": AT,
+    },
     chats: {"id": "c", "owner_id": "u", "status": "running", "seq": 5, "created_at": AT, "updated_at": AT},
     messages: {"chat_id": "c", "id": "m", "role": "user", "blocks": b"[]", "created_at": AT},
     turns: {"id": "t", "chat_id": "c", "number": 1, "kind": "reply", "message_id": "m", "started_at": AT},
@@ -106,14 +118,19 @@ ROWS: dict[Table, Row] = {
     files: {
         "id": "f",
         "owner_id": "u",
-        "chat_id": "c",
+        "state": "ready",
+        "name": "a.png",
         "media_type": "image/png",
         "size_bytes": 0,
         "sha256": HASH,
-        "content": b"",
+        "place": "database",
+        "preview": "none",
         "created_at": AT,
     },
+    file_chunks: {"file_id": "f", "variant": "content", "n": 0, "content": b""},
+    file_uses: {"chat_id": "c", "file_id": "f"},
     drafts: {"user_id": "u", "chat_id": "c", "content": b"[]", "updated_at": AT},
+    shares: {"chat_id": "c", "id": "h", "user_id": "u", "created_at": AT},
     debug_runs: {
         "id": "r",
         "chat_id": "c",
@@ -140,6 +157,10 @@ ROWS: dict[Table, Row] = {
 }
 
 REFUSED: list[tuple[str, Table, Row]] = [
+    ("users_role_check", users, {"role": "owner"}),
+    ("sessions_method_check", sessions, {"method": "password"}),
+    ("shares_link_or_user_check", shares, {"hash": HASH}),
+    ("shares_link_or_user_check", shares, {"user_id": None}),
     ("chats_status_check", chats, {"status": "pending"}),
     ("chats_archived_is_idle_check", chats, {"archived": True, "status": "requires_action"}),
     ("chats_holder_is_busy_check", chats, {"holder": "w", "status": "idle"}),
@@ -191,6 +212,11 @@ REFUSED: list[tuple[str, Table, Row]] = [
     ("tool_runs_numbering_check", tool_runs, {"step": 0}),
     ("tool_runs_numbering_check", tool_runs, {"call_index": -1}),
     ("files_size_bytes_check", files, {"size_bytes": -1}),
+    ("files_complete_check", files, {"sha256": None}),
+    ("files_state_check", files, {"state": "gone"}),
+    ("files_place_check", files, {"place": "tape"}),
+    ("files_preview_check", files, {"preview": "soon"}),
+    ("file_chunks_variant_check", file_chunks, {"variant": "large"}),
     ("debug_runs_kind_check", debug_runs, {"kind": "reply"}),
     ("debug_runs_status_check", debug_runs, {"status": "failed", "ended_at": AT}),
     ("debug_runs_one_end_check", debug_runs, {"status": "completed"}),
@@ -207,6 +233,9 @@ REFUSED: list[tuple[str, Table, Row]] = [
 TWICE: list[tuple[str, Table, Row]] = [
     ("users_name_key", users, {"id": "u2"}),
     ("tokens_hash_key", tokens, {"id": "k2"}),
+    ("sessions_hash_key", sessions, {"id": "s2"}),
+    ("shares_pk", shares, {"user_id": None, "hash": HASH}),
+    ("shares_chat_id_user_id_key", shares, {"id": "h2"}),
     ("turns_one_open", turns, {"id": "t2", "number": 2}),
     ("turns_chat_id_number_key", turns, {"id": "t2", **ENDED}),
     ("attempts_one_open", attempts, {"id": "a2", "number": 2}),
@@ -217,6 +246,8 @@ TWICE: list[tuple[str, Table, Row]] = [
     ("tool_runs_idempotency_key_key", tool_runs, {"call_index": 1}),
     ("events_pk", events, {"kind": "message"}),
     ("journal_pk", journal, {"parts": b"[1]"}),
+    ("file_chunks_pk", file_chunks, {"content": b"x"}),
+    ("file_uses_pk", file_uses, {}),
     ("queue_pk", queue, {"position": 2}),
     ("tool_runs_pk", tool_runs, {"idempotency_key": "other"}),
     ("idempotency_keys_pk", idempotency_keys, {"route": "POST /other"}),
@@ -236,6 +267,7 @@ LEGAL_SECOND_ROWS: list[tuple[Table, Row]] = [
     (messages, {"id": "m2", "parent_id": "m", "role": "notice", "visibility": "people"}),
     (tool_runs, {"call_index": 1, "idempotency_key": "x", "state": "settled", "result": b"{}", "settled_at": AT}),
     (queue, {"id": "q2", "position": 2, "if_busy": "promoted"}),
+    (shares, {"id": "h2", "user_id": None, "hash": HASH}),
     (journal, {"n": 0}),
     (debug_runs, {"id": "r2", "kind": "title", "status": "interrupted", "ended_at": AT, "turn_id": "nowhere"}),
     (debug_steps, {"step": 2, "status": "error", "ended_at": AT}),
@@ -412,7 +444,16 @@ async def test_deleting_a_chat_leaves_only_the_journal_to_delete(engine: AsyncEn
             table for table in ROWS if (await connection.execute(select(func.count()).select_from(table))).scalar_one()
         }
 
-    assert left == {users, tokens, workers, idempotency_keys, journal}
+    assert left == {
+        users,
+        tokens,
+        sessions,
+        workers,
+        idempotency_keys,
+        journal,
+        files,
+        file_chunks,
+    }  # the sweep removes files
 
 
 async def test_an_idempotency_key_goes_with_the_chat_that_its_answer_tells_of(engine: AsyncEngine) -> None:
@@ -432,8 +473,8 @@ def test_the_chat_leads_the_key_of_every_table_that_has_one() -> None:
     of_chats = {table for table in metadata.tables.values() if "chat_id" in table.columns}
     led = {table for table in of_chats if next(iter(table.primary_key)).name == "chat_id"}
 
-    assert of_chats - led == {idempotency_keys, files}
-    assert set(metadata.tables.values()) - of_chats == {chats, users, tokens, workers}
+    assert of_chats - led == {idempotency_keys}
+    assert set(metadata.tables.values()) - of_chats == {chats, users, tokens, sessions, workers, files, file_chunks}
 
 
 def test_every_reference_within_a_chat_names_it() -> None:

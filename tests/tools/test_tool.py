@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVarTuple
 import msgspec
 import pytest
 from pydantic import Field
+from tests.support.waiting import DEADLINE_S
 
 from indelible.concurrency.scope import CancelScope
 from indelible.content import ToolSpec
@@ -452,9 +453,9 @@ def test_a_report_that_the_loop_never_gets_to_is_let_go_by_close() -> None:
     )
     thread = threading.Thread(target=context.report, args=("half",), daemon=True)
     thread.start()
-    assert loop.asked.wait(timeout=60)
+    assert loop.asked.wait(timeout=DEADLINE_S)
     context.close()
-    thread.join(timeout=60)
+    thread.join(timeout=DEADLINE_S)
     assert not thread.is_alive()
     loop.run_until_complete(asyncio.sleep(0))
     loop.close()

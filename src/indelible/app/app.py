@@ -6,20 +6,30 @@ has the methods of a user, chat.py those of a chat.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
 
 from indelible.app.user import User
 from indelible.clock import Clock
 from indelible.feed import Feed
+from indelible.files.database_bytes import DatabaseBytes
+from indelible.files.protocol import FileStore
+from indelible.files.sql_files import SqlFiles
 from indelible.recording.storage.sql_records import SqlRecords
+from indelible.service.budget import Budget
 from indelible.service.local import LocalService, ServiceDependencies
+from indelible.store.accounts.sql_accounts import SqlAccounts
+from indelible.store.accounts.sql_shares import SqlShares
+from indelible.store.queries.spent import Spent, load_spent
 from indelible.store.sql_store import SqlStore
 
 
 class App(User):
     """The result of `indelible.open`: the chats of its default user, and every other user by name.
 
-    `models` are the names that a chat, a message or a retry may use.
+    `models` are the names that a chat, a message or a retry may use. `accounts` and `shares` are the users' logins, and
+    who else may read a chat.
     """
 
     def __init__(
@@ -29,6 +39,7 @@ class App(User):
         *,
         clock: Clock,
         owner_id: str,
+        files: FileStore | None = None,
         models: Sequence[str] = (),
         default_model: str | None = None,
         check_model: Callable[[str], None] | None = None,
@@ -39,7 +50,13 @@ class App(User):
         self.clock = clock
         self.owner_id = owner_id
         self.models = models
+        self.on_rights_changed: list[Callable[[], None]] = []
+        self.accounts = SqlAccounts(store.database, clock=clock, on_changed=self._publish_rights)
+        self.shares = SqlShares(
+            store.database, clock=clock, lease_timeout_s=store.lease_timeout_s, on_changed=self._publish_rights
+        )
         self._dependencies = ServiceDependencies(
+            shares=self.shares,
             store=store,
             feed=feed,
             records=self.records,
@@ -47,9 +64,33 @@ class App(User):
             models=models,
             default_model=default_model,
             check_model=check_model,
+            files=files or SqlFiles(store.database, [DatabaseBytes(store.database)]),
         )
         self.service = LocalService(self._dependencies, user_id=owner_id)
         super().__init__(self.service)
+
+    def service_of(self, user_id: str) -> LocalService:
+        """The use cases of the user with this id."""
+        return LocalService(self._dependencies, user_id=user_id)
+
+    def limit_spending(self, *, max_tokens: int, max_usd: float) -> None:
+        """From now on, start no reply of a user who has spent this much in a day; 0 means no limit."""
+        if max_tokens or max_usd:
+            database = self.store.database
+
+            async def load(user_id: str, since: datetime) -> Spent:
+                return await database.read(lambda transaction: load_spent(transaction, user_id, since), single=True)
+
+            budget = Budget(load, clock=self.clock, max_tokens=max_tokens, max_usd=max_usd)
+            self._dependencies = replace(self._dependencies, budget=budget)
+            self.service = LocalService(self._dependencies, user_id=self.owner_id)
+            super().__init__(self.service)
+
+    def _publish_rights(self, user_ids: Iterable[str]) -> None:
+        """Tell this process at once, and the others by a hint, that somebody's rights were taken away."""
+        for notify in self.on_rights_changed:
+            notify()
+        self.feed.notifier.notify_readers(user_ids)
 
     def user(self, name: str) -> User:
         """The user of this name. A new user is created on first use."""

@@ -82,9 +82,12 @@ class Chat:
         """Continue an interrupted reply."""
         return self._reply(lambda: self._service.continue_(self.id, model=model))
 
-    def submit_tool_results(self, results: Sequence[ToolResult]) -> Reply:
-        """Submit the results of the client tools that the reply is waiting for, all at once."""
-        return self._reply(lambda: self._service.submit_tool_results(self.id, results))
+    def submit_tool_results(self, results: Sequence[ToolResult], *, turn: str | None = None) -> Reply:
+        """Submit the results of the client tools that the reply is waiting for, all at once.
+
+        With `turn`, results that come too late are refused, even if a later reply waits for calls with the same ids.
+        """
+        return self._reply(lambda: self._service.submit_tool_results(self.id, results, turn=turn))
 
     def compact(self) -> Reply:
         """Replace older turns by a summary in the model's prompt. The reply has no text."""

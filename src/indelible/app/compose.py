@@ -20,6 +20,11 @@ from indelible.app.app import App
 from indelible.clock import Clock, SystemClock
 from indelible.errors import Invalid, ModelFailed
 from indelible.feed import Feed
+from indelible.files.database_bytes import DatabaseBytes
+from indelible.files.place import open_bytes
+from indelible.files.protocol import FileLimits, FileStore
+from indelible.files.sql_files import SqlFiles
+from indelible.files.sweeper import FileSweeper
 from indelible.logs import find_secrets
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.models.catalog import DEMO, Catalog
@@ -100,9 +105,12 @@ async def open_app(
             )
             try:
                 names = list(dict.fromkeys([*(models or ()), *catalog.list_names()]))
-                owner_id = await parts[0].ensure_user(user)
+                store, feed, files = parts
+                owner_id = await store.ensure_user(user)
                 named: dict[str, Any] = {"models": names, "default_model": settings.model, "check_model": check}
-                yield App(*parts, clock=clock, owner_id=owner_id, **named)
+                app = App(store, feed, clock=clock, owner_id=owner_id, files=files, **named)
+                app.limit_spending(max_tokens=settings.user_max_tokens_per_day, max_usd=settings.user_max_usd_per_day)
+                yield app
             except Exception as error:
                 body_error = error
                 raise
@@ -125,12 +133,13 @@ async def _put_together(
     worker: bool,
     clock: Clock,
     metrics: Metrics,
-) -> tuple[SqlStore, Feed]:
+) -> tuple[SqlStore, Feed, SqlFiles]:
     """Start everything; the stack stops it in reverse order: readers, worker, services, database, lock."""
     if worker:
         Toolset(tools, client=client_tools)  # an invalid tool fails here, not in the first reply
         stack.enter_context(exclusive_file_lock(where))
     notifier: Notifier = LocalNotifier()
+    deleted = asyncio.Event()
     store = await stack.enter_async_context(
         SqlStore.open(
             where,
@@ -143,9 +152,10 @@ async def _put_together(
                 tools_bytes=settings.tools_max_bytes,
                 tool_result_bytes=settings.tool_result_max_bytes,
             ),
-            on_committed=lambda outcome: publish_outcome(notifier, outcome),
+            on_committed=lambda outcome: _publish(notifier, outcome, deleted),
         )
     )
+    files = await open_files(stack, store, settings=settings, clock=clock)
     records = SqlRecords(store.database)
     store.before_delete = partial(records.forget_chat, clock=clock)
     address = parse_address(where)
@@ -154,6 +164,8 @@ async def _put_together(
     feed = Feed(store, notifier, clock=clock, metrics=metrics)
     services = await stack.enter_async_context(asyncio.TaskGroup())
     running = [services.create_task(notifier.run(), name="hints"), services.create_task(feed.run(), name="feed")]
+    files.on_left = deleted.set
+    running.append(services.create_task(FileSweeper(files, clock=clock, woken=deleted).run(), name="removing files"))
     stack.callback(lambda: [task.cancel() for task in running])
     if worker:
         if address.is_sqlite:
@@ -185,13 +197,27 @@ async def _put_together(
             deps=deps,
             metrics=metrics,
             recorder=recorder,
+            files=files,
         )
         working = services.create_task(made.run(), name="worker")
         stack.push_async_callback(_wait_for, working)
         stack.callback(made.stop)
         await made.ready.wait()
     stack.callback(feed.close)
-    return store, feed
+    return store, feed, files
+
+
+async def open_files(stack: AsyncExitStack, store: SqlStore, *, settings: Settings, clock: Clock) -> SqlFiles:
+    """The store of files. Those in the database can be read wherever new ones go."""
+    place = await open_bytes(settings.files, store.database, clock=clock)
+    stack.push_async_callback(place.close)
+    limits = FileLimits(
+        file_bytes=settings.file_max_bytes,
+        user_files=settings.user_max_files,
+        user_bytes=settings.user_max_file_bytes,
+        types=settings.file_types,
+    )
+    return SqlFiles(store.database, [place, DatabaseBytes(store.database)], limits=limits)
 
 
 def _find(
@@ -206,6 +232,12 @@ def _find(
         return own
     wanted = name or default
     return models[wanted] if wanted in models else in_catalog(wanted)
+
+
+def _publish(notifier: Notifier, outcome: Outcome, deleted: asyncio.Event) -> None:
+    publish_outcome(notifier, outcome)
+    if outcome.status is None:  # a deleted chat may leave files
+        deleted.set()
 
 
 def publish_outcome(notifier: Notifier, outcome: Outcome) -> None:
@@ -242,6 +274,7 @@ def make_worker(
     deps: Any = None,
     metrics: Metrics = NO_METRICS,
     recorder: DebugRecorder | None = None,
+    files: FileStore | None = None,
 ) -> Worker:
     """A worker and its journal. The feed publishes its rows in this process; a notification wakes other processes."""
 
@@ -269,5 +302,6 @@ def make_worker(
         tool_deps=deps,
         metrics=metrics,
         recorder=recorder,
+        files=files or SqlFiles(store.database, [DatabaseBytes(store.database)]),
     )
     return Worker(setup, notifier)

@@ -9,10 +9,13 @@ Must stay true (tests/app/test_same_script.py): the same script gives the same r
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from indelible.app.chat import Chat
 from indelible.content import ToolSpec
+from indelible.files.protocol import StoredFile
+from indelible.service.files import Upload, read_all
 from indelible.service.inputs import Content
 from indelible.service.protocol import MAX_PAGE, ChatService
 from indelible.service.results import ModelEntry
@@ -63,6 +66,40 @@ class User:
             if cursor is None:
                 break
         return found
+
+    # --- files ---
+
+    async def upload(self, source: str | Path | bytes, *, name: str | None = None) -> StoredFile:
+        """Store a file: a path, or bytes with a name. Send it in a message: `chat.send(["What is this?", file])`.
+
+        A file that no message uses is deleted after a day.
+        """
+        upload = Upload(source, name)
+        size = await upload.find_size()
+        return await self._service.files.upload(upload.open_chunks, name=upload.name, size=size)
+
+    async def files(self, *, limit: int | None = 50) -> list[StoredFile]:
+        """The user's files, newest first: at most `limit`, or all."""
+        found: list[StoredFile] = []
+        cursor: str | None = None
+        while limit is None or len(found) < limit:
+            size = MAX_PAGE if limit is None else min(MAX_PAGE, limit - len(found))
+            page = await self._service.files.list_files(limit=size, cursor=cursor)
+            found += page.items
+            cursor = page.next
+            if cursor is None:
+                break
+        return found
+
+    async def read_file(self, file_id: str) -> bytes:
+        """All bytes of a file."""
+        return await read_all(self._service.files, file_id)
+
+    async def delete_file(self, file_id: str) -> None:
+        """Delete a file that no chat uses. A file in a chat is deleted with the last chat that uses it."""
+        await self._service.files.delete_file(file_id)
+
+    # --- models ---
 
     async def list_models(self) -> list[ModelEntry]:
         """The model names that a chat, a message or a retry may use."""

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from indelible.cli.options import DatabaseOption, ServerOption, find_server, read_settings
+from indelible.cli.options import DatabaseOption, ServerOption, find_server, read_settings, refuse_missing_database
 
 EXAMPLES: Final = """\b
 Examples:
@@ -35,5 +35,7 @@ def chats(
         print_chats(Client(url, token=settings.token or None), limit=limit)
     else:
         from indelible.app.compose import open_app  # noqa: PLC0415
+
+        refuse_missing_database(settings)
 
         print_chats(open_app(settings=settings, worker=False), limit=limit)

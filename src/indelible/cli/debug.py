@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from indelible.cli.options import DatabaseOption, read_settings
+from indelible.cli.options import DatabaseOption, read_settings, refuse_missing_database
 
 EXAMPLES: Final = """\b
 Examples:
@@ -54,6 +54,7 @@ def show(
 ) -> None:
     """Show the runs of a chat as a tree, or one run in full."""
     settings = read_settings(database=database)
+    refuse_missing_database(settings)
 
     from indelible.terminal.debugging import print_records  # noqa: PLC0415  (see main.py)
 
@@ -72,6 +73,8 @@ def replay(
 ) -> None:
     """Replay a recorded response offline and show the parsed blocks."""
     settings = read_settings(database=database)
+    if not Path(target).is_file():
+        refuse_missing_database(settings)
 
     from indelible.terminal.debugging import print_replay  # noqa: PLC0415
 

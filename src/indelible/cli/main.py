@@ -30,6 +30,8 @@ from indelible.cli.migrate import migrate
 from indelible.cli.options import UsageMistake
 from indelible.cli.prove import prove
 from indelible.cli.serve import serve
+from indelible.cli.token import token_app
+from indelible.cli.user import user_app
 from indelible.cli.worker import worker
 from indelible.errors import IndelibleError
 
@@ -62,6 +64,8 @@ def _assemble() -> typer.Typer:
     for command in (chat, chats, serve, worker, migrate, backup, copy, doctor):
         app.command(epilog=sys.modules[command.__module__].EXAMPLES)(command)
     app.add_typer(debug_app, name="debug")
+    app.add_typer(user_app, name="user")
+    app.add_typer(token_app, name="token")
     app.command(epilog=sys.modules[prove.__module__].EXAMPLES)(prove)
     return app
 

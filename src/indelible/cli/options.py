@@ -128,6 +128,16 @@ def find_server(server: str | None, database: str | None) -> str | None:
     return server
 
 
+def refuse_missing_database(settings: Settings) -> None:
+    """A command that only reads never creates a database: a misspelt name would look like an empty one."""
+    from indelible.store.database.address import parse_address  # noqa: PLC0415
+    from indelible.store.database.errors import DatabaseUnusable  # noqa: PLC0415
+
+    address = parse_address(settings.database)
+    if address.is_sqlite and not address.path.exists():
+        raise DatabaseUnusable(f"Can't find the database {address.path}. Choose another with --database.")
+
+
 def check_model(settings: Settings) -> None:
     """Report an unknown model or a missing key at startup, not with the first message."""
     from indelible.models.catalog import Catalog  # noqa: PLC0415
@@ -197,7 +207,7 @@ def print_ready(settings: Settings, sentence: str, **more: str) -> None:
 
     In JSON it is one line with all of it.
     """
-    rest = ", ".join(f"{name} {value}" for name, value in more.items() if name != "url")
+    rest = ", ".join(f"{name} {value}" for name, value in more.items() if not name.endswith("url"))
     line = f"{sentence}\n  {rest}" if rest else sentence
     if settings.log_format == "json":
         import json  # noqa: PLC0415

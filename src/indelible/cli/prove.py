@@ -42,14 +42,18 @@ def prove(
     short_leases: Annotated[
         bool, typer.Option("--short-leases", help="Consider a server dead after 0.8 s instead of 8 s.")
     ] = False,
+    drain: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=0, help="Let a server that gets SIGTERM finish its replies for so long."),
+    ] = 0.0,
 ) -> None:
     """Kill a real server while people use it; check that nothing is lost.
 
     Every reply is known in advance and every reader logs all it sees; at the end both are compared with what is
     stored. Exit status 0: all promises held. 1: a promise was broken.
     """
-    if server is not None and (kills is not None or database is not None or short_leases):
-        raise UsageMistake("--server kills nothing; drop --kills, --database and --short-leases.")
+    if server is not None and (kills is not None or database is not None or short_leases or drain):
+        raise UsageMistake("--server kills nothing; drop --kills, --database, --short-leases and --drain.")
 
     import random  # noqa: PLC0415  (see main.py)
 
@@ -68,5 +72,6 @@ def prove(
         chats=chats,
         seconds=seconds,
         short_leases=short_leases,
+        drain_s=drain,
     )
     raise typer.Exit(prove_and_report(plan))

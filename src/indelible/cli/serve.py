@@ -56,7 +56,8 @@ def serve(
 ) -> None:
     """Serve chats over HTTP, with a web page and a worker.
 
-    Prints its URL when it is ready. On SIGTERM it tells clients to reconnect and hands off running replies.
+    Prints its URL when it is ready, and a link to log in with, if a login is needed. On SIGTERM it tells clients to
+    reconnect and hands off running replies.
     """
     settings = read_settings(
         host=host,
@@ -71,12 +72,20 @@ def serve(
         check_model(settings)
 
     from indelible.server.app import Server  # noqa: PLC0415  (see main.py)
+    from indelible.server.authentication import needs_login  # noqa: PLC0415
     from indelible.server.process import serve as run_server  # noqa: PLC0415
     from indelible.tracing import traces_exported  # noqa: PLC0415
 
     with logging_as(settings), traces_exported():
         found, theirs = load_named_tools(tools, settings), load_client_tools(client_tools)
-        server = Server(settings, tools=found, client_tools=theirs, worker=not no_worker)
+        server = Server(settings, tools=found, client_tools=theirs, worker=not no_worker, offers_login=True)
         told = describe_process(settings, tools=len(found) + len(theirs), worker=not no_worker)
-        told["login"] = "with the token" if settings.token else "none"
-        run_server(server, on_ready=lambda url: print_ready(settings, f"Indelible is ready at {url}", url=url, **told))
+        told["login"] = "needed" if needs_login(settings) else "none"
+
+        def report(url: str) -> None:
+            print_ready(settings, f"Indelible is ready at {url}", url=url, **told)
+            if server.login_path is not None:
+                login_url = f"{url}{server.login_path}"
+                print_ready(settings, f"Log in once, within the hour, at {login_url}", login_url=login_url)
+
+        run_server(server, on_ready=report)

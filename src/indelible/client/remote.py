@@ -17,11 +17,12 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from indelible.client.files import RemoteFiles
 from indelible.client.wire import WireClient
 from indelible.content import ToolResult, ToolSpec
 from indelible.machine.events import FeedEvent, MessageTree
 from indelible.recording.storage.protocol import RunTree
-from indelible.service.inputs import ChatChanges, Content, IfBusy
+from indelible.service.inputs import ChatChanges, Content, IfBusy, list_blocks
 from indelible.service.results import (
     Accepted,
     AttemptPage,
@@ -47,6 +48,7 @@ class RemoteService:
 
     def __init__(self, wire: WireClient) -> None:
         self._wire = wire
+        self.files = RemoteFiles(wire)
 
     # --- chats ---
 
@@ -136,11 +138,13 @@ class RemoteService:
     async def compact(self, chat_id: str) -> Accepted:
         return _read(await self._wire.compact(chat_id), Accepted)
 
-    async def submit_tool_results(self, chat_id: str, results: Sequence[ToolResult]) -> Accepted:
+    async def submit_tool_results(
+        self, chat_id: str, results: Sequence[ToolResult], *, turn: str | None = None
+    ) -> Accepted:
         given = [
             {"tool_call_id": result.call_id, "output": result.output, "is_error": result.is_error} for result in results
         ]
-        return _read(await self._wire.submit_tool_results(chat_id, msgspec.to_builtins(given)), Accepted)
+        return _read(await self._wire.submit_tool_results(chat_id, msgspec.to_builtins(given), turn=turn), Accepted)
 
     # --- the queue ---
 
@@ -189,4 +193,4 @@ def _read(answer: dict[str, Any], result_type: type[T]) -> T:
 
 
 def _write(content: Content) -> str | list[dict[str, Any]]:
-    return content if isinstance(content, str) else msgspec.to_builtins(list(content))
+    return content if isinstance(content, str) else msgspec.to_builtins(list_blocks(content))

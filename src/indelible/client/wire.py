@@ -20,7 +20,19 @@ from typing import Any, Final, NamedTuple, Self, cast
 
 import aiohttp
 
-from indelible.errors import IndelibleError, Invalid, NotAllowed, NotFound, Refused, TooLarge, TooMany
+from indelible.errors import (
+    IndelibleError,
+    Invalid,
+    NotAllowed,
+    NotFound,
+    NotPermitted,
+    RateLimited,
+    ReadOnly,
+    Refused,
+    TooLarge,
+    TooMany,
+    UnsupportedType,
+)
 from indelible.machine.events import EventBody, EventKind, FeedEvent
 from indelible.models.http.sse import SseDecoder
 
@@ -40,8 +52,12 @@ _PASSING: Final = frozenset({502, 503, 504})
 _REFUSALS: Final[dict[str, Callable[[str], Refused]]] = {
     "not_found": NotFound,
     "invalid": Invalid,
+    "not_permitted": NotPermitted,
+    "rate_limited": RateLimited,
+    "read_only": ReadOnly,
     "too_many": TooMany,
     "too_large": TooLarge,
+    "unsupported_type": UnsupportedType,
 }
 
 
@@ -185,8 +201,10 @@ class WireClient:
     async def compact(self, chat_id: str) -> dict[str, Any]:
         return await self._write("POST", f"/chats/{chat_id}/compact")
 
-    async def submit_tool_results(self, chat_id: str, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        return await self._write("POST", f"/chats/{chat_id}/tool-results", {"results": list(results)})
+    async def submit_tool_results(
+        self, chat_id: str, results: Sequence[dict[str, Any]], *, turn: str | None = None
+    ) -> dict[str, Any]:
+        return await self._write("POST", f"/chats/{chat_id}/tool-results", {"results": list(results), "turn": turn})
 
     # --- attempts and runs ---
 
@@ -218,6 +236,40 @@ class WireClient:
     async def list_models(self) -> list[dict[str, Any]]:
         items: list[dict[str, Any]] = (await self._read("/models"))["items"]
         return items
+
+    # --- bytes ---
+
+    async def send_bytes(
+        self,
+        path: str,
+        open_body: Callable[[], AsyncIterator[bytes]],
+        *,
+        query: dict[str, str],
+        headers: dict[str, str],
+    ) -> dict[str, Any]:
+        """Send a body as a stream. It is opened anew for every attempt, which all have the same key."""
+        named = {"Idempotency-Key": str(uuid.uuid4()), **headers}
+        return await self._request("POST", path, params=query, headers=named, expect100=True, open_body=open_body)
+
+    @asynccontextmanager
+    async def open_bytes(
+        self, path: str, *, headers: dict[str, str] | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """A response whose body is read as a stream. Raises `ServerFailed` if the connection is lost."""
+        assert self._session is not None
+        try:
+            with _noting_loss():
+                async with self._session.get(f"{self._url}{_PREFIX}{path}", headers=headers) as response:
+                    await _check(response)
+                    yield response
+        except _Unreached as error:
+            raise ServerFailed(f"The server is unreachable: {error}") from error.__cause__
+
+    async def read_json(self, path: str, query: dict[str, Any] | None = None) -> dict[str, Any]:
+        return await self._read(path, query)
+
+    async def delete(self, path: str) -> None:
+        await self._write("DELETE", path)
 
     # --- the feed ---
 
@@ -287,7 +339,9 @@ class WireClient:
             given = {name: value for name, value in given.items() if value is not None}
         return await self._request(method, path, json=given if method != "DELETE" else None, headers=headers)
 
-    async def _request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+    async def _request(
+        self, method: str, path: str, *, open_body: Callable[[], AsyncIterator[bytes]] | None = None, **more: Any
+    ) -> dict[str, Any]:
         """Repeat the request until there is a response. If it was carried out already, the response is the same."""
         assert self._session is not None
         back_off = _BackOff(self._retry_for_s)
@@ -295,7 +349,8 @@ class WireClient:
         while True:
             try:
                 with _noting_loss():
-                    async with self._session.request(method, f"{self._url}{_PREFIX}{path}", **more) as response:
+                    given = more if open_body is None else {**more, "data": open_body()}
+                    async with self._session.request(method, f"{self._url}{_PREFIX}{path}", **given) as response:
                         await _check(response)
                         return {} if response.status == 204 else await response.json()
             except _Unreached as error:

@@ -67,11 +67,28 @@ class ToolCall(Value, tag="tool_call", frozen=True):
     progress: str = ""
 
 
+class File(Value, tag="file", frozen=True):
+    """An image, PDF or other file: stored here (`file_id`), elsewhere (`url`), or inline (`data`).
+
+    Of a stored file, the server knows name, type and `size` in bytes; whoever sends it gives the id alone.
+    """
+
+    media_type: str = ""
+    name: str | None = None
+    file_id: str | None = None
+    url: str | None = None
+    data: bytes | None = None
+    metadata: Metadata | None = None
+    size: int | None = None
+
+
 class ToolResult(Value, tag="tool_result", frozen=True):
     """The only answer to a call. A local tool's `output` is text; a provider's is any JSON.
 
     `interrupted` marks the result of a tool that a stop interrupted: its reply is not complete. `progress` is what
-    people saw of the tool while it ran, at most its last 16 KiB.
+    people saw of the tool while it ran, at most its last 16 KiB. `started_at` and `duration_s` say when a local tool
+    ran and for how long; None if it did not run here, or nobody knows how it ended. No model gets them. `files` are
+    pictures and files that the tool returned; the output names them.
     """
 
     call_id: str
@@ -82,6 +99,9 @@ class ToolResult(Value, tag="tool_result", frozen=True):
     metadata: Metadata | None = None
     interrupted: bool = False
     progress: str = ""
+    started_at: datetime | None = None
+    duration_s: float | None = None
+    files: list[File] = []
 
 
 class Source(Value, tag="source", frozen=True):
@@ -91,17 +111,6 @@ class Source(Value, tag="source", frozen=True):
     url: str | None = None
     title: str | None = None
     quote: str | None = None
-    metadata: Metadata | None = None
-
-
-class File(Value, tag="file", frozen=True):
-    """An image, PDF or other file: stored here (`file_id`), elsewhere (`url`), or inline (`data`)."""
-
-    media_type: str
-    name: str | None = None
-    file_id: str | None = None
-    url: str | None = None
-    data: bytes | None = None
     metadata: Metadata | None = None
 
 

@@ -1,7 +1,7 @@
 """The title of a chat, as text: one tidy line.
 
 A chat gets a title with its first message, the beginning of what the user wrote, so that no list ever shows a chat
-without a name. It is provisional: a title from the model replaces it, and the user's own replaces both (SPEC 10.15).
+without a name. It is provisional: a title from the model replaces it, and the user's own replaces both (rule 10.15).
 worker/titles.py asks the model.
 """
 

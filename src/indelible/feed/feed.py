@@ -61,7 +61,7 @@ class Feed:
         snapshot_messages: int = SNAPSHOT_MESSAGES,
     ) -> None:
         self._store = store
-        self._notifier = notifier
+        self.notifier = notifier
         self._clock = clock
         self._metrics = metrics
         self._poll_interval_s = poll_interval_s
@@ -114,7 +114,7 @@ class Feed:
 
     async def run(self) -> None:
         """Wake readers, until cancelled."""
-        with self._notifier.subscribe() as hints:
+        with self.notifier.subscribe() as hints:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 try:

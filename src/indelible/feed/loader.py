@@ -65,6 +65,8 @@ def _make_snapshot(view: ChatView, page: Page, cursor: str) -> ChatSnapshot:
         model=view.model,
         debug=view.debug,
         archived=view.archived,
+        usage=view.totals.usage,
+        cost_usd=view.totals.cost_usd,
         turn=view.turn,
         error=view.error,
         retry=view.retry,

@@ -5,10 +5,10 @@ from there. Subclass `TurnHost` and override what you need; each method may be p
 
 There are two kinds of methods, and cancellation treats them differently (hooks.py):
 
-  * those that write (`publish`, `record`, `persist_step`, `open_attempt`, `schedule_retry`, `keep_summary`,
-    `forget_responses`) always run to their end, even if a stop or a shutdown arrives meanwhile: half a write is worse
-    than none. An error that they raise ends the turn with `TurnFailed`; `Interrupted`, with `TurnInterrupted`;
-    a `Lost`, with `TurnLeaseLost`;
+  * those that write (`publish`, `record`, `keep_file`, `persist_step`, `open_attempt`, `schedule_retry`,
+    `keep_summary`, `forget_responses`) always run to their end, even if a stop or a shutdown arrives meanwhile: half a
+    write is worse than none. An error that they raise ends the turn with `TurnFailed`; `Interrupted`, with
+    `TurnInterrupted`; a `Lost`, with `TurnLeaseLost`;
   * those that return data (`prepare_messages`, `prepare_tools`, `reload_messages`) may be interrupted by a stop.
 
 A part is either published or recorded, never both. `record` is for the two parts of a tool call, its start and
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Sequence
 
-from indelible.content import Message, Part, ToolResult, ToolSpec, ToolStarted
+from indelible.content import File, Message, Part, ToolResult, ToolSpec, ToolStarted
 from indelible.loop.result import FinishedStep
 from indelible.models.retry import RetryEvent
 from indelible.tools.tool import ToolCallRecord
@@ -45,6 +45,13 @@ class TurnHost:
         Several tools may be recorded at the same time, so that a ledger can commit them together.
         """
         return self.publish(part)
+
+    def keep_file(self, file: File) -> Awaitable[File | str]:
+        """Store a file that a tool returned: give it back by reference (`file_id`), or say why it was not stored.
+
+        Unless this is overridden, a tool's pictures and files are only described in its result.
+        """
+        raise TypeError(f"{type(self).__name__} keeps no files, such as {file.name}.")
 
     def persist_step(self, step: FinishedStep) -> Messages | Awaitable[Messages | None] | None:
         """Save a step that another step follows. Returned messages are added before the next model call.

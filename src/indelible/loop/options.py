@@ -1,7 +1,7 @@
 """The options of a turn: one frozen value, checked when it is made.
 
 `run` takes what differs from call to call (model, messages, host, tools, scope); all configuration is here, with the
-defaults of SPEC §1. Wrong values raise `TypeError` at once, not in the middle of a turn
+product's defaults. Wrong values raise `TypeError` at once, not in the middle of a turn
 (tests/loop/test_acceptance_steps.py).
 """
 

@@ -3,7 +3,7 @@
 `run` returns the last step unsaved, so that a runner can save it and end the turn in one transaction. What makes that
 hard is a stop between the two, or during the save. `save_end` handles it for every runner: the save
 outlasts a cancellation of its task; a save that raises `Interrupted`, or fails while the turn is being interrupted,
-is followed by exactly one more, of an interrupted end that holds everything (SPEC 1.5); if that one fails too, the
+is followed by exactly one more, of an interrupted end that holds everything (rule 1.5); if that one fails too, the
 host is notified and the turn has ended nevertheless, because the user asked for that. A runner that has lost
 its lease saves nothing.
 

@@ -289,6 +289,7 @@ class Turn:
             result_limit_bytes=limit_for(self._setup.context_limit),
             clock=options.clock,
             metrics=options.metrics,
+            keep_file=self._host.keep_file if self._host_keeps_files else None,
         )
         await runner.run([(at, plan) for at, plan in open_plans if isinstance(plan, RunHere)])
 
@@ -296,6 +297,10 @@ class Turn:
     def _host_records(self) -> bool:
         """Whether the host writes a ledger. Without one, starts and results are published in turn, like other parts."""
         return getattr(self._host.record, "__func__", None) is not TurnHost.record
+
+    @property
+    def _host_keeps_files(self) -> bool:
+        return getattr(self._host.keep_file, "__func__", None) is not TurnHost.keep_file
 
     def _plan_calls(self, step: Step, calls: list[ToolCall]) -> list[ToolPlan]:
         """A plan for each call. Of those that another worker started, only the idempotent ones run again (P5).

@@ -93,8 +93,11 @@ class Interrupt(Command, frozen=True):
 
 
 class ToolResults(Command, frozen=True):
+    """`turn_id` is the turn that asked for them: call ids repeat, and late results must not answer a later call."""
+
     name = CommandName.TOOL_RESULTS
     call_ids: tuple[str, ...]
+    turn_id: str | None = None
 
 
 class Retry(Command, frozen=True):

@@ -261,6 +261,8 @@ def _interrupt(snapshot: Snapshot, command: Interrupt) -> Decision:
 
 
 def _tool_results(snapshot: Snapshot, command: ToolResults) -> Decision:
+    if command.turn_id is not None and not is_turn(snapshot, command.turn_id):
+        raise refuse(snapshot, command, "Too late: the reply that asked for these results has ended.")
     if sorted(command.call_ids) != sorted(snapshot.awaiting):
         raise Invalid("Submit exactly one result for every open call, and no others.")
     return Decision((AddToolResults(), SetStatus(status=Status.RUNNING)))

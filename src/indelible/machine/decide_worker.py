@@ -93,7 +93,7 @@ def _count_takeover(snapshot: Snapshot) -> RecordTakeover | None:
     has_progressed = turn.journal_rows > turn.journal_rows_at_takeover
     stalled = 0 if has_progressed else turn.stalled_takeovers
     if not has_progressed or (snapshot.attempt is not None and snapshot.attempt.in_tool):
-        stalled += 1  # a running tool may be what killed the worker, whatever the model said before (SPEC 10.16)
+        stalled += 1  # a running tool may be what killed the worker, whatever the model said before (rule 10.16)
     return RecordTakeover(takeovers=turn.takeovers + 1, stalled=stalled, journal_rows=turn.journal_rows)
 
 

@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 
-from indelible.content import Block, Part
+from indelible.content import Block, Part, Usage
 
 EventKind = Literal[
     "snapshot",
@@ -119,6 +119,8 @@ class ChatSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None
     debug: str | None
     archived: bool
+    usage: Usage | None
+    cost_usd: float | None
     turn: str | None
     error: Any
     retry: Any

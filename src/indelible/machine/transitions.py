@@ -1,4 +1,4 @@
-"""Which command is allowed in which state, and where it leads: the table of SPEC §3 as data.
+"""Which command is allowed in which state, and where it leads: the table of docs/states.md as data.
 
 `TABLE[command][state]` is the set of states in which the chat may be afterwards. A state that is not listed refuses
 the command; an empty set means that the command is allowed and changes nothing (stopping an idle chat). Where there

@@ -41,6 +41,17 @@ _THINKS_IN_SILENCE: Final = re.compile(r"\bo\d(-mini)?-(pro|deep-research)|gpt-5
 _LONG_SILENCE_S: Final = 1800.0
 """Models that may think for many minutes before their first part."""
 
+_TEXT_ONLY: Final = re.compile(
+    r"gpt-3\.5|gpt-4(-0\d|-32k|$)|\bo1-(mini|preview)|\bo3-mini|gpt-oss|claude-(1|2|instant)|deepseek|codestral|mixtral"
+    r"|mistral-(7b|nemo|tiny)|ministral|devstral|magistral|\bqwq\b|qwen(?!.*(vl|omni|3\.5))|kimi-k2(?!\.[5-9])"
+    r"|glm-4(?!.*v)|glm-5(?!.*v)|minimax-m\d|llama-?[123](?!.*vision)|phi-?[1234](?!.*(vision|multimodal))|command-r",
+    re.IGNORECASE,
+)
+"""Models that reject pictures or cannot see them. Any other model is sent what the user attached."""
+_OWN_WIRES: Final = frozenset({"anthropic", "openai"})
+_READS_PDFS: Final = re.compile(r"claude|gemini|gpt-|\bo[134]\b|chatgpt", re.IGNORECASE)
+"""Models that read PDFs behind compatible servers; few others do."""
+
 Effort = Literal["level", "budget", "none"]
 
 
@@ -51,9 +62,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     that require it. returns_reasoning: it needs its reasoning back while it calls tools. continues_prefix: it continues
     a reply that is the last message. samples: it accepts sampling parameters such as temperature. always_thinks: its
     thinking cannot be switched off. binds_thinking: it rejects its signed thinking after a changed conversation.
-    chains: the user wants chain mode (SPEC §4) for it. effort: how to set the thinking effort: by the name of a level,
-    by a token budget, or not at all. silence_timeout_s: how long it may send nothing, if that is longer than the
-    setting.
+    chains: the user wants chain mode (SPEC §4) for it. takes_images, takes_pdfs: it can look at pictures and documents.
+    effort: how to set the thinking effort: by the name of a level, by a token budget, or not at all. silence_timeout_s:
+    how long it may send nothing, if that is longer than the setting.
     """
 
     provider_id: str | None = None
@@ -68,6 +79,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     always_thinks: bool = False
     binds_thinking: bool = False
     chains: bool = False
+    takes_images: bool = True
+    takes_pdfs: bool = True
     effort: Effort = "level"
     silence_timeout_s: float = 0.0
 
@@ -97,6 +110,8 @@ def find_profile(wire: str, model: str, *, provider_id: str | None) -> Profile:
         model=model,
         context_limit=_find_window(provider_id, model),
         silence_timeout_s=_LONG_SILENCE_S if _THINKS_IN_SILENCE.search(model) else 0.0,
+        takes_images=_TEXT_ONLY.search(model) is None,
+        takes_pdfs=_TEXT_ONLY.search(model) is None and (wire in _OWN_WIRES or bool(_READS_PDFS.search(model))),
     )
     if wire == "anthropic":
         return msgspec.structs.replace(known, inline_thinking=False, **_describe_claude(model))

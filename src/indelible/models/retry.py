@@ -1,4 +1,4 @@
-"""Whether to retry, and how long to wait first (SPEC 2.1).
+"""Whether to retry, and how long to wait first (rule 2.1).
 
 Pure: randomness, elapsed time and the failure are arguments, and the result is a number of seconds. So a policy that
 waits a quarter of an hour is tested in no time, and the loop decides when to read a clock.
@@ -32,7 +32,7 @@ _MAX_DOUBLINGS: Final = 64
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of retrying. The defaults are those of SPEC 2.1 and 10.14."""
+    """The limits of retrying. The defaults are those of rule 2.1 and 10.14."""
 
     base_s: float = 1.0
     max_delay_s: float = 60.0
@@ -68,7 +68,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetryEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A scheduled retry (SPEC 2.3). `attempt` is the number of the failed attempt, from 1."""
+    """A scheduled retry (rule 2.3). `attempt` is the number of the failed attempt, from 1."""
 
     attempt: int
     delay_ms: int

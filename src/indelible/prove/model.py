@@ -1,7 +1,9 @@
 """The model of a proof.
 
 The model is stateless, as a real one is: it reads the last wish and its own words since then from its prompt, and
-continues after the last word. If the history has wrong words of its own, it fails, and the turn fails with it.
+continues after the last word. If the history has wrong words of its own, it fails, and the turn fails with it. Only its
+tool calls are numbered: each has a `note` of its own among its arguments, by which everybody recognises it, because the
+ids of the calls repeat in every reply.
 
 The servers call it over HTTP (provider.py), so its prompt was encoded in a wire format and decoded again: notices and
 instructions to continue appear as the user's text, and a wire format may merge several texts into one.
@@ -13,6 +15,8 @@ word.
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
@@ -30,11 +34,12 @@ from indelible.content import (
     ToolInputDelta,
     ToolInputEnd,
     ToolInputStart,
+    Usage,
 )
 from indelible.errors import ModelFailed
 from indelible.models.protocol import Call, PromptMessage
 from indelible.prove.script import Wish
-from indelible.prove.servers.tools import AGAIN, ONCE
+from indelible.prove.servers.tools import AGAIN, ASK, ONCE
 
 
 class ProofModel:
@@ -44,11 +49,12 @@ class ProofModel:
     name: Final = "proof"
     context_limit: Final = None
 
-    def __init__(self, *, on_call: Callable[[], None]) -> None:
+    def __init__(self, *, on_call: Callable[[Call], None]) -> None:
         self._on_call = on_call
+        self._notes = itertools.count(1)
 
     async def stream(self, call: Call) -> AsyncIterator[Part]:
-        self._on_call()
+        self._on_call(call)
         wish, since = _find_wish(call.messages)
         words = wish.list_words()
         written = "".join(_read_text(message) for message in since if message.role == "assistant").split()
@@ -56,6 +62,7 @@ class ProofModel:
             raise ModelFailed(f"The history claims that the model wrote {written}.", kind="config", retryable=False)
         has_called = any(isinstance(block, ToolCall) for message in since for block in message.blocks)
         until = len(words) if has_called else wish.words_before_tools
+        usage = Usage(input_tokens=len(call.messages), output_tokens=count_output(until - len(written)))
         pace_s = wish.pace_ms / 1000
         if wish.thoughts and not since:
             async for part in _think(wish.thoughts, pace_s):
@@ -67,13 +74,34 @@ class ProofModel:
                 yield TextDelta("text", word)
             yield TextEnd("text")
         if until == len(words):
-            yield Finish("stop")
+            yield Finish("stop", usage=usage)
             return
-        for at in range(wish.tools):
-            for part in _call_tool(f"call_{at}", (ONCE, AGAIN)[at % 2]):
+        calls = [(f"call_{at}", (ONCE, AGAIN)[at % 2]) for at in range(wish.tools)]
+        for call_id, name in [*calls, *((f"ask_{at}", ASK) for at in range(wish.asks))]:
+            for part in self._call_tool(call_id, name, wish):
                 await asyncio.sleep(pace_s)
                 yield part
-        yield Finish("tool_calls")
+        yield Finish("tool_calls", usage=usage)
+
+    def _call_tool(self, call_id: str, name: str, wish: Wish) -> list[Part]:
+        arguments = json.dumps({"note": f"{wish.number}-{next(self._notes)}"})
+        half = len(arguments) // 2
+        written: list[Part] = [ToolInputStart(call_id, name)]
+        written += [ToolInputDelta(call_id, piece) for piece in (arguments[:half], arguments[half:])]
+        return [*written, ToolInputEnd(call_id), ToolCall(id=call_id, name=name, arguments=arguments)]
+
+
+def count_output(words: int) -> int:
+    """The tokens of a call that says so many words: never none, so that a missing count is noticed."""
+    return max(0, words) + 1
+
+
+def read_note(arguments: str) -> str:
+    """The note of a call; empty if its arguments are not complete."""
+    try:
+        return str(json.loads(arguments).get("note", ""))
+    except (ValueError, AttributeError):
+        return ""
 
 
 async def _think(thoughts: int, pace_s: float) -> AsyncIterator[Part]:
@@ -82,11 +110,6 @@ async def _think(thoughts: int, pace_s: float) -> AsyncIterator[Part]:
         await asyncio.sleep(pace_s)
         yield ReasoningDelta("thinking", f"thought-{place} ")
     yield ReasoningEnd("thinking")
-
-
-def _call_tool(call_id: str, name: str) -> list[Part]:
-    written: list[Part] = [ToolInputStart(call_id, name), ToolInputDelta(call_id, "{"), ToolInputDelta(call_id, "}")]
-    return [*written, ToolInputEnd(call_id), ToolCall(id=call_id, name=name, arguments="{}")]
 
 
 def _find_wish(messages: Sequence[PromptMessage]) -> tuple[Wish, Sequence[PromptMessage]]:

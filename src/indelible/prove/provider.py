@@ -5,7 +5,7 @@ the middle of a stream, with an open connection and a half-read event, and its n
 history that the real provider would refuse is refused here too, and fails the turn. The address exists before the
 first server starts and after the last one ends, so a restarted server finds it again.
 
-A request contains its chat's whole history, and a long proof makes many: they are counted and not kept.
+A request contains its chat's whole history, and a long proof makes many: they are inspected, counted and not kept.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Final, Self, get_args
 
 from msgspec.structs import replace
 
+from indelible.models.protocol import Call
+from indelible.prove.checks.prompts import PromptInspector
 from indelible.prove.model import ProofModel
 from indelible.prove.servers.process import Orders
 from indelible.testing.provider import SimulatedProvider, WireName
@@ -23,11 +25,12 @@ WIRES: Final[tuple[WireName, ...]] = get_args(WireName)
 
 
 class ProofProvider:
-    """`models` are its model names, one for each wire format."""
+    """`models` are its model names, one for each wire format. `prompts` has what was wrong with those it received."""
 
     def __init__(self) -> None:
-        self._simulated = SimulatedProvider(ProofModel(on_call=self._count))
+        self._simulated = SimulatedProvider(ProofModel(on_call=self._receive))
         self._calls: Counter[str] = Counter()
+        self.prompts = PromptInspector()
 
     async def __aenter__(self) -> Self:
         await self._simulated.__aenter__()
@@ -38,7 +41,7 @@ class ProofProvider:
 
     @property
     def models(self) -> list[str]:
-        return [f"{wire}:{ProofModel.name}@{self._simulated.base_url(wire)}" for wire in WIRES]
+        return [f"{wire}:{ProofModel.name}-{wire}@{self._simulated.base_url(wire)}" for wire in WIRES]
 
     @property
     def calls(self) -> dict[str, int]:
@@ -55,6 +58,10 @@ class ProofProvider:
         """The same orders for a server that may call this provider by any of its names."""
         first, *others = self.models
         return replace(orders, settings={**orders.settings, "model": first, "models": others})
+
+    def _receive(self, call: Call) -> None:
+        self.prompts.inspect(call)
+        self._count()
 
     def _count(self) -> None:
         self._calls.update(seen.wire for seen in self._simulated.requests)

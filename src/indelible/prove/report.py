@@ -15,7 +15,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from indelible.prove.checker import Evidence, Fault
+from indelible.prove.checks.evidence import Evidence, Fault
 
 _FAULTS_SHOWN: Final = 10
 _WAYS: Final = {
@@ -36,8 +36,8 @@ _WAYS: Final = {
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The counts and the faults. After a failure the database and `kept_directory` are kept.
 
-    `knew_replies`: whether each reply was compared with the expected one. `model_calls` are counted by API;
-    `interrupted_calls` are those whose connection broke before the reply had ended.
+    `knew_replies`: whether each reply was compared with the expected one. `acts` are what users did besides sending,
+    `model_calls` are counted by API; `interrupted_calls` are those whose connection broke before the reply had ended.
     """
 
     seed: int
@@ -49,6 +49,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     knew_replies: bool
     kills: dict[str, int] = {}
+    acts: dict[str, int] = {}
     tool_runs: int = 0
     model_calls: dict[str, int] = {}
     interrupted_calls: int = 0
@@ -65,6 +66,13 @@ def count_replies(evidence: Sequence[Evidence]) -> dict[str, int]:
     return dict(Counter(turn.outcomes[0] for one in evidence for turn in one.stored.turns.values() if turn.outcomes))
 
 
+def count_acts(evidence: Sequence[Evidence]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for one in evidence:
+        total.update(one.deeds.counts)
+    return dict(total)
+
+
 def print_report(report: Report, console: Console) -> None:
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right")
@@ -78,6 +86,8 @@ def print_report(report: Report, console: Console) -> None:
     if report.model_calls:
         counted = f"model calls ({_list_counts(report.model_calls)}), {report.interrupted_calls:,} interrupted"
         table.add_row(f"{sum(report.model_calls.values()):,}", counted)
+    if report.acts:
+        table.add_row(f"{sum(report.acts.values()):,}", f"acts of users ({_list_counts(report.acts)})")
     if report.tool_runs:
         table.add_row(f"{report.tool_runs:,}", "tool runs")
     table.add_row(f"{report.seconds:.0f} s", f"total, seed {report.seed}")

@@ -27,31 +27,38 @@ from msgspec.structs import replace
 from indelible.client.wire import WireClient
 from indelible.errors import IndelibleError
 from indelible.prove.budget import Budget
-from indelible.prove.checker import Evidence, Fault, check_chat, check_effects
+from indelible.prove.checks import check_chat
+from indelible.prove.checks.evidence import Evidence, Fault
+from indelible.prove.checks.prompts import check_told
+from indelible.prove.checks.tools import check_effects
+from indelible.prove.clients.acts import Act
 from indelible.prove.clients.population import Population, gather_population
+from indelible.prove.clients.user import HABITS
 from indelible.prove.provider import ProofProvider
-from indelible.prove.report import Report, count_replies
+from indelible.prove.report import Report, count_acts, count_replies
 from indelible.prove.script import find_reply
 from indelible.prove.servers.fault_injector import WAYS, FaultInjector, Way
 from indelible.prove.servers.group import run_servers
 from indelible.prove.servers.process import Orders
-from indelible.prove.servers.tools import SAFE_TOOLS, read_notebook
+from indelible.prove.servers.tools import SAFE_TOOLS, ToolRun, read_notebook
 from indelible.settings import Settings
 from indelible.store.database.address import describe, parse_address
 from indelible.store.database.migrate import migrate
 from indelible.store.database.open import open_database
 from indelible.store.database.transaction import Database
+from indelible.testing.invariants import find_faults, load_chat
 
 SHORT_LEASES: Final = {"heartbeat_interval_s": 0.2, "lease_timeout_s": 0.8}
 _PHRASES: Final = ("Tell me something.", "And then?", "Say it with other words.", "Roll a die.")
 _PATIENCE_S: Final = 60.0
 _ANY_CHAT: Final = "SELECT id FROM chats LIMIT 1"
-_SEQS: Final = "SELECT seq FROM events WHERE chat_id = $1 ORDER BY seq"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What to do. The default database is a new SQLite file. `seconds` ends the killing earlier.
 
+    `drain_s`: how long a server that gets SIGTERM lets its replies end. `habits`: what users do besides sending, and
+    `rounds`: how often at least.
     `retry_for_s`: how long after the last kill, and after the leases that it left, a reply may take.
     """
 
@@ -61,13 +68,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     chats: int = 6
     seconds: float | None = None
     short_leases: bool = False
+    drain_s: float = 0.0
     ways: tuple[Way, ...] = WAYS
+    habits: tuple[Act, ...] = HABITS
+    rounds: int = 0
     prepare: Callable[[], None] | None = None
-    retry_for_s: float = 20.0
+    retry_for_s: float = 120.0
 
     @property
     def settings(self) -> dict[str, Any]:
-        return dict(SHORT_LEASES) if self.short_leases else {}
+        return {"drain_s": self.drain_s, **(SHORT_LEASES if self.short_leases else {})}
 
     @property
     def lease_timeout_s(self) -> float:
@@ -112,7 +122,12 @@ async def _carry_out(plan: Plan, orders: Orders, on_kill: Callable[[int], None])
         ProofProvider() as provider,
         run_servers(provider.instruct(orders), count=1 if alone else 2) as servers,
         gather_population(
-            [server.url for server in servers], chats=plan.chats, seed=plan.seed, models=provider.models
+            [server.url for server in servers],
+            chats=plan.chats,
+            seed=plan.seed,
+            models=provider.models,
+            habits=plan.habits,
+            rounds=plan.rounds,
         ) as population,
     ):
         began_s = time.monotonic()
@@ -122,21 +137,29 @@ async def _carry_out(plan: Plan, orders: Orders, on_kill: Callable[[int], None])
             seed=plan.seed,
             ways=plan.ways,
             lease_timeout_s=plan.lease_timeout_s,
+            drain_s=plan.drain_s,
             provoke=population.stop_a_reply,
             on_kill=on_kill,
         )
         await injector.kill(plan.kills, is_enough=_end_after(plan.seconds, population))
         await population.come_to_rest(at_most_s=plan.retry_for_s + 2 * plan.lease_timeout_s)
         evidence, faults = await population.collect_evidence()
-        evidence = [replace(one, seqs=await _load_seqs(database, one.chat_id)) for one in evidence]
+        evidence = [await _read_database(database, one) for one in evidence]
+        evidence = await population.visit_branches(evidence)
         runs = read_notebook(orders.notebook)
         faults += [*check_effects(runs, evidence, safe=SAFE_TOOLS), *map(Fault, injector.faults)]
+        faults += [*map(Fault, provider.prompts.faults), *_check_told(provider, runs, evidence)]
         counts = {"kills": dict(injector.kills), "tool_runs": len(runs), "seconds": time.monotonic() - began_s}
         model_counts = {"model_calls": provider.calls, "interrupted_calls": provider.drops}
         report = _judge(plan.seed, population, evidence, faults, knew_replies=True, **counts, **model_counts)
         if report.is_proof:
             await population.delete_chats()
     return report
+
+
+def _check_told(provider: ProofProvider, runs: Sequence[ToolRun], evidence: Sequence[Evidence]) -> list[Fault]:
+    answered = {note for one in evidence for notes in one.deeds.submitted.values() for note in notes}
+    return check_told(provider.prompts.told, {run.note: run.name for run in runs}, answered)
 
 
 async def prove_server(url: str, *, seed: int, chats: int, seconds: float, token: str | None = None) -> Report:
@@ -148,6 +171,7 @@ async def prove_server(url: str, *, seed: int, chats: int, seconds: float, token
         await asyncio.sleep(seconds)
         await population.come_to_rest(at_most_s=_PATIENCE_S)
         evidence, faults = await population.collect_evidence()
+        evidence = await population.visit_branches(evidence)
         length_s = time.monotonic() - began_s
         report = _judge(seed, population, evidence, faults, knew_replies=False, seconds=length_s)
         if report.is_proof:
@@ -166,7 +190,8 @@ def _judge(
     readers = [reader for member in population.members for reader in member.readers]
     return Report(
         seed=seed,
-        chats=len(population.members),
+        chats=len(evidence),
+        acts=count_acts(evidence),
         readers=len(readers),
         reconnects=sum(reader.reconnects for reader in readers),
         replies=count_replies(evidence),
@@ -191,7 +216,9 @@ async def _open(address: str) -> AsyncIterator[Database]:
         await database.close()
 
 
-async def _load_seqs(database: Database, chat_id: str) -> list[int]:
-    """The numbers of all its events, including those that only concern the model."""
-    rows = await database.read(lambda transaction: transaction.all(_SEQS, chat_id), single=True)
-    return [row["seq"] for row in rows]
+async def _read_database(database: Database, evidence: Evidence) -> Evidence:
+    """With the numbers of all its events, those for the model only included, and what is wrong with its rows."""
+    stored = await load_chat(database, evidence.chat_id)
+    if stored is None:
+        return replace(evidence, row_faults=["the chat is not in the database"])
+    return replace(evidence, seqs=[row.seq for row in stored.events], row_faults=find_faults(stored))

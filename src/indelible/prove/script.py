@@ -1,11 +1,11 @@
 """Messages with predictable replies.
 
 A wish is a message that specifies the length and speed of its reply, whether the model thinks first, and how many tools
-it calls in between. Its number is unique and determines the words; each word contains its position in the reply. So a
-reader detects a lost, repeated or misdirected word at once, and the model needs no memory to continue a reply: the
-words so far determine the next one.
+it calls in between: tools of the server, and of the client (`asks`). Its number is unique and determines the words;
+each word contains its position in the reply. So a reader detects a lost, repeated or misdirected word at once, and the
+model needs no memory to continue a reply: the words so far determine the next one.
 
-Pure. model.py writes the replies; checker.py compares them with this.
+Pure. model.py writes the replies; checks/ compares them with this.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import Final, Self
 
 import msgspec
 
-_TEXT: Final = "Proof {number}: {words} words, {pace_ms} ms each, {tools} tools, {thoughts} thoughts."
-_PATTERN: Final = re.compile(r"Proof (\d+): (\d+) words, (\d+) ms each, (\d+) tools, (\d+) thoughts\.")
+_TEXT: Final = "Proof {number}: {words} words, {pace_ms} ms each, {tools} tools, {asks} asks, {thoughts} thoughts."
+_PATTERN: Final = re.compile(r"Proof (\d+): (\d+) words, (\d+) ms each, (\d+) tools, (\d+) asks, (\d+) thoughts\.")
 _VOCABULARY: Final = ("oak", "river", "stone", "lamp", "harbour", "cloud", "bread", "violin", "snow", "ladder")
 _TOOLS_AT_MOST: Final = 3
+_ASKS: Final = 0.25
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +30,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     words: int
     pace_ms: int
     tools: int = 0
+    asks: int = 0
     thoughts: int = 0
 
     def to_text(self) -> str:
@@ -46,9 +48,14 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         return cls._read(found[-1]) if found else None
 
     @classmethod
+    def find_places(cls, text: str) -> list[int]:
+        """Where in a text wishes begin."""
+        return [found.start() for found in _PATTERN.finditer(text)]
+
+    @classmethod
     def _read(cls, found: re.Match[str]) -> Self:
-        number, words, pace_ms, tools, thoughts = (int(group) for group in found.groups())
-        return cls(number=number, words=words, pace_ms=pace_ms, tools=tools, thoughts=thoughts)
+        number, words, pace_ms, tools, asks, thoughts = (int(group) for group in found.groups())
+        return cls(number=number, words=words, pace_ms=pace_ms, tools=tools, asks=asks, thoughts=thoughts)
 
     def list_words(self) -> list[str]:
         """The reply, word by word; joined they are its text."""
@@ -57,16 +64,17 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words_before_tools(self) -> int:
-        return self.words // 2 if self.tools else self.words
+        return self.words // 2 if self.tools or self.asks else self.words
 
 
-def draw_wish(chance: random.Random, *, number: int) -> Wish:
+def draw_wish(chance: random.Random, *, number: int, may_ask: bool = True) -> Wish:
     """A random wish: some are short, some long, some need tools."""
     return Wish(
         number=number,
         words=chance.randint(6, 60),
         pace_ms=chance.choice((5, 10, 20)),
         tools=chance.randint(1, _TOOLS_AT_MOST) if chance.random() < 0.4 else 0,
+        asks=int(chance.random() < _ASKS) if may_ask else 0,
         thoughts=chance.randint(1, 5) if chance.random() < 0.3 else 0,
     )
 

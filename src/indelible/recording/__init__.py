@@ -1,4 +1,4 @@
-"""Recording the exchanges with providers, without ever changing them (SPEC §7).
+"""Recording the exchanges with providers, without ever changing them (docs/debug.md).
 
 `ExchangeLog` collects the exchanges of one step, `wrap` records one response into it. The rules are in http.py and
 body.py.

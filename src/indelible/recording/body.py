@@ -10,7 +10,7 @@ this takes meanwhile.
 Redacting a body takes milliseconds, and a body that is never read need not be redacted. So redaction happens when the
 text is first read, in the reader's thread, and never during the exchange. There is no other access to the content.
 
-Whether a body is complete is a pure function (`find_fault`, SPEC 7.1) of what its head promised, what arrived, and
+Whether a body is complete is a pure function (`find_fault`, rule 7.1) of what its head promised, what arrived, and
 whether its end was seen. A document without a length is judged by parsing it, which needs all of it: one over 256 KiB
 counts as complete if its end was seen, and as incomplete if it was closed before. A compressed body cannot
 be judged by its length, which is not that of the decoded bytes, so only its end counts.
@@ -218,7 +218,7 @@ def read_head(response: HttpResponse) -> ResponseHead:
 
 
 def is_short(head: ResponseHead, body: BodyCapture) -> bool:
-    """Whether less arrived than was promised (SPEC 10.17)."""
+    """Whether less arrived than was promised (rule 10.17)."""
     return not head.has_no_body and head.length_bytes is not None and body.size_bytes < head.length_bytes
 
 

@@ -1,6 +1,6 @@
 """The exchanges of one step: each is one entry, counted once.
 
-An exchange gets its number when it begins and its entry when it is counted (SPEC 7.1); until then it is open, and not
+An exchange gets its number when it begins and its entry when it is counted (rule 7.1); until then it is open, and not
 among the `attempts`. Afterwards only one thing can change the entry: a close that failed, which is never lost.
 
 There are two locks, always acquired in this order: an exchange's own, then the log's. Neither is held

@@ -1,6 +1,6 @@
 """Recording an exchange while it happens: what is sent and read passes through untouched.
 
-When an exchange counts is SPEC 7.1. A failure to send or to read counts at once. The end of an event stream counts at
+When an exchange counts is rule 7.1. A failure to send or to read counts at once. The end of an event stream counts at
 once too, because its readers may never close it: that entry is provisional, since a close that fails makes it failed.
 Any other body is judged when it is closed (body.py), or when its step ends. All of this happens once; later records
 have no effect, except the error of a close, which is added to the entry. A reader that has received all it needs

@@ -1,4 +1,4 @@
-"""Redacted bodies: readable, at most 256 KiB, and without the secrets that we can name (SPEC 7.2, 7.3).
+"""Redacted bodies: readable, at most 256 KiB, and without the secrets that we can name (rules 7.2 and 7.3).
 
 JSON is redacted by its structure (json.py), an event stream event by event, a form by the names of its fields; of any
 other text the known secrets are hidden. JSON is recognised by its type or by how it begins. If it cannot be parsed it

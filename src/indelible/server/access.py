@@ -1,87 +1,145 @@
-"""Access control: the token, the browser checks, and the size limit of a body (DESIGN §12).
+"""Access control: every request passes here before a route sees it (DESIGN §12).
 
-A server on loopback has no login, and every page in the user's browser can send it requests. Two headers keep those
-pages out, because the browser sets them and a page cannot. `Host` is the name that the page used: a foreign name that
-resolves to 127.0.0.1 (DNS rebinding) is refused. `Origin` is the site of the page: another site may not even send a
-request whose response it cannot read. On any other address a token is required instead, in the header
-`Authorization: Bearer …`. Health checks need neither.
+In this order: the size that a body announces; the name under which the request came (`Host`), against names that were
+made to point here (DNS rebinding); who sends it (authentication.py); whether a page of another site made the browser
+send it (browser_checks.py); what this login may do at all; how often. A route then finds the login in
+`scope["identity"]`, and asks for the service of that user.
+
+Three kinds of paths need no login: health checks, which need nothing at all; the login and the static files of the
+page, which hold nothing; and links to shared chats, whose key is the right to read. Everything else is refused by
+default, also what is added later. A browser that asks for a page is sent to the login instead.
 
 A body that is too large is refused before it fills the memory: by its announced length, or when it exceeds the limit.
 
-Must stay true (tests/server/test_access.py): only the health checks answer without the token, to a foreign host name
-or to another origin.
+Must stay true (tests/server/test_access.py, tests/server/test_access_matrix.py): no route answers anybody whom the
+table there does not name.
 """
 
 from __future__ import annotations
 
-import hmac
-import ipaddress
-import re
-from functools import lru_cache
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 from fastapi.exceptions import HTTPException
 from starlette.datastructures import Headers
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from indelible.server.problem_details import make_problem
+from indelible.errors import Refused, StoreFailed
+from indelible.server.browser_checks import BrowserChecks
+from indelible.server.problem_details import answer_refusal, make_problem
+from indelible.server.proxies import Proxies, normalize_base_path, split_path
+from indelible.server.revocation import OpenRequest
+from indelible.server.security_headers import add_headers
+from indelible.server.uploads import is_upload
+from indelible.settings import Settings
+
+if TYPE_CHECKING:
+    from indelible.server.dependencies import ServerState
+    from indelible.service.identity import Identity
 
 OPEN_TO_ALL: Final = frozenset({"/healthz", "/readyz"})
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
-_HOST: Final = re.compile(r"(?P<name>[^\[\]:@/]+|\[[0-9a-f:.]+\])(?::\d*)?", re.IGNORECASE)
+SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+SESSION: Final = "/api/v1/session"
+_NO_LOGIN: Final = frozenset({"/login", "/login/methods", "/login/oidc", "/login/oidc/callback"})
+_NO_LOGIN_BELOW: Final = ("/web/", "/shared/", "/api/v1/shared/")
+_OWN_RULE: Final = ("/api/v1/tokens", "/api/v1/users", SESSION)
+"""What service/accounts.py checks: a token for these need not be one for writing."""
+
 _TOO_LONG: Final = f"Request body too large (limit {MAX_BODY_BYTES:,} bytes)."
-
-
-@lru_cache(maxsize=1024)  # clients send the same few names
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach this address."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
+_NOBODY: Final = "Log in at /login, or send a token: Authorization: Bearer …"
+_CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
 
 
 class AccessMiddleware:
-    """Checks every request before `application` gets it. `token` is None on loopback: no login is needed."""
+    """Checks every request before `application` gets it. `find_state` gives the state of the running server."""
 
-    def __init__(self, application: ASGIApp, *, token: str | None) -> None:
+    def __init__(
+        self, application: ASGIApp, settings: Settings, *, find_state: Callable[[], ServerState | None]
+    ) -> None:
         self._application = application
-        self._token = None if token is None else token.encode()
+        self._find_state = find_state
+        self._base_path = normalize_base_path(settings.base_path)
+        self._browser = BrowserChecks(settings)
+        self.proxies = Proxies(settings.trusted_proxies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
-        refusal = self._check(scope["path"], Headers(scope=scope))
-        await (refusal or self._application)(scope, _count(receive), send)
+        headers = Headers(scope=scope)
+        path = split_path(scope, self._base_path)
+        through_proxy = self.proxies.resolve(scope, headers)
+        cors = self._browser.list_cors_headers(headers)
+        if cors or not (path.startswith("/api/v1/chats/") and path.endswith("/events")):  # a feed has its own
+            send = add_headers(send, cors)
+        is_limited = not is_upload(scope)  # a file has a limit of its own
+        if is_limited:
+            receive = _count(receive)
+        request: OpenRequest | None = None
+        state = self._find_state()
+        try:
+            refusal = self._check_request(scope, path, headers, is_limited=is_limited)
+            if refusal is None and path not in OPEN_TO_ALL and state is not None:
+                identity = await state.authenticator.identify(scope, headers, through_proxy=through_proxy)
+                refusal = self._check_login(scope, path, headers, identity, state)
+                scope["identity"] = identity
+                request = OpenRequest(*([identity.key] if identity is not None and identity.key is not None else ()))
+                scope["open_request"] = request
+        except Refused as error:
+            refusal = answer_refusal(error)
+        except StoreFailed:
+            refusal = make_problem(503, "unavailable", "The database is unavailable. Retry in a moment.")
+        if refusal is not None:
+            await refusal(scope, receive, send)
+        elif request is None or state is None:
+            await self._application(scope, receive, send)
+        else:
+            await state.revocation.serve(self._application, request, scope, receive, send)
 
-    def _check(self, path: str, headers: Headers) -> Response | None:
-        if _read_length(headers) > MAX_BODY_BYTES:
+    def _check_request(self, scope: Scope, path: str, headers: Headers, *, is_limited: bool) -> Response | None:
+        if is_limited and _read_length(headers) > MAX_BODY_BYTES:
             return make_problem(413, "too_large", _TOO_LONG, headers={"Connection": "close"})
         if path in OPEN_TO_ALL:
             return None
-        return _check_browser(headers) if self._token is None else _check_token(headers, self._token)
+        return self._browser.check_host(headers) or self._browser.answer_preflight(scope, headers)
 
-
-def _check_token(headers: Headers, token: bytes) -> Response | None:
-    scheme, _, given = headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), token):
+    def _check_login(
+        self, scope: Scope, path: str, headers: Headers, identity: Identity | None, state: ServerState
+    ) -> Response | None:
+        method = scope["method"]
+        is_open = _needs_no_login(path, method)
+        if identity is None and not is_open:
+            return self._send_to_login(scope, path, headers)
+        # Only a bearer token is sent on purpose. Everything else a browser adds by itself, whoever made it send.
+        if identity is None or identity.how != "token":
+            refusal = self._browser.check_origin(headers, method, path, has_cookie=_is_cookie(identity))
+            if refusal is not None:
+                return refusal
+        if identity is None or is_open:
+            return None
+        if not path.startswith(_OWN_RULE):
+            identity.check_scope("read" if method in SAFE else "write")
+        state.check_rate(identity.user_id)
         return None
-    challenge = {"WWW-Authenticate": "Bearer"}
-    return make_problem(401, "unauthorized", "Send the server's token: Authorization: Bearer …", headers=challenge)
+
+    def _send_to_login(self, scope: Scope, path: str, headers: Headers) -> Response:
+        is_page = scope["method"] == "GET" and not path.startswith("/api/") and "text/html" in headers.get("accept", "")
+        if not is_page:
+            return make_problem(401, "unauthorized", _NOBODY, headers=_CHALLENGE)
+        query = scope.get("query_string", b"").decode("latin-1")
+        wanted = quote(f"{self._base_path}{path}" + (f"?{query}" if query else ""), safe="/")
+        return RedirectResponse(f"{self._base_path}/login?next={wanted}", status_code=303)
 
 
-def _check_browser(headers: Headers) -> Response | None:
-    host = headers.get("host", "")
-    found = _HOST.fullmatch(host)
-    if found is None or not is_loopback(found["name"]):
-        detail = "This server accepts only localhost as its host name. To serve other names, set INDELIBLE_TOKEN."
-        return make_problem(421, "wrong_host", detail)
-    origin = headers.get("origin")
-    if origin is not None and origin.lower().partition("://")[2] != host.lower():
-        return make_problem(403, "forbidden", "Pages of other sites may not send requests to this server.")
-    return None
+def _needs_no_login(path: str, method: str) -> bool:
+    return path in _NO_LOGIN or path.startswith(_NO_LOGIN_BELOW) or (path == SESSION and method == "POST")
+
+
+def _is_cookie(identity: Identity | None) -> bool:
+    return identity is not None and identity.how in ("session", "proxy")
 
 
 def _read_length(headers: Headers) -> int:

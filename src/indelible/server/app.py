@@ -6,6 +6,7 @@ with `open_app`, as any other program would, and closes them when the applicatio
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,10 +26,29 @@ from indelible.server.access import AccessMiddleware
 from indelible.server.body_limits import BodyLimits
 from indelible.server.dependencies import ServerState
 from indelible.server.docs_page import write_docs_page
+from indelible.server.login import oidc_routes
+from indelible.server.login import pages as login
+from indelible.server.login.first_login import ensure_first_admin, offer_login
+from indelible.server.login.oidc import check_oidc
 from indelible.server.openapi import add_answer_schemas
 from indelible.server.problem_details import MEDIA_TYPE, PROBLEM_SCHEMA, add_problem_handlers
 from indelible.server.prometheus import PrometheusMetrics
-from indelible.server.routes import chats, debug, feed, health, messages, queue, turns
+from indelible.server.proxies import normalize_base_path
+from indelible.server.routes import (
+    chats,
+    debug,
+    feed,
+    files,
+    health,
+    messages,
+    queue,
+    session,
+    shared,
+    shares,
+    tokens,
+    turns,
+    users,
+)
 from indelible.server.sse import DEFAULT_PACE, Pace
 from indelible.settings import Settings
 from indelible.tools.toolset import AnyTool
@@ -94,7 +114,8 @@ def _add_routes(application: FastAPI, router: APIRouter, *, prefix: str = "") ->
 class Server:
     """The application, and what its process needs to know about it.
 
-    `server_state` exists while it runs. `failure` is what kept it from starting, or ended it.
+    `server_state` exists while it runs. `failure` is what kept it from starting, or ended it. With `offers_login`, and
+    if a login is needed, `login_path` logs the first admin in, once and within the hour.
     """
 
     def __init__(
@@ -107,18 +128,24 @@ class Server:
         worker: bool = True,
         clock: Clock | None = None,
         pace: Pace = DEFAULT_PACE,
+        offers_login: bool = False,
     ) -> None:
+        check_oidc(settings)
         self.settings = settings
         self.pace = pace
         self.server_state: ServerState | None = None
         self.failure: BaseException | None = None
+        self.login_path: str | None = None
+        self._offers_login = offers_login
         self._models = models or {}
         self._tools = tools
         self._client_tools = client_tools
         self._worker = worker
         self._clock = clock or SystemClock()
         limited = BodyLimits(self._make_application())
-        self.application: ASGIApp = AccessMiddleware(limited, token=settings.token or None)
+        access = AccessMiddleware(limited, settings, find_state=lambda: self.server_state)
+        self._proxies = access.proxies
+        self.application: ASGIApp = access
 
     def begin_shutdown(self) -> None:
         """Fail the readiness check and send every reader `end`: it reconnects elsewhere, and its connection closes."""
@@ -135,7 +162,7 @@ class Server:
             redoc_url=None,
             responses=_RESPONSES,
         )
-        for routes in (chats, messages, queue, turns, feed, debug):
+        for routes in (chats, messages, queue, turns, feed, debug, files, session, tokens, users, shares, shared):
             _add_routes(application, routes.router, prefix=PREFIX)
         _add_routes(application, health.models, prefix=PREFIX)
         _add_routes(application, health.health)
@@ -155,13 +182,29 @@ class Server:
 
         application.mount("/web", _WebFiles(directory=_WEB), name="web")
 
+        base_path = normalize_base_path(self.settings.base_path)
+
+        def show_html(page: str) -> HTMLResponse:
+            """A page whose links lead to where we are served."""
+            return HTMLResponse(page.replace('"/web/', f'"{base_path}/web/'), headers=_PAGE_HEADERS)
+
+        async def show_file(name: str) -> Response:
+            file = _WEB / name
+            if not base_path:
+                return FileResponse(file, headers=_PAGE_HEADERS)
+            return show_html(await asyncio.to_thread(file.read_text))
+
         @application.get("/", include_in_schema=False)
-        async def show_page() -> FileResponse:
-            return FileResponse(_WEB / "index.html", headers=_PAGE_HEADERS)
+        async def show_page() -> Response:
+            return await show_file("index.html")
 
         @application.get("/docs", include_in_schema=False)
         async def show_docs() -> HTMLResponse:
-            return HTMLResponse(write_docs_page(application.openapi()), headers=_PAGE_HEADERS)
+            return show_html(write_docs_page(application.openapi()))
+
+        if self.settings.oidc_issuer:
+            _add_routes(application, oidc_routes.router)
+        login.add_login_pages(application, show_file, has_oidc=bool(self.settings.oidc_issuer))
 
         return application
 
@@ -180,13 +223,21 @@ class Server:
                 clock=self._clock,
                 metrics=metrics,
             ) as app:
-                self.server_state = ServerState(app=app, settings=self.settings, metrics=metrics, pace=self.pace)
+                self.server_state = ServerState(
+                    app=app, settings=self.settings, metrics=metrics, pace=self.pace, proxies=self._proxies
+                )
                 application.state.server_state = self.server_state
+                await ensure_first_admin(app)
+                if self._offers_login and self.server_state.authenticator.needs_login:
+                    self.login_path = await offer_login(app, base_path=self.server_state.base_path)
+                watching = asyncio.create_task(self.server_state.revocation.run(), name="revocation")
                 self.server_state.is_ready = True
                 try:
                     yield
                 finally:
                     self.begin_shutdown()
+                    watching.cancel()
+                    await asyncio.wait([watching])
         except BaseException as error:
             self.failure = error
             raise

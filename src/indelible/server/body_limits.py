@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from indelible.errors import Invalid, TooLarge
 from indelible.server.problem_details import make_problem
+from indelible.server.uploads import is_upload
 
 MAX_JSON_VALUES: Final = 50_000
 MAX_JSON_DEPTH: Final = 64
@@ -35,7 +36,7 @@ class BodyLimits:
         self._application = application
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] not in _WITH_BODY:
+        if scope["type"] != "http" or scope["method"] not in _WITH_BODY or is_upload(scope):
             await self._application(scope, receive, send)
             return
         try:

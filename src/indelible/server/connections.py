@@ -29,6 +29,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from indelible.server.problem_details import make_problem
 from indelible.server.transport import GatheringTransport
+from indelible.server.uploads import MIN_BYTES_PER_S, is_upload
 from indelible.settings import Settings
 
 _log: Final = logging.getLogger(__name__)
@@ -147,6 +148,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._overhead_bytes = 0  # of the body on the wire, beyond what it may have
         self._is_in_body = False
         self._is_refused = False
+        self._is_upload = False
 
     # --- called by the event loop ---
 
@@ -188,9 +190,12 @@ class LimitedConnection(HttpToolsProtocol):
         self._head_bytes = self._overhead_bytes = 0
         self._since_s = self.loop.time()
         super().on_headers_complete()
+        self._is_upload = is_upload(self.scope)
 
     def on_body(self, body: bytes) -> None:
         self._overhead_bytes = max(0, self._overhead_bytes - _CHUNK_OVERHEAD * len(body))
+        if self._is_upload:  # large bodies need time; how much depends on their pace
+            self._since_s = min(self.loop.time(), self._since_s + len(body) / MIN_BYTES_PER_S)
         super().on_body(body)
 
     def on_message_complete(self) -> None:

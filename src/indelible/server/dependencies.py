@@ -1,6 +1,7 @@
 """What every route depends on: the process state, the user's service, and JSON responses.
 
-A route calls one method of the service (service/local.py), which checks that the chat is the user's. A write may carry
+A route calls one method of the service of the user who sent the request (service/local.py), which checks that the chat
+is theirs. A write may carry
 an `Idempotency-Key`: `Writes` is then the service for this one request, so that the command, its response and the key
 are committed in one transaction (SPEC 3.5). A repeated request gets the same response and changes nothing.
 
@@ -19,12 +20,21 @@ from starlette.responses import Response
 
 from indelible.app.app import App
 from indelible.content import encode
+from indelible.errors import RateLimited
+from indelible.server.authentication import Authenticator
 from indelible.server.feed_slots import FeedSlots
 from indelible.server.prometheus import PrometheusMetrics
+from indelible.server.proxies import Proxies, normalize_base_path
+from indelible.server.rate_limits import TokenBuckets
 from indelible.server.readiness import Readiness
+from indelible.server.revocation import Revocation
 from indelible.server.sse import Pace
+from indelible.service.access import Access
+from indelible.service.accounts import AccountService
+from indelible.service.identity import Identity
 from indelible.service.local import LocalService
 from indelible.service.protocol import MAX_PAGE
+from indelible.service.sharing import ShareService
 from indelible.settings import Settings
 
 JSON: Final = "application/json"
@@ -39,13 +49,35 @@ class ServerState:
     settings: Settings
     metrics: PrometheusMetrics
     pace: Pace
+    proxies: Proxies
     is_ready: bool = False
     feed_slots: FeedSlots = field(init=False)
     readiness: Readiness = field(init=False)
+    authenticator: Authenticator = field(init=False)
+    revocation: Revocation = field(init=False)
+    base_path: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.readiness = Readiness(self.app)
         self.feed_slots = FeedSlots(self.settings.user_max_feeds)
+        self.base_path = normalize_base_path(self.settings.base_path)
+        self.authenticator = Authenticator(self.app, self.settings, self.proxies)
+        self.revocation = Revocation(
+            self.app.accounts,
+            self.app.feed.notifier,
+            clock=self.app.clock,
+            session_timeout_s=self.settings.session_timeout_s,
+            forget=self.authenticator.forget,
+        )
+        self.app.on_rights_changed.append(self.revocation.wake)
+        rate = self.settings.user_max_requests_per_s
+        self._rates = TokenBuckets(rate, 10 * rate, monotonic=self.app.clock.monotonic) if rate else None
+
+    def check_rate(self, user_id: str) -> None:
+        """Raises `RateLimited` if this user sends too many requests."""
+        if self._rates is not None and (wait_s := self._rates.take(user_id)):
+            limit = self.settings.user_max_requests_per_s
+            raise RateLimited(f"Too many requests (limit {limit} per second). Slow down.", retry_after_s=wait_s)
 
 
 async def get_state(request: Request) -> ServerState:
@@ -56,8 +88,22 @@ async def get_state(request: Request) -> ServerState:
 State = Annotated[ServerState, Depends(get_state)]
 
 
+def get_identity(request: Request) -> Identity:
+    """Who sends the request. access.py lets no request without one reach a route that asks."""
+    identity: Identity = request.scope["identity"]
+    return identity
+
+
+async def find_identity(request: Request) -> Identity:
+    return get_identity(request)
+
+
+Login = Annotated[Identity, Depends(find_identity)]
+"""Who sends the request."""
+
+
 async def get_service(request: Request) -> LocalService:
-    return (await get_state(request)).app.service
+    return (await get_state(request)).app.service_of(get_identity(request).user_id)
 
 
 Reads = Annotated[LocalService, Depends(get_service)]
@@ -75,6 +121,24 @@ async def get_service_once(request: Request) -> LocalService:
 
 Writes = Annotated[LocalService, Depends(get_service_once)]
 """The same, for a request that may be repeated."""
+
+
+async def get_sharing(request: Request) -> ShareService:
+    app = (await get_state(request)).app
+    return ShareService(app.shares, Access(app.store, app.shares), get_identity(request).user_id)
+
+
+Sharing = Annotated[ShareService, Depends(get_sharing)]
+"""Sharing chats, for the user who sent the request."""
+
+
+async def get_accounts(request: Request) -> AccountService:
+    app = (await get_state(request)).app
+    return AccountService(app.accounts, get_identity(request), clock=app.clock)
+
+
+Accounts = Annotated[AccountService, Depends(get_accounts)]
+"""Tokens and users, for the login that sent the request."""
 
 
 def answer_json(value: Any, status: int = 200) -> Response:

@@ -24,7 +24,7 @@ _START: Final = """<!doctype html>
 </head>
 <body>
 <h1>Indelible: HTTP API</h1>
-<p>For tools: <a href="/openapi.json">openapi.json</a>.</p>
+<p>For tools: <a href="openapi.json">openapi.json</a>.</p>
 """
 _REFERENCE: Final = "#/components/schemas/"
 

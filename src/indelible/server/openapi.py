@@ -15,13 +15,22 @@ import msgspec
 from fastapi import FastAPI
 from starlette.responses import Response
 
+from indelible.files.protocol import StoredFile
 from indelible.machine.events import MessageTree
 from indelible.recording.storage.protocol import RunTree, WholeRun
-from indelible.service import results
+from indelible.service import account_results, results
+from indelible.service.files import FilePage
 
 _PLACE: Final = "#/components/schemas/{name}"
 _TYPES: Final[tuple[type, ...]] = (
     results.Accepted,
+    account_results.CreatedShare,
+    account_results.CreatedToken,
+    account_results.SessionInfo,
+    account_results.SharePage,
+    account_results.TokenPage,
+    account_results.UserInfo,
+    account_results.UserPage,
     results.AttemptPage,
     results.ChatDetails,
     results.ChatPage,
@@ -33,8 +42,10 @@ _TYPES: Final[tuple[type, ...]] = (
     results.QueuePage,
     results.RunPage,
     results.UpdatedChat,
+    FilePage,
     MessageTree,
     RunTree,
+    StoredFile,
     WholeRun,
 )
 

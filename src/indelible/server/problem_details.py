@@ -11,6 +11,7 @@ raised, and every kind is on that page.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -20,7 +21,21 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from indelible.content import encode
-from indelible.errors import IndelibleError, Invalid, NotAllowed, NotFound, Refused, StoreFailed, TooLarge, TooMany
+from indelible.errors import (
+    IndelibleError,
+    Invalid,
+    NotAllowed,
+    NotFound,
+    NotPermitted,
+    RateLimited,
+    ReadOnly,
+    Refused,
+    StoreFailed,
+    TooLarge,
+    TooMany,
+    UnsupportedType,
+)
+from indelible.server.security_headers import DATA_HEADERS
 
 _log: Final = logging.getLogger(__name__)
 
@@ -33,12 +48,16 @@ TITLES: Final = {
     "method_not_allowed": "Method not allowed",
     "not_allowed": "Not allowed in this state",
     "not_found": "Not found",
+    "not_permitted": "Not permitted",
     "not_ready": "Not ready",
+    "rate_limited": "Too many requests",
+    "read_only": "Read only",
     "request_timeout": "Request timeout",
     "too_large": "Too large",
     "too_many": "Limit reached",
     "unauthorized": "Authentication required",
     "unavailable": "Service unavailable",
+    "unsupported_type": "Type not accepted",
     "wrong_host": "Host not allowed",
 }
 """Every kind, with its title."""
@@ -59,11 +78,16 @@ PROBLEM_SCHEMA: Final = {
 _REFUSALS: Final[dict[type[Refused], tuple[int, str]]] = {
     NotAllowed: (409, "not_allowed"),
     NotFound: (404, "not_found"),
+    RateLimited: (429, "rate_limited"),
     TooMany: (429, "too_many"),
+    ReadOnly: (403, "read_only"),
+    NotPermitted: (403, "not_permitted"),
     TooLarge: (413, "too_large"),
+    UnsupportedType: (415, "unsupported_type"),
     Invalid: (422, "invalid"),
     Refused: (422, "invalid"),
 }
+_HEADERS: Final = {name.decode(): value.decode() for name, value in DATA_HEADERS}
 _LONGEST_NAME: Final = 40
 _LONGEST_SENTENCE: Final = 300
 _LONGEST_DETAIL: Final = 500
@@ -88,7 +112,7 @@ def make_problem(
         "kind": kind,
         "detail": _shorten(detail, _LONGEST_DETAIL),
     }
-    given = {"Retry-After": "1", **(headers or {})} if status in (429, 503) else headers
+    given = {**_HEADERS, **({"Retry-After": "1"} if status in (429, 503) else {}), **(headers or {})}
     return Response(encode({**about, **more}), status_code=status, media_type=MEDIA_TYPE, headers=given)
 
 
@@ -103,9 +127,17 @@ def add_problem_handlers(application: FastAPI) -> None:
 
 
 async def _answer_refusal(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return answer_refusal(error)
+
+
+def answer_refusal(error: Refused) -> Response:
+    """The problem of a rejected request."""
     status, kind = next(found for known, found in _REFUSALS.items() if isinstance(error, known))
     if isinstance(error, NotAllowed):
         return make_problem(status, kind, str(error), state=error.state, command=error.command)
+    if isinstance(error, RateLimited):
+        return make_problem(status, kind, str(error), headers={"Retry-After": str(math.ceil(error.retry_after_s))})
     return make_problem(status, kind, str(error))
 
 
@@ -142,5 +174,6 @@ async def _answer_http(_request: Request, error: Exception) -> Response:
 
 
 async def _answer_internal_error(request: Request, error: Exception) -> Response:
-    _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    path = "/shared/***" if "/shared/" in request.url.path else request.url.path
+    _log.error("%s %s failed", request.method, path, exc_info=error)
     return make_problem(500, "internal", "Internal error. See the server's log.")

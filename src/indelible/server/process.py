@@ -38,9 +38,10 @@ from indelible.app.compose import open_app
 from indelible.concurrency.forks import closed_in_children
 from indelible.concurrency.tasks import count_abandoned
 from indelible.errors import IndelibleError
-from indelible.server.access import is_loopback
 from indelible.server.app import Server
+from indelible.server.authentication import has_login
 from indelible.server.connections import ConnectionLimits, Connections
+from indelible.server.loopback import is_loopback
 from indelible.settings import Settings
 from indelible.tools.toolset import AnyTool
 
@@ -53,7 +54,7 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class NeedsToken(IndelibleError):
-    """The address is reachable from other machines, and there is no token."""
+    """The address is reachable from other machines, and there is no way to log in."""
 
 
 class CannotListen(IndelibleError):
@@ -83,6 +84,7 @@ class Process(uvicorn.Server):
             lifespan="on",
             timeout_graceful_shutdown=GRACE_S,
             server_header=False,
+            proxy_headers=False,  # proxies.py reads them, from trusted proxies alone
             headers=[("X-Content-Type-Options", "nosniff")],
         )
         super().__init__(config)
@@ -92,7 +94,7 @@ class Process(uvicorn.Server):
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen where the settings say, and serve. Raises what kept it from starting, or ended it."""
         settings = self._server.settings
-        if not settings.token and not is_loopback(settings.host):
+        if not has_login(settings) and not is_loopback(settings.host):
             raise NeedsToken(
                 f"{settings.host} is reachable from other machines. Set INDELIBLE_TOKEN first, or serve on 127.0.0.1."
             )

@@ -1,13 +1,13 @@
-"""Metrics for Prometheus: the implementation of `indelible.metrics.Metrics` behind `GET /metrics` (SPEC §8).
+"""Metrics for Prometheus: the implementation of `indelible.metrics.Metrics` behind `GET /metrics` (docs/operations.md).
 
-The promises of DESIGN §1 are counters that stay at zero. Each `PrometheusMetrics` has its own registry unless it is
+The promises (docs/rules.md) are counters that stay at zero. Each `PrometheusMetrics` has its own registry unless it is
 given one, so that two servers in one process, or two tests, do not count into each other.
 
 Labels come from configuration, never from a model's output: a tool name that no tool has is counted as `unknown`, so
 a model cannot grow the number of series. Users can choose model names that need no key, so only the first ones get
 labels of their own, and all others are counted as `other`.
 
-Must stay true (tests/test_metrics.py, tests/server/test_served_metrics.py): the names and labels of SPEC §8.
+Must stay true (tests/test_metrics.py, tests/server/test_served_metrics.py): the names and labels of docs/operations.md.
 """
 
 from __future__ import annotations

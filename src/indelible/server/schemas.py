@@ -147,6 +147,7 @@ class ToolResultInput(RequestBody):
 
 class ToolResultsRequest(RequestBody):
     results: Annotated[list[ToolResultInput], Field(max_length=200)]
+    turn: Id | None = None
 
 
 class Fork(RequestBody):

@@ -17,12 +17,15 @@ Must stay true (tests/server/test_sse.py): after a disconnect nothing is left ru
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Final, NamedTuple
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from indelible.feed import Feed, Reader
+from indelible.feed import Reader
+from indelible.server.security_headers import DATA_HEADERS
 from indelible.server.sse_pieces import take_pieces
 
 _COMMENT: Final = b": still here\n\n"
@@ -30,6 +33,7 @@ _HEADERS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
+    *(header for header in DATA_HEADERS if header[0] != b"cache-control"),
 ]
 
 
@@ -46,18 +50,15 @@ DEFAULT_PACE: Final = Pace()
 class FeedResponse(Response):
     """Sends one reader's events until the feed ends, the client disconnects, or it stops reading."""
 
-    def __init__(self, feed: Feed, chat_id: str, after: str | None, *, pace: Pace, user_id: str | None = None) -> None:
+    def __init__(self, open_reader: Callable[[], AbstractAsyncContextManager[Reader]], *, pace: Pace) -> None:
         super().__init__()
-        self._feed = feed
-        self._chat_id = chat_id
-        self._after = after
-        self._user_id = user_id
+        self._open_reader = open_reader
         self._pace = pace
         self._sending_since_s: float | None = None
         self._comment: asyncio.Future[None] | None = None
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._feed.open(self._chat_id, self._after, user_id=self._user_id) as reader:
+        async with self._open_reader() as reader:
             sending = asyncio.create_task(self._send_all(reader, send), name="sending a feed")
             leaving = asyncio.create_task(_wait_for_leave(receive), name="watching for a disconnect")
             try:

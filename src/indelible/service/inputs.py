@@ -15,13 +15,14 @@ import msgspec
 
 from indelible.content import Block, File, Text, ToolSpec, decode_blocks, encode
 from indelible.errors import Invalid
+from indelible.files.protocol import StoredFile
 from indelible.store.database.words import DebugMode
 
 _LONG_QUOTE: Final = re.compile(r"'([^']{40})[^']*'")
 _SHORT_QUOTE: Final = r"'\1…'"
 
-Content = str | Sequence[Block]
-"""A user's message: a text, or text and file blocks."""
+Content = str | Sequence[Block | StoredFile | str]
+"""A user's message: a text, or texts and files in their order."""
 
 IfBusy = Literal["queue", "interrupt", "steer"]
 """What to do during a running reply: wait for it, stop it, or join it."""
@@ -49,13 +50,27 @@ def check_if_busy(if_busy: str) -> None:
 
 def to_blocks(content: Content) -> list[Block]:
     """The blocks of a user's message. Raises `Invalid` if it is empty, or has blocks that users cannot send."""
-    blocks: list[Block] = [Text(content)] if isinstance(content, str) else list(content)
+    blocks = list_blocks(content)
     for block in blocks:
         if not isinstance(block, Text | File):
             raise Invalid(f"content: a user's message holds text and files only, not {type(block).__name__}.")
+        if isinstance(block, File) and not (block.file_id or block.url or block.data):
+            raise Invalid("content: a file needs file_id. Upload it first.")
     if not any(isinstance(block, File) or block.text.strip() for block in blocks):
         raise Invalid("The message is empty.")
     return blocks
+
+
+def list_blocks(content: Content) -> list[Block]:
+    """The content as blocks, whatever they are."""
+    given = [content] if isinstance(content, str) else content
+    return [_to_block(item) for item in given]
+
+
+def _to_block(item: Block | StoredFile | str) -> Block:
+    if isinstance(item, str):
+        return Text(item)
+    return item.to_block() if isinstance(item, StoredFile) else item
 
 
 def parse_content(given: str | list[dict[str, Any]]) -> Content:

@@ -1,7 +1,8 @@
 """Every use case on the store and the feed of this process (see protocol.py for what each one promises).
 
 A command carries the user's id into the transaction, where the store compares it with the owner in the locked row. A
-read asks for the owner first: an owner never changes, so nothing can come between. Another user's chat is `NotFound`.
+read asks for the owner first: an owner never changes, so nothing can come between. access.py has the rule, and says
+what others may do.
 
 `once` returns the same service for one request that may be repeated. Its command, its response and the key are
 committed in one transaction (SPEC 3.5), so a route calls the same method with or without a key.
@@ -17,7 +18,7 @@ results.py has the results, stop.py stops a reply, pages.py has the cursors of l
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -30,13 +31,17 @@ from msgspec.structs import replace
 from indelible.content import ToolResult, ToolSpec, encode
 from indelible.content.title import extract_title
 from indelible.errors import NotFound
-from indelible.feed import Cursors, Feed
+from indelible.feed import Cursors, Feed, Reader
+from indelible.files.protocol import FileStore
 from indelible.ids import new_id
 from indelible.machine import commands
 from indelible.machine.commands import SendCommand
 from indelible.machine.events import BEGINNING, FeedEvent, MessageTree, Position
 from indelible.models.parameters import check_parameters
 from indelible.recording.storage.protocol import RecordStore, RunTree
+from indelible.service.access import Access
+from indelible.service.budget import Budget
+from indelible.service.files import LocalFiles
 from indelible.service.inputs import ChatChanges, Content, IfBusy, check_if_busy, to_blocks
 from indelible.service.pages import check_name, check_search, read_list_cursor, split_page, write_list_cursor
 from indelible.service.results import (
@@ -55,6 +60,7 @@ from indelible.service.results import (
     UpdatedChat,
 )
 from indelible.service.stop import Stop, describe_stop, wait_for_end
+from indelible.store.accounts.protocol import ShareStore
 from indelible.store.commands.idempotency import Request, StoredResponse
 from indelible.store.limits import StoreLimits, check_payload
 from indelible.store.payloads import (
@@ -93,6 +99,9 @@ class ServiceDependencies:
     models: Sequence[str] = ()
     default_model: str | None = None
     check_model: Callable[[str], None] | None = None
+    shares: ShareStore | None = None
+    budget: Budget | None = None
+    files: FileStore
 
 
 class LocalService:
@@ -105,9 +114,11 @@ class LocalService:
         self._store = dependencies.store
         self._feed = dependencies.feed
         self._records = dependencies.records
+        self._access = Access(dependencies.store, dependencies.shares)
         self._user_id = user_id
         self._user = user
         self._request: Request | None = None
+        self.files = LocalFiles(dependencies.files, self.get_user_id)
 
     async def get_user_id(self) -> str:
         if self._user_id is None:
@@ -174,8 +185,10 @@ class LocalService:
         return ChatPage(items=items, next=None if last is None else write_list_cursor(last))
 
     async def check_chat(self, chat_id: str) -> None:
-        if await self._store.owner(chat_id) != await self.get_user_id():
-            raise NotFound("Chat not found. It may have been deleted.")
+        await self._access.check_read(chat_id, await self.get_user_id())
+
+    async def _check_owner(self, chat_id: str) -> None:
+        await self._access.check_owner(chat_id, await self.get_user_id())
 
     async def get_status(self, chat_id: str) -> str:
         await self.check_chat(chat_id)
@@ -191,11 +204,12 @@ class LocalService:
         archived = None if changes.archived is msgspec.UNSET else changes.archived
         given: dict[str, Any] = {"archived": archived, "user_id": await self.get_user_id()}
         patch = _to_patch(changes)
-        if self._request is None:
-            return describe_updated(await self._store.update(chat_id, patch, **given))
-        answer = _store_answer(describe_updated)
-        stored = await self._store.update_once(self._request, chat_id, patch, **given, answer=answer)
-        return msgspec.json.decode(stored.body, type=UpdatedChat)
+        async with self._access.explained(chat_id, given["user_id"]):
+            if self._request is None:
+                return describe_updated(await self._store.update(chat_id, patch, **given))
+            answer = _store_answer(describe_updated)
+            stored = await self._store.update_once(self._request, chat_id, patch, **given, answer=answer)
+            return msgspec.json.decode(stored.body, type=UpdatedChat)
 
     async def delete_chat(self, chat_id: str) -> None:
         await self._execute(chat_id, commands.Delete(), None, answer=lambda _outcome: None, answer_type=NoneType)
@@ -204,11 +218,12 @@ class LocalService:
         user_id = await self.get_user_id()
         named = (check_name(chat_id), check_name(message_id))
         given: dict[str, Any] = {"new_chat_id": new_id("chat"), "owner_id": user_id, "user_id": user_id}
-        if self._request is None:
-            return describe_copy(await self._store.fork(*named, **given))
-        answer = _store_answer(describe_copy)
-        stored = await self._store.fork_once(self._request, *named, **given, answer=answer)
-        return msgspec.json.decode(stored.body, type=CreatedChat)
+        async with self._access.explained(chat_id, user_id):
+            if self._request is None:
+                return describe_copy(await self._store.fork(*named, **given))
+            answer = _store_answer(describe_copy)
+            stored = await self._store.fork_once(self._request, *named, **given, answer=answer)
+            return msgspec.json.decode(stored.body, type=CreatedChat)
 
     # --- messages ---
 
@@ -263,8 +278,10 @@ class LocalService:
     async def compact(self, chat_id: str) -> Accepted:
         return await self._accept(chat_id, commands.Compact())
 
-    async def submit_tool_results(self, chat_id: str, results: Sequence[ToolResult]) -> Accepted:
-        command = commands.ToolResults(call_ids=tuple(result.call_id for result in results))
+    async def submit_tool_results(
+        self, chat_id: str, results: Sequence[ToolResult], *, turn: str | None = None
+    ) -> Accepted:
+        command = commands.ToolResults(call_ids=tuple(result.call_id for result in results), turn_id=turn)
         rendered = [replace(result, output=render_output(result.output)) for result in results]
         check_payload(ToolResultsInput(results=rendered), self._dependencies.limits)
         cut = [replace(result, output=_cut_output(result.output)) for result in rendered]
@@ -273,7 +290,7 @@ class LocalService:
     # --- the queue ---
 
     async def list_queue(self, chat_id: str) -> QueuePage:
-        await self.check_chat(chat_id)
+        await self._check_owner(chat_id)
         return QueuePage(items=await self._store.queue(chat_id))
 
     async def edit_queued(self, chat_id: str, queued_id: str, content: Content) -> Accepted:
@@ -293,24 +310,41 @@ class LocalService:
 
     @asynccontextmanager
     async def open_events(self, chat_id: str, *, after: str | None = None) -> AsyncIterator[AsyncIterator[FeedEvent]]:
-        await self.check_chat(chat_id)
-        async with self._feed.open(chat_id, after=after) as events:
-            yield events
+        async with self.open_reader(chat_id, after) as (reader, _share_id):
+            yield reader
+
+    @asynccontextmanager
+    async def open_reader(self, chat_id: str, after: str | None) -> AsyncIterator[tuple[Reader, str | None]]:
+        """A reader of the chat, and the share that it depends on, if the chat is another user's.
+
+        Joining compares the owner, so that the owner's own feed costs no query more.
+        """
+        user_id = await self.get_user_id()
+        async with AsyncExitStack() as stack:
+            share_id: str | None = None
+            try:
+                reader = await stack.enter_async_context(self._feed.open(chat_id, after, user_id=user_id))
+            except NotFound:
+                share_id = await self._access.find_share(chat_id, user_id)
+                if share_id is None:
+                    raise
+                reader = await stack.enter_async_context(self._feed.open(chat_id, after))
+            yield reader, share_id
 
     async def list_attempts(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> AttemptPage:
-        await self.check_chat(chat_id)
+        await self._check_owner(chat_id)
         found = await self._store.attempts(chat_id, before=before and check_name(before), limit=limit + 1)
         items, last = split_page(found, limit)
         return AttemptPage(items=items, next=None if last is None else last.id)
 
     async def list_runs(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> RunPage:
-        await self.check_chat(chat_id)
+        await self._check_owner(chat_id)
         found = await self._records.list_runs(chat_id, before=before and check_name(before), limit=limit + 1)
         items, last = split_page(found, limit)
         return RunPage(items=items, next=None if last is None else last.id)
 
     async def get_run(self, chat_id: str, run_id: str) -> RunTree:
-        await self.check_chat(chat_id)
+        await self._check_owner(chat_id)
         run = await self._records.load_tree(chat_id, check_name(run_id))
         if run is None:
             raise NotFound("Run not found in this chat.")
@@ -342,17 +376,20 @@ class LocalService:
         """Carry out a command; if this request was made before, return its stored response."""
         self._check_model(getattr(payload, "model", None))
         user_id = await self.get_user_id()
-        if self._request is None:
-            return answer(await self._store.execute(chat_id, command, payload, user_id=user_id))
-        stored = await self._store.execute_once(
-            self._request,
-            chat_id,
-            command,
-            payload,
-            user_id=user_id,
-            answer=_store_answer(answer),
-        )
-        return msgspec.json.decode(stored.body, type=answer_type)
+        if self._dependencies.budget is not None:
+            await self._dependencies.budget.check(user_id, command)
+        async with self._access.explained(chat_id, user_id):
+            if self._request is None:
+                return answer(await self._store.execute(chat_id, command, payload, user_id=user_id))
+            stored = await self._store.execute_once(
+                self._request,
+                chat_id,
+                command,
+                payload,
+                user_id=user_id,
+                answer=_store_answer(answer),
+            )
+            return msgspec.json.decode(stored.body, type=answer_type)
 
 
 def _store_answer(answer: Callable[[Outcome], object]) -> Callable[[Outcome], StoredResponse]:

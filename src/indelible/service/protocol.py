@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from indelible.content import ToolResult, ToolSpec
 from indelible.machine.events import FeedEvent, MessageTree
 from indelible.recording.storage.protocol import RunTree
+from indelible.service.files import FileService
 from indelible.service.inputs import ChatChanges, Content, IfBusy
 from indelible.service.results import (
     Accepted,
@@ -39,6 +40,10 @@ MAX_PAGE = 200
 
 
 class ChatService(Protocol):
+    @property
+    def files(self) -> FileService:
+        """The use cases of the user's files (files.py)."""
+
     # --- chats ---
 
     async def create_chat(
@@ -115,7 +120,9 @@ class ChatService(Protocol):
     async def compact(self, chat_id: str) -> Accepted:
         """Replace older turns by a summary in the model's prompt."""
 
-    async def submit_tool_results(self, chat_id: str, results: Sequence[ToolResult]) -> Accepted:
+    async def submit_tool_results(
+        self, chat_id: str, results: Sequence[ToolResult], *, turn: str | None = None
+    ) -> Accepted:
         """Submit the results of the client tools that the reply is waiting for, all at once."""
 
     # --- the queue ---

@@ -105,7 +105,10 @@ class LiveBlocks(Result, frozen=True, kw_only=True):
 
 
 class ChatDetails(Result, frozen=True, kw_only=True):
-    """A consistent snapshot of a chat, with its last messages. Reading from `cursor` on misses and repeats nothing."""
+    """A consistent snapshot of a chat, with its last messages. Reading from `cursor` on misses and repeats nothing.
+
+    `usage` and `cost_usd` are the sums over all its messages, of every branch, as far as they are known.
+    """
 
     id: str
     status: str
@@ -114,6 +117,8 @@ class ChatDetails(Result, frozen=True, kw_only=True):
     model: str | None
     debug: str | None
     archived: bool
+    usage: Usage | None
+    cost_usd: float | None
     turn: str | None
     error: Any
     retry: Any

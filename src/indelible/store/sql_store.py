@@ -273,17 +273,7 @@ class SqlStore:
         kinds = {type(effect) for effect in decision.effects}
         if len(snapshot.queue) >= self.limits.queued and Enqueue in kinds and StartQueued not in kinds:
             raise TooMany(f"The queue is full ({self.limits.queued} messages). Wait for a reply first.")
-        change = ChatChange(
-            transaction,
-            snapshot,
-            payload,
-            owner_id=chat["owner_id"],
-            model=chat["model"],
-            has_title=bool(chat["has_title"]),
-            seq=chat["seq"],
-            open_calls=open_calls,
-            now=now,
-        )
+        change = ChatChange(transaction, snapshot, payload, chat=chat, open_calls=open_calls, now=now)
         outcome = await apply_effects(change, decision.effects)
         return replace(outcome, vacant_s=vacant_s) if isinstance(command, Acquire) else outcome
 
@@ -306,17 +296,8 @@ class SqlStore:
             "updated_at": now,
         }
         await insert(transaction, "chats", row)
-        change = ChatChange(
-            transaction,
-            Snapshot(chat_id=chat_id),
-            payload,
-            owner_id=new.owner_id,
-            model=new.model,
-            has_title=new.title is not None,
-            seq=0,
-            open_calls=[],
-            now=now,
-        )
+        chat = row | {"has_title": new.title is not None, "seq": 0, "usage": None, "cost_nanousd": None}
+        change = ChatChange(transaction, Snapshot(chat_id=chat_id), payload, chat=chat, open_calls=[], now=now)
         return await apply_effects(change, decision.effects)
 
     async def append(self, rows: Sequence[JournalRow]) -> Appended:

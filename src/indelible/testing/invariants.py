@@ -21,6 +21,7 @@ import msgspec
 from indelible.content import Block, Message, Part, Text, ToolCall, ToolResult, decode_blocks, decode_parts
 from indelible.content.assemble import assemble
 from indelible.loop.prompt.build import build_prompt
+from indelible.store.commands.totals import Totals, add_up
 from indelible.store.database.transaction import Database, Transaction, to_time
 from indelible.store.journal.pack import unpack_rows
 from indelible.testing.legality import check_legality
@@ -125,7 +126,7 @@ def _read_times(values: dict[str, Any]) -> dict[str, Any]:
 
 def find_faults(stored: StoredChat) -> list[str]:
     """The promises that these rows break. Empty if the chat is consistent."""
-    checks = (_check_numbers, _check_work, _check_journal, _check_replies, _check_events, _check_path)
+    checks = (_check_numbers, _check_work, _check_journal, _check_replies, _check_events, _check_path, _check_totals)
     return [fault for check in checks for fault in check(stored)]
 
 
@@ -183,6 +184,13 @@ def _check_events(stored: StoredChat) -> Iterator[str]:
     ends = [payload["attempt"] for payload in payloads if "last_n" in payload]
     if Counter(ends) != Counter(row.id for row in stored.attempts if row.ended_at is not None):
         yield "the attempts that have ended and the events that tell of it differ"
+
+
+def _check_totals(stored: StoredChat) -> Iterator[str]:
+    """What a chat has used and cost is the sum over its messages, of every branch."""
+    kept, summed = Totals.read(vars(stored.chat)), add_up(vars(row) for row in stored.messages)
+    if kept != summed:
+        yield f"the chat counts {kept}, and its messages add up to {summed}"
 
 
 def _check_path(stored: StoredChat) -> Iterator[str]:

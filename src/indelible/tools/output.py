@@ -4,7 +4,8 @@ A tool may return anything; what is stored, published and sent is text that alwa
 UTF-8. So `render_output` never raises: text stays as it is, values with an inside (dicts,
 lists, models, dataclasses, structs) become compact JSON, and whatever JSON has no word for
 becomes `str(value)`, or a placeholder with its type if that fails too. A picture, or bytes
-that are no text, become a placeholder that says what they are and what to return instead. Cycles, very deep
+that are no text, become a placeholder that says what they are and what to return instead; a caller that can store
+files collects pictures, PDFs and `File`s beside the text, which then only names them. Cycles, very deep
 nests and values that unfold without end are cut short where they are met, so that a
 strange value costs no more than a strange result.
 
@@ -36,6 +37,7 @@ from indelible.content import File
 from indelible.content.unicode import clean_text
 
 _TEXTS: Final = (str, bytes, bytearray, memoryview)
+_BYTES: Final = (bytes, bytearray, memoryview)
 _NUMBERS: Final = (int, float)
 _LISTS: Final = (list, tuple, set, frozenset, deque)
 _DICTS: Final = (dict, Mapping)
@@ -49,6 +51,8 @@ _MAGIC: Final = (
 )
 """How files begin that are often returned by mistake."""
 
+MAX_FILES: Final = 10
+"""How many files one result may have."""
 _UTF8_CONTINUATION: Final = range(0x80, 0xC0)
 _MAX_DEPTH: Final = 100
 _MAX_SIZE: Final = 16 * 1024 * 1024
@@ -60,11 +64,14 @@ _UNKNOWN_WINDOW_LIMIT_BYTES: Final = 64 * 1024
 # --- to text -----------------------------------------------------------------------------
 
 
-def render_output(value: object) -> str:
-    """The text form of whatever a tool returned. Never raises; the text always encodes."""
+def render_output(value: object, files: list[File] | None = None) -> str:
+    """The text form of whatever a tool returned. Never raises; the text always encodes.
+
+    With `files`, pictures and files in the value are appended to it, up to `MAX_FILES`.
+    """
     if value is None:
         return ""
-    plain = _Unfolding().to_plain(value)
+    plain = _Unfolding(files).to_plain(value)
     text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
     return clean_text(text)
 
@@ -72,7 +79,8 @@ def render_output(value: object) -> str:
 class _Unfolding:
     """One walk over a value: where it stands (for cycles and depth) and how much more it may gather."""
 
-    def __init__(self) -> None:
+    def __init__(self, files: list[File] | None = None) -> None:
+        self._files = files
         self._open: set[int] = set()
         self._size_left = _MAX_SIZE
 
@@ -85,7 +93,12 @@ class _Unfolding:
             if isinstance(value, Enum):
                 return self.to_plain(value.value)
             if isinstance(value, File):
-                return _describe_file(value)
+                return self._collect(value) or _describe_file(value)
+            if isinstance(value, _BYTES):
+                media_type = _find_kind(bytes(value))
+                found = None if media_type is None else self._collect(File(media_type, data=bytes(value)))
+                if found is not None:
+                    return found
             if isinstance(value, _TEXTS):
                 self._size_left -= len(value)
                 return _to_plain_text(value)
@@ -94,6 +107,13 @@ class _Unfolding:
             return self._to_plain_inside(value)
         except Exception:  # reading a value may raise anything
             return _describe(value)
+
+    def _collect(self, file: File) -> str | None:
+        """Set a file aside; returns its name for the text, or None if it cannot be."""
+        if self._files is None or not file.data or len(self._files) >= MAX_FILES:
+            return None
+        self._files.append(file)
+        return f"[file: {file.name or file.media_type}, {len(file.data):,} bytes]"
 
     def _to_plain_inside(self, value: object) -> Any:
         inside = _unwrap(value)
@@ -163,10 +183,16 @@ def _to_plain_text(value: str | bytes | bytearray | memoryview) -> str:
     if isinstance(value, str):
         return str.__str__(value)
     data = bytes(value)
-    media_type = next((kind for start, kind in _MAGIC if data.startswith(start)), None)
+    media_type = _find_kind(data)
     if media_type is not None or b"\0" in data:
         return _describe_binary(media_type or "binary data", len(data))
     return data.decode("utf-8", "replace")
+
+
+def _find_kind(data: bytes) -> str | None:
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return next((kind for start, kind in _MAGIC if data.startswith(start)), None)
 
 
 def _describe_file(file: File) -> str:

@@ -34,7 +34,8 @@ import msgspec
 from indelible.clock import Clock
 from indelible.concurrency.scope import CancelScope, Cause
 from indelible.concurrency.tasks import GracefulTask, wait_uncancelled
-from indelible.content import Part, ToolCall, ToolProgress, ToolResult, ToolStarted
+from indelible.content import File, Part, ToolCall, ToolProgress, ToolResult, ToolStarted
+from indelible.content.assemble import OUTCOME_UNKNOWN
 from indelible.errors import StoreFailed, TestBroken
 from indelible.metrics import Metrics
 from indelible.tools.output import cut_text, render_output
@@ -44,6 +45,19 @@ from indelible.tracing import span
 
 _log: Final = logging.getLogger(__name__)
 _ENDED_BY_USER: Final = "Interrupted: the user stopped the reply while this tool was running."
+_SUFFIXES: Final = {
+    "image/png": ".png",
+    "image/jpeg": ".jpg",
+    "image/gif": ".gif",
+    "image/webp": ".webp",
+    "application/pdf": ".pdf",
+    "application/zip": ".zip",
+    "application/gzip": ".gz",
+    "text/plain": ".txt",
+    "text/csv": ".csv",
+}
+"""Of files that a tool returned without a name."""
+_TIMED_DIGITS: Final = 3
 _NOT_BEGUN: Final = "Interrupted: the user stopped the reply before this tool began."
 
 
@@ -65,6 +79,9 @@ class ToolOutcome(NamedTuple):
     value: Any = None
     error: BaseException | None = None
 
+
+KeepFile = Callable[[File], Awaitable[File | str]]
+"""Stores a file that a tool returned: the file by reference, or the reason why it was not stored."""
 
 Record = Callable[[ToolStarted | ToolResult, ToolCallRecord], Awaitable[None]]
 
@@ -88,7 +105,9 @@ class ToolRunner:
         result_limit_bytes: int,
         clock: Clock,
         metrics: Metrics,
+        keep_file: KeepFile | None = None,
     ) -> None:
+        self._keep_file = keep_file
         self._turn_id = turn_id
         self._step = step
         self._scope = scope
@@ -175,13 +194,40 @@ class ToolRunner:
             return
         with span("tool", tool=record.name, call=record.id) as traced:
             await self._record(ToolStarted(call.id, call.name), record)
-            started = self._clock.monotonic()
-            result = await self._execute(tool, work, record, context)
+            result = await self._run_timed(tool, work, record, context, was_started=call.started)
             if result is None or self._scope.cause is Cause.LEASE_LOST:
                 return
-            result = self._measure(result, self._clock.monotonic() - started)
+            result = await self._keep_files(self._measure(result, result.duration_s or 0.0))
             traced.set(is_error=result.is_error)
             await self._record(result, record)
+
+    async def _keep_files(self, result: ToolResult) -> ToolResult:
+        """The result with its files by reference. What cannot be stored is said in its text."""
+        if not result.files or self._keep_file is None:
+            return result
+        kept: list[File] = []
+        output = result.output
+        for number, file in enumerate(result.files, 1):
+            name = file.name or f"{result.name}-{number}{_SUFFIXES.get(file.media_type, '')}"
+            stored = await self._keep_file(msgspec.structs.replace(file, name=name))
+            if isinstance(stored, File):
+                kept.append(stored)
+            else:
+                output += f"\n[{name} was not stored: {stored}]"
+        return msgspec.structs.replace(result, files=kept, output=output)
+
+    async def _run_timed(
+        self, tool: Tool, work: Callable[[], Any], record: ToolCallRecord, context: ToolContext, *, was_started: bool
+    ) -> ToolResult | None:
+        """The result with its times. A tool that an earlier worker started may have taken effect, even if it is cut."""
+        if self._scope.cancelled:
+            return self._after_cut(record, OUTCOME_UNKNOWN if was_started else _NOT_BEGUN)
+        started_at, started = self._clock.now(), self._clock.monotonic()
+        result = await self._execute(tool, work, record, context)
+        if result is None:
+            return None
+        seconds = round(self._clock.monotonic() - started, _TIMED_DIGITS)
+        return msgspec.structs.replace(result, started_at=started_at, duration_s=seconds)
 
     async def _record(self, part: ToolStarted | ToolResult, record: ToolCallRecord) -> None:
         if self._record_with_ledger is not None:
@@ -210,8 +256,6 @@ class ToolRunner:
         self, tool: Tool, work: Callable[[], Any], record: ToolCallRecord, context: ToolContext
     ) -> ToolResult | None:
         """The tool's result, or None if it was cancelled and its outcome is unknown."""
-        if self._scope.cancelled:
-            return self._after_cut(record, _NOT_BEGUN)
         timeout_s = self._limits.timeout_s if tool.timeout_s is None else tool.timeout_s
         timed_out = False
 
@@ -234,7 +278,9 @@ class ToolRunner:
             self._running.discard(task)
         outcome = None if task.abandoned or task.task.cancelled() else task.task.result()
         if outcome is not None and outcome.error is None:
-            return ToolResult(call_id=record.id, name=record.name, output=_render(outcome.value))
+            files: list[File] | None = None if self._keep_file is None else []
+            output = _render(outcome.value, files)
+            return ToolResult(call_id=record.id, name=record.name, output=output, files=files or [])
         left = f" It did not stop within {self._limits.grace_s:g} s and was abandoned; it may still be running."
         left = left if task.abandoned else ""
         if timed_out:
@@ -277,10 +323,10 @@ def _describe(error: BaseException | None) -> str:
     return f"{kind}: {text}" if text else kind
 
 
-def _render(value: object) -> str:
-    """The text of a value, even if it raises when it is shown."""
+def _render(value: object, files: list[File] | None = None) -> str:
+    """The text of a value, even if it raises when it is shown; `files` collects the files in it."""
     try:
-        return render_output(value)
+        return render_output(value, files)
     except TestBroken:
         raise
     except BaseException:

@@ -77,7 +77,7 @@ class Toolset:
         self._specs[spec.name] = spec
 
     def extend(self, prepared: Iterable[AnyTool]) -> Toolset:
-        """The tools of one step: exactly these are advertised, and those that are new can be called (SPEC 10.12).
+        """The tools of one step: exactly these are advertised, and those that are new can be called (rule 10.12).
 
         Raises `TypeError` for a spec that nothing can run: the model must not be offered it.
         """

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from indelible.clock import Clock
+from indelible.files.protocol import FileStore
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.models.protocol import Model
 from indelible.settings import Settings
@@ -81,7 +82,10 @@ class NoRunLog:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerDependencies:
-    """`find_model(name)` returns the model with this name (None: the setting's), or raises `ModelFailed`."""
+    """`find_model(name)` returns the model with this name (None: the setting's), or raises `ModelFailed`.
+
+    Without `files`, models get only the names of files, and tools cannot return any.
+    """
 
     store: ChatStore
     journal: Journal
@@ -93,6 +97,7 @@ class WorkerDependencies:
     tool_deps: Any = None
     metrics: Metrics = NO_METRICS
     recorder: Recorder | None = None
+    files: FileStore | None = None
     chance: Callable[[], float] = random.random
 
     def record(self, work: OpenWork, *, kind: RunKind, worker_id: str) -> AbstractContextManager[RunLog]:

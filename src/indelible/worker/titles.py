@@ -3,7 +3,7 @@
 A title is a convenience. It is generated beside the turn and delays nothing. Until then the user's first words are the
 title (content/title.py), and they stay if the model returns no usable one or makes none, like the demo model. If the
 model fails, it is asked again beside the next turn.
-Thinking is not part of a title: the model's text goes through the same splitter as a reply (SPEC 5.6).
+Thinking is not part of a title: the model's text goes through the same splitter as a reply (rule 5.6).
 """
 
 from __future__ import annotations

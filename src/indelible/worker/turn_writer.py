@@ -19,7 +19,7 @@ Must stay true (tests/worker/test_turns.py): a turn ends exactly once, even if s
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -28,7 +28,7 @@ import msgspec
 
 from indelible.concurrency.scope import CancelScope, Cause
 from indelible.concurrency.tasks import Backoff
-from indelible.content import Message, Part, PartialReason, ToolResult, ToolStarted
+from indelible.content import File, Message, Part, PartialReason, ToolResult, ToolStarted
 from indelible.errors import LeaseLost, StoreFailed
 from indelible.logs import set_log_attempt
 from indelible.loop.host import TurnHost
@@ -69,6 +69,7 @@ from indelible.store.payloads import (
 from indelible.store.protocol import Outcome
 from indelible.store.queries.open_turn import OpenWork
 from indelible.tools.tool import ToolCallRecord
+from indelible.worker.attachments import Attachments
 from indelible.worker.dependencies import RunLog, WorkerDependencies
 from indelible.worker.resume import build_history
 
@@ -114,6 +115,9 @@ class TurnWriter(TurnHost):
         self._worker_scope = worker_scope
         self._writer: JournalWriter | None = None
         self._begun: frozenset[str] = frozenset()
+        self._attachments: Attachments | None = None
+        if deps.files is not None:
+            self._attachments = Attachments(deps.files, chat_id=work.chat_id, owner_id=work.owner_id)
         if work.attempt is not None:
             self._open_writer(work.attempt.id, n=work.n)
             self._begun = frozenset(part.call_id for part in work.parts if isinstance(part, ToolStarted))
@@ -163,6 +167,15 @@ class TurnWriter(TurnHost):
             idempotency_key=call.idempotency_key,
         )
         await self._writer.record(started, part)
+
+    async def prepare_messages(self, messages: list[Message]) -> Sequence[Message]:
+        """Load the files that the messages name, as far as the model takes them."""
+        if self._attachments is None or self.model is None:
+            return messages
+        return await self._attachments.load(messages, traits_of(self.model))
+
+    async def keep_file(self, file: File) -> File | str:
+        return "this worker stores no files" if self._attachments is None else await self._attachments.keep(file)
 
     async def schedule_retry(self, event: RetryEvent) -> None:
         self.log.note_failure()

@@ -85,6 +85,9 @@ class Worker:
         self._drain_until_s = 0.0
         self._woken = asyncio.Event()
         self._hinted: set[str] = set()
+        # Free chats that a runner of ours has lost and not yet left. Its last write may lock the chat, and acquiring
+        # skips locked chats: the hint would be lost. So it is repeated when the runner has left.
+        self._leaving: set[str] = set()
         self._must_poll = True
         self._has_backlog = True  # whether the last poll may have left a chat waiting
         self._has_users_at_limit = False  # whether a chat was ever held back because its user has too many
@@ -178,10 +181,13 @@ class Worker:
         self._notify_runners(known, probe.held)
         self._has_users_at_limit = self._has_users_at_limit or bool(probe.held_back)
         limit = self._count_room()
-        if len(probe.runnable) > limit:
+        leaving = {chat_id for chat_id, _ in self._runners}.intersection(probe.runnable)
+        runnable = [chat_id for chat_id in probe.runnable if chat_id not in leaving]
+        self._leaving |= leaving
+        if len(runnable) > limit:
             self._has_backlog = True
-        if probe.runnable and limit > 0:
-            await self._acquire(group, limit, probe.runnable)
+        if runnable and limit > 0:
+            await self._acquire(group, limit, runnable)
 
     def _count_room(self) -> int:
         if self._stopping:
@@ -252,6 +258,10 @@ class Worker:
             self._broken.add((runner.chat_id, runner.epoch))
         finally:
             del self._runners[runner.chat_id, runner.epoch]
+            if runner.chat_id in self._leaving:
+                self._leaving.discard(runner.chat_id)
+                self._hinted.add(runner.chat_id)
+                self._woken.set()
             if self._has_backlog or self._has_users_at_limit:
                 self._must_poll = True  # there is room for one more, of this worker or of this user
                 self._woken.set()

@@ -1,4 +1,4 @@
-"""From a history to a prompt (SPEC §5).
+"""From a history to a prompt (rules 5.3 to 5.6).
 
 The store keeps the conversation; a provider accepts only what its rules allow. This module adapts the one to the other
 for every call, and never writes the result back: switching the provider, or fixing a rule, needs no migration. All of
@@ -17,7 +17,7 @@ An instruction to continue a reply is for that reply only. If its turn ended wit
 else, it would stand before that question; so it is left out (`find_stale`).
 
 One more thing may be left out. A model that `continues_prefix` continues a reply at the end of the prompt character by
-character; then the stored instruction to continue it is not needed (DESIGN §7).
+character; then the stored instruction to continue it is not needed (docs/worker.md).
 
 Must stay true (tests/loop/test_any_history.py): legality.py finds no violation; no text of a message that the model may
 see is lost; building is idempotent.
@@ -98,7 +98,7 @@ def _choose_remark(entries: Sequence[Entry], *, provider: str) -> str | None:
 
 
 def mark_cache(messages: Sequence[PromptMessage], *, provider: str) -> list[PromptMessage]:
-    """A copy with Anthropic's cache markers (SPEC 5.5); for other providers, an unmarked copy.
+    """A copy with Anthropic's cache markers (rule 5.5); for other providers, an unmarked copy.
 
     Marked are the last message of the leading run of system messages and the last two messages. A
     message that contains only reasoning cannot carry a marker.

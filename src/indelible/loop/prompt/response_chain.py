@@ -1,4 +1,4 @@
-"""Chain mode: letting the provider remember the conversation (SPEC §4).
+"""Chain mode: letting the provider remember the conversation (rule 4).
 
 With `previous_response_id` a prompt holds only new messages. That is cheap and brittle: the provider may
 have lost the id for any reason, at any time. So a chain is only ever a shortcut. It is planned

@@ -1,6 +1,6 @@
 """Splitting off the thinking that a model writes inside its text, as the text streams.
 
-One scanner serves live, stop, save, title and export (SPEC 5.6). Thinking is moved, never deleted
+One scanner serves live, stop, save, title and export (rule 5.6). Thinking is moved, never deleted
 and never shown as answer; otherwise only the marks are removed (tags.py), and blanks
 that stand alone: before and after a block at the start of the answer, and in a
 block that holds nothing else. Text without marks does not change.

@@ -7,14 +7,14 @@ cleans texts. This module weighs the signals, typed ones first and text last, an
     specific code  >  status  >  general code  >  exception class  >  text
 
 Text may refine why a request was refused (`config` becomes `context_overflow`), but it never makes a refused request
-retryable. A broken chain is the one exception: its recovery sends another request (SPEC §4).
+retryable. A broken chain is the one exception: its recovery sends another request (rule 4).
 
 `x-should-retry` overrides `retryable` and leaves the kind. It is about repeating the same request, so it does not apply
 to a broken chain or a context overflow, which another request cures.
 
 The user's sentence names the provider, what happened and what to do. Nothing of a refused login is quoted.
 
-Must stay true: the table of SPEC 2.2 row by row (tests/models/test_failure_table.py); every kind has a sentence here
+Must stay true: the table of rule 2.2 row by row (tests/models/test_failure_table.py); every kind has a sentence here
 and a section in docs/errors.md (tests/models/test_failures.py). How long to wait is retry.py.
 """
 
@@ -108,7 +108,7 @@ def classify(
     """Classify any error of a model call.
 
     Call it only while the scope is live: a cancellation then did not come from us and counts as a reset connection
-    (SPEC 1.6). A `ModelFailed`, alone or as the cause of another error, is returned as it is, with the provider filled
+    (rule 1.6). A `ModelFailed`, alone or as the cause of another error, is returned as it is, with the provider filled
     in. Only a broken chain is still recognised by its text.
     """
     if isinstance(error, StreamError):
@@ -175,7 +175,7 @@ def _from_part(part: StreamError, provider: str | None) -> ModelFailed:
 
 
 def truncated(provider: str | None) -> ModelFailed:
-    """The stream ended without a finish (SPEC 1.2)."""
+    """The stream ended without a finish (rule 1.2)."""
     return _fail("timeout", provider, detail="The stream ended before the reply was complete.")
 
 
@@ -185,17 +185,17 @@ def garbled(provider: str | None, detail: str) -> ModelFailed:
 
 
 def silence(provider: str | None, timeout_s: float) -> ModelFailed:
-    """The provider sent nothing for too long (SPEC 1.7)."""
+    """The provider sent nothing for too long (rule 1.7)."""
     return _fail("stream_silence_timeout", provider, detail=f"Nothing arrived for {timeout_s:g} seconds.")
 
 
 def overflowed(provider: str | None, detail: str) -> ModelFailed:
-    """The conversation does not fit in the model's window, although older messages were summarised (SPEC 10.6)."""
+    """The conversation does not fit in the model's window, although older messages were summarised (rule 10.6)."""
     return _fail("context_overflow", provider, detail=detail)
 
 
 def filtered(provider: str | None) -> ModelFailed:
-    """The provider withheld the whole reply (SPEC 1.2)."""
+    """The provider withheld the whole reply (rule 1.2)."""
     return _fail("content_filter", provider)
 
 

@@ -1,4 +1,4 @@
-"""What each signal of a failed model call means: SPEC 2.2 as data.
+"""What each signal of a failed model call means: rule 2.2 as data.
 
 Providers report what went wrong in five ways, in this order of weight:
 
@@ -15,7 +15,7 @@ request retryable: Groq sends `rate_limit_exceeded` with a 413 that no waiting w
 Codes are compared in one spelling (`to_code`): `BadRequestError`, `RESOURCE_EXHAUSTED` and `rate-limit-error` become
 lower case with underscores.
 
-Must stay true (tests/models/test_failure_table.py): the rows of SPEC 2.2; no 4xx other than 408, 409 and 429 becomes
+Must stay true (tests/models/test_failure_table.py): the rows of rule 2.2; no 4xx other than 408, 409 and 429 becomes
 retryable by its status, code or text, except a broken chain.
 
 A new provider error goes here (docs/adding-a-provider.md). facts.py collects the signals; classify.py weighs them.
@@ -277,7 +277,7 @@ _CHAIN_BROKEN_TEXTS: Final = (
     ("was provided without its required",),
     ("item with id", "not found"),
 )
-"""Texts about something that the provider should remember and does not (SPEC 10.13), each with all its parts."""
+"""Texts about something that the provider should remember and does not (rule 10.13), each with all its parts."""
 
 
 def is_chain_broken(codes: Iterable[str], text: str) -> bool:

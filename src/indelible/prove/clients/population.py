@@ -3,37 +3,43 @@
 With two servers each reader stays with one of them, and the user with either, so everything is seen from both sides.
 With one server the second reader is restless: it disconnects and reconnects again and again. Each has its own client.
 
-At the end all wait for the last reply, and a new reader reads everything from the beginning. The result is the evidence
-for checker.py.
+At the end all wait for the last reply, and a new reader reads everything from the beginning (collecting.py). The result
+is the evidence for checks/.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
+from msgspec.structs import replace
+
 from indelible.client.wire import WireClient
 from indelible.errors import IndelibleError
-from indelible.prove.checker import Evidence, Fault
+from indelible.prove.checks.evidence import Deeds, Evidence, Fault
+from indelible.prove.clients.acts import Act
+from indelible.prove.clients.collecting import collect_evidence, visit_branches
 from indelible.prove.clients.reader import SimulatedReader
-from indelible.prove.clients.user import SimulatedUser
+from indelible.prove.clients.tool_client import ToolClient
+from indelible.prove.clients.user import HABITS, SimulatedUser
 
 _RESTLESS_AFTER: Final = 7
-_PATIENCE_S: Final = 60.0
-_REPLAY_S: Final = 10.0
+_PATIENCE_S: Final = 300.0
+_REPLAY_S: Final = 120.0
 _ONCE_BROKEN_S: Final = 3.0
 
 
 class Member:
     """One chat with its user and readers."""
 
-    def __init__(self, user: SimulatedUser, clients: Sequence[WireClient]) -> None:
+    def __init__(self, user: SimulatedUser, clients: Sequence[WireClient], *, seed: int) -> None:
         self.user = user
         self.readers: list[SimulatedReader] = []
         self._clients = clients
+        self._seed = seed
 
     async def begin(self) -> None:
         await self.user.begin()
@@ -44,6 +50,18 @@ class Member:
         ]
 
     @property
+    def client(self) -> WireClient:
+        return self._clients[-1]
+
+    @property
+    def chats(self) -> dict[str, Deeds]:
+        """Its chat and the forks of it, with what the user did there."""
+        return {self.user.chat_id: self.user.deeds, **self.user.forks}
+
+    def make_tool_client(self) -> ToolClient:
+        return ToolClient(self._clients[0], self.user, self.readers[0], seed=self._seed)
+
+    @property
     def faults(self) -> list[str]:
         return [*self.user.faults, *(fault for reader in self.readers for fault in reader.transcript.faults)]
 
@@ -51,33 +69,17 @@ class Member:
     def has_failed(self) -> bool:
         return any(reader.transcript.status == "error" for reader in self.readers)
 
-    async def delete_chat(self) -> None:
-        await self._clients[-1].delete_chat(self.user.chat_id)
+    async def delete_chats(self) -> None:
+        for chat_id in self.chats:
+            await self.client.delete_chat(chat_id)
 
-    async def collect_evidence(self, *, at_most_s: float) -> Evidence:
-        """The evidence, once all readers have seen everything, or it is clear that one will not."""
-        client, chat_id = self._clients[-1], self.user.chat_id
-        snapshot = await client.get_chat(chat_id)
-        newcomer = SimulatedReader(client, chat_id)
-        everybody = [*self.readers, newcomer]
-        reading = asyncio.create_task(newcomer.read())
-        try:
-            has_all = [
-                reader.wait_until(lambda transcript: transcript.cursor == snapshot["cursor"]) for reader in everybody
-            ]
-            await _wait_for_all(has_all, at_most_s=at_most_s)
-        finally:
-            reading.cancel()
-            await asyncio.wait([reading])
-        return Evidence(
-            chat_id=chat_id,
-            sent=self.user.sent,
-            stops=self.user.stops,
-            live=[reader.transcript for reader in self.readers],
-            stored=newcomer.transcript,
-            messages=await client.read_all_messages(chat_id),
-            snapshot=snapshot,
-        )
+    async def collect_evidence(self, *, at_most_s: float) -> list[Evidence]:
+        """The evidence about its chats, once all readers have seen everything, or it is clear that one will not."""
+        return [
+            await collect_evidence(self.client, chat_id, deeds, readers, at_most_s=at_most_s)
+            for chat_id, deeds in self.chats.items()
+            for readers in [self.readers if chat_id == self.user.chat_id else []]
+        ]
 
 
 class Population:
@@ -88,6 +90,7 @@ class Population:
         self._enough = asyncio.Event()
         self._waited_in_vain = False
         self._reading = [asyncio.create_task(reader.read()) for one in members for reader in one.readers]
+        self._reading += [asyncio.create_task(one.make_tool_client().run()) for one in members]
         self._chatting = [asyncio.create_task(one.user.chat(one.readers[0], self._enough)) for one in members]
         self._chance = random.Random(seed)  # noqa: S311  (it only has to be reproducible)
 
@@ -121,21 +124,22 @@ class Population:
                 faults.append(Fault(f"the stored chat cannot be read: {answer}", member.user.chat_id))
             elif isinstance(answer, BaseException):
                 raise answer
-        return [answer for answer in collected if isinstance(answer, Evidence)], faults
+        evidence = [one for answer in collected if not isinstance(answer, BaseException) for one in answer]
+        return evidence, faults
+
+    async def visit_branches(self, evidence: Sequence[Evidence]) -> list[Evidence]:
+        """The same, with what every branch shows. The readers are gone by then: they would be told of each visit."""
+        await _cancel(self._reading)
+        client_of = {chat_id: member.client for member in self.members for chat_id in member.chats}
+        return [replace(one, branches=await visit_branches(client_of[one.chat_id], one)) for one in evidence]
 
     async def delete_chats(self) -> None:
         for member in self.members:
-            await member.delete_chat()
+            await member.delete_chats()
 
     async def leave(self) -> None:
         """Stop all users and readers. An error of their own, not of a server, is raised here."""
-        everybody = (*self._chatting, *self._reading)
-        for task in everybody:
-            task.cancel()
-        await asyncio.wait(everybody)
-        for task in everybody:
-            if not task.cancelled():
-                task.result()
+        await _cancel([*self._chatting, *self._reading])
 
 
 @asynccontextmanager
@@ -144,9 +148,11 @@ async def gather_population(
     *,
     chats: int,
     seed: int,
-    models: Sequence[str | None] = (None,),
+    models: Sequence[str] = (),
     phrases: Sequence[str] | None = None,
     token: str | None = None,
+    habits: Sequence[Act] = HABITS,
+    rounds: int = 0,
 ) -> AsyncIterator[Population]:
     """Open the chats, with each of the models in turn, and start all users and readers; stop them at the end."""
     async with AsyncExitStack() as stack:
@@ -154,18 +160,22 @@ async def gather_population(
         for number in range(1, chats + 1):
             own = [WireClient(url, token=token, retry_for_s=_PATIENCE_S) for url in urls]
             clients = [await stack.enter_async_context(client) for client in own]
-            client, model = clients[number % len(clients)], models[number % len(models)]
-            user = SimulatedUser(client, number=number, seed=seed, model=model, phrases=phrases)
-            members.append(Member(user, clients))
+            client = clients[number % len(clients)]
+            user = SimulatedUser(
+                client, number=number, seed=seed, models=models, phrases=phrases, habits=habits, rounds=rounds
+            )
+            members.append(Member(user, clients, seed=seed * 1000 + number))
             await members[-1].begin()
         population = Population(members, seed=seed)
         stack.push_async_callback(population.leave)
         yield population
 
 
-async def _wait_for_all(waiting: Sequence[Awaitable[None]], *, at_most_s: float) -> None:
-    try:
-        async with asyncio.timeout(at_most_s):
-            await asyncio.gather(*waiting)
-    except TimeoutError:
-        return  # what they have not seen by now is a fault; the checker finds it
+async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """End these tasks. An error of their own is raised here."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.result()

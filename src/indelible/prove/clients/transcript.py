@@ -8,18 +8,24 @@ beginning never gets a snapshot: that would mean that the server did not know th
 Two readers of one chat receive the same facts in the same order; only the rows of a running attempt may come at other
 places between them. So a transcript keeps the facts and the rows apart, and transcripts can be compared.
 
-Pure. checker.py compares transcripts; tests/prove/test_checker.py tests both.
+It also keeps the tree of all messages with the head, as a client that shows branches would: from them the question of
+each turn is read, whether it was sent, queued, edited or is answered again. A message of the user in a running turn
+begins the next one or steers this one; the next event shows which.
+
+Pure. checks/ compares transcripts; tests/prove/test_checker.py tests both.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from indelible.client.wire import ServerEvent
 
-_COMPARED_FIELDS: Final = ("id", "role", "blocks", "partial", "reason", "continues")
+_COMPARED_FIELDS: Final = ("id", "parent_id", "role", "blocks", "partial", "reason", "continues", "model")
 _DIFFERS_BY_TIME: Final = frozenset({"queue"})
 """Of a queue event: what still waits at the time of reading."""
 
@@ -39,12 +45,42 @@ class SeenAttempt:
 
 
 class SeenTurn:
-    """A turn: the message that it answers, the text of its messages, and its outcomes (one, if all is well)."""
+    """A turn: the message that it answers, the text of its messages, and its outcomes (one, if all is well).
 
-    def __init__(self, question: str) -> None:
+    `last_id` is its last reply or result, `notices` are its notices. `gave_way`: it waited for its client when another
+    message took its place.
+    """
+
+    def __init__(self, question_id: str | None, question: str) -> None:
+        self.question_id = question_id
         self.question = question
         self.reply = ""
         self.outcomes: list[str] = []
+        self.last_id: str | None = None
+        self.notices: list[str] = []
+        self.gave_way = False
+
+
+class SeenMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message of the tree. `turn_id` is the turn that ran when it arrived, `model` has no address."""
+
+    id: str
+    parent_id: str | None
+    role: str
+    text: str
+    partial: bool
+    reason: str | None
+    model: str | None
+    usage: dict[str, int] | None
+    turn_id: str | None
+    described: str
+
+
+class SeenResult(NamedTuple):
+    """The result of a tool, and its turn; None if it was copied from another chat."""
+
+    turn_id: str | None
+    block: dict[str, Any]
 
 
 class ReaderTranscript:
@@ -56,14 +92,19 @@ class ReaderTranscript:
         self.attempts: dict[str, SeenAttempt] = {}
         self.turns: dict[str, SeenTurn] = {}
         self.questions: list[str] = []
-        self.messages: list[str] = []
-        self.results: list[dict[str, Any]] = []
+        self.tree: dict[str, SeenMessage] = {}
+        self.head: str | None = None
+        self.taken_up: set[str] = set()
+        self.copied: set[str] = set()
+        self.results: list[SeenResult] = []
+        self.action: dict[str, Any] | None = None
         self.status: str | None = None
         self.turn_id: str | None = None
         self.cursor: str | None = None
         self.rows = 0
         self._open_attempt: str | None = None
         self._is_pending = False
+        self._is_new: str | None = None
 
     @property
     def text(self) -> str:
@@ -91,8 +132,14 @@ class ReaderTranscript:
         if event.kind == "status" and self._is_computed(data):
             return  # whether a worker is alive: stored nowhere, and no reader has to have seen it
         self.facts.append(_describe(event))
+        if event.kind in ("attempt", "head", "message"):
+            self._take_up()
         if event.kind == "attempt":
             self._begin_attempt(data["attempt"])
+        if event.kind == "head":
+            self.head = data["head"]
+        if event.kind == "action":
+            self.action = data
         if event.kind == "message":
             self._add_message(data["message"])
         if data.get("last_n") is not None:
@@ -143,16 +190,55 @@ class ReaderTranscript:
             self.faults.append(f"{attempt_id} showed {attempt.text!r}, but {saved!r} is stored")
 
     def _add_message(self, message: dict[str, Any]) -> None:
-        self.messages.append(describe_message(message))
-        if message["role"] == "user":
-            self.questions.append(read_text(message["blocks"]))
-        elif message["role"] == "assistant" and self.turn_id is not None:
-            self.turns[self.turn_id].reply += read_text(message["blocks"])
-        elif message["role"] == "tool":
-            self.results += [block for block in message["blocks"] if block["type"] == "tool_result"]
+        seen = _read_message(message, self.turn_id)
+        if seen.id in self.tree:
+            self.faults.append(f"{seen.id} comes twice")
+        if seen.parent_id is not None and seen.parent_id not in self.tree:
+            self.faults.append(f"{seen.id} hangs on {seen.parent_id}, which never came")
+        self.tree[seen.id] = seen
+        self.head = seen.id
+        turn = None if self.turn_id is None else self.turns[self.turn_id]
+        if seen.role == "user":
+            self.questions.append(seen.text)
+            self._is_new = seen.id
+        elif turn is None:
+            self.copied.add(seen.id)
+        elif seen.role == "notice":
+            turn.notices.append(seen.text)
+        else:
+            turn.last_id = seen.id
+            turn.reply += seen.text if seen.role == "assistant" else ""
+        if seen.role == "tool":
+            results = [block for block in message["blocks"] if block["type"] == "tool_result"]
+            self.results += [SeenResult(self.turn_id, block) for block in results]
+
+    def _take_up(self) -> None:
+        """The last message began no turn: it steers the one that runs, or was copied from another chat."""
+        if self._is_new is not None:
+            (self.copied if self.turn_id is None else self.taken_up).add(self._is_new)
+            self._is_new = None
+
+    def climb(self, message_id: str | None) -> Iterator[SeenMessage]:
+        """The path from this message up to the first one."""
+        while message_id in self.tree:
+            message = self.tree[message_id]
+            yield message
+            message_id = message.parent_id
+
+    def read_answer(self, message_id: str | None) -> tuple[str, str]:
+        """The question above a message, and the text of the replies in between, in order. Empty without a question."""
+        texts: list[str] = []
+        for message in self.climb(message_id):
+            if message.role == "user":
+                return message.text, "".join(reversed(texts))
+            if message.role == "assistant":
+                texts.append(message.text)
+        return "", "".join(reversed(texts))
 
     def _add_status(self, data: dict[str, Any]) -> None:
-        self.status = data["status"]
+        was_waiting, self.status = self.status == "requires_action", data["status"]
+        if self.status != "requires_action":
+            self.action = None
         ended = data.get("ended")
         if ended is not None:
             turn = self.turns.get(ended["turn"])
@@ -160,13 +246,41 @@ class ReaderTranscript:
                 self.faults.append(f"{ended['turn']} ends ({ended['outcome']}) and does not run")
             if turn is not None:
                 turn.outcomes.append(ended["outcome"])
+                turn.gave_way = was_waiting and data["turn"] is not None
         if data["turn"] != self.turn_id and data["turn"] is not None:
             if data["turn"] in self.turns:
                 self.faults.append(f"{data['turn']} begins twice")
             elif self.turn_id is not None and not self.turns[self.turn_id].outcomes:
                 self.faults.append(f"{data['turn']} begins while {self.turn_id} runs")
-            self.turns[data["turn"]] = SeenTurn(self.questions[-1] if self.questions else "")
+            self._begin_turn(data["turn"])
+        if data["turn"] is not None:
+            self._take_up()
         self.turn_id = data["turn"]
+
+    def _begin_turn(self, turn_id: str) -> None:
+        question = next((message for message in self.climb(self.head) if message.role == "user"), None)
+        if question is None:
+            self.faults.append(f"{turn_id} begins before anything was asked")
+            self.turns[turn_id] = SeenTurn(None, "")
+            return
+        self.turns[turn_id] = SeenTurn(question.id, question.text)
+        self.taken_up.add(question.id)
+        self._is_new = None
+
+
+def _read_message(message: dict[str, Any], turn_id: str | None) -> SeenMessage:
+    return SeenMessage(
+        id=message["id"],
+        parent_id=message.get("parent_id"),
+        role=message["role"],
+        text=read_text(message["blocks"]),
+        partial=message["partial"],
+        reason=message["reason"],
+        model=(message.get("model") or "").partition("@")[0] or None,
+        usage=message.get("usage"),
+        turn_id=turn_id,
+        described=describe_message(message),
+    )
 
 
 def read_text(blocks: Sequence[dict[str, Any]]) -> str:

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 
 from indelible.prove.budget import Budget
 from indelible.prove.servers.crash_points import CRASH_POINTS, CrashPoint
-from indelible.prove.servers.group import ServerUnderTest
+from indelible.prove.servers.group import END_S, ServerUnderTest
 
 Way = Literal["sigkill", "sigterm", "sigstop"] | CrashPoint
 WAYS: Final[tuple[Way, ...]] = ("sigkill", "sigterm", "sigstop", *CRASH_POINTS)
@@ -56,6 +56,7 @@ class FaultInjector:
         seed: int,
         ways: Sequence[Way],
         lease_timeout_s: float,
+        drain_s: float = 0.0,
         provoke: Callable[[], Coroutine[Any, Any, None]],
         on_kill: Callable[[int], None],
     ) -> None:
@@ -66,6 +67,7 @@ class FaultInjector:
         self._chance = random.Random(seed)  # noqa: S311  (it only has to be reproducible)
         self._ways = ways
         self._deck: list[Way] = []
+        self._drain_s = drain_s
         self._past_lease_s = lease_timeout_s + _NOTICED_AFTER_S
         self._provoke = provoke
         self._on_kill = on_kill
@@ -109,7 +111,7 @@ class FaultInjector:
 
     async def _send_away(self, server: ServerUnderTest) -> None:
         server.process.send(signal.SIGTERM)
-        code = await server.process.wait_for_end()
+        code = await server.process.wait_for_end(within_s=END_S + self._drain_s)
         if code != 0:
             self.faults.append(f"a server that got SIGTERM exited with {code}")
         await server.process.kill()

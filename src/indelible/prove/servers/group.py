@@ -27,8 +27,8 @@ from indelible.errors import IndelibleError
 from indelible.prove.servers.crash_points import CrashPoint
 from indelible.prove.servers.process import Arming, Orders, Ready, Unable, run_server
 
-_START_S: Final = 60.0
-_END_S: Final = 30.0
+_START_S: Final = 300.0
+END_S: Final = 120.0
 _PORTS: Final = range(15_000, 25_000)
 _IMPORTED: Final = [
     "indelible.prove.servers.process",
@@ -76,7 +76,7 @@ class ServerProcess:
             assert self._process.pid is not None
             os.kill(self._process.pid, number)
 
-    async def wait_for_end(self, *, within_s: float = _END_S) -> int | None:
+    async def wait_for_end(self, *, within_s: float = END_S) -> int | None:
         """Its exit status, or minus the number of its signal. None if it is still running."""
         await asyncio.to_thread(self._process.join, within_s)
         return self._process.exitcode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from indelible.server.dependencies import PageLimit, Reads, Writes, answer_json
+from indelible.server.dependencies import PageLimit, Reads, Sharing, Writes, answer_json
 from indelible.server.openapi import answers
 from indelible.server.schemas import CreateChatRequest, Fork, UpdateChatRequest
 from indelible.service.results import ChatDetails, ChatPage, CreatedChat, UpdatedChat
@@ -29,9 +29,21 @@ async def create_chat(body: CreateChatRequest, service: Writes) -> Response:
 
 @router.get("/chats", **answers(ChatPage))
 async def list_chats(
-    service: Reads, q: str | None = None, *, archived: bool = False, limit: PageLimit = 50, cursor: str | None = None
+    service: Reads,
+    sharing: Sharing,
+    q: str | None = None,
+    *,
+    archived: bool = False,
+    shared: bool = False,
+    limit: PageLimit = 50,
+    cursor: str | None = None,
 ) -> Response:
-    """List the user's chats, pinned first, then most recently updated first. `q` searches titles."""
+    """List the user's chats, pinned first, then most recently updated first. `q` searches titles.
+
+    `shared`: the chats that others share with the user instead, most recently updated first.
+    """
+    if shared:
+        return answer_json(await sharing.list_shared(limit=limit))
     return answer_json(await service.list_chats(search=q, archived=archived, limit=limit, cursor=cursor))
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Annotated
 
-from fastapi import APIRouter, Header
+from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
-from indelible.server.dependencies import Reads, State
+from indelible.feed import Reader
+from indelible.server.dependencies import Reads, ServerState, State
 from indelible.server.feed_slots import WithSlot
 from indelible.server.problem_details import NotReady
+from indelible.server.revocation import OpenRequest
 from indelible.server.sse import FeedResponse
+from indelible.service.identity import Identity
+from indelible.service.local import LocalService
+from indelible.store.accounts.protocol import CredentialKey
 
 router = APIRouter(tags=["feed"])
 
@@ -22,14 +29,32 @@ router = APIRouter(tags=["feed"])
 )
 async def stream_events(
     chat_id: str,
+    request: Request,
     state: State,
     service: Reads,
+    *,
     after: str | None = None,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> WithSlot:
     """Stream the chat's events (SSE). Without a cursor: a snapshot, then new events. `after=start`: all events."""
     if not state.is_ready:
         raise NotReady
-    user_id = await service.get_user_id()
-    feed = FeedResponse(state.app.feed, chat_id, last_event_id or after, pace=state.pace, user_id=user_id)
-    return WithSlot(feed, state.feed_slots, user_id)
+    return answer_feed(request, state, service, chat_id, last_event_id or after)
+
+
+def answer_feed(
+    request: Request, state: ServerState, service: LocalService, chat_id: str, after: str | None
+) -> WithSlot:
+    """The feed of a chat that this user may read. It ends with the right to read it."""
+    open_request: OpenRequest = request.scope["open_request"]
+
+    @asynccontextmanager
+    async def open_reader() -> AsyncIterator[Reader]:
+        async with service.open_reader(chat_id, after) as (reader, share_id):
+            if share_id is not None:
+                open_request.keys.add(CredentialKey("share", share_id))
+            yield reader
+
+    identity: Identity | None = request.scope["identity"]
+    reader_id = identity.user_id if identity is not None else chat_id
+    return WithSlot(FeedResponse(open_reader, pace=state.pace), state.feed_slots, reader_id)

@@ -6,7 +6,8 @@ from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import Response
 
-from indelible.server.dependencies import Reads, State, answer_json
+from indelible.errors import NotPermitted
+from indelible.server.dependencies import Login, Reads, State, answer_json
 from indelible.server.openapi import answers
 from indelible.server.problem_details import NotReady
 from indelible.service.results import Health, ModelPage
@@ -41,8 +42,10 @@ async def get_readiness(state: State) -> Response:
     response_class=Response,
     responses={200: {"content": {"text/plain": {}}, "description": "The Prometheus text format."}},
 )
-async def get_metrics(state: State) -> Response:
-    """Metrics of the process, for Prometheus."""
+async def get_metrics(state: State, login: Login) -> Response:
+    """Metrics of the process, for Prometheus. They count everybody's chats, so they are for admins."""
+    if login.role != "admin":
+        raise NotPermitted("Only an admin may read the metrics.")
     counted = await state.app.store.count_chats()
     state.metrics.chats_counted(counted.by_state, stuck=counted.stuck)
     return Response(generate_latest(state.metrics.registry), media_type=CONTENT_TYPE_LATEST)

@@ -45,4 +45,4 @@ async def compact(chat_id: str, service: Writes) -> Response:
 async def submit_tool_results(chat_id: str, body: ToolResultsRequest, service: Writes) -> Response:
     """Submit the results of the tool calls that the reply is waiting for: all of them, exactly once."""
     results = [given.to_result() for given in body.results]
-    return answer_json(await service.submit_tool_results(chat_id, results), 202)
+    return answer_json(await service.submit_tool_results(chat_id, results, turn=body.turn), 202)

@@ -47,7 +47,7 @@ _NO_PROGRESS: Final = (ToolStarted, ToolProgress, UsageUpdate)
 _AT_THE_END: Final = {Fact.OPEN_CALLS, Fact.LAST_REPLY, Fact.LAST_USER, Fact.LAST_ANSWERED}
 
 _LOCK_CHAT: Final = """
-SELECT id, owner_id, status, archived, head_id, epoch, holder, seq, deadline_at, model,
+SELECT id, owner_id, status, archived, head_id, epoch, holder, seq, deadline_at, model, usage, cost_nanousd,
     title IS NOT NULL AND NOT title_is_provisional AS titled, title IS NOT NULL AS has_title
 FROM chats WHERE id = $1 FOR NO KEY UPDATE
 """

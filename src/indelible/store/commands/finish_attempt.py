@@ -20,6 +20,7 @@ from indelible.content import Message, Part, decode_parts, encode, has_visible
 from indelible.content.assemble import PartAssembler, conclude, to_messages
 from indelible.errors import LeaseLost
 from indelible.machine.effects import AttemptOutcome, CloseAttempt
+from indelible.store.commands.totals import Totals, add_to_chat
 from indelible.store.database.transaction import Row, Transaction, insert, to_time, update
 from indelible.store.payloads import Failure, Payload, RetryScheduled, Timings, WithPending, WithStep
 
@@ -33,12 +34,16 @@ _JOURNAL: Final = "SELECT n, parts, at FROM journal WHERE chat_id = $1 AND attem
 
 
 class Ending(NamedTuple):
-    """The result of an attempt: its messages, how it really ended, its last journal row, and the cost of its reply."""
+    """The result of an attempt: its messages, how it really ended, its last journal row, and the cost of its reply.
+
+    `columns` are those of the reply, `totals` what it adds to the chat's.
+    """
 
     messages: list[Message]
     outcome: AttemptOutcome
     last_n: int
     columns: dict[str, Any]
+    totals: Totals
 
 
 async def end_attempt(
@@ -84,7 +89,7 @@ async def end_attempt(
     )
     columns = {"usage": encoded_usage, "cost_nanousd": step.cost_nanousd, "timings": encode(timings)}
     written = [] if outcome == "reset" else _write_messages(assembler, effect, step, row, last_at or now)
-    return Ending(written, outcome, last_n, columns)
+    return Ending(written, outcome, last_n, columns, Totals(usage, step.cost_nanousd))
 
 
 async def add_what_is_missing(
@@ -97,9 +102,12 @@ async def add_what_is_missing(
         usage = encode(step.usage)
         unknown = "UPDATE attempts SET usage = $3 WHERE chat_id = $1 AND id = $2 AND usage IS NULL"
         await transaction.run(unknown, chat_id, attempt_id, usage)
-        await transaction.run(_fill_in("usage"), chat_id, attempt_id, usage)
-    if step.cost_nanousd is not None:
-        await transaction.run(_fill_in("cost_nanousd"), chat_id, attempt_id, step.cost_nanousd)
+        if await transaction.run(_fill_in("usage"), chat_id, attempt_id, usage):
+            await add_to_chat(transaction, chat_id, step.usage, None)
+    if step.cost_nanousd is not None and await transaction.run(
+        _fill_in("cost_nanousd"), chat_id, attempt_id, step.cost_nanousd
+    ):
+        await add_to_chat(transaction, chat_id, None, step.cost_nanousd)
     if step.timings is not None:
         await transaction.run(_fill_in("timings"), chat_id, attempt_id, encode(step.timings))
 

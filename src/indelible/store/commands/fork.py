@@ -2,6 +2,7 @@
 
 The copy is independent from the start. Nothing in it refers to the old chat, so either can be edited or
 deleted without the other. Only the conversation is copied: not the queue, drafts, attempts or the journal.
+Files in it are used by both chats, and are there as long as one of them is.
 The results of the last calls come along (SPEC 10.2); a call that has none yet is answered, because its result will
 never arrive there (SPEC 3.2).
 """
@@ -15,7 +16,9 @@ from indelible.content import ToolCall, ToolResult, encode
 from indelible.errors import Invalid, NotFound
 from indelible.ids import new_id
 from indelible.machine.states import Status
+from indelible.store.commands.apply.files import copy_uses
 from indelible.store.commands.facts import load_end
+from indelible.store.commands.totals import add_up
 from indelible.store.database.transaction import Row, Transaction, insert, update
 from indelible.store.protocol import Outcome
 from indelible.store.queries.ancestors import load_ancestors
@@ -68,7 +71,7 @@ async def fork_chat(
         answer = {"parent_id": copies[-1]["id"], "role": "tool", "visibility": "both", "partial": False}
         copies.append({**last, **answer, "blocks": _answer(open_calls), "created_at": now})
     new = {"id": new_chat_id, "owner_id": owner_id, "status": Status.IDLE.value, "created_at": now, "updated_at": now}
-    await insert(transaction, "chats", {**new, **{name: chat[name] for name in _BESIDE}})
+    await insert(transaction, "chats", {**new, **{name: chat[name] for name in _BESIDE}, **add_up(copies).to_columns()})
     for copy in copies:
         await insert(transaction, "messages", copy)
     events = [
@@ -78,6 +81,7 @@ async def fork_chat(
     for start in range(0, len(events), _EVENTS_AT_ONCE):
         await insert(transaction, "events", *events[start : start + _EVENTS_AT_ONCE])
     await update(transaction, "chats", {"head_id": copies[-1]["id"], "seq": len(events)}, id=new_chat_id)
+    await copy_uses(transaction, chat_id, new_chat_id, (copy["blocks"] for copy in copies))
     return Outcome(chat_id=new_chat_id, effective=True, status=Status.IDLE, seq=len(events), epoch=0)
 
 

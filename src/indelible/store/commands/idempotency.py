@@ -1,4 +1,4 @@
-"""Idempotent requests: the same key gets the same response, and the work is done once (SPEC 3.5).
+"""Idempotent requests: the same key gets the same response, and the work is done once (rule 3.5).
 
 The key's row is written first, in the transaction that does the work and stores the response. So a second
 request with the key waits on that row until the first has committed, and then finds the response; if the

@@ -1,11 +1,12 @@
 """Copying a whole SQLite database into an empty PostgreSQL database, verified row by row.
 
 The tables and their order come from the schema itself (`metadata`), so a table that a later migration adds is copied
-too; a table that the schema does not know stops the copy, because leaving it behind in silence would lose data.
+too; a table that the schema does not know stops the copy, because leaving it behind in silence would lose data. What
+is derived and has another form on each database, as a search index has, is made anew by the target's workers.
 
 Everything happens in one transaction of the target: each table is one COPY, so that rows may refer to later rows of
 their own table, and after the last one every table is read back and compared, by the number of its rows and by a hash
-over every value. Only then is it committed. A copy that fails or is killed leaves the target empty, and can be repeated.
+over every value. Only then is it committed. A copy that fails or is killed leaves the target empty; repeat it.
 The hash of a table is the sum of its rows' SHA-256, so it does not depend on their order, which the databases' text
 collations may not agree on.
 
@@ -47,6 +48,9 @@ _TIMEOUT_S: Final = 24 * 3600.0
 
 _SQLITE: Final = sqlite.dialect()
 _encode_row: Final = msgspec.msgpack.Encoder().encode
+DERIVED: Final = {"search_entries": "UPDATE chats SET indexed_seq = 0, unindexed_at = updated_at"}
+"""Tables that are not copied, and the statement that has them made anew."""
+
 Progress = Callable[[str, int, int], object]
 """Called with a table's name, how many of its rows are copied, and how many it has."""
 
@@ -170,21 +174,28 @@ async def _copy_all(reader: sqlite3.Connection, writer: Any, goal: Address, on_p
     copied: list[CopiedTable] = []
     async with writer.transaction():
         await writer.execute("SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0")
-        for table in metadata.sorted_tables:
+        for table in _list_tables():
             digest = _Digest()
             rows = _read_rows(reader, table, digest, on_progress)
             columns = [column.name for column in _list_columns(table)]
             await writer.copy_records_to_table(table.name, records=rows, columns=columns, timeout=_TIMEOUT_S)
             copied.append(digest.make(table.name))
-        for table, expected in zip(metadata.sorted_tables, copied, strict=True):
+        for table, expected in zip(_list_tables(), copied, strict=True):
             found = await _read_back(writer, table)
             if found != expected:
                 raise DatabaseUnusable(
                     f"{describe(goal)}: the copy of {table.name} differs ({found.rows:,} of {expected.rows:,} rows). "
                     "Nothing was written. Please report this."
                 )
+        for name in DERIVED.keys() & metadata.tables.keys():
+            await writer.execute(DERIVED[name])
     await writer.execute("ANALYZE", timeout=_TIMEOUT_S)
     return copied
+
+
+def _list_tables() -> list[Table]:
+    """Those that are copied, each after the tables that it refers to."""
+    return [table for table in metadata.sorted_tables if table.name not in DERIVED]
 
 
 def _list_columns(table: Table) -> list[Any]:

@@ -1,23 +1,21 @@
-r"""The tables: how a chat is stored, and the rules that hold for every writer.
+r"""The tables: how a chat is stored, and the rules that hold for every writer. Logins are in account_tables.py.
 
-The rules of the machine (machine/) are repeated here as check constraints and partial unique indexes, as far
-as one row or one index can express them: which values exist, that a chat has one open turn and one open
-attempt, that only an idle chat is archived, that an outcome has its time. The lists of values come
-from the machine's own types, so that the two cannot drift apart. Rules over two tables (an idle chat has
-no queue; a turn is open exactly while the chat is busy) are up to the code that writes under the chat's lock.
+The rules of the machine (machine/) are repeated here as check constraints and partial unique indexes, as far as one row
+or one index can express them: which values exist, that a chat has one open turn and one open attempt,
+that only an idle chat is archived, that an outcome has its time. The lists of values come from the machine's own types,
+so that the two cannot drift apart. Rules over two tables (an idle chat has no queue; a turn is open exactly
+while the chat is busy) are up to the code that writes under the chat's lock.
 Checks apply to every statement, not at the end of the transaction: write a chat's row once per command.
 
 The chat leads the key of every table that belongs to a chat, so that a database can one day be split by chat. Foreign
 keys include its id too, so a row can only name messages, turns, attempts and runs of its own chat. Idempotency keys and
 files belong to a user first, and keep their own keys.
-
 Everything that belongs to a chat is deleted with it (`ON DELETE CASCADE`), except the journal: a foreign key would
 double the cost of its rows (R7), so code that deletes a chat deletes the journal of its attempts first. The columns of
 each foreign key begin an index, so that a deletion reads no more than it deletes.
 
-`Json` columns hold bytes of UTF-8 JSON, `Label` columns text that is shown but never quoted (types.py). Times
-come from several clocks, so nothing here compares two of them. The comments are part of the database on
-PostgreSQL (`\d+ chats`); migrations/runner.py writes them, and they need no migration.
+`Json` columns hold bytes of UTF-8 JSON, `Label` columns text that is shown but never quoted (types.py). Times come from
+several clocks, so nothing here compares two of them. Comments need no migration: migrations/runner.py writes them.
 
 Must stay true (tests/store/test_schema.py, tests/store/test_migrations.py): each constraint rejects what the
 machine forbids, on both databases; the migrations build exactly this schema.
@@ -49,7 +47,7 @@ from indelible.content import PartialReason, Role, Visibility
 from indelible.machine.effects import AttemptOutcome, TurnOutcome
 from indelible.machine.states import IfBusy, Status, TurnKind
 from indelible.store.database.types import Id, Json, Label, UtcTime, Word
-from indelible.store.database.words import DebugMode, RunKind, RunStatus
+from indelible.store.database.words import DebugMode, RunKind, RunStatus, UserRole
 
 metadata: Final = MetaData(
     naming_convention={
@@ -88,6 +86,9 @@ users: Final = Table(
     Column("id", Id, primary_key=True),
     Column("name", Label(), nullable=False, unique=True),
     Column("created_at", UtcTime(), nullable=False),
+    Column("role", Word, nullable=False, server_default="user"),
+    Column("disabled_at", UtcTime(), comment="Null: the user may log in."),
+    _check_one_of("role", UserRole),
     comment="The owners of chats. A server without login has one.",
 )
 
@@ -99,9 +100,12 @@ tokens: Final = Table(
     Column("hash", LargeBinary, nullable=False, unique=True, comment="SHA-256 of the token, which is shown once."),
     Column("name", Label(), nullable=False, comment="What its user calls it."),
     Column("created_at", UtcTime(), nullable=False),
-    Column("last_used_at", UtcTime(), comment="To the hour or so; null: never used."),
+    Column("last_used_at", UtcTime(), comment="To the minute; null: never used."),
     Column("expires_at", UtcTime(), comment="Null: never."),
     Column("revoked_at", UtcTime(), comment="Null: it is still valid."),
+    Column("prefix", Label(), nullable=False, server_default="?", comment="Its first characters, to recognise it."),
+    Column("scopes", Label(), nullable=False, server_default="read", comment="Words, separated by spaces."),
+    Column("single_use", Boolean, nullable=False, server_default=false(), comment="Revoked by its first login."),
     comment="Tokens with which a program or a browser acts for a user.",
 )
 
@@ -150,6 +154,8 @@ chats: Final = Table(
         comment="The title is the beginning of its first message; a generated one may replace it.",
     ),
     Column("tools", Json, comment="A JSON list of the tools that its client runs."),
+    Column("usage", Json, comment="content.Usage of all its messages; null: nothing is known."),
+    Column("cost_nanousd", BigInteger, comment="What its messages cost, as far as that is known; null: not at all."),
     ForeignKeyConstraint(["id", "head_id"], ["messages.chat_id", "messages.id"], use_alter=True),
     _check_one_of("status", Status),
     _check_one_of("debug", DebugMode),
@@ -380,7 +386,7 @@ workers: Final = Table(
     comment="Processes that work on chats.",
 )
 
-# --- keys, drafts, files ----------------------------------------------------------------------
+# --- keys and drafts (file_tables.py has files) -------------------------------------------------
 
 idempotency_keys: Final = Table(
     "idempotency_keys",
@@ -396,22 +402,6 @@ idempotency_keys: Final = Table(
     PrimaryKeyConstraint("user_id", "key"),
     Index("idempotency_keys_expiry", "expires_at"),
     comment="Completed writes: a repeated request gets the same response.",
-)
-
-files: Final = Table(
-    "files",
-    metadata,
-    Column("id", Id, primary_key=True),
-    Column("owner_id", Id, ForeignKey("users.id"), nullable=False, index=True),
-    Column("chat_id", Id, _delete_with("chats.id"), index=True, comment="Where it was sent; null: nowhere yet."),
-    Column("name", Label()),
-    Column("media_type", Label(), nullable=False),
-    Column("size_bytes", BigInteger, nullable=False),
-    Column("sha256", LargeBinary, nullable=False),
-    Column("content", LargeBinary, nullable=False),
-    Column("created_at", UtcTime(), nullable=False),
-    _check("size_bytes", "size_bytes >= 0"),
-    comment="What was uploaded.",
 )
 
 drafts: Final = Table(

@@ -1,6 +1,6 @@
 """The two logs merged: what a reader at some position has not seen yet, in the order of delivery.
 
-The order is that of SPEC 6.2. The rows of an attempt come between the event that opened it and the event that ended
+The order is that of rule 6.2. The rows of an attempt come between the event that opened it and the event that ended
 it, which names its last row (`last_n`), so that an end is never delivered before the content that it ends. Other
 events may appear anywhere between the rows.
 

@@ -22,6 +22,7 @@ from indelible.errors import NotFound
 from indelible.ids import is_id
 from indelible.machine.states import IfBusy, Status
 from indelible.store.commands.facts import load_end
+from indelible.store.commands.totals import Totals
 from indelible.store.database.transaction import Dialect, Row, Transaction, to_time
 from indelible.store.database.words import DebugMode
 from indelible.store.journal.pack import unpack_rows
@@ -45,7 +46,7 @@ _QUEUE: Final = "SELECT id, if_busy, content, model, created_at FROM queue WHERE
 def _spell_view(dialect: Dialect) -> str:
     return f"""
         SELECT c.owner_id, c.status, c.archived, c.title, c.model, c.debug, c.seq, c.error, c.retry, c.head_id,
-            c.deadline_at,
+            c.deadline_at, c.usage, c.cost_nanousd,
             {spell_status(dialect, 2)} AS shown_status, t.id AS turn_id, a.id AS attempt_id
         FROM chats AS c
         LEFT JOIN turns AS t ON t.chat_id = c.id AND t.ended_at IS NULL
@@ -88,7 +89,7 @@ class AwaitedAction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatView(msgspec.Struct, frozen=True, kw_only=True):
-    """One chat at one moment, with the end of its path."""
+    """One chat at one moment, with the end of its path. `totals` are what all its messages used and cost."""
 
     id: str
     owner_id: str
@@ -107,6 +108,7 @@ class ChatView(msgspec.Struct, frozen=True, kw_only=True):
     queue: list[QueuedMessage]
     live: Live | None
     action: AwaitedAction | None = None
+    totals: Totals = Totals()
 
 
 class ChatStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,6 +173,7 @@ async def load_view(transaction: Transaction, chat_id: str, *, limit: int = 50, 
         queue=[] if is_idle else await load_queue(transaction, chat_id),
         live=None if chat["attempt_id"] is None else await _load_live(transaction, chat_id, chat["attempt_id"]),
         action=await _load_action(transaction, chat_id, chat) if chat["status"] == "requires_action" else None,
+        totals=Totals.read(chat),
     )
 
 

@@ -3,7 +3,7 @@
 A branch leads to the newest leaf that people see. Rows for the model only are no place to be: below an instruction to
 continue that was never answered, the next question would be taken for its continuation.
 
-A call is never left behind its results (SPEC 10.2): whoever goes to, or copies up to, the message that made a call goes
+A call is never left behind its results (rule 10.2): whoever goes to, or copies up to, the message that made a call goes
 on to the results that follow it, so that the model is not told that a tool did not run that did.
 
 Must stay true (tests/store/test_branches.py): a branch leads to a message that people see and that no other one

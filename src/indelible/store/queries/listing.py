@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from indelible.content import Usage
+from indelible.store.commands.totals import Totals
 from indelible.store.database.sqlite import LOWER
 from indelible.store.database.transaction import Dialect, Row, Transaction, clean_label, to_time
 from indelible.store.database.words import DebugMode
@@ -20,12 +22,16 @@ from indelible.store.queries.liveness import PENDING, bind_ago, spell_ago, spell
 
 _STUCK_AFTER: Final = 10
 _COLUMNS: Final = """
-    c.id, c.title, c.model, c.labels, c.pinned, c.archived, c.debug, c.seq, c.created_at, c.updated_at
+    c.id, c.title, c.model, c.labels, c.pinned, c.archived, c.debug, c.seq, c.created_at, c.updated_at,
+    c.usage, c.cost_nanousd
     """
 
 
 class ChatSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a list. `version` grows with every change of the chat."""
+    """One line of a list. `version` grows with every change of the chat.
+
+    `usage` and `cost_usd` are the sums over all its messages, as far as they are known.
+    """
 
     id: str
     status: str
@@ -38,6 +44,8 @@ class ChatSummary(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     created_at: datetime
     updated_at: datetime
+    usage: Usage | None = None
+    cost_usd: float | None = None
 
 
 class ListCursor(msgspec.Struct, frozen=True, array_like=True):
@@ -127,6 +135,7 @@ def _spell_count(dialect: Dialect) -> str:
 
 
 def _summarise(row: Row) -> ChatSummary:
+    totals = Totals.read(row)
     return ChatSummary(
         id=row["id"],
         status=row["shown_status"],
@@ -139,4 +148,6 @@ def _summarise(row: Row) -> ChatSummary:
         version=row["seq"],
         created_at=to_time(row["created_at"]),
         updated_at=to_time(row["updated_at"]),
+        usage=totals.usage,
+        cost_usd=totals.cost_usd,
     )

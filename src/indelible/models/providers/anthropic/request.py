@@ -194,7 +194,10 @@ def _write_result(result: ToolResult) -> Json:
     """Anthropic rejects an empty error, so it gets a text."""
     written: Json = {"type": "tool_result", "tool_use_id": result.call_id}
     output = result.output if isinstance(result.output, str) else msgspec.json.encode(result.output).decode()
-    if output.strip():
+    shown = [_write_file(file) for file in result.files if file.data]
+    if shown and not result.is_error:
+        written["content"] = [*([_note(output)] if output.strip() else []), *shown]
+    elif output.strip():
         written["content"] = output
     elif result.is_error:
         written["content"] = "The tool failed without a message."

@@ -5,7 +5,7 @@ per open block, so an event costs one lookup; only deltas, which are nearly all 
 only Anthropic needs back is kept in `metadata` under Anthropic's own names: the `citations` of a text,
 `redacted_thinking`, and every field of the provider's own tool blocks that we have no field for.
 
-*The end* is a stop reason and `message_stop`; one without the other does not end the reply (SPEC 1.2). *A pause*
+*The end* is a stop reason and `message_stop`; one without the other does not end the reply (rule 1.2). *A pause*
 (`pause_turn`) does not end it either: the provider has worked long on its own tools and expects another request with
 the reply so far. The next response continues the same reply: ids continue, and usage adds up.
 

@@ -59,6 +59,7 @@ _TEXT_TYPES: Final = frozenset(
     | {"application/javascript", "application/typescript", "application/sql", "application/x-sh"}
 )
 _TEXT_ENDINGS: Final = ("+json", "+xml", "+yaml")
+_SHOWN: Final = Text("[Files that the tools returned:]")
 _REMOTE: Final = ("https://", "http://")
 
 
@@ -80,10 +81,18 @@ def write_body(call: Call, *, model: str, profile: Profile, official: bool) -> t
 def write_messages(messages: Sequence[PromptMessage], *, profile: Profile, official: bool) -> list[dict[str, Any]]:
     """The conversation. Adjacent messages of one role are merged, except tool results."""
     written: list[dict[str, Any]] = []
-    for message in messages:
+    shown: list[Block] = []  # by tools, whose messages hold text only: a message of the user shows it after them
+    for message in (*messages, PromptMessage(role="notice")):
+        if shown and message.role != "tool":
+            written.append({"role": "user", "content": _write_given([_SHOWN, *shown], official=official)})
+            shown = []
         match message.role:
             case "tool":
-                written += [_write_result(block) for block in message.blocks if isinstance(block, ToolResult)]
+                results = [block for block in message.blocks if isinstance(block, ToolResult)]
+                written += [_write_result(result) for result in results]
+                shown += [file for result in results for file in result.files if file.data]
+                continue
+            case "notice":
                 continue
             case "assistant":
                 entry = _write_reply(message.blocks, profile=profile, official=official)

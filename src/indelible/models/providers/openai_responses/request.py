@@ -186,7 +186,9 @@ def _write_results(blocks: Sequence[Block], custom_calls: set[str]) -> Iterator[
         if isinstance(block, ToolResult):
             kind = "custom_tool_call_output" if block.call_id in custom_calls else "function_call_output"
             output = block.output if isinstance(block.output, str) else msgspec.json.encode(block.output).decode()
-            yield {"type": kind, "call_id": block.call_id, "output": output}
+            shown = [_write_file(file) for file in block.files if file.data]
+            whole = [{"type": "input_text", "text": output}, *shown] if shown else output
+            yield {"type": kind, "call_id": block.call_id, "output": whole}
 
 
 # --- replies -----------------------------------------------------------------------------

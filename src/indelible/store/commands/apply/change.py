@@ -19,7 +19,8 @@ from indelible.content import Message, ToolCall, encode
 from indelible.machine import effects
 from indelible.machine.events import EventKind
 from indelible.machine.states import Snapshot, Status
-from indelible.store.database.transaction import Transaction, insert, update
+from indelible.store.commands.totals import Totals
+from indelible.store.database.transaction import Row, Transaction, insert, update
 from indelible.store.payloads import Payload
 from indelible.store.protocol import Outcome
 from indelible.store.queries.chat_view import AttemptName
@@ -30,7 +31,8 @@ class ChatChange:
 
     `open_calls` are the unanswered calls at the end of the path, `put_id` is the last user message added and
     `put_model` the model that answers it, `live_id` the open attempt. `model` is the chat's, and `has_title` says
-    whether it has a title. `changes` are further columns of the chat's row; `said` is true if somebody said something.
+    whether it has a title. `totals` are what its messages used and cost so far. `changes` are further columns of the
+    chat's row; `said` is true if somebody said something.
     """
 
     def __init__(
@@ -39,24 +41,23 @@ class ChatChange:
         snapshot: Snapshot,
         payload: Payload[Any] | None,
         *,
-        owner_id: str,
-        model: str | None,
-        has_title: bool,
-        seq: int,
+        chat: Row,
         open_calls: list[ToolCall],
         now: datetime,
     ) -> None:
+        """`chat` is the chat's row, or the relevant columns of it (store/commands/facts.py)."""
         self.transaction = transaction
         self.chat_id = snapshot.chat_id
         self.snapshot = snapshot
         self.payload = payload
-        self.owner_id = owner_id
-        self.model = model
-        self.has_title = has_title
+        self.owner_id: str = chat["owner_id"]
+        self.model: str | None = chat["model"]
+        self.has_title = bool(chat["has_title"])
+        self.totals = Totals.read(chat)
         self.open_calls = open_calls
         self.now = now
         self.changes: dict[str, Any] = {}
-        self.seq = seq
+        self.seq: int = chat["seq"]
         self.head_id = snapshot.head_id
         self.status = snapshot.status
         self.epoch = snapshot.epoch
@@ -83,6 +84,11 @@ class ChatChange:
         self._events.append(
             {"chat_id": self.chat_id, "seq": self.seq, "kind": kind, "ref": ref, "payload": payload, "at": self.now}
         )
+
+    def add_totals(self, added: Totals) -> None:
+        """Add what a message used and cost."""
+        self.totals = self.totals.plus(*added)
+        self.changes |= self.totals.to_columns()
 
     async def write(self) -> Outcome:
         """Write the chat's row and its events, unless the chat was deleted; returns the command's outcome."""

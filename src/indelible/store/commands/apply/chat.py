@@ -15,6 +15,7 @@ from indelible.content import encode
 from indelible.errors import Invalid
 from indelible.machine import effects
 from indelible.store.commands.apply.change import ChatChange, Handlers
+from indelible.store.commands.apply.files import release_files
 from indelible.store.commands.apply.history import choose_error
 from indelible.store.database.transaction import update
 from indelible.store.database.words import DebugMode
@@ -84,6 +85,7 @@ async def delete_chat(change: ChatChange, _effect: effects.DeleteChat) -> None:
     transaction, chat_id = change.transaction, change.chat_id
     await transaction.all("SELECT id FROM attempts WHERE chat_id = $1 ORDER BY id FOR UPDATE", chat_id)
     await transaction.run("DELETE FROM journal WHERE chat_id = $1", chat_id)
+    await release_files(transaction, chat_id, change.now)
     await update(transaction, "chats", {"head_id": None, "holder": None}, id=chat_id)
     await transaction.run("DELETE FROM chats WHERE id = $1", chat_id)
     change.dropped = True

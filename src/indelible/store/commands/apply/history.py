@@ -15,7 +15,9 @@ from indelible.errors import LeaseLost
 from indelible.ids import new_id
 from indelible.machine import effects
 from indelible.store.commands.apply.change import ChatChange, Handlers
+from indelible.store.commands.apply.files import use_files
 from indelible.store.commands.apply.texts import ANSWERS, CONTINUE, ERRORS, NOTICES
+from indelible.store.commands.totals import Totals
 from indelible.store.database.transaction import Transaction, insert
 from indelible.store.payloads import CompactionResult, Failure, NewChat, Summary, ToolResultsInput, UserInput, require
 from indelible.store.queries.ancestors import load_ancestors
@@ -29,9 +31,10 @@ async def put(
     *,
     attempt_id: str | None = None,
     columns: dict[str, Any] | None = None,
+    totals: Totals | None = None,
     **detail: Any,
 ) -> Message:
-    """Add a message under the head, and make it the head."""
+    """Add a message under the head, and make it the head. `totals` are what it used and cost."""
     id_ = new_id("message")
     row = {
         "chat_id": change.chat_id,
@@ -51,6 +54,8 @@ async def put(
         "created_at": change.now,
     }
     await insert(change.transaction, "messages", row | (columns or {}))
+    if totals is not None:
+        change.add_totals(totals)
     change.head_id = id_
     change.said = change.said or message.visibility != "model"
     change.emit("message", id_, **detail)
@@ -64,7 +69,7 @@ async def add_message(change: ChatChange, effect: effects.AddMessage) -> None:
     model = new.model
     if model is None and effect.replaces_id is not None:
         model = await load_model(change, effect.replaces_id)
-    await put_user(change, new.blocks, model)
+    await put_user(change, await use_files(change.transaction, change.chat_id, change.owner_id, new.blocks), model)
     if change.snapshot.head_id is None and not change.has_title and new.suggested_title is not None:
         change.changes |= {"title": new.suggested_title, "title_is_provisional": True}
         change.emit("chat", title=new.suggested_title)

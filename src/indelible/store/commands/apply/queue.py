@@ -14,6 +14,7 @@ from indelible.ids import new_id
 from indelible.machine import effects
 from indelible.machine.states import place_in_queue
 from indelible.store.commands.apply.change import ChatChange, Handlers
+from indelible.store.commands.apply.files import use_files
 from indelible.store.commands.apply.history import choose_model, put_user
 from indelible.store.commands.apply.turns import open_turn
 from indelible.store.database.transaction import insert, update
@@ -22,13 +23,14 @@ from indelible.store.payloads import QueuedInput, UserInput, require
 
 async def enqueue(change: ChatChange, effect: effects.Enqueue) -> None:
     given = require(change.payload, UserInput)
+    blocks = await use_files(change.transaction, change.chat_id, change.owner_id, given.blocks)
     change.queued_id = new_id("queued")
     row = {
         "id": change.queued_id,
         "chat_id": change.chat_id,
         "position": await _find_last_position(change) + 1,
         "if_busy": effect.if_busy,
-        "content": encode(given.blocks),
+        "content": encode(blocks),
         "model": choose_model(change, given.model),
         "author_id": given.author_id or change.owner_id,
         "created_at": change.now,
@@ -72,7 +74,8 @@ async def _remove(change: ChatChange, queued_id: str) -> None:
 
 async def edit_queued_message(change: ChatChange, effect: effects.EditQueuedMessage) -> None:
     given = require(change.payload, QueuedInput)
-    await _update(change, effect.queued_id, content=encode(given.blocks))
+    blocks = await use_files(change.transaction, change.chat_id, change.owner_id, given.blocks)
+    await _update(change, effect.queued_id, content=encode(blocks))
     change.queue_changed = True
 
 

@@ -50,6 +50,7 @@ async def close_attempt(change: ChatChange, effect: effects.CloseAttempt) -> Non
             replace(message, continues=continued_id if is_reply else None),
             attempt_id=open_attempt.id,
             columns=ending.columns if is_reply else None,
+            totals=ending.totals if is_reply else None,
             **detail,
         )
         detail = {}

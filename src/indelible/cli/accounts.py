@@ -1,0 +1,54 @@
+"""What `indelible user` and `indelible token` share: the accounts of a database, with or without a running server.
+
+These commands open an existing database and never create one: a misspelt name must not become a new, empty database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from indelible.cli.options import UsageMistake, read_settings
+
+if TYPE_CHECKING:
+    from indelible.store.accounts.sql_accounts import SqlAccounts
+
+T = TypeVar("T")
+
+
+def with_accounts(database: str | None, work: Callable[[SqlAccounts], Awaitable[T]]) -> T:
+    """Run `work` on the accounts of the database."""
+    chosen = read_settings(database=database).database
+
+    from indelible.clock import SystemClock  # noqa: PLC0415  (see main.py; so below)
+    from indelible.store.accounts.sql_accounts import SqlAccounts  # noqa: PLC0415
+    from indelible.store.database.address import parse_address  # noqa: PLC0415
+    from indelible.store.sql_store import SqlStore  # noqa: PLC0415
+
+    address = parse_address(chosen)
+    if address.is_sqlite and not Path(chosen).exists():
+        raise UsageMistake(
+            f"There is no database {chosen}. Start 'indelible serve' first, or choose another --database."
+        )
+
+    async def run() -> T:
+        async with SqlStore.open(chosen) as store:
+            return await work(SqlAccounts(store.database, clock=SystemClock()))
+
+    return asyncio.run(run())
+
+
+def print_table(rows: list[tuple[str, ...]]) -> None:
+    """Columns that line up; the last one is as long as it likes."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+
+
+def show_time(moment: datetime | None, *, otherwise: str) -> str:
+    return otherwise if moment is None else f"{moment.astimezone():%Y-%m-%d %H:%M}"

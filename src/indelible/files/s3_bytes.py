@@ -1,0 +1,187 @@
+"""Bytes in S3-compatible storage (AWS, MinIO, R2, Ceph …), over aiohttp.
+
+An upload is gathered in a temporary file on disk first, because S3 wants the length and the hash of an object before
+its bytes: memory stays bounded, the body is signed, and an object appears whole or not at all. It can also be sent
+again if the connection breaks. Reading streams, with a range.
+
+The setting has no keys. They come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, as for every
+other S3 program. Objects are addressed by path (`endpoint/bucket/key`), which every server takes.
+
+Must stay true (tests/files/test_s3_bytes.py): every request has the signature that botocore would give it; an
+unfinished upload leaves no object; neither errors nor logs hold a key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import IO, Any, Final
+
+import aiohttp
+from yarl import URL
+
+from indelible.clock import Clock
+from indelible.concurrency.tasks import Backoff
+from indelible.errors import NotFound, StoreFailed
+from indelible.files.protocol import CHUNK_BYTES
+from indelible.files.s3_signature import EMPTY_SHA256, Credentials, escape_path, sign
+from indelible.store.database.words import FilePlace, FileVariant
+
+_SUFFIX: Final[dict[FileVariant, str]] = {"content": "", "preview": ".preview"}
+_ATTEMPTS: Final = 3
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=60)
+
+
+class _Transient(Exception):
+    """The request may be repeated."""
+
+
+class S3Bytes:
+    """Implements `ByteStore`. `address` is the URL of the bucket, `prefix` begins every key."""
+
+    place: FilePlace = "s3"
+
+    def __init__(self, address: str, *, prefix: str, region: str, credentials: Credentials, clock: Clock) -> None:
+        self._address = address.rstrip("/")
+        self._prefix = prefix.strip("/")
+        self._region = region
+        self._credentials = credentials
+        self._clock = clock
+        self._session: aiohttp.ClientSession | None = None
+
+    def open_writer(self, file_id: str, variant: FileVariant) -> S3Writer:
+        return S3Writer(self, file_id, variant)
+
+    async def read(
+        self, file_id: str, variant: FileVariant, *, start: int = 0, stop: int | None = None
+    ) -> AsyncIterator[bytes]:
+        if stop is not None and stop <= start:
+            return
+        wanted = {} if not start and stop is None else {"range": f"bytes={start}-{'' if stop is None else stop - 1}"}
+        async with self._request("GET", file_id, variant, headers=wanted) as response:
+            try:
+                async for chunk in response.content.iter_chunked(CHUNK_BYTES):
+                    yield chunk
+            except (aiohttp.ClientError, TimeoutError) as error:
+                raise StoreFailed(
+                    f"The file storage stopped in the middle of a file: {type(error).__name__}."
+                ) from error
+
+    async def delete(self, file_id: str) -> None:
+        for variant in _SUFFIX:
+            try:
+                async with self._request("DELETE", file_id, variant):
+                    pass
+            except NotFound:
+                continue
+
+    async def put(self, file_id: str, variant: FileVariant, file: IO[bytes], *, sha256: str, size: int) -> None:
+        headers = {"content-length": str(size)}
+        async with self._request("PUT", file_id, variant, headers=headers, sha256=sha256, file=file):
+            pass
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    @asynccontextmanager
+    async def _request(
+        self,
+        method: str,
+        file_id: str,
+        variant: FileVariant,
+        *,
+        headers: Mapping[str, str] | None = None,
+        sha256: str = EMPTY_SHA256,
+        file: IO[bytes] | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """One request, repeated while the storage fails for the moment; its response is a success."""
+        key = "/".join(filter(None, (self._prefix, f"{file_id}{_SUFFIX[variant]}")))
+        response = await self._send_again(method, f"{self._address}/{key}", headers or {}, sha256, file)
+        try:
+            yield response
+        finally:
+            response.release()
+
+    async def _send_again(
+        self, method: str, url: str, headers: Mapping[str, str], sha256: str, file: IO[bytes] | None
+    ) -> aiohttp.ClientResponse:
+        backoff = Backoff(self._clock, first_s=0.2, longest_s=2.0)
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return await self._send(method, url, headers, sha256, file)
+            except (_Transient, aiohttp.ClientError, TimeoutError) as error:
+                if attempt == _ATTEMPTS:
+                    detail = str(error) if isinstance(error, _Transient) else type(error).__name__
+                    raise StoreFailed(f"The file storage does not answer: {detail}.") from None
+            await backoff.wait()
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _send(
+        self, method: str, url: str, headers: Mapping[str, str], sha256: str, file: IO[bytes] | None
+    ) -> aiohttp.ClientResponse:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(timeout=_TIMEOUT, auto_decompress=False)
+        now, credentials = self._clock.now(), self._credentials
+        signed = sign(method, url, headers, sha256=sha256, credentials=credentials, region=self._region, now=now)
+        place = URL(url).with_path(escape_path(URL(url, encoded=True).path), encoded=True)
+        body = None if file is None else _read_file(file)
+        response = await self._session.request(method, place, headers=signed, data=body, allow_redirects=False)
+        if response.status < 300:
+            return response
+        status = response.status
+        response.release()
+        if status == 404:
+            raise NotFound("File not found. It may have been deleted.")
+        if status >= 500 or status == 429:
+            raise _Transient(f"status {status}")
+        raise StoreFailed(f"The file storage refused a request with status {status}. Check the bucket and its keys.")
+
+
+class S3Writer:
+    def __init__(self, store: S3Bytes, file_id: str, variant: FileVariant) -> None:
+        self._store = store
+        self._file_id = file_id
+        self._variant: FileVariant = variant
+        self._file: IO[bytes] | None = None
+        self._hash = hashlib.sha256()
+        self._size = 0
+
+    async def write(self, chunk: bytes) -> None:
+        if self._file is None:
+            self._file = await asyncio.to_thread(tempfile.TemporaryFile)
+        self._hash.update(chunk)
+        self._size += len(chunk)
+        await _run_in_thread(self._file.write, chunk)
+
+    async def commit(self) -> None:
+        assert self._file is not None
+        given: dict[str, Any] = {"sha256": self._hash.hexdigest(), "size": self._size}
+        await self._store.put(self._file_id, self._variant, self._file, **given)
+        await self.abort()
+
+    async def abort(self) -> None:
+        if self._file is not None:
+            file, self._file = self._file, None
+            await _run_in_thread(file.close)
+
+
+async def _run_in_thread(do: Any, *given: Any) -> Any:
+    """To its end, so that no file is closed while a thread uses it."""
+    running = asyncio.ensure_future(asyncio.to_thread(do, *given))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
+    except OSError as error:
+        raise StoreFailed(f"The temporary file of an upload could not be written: {error.strerror}.") from error
+
+
+async def _read_file(file: IO[bytes]) -> AsyncIterator[bytes]:
+    await _run_in_thread(file.seek, 0)
+    while chunk := await _run_in_thread(file.read, CHUNK_BYTES):
+        yield chunk

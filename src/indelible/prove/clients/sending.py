@@ -1,0 +1,69 @@
+"""What users send: random messages to random models, noted once the server has accepted them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, Final
+
+from indelible.client.wire import WireClient
+from indelible.prove.checks.evidence import Deeds
+from indelible.prove.script import draw_wish
+
+_NUMBERS_PER_CHAT: Final = 100_000
+_OWN_MODEL: Final = 0.3
+
+
+class Sender:
+    """Draws the messages of one user, each with a number of its own. `default_model` is the chat's."""
+
+    def __init__(
+        self,
+        client: WireClient,
+        chance: random.Random,
+        *,
+        number: int,
+        models: Sequence[str],
+        phrases: Sequence[str] | None,
+    ) -> None:
+        self.default_model: str | None = models[number % len(models)] if models else None
+        self._client = client
+        self._chance = chance
+        self._next_number = number * _NUMBERS_PER_CHAT
+        self._models = models
+        self._phrases = phrases
+
+    @property
+    def knows_replies(self) -> bool:
+        """Whether the model is that of a proof, which calls the tools of the proof."""
+        return self._phrases is None
+
+    def draw(self, *, may_ask: bool) -> tuple[str, str | None]:
+        """A message, and the model that is to answer it; None means the chat's."""
+        self._next_number += 1
+        if self._phrases is not None:
+            return f"{self._chance.choice(self._phrases)} ({self._next_number})", None
+        text = draw_wish(self._chance, number=self._next_number, may_ask=may_ask).to_text()
+        return text, self.draw_model()
+
+    def draw_model(self) -> str | None:
+        """One of the models, or none: then it is up to the chat or to the message."""
+        return self._chance.choice(self._models) if self._models and self._chance.random() < _OWN_MODEL else None
+
+    async def send(self, chat_id: str, deeds: Deeds, if_busy: str, *, may_ask: bool = True) -> dict[str, Any]:
+        text, model = self.draw(may_ask=may_ask)
+        accepted = await self._client.send(chat_id, text, if_busy=if_busy, model=model)
+        self.note(deeds, text, model)
+        return accepted
+
+    def note(self, deeds: Deeds, text: str, model: str | None) -> None:
+        """Note that a message was accepted. Without a model of its own it has the chat's."""
+        deeds.sent.append(text)
+        chosen = model or self.default_model
+        if chosen is not None:
+            deeds.models[text] = name_model(chosen)
+
+
+def name_model(name: str) -> str:
+    """The model's own name, as replies have it: of "anthropic:proof@http://…", "proof"."""
+    return name.partition(":")[2].partition("@")[0] or name

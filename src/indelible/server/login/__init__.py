@@ -1,0 +1,1 @@
+"""Logging in with a browser: the page, the cookie, and OpenID Connect."""

@@ -1,0 +1,202 @@
+"""OpenID Connect: the authorization code flow with PKCE, against the provider of the setting `oidc_issuer`.
+
+The signatures and claims of ID tokens are checked by joserfc (the extra `oidc`), which is imported when somebody logs
+in; the three requests of the flow are ours, with the HTTP client that we have. An ID token counts only if the issuer
+signed it with one of its keys and an asymmetric algorithm, for us, now, and for this login (`nonce`). `state` ties the
+answer to the browser that asked, PKCE ties the code to this server.
+
+The user's name here is one claim (`oidc_user_claim`). An e-mail address that the provider has not verified is
+anybody's, and refused. Who is no user here is refused too, unless `oidc_create_users` is on: with a public provider
+everybody can log in there.
+
+Must stay true (tests/server/test_oidc.py): a token with any of these wrong opens no session; no secret is in an
+address, an error or a log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import importlib
+import importlib.util
+import secrets
+from typing import Any, Final
+from urllib.parse import quote, urlencode, urlsplit
+
+import aiohttp
+import msgspec
+
+from indelible.clock import Clock
+from indelible.errors import IndelibleError, Invalid
+from indelible.server.loopback import is_loopback
+from indelible.settings import Settings
+
+_ALGORITHMS: Final = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
+_LEEWAY_S: Final = 60
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=15)
+_MAX_ANSWER_BYTES: Final = 1024 * 1024
+
+
+class LoginFailed(IndelibleError):
+    """The provider, or what it sent, was refused. The message is for the log."""
+
+
+def check_oidc(settings: Settings) -> None:
+    """Raises `Invalid` if OpenID Connect is configured and cannot work."""
+    if settings.oidc_issuer and not settings.oidc_client_id:
+        raise Invalid("oidc_issuer is set, and oidc_client_id is not. Set both.")
+    if settings.oidc_issuer and importlib.util.find_spec("joserfc") is None:
+        raise Invalid("OpenID Connect needs an extra package: pip install 'indelible[oidc]'")
+
+
+class Flow(msgspec.Struct, frozen=True, kw_only=True):
+    """What a browser keeps between leaving for the provider and coming back."""
+
+    state: str
+    nonce: str
+    verifier: str
+    next: str
+
+
+class Metadata(msgspec.Struct, frozen=True):
+    """What the provider tells of itself."""
+
+    issuer: str
+    authorization_endpoint: str
+    token_endpoint: str
+    jwks_uri: str
+
+
+class _TokenAnswer(msgspec.Struct):
+    id_token: str
+
+
+def new_flow(next_path: str) -> Flow:
+    state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
+    return Flow(state=state, nonce=nonce, verifier=verifier, next=next_path)
+
+
+class OidcProvider:
+    """The provider of the settings. What it tells of itself is asked for at every login: it may have changed."""
+
+    def __init__(self, settings: Settings, *, clock: Clock) -> None:
+        self._issuer = settings.oidc_issuer.rstrip("/")
+        self._client_id = settings.oidc_client_id
+        self._secret = settings.oidc_client_secret
+        self._claim = settings.oidc_user_claim
+        self._clock = clock
+
+    async def write_url(self, flow: Flow, redirect_uri: str) -> str:
+        """Where the browser goes to log in."""
+        async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
+            metadata = await self._discover(session)
+        challenge = base64.urlsafe_b64encode(hashlib.sha256(flow.verifier.encode()).digest()).rstrip(b"=").decode()
+        query = {
+            "response_type": "code",
+            "client_id": self._client_id,
+            "redirect_uri": redirect_uri,
+            "scope": "openid email profile",
+            "state": flow.state,
+            "nonce": flow.nonce,
+            "code_challenge": challenge,
+            "code_challenge_method": "S256",
+        }
+        separator = "&" if urlsplit(metadata.authorization_endpoint).query else "?"
+        return f"{metadata.authorization_endpoint}{separator}{urlencode(query)}"
+
+    async def find_name(self, flow: Flow, *, state: str, code: str, redirect_uri: str) -> str:
+        """The name of the user who has logged in. Raises `LoginFailed`."""
+        if not hmac.compare_digest(state.encode(), flow.state.encode()):
+            raise LoginFailed("the state is not the one that was sent")
+        if not code:
+            raise LoginFailed("the provider did not log the user in")
+        async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
+            metadata = await self._discover(session)
+            form = {
+                "grant_type": "authorization_code",
+                "code": code,
+                "redirect_uri": redirect_uri,
+                "client_id": self._client_id,
+                "code_verifier": flow.verifier,
+            }
+            answer = await _fetch(session, "POST", metadata.token_endpoint, data=form, headers=self._write_secret())
+            keys = await _fetch(session, "GET", metadata.jwks_uri)
+        await asyncio.to_thread(importlib.import_module, "joserfc.jwt")  # half a second, once
+        claims = self._check_token(_decode(answer, _TokenAnswer).id_token, keys, flow)
+        return self._read_name(claims)
+
+    def _write_secret(self) -> dict[str, str]:
+        if not self._secret:
+            return {}
+        pair = f"{quote(self._client_id, safe='')}:{quote(self._secret, safe='')}"  # RFC 6749, 2.3.1
+        return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+
+    async def _discover(self, session: aiohttp.ClientSession) -> Metadata:
+        found: Metadata = _decode(
+            await _fetch(session, "GET", f"{self._issuer}/.well-known/openid-configuration"), Metadata
+        )
+        if found.issuer.rstrip("/") != self._issuer:
+            raise LoginFailed("the provider calls itself by another name than oidc_issuer")
+        for url in (found.authorization_endpoint, found.token_endpoint, found.jwks_uri):
+            _check_url(url)
+        return found
+
+    def _check_token(self, id_token: str, keys: bytes, flow: Flow) -> dict[str, Any]:
+        from joserfc import jwk, jwt  # noqa: PLC0415  (the extra `oidc`; it takes a while to import)
+        from joserfc.errors import JoseError  # noqa: PLC0415
+
+        try:
+            key_set = jwk.KeySet.import_key_set(msgspec.json.decode(keys))
+            token = jwt.decode(id_token, key_set, algorithms=_ALGORITHMS)
+            jwt.JWTClaimsRegistry(
+                now=int(self._clock.now().timestamp()),
+                leeway=_LEEWAY_S,
+                iss={"essential": True, "values": [self._issuer, f"{self._issuer}/"]},
+                aud={"essential": True, "value": self._client_id},
+                exp={"essential": True},
+                iat={"essential": True},
+                sub={"essential": True},
+                nonce={"essential": True, "value": flow.nonce},
+            ).validate(token.claims)
+        except (JoseError, ValueError, KeyError, TypeError, msgspec.DecodeError) as error:
+            raise LoginFailed(f"the ID token was refused: {type(error).__name__}") from None
+        audience = token.claims["aud"]
+        is_for_others_too = isinstance(audience, list) and len(audience) > 1
+        if token.claims.get("azp", self._client_id if not is_for_others_too else None) != self._client_id:
+            raise LoginFailed("the ID token was made for somebody else")
+        return token.claims
+
+    def _read_name(self, claims: dict[str, Any]) -> str:
+        name = claims.get(self._claim)
+        if not isinstance(name, str) or not name:
+            raise LoginFailed(f"the ID token has no claim {self._claim!r}; set oidc_user_claim")
+        if self._claim == "email" and claims.get("email_verified") is not True:
+            raise LoginFailed("the provider has not verified the e-mail address; set oidc_user_claim to another claim")
+        return name
+
+
+def _check_url(url: str) -> None:
+    """Codes and tokens travel encrypted, or not beyond this machine."""
+    parts = urlsplit(url)
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
+        raise LoginFailed("an address of the provider is not https")
+
+
+async def _fetch(session: aiohttp.ClientSession, method: str, url: str, **more: Any) -> bytes:
+    _check_url(url)
+    try:
+        async with session.request(method, url, allow_redirects=False, **more) as response:
+            if response.status != 200:
+                raise LoginFailed(f"the provider responded with status {response.status}")
+            return await response.content.read(_MAX_ANSWER_BYTES)
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise LoginFailed(f"the provider is unreachable: {type(error).__name__}") from None
+
+
+def _decode(answer: bytes, answer_type: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(answer, type=answer_type)
+    except msgspec.DecodeError:
+        raise LoginFailed("the provider's answer is not what the standard says") from None

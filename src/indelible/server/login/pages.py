@@ -1,0 +1,27 @@
+"""The pages around a login: `/login`, and the page of a link to a shared chat. Static files, which hold nothing.
+
+`/login/methods` tells the login page, before anybody is logged in, whether there is a provider to log in with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from fastapi import FastAPI
+from starlette.responses import Response
+
+from indelible.server.dependencies import answer_json
+
+
+def add_login_pages(application: FastAPI, show_file: Callable[[str], Awaitable[Response]], *, has_oidc: bool) -> None:
+    @application.get("/login", include_in_schema=False)
+    async def show_login() -> Response:
+        return await show_file("login.html")
+
+    @application.get("/login/methods", include_in_schema=False)
+    async def list_methods() -> Response:
+        return answer_json({"token": True, "oidc": has_oidc})
+
+    @application.get("/shared/{key}", include_in_schema=False)
+    async def show_shared(key: str) -> Response:  # noqa: ARG001  (the page reads it from its address)
+        return await show_file("shared.html")

@@ -1,0 +1,160 @@
+"""Files: upload, list, download, preview, delete.
+
+What somebody uploaded must never run in the origin of the page: a file is always sent as an attachment, with the type
+that its bytes show, `nosniff`, and a policy that lets nothing in it run or load. Only the preview, which this server
+drew itself, is shown in place.
+
+A download's status is sent before its bytes. If the file is deleted meanwhile, or the storage fails, the response is
+truncated, which every client detects by its length.
+
+Must stay true (tests/server/test_file_routes.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+from fastapi import APIRouter, Query, Request
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Send
+
+from indelible.errors import NotFound, Refused, StoreFailed
+from indelible.files.protocol import StoredFile, UploadKey
+from indelible.server.dependencies import PageLimit, Reads, answer_json
+from indelible.server.openapi import answers
+from indelible.server.problem_details import answer_refusal, make_problem
+from indelible.server.ranges import Unsatisfiable, parse_range
+from indelible.server.uploads import UploadBody
+from indelible.service.files import FilePage
+from indelible.service.local import LocalService
+
+_log: Final = logging.getLogger(__name__)
+_MAX_NAME: Final = 1000
+_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "private, no-cache",
+}
+"""process.py adds `nosniff` to every response."""
+_BYTES: Final[dict[str, Any]] = {
+    "response_class": Response,
+    "responses": {200: {"description": "The bytes.", "content": {"application/octet-stream": {}}}},
+}
+_PICTURE: Final[dict[str, Any]] = {
+    "response_class": Response,
+    "responses": {200: {"description": "The picture.", "content": {"image/webp": {}}}},
+}
+
+router = APIRouter(tags=["files"])
+
+
+@router.post("/files", **answers(StoredFile, status=201))
+async def upload_file(
+    request: Request, service: Reads, name: Annotated[str, Query(min_length=1, max_length=_MAX_NAME)]
+) -> Response:
+    """Upload a file: its bytes are the body of the request. The type is found in its first bytes."""
+    body = UploadBody(request)
+    given = request.headers.get("idempotency-key")
+    key = None if given is None else UploadKey(given, f"POST {request.url.path}?name={name}")
+    length = request.headers.get("content-length", "")
+    try:
+        stored = await service.files.upload(
+            body.read,
+            name=name,
+            media_type=request.headers.get("content-type"),
+            size=int(length) if length.isdecimal() else None,
+            key=key,
+        )
+    except Refused as error:
+        response = answer_refusal(error)
+        if not await body.discard():
+            response.headers["Connection"] = "close"
+        return response
+    except ClientDisconnect:
+        return make_problem(400, "bad_request", "The upload was cut.")  # nobody reads it
+    return answer_json(stored, 201)
+
+
+@router.get("/files", **answers(FilePage))
+async def list_files(service: Reads, limit: PageLimit = 50, cursor: str | None = None) -> Response:
+    """List your files, newest first."""
+    return answer_json(await service.files.list_files(limit=limit, cursor=cursor))
+
+
+@router.get("/files/{file_id}", **_BYTES)
+async def download_file(file_id: str, request: Request, service: Reads) -> Response:
+    """Download a file, or a range of it. It is always sent as an attachment."""
+    file = await service.files.get_file(file_id)
+    headers = {
+        **_HEADERS,
+        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(file.name, safe='')}",
+        "ETag": f'"{file.sha256}"',
+        "Accept-Ranges": "bytes",
+    }
+    if _is_known(request, headers["ETag"]):
+        return Response(status_code=304, headers=headers)
+    wanted = request.headers.get("range") if request.headers.get("if-range") in (None, headers["ETag"]) else None
+    try:
+        part = parse_range(wanted, file.size)
+    except Unsatisfiable:
+        return Response(status_code=416, headers={**headers, "Content-Range": f"bytes */{file.size}"})
+    start, stop = part or (0, file.size)
+    headers["Content-Length"] = str(stop - start)
+    if part is not None:
+        headers["Content-Range"] = f"bytes {start}-{stop - 1}/{file.size}"
+    chunks = _read(service, file_id, start, stop)
+    status = 200 if part is None else 206
+    return _Download(chunks, status_code=status, media_type=file.media_type, headers=headers)
+
+
+@router.get("/files/{file_id}/preview", **_PICTURE)
+async def show_preview(file_id: str, request: Request, service: Reads) -> Response:
+    """A small picture of an image. 404 if the file is no image, or cannot be decoded."""
+    file = await service.files.get_file(file_id)
+    headers = {**_HEADERS, "ETag": f'"{file.sha256}-preview"', "Content-Disposition": "inline"}
+    if file.has_preview and _is_known(request, headers["ETag"]):
+        return Response(status_code=304, headers=headers)
+    return Response(await service.files.load_preview(file_id), media_type="image/webp", headers=headers)
+
+
+@router.get("/files/{file_id}/info", **answers(StoredFile))
+async def get_file(file_id: str, service: Reads) -> Response:
+    """Get what is known about a file."""
+    return answer_json(await service.files.get_file(file_id))
+
+
+@router.delete("/files/{file_id}", status_code=204, response_class=Response)
+async def delete_file(file_id: str, service: Reads) -> Response:
+    """Delete a file. 409 while a chat uses it: it is then deleted with the last of these chats."""
+    await service.files.delete_file(file_id)
+    return Response(status_code=204)
+
+
+def _is_known(request: Request, etag: str) -> bool:
+    """Whether the client has this version already."""
+    given = request.headers.get("if-none-match", "")
+    return given == "*" or etag in [known.strip().removeprefix("W/") for known in given.split(",")]
+
+
+async def _read(service: LocalService, file_id: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
+    async with service.files.open_file(file_id, start=start, stop=stop) as chunks:
+        async for chunk in chunks:
+            yield chunk
+
+
+class _Download(StreamingResponse):
+    """A response that is truncated when the file can no longer be read. Its stream is closed however it ends."""
+
+    body_iterator: AsyncGenerator[bytes, None]
+
+    async def stream_response(self, send: Send) -> None:
+        try:
+            async with aclosing(self.body_iterator):
+                await super().stream_response(send)
+        except (NotFound, StoreFailed) as error:
+            _log.warning("a download was truncated: %s", error)

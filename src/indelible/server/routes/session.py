@@ -1,0 +1,78 @@
+"""The session: who is logged in, logging in with a token, logging out.
+
+A browser cannot send a bearer token with a page or an EventSource, so it exchanges one for a cookie. These routes take
+no idempotency key: its stored response would have the secret in it.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Literal
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from indelible.server.account_schemas import LoginRequest
+from indelible.server.authentication import find_address
+from indelible.server.dependencies import Login, ServerState, State, answer_json
+from indelible.server.login.cookies import clear_session_cookie, set_session_cookie
+from indelible.server.openapi import answers
+from indelible.server.problem_details import make_problem
+from indelible.service.account_results import SessionInfo, SessionUser
+from indelible.service.identity import Identity
+from indelible.store.accounts.protocol import ALL_SCOPES
+
+router = APIRouter(tags=["session"])
+
+
+@router.get("/session", **answers(SessionInfo))
+async def get_session(login: Login, state: State) -> Response:
+    """Get who is logged in, and until when."""
+    return answer_json(describe_session(login, state))
+
+
+@router.post("/session", **answers(SessionInfo))
+async def log_in(body: LoginRequest, request: Request, state: State) -> Response:
+    """Log in with a token: the response sets a cookie. A token for a single use is used up."""
+    address = find_address(request.scope)
+    state.authenticator.check_guesses(address)
+    accounts, expires_at = (
+        state.app.accounts,
+        state.app.clock.now() + timedelta(seconds=state.settings.session_timeout_s),
+    )
+    if state.authenticator.is_first_token(body.token):
+        bound_to = state.settings.token
+        secret = await accounts.add_session(
+            state.app.owner_id, method="token", scopes=ALL_SCOPES, expires_at=expires_at, bound_to=bound_to
+        )
+        found = await accounts.find_session(secret, bound_to=bound_to)
+        opened = None if found is None else (found, secret)
+    else:
+        opened = await accounts.open_session(body.token, expires_at=expires_at)
+    if opened is None:
+        state.authenticator.note_wrong(address)
+        return make_problem(401, "unauthorized", "This token is not valid. It may have expired or been revoked.")
+    response = answer_json(describe_session(Identity.of(opened[0], "session"), state))
+    set_session_cookie(response, request, opened[1], state.settings)
+    return response
+
+
+@router.delete("/session", status_code=204, response_class=Response)
+async def log_out(login: Login, request: Request, state: State) -> Response:
+    """Log out: the session ends, its cookie is cleared and its open streams are cut."""
+    if login.how == "session" and login.key is not None:
+        await state.app.accounts.end_session(login.key.id)
+    response = Response(status_code=204)
+    clear_session_cookie(response, request, state.settings)
+    return response
+
+
+def describe_session(login: Identity, state: ServerState) -> SessionInfo:
+    methods: list[Literal["token", "oidc"]] = ["token", "oidc"] if state.settings.oidc_issuer else ["token"]
+    return SessionInfo(
+        user=SessionUser(name=login.user, role=login.role),
+        login="required" if state.authenticator.needs_login else "none",
+        methods=methods,
+        scopes=list(login.scopes),
+        expires_at=login.expires_at,
+    )

@@ -1,0 +1,60 @@
+"""Reading a chat by a link, without a login. The key in the path is the right; it is never logged (logs.py).
+
+The same bodies as those of the chat's own routes, and nothing that changes anything: there is no other route below
+`/shared`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Request
+from starlette.responses import Response
+
+from indelible.server.dependencies import PageLimit, State, answer_json
+from indelible.server.feed_slots import WithSlot
+from indelible.server.openapi import answers
+from indelible.server.problem_details import NotReady
+from indelible.server.routes.feed import answer_feed
+from indelible.service.results import ChatDetails, MessagePage
+from indelible.service.sharing import open_link
+from indelible.store.accounts.protocol import CredentialKey
+
+router = APIRouter(tags=["shared"])
+
+
+@router.get("/shared/{key}", **answers(ChatDetails))
+async def get_shared_chat(key: str, state: State) -> Response:
+    """Get the chat behind a link, as it is now."""
+    link = await open_link(state.app.shares, key)
+    return answer_json(await state.app.service_of(link.owner_id).get_chat(link.chat_id))
+
+
+@router.get("/shared/{key}/messages", **answers(MessagePage))
+async def list_shared_messages(key: str, state: State, before: str | None = None, limit: PageLimit = 50) -> Response:
+    """List the messages of the chat behind a link."""
+    link = await open_link(state.app.shares, key)
+    return answer_json(
+        await state.app.service_of(link.owner_id).list_messages(link.chat_id, before=before, limit=limit)
+    )
+
+
+@router.get(
+    "/shared/{key}/events",
+    response_class=Response,
+    responses={200: {"content": {"text/event-stream": {}}, "description": "Events; see docs/feed.md."}},
+)
+async def stream_shared_events(
+    key: str,
+    request: Request,
+    state: State,
+    after: str | None = None,
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> WithSlot:
+    """Stream the events of the chat behind a link (SSE)."""
+    if not state.is_ready:
+        raise NotReady
+    link = await open_link(state.app.shares, key)
+    request.scope["open_request"].keys.add(CredentialKey("share", link.share_id))
+    service = state.app.service_of(link.owner_id)
+    return answer_feed(request, state, service, link.chat_id, last_event_id or after)

@@ -1,0 +1,149 @@
+"""Every use case of files, for one user, in process.
+
+`FileService` is beside `ChatService` (protocol.py) and is its `files`. Two classes implement it: `LocalFiles` here, and
+`RemoteFiles` (client/files.py) over HTTP; `User` (app/user.py) is written against the protocol alone. A file of another
+user is `NotFound`, exactly as one that does not exist.
+
+An upload takes a function that opens the stream, not the stream itself: a client whose connection broke sends the bytes
+again from the beginning.
+
+Must stay true (tests/app/test_same_script.py, tests/server/test_file_routes.py): one script gives the same results with
+either; no use case reads or changes a file of another user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Protocol
+
+from indelible.errors import Invalid, NotFound
+from indelible.files.protocol import CHUNK_BYTES, FileStore, StoredFile, UploadKey
+from indelible.service.pages import split_page
+from indelible.service.results import Result
+
+OpenChunks = Callable[[], AsyncIterator[bytes]]
+
+
+class FilePage(Result, frozen=True, kw_only=True):
+    """A user's files, newest first. `next` is the cursor of the next page."""
+
+    items: list[StoredFile]
+    next: str | None
+
+
+class FileService(Protocol):
+    async def upload(
+        self, open_chunks: OpenChunks, *, name: str, media_type: str | None = None, size: int | None = None
+    ) -> StoredFile:
+        """Store a file. `media_type` is only a hint: the first bytes decide. `size` is announced, if it is known."""
+
+    async def list_files(self, *, limit: int = 50, cursor: str | None = None) -> FilePage:
+        """The user's files, newest first."""
+
+    async def get_file(self, file_id: str) -> StoredFile:
+        """What is known about a file."""
+
+    def open_file(
+        self, file_id: str, *, start: int = 0, stop: int | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """The bytes of a file, or a range of them, in chunks."""
+
+    async def load_preview(self, file_id: str) -> bytes:
+        """A small WebP picture of an image. `NotFound` if it has none."""
+
+    async def delete_file(self, file_id: str) -> None:
+        """Delete a file that no chat uses."""
+
+
+class LocalFiles:
+    """The files of one user in the store of this process."""
+
+    def __init__(self, files: FileStore, get_user_id: Callable[[], Awaitable[str]]) -> None:
+        self._files = files
+        self._get_user_id = get_user_id
+
+    async def upload(
+        self,
+        open_chunks: OpenChunks,
+        *,
+        name: str,
+        media_type: str | None = None,
+        size: int | None = None,
+        key: UploadKey | None = None,
+    ) -> StoredFile:
+        """With a `key`, a repeated request gets the same file."""
+        user_id = await self._get_user_id()
+        return await self._files.upload(
+            user_id, open_chunks(), name=name, hint=media_type, announced_bytes=size, key=key
+        )
+
+    async def list_files(self, *, limit: int = 50, cursor: str | None = None) -> FilePage:
+        if cursor is not None and not (cursor.isascii() and cursor.isprintable()):
+            raise Invalid("cursor: must be the `next` of the previous page.")
+        found = await self._files.list_files(await self._get_user_id(), before=cursor, limit=limit + 1)
+        items, last = split_page(found, limit)
+        return FilePage(items=items, next=None if last is None else last.id)
+
+    async def get_file(self, file_id: str) -> StoredFile:
+        return await self._files.get_file(await self._get_user_id(), file_id)
+
+    @asynccontextmanager
+    async def open_file(
+        self, file_id: str, *, start: int = 0, stop: int | None = None
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        await self.get_file(file_id)
+        async with aclosing(self._files.read_file(file_id, start=start, stop=stop)) as chunks:  # type: ignore[type-var]
+            yield chunks
+
+    async def load_preview(self, file_id: str) -> bytes:
+        return await self._files.load_preview(await self._get_user_id(), file_id)
+
+    async def delete_file(self, file_id: str) -> None:
+        await self._files.delete_file(await self._get_user_id(), file_id)
+
+
+# --- what the library takes ------------------------------------------------------------------
+
+
+class Upload:
+    """A path or bytes, as the argument of an upload."""
+
+    def __init__(self, source: str | Path | bytes, name: str | None) -> None:
+        self._source = source
+        self.name = name or (Path(source).name if not isinstance(source, bytes) else "file")
+
+    async def find_size(self) -> int:
+        """Raises `Invalid` if there is no such file here."""
+        if isinstance(self._source, bytes):
+            return len(self._source)
+        path = Path(self._source)
+        try:
+            return (await asyncio.to_thread(path.stat)).st_size
+        except OSError as error:
+            raise Invalid(f"Can't read {path}: {error.strerror}.") from error
+
+    async def open_chunks(self) -> AsyncIterator[bytes]:
+        if isinstance(self._source, bytes):
+            for start in range(0, len(self._source), CHUNK_BYTES):
+                yield self._source[start : start + CHUNK_BYTES]
+            return
+        path = Path(self._source)
+        try:
+            with await asyncio.to_thread(path.open, "rb") as file:
+                while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
+                    yield chunk
+        except OSError as error:
+            raise Invalid(f"Can't read {path}: {error.strerror}.") from error
+
+
+async def read_all(files: FileService, file_id: str) -> bytes:
+    """All bytes of a file. Raises `NotFound` if it was deleted meanwhile."""
+    size = (await files.get_file(file_id)).size
+    async with files.open_file(file_id) as chunks:
+        data = b"".join([chunk async for chunk in chunks])
+    if len(data) != size:
+        raise NotFound("File not found. It may have been deleted.")
+    return data

@@ -1,0 +1,1 @@
+"""Users, their tokens and sessions, and who else may read a chat."""

@@ -1,0 +1,316 @@
+"""Users, tokens and sessions on SQLite and PostgreSQL (see protocol.py). Shares are in sql_shares.py.
+
+A credential is found by one statement, by the unique hash of its secret, with its user in the same row. Whether it is
+still valid is part of that statement, once (`_VALID`), so that no caller can forget a condition: not revoked, not
+expired, its user not disabled, and for a session the token that opened it.
+
+Times come from the clock of the app. Servers whose clocks differ disagree for that long about an expiry, and about
+nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, cast
+
+from indelible.clock import Clock
+from indelible.errors import Invalid, NotFound
+from indelible.ids import is_id, new_id
+from indelible.store.accounts.protocol import Account, Credential, CredentialKey, CredentialKind, TokenInfo
+from indelible.store.accounts.secrets import PREFIX_LENGTH, hash_secret, new_secret
+from indelible.store.accounts.sql_shares import ignore, load_all, load_one
+from indelible.store.database.transaction import Database, Row, Transaction, clean_label, insert, to_time
+from indelible.store.database.words import LoginMethod, Scope, UserRole
+
+LONGEST_NAME: Final = 200
+_KEPT_EXPIRED: Final = timedelta(days=1)
+_ACCOUNT: Final = "SELECT id, name, role, disabled_at, created_at FROM users"
+_TOKEN: Final = "id, name, prefix, scopes, created_at, last_used_at, expires_at"  # noqa: S105  (columns)
+_VALID: Final[dict[CredentialKind, str]] = {
+    "token": """
+        FROM tokens AS c JOIN users AS u ON u.id = c.user_id
+        WHERE c.revoked_at IS NULL AND (c.expires_at IS NULL OR c.expires_at > $2) AND u.disabled_at IS NULL
+        """,
+    "session": """
+        FROM sessions AS c JOIN users AS u ON u.id = c.user_id LEFT JOIN tokens AS t ON t.id = c.token_id
+        WHERE c.expires_at > $2 AND u.disabled_at IS NULL AND (t.id IS NULL
+            OR (t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > $2)))
+        """,
+    "user": "FROM users AS c WHERE c.disabled_at IS NULL",
+    "share": "FROM shares AS c WHERE TRUE",
+}
+"""`$2` is the time, in the first two."""
+
+_FOUND: Final = "SELECT c.id, c.user_id, u.name, u.role, c.scopes, c.expires_at"
+
+
+class SqlAccounts:
+    """Implements `AccountStore`. `on_changed` gets the ids of users whose rights were taken away, after the commit."""
+
+    def __init__(
+        self, database: Database, *, clock: Clock, on_changed: Callable[[Iterable[str]], None] | None = None
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._on_changed = on_changed or ignore
+
+    # --- users ---
+
+    async def add_user(self, name: str, *, role: UserRole = "user") -> Account:
+        name = check_user_name(name)
+
+        async def add(transaction: Transaction) -> Account:
+            if await transaction.one(f"{_ACCOUNT} WHERE name = $1", name) is not None:
+                raise Invalid(f"There is already a user named {name}.")
+            await _insert_user(transaction, name, role, self._clock.now())
+            return _read_account(await transaction.one(f"{_ACCOUNT} WHERE name = $1", name))
+
+        return await self._database.write(add)
+
+    async def ensure_account(self, name: str) -> Account:
+        name = check_user_name(name)
+        found = await self.find_user(name)
+        if found is not None:
+            return found
+
+        async def ensure(transaction: Transaction) -> Account:
+            await _insert_user(transaction, name, "user", self._clock.now())
+            return _read_account(await transaction.one(f"{_ACCOUNT} WHERE name = $1", name))
+
+        return await self._database.write(ensure)
+
+    async def find_user(self, name: str) -> Account | None:
+        row = await load_one(self._database, f"{_ACCOUNT} WHERE name = $1", clean_label(name))
+        return None if row is None else _read_account(row)
+
+    async def list_users(self) -> list[Account]:
+        rows = await load_all(self._database, f"{_ACCOUNT} ORDER BY name")
+        return [_read_account(row) for row in rows]
+
+    async def update_user(self, name: str, *, role: UserRole | None = None, disabled: bool | None = None) -> Account:
+        now = self._clock.now()
+
+        async def change(transaction: Transaction) -> Account:
+            row = await transaction.one(f"{_ACCOUNT} WHERE name = $1", clean_label(name))
+            if row is None:
+                raise NotFound(f"There is no user named {name[:LONGEST_NAME]}.")
+            old = _read_account(row)
+            is_disabled = old.disabled if disabled is None else disabled
+            disabled_at = (to_time(row["disabled_at"]) or now) if is_disabled else None
+            changed = "UPDATE users SET role = $1, disabled_at = $2 WHERE id = $3"
+            await transaction.run(changed, role or old.role, disabled_at, old.id)
+            return _read_account(await transaction.one(f"{_ACCOUNT} WHERE id = $1", old.id))
+
+        return await self._database.write(change, on_committed=lambda account: self._on_changed([account.id]))
+
+    # --- tokens ---
+
+    async def create_token(
+        self,
+        user_id: str,
+        *,
+        label: str,
+        scopes: Sequence[Scope],
+        expires_at: datetime | None = None,
+        single_use: bool = False,
+    ) -> tuple[TokenInfo, str]:
+        secret = new_secret("token")
+        row = {
+            "id": new_id("token"),
+            "user_id": user_id,
+            "hash": hash_secret(secret),
+            "name": label,
+            "prefix": secret[:PREFIX_LENGTH],
+            "scopes": " ".join(scopes),
+            "created_at": self._clock.now(),
+            "expires_at": expires_at,
+            "single_use": single_use,
+        }
+        await self._database.write(lambda transaction: insert(transaction, "tokens", row), single=True)
+        return _read_token({**row, "last_used_at": None}), secret
+
+    async def list_tokens(self, user_id: str) -> list[TokenInfo]:
+        sql = f"""
+            SELECT {_TOKEN} FROM tokens WHERE user_id = $1 AND revoked_at IS NULL AND NOT single_use
+                AND (expires_at IS NULL OR expires_at > $2)
+            ORDER BY id DESC
+            """
+        return [_read_token(row) for row in await load_all(self._database, sql, user_id, self._clock.now())]
+
+    async def revoke_token(self, token_id: str, *, user_id: str | None = None) -> None:
+        now = self._clock.now()
+
+        async def revoke(transaction: Transaction) -> str:
+            found = "SELECT user_id FROM tokens WHERE id = $1 AND revoked_at IS NULL"
+            row = await transaction.one(found, token_id) if is_id(token_id) else None
+            if row is None or user_id not in (None, row["user_id"]):
+                raise NotFound("Token not found. It may have been revoked.")
+            await transaction.run("UPDATE tokens SET revoked_at = $1 WHERE id = $2", now, token_id)
+            await transaction.run("DELETE FROM sessions WHERE token_id = $1", token_id)
+            return str(row["user_id"])
+
+        await self._database.write(revoke, on_committed=lambda owner: self._on_changed([owner]))
+
+    async def find_token(self, secret: str) -> Credential | None:
+        return await self._find("token", secret, "AND NOT c.single_use")
+
+    # --- sessions ---
+
+    async def open_session(self, token: str, *, expires_at: datetime) -> tuple[Credential, str] | None:
+        secret, now = new_secret("session"), self._clock.now()
+
+        async def open_one(transaction: Transaction) -> Credential | None:
+            sql = f"{_FOUND}, c.single_use {_VALID['token']} AND c.hash = $1"
+            row = await transaction.one(sql, hash_secret(token), now)
+            if row is None:
+                return None
+            is_single = bool(row["single_use"])
+            if is_single and not await transaction.run(
+                "UPDATE tokens SET revoked_at = $1 WHERE id = $2 AND revoked_at IS NULL", now, row["id"]
+            ):
+                return None  # another request was first
+            session_id = await _insert_session(
+                transaction,
+                secret,
+                now=now,
+                user_id=row["user_id"],
+                token_id=None if is_single else row["id"],
+                method="token",
+                scopes=row["scopes"],
+                expires_at=expires_at,
+            )
+            return _read_credential("session", {**dict(row), "id": session_id, "expires_at": expires_at})
+
+        opened = await self._database.write(open_one)
+        return None if opened is None else (opened, secret)
+
+    async def add_session(
+        self,
+        user_id: str,
+        *,
+        method: LoginMethod,
+        scopes: Sequence[Scope],
+        expires_at: datetime,
+        bound_to: str = "",
+    ) -> str:
+        secret, now = new_secret("session"), self._clock.now()
+        given: dict[str, Any] = {"user_id": user_id, "token_id": None, "method": method, "expires_at": expires_at}
+        await self._database.write(
+            lambda transaction: _insert_session(
+                transaction, secret + bound_to, now=now, scopes=" ".join(scopes), **given
+            )
+        )
+        return secret
+
+    async def find_session(self, secret: str, *, bound_to: str = "") -> Credential | None:
+        return await self._find("session", secret + bound_to, "")
+
+    async def end_session(self, session_id: str) -> None:
+        async def end(transaction: Transaction) -> list[str]:
+            row = await transaction.one("SELECT user_id FROM sessions WHERE id = $1", session_id)
+            await transaction.run("DELETE FROM sessions WHERE id = $1", session_id)
+            return [] if row is None else [str(row["user_id"])]
+
+        await self._database.write(end, on_committed=self._on_changed)
+
+    # --- both ---
+
+    async def note_used(self, keys: Sequence[CredentialKey], *, session_expires_at: datetime) -> None:
+        now = self._clock.now()
+        of_kind = {kind: [key.id for key in keys if key.kind == kind] for kind in ("token", "session")}
+
+        async def note(transaction: Transaction) -> None:
+            if of_kind["token"]:
+                await transaction.run("UPDATE tokens SET last_used_at = $1 WHERE id = ANY($2)", now, of_kind["token"])
+            if of_kind["session"]:
+                moved = "UPDATE sessions SET last_used_at = $1, expires_at = $2 WHERE id = ANY($3) AND expires_at > $1"
+                await transaction.run(moved, now, session_expires_at, of_kind["session"])
+
+        if any(of_kind.values()):
+            await self._database.write(note)
+
+    async def find_valid(self, keys: Sequence[CredentialKey]) -> set[CredentialKey]:
+        now = self._clock.now()
+
+        async def find(transaction: Transaction) -> set[CredentialKey]:
+            found: set[CredentialKey] = set()
+            for kind, valid in _VALID.items():
+                ids = [key.id for key in keys if key.kind == kind]
+                if ids:
+                    given = (ids, now) if "$2" in valid else (ids,)
+                    rows = await transaction.all(f"SELECT c.id {valid} AND c.id = ANY($1)", *given)
+                    found.update(CredentialKey(kind, row["id"]) for row in rows)
+            return found
+
+        return await self._database.read(find)
+
+    async def forget_expired(self) -> None:
+        before = self._clock.now() - _KEPT_EXPIRED
+
+        async def forget(transaction: Transaction) -> None:
+            await transaction.run("DELETE FROM sessions WHERE expires_at < $1", before)
+            await transaction.run("DELETE FROM tokens WHERE expires_at < $1 OR revoked_at < $1", before)
+
+        await self._database.write(forget)
+
+    async def _find(self, kind: CredentialKind, secret: str, rule: str) -> Credential | None:
+        sql = f"{_FOUND} {_VALID[kind]} AND c.hash = $1 {rule}"
+        row = await load_one(self._database, sql, hash_secret(secret), self._clock.now())
+        return None if row is None else _read_credential(kind, row)
+
+
+def check_user_name(name: str) -> str:
+    """The name, or `Invalid`: it stands in headers, commands and lines of a list."""
+    if not name or len(name) > LONGEST_NAME or not name.isprintable() or name != name.strip():
+        raise Invalid(f"A user's name has 1 to {LONGEST_NAME} printable characters, and no spaces around it.")
+    return clean_label(name)
+
+
+async def _insert_user(transaction: Transaction, name: str, role: UserRole, now: datetime) -> None:
+    sql = "INSERT INTO users (id, name, role, created_at) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING"
+    await transaction.run(sql, new_id("user"), name, role, now)
+
+
+async def _insert_session(transaction: Transaction, secret: str, *, now: datetime, **columns: Any) -> str:
+    session_id = new_id("session")
+    times = {"created_at": now, "last_used_at": now}
+    await insert(transaction, "sessions", {"id": session_id, "hash": hash_secret(secret), **columns, **times})
+    return session_id
+
+
+def _read_account(row: Row) -> Account:
+    return Account(
+        id=row["id"],
+        name=row["name"],
+        role=row["role"],
+        disabled=row["disabled_at"] is not None,
+        created_at=to_time(row["created_at"]),
+    )
+
+
+def _read_token(row: Row) -> TokenInfo:
+    return TokenInfo(
+        id=row["id"],
+        label=row["name"],
+        prefix=row["prefix"],
+        scopes=_read_scopes(row["scopes"]),
+        created_at=to_time(row["created_at"]),
+        last_used_at=to_time(row["last_used_at"]),
+        expires_at=to_time(row["expires_at"]),
+    )
+
+
+def _read_credential(kind: CredentialKind, row: Row) -> Credential:
+    return Credential(
+        key=CredentialKey(kind, row["id"]),
+        user_id=row["user_id"],
+        user=row["name"],
+        role=row["role"],
+        scopes=tuple(_read_scopes(row["scopes"])),
+        expires_at=to_time(row["expires_at"]),
+    )
+
+
+def _read_scopes(stored: str) -> list[Scope]:
+    return cast(list[Scope], stored.split())

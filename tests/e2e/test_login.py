@@ -1,0 +1,95 @@
+"""Logging in with a real browser: by the link, by a token; two users; and a link that reads and cannot write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+from tests.e2e.browsing import NARROW, browse
+from tests.support.app_harness import serve_app
+from tests.support.running_server import RunningServer, say, wait_until_idle
+
+from indelible.client.wire import WireClient
+from indelible.server.login.first_login import offer_login
+from indelible.testing import ScriptedModel
+
+pytestmark = [
+    pytest.mark.parametrize("migrated", ["sqlite"], indirect=True),
+    pytest.mark.asyncio(loop_scope="module"),  # the browser's
+]
+
+TOKEN = "the-first-admins-token"  # noqa: S105  (nobody's)
+UNAUTHORIZED = ("401", "404", "EventSource")
+ASK = """async ([method, path, body]) => {
+  const response = await fetch(path, { method, headers: { "Content-Type": "application/json" }, body });
+  return [response.status, await response.text()];
+}"""
+
+
+async def ask(page: Page, method: str, path: str, body: str | None = None) -> tuple[int, str]:
+    """What a script of the page gets."""
+    status, text = await page.evaluate(ASK, [method, path, body])
+    return int(status), str(text)
+
+
+async def add_user(server: RunningServer, name: str) -> str:
+    user = await server.app.accounts.add_user(name)
+    return (await server.app.accounts.create_token(user.id, label="", scopes=["read", "write", "admin"]))[1]
+
+
+async def test_a_browser_logs_in_by_the_link_or_a_token_and_out(browser: Browser, database: str) -> None:
+    async with serve_app(database, worker=False, token=TOKEN) as server:
+        link = server.url + await offer_login(server.app, base_path="")
+        async with browse(browser, link) as window:
+            await expect(window.page).to_have_url(f"{server.url}/")
+            assert (await ask(window.page, "GET", "/api/v1/session"))[0] == 200
+            assert await window.page.evaluate("document.cookie") == ""
+            assert (await ask(window.page, "DELETE", "/api/v1/session"))[0] == 204
+
+        async with browse(browser, f"{server.url}/docs", tolerates=UNAUTHORIZED, size=NARROW) as window:
+            page = window.page
+            await expect(page).to_have_url(f"{server.url}/login?next=/docs")
+            await page.get_by_label("Token").fill("wrong")
+            await page.keyboard.press("Enter")
+            await expect(window.problem).to_contain_text("This token is not valid")
+            await page.get_by_label("Token").fill(TOKEN)
+            await page.keyboard.press("Enter")
+            await expect(page).to_have_url(f"{server.url}/docs")
+            await page.go_back()
+        async with browse(browser, f"{server.url}/login?next=//evil.example#token={TOKEN}") as window:
+            await expect(window.page).to_have_url(f"{server.url}/")
+
+
+async def test_a_second_user_sees_nothing_of_the_first(browser: Browser, database: str) -> None:
+    async with serve_app(database, worker=False, token=TOKEN) as server:
+        ada, grace = await add_user(server, "ada"), await add_user(server, "grace")
+        async with WireClient(server.url, token=ada) as client:
+            hers: dict[str, Any] = await client.create_chat(title="Rain in Oslo")
+        async with browse(browser, f"{server.url}/login#token={grace}", tolerates=UNAUTHORIZED) as window:
+            await expect(window.page).to_have_url(f"{server.url}/")
+            assert '"items":[]' in (await ask(window.page, "GET", "/api/v1/chats"))[1]
+            assert (await ask(window.page, "GET", f"/api/v1/chats/{hers['id']}"))[0] == 404
+            assert "Rain in Oslo" not in await window.page.content()
+
+
+async def test_a_shared_link_reads_and_cannot_write(browser: Browser, database: str) -> None:
+    model = ScriptedModel([say("It is raining in Bergen."), say("And in Oslo.")])
+    async with serve_app(database, model, token=TOKEN, client_token=TOKEN) as server:
+        chat = await server.client.create_chat("Tell me of the rain.", title="Rain")
+        await wait_until_idle(server.client, chat["id"])
+        link, key = await server.app.shares.share_by_link(chat["id"], owner_id=server.app.owner_id)
+        async with browse(browser, f"{server.url}/shared/{key}", tolerates=UNAUTHORIZED) as window:
+            page = window.page
+            await expect(page.get_by_role("heading")).to_have_text("Rain")
+            await expect(page.locator("li.assistant")).to_have_text("It is raining in Bergen.")
+            await server.client.send(chat["id"], "And?")
+            await expect(page.locator("li.assistant").last).to_have_text("And in Oslo.")
+            for method, path in (
+                ("POST", f"/api/v1/chats/{chat['id']}/messages"),
+                ("GET", f"/api/v1/chats/{chat['id']}"),
+            ):
+                assert (await ask(page, method, path, '{"text": "Hi"}' if method == "POST" else None))[0] == 401
+            assert await page.get_by_role("textbox").count() == 0
+            await server.app.shares.delete_share(chat["id"], link.id, owner_id=server.app.owner_id)
+            await expect(page.get_by_role("alert")).to_contain_text("This link does not exist")

@@ -1,0 +1,330 @@
+"""The store of files keeps its promises, on both databases.
+
+`KEPT_BY` names, sentence by sentence, a test that fails when a promise of `FileStore` is not true any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import io
+import re
+from collections.abc import AsyncIterator, Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from tests.store.driver import OWNER
+
+from indelible.errors import Invalid, NotFound, TooLarge, TooMany, UnsupportedType
+from indelible.files.database_bytes import DatabaseBytes
+from indelible.files.directory_bytes import DirectoryBytes
+from indelible.files.protocol import CHUNK_BYTES, FileLimits, FileStore, StoredFile, UploadKey
+from indelible.files.sql_files import SqlFiles
+from indelible.store.database.transaction import Database, Transaction
+
+KEPT_BY = {
+    "upload": {
+        "Store a file from a stream": "a_file_is_stored_as_it_came_and_known_by_its_bytes",
+        "Memory is bounded": "an_upload_holds_no_more_than_a_chunk",
+        "The type is found": "a_file_is_stored_as_it_came_and_known_by_its_bytes",
+        "A file that is too large": "what_is_refused_leaves_nothing",
+        "If the stream fails": "an_upload_that_is_cut_leaves_nothing_visible_and_is_swept",
+        "With a `key`, a repeated": "the_same_upload_again_gets_the_same_file",
+        "With `chat_id`, the chat uses": "a_file_of_a_tool_is_used_from_the_beginning",
+        "A chat that does not exist": "a_file_of_a_tool_is_used_from_the_beginning",
+    },
+    "list_files": {"The files of a user": "files_are_listed_newest_first_and_only_their_owners"},
+    "get_file": {
+        "One file of this user": "a_file_is_stored_as_it_came_and_known_by_its_bytes",
+        "Raises `NotFound`": "files_are_listed_newest_first_and_only_their_owners",
+    },
+    "read_file": {
+        "The bytes of a file": "a_file_is_stored_as_it_came_and_known_by_its_bytes",
+        "The caller has checked": "a_file_is_stored_as_it_came_and_known_by_its_bytes",
+    },
+    "load_preview": {
+        "A small WebP picture": "a_preview_is_made_once_and_stored",
+        "It is made when": "a_preview_is_made_once_and_stored",
+        "Raises `NotFound` if": "what_cannot_be_decoded_has_no_preview",
+    },
+    "delete_file": {
+        "Delete a file": "a_deleted_file_is_gone_at_once_and_its_bytes_soon",
+        "Raises `NotAllowed`": "a_file_that_a_chat_uses_cannot_be_deleted",
+    },
+    "find_used": {"Those of these files": "a_chat_finds_only_files_that_it_uses"},
+    "sweep": {
+        "Remove what is deleted": "what_was_never_used_goes_after_a_day",
+        "A file that a chat uses": "what_was_never_used_goes_after_a_day",
+        "Bytes go in short": "what_was_never_used_goes_after_a_day",
+    },
+}
+
+
+async def stream(*chunks: bytes) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+
+
+async def read(files: SqlFiles, file_id: str, **more: Any) -> bytes:
+    return b"".join([chunk async for chunk in files.read_file(file_id, **more)])
+
+
+async def count(database: Database, table: str = "files") -> int:
+    row = await database.read(lambda given: given.one(f"SELECT count(*) AS n FROM {table}"), single=True)  # noqa: S608
+    return int(row["n"])
+
+
+async def age(database: Database, days: float = 2) -> None:
+    """Let every upload that is not used have been there for so long."""
+
+    async def move(transaction: Transaction) -> None:
+        then = await transaction.now() - timedelta(days=days)
+        await transaction.run("UPDATE files SET unused_since = $1 WHERE unused_since IS NOT NULL", then)
+
+    await database.write(move)
+
+
+def list_paths(place: Path) -> list[Path]:
+    return [path for path in place.rglob("*") if path.is_file()]
+
+
+def draw() -> bytes:
+    written = io.BytesIO()
+    Image.new("RGB", (1200, 600), "teal").save(written, "PNG")
+    return written.getvalue()
+
+
+def test_every_promise_has_its_test() -> None:
+    named = {name: method for name, method in inspect.getmembers(FileStore, inspect.isfunction) if name[0] != "_"}
+    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    assert set(named) == set(KEPT_BY)
+    for name, kept in KEPT_BY.items():
+        text = " ".join((inspect.getdoc(named[name]) or "").replace("\n* ", " ").split())
+        sentences = [sentence for sentence in re.split(r"(?<=\.)\s+", text) if not sentence.startswith("Then nothing")]
+        assert len(sentences) == len(kept), (name, sentences)
+        for sentence, (start, test) in zip(sentences, kept.items(), strict=True):
+            assert sentence.startswith(start), (name, sentence)
+            assert f"def test_{test}(" in tests, test
+
+
+# --- uploading ---
+
+
+async def test_a_file_is_stored_as_it_came_and_known_by_its_bytes(files: SqlFiles) -> None:
+    data = draw() + bytes(3 * CHUNK_BYTES)
+    pieces = [data[start : start + 70_001] for start in range(0, len(data), 70_001)]
+    stored = await files.upload(OWNER, stream(*pieces), name="../cat.html", hint="text/html", announced_bytes=len(data))
+
+    assert stored == StoredFile(
+        id=stored.id,
+        name="cat.html",
+        media_type="image/png",
+        size=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+        width=1200,
+        height=600,
+        has_preview=True,
+        created_at=stored.created_at,
+    )
+    assert await files.get_file(OWNER, stored.id) == stored
+    assert await read(files, stored.id) == data
+    assert await read(files, stored.id, start=CHUNK_BYTES - 5, stop=CHUNK_BYTES + 5) == data[CHUNK_BYTES - 5 :][:10]
+
+
+async def test_an_upload_holds_no_more_than_a_chunk(opened: Database) -> None:
+    """Whoever sends waits until a chunk is written: no more than one was taken before the first was."""
+    written: list[int] = []
+    taken: list[int] = []
+
+    class Slow(DatabaseBytes):
+        def open_writer(self, file_id: str, variant: Any) -> Any:
+            writer = super().open_writer(file_id, variant)
+            write = writer.write
+
+            async def note(chunk: bytes) -> None:
+                await write(chunk)
+                written.append(len(chunk))
+                assert sum(taken) - sum(written) < 2 * 64 * 1024
+
+            writer.write = note  # type: ignore[method-assign]
+            return writer
+
+    async def send() -> AsyncIterator[bytes]:
+        for _ in range(40):
+            taken.append(64 * 1024)
+            yield bytes(64 * 1024)
+
+    stored = await SqlFiles(opened, [Slow(opened)]).upload(OWNER, send(), name="zeros")
+    assert (stored.size, written) == (40 * 64 * 1024, [CHUNK_BYTES] * 10)
+
+
+@pytest.mark.parametrize(
+    ("error", "chunks", "announced", "limits"),
+    [
+        (TooLarge, [b"x"], 11, {"file_bytes": 10}),
+        (TooLarge, [b"xxxxx", b"yyyyyy"], None, {"file_bytes": 10}),
+        (Invalid, [], None, {}),
+        (Invalid, [b""], 0, {}),
+        (UnsupportedType, [b"text"], None, {"types": ["image/*"]}),
+        (TooMany, [b"x" * 11], 11, {"user_bytes": 10}),
+        (TooMany, [b"x" * 11], None, {"user_bytes": 10}),
+    ],
+    ids=["announced", "streamed", "no body", "empty", "type", "quota", "quota of a stream"],
+)
+async def test_what_is_refused_leaves_nothing(
+    opened: Database, error: type[Exception], chunks: Iterable[bytes], announced: int | None, limits: dict[str, Any]
+) -> None:
+    files = SqlFiles(opened, [DatabaseBytes(opened)], limits=FileLimits(**limits))
+    with pytest.raises(error):
+        await files.upload(OWNER, stream(*chunks), name="a", announced_bytes=announced)
+    assert await files.list_files(OWNER) == []
+    await files.sweep()
+    assert (await count(opened), await count(opened, "file_chunks")) == (0, 0)
+
+
+async def test_a_user_has_no_more_files_than_allowed_however_many_come_at_once(opened: Database) -> None:
+    files = SqlFiles(opened, [DatabaseBytes(opened)], limits=FileLimits(user_files=3))
+    uploads = [files.upload(OWNER, stream(b"rain"), name=f"{n}") for n in range(8)]
+    done = await asyncio.gather(*uploads, return_exceptions=True)
+    assert sorted(type(result).__name__ for result in done) == ["StoredFile"] * 3 + ["TooMany"] * 5
+    assert len(await files.list_files(OWNER)) == 3
+
+
+@pytest.mark.parametrize("how", ["fails", "cancelled"])
+async def test_an_upload_that_is_cut_leaves_nothing_visible_and_is_swept(
+    files: SqlFiles, opened: Database, how: str
+) -> None:
+    begun, left = asyncio.Event(), asyncio.Event()
+    files.on_left = left.set
+
+    async def cut() -> AsyncIterator[bytes]:
+        yield bytes(CHUNK_BYTES)
+        begun.set()
+        if how == "fails":
+            raise ConnectionResetError
+        await asyncio.Event().wait()
+
+    uploading = asyncio.create_task(files.upload(OWNER, cut(), name="a"))
+    await begun.wait()
+    if how == "cancelled":
+        assert await count(opened, "file_chunks") == 1
+        assert await files.list_files(OWNER) == []
+        uploading.cancel()
+    with pytest.raises((ConnectionResetError, asyncio.CancelledError)):
+        await uploading
+    assert left.is_set()
+    assert await files.list_files(OWNER) == []
+    assert await files.sweep() == 1
+    assert (await count(opened), await count(opened, "file_chunks")) == (0, 0)
+
+
+async def test_an_upload_whose_process_died_is_swept_after_a_day(files: SqlFiles, opened: Database) -> None:
+    file_id = await files._begin(OWNER, "a", 5)
+    await DatabaseBytes(opened).open_writer(file_id, "content").write(b"half")
+    assert await files.sweep() == 0  # it may still be coming
+    await age(opened)
+    assert await files.sweep() == 1
+    assert await count(opened, "file_chunks") == 0
+
+
+async def test_the_same_upload_again_gets_the_same_file(files: SqlFiles, opened: Database) -> None:
+    key = UploadKey("k", "POST /files?name=a")
+    first = await files.upload(OWNER, stream(b"ra", b"in"), name="a", key=key)
+    assert await files.upload(OWNER, stream(b"rain"), name="a", key=key) == first
+    assert await files.list_files(OWNER) == [first]
+    for chunks, route in (([b"sun"], key.route), ([b"rain"], "POST /files?name=b")):
+        with pytest.raises(Invalid, match="another request"):
+            await files.upload(OWNER, stream(*chunks), name="a", key=UploadKey("k", route))
+    assert await files.list_files(OWNER) == [first]
+
+
+async def test_of_the_same_upload_many_times_at_once_one_file_is_left(files: SqlFiles, opened: Database) -> None:
+    key = UploadKey("k", "POST /files?name=a")
+    done = await asyncio.gather(*[files.upload(OWNER, stream(b"rain"), name="a", key=key) for _ in range(5)])
+    assert len({stored.id for stored in done}) == 1
+    assert await files.list_files(OWNER) == [done[0]]
+    await files.sweep()
+    assert (await count(opened), await count(opened, "file_chunks")) == (1, 1)
+
+
+# --- reading and deleting ---
+
+
+async def test_files_are_listed_newest_first_and_only_their_owners(files: SqlFiles) -> None:
+    stored = [await files.upload(OWNER, stream(b"x"), name=str(n)) for n in range(5)]
+    first = await files.list_files(OWNER, limit=2)
+    rest = await files.list_files(OWNER, before=first[-1].id)
+    assert [*first, *rest] == stored[::-1]
+    assert await files.list_files("user_bob") == []
+    for file_id in (stored[0].id, "file_none", "a\0b", "x" * 500):
+        with pytest.raises(NotFound):
+            await files.get_file("user_bob", file_id)
+        with pytest.raises(NotFound):
+            await files.load_preview("user_bob", file_id)
+        with pytest.raises(NotFound):
+            await files.delete_file("user_bob", file_id)
+    assert await files.list_files(OWNER, limit=9) == stored[::-1]
+
+
+async def test_a_preview_is_made_once_and_stored(files: SqlFiles, opened: Database) -> None:
+    stored = await files.upload(OWNER, stream(draw()), name="a.png")
+    assert await count(opened, "file_chunks") == 1
+    preview = await files.load_preview(OWNER, stored.id)
+    with Image.open(io.BytesIO(preview)) as shown:
+        assert (shown.format, shown.size) == ("WEBP", (512, 256))
+    assert await count(opened, "file_chunks") == 2
+    await opened.write(lambda given: given.run("DELETE FROM file_chunks WHERE variant = 'content'"))
+    assert await files.load_preview(OWNER, stored.id) == preview
+
+
+async def test_what_cannot_be_decoded_has_no_preview(files: SqlFiles) -> None:
+    broken = await files.upload(OWNER, stream(draw()[:200]), name="a.png")
+    text = await files.upload(OWNER, stream(b"rain"), name="a.png")
+    assert (broken.has_preview, text.has_preview) == (True, False)
+    for file_id in (broken.id, broken.id, text.id):
+        with pytest.raises(NotFound, match="no preview"):
+            await files.load_preview(OWNER, file_id)
+        assert not (await files.get_file(OWNER, file_id)).has_preview
+
+
+async def test_a_deleted_file_is_gone_at_once_and_its_bytes_soon(files: SqlFiles, opened: Database) -> None:
+    stored = await files.upload(OWNER, stream(bytes(20 * CHUNK_BYTES)), name="a")
+    await files.delete_file(OWNER, stored.id)
+    with pytest.raises(NotFound):
+        await files.get_file(OWNER, stored.id)
+    with pytest.raises(NotFound):
+        await read(files, stored.id)
+    assert await files.sweep() == 1
+    assert (await count(opened), await count(opened, "file_chunks")) == (0, 0)
+
+
+async def test_what_was_never_used_goes_after_a_day(files: SqlFiles, opened: Database) -> None:
+    used = await files.upload(OWNER, stream(b"used"), name="a")
+    unused = await files.upload(OWNER, stream(b"unused"), name="b")
+    await opened.write(lambda given: given.run("UPDATE files SET unused_since = NULL WHERE id = $1", used.id))
+    await age(opened, days=0.9)
+    assert await files.sweep() == 0
+    await age(opened)
+    assert await files.sweep() == 1
+    assert [stored.id for stored in await files.list_files(OWNER)] == [used.id]
+    assert await read(files, used.id) == b"used"
+    with pytest.raises(NotFound):
+        await files.get_file(OWNER, unused.id)
+
+
+async def test_bytes_stay_readable_where_they_are_when_new_files_go_elsewhere(
+    files: SqlFiles, opened: Database, tmp_path: Path
+) -> None:
+    old = await files.upload(OWNER, stream(b"old"), name="a")
+    moved = SqlFiles(opened, [DirectoryBytes(tmp_path), DatabaseBytes(opened)])
+    new = await moved.upload(OWNER, stream(b"new"), name="b")
+    assert (await read(moved, old.id), await read(moved, new.id)) == (b"old", b"new")
+    assert await count(opened, "file_chunks") == 1
+    for stored in (old, new):
+        await moved.delete_file(OWNER, stored.id)
+    assert await moved.sweep() == 2
+    assert list_paths(tmp_path) == []

@@ -1,0 +1,52 @@
+"""Who a request comes from: the order of credentials, what is remembered, and what is not passed over."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from tests.server.logging_in import bearer
+from tests.support.app_harness import AppHarness
+
+from indelible.server.authentication import COOKIE
+
+TOKEN = "the-first-admins-token"  # noqa: S105  (nobody's)
+pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
+
+
+async def test_on_loopback_a_token_is_its_user_a_wrong_one_nobody_and_a_stale_cookie_nothing(
+    harness: AppHarness,
+) -> None:
+    server = await harness.start_server(worker=False)
+    ada = await server.app.accounts.add_user("ada")
+    made, secret = await server.app.accounts.create_token(ada.id, label="", scopes=["read"])
+    cookies = {COOKIE: "ids_stale"}
+    for more, name in (({}, "local"), ({"headers": bearer(secret)}, "ada"), ({"cookies": cookies}, "local")):
+        async with server.request("GET", "/session", **more) as response:
+            about = await response.json()
+            assert (about["user"]["name"], about["login"]) == (name, "none")
+    await server.app.accounts.revoke_token(made.id)
+    for given in (secret, "idt_wrong"):
+        async with server.request("GET", "/session", headers=bearer(given), cookies=cookies) as response:
+            assert response.status == 401
+
+
+async def test_a_token_is_looked_up_once_in_a_while_and_forgotten_at_any_change(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN)
+    state, accounts = server.server.server_state, server.app.accounts
+    assert state is not None
+    ada = await accounts.add_user("ada")
+    _, secret = await accounts.create_token(ada.id, label="", scopes=["read"])
+    brief = await accounts.add_session(
+        ada.id, method="oidc", scopes=["read"], expires_at=server.app.clock.now() + timedelta(hours=1)
+    )
+    remembered = state.authenticator._remembered
+    for more in ({"headers": bearer(secret)}, {"cookies": {COOKIE: brief}}):
+        async with server.request("GET", "/models", **more) as response:
+            assert response.status == 200
+    assert len(remembered) == 2
+    assert secret.encode() not in b"".join(remembered)
+    await accounts.update_user("ada", role="admin")
+    assert not remembered
+    async with server.request("GET", "/session", headers=bearer(secret)) as response:
+        assert (await response.json())["user"]["role"] == "admin"

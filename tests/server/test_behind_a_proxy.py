@@ -1,0 +1,123 @@
+"""Behind a proxy: whose headers are believed, under which path and name we are served, and other sites' pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from starlette.datastructures import Headers
+from tests.server.asking import read_problem
+from tests.server.logging_in import bearer, open_browser
+from tests.support.app_harness import AppHarness
+from tests.support.running_server import API
+
+from indelible.errors import Invalid
+from indelible.server.proxies import Proxies, normalize_base_path, split_path
+
+pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
+TOKEN = "the-first-admins-token"  # noqa: S105  (nobody's)
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "client", "scheme"),
+    [
+        ("10.0.0.1", "203.0.113.9", "203.0.113.9", "https"),
+        ("10.0.0.1", "1.1.1.1, 203.0.113.9, 10.0.0.2", "203.0.113.9", "https"),
+        ("::ffff:10.0.0.1", "203.0.113.9", "203.0.113.9", "https"),
+        ("10.0.0.1", "", "10.0.0.1", "https"),
+        ("203.0.113.5", "1.1.1.1", "203.0.113.5", "http"),
+        ("nonsense", "1.1.1.1", "nonsense", "http"),
+    ],
+)
+def test_a_forwarded_address_counts_from_a_trusted_proxy_alone(
+    migrated: str, peer: str, forwarded: str, client: str, scheme: str
+) -> None:
+    scope: dict[str, Any] = {"client": (peer, 1), "scheme": "http"}
+    through = Proxies(["10.0.0.0/8"]).resolve(
+        scope, Headers({"x-forwarded-for": forwarded, "x-forwarded-proto": "https"})
+    )
+    assert (scope["client"][0], scope["scheme"]) == (client, scheme)
+    assert through is (scheme == "https")
+
+
+def test_what_is_no_network_is_refused_at_the_start(migrated: str) -> None:
+    with pytest.raises(Invalid, match=r"trusted_proxies: 'proxy' is neither"):
+        Proxies(["proxy"])
+
+
+@pytest.mark.parametrize("path", ["/chat", "chat", "/chat/", " /chat "])
+def test_a_base_path_is_the_same_however_it_is_written(migrated: str, path: str) -> None:
+    assert normalize_base_path(path) == "/chat"
+    for asked, below in (("/chat/login", "/login"), ("/login", "/login"), ("/chat", "/"), ("/chatter", "/chatter")):
+        scope: dict[str, Any] = {"path": asked}
+        assert split_path(scope, "/chat") == below
+        assert (scope["path"], scope["root_path"]) == (f"/chat{below}", "/chat")
+
+
+async def test_mounted_under_a_path_it_works_stripped_or_not(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN, base_path="/chat")
+    for base in ("/chat", ""):
+        async with open_browser(server, base=base) as browser:
+            async with browser.request("GET", "/", headers={"Accept": "text/html"}) as response:
+                assert response.headers["Location"] == "/chat/login?next=/chat/"
+            async with browser.request("GET", "/login") as response:
+                assert 'src="/chat/web/login.js"' in await response.text()
+            async with browser.request("GET", "/web/login.js") as response:
+                assert response.status == 200
+            async with browser.request("POST", f"{API}/session", json={"token": TOKEN}) as response:
+                assert "Path=/chat;" in response.headers["Set-Cookie"]
+            async with browser.request("GET", f"{API}/models", headers=bearer(TOKEN)) as response:
+                assert response.status == 200
+
+
+async def test_a_proxy_names_the_user_and_nobody_else_can(harness: AppHarness) -> None:
+    named = {"X-Forwarded-User": "ada", "Sec-Fetch-Site": "same-origin"}
+    given: dict[str, Any] = {"proxy_user_header": "X-Forwarded-User", "worker": False}
+    trusted = await harness.start_server(trusted_proxies=["127.0.0.1"], **given)
+    async with trusted.request("GET", "/session", headers=named) as response:
+        assert (await response.json())["user"] == {"name": "ada", "role": "user"}
+    async with trusted.request("GET", "/session") as response:
+        assert response.status == 401
+    async with trusted.request("POST", "/chats", json={}, headers={"X-Forwarded-User": "ada"}) as response:
+        assert (await read_problem(response))["kind"] == "forbidden"  # a page of another site could have sent it
+    async with trusted.request("POST", "/chats", json={}, headers=named) as response:
+        assert response.status == 201
+    await trusted.app.accounts.update_user("ada", disabled=True)
+    async with trusted.request("GET", "/session", headers=named) as response:
+        assert response.status == 401
+
+    other = await harness.start_server(trusted_proxies=["10.0.0.1"], token=TOKEN, **given)
+    async with other.request("GET", "/session", headers=named) as response:
+        assert response.status == 401
+
+
+async def test_over_https_the_cookie_is_secure(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN, trusted_proxies=["127.0.0.1"])
+    headers = {"X-Forwarded-Proto": "https"}
+    async with server.request("POST", "/session", json={"token": TOKEN}, headers=headers) as response:
+        assert "Secure" in response.headers["Set-Cookie"]
+
+
+async def test_only_listed_names_and_origins_are_answered(harness: AppHarness) -> None:
+    server = await harness.start_server(
+        worker=False, token=TOKEN, hosts=["chats.example"], cors_origins=["https://app.example"]
+    )
+    for host, status in (
+        ("chats.example", 200),
+        ("chats.example:8443", 200),
+        ("evil.example", 421),
+        ("localhost", 200),
+    ):
+        async with server.request("GET", "/models", headers={**bearer(TOKEN), "Host": host}) as response:
+            assert response.status == status, host
+    asked = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
+    async with server.request("OPTIONS", "/chats", headers=asked) as response:
+        assert response.status == 204
+        assert response.headers["Access-Control-Allow-Origin"] == "https://app.example"
+        assert "Access-Control-Allow-Credentials" not in response.headers
+    async with server.request("OPTIONS", "/chats", headers={**asked, "Origin": "https://evil.example"}) as response:
+        assert "Access-Control-Allow-Origin" not in response.headers
+    for origin in ("https://app.example", "https://evil.example"):
+        async with server.request("GET", "/models", headers={**bearer(TOKEN), "Origin": origin}) as response:
+            assert (response.headers.get("Access-Control-Allow-Origin") == origin) == (origin == asked["Origin"])
+            assert response.headers["Vary"] == "Origin"

@@ -1,0 +1,161 @@
+"""Logging in and out, tokens and users over HTTP; and that no secret is left anywhere."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from http.cookies import SimpleCookie
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.server.asking import read_problem
+from tests.server.logging_in import bearer, open_browser
+from tests.support.app_harness import AppHarness
+from tests.support.running_server import API
+
+from indelible.logs import JsonFormatter, Redactor
+from indelible.server.authentication import COOKIE
+from indelible.server.login.first_login import offer_login
+from indelible.server.login.oidc_routes import is_own_path
+
+pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
+
+TOKEN = "the-first-admins-token"  # noqa: S105  (nobody's)
+
+
+async def test_a_browser_logs_in_with_the_first_token_and_out_again(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN)
+    async with open_browser(server) as browser:
+        async with browser.request("GET", "/", headers={"Accept": "text/html"}) as response:
+            assert (response.status, response.headers["Location"]) == (303, "/login?next=/")
+        async with browser.request("GET", "/login") as response:
+            assert response.status == 200
+            assert "<script>" not in await response.text()
+        assert await browser.get_status("/chats") == 401
+
+        async with browser.request("POST", f"{API}/session", json={"token": TOKEN}) as response:
+            cookie = SimpleCookie(response.headers["Set-Cookie"])[COOKIE]
+            assert (cookie["httponly"], cookie["samesite"], cookie["path"]) == (True, "strict", "/")
+            assert not cookie["secure"]  # it came by http
+            about = await response.json()
+        assert about["user"] == {"name": "local", "role": "admin"}
+        assert (about["login"], about["methods"]) == ("required", ["token"])
+        async with browser.request("GET", f"{API}/session") as response:
+            assert await response.json() == about
+        async with browser.request("POST", f"{API}/chats", json={"title": "Rain"}) as response:
+            assert response.status == 201
+
+        async with browser.request("DELETE", f"{API}/session") as response:
+            assert response.status == 204
+            assert 'indelible_session=""' in response.headers["Set-Cookie"]
+        assert await browser.get_status("/chats") == 401
+
+
+async def test_a_session_of_the_first_token_ends_when_the_setting_changes(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN)
+    async with open_browser(server) as browser:
+        await browser.log_in(TOKEN)
+        (cookie,) = browser.session.cookie_jar
+    for token, status in ((TOKEN, 200), ("another-token", 401)):
+        other = await harness.start_server(worker=False, token=token)
+        async with other.request("GET", "/models", cookies={COOKIE: cookie.value}) as response:
+            assert response.status == status
+
+
+async def test_the_printed_link_logs_in_once(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN)
+    path = await offer_login(server.app, base_path="")
+    token = path.partition("#token=")[2]
+    async with server.request("GET", "/models", headers=bearer(token)) as response:
+        assert response.status == 401  # it opens a session, and nothing else
+    async with open_browser(server) as browser:
+        assert (await browser.log_in(token))["user"]["role"] == "admin"
+        assert await browser.get_status("/models") == 200
+        async with browser.request("POST", f"{API}/session", json={"token": token}) as response:
+            assert (await read_problem(response))["detail"].startswith("This token is not valid.")
+
+
+async def test_a_token_gives_no_more_than_its_maker_has(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN)
+    accounts = server.app.accounts
+    ada = await accounts.add_user("ada")
+    made: dict[str, Any] = {}
+    _, manager = await accounts.create_token(ada.id, label="", scopes=["read", "admin"])
+    for scopes, status in ((["write"], 403), (["read", "read"], 422), (["read"], 201)):
+        body = {"scopes": scopes, "label": "x"}
+        async with server.request("POST", "/tokens", json=body, headers=bearer(manager)) as response:
+            assert response.status == status
+            made = await response.json()
+    async with server.request("GET", "/tokens", headers=bearer(manager)) as response:
+        assert made["token"] not in await response.text()
+    for path, status in (("/users", 403), ("/models", 200)):
+        async with server.request("GET", path, headers=bearer(manager)) as response:
+            assert response.status == status
+    async with server.request("DELETE", f"/tokens/{made['id']}", headers=bearer(manager)) as response:
+        assert response.status == 204
+    async with server.request("GET", "/models", headers=bearer(made["token"])) as response:
+        assert response.status == 401
+
+
+async def test_an_admin_manages_users_and_not_themselves(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN)
+    headers = bearer(TOKEN)
+    async with server.request("POST", "/users", json={"name": "ada", "role": "admin"}, headers=headers) as response:
+        assert response.status == 201
+    ada = await server.app.accounts.find_user("ada")
+    assert ada is not None
+    _, hers = await server.app.accounts.create_token(ada.id, label="", scopes=["read", "admin"])
+    async with server.request("PATCH", "/users/ada", json={"disabled": True}, headers=bearer(hers)) as response:
+        assert "yourself" in (await read_problem(response))["detail"]
+    async with server.request("PATCH", "/users/ada", json={"disabled": True}, headers=headers) as response:
+        assert (await response.json())["disabled"] is True
+    async with server.request("GET", "/models", headers=bearer(hers)) as response:
+        assert response.status == 401
+
+
+@pytest.mark.parametrize("path", ["//evil.example", "/\\evil.example", "https://evil.example", "", "/a\nb"])
+def test_after_a_login_nobody_is_sent_elsewhere(migrated: str, path: str) -> None:
+    assert not is_own_path(path)
+    assert is_own_path("/c/chat_1?x=1#y")
+
+
+async def test_secrets_are_in_no_log_no_error_and_no_file(
+    harness: AppHarness, database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN, access_log=True)
+    app = server.app
+    caplog.set_level(logging.DEBUG)
+    logging.getLogger("uvicorn.access").setLevel(logging.INFO)
+    ada = await app.accounts.add_user("ada")
+    _, token = await app.accounts.create_token(ada.id, label="", scopes=["read", "write", "admin"])
+    session = await app.accounts.add_session(
+        ada.id, method="oidc", scopes=["read"], expires_at=app.clock.now() + timedelta(hours=1)
+    )
+    chat = await app.service_of(ada.id).create_chat(title="Rain")
+    _, key = await app.shares.share_by_link(chat.id, owner_id=ada.id)
+    told = []
+    for path, more in (
+        ("/models", {"headers": bearer(token)}),
+        ("/models", {"headers": bearer(token + "x")}),
+        ("/models", {"cookies": {COOKIE: session}}),
+        ("/chats/nothing", {"cookies": {COOKIE: session}}),
+        (f"/shared/{key}", {}),
+        (f"/shared/{key}x/messages", {}),
+        (f"/chats/{key}", {"headers": bearer(token)}),
+    ):
+        async with server.request("GET", path, **more) as response:
+            told.append(await response.text())
+    for body in ({"token": token, "more": token}, {"tokn": token}, {"token": [token]}, {"token": token + "x"}):
+        async with server.request("POST", "/session", json=body, headers={"Origin": server.url}) as response:
+            told.append(await response.text())
+    formatter = JsonFormatter(Redactor([TOKEN]))
+    logged = "\n".join(
+        formatter.format(record) for record in caplog.records if record.name.startswith(("indelible", "uv"))
+    )
+    assert "/shared/***" in logged
+    files = b"".join(file.read_bytes() for file in Path(database).parent.iterdir())
+    for secret in (token, session, key, TOKEN):
+        assert secret not in "".join(told)
+        assert secret not in logged.replace(f"/chats/{secret}", "")
+        assert secret.encode() not in files

@@ -1,0 +1,62 @@
+"""The daily budget: per user, until midnight UTC, and only for what starts a reply."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import indelible
+from indelible.errors import RateLimited
+from indelible.machine import commands
+from indelible.service.budget import Budget
+from indelible.settings import load_settings
+from indelible.store.queries.spent import Spent
+from indelible.testing import ManualClock, ScriptedModel, parts
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+async def test_what_starts_a_reply_is_refused_until_midnight() -> None:
+    clock = ManualClock()
+    asked: list[tuple[str, datetime]] = []
+
+    async def load(user_id: str, since: datetime) -> Spent:
+        asked.append((user_id, since))
+        return Spent(tokens=1000, cost_nanousd=2_000_000_000)
+
+    for limits, is_refused in (
+        ({"max_tokens": 1000}, True),
+        ({"max_usd": 2.0}, True),
+        ({"max_tokens": 1001, "max_usd": 2.01}, False),
+        ({}, False),
+    ):
+        budget = Budget(load, clock=clock, **limits)
+        for command in (commands.Send(), commands.Create(with_message=True), commands.Retry()):
+            if not is_refused:
+                await budget.check("user_1", command)
+                continue
+            with pytest.raises(RateLimited, match="renewed at midnight UTC") as caught:
+                await budget.check("user_1", command)
+            now = clock.now()
+            assert (now + timedelta(seconds=caught.value.retry_after_s)).time() == datetime.min.time()
+            assert asked[-1] == ("user_1", now.replace(hour=0, minute=0, second=0, microsecond=0))
+        asked.clear()
+        for free in (commands.Interrupt(), commands.Create(with_message=False), commands.Delete()):
+            await budget.check("user_1", free)
+        assert asked == []
+
+
+async def test_a_user_over_the_limit_starts_no_reply_and_another_does(database: str) -> None:
+    settings = load_settings(user_max_tokens_per_day=100, auto_titles=False)
+    usage = indelible.content.Usage(input_tokens=90, output_tokens=10)
+    reply = [parts.text_delta("1", "Yes."), parts.finish(usage=usage)]
+    model = ScriptedModel([reply, reply])
+    async with indelible.open(database, model=model, settings=settings) as app:
+        chat = await app.create_chat()
+        assert (await chat.send("Is it raining?")).text == "Yes."
+        with pytest.raises(RateLimited, match="100 tokens is used up"):
+            await chat.send("And now?")
+        other = await app.user("grace").create_chat()
+        assert (await other.send("Is it raining?")).text == "Yes."
+        assert len(await chat.messages()) == 2
