@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, FilePayload, expect
 from tests.e2e.browsing import browse
 from tests.e2e.pen import Pen
 from tests.server.forwarder import Forwarder
@@ -85,3 +85,16 @@ async def test_a_reply_keeps_its_element_from_its_first_word_to_its_end(browser:
         await expect(window.live).to_have_count(0)
         assert await reply.evaluate("node => node.isConnected")
         await expect(window.items).to_have_count(2)
+
+
+async def test_a_file_is_uploaded_at_once_and_sent_with_the_message(browser: Browser, database: str) -> None:
+    async with serve_app(database, ScriptedModel([say("A note.")])) as server, browse(browser, server.url) as window:
+        note: FilePayload = {"name": "<b>note</b>.txt", "mimeType": "text/plain", "buffer": b"It rains."}
+        await window.page.get_by_label("Attach files").set_input_files(note)
+        await expect(window.page.locator("#composer .files li.ready")).to_have_count(1)
+        await window.send("What is this?")
+        await expect(window.items).to_have_count(2)
+        await expect(window.items.last.locator(".text")).to_have_text("A note.")
+        await expect(window.items.first.locator("a.file")).to_contain_text("note")
+        [question, _] = await server.client.read_all_messages(window.chat_id)
+        assert [block["type"] for block in question["blocks"]] == ["text", "file"]
