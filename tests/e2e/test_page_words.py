@@ -89,7 +89,7 @@ async def test_a_reply_keeps_its_element_from_its_first_word_to_its_end(browser:
 
 async def test_a_file_is_uploaded_at_once_and_sent_with_the_message(browser: Browser, database: str) -> None:
     async with serve_app(database, ScriptedModel([say("A note.")])) as server, browse(browser, server.url) as window:
-        note: FilePayload = {"name": "<b>note</b>.txt", "mimeType": "text/plain", "buffer": b"It rains."}
+        note: FilePayload = {"name": "note <i>1.txt", "mimeType": "text/plain", "buffer": b"It rains."}
         await window.page.get_by_label("Attach files").set_input_files(note)
         await expect(window.page.locator("#composer .files li.ready")).to_have_count(1)
         await window.send("What is this?")

@@ -56,7 +56,10 @@ function fail(error) {
 
 function read() {
   const feed = new EventSource(`${API}/events`);
-  const on = (kind, handle) => feed.addEventListener(kind, (event) => Promise.resolve(handle(JSON.parse(event.data))).catch(fail));
+  const on = (kind, handle) => feed.addEventListener(kind, (event) => {
+    if (event.data === undefined) return; // a lost connection is also an event named error
+    Promise.resolve(handle(JSON.parse(event.data))).catch(fail);
+  });
   on("snapshot", (chat) => {
     title.textContent = document.title = chat.title ?? "Shared chat";
     live = chat.live ? textOf(chat.live.blocks) : "";
