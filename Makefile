@@ -17,9 +17,10 @@ DEV := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 # Checks the scripts of the page; it is in no lock.
 TYPESCRIPT := typescript@7.0.2
-# The resolver is needed only to write the locks, so it is not in them.
+# The resolver is needed only to write the locks, so it is not in them. `make lock UPGRADE=` only adds what is missing.
 RESOLVER := uv==0.13.7
-COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url \
+UPGRADE ?= --upgrade
+COMPILE := $(BIN)/uv pip compile --quiet $(UPGRADE) --universal --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock" --all-extras
 
 .DEFAULT_GOAL := help

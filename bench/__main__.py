@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from bench import crowd, debug, files, growth, loop, providers, store, worker
+from bench import crowd, debug, files, growth, lists, loop, providers, store, worker
 from bench.latency import measure as latency
 from bench.over_http import layers
 from bench.over_http import measure as http
@@ -26,6 +26,7 @@ BENCHES: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "http": http.measure,
     "latency": latency.measure,
     "layers": layers.measure,
+    "lists": lists.measure,
     "loop": loop.measure,
     "model": model.measure,
     "providers": providers.measure,

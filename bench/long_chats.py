@@ -186,8 +186,6 @@ async def _measure_lists(name: str, engine: AsyncEngine, store: SqlStore) -> lis
     queries: dict[str, Callable[[], Awaitable[object]]] = {
         "its first page": lambda: store.list_chats(OWNER_ID, limit=50),
         "its second page": lambda: store.list_chats(OWNER_ID, limit=50, after=after),
-        "a title that many have": lambda: store.list_chats(OWNER_ID, limit=50, search="title"),
-        "a title that none has": lambda: store.list_chats(OWNER_ID, limit=50, search="nowhere"),
     }
     return [
         Finding(

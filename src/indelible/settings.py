@@ -77,6 +77,7 @@ def _check_variables(addresses: dict[str, str]) -> dict[str, str]:
 
 Duration = Annotated[float, Field(gt=0, allow_inf_nan=False), Allowed("a number of seconds greater than 0")]
 DurationOrNone = Annotated[float, Field(ge=0, allow_inf_nan=False), Allowed("a number of seconds, 0 or more")]
+Days = Annotated[float, Field(ge=0, allow_inf_nan=False, le=36_500), Allowed("a number of days, 0 or more")]
 Count = Annotated[int, Field(ge=1), Allowed("a whole number, 1 or more")]
 CountOrNone = Annotated[int, Field(ge=0), Allowed("a whole number, 0 or more")]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False), Allowed("a number, 0 or more")]
@@ -245,6 +246,10 @@ class Settings(BaseSettings):
     )
     client_tool_timeout_s: DurationOrNone = Field(
         600, description="How long a client has to submit the results of its tools; 0 means no limit."
+    )
+    system: Text = Field("", description="The system prompt of chats that have none of their own.")
+    auto_archive_days: Days = Field(
+        0, description="Chats in which nothing was said for so long are archived, unless pinned or unread; 0: never."
     )
     auto_titles: Switch = Field(default=True, description="Ask the model for a title beside the first reply.")
 

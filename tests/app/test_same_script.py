@@ -156,6 +156,48 @@ async def test_update_archive_fork_and_delete(open_user: OpenUser, database: str
             await chat.messages()
 
 
+async def test_lists_search_marks_drafts_files_and_usage(open_user: OpenUser, database: str) -> None:
+    async with open_user(database, ScriptedModel([say("It is raining in Oslo.")]), **TOOLS) as user:
+        chat = await user.create_chat(system="Be brief.")
+        async with aclosing(user.events(chat.id)) as tab:
+            assert [(await anext(tab)).kind for _ in range(2)] == ["chats", "snapshot"]
+            await chat.send("How is the weather?")
+            async for event in tab:
+                if event.kind == "chat_changed" and event.data["status"] == "idle":
+                    break
+        await chat.update(labels=["weather"])
+        (found,) = await user.chats(search="oslo rain", unread=True, label="weather", pinned=False)
+        assert found.match.snippet.text == "It is raining in Oslo."  # type: ignore[union-attr]
+        assert found.match.message_id == (await chat.messages())[-1].id  # type: ignore[union-attr]
+        assert await user.chats(search="bergen") == await user.chats(unread=False) == []
+        await chat.mark_read()
+        assert (await user.chats())[0].unread is False
+        await chat.save_draft("And in Bergen?")
+        await user.save_draft("Next")
+        assert (await chat.draft(), await user.draft()) == ("And in Bergen?", "Next")
+        details = await chat.details()
+        assert (details.labels, details.system, details.draft) == (["weather"], "Be brief.", "And in Bergen?")
+        await user.save_draft("")
+        assert await user.draft() == ""
+
+        copy = await user.import_chat(await chat.export())
+        assert outline(await copy.messages()) == outline(await chat.messages())
+        assert b"## Assistant (scripted)\n\nIt is raining in Oslo." in await copy.export("md")
+        with pytest.raises(indelible.Invalid):
+            await user.import_chat(b"{}")
+        used = await user.usage()
+        assert (used.total.input_tokens, used.total.output_tokens, used.total.turns) == (3, 5, 1)
+        assert [day.user for day in (await user.usage(by_user=True)).days] == ["local"]
+
+        question, answer = await chat.messages()
+        page = await chat._service.list_messages(chat.id, after=question.id)
+        assert ([item.id for item in page.items], page.next, page.previous) == ([answer.id], answer.id, None)
+        page = await chat._service.list_messages(chat.id, limit=1)
+        assert ([item.id for item in page.items], page.next, page.previous) == ([answer.id], answer.id, None)
+        page = await chat._service.list_messages(chat.id, limit=1, before=answer.id)
+        assert ([item.id for item in page.items], page.next, page.previous) == ([question.id], None, question.id)
+
+
 async def test_a_reply_is_read_on_from_its_cursor(open_user: OpenUser, database: str) -> None:
     async with open_user(database, ScriptedModel([hang("One, "), hang("Two, ")]), **TOOLS) as user:
         chat = await user.create_chat()

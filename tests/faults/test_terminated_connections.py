@@ -15,21 +15,34 @@ import pytest
 from tests.support.app_harness import serve_app
 from tests.support.counting_model import CountingModel, ask_to_count, count
 from tests.support.running_server import RunningServer, text_of, wait_until_idle
-from tests.support.waiting import deadline
+from tests.support.waiting import Watched, deadline
 
 pytestmark = pytest.mark.parametrize("migrated", ["postgresql"], indirect=True)
 
-CHATS = 8
-CUTS = 60
+CHATS = 6
+CUTS = 40
 TERMINATE = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid()
 """
 
 
-async def ask_on_and_on(
-    server: RunningServer, chat_id: str, over: asyncio.Event, answers: Counter[tuple[str, int]]
-) -> None:
+class Answers(Watched):
+    """How many responses of each kind there were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counted: Counter[tuple[str, int]] = Counter()
+
+    def add(self, path: str, status: int) -> None:
+        self.counted[path.rpartition("/")[2][:8], status] += 1
+        self.changed()
+
+    async def wait_for(self, total: int) -> None:
+        await self.wait_until(lambda: self.counted.total() >= total, what=f"{total} responses")
+
+
+async def ask_on_and_on(server: RunningServer, chat_id: str, over: asyncio.Event, answers: Answers) -> None:
     """Requests of every kind; each is answered as it should be, or with a 503 that says when to come back."""
     requests: list[tuple[str, str, dict[str, Any]]] = [
         ("GET", f"/chats/{chat_id}", {}),
@@ -45,7 +58,7 @@ async def ask_on_and_on(
     while not over.is_set():
         for method, path, more in requests:
             async with server.request(method, path, **more) as response:
-                answers[path.rpartition("/")[2][:8], response.status] += 1
+                answers.add(path, response.status)
                 if response.status >= 400:
                     problem = await response.json()
                     assert (response.status, problem["kind"]) == (503, "unavailable"), (method, path, problem)
@@ -63,15 +76,14 @@ async def read_on_and_on(server: RunningServer, chat_id: str, over: asyncio.Even
                         break
 
 
-async def cut(database: str, answers: Counter[tuple[str, int]]) -> None:
+async def cut(database: str, answers: Answers) -> None:
     """End all connections, as often as that is asked for; each time after some more requests were answered."""
     operator = await asyncpg.connect(database)
     try:
         for _ in range(CUTS):
-            answered = answers.total()
+            enough = answers.counted.total() + 5
             await operator.fetchval(TERMINATE)
-            while answers.total() < answered + 5:
-                await asyncio.sleep(0)
+            await answers.wait_for(enough)
     finally:
         await operator.close()
 
@@ -87,7 +99,7 @@ async def test_s92_connections_that_are_terminated_again_and_again_cost_no_reque
 ) -> None:
     caplog.set_level(logging.WARNING)
     chats = [(await server.client.create_chat(ask_to_count(200, pace_ms=20)))["id"] for _ in range(CHATS)]
-    answers: Counter[tuple[str, int]] = Counter()
+    answers = Answers()
     over = asyncio.Event()
     async with deadline(), asyncio.TaskGroup() as group:
         for chat_id in chats:

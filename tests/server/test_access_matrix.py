@@ -117,6 +117,7 @@ async def world(harness: AppHarness) -> World:
     headers["anonymous"] = {}
     message = str(chat.message)
     names = {"chat_id": chat.id, "message_id": message, "queued_id": str(queued.queued), "run_id": "run_1"}
+    names |= {"file_id": "file_1"}
     names |= {"share_id": "share_1", "token_id": "token_1", "name": "nobody", "key": key, "new_name": link.id}
     return World(server, names, headers)
 

@@ -17,7 +17,7 @@ from tests.support.waiting import poll_until
 
 from indelible.client.wire import ServerEvent
 from indelible.content import ToolSpec
-from indelible.server.routes import chats, debug, feed, messages, queue, session, shares, tokens, turns, users
+from indelible.server.routes import chats, debug, feed, lists, messages, queue, session, shares, tokens, turns, users
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step
 
@@ -36,6 +36,8 @@ PROMISED = {
     "GET /users", "POST /users", "PATCH /users/{}", "GET /chats/{}/shares", "POST /chats/{}/shares",
     "DELETE /chats/{}/shares/{}", "GET /shared/{}", "GET /shared/{}/messages", "GET /shared/{}/events",
     "POST /files", "GET /files", "GET /files/{}", "GET /files/{}/preview", "GET /files/{}/info", "DELETE /files/{}",
+    "POST /chats/{}/read", "GET /chats/{}/draft", "PUT /chats/{}/draft", "GET /chats/{}/export", "POST /chats/import",
+    "GET /usage", "GET /events",
     "GET /models", "GET /chats/{}/attempts", "GET /chats/{}/debug/runs", "GET /chats/{}/debug/runs/{}",
 }  # fmt: skip
 AT_THE_ROOT = {"GET /healthz", "GET /readyz", "GET /metrics"}
@@ -48,7 +50,7 @@ def list_examples(route: str) -> list[Any]:
 
 def list_bodies() -> Iterator[tuple[str, type[BaseModel]]]:
     """Every route that takes a body, and the model of it."""
-    for part in (chats, messages, queue, turns, feed, debug, session, tokens, users, shares):
+    for part in (chats, messages, queue, turns, feed, debug, lists, session, tokens, users, shares):
         for route in part.router.routes:
             if isinstance(route, APIRoute) and route.body_field is not None:
                 annotation = route.body_field.field_info.annotation
@@ -223,12 +225,18 @@ async def test_what_is_answered_has_the_fields_that_the_page_shows(harness: AppH
     await walk.ask(f"GET {ONE}/tree")
     await walk.ask(f"PATCH {ONE}", {"title": "Rain", "debug": "all"})
     copy = await walk.ask(f"POST {ONE}/fork", {"message_id": chat["message"]})
+    await walk.ask(f"POST {ONE}/read", {"seq": 3})
+    await walk.ask(f"PUT {ONE}/draft", {"text": "And in Bergen?"})
+    await walk.ask(f"GET {ONE}/draft")
+    exported = await walk.ask(f"GET {ONE}/export")
+    await walk.ask("POST /api/v1/chats/import", exported)
+    await walk.ask("GET /api/v1/usage")
     for route in ("GET /api/v1/chats", "GET /api/v1/models", "GET /healthz", "GET /readyz"):
         await walk.ask(route)
     await walk_people(walk)
     await walk.ask(f"DELETE {ONE}", chat_id=copy["id"])
     await walk_files(walk)
 
-    streams = {f"GET {ONE}/events", "GET /api/v1/shared/{key}/events"}
+    streams = {f"GET {ONE}/events", "GET /api/v1/shared/{key}/events", "GET /api/v1/events"}
     without_json = {"GET /metrics", f"POST {ONE}/compact", f"GET {FILE}", f"GET {FILE}/preview", *streams}
     assert walk.walked | without_json == set(SECTIONS)

@@ -12,7 +12,7 @@ from tests.support.running_server import API, RunningServer
 import indelible
 from indelible.ids import new_id
 from indelible.recording.storage.protocol import RunRecord
-from indelible.server.routes import chats, debug, feed, messages, queue, shares, turns
+from indelible.server.routes import chats, debug, feed, lists, messages, queue, shares, turns
 
 # A body that each route would take from the owner.
 BODIES: dict[tuple[str, str], Any] = {
@@ -25,12 +25,14 @@ BODIES: dict[tuple[str, str], Any] = {
     ("PATCH", "/chats/{chat_id}/queue/{queued_id}"): {"text": "Hi"},
     ("POST", "/chats/{chat_id}/tool-results"): {"results": []},
     ("POST", "/chats/{chat_id}/shares"): {"user": "local"},
+    ("PUT", "/chats/{chat_id}/draft"): {"text": "Hi"},
 }
 
 
 def list_routes() -> list[tuple[str, str]]:
     """Every route that names a chat, as (method, path)."""
-    routes = [route for part in (chats, messages, queue, turns, feed, debug, shares) for route in part.router.routes]
+    parts = (chats, messages, queue, turns, feed, debug, lists, shares)
+    routes = [route for part in parts for route in part.router.routes]
     found = [(method, route.path) for route in routes if isinstance(route, APIRoute) for method in route.methods or ()]
     return [(method, path) for method, path in found if "{chat_id}" in path]
 

@@ -33,7 +33,9 @@ def source(migrated_sqlite: Path, tmp_path: Path) -> Path:
     path.write_bytes(migrated_sqlite.read_bytes())
     with closing(sqlite3.connect(path)) as connection, connection:
         for rows in (rows_of_nobody(), rows_of("c"), rows_of("d")):
-            for table, row in rows.items():
+            for table, given in rows.items():
+                known = {name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")}
+                row = {name: value for name, value in given.items() if name in known}  # others were there once
                 columns, marks = ", ".join(f'"{name}"' for name in row), ", ".join("?" * len(row))
                 insert = f"INSERT INTO {table} ({columns}) VALUES ({marks})"  # noqa: S608
                 connection.execute(insert, list(row.values()))
@@ -64,6 +66,7 @@ async def test_every_row_of_every_table_arrives_and_the_copy_can_be_used(source:
     assert stored == [(ODD, bytes(range(256)))]
     async with indelible.open(new_postgres, worker=False) as app:
         assert await app.user("Ada").chats() != []
+        assert await app.store.lists.index(limit=10) == 2
 
     with pytest.raises(DatabaseUnusable, match="is not empty: the table"):
         await copy_database(source, new_postgres)

@@ -1,4 +1,4 @@
-"""Lists of chats on both databases: whose, in which order, a page at a time, and found by their titles."""
+"""Lists of chats on both databases: whose, which ones, in which order, and a page at a time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, dump, fill_payload, settle_in
 from tests.support.engine import begin_write, get_database
 
-from indelible.content import Finish, Text
+from indelible.content import Finish, Text, TextDelta
 from indelible.machine import commands as c
 from indelible.store.database.tables import chats
-from indelible.store.payloads import ChatPatch, NewChat, UserInput
-from indelible.store.queries.listing import ChatSummary, ListCursor
+from indelible.store.payloads import ChatPatch, NewChat, StepResult, UserInput
+from indelible.store.queries.listing import ChatFilter, ChatSummary, ListCursor
 from indelible.store.sql_store import SqlStore
 
 UNPINNED = False
@@ -41,11 +41,11 @@ def name(page: list[ChatSummary]) -> list[str]:
     return [chat.id for chat in page]
 
 
-async def walk(store: SqlStore, *, limit: int, search: str | None = None) -> list[list[str]]:
+async def walk(store: SqlStore, *, limit: int) -> list[list[str]]:
     """All pages, each from where the last one ended."""
     pages: list[list[str]] = []
     after: ListCursor | None = None
-    while page := await store.list_chats(OWNER, after=after, limit=limit, search=search):
+    while page := await store.list_chats(OWNER, after=after, limit=limit):
         pages.append(name(page))
         after = ListCursor(page[-1].pinned, page[-1].updated_at, page[-1].id)
         assert len(pages) < 100, "the list never ends"
@@ -74,6 +74,8 @@ async def test_the_pages_together_are_the_list_each_chat_once(store: SqlStore, e
     pages = await walk(store, limit=limit)
     assert [id_ for page in pages for id_ in page] == ids[::-1]
     assert all(len(page) == limit for page in pages[:-1])
+    back = await store.list_chats(OWNER, after=ListCursor(UNPINNED, NOON, ids[0], backward=True), limit=limit)
+    assert name(back) == ids[1 : limit + 1][::-1], "a page that leads back ends before its cursor"
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
@@ -150,44 +152,47 @@ async def test_archived_chats_have_a_list_of_their_own(store: SqlStore) -> None:
     await make(store, "chat_1", "chat_2")
     await store.execute("chat_1", c.Archive())
     assert name(await store.list_chats(OWNER)) == ["chat_2"]
-    (archived,) = await store.list_chats(OWNER, archived=True)
+    (archived,) = await store.list_chats(OWNER, wanted=ChatFilter(archived=True))
     assert (archived.id, archived.archived) == ("chat_1", True)
 
 
-async def give_titles(store: SqlStore, **titles: str | None) -> None:
-    for id_, title in titles.items():
-        await make(store, id_, title=title)
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (ChatFilter(label="work"), ["chat_1", "chat_3"]),
+        (ChatFilter(label="work", pinned=True), ["chat_1"]),
+        (ChatFilter(label="gone"), []),
+        (ChatFilter(label="odd\0\ud800"), ["chat_2"]),
+        (ChatFilter(pinned=False), ["chat_3", "chat_2"]),
+        (ChatFilter(unread=True), ["chat_3"]),
+        (ChatFilter(unread=False), ["chat_1", "chat_2"]),
+        (ChatFilter(unread=True, label="home"), []),
+    ],
+)
+async def test_a_list_has_the_chats_that_are_wanted(store: SqlStore, wanted: ChatFilter, found: list[str]) -> None:
+    await make(store, "chat_1", "chat_2", "chat_3")
+    patches = {
+        "chat_1": ChatPatch(labels=["gone", "work"], pinned=True),
+        "chat_2": ChatPatch(labels=["home", "odd\0\ud800"]),
+        "chat_3": ChatPatch(labels=["work", "work"]),
+    }
+    for id_, patch in patches.items():
+        await store.execute(id_, c.UpdateChat(), patch)
+    await store.execute("chat_1", c.UpdateChat(), ChatPatch(labels=["work"]))
+    await reply(store, "chat_3")
+    assert name(await store.list_chats(OWNER, wanted=wanted)) == found
 
 
-async def test_chats_are_found_by_a_part_of_their_title_in_any_case(store: SqlStore) -> None:
-    await give_titles(store, chat_1="Rain in Oslo", chat_2="Snow in oslo", chat_3="Sun", chat_4=None)
-    assert name(await store.list_chats(OWNER, search="OSLO")) == ["chat_2", "chat_1"]
-    assert await store.list_chats(OWNER, search="Bergen") == []
-    assert len(await store.list_chats(OWNER, search="")) == 4, "nothing is looked for"
-
-
-async def test_case_does_not_matter_in_other_alphabets_either(store: SqlStore) -> None:
-    await give_titles(store, chat_1="ÄRGER mit Bäumen", chat_2="Дождь в Осло")
-    assert name(await store.list_chats(OWNER, search="ärger")) == ["chat_1"]
-    assert name(await store.list_chats(OWNER, search="BÄUMEN")) == ["chat_1"]
-    assert name(await store.list_chats(OWNER, search="дождь")) == ["chat_2"]
-
-
-@pytest.mark.parametrize("search", ["100%", "a_b", "back\\slash", "it's", '"'])
-async def test_what_is_looked_for_is_no_pattern(store: SqlStore, search: str) -> None:
-    await give_titles(store, chat_1=f"has {search} in it", chat_2="100 aXb backslash its")
-    assert name(await store.list_chats(OWNER, search=search)) == ["chat_1"]
-
-
-@pytest.mark.parametrize("search", ["\0", "\ud800", "a\0b"])
-async def test_nothing_that_is_looked_for_makes_the_list_fail(store: SqlStore, search: str) -> None:
-    await give_titles(store, chat_1="Rain")
-    assert await store.list_chats(OWNER, search=search) == []
-
-
-async def test_pages_of_what_was_found_go_on_as_others_do(store: SqlStore) -> None:
-    await give_titles(store, chat_1="Rain 1", chat_2="Sun", chat_3="Rain 2", chat_4="Rain 3")
-    assert await walk(store, limit=2, search="rain") == [["chat_4", "chat_3"], ["chat_1"]]
+async def reply(store: SqlStore, chat_id: str) -> None:
+    """A model answers a message of the user."""
+    await store.beat("live")
+    await store.execute(chat_id, c.Send(), UserInput(blocks=[Text("Hello")]))
+    held = await store.execute(chat_id, c.Acquire(worker_id="live"))
+    assert held.turn_id is not None
+    attempt = (await store.execute(chat_id, c.StartAttempt(epoch=held.epoch, turn_id=held.turn_id))).attempt
+    assert attempt is not None
+    end = c.FinishTurn(epoch=held.epoch, turn_id=held.turn_id, attempt_id=attempt.id)
+    await store.execute(chat_id, end, StepResult(pending=[TextDelta("1", "Hi"), Finish()]))
 
 
 # --- one line ---
@@ -243,7 +248,7 @@ async def test_a_list_says_of_every_chat_what_its_view_says(store: SqlStore, eng
 async def test_reading_a_list_changes_nothing(store: SqlStore, engine: AsyncEngine) -> None:
     await make(store, "chat_1")
     before = await dump(engine)
-    await store.list_chats(OWNER, search="x", limit=1)
+    await store.list_chats(OWNER, wanted=ChatFilter(label="x", unread=True), limit=1)
     assert await dump(engine) == before
 
 

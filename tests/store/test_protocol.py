@@ -114,6 +114,7 @@ KEPT_BY = {
     "list_chats": {
         "A user's chats": "the_pages_together_are_the_list_each_chat_once",
         "A chat moves": "a_chat_whose_metadata_changes_stays_where_it_is",
+        "`wanted` selects": "a_list_has_the_chats_that_are_wanted",
     },
     "count_chats": {
         "The number of chats": "chats_are_counted_by_state_and_those_that_nobody_answers_are_told",

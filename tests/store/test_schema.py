@@ -37,6 +37,7 @@ from tests.support.engine import begin_read, begin_write, open_engine
 from indelible.machine.states import Status, state_of
 from indelible.store.database.account_tables import sessions, shares
 from indelible.store.database.file_tables import file_chunks, file_uses, files
+from indelible.store.database.list_tables import chat_labels, new_drafts, search_entries, usage_days
 from indelible.store.database.migrate import migrate
 from indelible.store.database.tables import (
     attempts,
@@ -131,6 +132,19 @@ ROWS: dict[Table, Row] = {
     file_uses: {"chat_id": "c", "file_id": "f"},
     drafts: {"user_id": "u", "chat_id": "c", "content": b"[]", "updated_at": AT},
     shares: {"chat_id": "c", "id": "h", "user_id": "u", "created_at": AT},
+    new_drafts: {"user_id": "u", "content": b"[]", "updated_at": AT},
+    chat_labels: {"chat_id": "c", "label": "weather", "owner_id": "u"},
+    search_entries: {"id": 1, "chat_id": "c", "message_id": None, "owner_id": "u", "words": "rain"},
+    usage_days: {
+        "user_id": "u",
+        "day": "2026-11-15",
+        "model": "demo",
+        "shard": 0,
+        "input_tokens": 1,
+        "output_tokens": 2,
+        "cost_nanousd": 3,
+        "turns": 1,
+    },
     debug_runs: {
         "id": "r",
         "chat_id": "c",
@@ -252,6 +266,8 @@ TWICE: list[tuple[str, Table, Row]] = [
     ("tool_runs_pk", tool_runs, {"idempotency_key": "other"}),
     ("idempotency_keys_pk", idempotency_keys, {"route": "POST /other"}),
     ("drafts_pk", drafts, {"content": b"[1]"}),
+    ("chat_labels_pk", chat_labels, {"owner_id": "other"}),
+    ("usage_days_pk", usage_days, {"turns": 2}),
     ("messages_pk", messages, {"role": "notice"}),
     ("debug_runs_pk", debug_runs, {"kind": "title"}),
     ("debug_steps_pk", debug_steps, {"status": "error", "ended_at": AT}),
@@ -444,16 +460,8 @@ async def test_deleting_a_chat_leaves_only_the_journal_to_delete(engine: AsyncEn
             table for table in ROWS if (await connection.execute(select(func.count()).select_from(table))).scalar_one()
         }
 
-    assert left == {
-        users,
-        tokens,
-        sessions,
-        workers,
-        idempotency_keys,
-        journal,
-        files,
-        file_chunks,
-    }  # the sweep removes files
+    of_nobody = {users, tokens, sessions, workers, idempotency_keys, journal, usage_days, new_drafts}
+    assert left == of_nobody | {files, file_chunks}  # the sweep removes files
 
 
 async def test_an_idempotency_key_goes_with_the_chat_that_its_answer_tells_of(engine: AsyncEngine) -> None:
@@ -473,8 +481,9 @@ def test_the_chat_leads_the_key_of_every_table_that_has_one() -> None:
     of_chats = {table for table in metadata.tables.values() if "chat_id" in table.columns}
     led = {table for table in of_chats if next(iter(table.primary_key)).name == "chat_id"}
 
-    assert of_chats - led == {idempotency_keys}
-    assert set(metadata.tables.values()) - of_chats == {chats, users, tokens, sessions, workers, files, file_chunks}
+    assert of_chats - led == {idempotency_keys, search_entries}  # the last are numbered over all chats
+    of_nobody = {users, tokens, sessions, workers, files, file_chunks, usage_days, new_drafts}
+    assert set(metadata.tables.values()) - of_chats == {chats} | of_nobody
 
 
 def test_every_reference_within_a_chat_names_it() -> None:

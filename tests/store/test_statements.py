@@ -54,7 +54,7 @@ async def test_a_stop_of_a_held_chat_and_its_answer_cost_one_transaction_and_six
     assert read == [], "a stop reads neither the running reply nor the conversation"
 
 
-async def test_a_stop_of_a_chat_whose_holder_is_dead_ends_its_turn_in_thirteen_statements(
+async def test_a_stop_of_a_chat_whose_holder_is_dead_ends_its_turn_in_fourteen_statements(
     chat: Driver, engine: AsyncEngine
 ) -> None:
     await chat.work("live")
@@ -64,7 +64,7 @@ async def test_a_stop_of_a_chat_whose_holder_is_dead_ends_its_turn_in_thirteen_s
         now = await chat.store.status(chat.id)
     assert (stopped.effective, now.status, now.turn_id) == (True, "idle", None)
     assert count.transactions == 1
-    assert len(count.statements) <= 13, count.statements
+    assert len(count.statements) <= 14, count.statements  # one of them adds to the usage of the day
 
 
 async def test_a_stop_that_finds_nothing_to_stop_costs_two_statements(chat: Driver, engine: AsyncEngine) -> None:

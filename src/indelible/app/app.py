@@ -66,12 +66,12 @@ class App(User):
             check_model=check_model,
             files=files or SqlFiles(store.database, [DatabaseBytes(store.database)]),
         )
-        self.service = LocalService(self._dependencies, user_id=owner_id)
+        self.service = LocalService(self._dependencies, user_id=owner_id, is_admin=True)
         super().__init__(self.service)
 
-    def service_of(self, user_id: str) -> LocalService:
+    def service_of(self, user_id: str, *, is_admin: bool = False) -> LocalService:
         """The use cases of the user with this id."""
-        return LocalService(self._dependencies, user_id=user_id)
+        return LocalService(self._dependencies, user_id=user_id, is_admin=is_admin)
 
     def limit_spending(self, *, max_tokens: int, max_usd: float) -> None:
         """From now on, start no reply of a user who has spent this much in a day; 0 means no limit."""

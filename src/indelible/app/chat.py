@@ -20,6 +20,7 @@ from indelible.content import ToolResult, ToolSpec
 from indelible.machine.events import FeedEvent, MessageTree
 from indelible.recording.storage.protocol import RunSummary, RunTree
 from indelible.service.inputs import ChatChanges, Content, IfBusy, check_if_busy, to_blocks
+from indelible.service.lists import ExportFormat
 from indelible.service.protocol import MAX_PAGE, ChatService
 from indelible.service.results import Accepted, ChatDetails, ChatMessage, InterruptResult
 from indelible.store.database.words import DebugMode
@@ -139,6 +140,24 @@ class Chat:
     async def run(self, run_id: str) -> RunTree:
         """One recorded run with its steps and exchanges."""
         return await self._service.get_run(self.id, run_id)
+
+    # --- beside the conversation ---
+
+    async def mark_read(self, seq: int | None = None) -> None:
+        """Mark the chat as read: it is unread again when the next reply comes. With `seq`, up to this event."""
+        await self._service.lists.mark_read(self.id, seq)
+
+    async def draft(self) -> str:
+        """What you have typed in this chat and not sent yet."""
+        return (await self._service.lists.get_draft(self.id)).text
+
+    async def save_draft(self, text: str) -> None:
+        """Keep what you have typed; an empty text deletes it. Nobody else sees it."""
+        await self._service.lists.save_draft(self.id, text)
+
+    async def export(self, format: ExportFormat = "json") -> bytes:
+        """The chat as a file: all of it as JSON, for `user.import_chat`, or the active branch as Markdown ("md")."""
+        return await self._service.lists.export_chat(self.id, format)
 
     # --- the queue ---
 

@@ -1,4 +1,4 @@
-"""One user: create a chat, open one, list them.
+"""One user: create a chat, open one, list and search them.
 
 A user of this process comes from `app.user(name)`, and the user behind a server's token is the `Client` itself
 (client/client.py). Both are this class on another service, so a program that has one of them works with either.
@@ -8,15 +8,18 @@ Must stay true (tests/app/test_same_script.py): the same script gives the same r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 from indelible.app.chat import Chat
 from indelible.content import ToolSpec
 from indelible.files.protocol import StoredFile
+from indelible.machine.events import FeedEvent
 from indelible.service.files import Upload, read_all
 from indelible.service.inputs import Content
+from indelible.service.lists import NEW_CHAT, UsagePage
 from indelible.service.protocol import MAX_PAGE, ChatService
 from indelible.service.results import ModelEntry
 from indelible.store.queries.listing import ChatSummary
@@ -50,22 +53,54 @@ class User:
         return Chat(self._service, chat_id)
 
     async def chats(
-        self, *, search: str | None = None, archived: bool = False, limit: int | None = 50
+        self,
+        *,
+        search: str | None = None,
+        label: str | None = None,
+        pinned: bool | None = None,
+        archived: bool = False,
+        unread: bool | None = None,
+        limit: int | None = 50,
     ) -> list[ChatSummary]:
         """The user's chats, pinned first, then most recently updated first: at most `limit`, or all.
 
-        `search` searches titles.
+        With `search`, those whose title or messages have all of its words, newest match first; `match` has the place.
         """
+        chosen: dict[str, Any] = {"label": label, "pinned": pinned, "archived": archived, "unread": unread}
         found: list[ChatSummary] = []
         cursor: str | None = None
         while limit is None or len(found) < limit:
             size = MAX_PAGE if limit is None else min(MAX_PAGE, limit - len(found))
-            page = await self._service.list_chats(search=search, archived=archived, limit=size, cursor=cursor)
+            page = await self._service.list_chats(search=search, **chosen, limit=size, cursor=cursor)
             found += page.items
             cursor = page.next
             if cursor is None:
                 break
         return found
+
+    async def draft(self) -> str:
+        """What you have typed for a chat that does not exist yet."""
+        return (await self._service.lists.get_draft(NEW_CHAT)).text
+
+    async def save_draft(self, text: str) -> None:
+        """Keep what you have typed for a chat that does not exist yet; an empty text deletes it."""
+        await self._service.lists.save_draft(NEW_CHAT, text)
+
+    async def import_chat(self, content: bytes) -> Chat:
+        """Create a chat from an exported one (`chat.export()`). A file with a mistake is `Invalid`."""
+        return Chat(self._service, (await self._service.lists.import_chat(content)).id)
+
+    async def usage(
+        self, *, since: date | None = None, until: date | None = None, user: str | None = None, by_user: bool = False
+    ) -> UsagePage:
+        """What your chats used, by day and model: the last 30 days by default. Admins may ask for others."""
+        return await self._service.lists.get_usage(since=since, until=until, user=user, by_user=by_user)
+
+    async def events(self, chat_id: str | None = None, *, after: str | None = None) -> AsyncGenerator[FeedEvent, None]:
+        """The live list: the newest chats, then every change; with `chat_id`, the feed of that chat woven in."""
+        async with self._service.lists.open_tab(chat_id, after=after) as events:
+            async for event in events:
+                yield event
 
     # --- files ---
 

@@ -82,7 +82,7 @@ def check_models(settings: Settings) -> Iterator[Finding]:
 
 def check_listening(settings: Settings) -> Iterator[Finding]:
     where = f"{settings.host}:{settings.port}"
-    if not settings.token and not is_loopback(settings.host):
+    if not has_login(settings) and not is_loopback(settings.host):
         yield Finding("failed", "login", f"{settings.host} is reachable from other machines. Set INDELIBLE_TOKEN.")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from indelible.client.files import RemoteFiles
+from indelible.client.lists import RemoteLists
 from indelible.client.wire import WireClient
 from indelible.content import ToolResult, ToolSpec
 from indelible.machine.events import FeedEvent, MessageTree
@@ -70,10 +71,22 @@ class RemoteService:
         return _read(answer, CreatedChat)
 
     async def list_chats(
-        self, *, search: str | None = None, archived: bool = False, limit: int = 50, cursor: str | None = None
+        self,
+        *,
+        search: str | None = None,
+        label: str | None = None,
+        pinned: bool | None = None,
+        archived: bool = False,
+        unread: bool | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
     ) -> ChatPage:
-        answer = await self._wire.list_chats(search=search, archived=archived, limit=limit, cursor=cursor)
-        return _read(answer, ChatPage)
+        chosen: dict[str, Any] = {"label": label, "pinned": pinned, "archived": archived, "unread": unread}
+        return _read(await self._wire.list_chats(search=search, **chosen, limit=limit, cursor=cursor), ChatPage)
+
+    @property
+    def lists(self) -> RemoteLists:
+        return RemoteLists(self._wire)
 
     async def check_chat(self, chat_id: str) -> None:
         await self._wire.list_queue(chat_id)  # the smallest answer that a chat has
@@ -98,8 +111,10 @@ class RemoteService:
 
     # --- messages ---
 
-    async def list_messages(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> MessagePage:
-        return _read(await self._wire.list_messages(chat_id, before=before, limit=limit), MessagePage)
+    async def list_messages(
+        self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
+    ) -> MessagePage:
+        return _read(await self._wire.list_messages(chat_id, before=before, after=after, limit=limit), MessagePage)
 
     async def send(
         self, chat_id: str, content: Content, *, if_busy: IfBusy = "queue", model: str | None = None
@@ -170,11 +185,15 @@ class RemoteService:
         async with aclosing(self._wire.stream_feed(chat_id, after=after)) as events:
             yield events
 
-    async def list_attempts(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> AttemptPage:
-        return _read(await self._wire.list_attempts(chat_id, before=before, limit=limit), AttemptPage)
+    async def list_attempts(
+        self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
+    ) -> AttemptPage:
+        return _read(await self._wire.list_attempts(chat_id, before=before, after=after, limit=limit), AttemptPage)
 
-    async def list_runs(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> RunPage:
-        return _read(await self._wire.list_runs(chat_id, before=before, limit=limit), RunPage)
+    async def list_runs(
+        self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
+    ) -> RunPage:
+        return _read(await self._wire.list_runs(chat_id, before=before, after=after, limit=limit), RunPage)
 
     async def get_run(self, chat_id: str, run_id: str) -> RunTree:
         return _read(await self._wire.read_run(chat_id, run_id, bodies=False), RunTree)

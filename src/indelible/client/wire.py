@@ -114,9 +114,16 @@ class WireClient:
         return await self._write("POST", "/chats", body)
 
     async def list_chats(
-        self, *, search: str | None = None, archived: bool = False, limit: int = 50, cursor: str | None = None
+        self,
+        *,
+        search: str | None = None,
+        archived: bool = False,
+        limit: int = 50,
+        cursor: str | None = None,
+        **more: Any,
     ) -> dict[str, Any]:
-        query = {"q": search, "archived": str(archived).lower(), "limit": limit, "cursor": cursor}
+        """`more`: label, pinned, unread."""
+        query = {"q": search, "archived": archived, **more, "limit": limit, "cursor": cursor}
         return await self._read("/chats", query)
 
     async def get_chat(self, chat_id: str) -> dict[str, Any]:
@@ -134,8 +141,9 @@ class WireClient:
 
     # --- messages ---
 
-    async def list_messages(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> dict[str, Any]:
-        return await self._read(f"/chats/{chat_id}/messages", {"before": before, "limit": limit})
+    async def list_messages(self, chat_id: str, *, limit: int = 50, **place: str | None) -> dict[str, Any]:
+        """`place`: before or after."""
+        return await self._read(f"/chats/{chat_id}/messages", {**place, "limit": limit})
 
     async def read_all_messages(self, chat_id: str) -> list[dict[str, Any]]:
         """The whole active branch, oldest first."""
@@ -208,12 +216,12 @@ class WireClient:
 
     # --- attempts and runs ---
 
-    async def list_attempts(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> dict[str, Any]:
-        return await self._read(f"/chats/{chat_id}/attempts", {"before": before, "limit": limit})
+    async def list_attempts(self, chat_id: str, *, limit: int = 50, **place: str | None) -> dict[str, Any]:
+        return await self._read(f"/chats/{chat_id}/attempts", {**place, "limit": limit})
 
-    async def list_runs(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> dict[str, Any]:
+    async def list_runs(self, chat_id: str, *, limit: int = 50, **place: str | None) -> dict[str, Any]:
         """The recorded runs, newest first."""
-        return await self._read(f"/chats/{chat_id}/debug/runs", {"before": before, "limit": limit})
+        return await self._read(f"/chats/{chat_id}/debug/runs", {**place, "limit": limit})
 
     async def read_run(self, chat_id: str, run_id: str, *, bodies: bool = True) -> dict[str, Any]:
         """One run with its exchanges, which may be large; without `bodies`, only their sizes."""
@@ -249,7 +257,9 @@ class WireClient:
     ) -> dict[str, Any]:
         """Send a body as a stream. It is opened anew for every attempt, which all have the same key."""
         named = {"Idempotency-Key": str(uuid.uuid4()), **headers}
-        return await self._request("POST", path, params=query, headers=named, expect100=True, open_body=open_body)
+        more: dict[str, Any] = {"params": query, "headers": named, "expect100": True}
+        stored: dict[str, Any] = await self._request("POST", path, open_body=open_body, **more)
+        return stored
 
     @asynccontextmanager
     async def open_bytes(
@@ -290,12 +300,24 @@ class WireClient:
         `on_reconnect` is called when a lost connection is restored. Raises `NotFound` if the chat does not exist, and
         `ServerFailed` if no server was reachable for too long.
         """
+        async for event in self.follow(f"/chats/{chat_id}/events", {}, after=after, on_reconnect=on_reconnect):
+            yield event
+
+    async def follow(
+        self,
+        path: str,
+        query: dict[str, str],
+        *,
+        after: str | None = None,
+        on_reconnect: Callable[[], None] | None = None,
+    ) -> AsyncGenerator[FeedEvent, None]:
+        """The events of a route, over any number of connections, from a cursor on."""
         cursor = after
         back_off = _BackOff(self._retry_for_s)
         was_connected = False
         while True:
             try:
-                async with self._connect(chat_id, cursor) as response:
+                async with self._connect(path, query | ({} if cursor is None else {"after": cursor})) as response:
                     if was_connected and on_reconnect is not None:
                         on_reconnect()
                     was_connected = True
@@ -316,11 +338,10 @@ class WireClient:
                     await back_off.wait(_Unreached("it closes every connection at once"))
 
     @asynccontextmanager
-    async def _connect(self, chat_id: str, cursor: str | None) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _connect(self, path: str, query: dict[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
         assert self._session is not None
-        query = {} if cursor is None else {"after": cursor}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_FEED_SILENCE_S)
-        url = f"{self._url}{_PREFIX}/chats/{chat_id}/events"
+        url = f"{self._url}{_PREFIX}{path}"
         with _noting_loss():
             async with self._session.get(url, params=query, timeout=timeout) as response:
                 await _check(response)
@@ -329,19 +350,35 @@ class WireClient:
     # --- requests ---
 
     async def _read(self, path: str, query: dict[str, Any] | None = None) -> dict[str, Any]:
-        given = {name: str(value) for name, value in (query or {}).items() if value is not None}
-        return await self._request("GET", path, params=given)
+        given = {name: _write_value(value) for name, value in (query or {}).items() if value is not None}
+        found: dict[str, Any] = await self._request("GET", path, params=given)
+        return found
 
-    async def _write(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    async def _write(self, method: str, path: str, body: dict[str, Any] | bytes | None = None) -> dict[str, Any]:
         headers = {"Idempotency-Key": str(uuid.uuid4())}
-        given = {} if body is None else body
+        given: dict[str, Any] = body if isinstance(body, dict) else {}
         if method != "PATCH":
             given = {name: value for name, value in given.items() if value is not None}
-        return await self._request(method, path, json=given if method != "DELETE" else None, headers=headers)
+        sent = {"data": body} if isinstance(body, bytes) else {"json": given if method != "DELETE" else None}
+        if isinstance(body, bytes):
+            headers["Content-Type"] = "application/json"
+        answer: dict[str, Any] = await self._request(method, path, **sent, headers=headers)
+        return answer
+
+    async def read_bytes(self, path: str, query: dict[str, str]) -> bytes:
+        """The body of a response that is a file."""
+        found: bytes = await self._request("GET", path, params=query, as_bytes=True)
+        return found
 
     async def _request(
-        self, method: str, path: str, *, open_body: Callable[[], AsyncIterator[bytes]] | None = None, **more: Any
-    ) -> dict[str, Any]:
+        self,
+        method: str,
+        path: str,
+        *,
+        open_body: Callable[[], AsyncIterator[bytes]] | None = None,
+        as_bytes: bool = False,
+        **more: Any,
+    ) -> Any:
         """Repeat the request until there is a response. If it was carried out already, the response is the same."""
         assert self._session is not None
         back_off = _BackOff(self._retry_for_s)
@@ -352,6 +389,8 @@ class WireClient:
                     given = more if open_body is None else {**more, "data": open_body()}
                     async with self._session.request(method, f"{self._url}{_PREFIX}{path}", **given) as response:
                         await _check(response)
+                        if as_bytes:
+                            return await response.read()
                         return {} if response.status == 204 else await response.json()
             except _Unreached as error:
                 await back_off.wait(error)
@@ -380,6 +419,10 @@ class _BackOff:
         self._waited_s += delay_s
         self._next_s = min(2 * self._next_s, _LONGEST_BACK_OFF_S)
         await asyncio.sleep(delay_s)
+
+
+def _write_value(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _write_content(content: str | list[dict[str, Any]]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from typing import Any, Final
 from indelible.clock import Clock
 from indelible.errors import NotFound
 from indelible.feed.channel import Channel
+from indelible.feed.chat_list import ChatLists, ListReader
 from indelible.feed.loader import Loader
 from indelible.feed.reader import BUFFER_BYTES, RESYNC_BYTES, Reader
 from indelible.machine.events import ChatSnapshot, Position
@@ -73,6 +74,23 @@ class Feed:
         self._readers: set[Reader] = set()
         self._tasks: asyncio.TaskGroup | None = None
         self._is_closed = False
+        self._lists = ChatLists(store, store.lists, notifier, clock=clock, spawn=self._spawn)
+
+    @asynccontextmanager
+    async def open_tab(
+        self, user_id: str, chat_id: str | None = None, after: str | None = None, *, is_owner: bool = True
+    ) -> AsyncIterator[Reader | ListReader]:
+        """Read a user's list of chats and, with `chat_id`, that chat woven into it (`open`): all that a tab shows.
+
+        `is_owner=False`: the chat is another user's, and the caller has checked that this one may read it.
+        """
+        async with self._lists.open(user_id) as chats:
+            if chat_id is None:
+                yield chats
+                return
+            async with self.open(chat_id, after, user_id=user_id if is_owner else None) as reader:
+                reader.attach(chats)
+                yield reader
 
     @asynccontextmanager
     async def open(
@@ -119,6 +137,7 @@ class Feed:
                 self._tasks = tasks
                 try:
                     tasks.create_task(self._poll_forever())
+                    tasks.create_task(self._lists.run())
                     while True:
                         await self._act_on(await hints.wait())
                 finally:
@@ -137,6 +156,7 @@ class Feed:
     def close(self) -> None:
         """End every reader, present and future: this process is shutting down."""
         self._is_closed = True
+        self._lists.close()
         for reader in self._readers:
             reader.end("shutdown")
 

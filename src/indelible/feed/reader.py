@@ -29,6 +29,7 @@ import msgspec
 from indelible.content import encode
 from indelible.errors import NotFound, StoreFailed
 from indelible.feed.channel import Channel
+from indelible.feed.chat_list import ListReader
 from indelible.feed.timeline import TimelineStep, covers, follow
 from indelible.machine.events import ChatSnapshot, EndReason, EventBody, EventKind, FeedEvent, Position
 from indelible.metrics import NO_METRICS, Metrics
@@ -64,6 +65,7 @@ class Reader:
         self._has_received = False
         self._idle_since_s: float | None = None
         self._told: dict[str, Any] | None = None
+        self._list: ListReader | None = None
         self._end_reason: EndReason | None = None
         self._is_over = False
         self._woken = asyncio.Event()
@@ -92,6 +94,12 @@ class Reader:
     def held_bytes(self) -> int:
         """The buffered bytes that the reader has not received yet."""
         return self._held_bytes
+
+    def attach(self, chats: ListReader) -> None:
+        """Weave the events of a list of chats into this feed, as soon as they come. They have no position."""
+        self._list = chats
+        chats.on_news = self._woken.set
+        self._woken.set()
 
     # --- called by the channel and the feed ---
 
@@ -157,6 +165,8 @@ class Reader:
         if self._end_reason is not None:
             self._is_over = True
             return self._make_event("end", {"reason": self._end_reason})
+        if self._list is not None and (event := self._list.get_nowait()) is not None:
+            return event
         if self._is_lagging:
             self._is_lagging = False
             self._drop_all()

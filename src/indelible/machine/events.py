@@ -41,6 +41,8 @@ EventKind = Literal[
     "resync",
     "end",
 ]
+ListEventKind = Literal["chats", "chat_changed", "chat_removed"]
+"""Events of a user's list of chats (feed/chat_list.py). They have no cursor, and are not replayed."""
 EndReason = Literal["shutdown", "deleted", "slow"]
 KINDS: Final[tuple[EventKind, ...]] = get_args(EventKind)
 
@@ -172,9 +174,9 @@ class EventBody:
 
 
 class FeedEvent(msgspec.Struct, frozen=True):
-    """One event as a reader gets it. Only an end that comes before everything else has no cursor."""
+    """One event as a reader gets it. An end before everything else, and events of lists, have no cursor."""
 
-    kind: EventKind
+    kind: EventKind | ListEventKind
     cursor: str | None
     body: EventBody
 

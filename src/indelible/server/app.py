@@ -40,6 +40,7 @@ from indelible.server.routes import (
     feed,
     files,
     health,
+    lists,
     messages,
     queue,
     session,
@@ -99,6 +100,7 @@ def _make_routes(router: APIRouter, prefix: str) -> list[BaseRoute]:
             response_class=route.response_class,
             responses=route.responses,
             include_in_schema=route.include_in_schema,
+            openapi_extra=route.openapi_extra,
         )
     return table.routes
 
@@ -162,7 +164,21 @@ class Server:
             redoc_url=None,
             responses=_RESPONSES,
         )
-        for routes in (chats, messages, queue, turns, feed, debug, files, session, tokens, users, shares, shared):
+        for routes in (
+            chats,
+            messages,
+            queue,
+            turns,
+            feed,
+            debug,
+            lists,
+            files,
+            session,
+            tokens,
+            users,
+            shares,
+            shared,
+        ):
             _add_routes(application, routes.router, prefix=PREFIX)
         _add_routes(application, health.models, prefix=PREFIX)
         _add_routes(application, health.health)

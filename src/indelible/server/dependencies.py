@@ -103,7 +103,8 @@ Login = Annotated[Identity, Depends(find_identity)]
 
 
 async def get_service(request: Request) -> LocalService:
-    return (await get_state(request)).app.service_of(get_identity(request).user_id)
+    identity = get_identity(request)
+    return (await get_state(request)).app.service_of(identity.user_id, is_admin=identity.is_admin)
 
 
 Reads = Annotated[LocalService, Depends(get_service)]

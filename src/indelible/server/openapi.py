@@ -20,6 +20,8 @@ from indelible.machine.events import MessageTree
 from indelible.recording.storage.protocol import RunTree, WholeRun
 from indelible.service import account_results, results
 from indelible.service.files import FilePage
+from indelible.service.lists import Draft, UsagePage
+from indelible.store.lists.transfer import ChatFile
 
 _PLACE: Final = "#/components/schemas/{name}"
 _TYPES: Final[tuple[type, ...]] = (
@@ -42,10 +44,13 @@ _TYPES: Final[tuple[type, ...]] = (
     results.QueuePage,
     results.RunPage,
     results.UpdatedChat,
+    ChatFile,
+    Draft,
     FilePage,
     MessageTree,
     RunTree,
     StoredFile,
+    UsagePage,
     WholeRun,
 )
 

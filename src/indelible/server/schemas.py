@@ -152,3 +152,13 @@ class ToolResultsRequest(RequestBody):
 
 class Fork(RequestBody):
     message_id: Id
+
+
+class ReadRequest(RequestBody):
+    seq: Annotated[int, Field(ge=0, lt=2**63)] | None = Field(
+        default=None, description="Up to this event; null: all of it."
+    )
+
+
+class DraftRequest(RequestBody):
+    text: str = Field(description="What was typed so far; empty: no draft.")

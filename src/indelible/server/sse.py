@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from indelible.feed import Reader
+from indelible.feed import ListReader, Reader
 from indelible.server.security_headers import DATA_HEADERS
 from indelible.server.sse_pieces import take_pieces
 
@@ -50,7 +50,9 @@ DEFAULT_PACE: Final = Pace()
 class FeedResponse(Response):
     """Sends one reader's events until the feed ends, the client disconnects, or it stops reading."""
 
-    def __init__(self, open_reader: Callable[[], AbstractAsyncContextManager[Reader]], *, pace: Pace) -> None:
+    def __init__(
+        self, open_reader: Callable[[], AbstractAsyncContextManager[Reader | ListReader]], *, pace: Pace
+    ) -> None:
         super().__init__()
         self._open_reader = open_reader
         self._pace = pace
@@ -99,7 +101,7 @@ class FeedResponse(Response):
             self._comment.set_result(None)
             self._comment = None
 
-    async def _send_all(self, reader: Reader, send: Send) -> None:
+    async def _send_all(self, reader: Reader | ListReader, send: Send) -> None:
         now = asyncio.get_running_loop().time
         self._sending_since_s = now()
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})

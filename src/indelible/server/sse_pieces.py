@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from indelible.feed import Reader
+from indelible.feed import ListReader, Reader
 from indelible.machine.events import FeedEvent
 
 PIECE_BYTES: Final = 64 * 1024
 
 
-def take_pieces(reader: Reader, event: FeedEvent) -> Iterator[bytes]:
+def take_pieces(reader: Reader | ListReader, event: FeedEvent) -> Iterator[bytes]:
     """An event and those that are ready after it: small ones together, a large one in pieces."""
     together: list[bytes] = []
     size_bytes = 0

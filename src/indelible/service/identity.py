@@ -52,6 +52,11 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         if scope not in self.scopes:
             raise NotPermitted(_NEEDS[scope])
 
+    @property
+    def is_admin(self) -> bool:
+        """Whether this is an admin who may act as one."""
+        return self.role == "admin" and "admin" in self.scopes
+
     def check_admin(self) -> None:
         """Raises `NotPermitted` unless this is an admin who may act as one."""
         self.check_scope("admin")

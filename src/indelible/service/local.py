@@ -36,14 +36,16 @@ from indelible.files.protocol import FileStore
 from indelible.ids import new_id
 from indelible.machine import commands
 from indelible.machine.commands import SendCommand
-from indelible.machine.events import BEGINNING, FeedEvent, MessageTree, Position
+from indelible.machine.events import BEGINNING, FeedEvent, MessageTree
 from indelible.models.parameters import check_parameters
 from indelible.recording.storage.protocol import RecordStore, RunTree
 from indelible.service.access import Access
+from indelible.service.answers import describe_copy, store_answer, write_cursor
 from indelible.service.budget import Budget
 from indelible.service.files import LocalFiles
 from indelible.service.inputs import ChatChanges, Content, IfBusy, check_if_busy, to_blocks
-from indelible.service.pages import check_name, check_search, read_list_cursor, split_page, write_list_cursor
+from indelible.service.local_lists import LocalLists
+from indelible.service.pages import check_name, name_neighbours, split_either
 from indelible.service.results import (
     Accepted,
     AttemptPage,
@@ -61,7 +63,7 @@ from indelible.service.results import (
 )
 from indelible.service.stop import Stop, describe_stop, wait_for_end
 from indelible.store.accounts.protocol import ShareStore
-from indelible.store.commands.idempotency import Request, StoredResponse
+from indelible.store.commands.idempotency import Request
 from indelible.store.limits import StoreLimits, check_payload
 from indelible.store.payloads import (
     C,
@@ -74,6 +76,7 @@ from indelible.store.payloads import (
     UserInput,
 )
 from indelible.store.protocol import ChatStore, Outcome
+from indelible.store.queries.listing import ChatFilter
 from indelible.tools.output import cut_text, limit_for, render_output
 
 T = TypeVar("T")
@@ -108,7 +111,12 @@ class LocalService:
     """The use cases of one user, identified by id, or by name; a new name creates a user."""
 
     def __init__(
-        self, dependencies: ServiceDependencies, *, user_id: str | None = None, user: str | None = None
+        self,
+        dependencies: ServiceDependencies,
+        *,
+        user_id: str | None = None,
+        user: str | None = None,
+        is_admin: bool = False,
     ) -> None:
         self._dependencies = dependencies
         self._store = dependencies.store
@@ -117,6 +125,7 @@ class LocalService:
         self._access = Access(dependencies.store, dependencies.shares)
         self._user_id = user_id
         self._user = user
+        self._is_admin = is_admin
         self._request: Request | None = None
         self.files = LocalFiles(dependencies.files, self.get_user_id)
 
@@ -172,17 +181,24 @@ class LocalService:
         return await self._execute(new_id("chat"), command, new, answer=describe, answer_type=CreatedChat)
 
     async def list_chats(
-        self, *, search: str | None = None, archived: bool = False, limit: int = 50, cursor: str | None = None
+        self,
+        *,
+        search: str | None = None,
+        label: str | None = None,
+        pinned: bool | None = None,
+        archived: bool = False,
+        unread: bool | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
     ) -> ChatPage:
-        found = await self._store.list_chats(
-            await self.get_user_id(),
-            archived=archived,
-            search=check_search(search),
-            after=None if cursor is None else read_list_cursor(cursor),
-            limit=limit + 1,
+        wanted = ChatFilter(archived=archived, label=label, pinned=pinned, unread=unread)
+        return await self.lists.list_chats(wanted, search=search, limit=limit, cursor=cursor)
+
+    @property
+    def lists(self) -> LocalLists:
+        return LocalLists(
+            self._dependencies, self.get_user_id, self._request, access=self._access, is_admin=self._is_admin
         )
-        items, last = split_page(found, limit)
-        return ChatPage(items=items, next=None if last is None else write_list_cursor(last))
 
     async def check_chat(self, chat_id: str) -> None:
         await self._access.check_read(chat_id, await self.get_user_id())
@@ -196,7 +212,9 @@ class LocalService:
 
     async def get_chat(self, chat_id: str) -> ChatDetails:
         await self.check_chat(chat_id)
-        return msgspec.json.decode(encode(await self._feed.snapshot(chat_id)), type=ChatDetails)
+        details = msgspec.json.decode(encode(await self._feed.snapshot(chat_id)), type=ChatDetails)
+        beside = await self._store.lists.beside(chat_id, await self.get_user_id())
+        return replace(details, **msgspec.structs.asdict(beside))
 
     async def update_chat(self, chat_id: str, changes: ChatChanges) -> UpdatedChat:
         self._check_model(changes.model if isinstance(changes.model, str) else None)
@@ -207,7 +225,7 @@ class LocalService:
         async with self._access.explained(chat_id, given["user_id"]):
             if self._request is None:
                 return describe_updated(await self._store.update(chat_id, patch, **given))
-            answer = _store_answer(describe_updated)
+            answer = store_answer(describe_updated)
             stored = await self._store.update_once(self._request, chat_id, patch, **given, answer=answer)
             return msgspec.json.decode(stored.body, type=UpdatedChat)
 
@@ -221,20 +239,24 @@ class LocalService:
         async with self._access.explained(chat_id, user_id):
             if self._request is None:
                 return describe_copy(await self._store.fork(*named, **given))
-            answer = _store_answer(describe_copy)
+            answer = store_answer(describe_copy)
             stored = await self._store.fork_once(self._request, *named, **given, answer=answer)
             return msgspec.json.decode(stored.body, type=CreatedChat)
 
     # --- messages ---
 
-    async def list_messages(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> MessagePage:
+    async def list_messages(
+        self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
+    ) -> MessagePage:
         await self.check_chat(chat_id)
         positions = await self._store.positions([chat_id])  # first, so that reading from there misses nothing
-        page = await self._store.page(chat_id, before=None if before is None else check_name(before), limit=limit)
+        named = {"before": before and check_name(before), "after": after and check_name(after)}
+        page = await self._store.page(chat_id, **named, limit=limit)
         return MessagePage(
             cursor=Cursors(chat_id).write(positions.get(chat_id, BEGINNING)),
             items=msgspec.json.decode(encode(page.items), type=list[ChatMessage]),
-            next=page.items[0].id if page.has_more else None,
+            next=page.items[0].id if page.has_more and page.items else None,
+            previous=page.items[-1].id if page.has_newer and page.items else None,
         )
 
     async def send(
@@ -331,17 +353,25 @@ class LocalService:
                 reader = await stack.enter_async_context(self._feed.open(chat_id, after))
             yield reader, share_id
 
-    async def list_attempts(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> AttemptPage:
+    async def list_attempts(
+        self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
+    ) -> AttemptPage:
         await self._check_owner(chat_id)
-        found = await self._store.attempts(chat_id, before=before and check_name(before), limit=limit + 1)
-        items, last = split_page(found, limit)
-        return AttemptPage(items=items, next=None if last is None else last.id)
+        named = {"before": before and check_name(before), "after": after and check_name(after)}
+        found = await self._store.attempts(chat_id, **named, limit=limit + 1)
+        items, has_more = split_either(found, limit, is_backward=after is not None)
+        older, newer = name_neighbours(items, **named, has_more=has_more, name=lambda attempt: attempt.id)
+        return AttemptPage(items=items, next=older, previous=newer)
 
-    async def list_runs(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> RunPage:
+    async def list_runs(
+        self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
+    ) -> RunPage:
         await self._check_owner(chat_id)
-        found = await self._records.list_runs(chat_id, before=before and check_name(before), limit=limit + 1)
-        items, last = split_page(found, limit)
-        return RunPage(items=items, next=None if last is None else last.id)
+        named = {"before": before and check_name(before), "after": after and check_name(after)}
+        found = await self._records.list_runs(chat_id, **named, limit=limit + 1)
+        items, has_more = split_either(found, limit, is_backward=after is not None)
+        older, newer = name_neighbours(items, **named, has_more=has_more, name=lambda run: run.id)
+        return RunPage(items=items, next=older, previous=newer)
 
     async def get_run(self, chat_id: str, run_id: str) -> RunTree:
         await self._check_owner(chat_id)
@@ -387,19 +417,9 @@ class LocalService:
                 command,
                 payload,
                 user_id=user_id,
-                answer=_store_answer(answer),
+                answer=store_answer(answer),
             )
             return msgspec.json.decode(stored.body, type=answer_type)
-
-
-def _store_answer(answer: Callable[[Outcome], object]) -> Callable[[Outcome], StoredResponse]:
-    """The response as it is stored with a key. The route knows the status."""
-    return lambda outcome: StoredResponse(200, encode(answer(outcome)))
-
-
-def write_cursor(outcome: Outcome) -> str:
-    """The cursor right after a command: everything that follows from it can be read from there."""
-    return Cursors(outcome.chat_id).write(Position(seq=outcome.seq, attempt=outcome.live_id))
 
 
 def describe_accepted(outcome: Outcome) -> Accepted:
@@ -427,19 +447,6 @@ def describe_updated(outcome: Outcome) -> UpdatedChat:
         pinned=chat.pinned,
         archived=chat.archived,
         debug=chat.debug,
-    )
-
-
-def describe_copy(outcome: Outcome) -> CreatedChat:
-    chat = outcome.summary
-    assert chat is not None
-    return CreatedChat(
-        id=chat.id,
-        status=chat.status,
-        turn=outcome.turn_id,
-        cursor=write_cursor(outcome),
-        title=chat.title,
-        model=chat.model,
     )
 
 

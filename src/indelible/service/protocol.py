@@ -21,6 +21,7 @@ from indelible.machine.events import FeedEvent, MessageTree
 from indelible.recording.storage.protocol import RunTree
 from indelible.service.files import FileService
 from indelible.service.inputs import ChatChanges, Content, IfBusy
+from indelible.service.lists import ListService
 from indelible.service.results import (
     Accepted,
     AttemptPage,
@@ -44,6 +45,10 @@ class ChatService(Protocol):
     def files(self) -> FileService:
         """The use cases of the user's files (files.py)."""
 
+    @property
+    def lists(self) -> ListService:
+        """The use cases beside a conversation: read marks, drafts, usage, export and import, the live list."""
+
     # --- chats ---
 
     async def create_chat(
@@ -59,9 +64,20 @@ class ChatService(Protocol):
         """Create a chat. With a message, the reply starts at once."""
 
     async def list_chats(
-        self, *, search: str | None = None, archived: bool = False, limit: int = 50, cursor: str | None = None
+        self,
+        *,
+        search: str | None = None,
+        label: str | None = None,
+        pinned: bool | None = None,
+        archived: bool = False,
+        unread: bool | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
     ) -> ChatPage:
-        """The user's chats, pinned first, then most recently updated first; `search` searches titles."""
+        """The user's chats, pinned first, then most recently updated first.
+
+        With `search`, those whose title or messages have all of its words, newest match first.
+        """
 
     async def check_chat(self, chat_id: str) -> None:
         """Raises `NotFound` if this user has no such chat."""
@@ -83,8 +99,10 @@ class ChatService(Protocol):
 
     # --- messages ---
 
-    async def list_messages(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> MessagePage:
-        """The last messages of the active branch, or those before `before`."""
+    async def list_messages(
+        self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
+    ) -> MessagePage:
+        """The last messages of the active branch, those before `before`, or those after `after`."""
 
     async def send(
         self, chat_id: str, content: Content, *, if_busy: IfBusy = "queue", model: str | None = None
@@ -149,10 +167,14 @@ class ChatService(Protocol):
     ) -> AbstractAsyncContextManager[AsyncIterator[FeedEvent]]:
         """The feed: a snapshot, then new events; or everything since the cursor `after`."""
 
-    async def list_attempts(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> AttemptPage:
+    async def list_attempts(
+        self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
+    ) -> AttemptPage:
         """Every attempt at every step, newest first."""
 
-    async def list_runs(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> RunPage:
+    async def list_runs(
+        self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
+    ) -> RunPage:
         """The recorded runs, newest first."""
 
     async def get_run(self, chat_id: str, run_id: str) -> RunTree:

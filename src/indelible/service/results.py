@@ -107,7 +107,9 @@ class LiveBlocks(Result, frozen=True, kw_only=True):
 class ChatDetails(Result, frozen=True, kw_only=True):
     """A consistent snapshot of a chat, with its last messages. Reading from `cursor` on misses and repeats nothing.
 
-    `usage` and `cost_usd` are the sums over all its messages, of every branch, as far as they are known.
+    `usage` and `cost_usd` are the sums over all its messages, of every branch, as far as they are known. `labels` and
+    what follows it are the owner's, as they are now: `system` is the chat's own instruction (None: the setting),
+    `unread` whether a reply came since you read it, and `draft` what you have typed and not sent.
     """
 
     id: str
@@ -127,6 +129,11 @@ class ChatDetails(Result, frozen=True, kw_only=True):
     action: AwaitedAction | None
     messages: list[ChatMessage]
     has_more: bool
+    labels: list[str] = []
+    pinned: bool = False
+    unread: bool = False
+    system: str | None = None
+    draft: str | None = None
 
 
 class UpdatedChat(Result, frozen=True, kw_only=True):
@@ -144,18 +151,20 @@ class UpdatedChat(Result, frozen=True, kw_only=True):
 
 
 class ChatPage(Result, frozen=True, kw_only=True):
-    """A user's chats, pinned first, then most recently updated first. `next` is the cursor of the next page."""
+    """A user's chats. `next` and `previous` are the cursors of the pages after and before this one."""
 
     items: list[ChatSummary]
     next: str | None
+    previous: str | None = None
 
 
 class MessagePage(Result, frozen=True, kw_only=True):
-    """Messages of the active branch, oldest first. Pass `next` as `before` to get earlier ones."""
+    """Messages of the active branch, oldest first. Pass `next` as `before` for earlier ones, `previous` as `after`."""
 
     cursor: str
     items: list[ChatMessage]
     next: str | None
+    previous: str | None = None
 
 
 class QueuePage(Result, frozen=True, kw_only=True):
@@ -165,17 +174,19 @@ class QueuePage(Result, frozen=True, kw_only=True):
 
 
 class AttemptPage(Result, frozen=True, kw_only=True):
-    """Attempts, newest first. Pass `next` as `before` to get older ones."""
+    """Attempts, newest first. Pass `next` as `before` for older ones, `previous` as `after`."""
 
     items: list[AttemptView]
     next: str | None
+    previous: str | None = None
 
 
 class RunPage(Result, frozen=True, kw_only=True):
-    """Recorded runs, newest first. Pass `next` as `before` to get older ones."""
+    """Recorded runs, newest first. Pass `next` as `before` for older ones, `previous` as `after`."""
 
     items: list[RunSummary]
     next: str | None
+    previous: str | None = None
 
 
 class ModelEntry(Result, frozen=True, kw_only=True):

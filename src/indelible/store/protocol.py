@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -28,9 +28,12 @@ from indelible.store.queries.attempts import AttemptView
 from indelible.store.queries.changes import Changes
 from indelible.store.queries.chat_view import AttemptName, ChatStatus, ChatView, Event, JournalEntry, QueuedMessage
 from indelible.store.queries.history import Page
-from indelible.store.queries.listing import ChatCount, ChatSummary, ListCursor
+from indelible.store.queries.listing import ALL_CHATS, ChatCount, ChatFilter, ChatSummary, ListCursor
 from indelible.store.queries.liveness import Vacancy
 from indelible.store.queries.open_turn import Expired, Held, OpenWork, Probe
+
+if TYPE_CHECKING:
+    from indelible.store.lists.protocol import ListStore
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +69,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatStore(Protocol):
+    @property
+    def lists(self) -> ListStore:
+        """What lists of chats need beyond `list_chats`: search, read marks, drafts, usage, files."""
+
     async def execute(
         self, chat_id: str, command: C, payload: Payload[C] | None = None, *, user_id: str | None = None
     ) -> Outcome:
@@ -227,14 +234,14 @@ class ChatStore(Protocol):
         self,
         owner_id: str,
         *,
-        archived: bool = False,
-        search: str | None = None,
+        wanted: ChatFilter = ALL_CHATS,
         after: ListCursor | None = None,
         limit: int = 50,
     ) -> list[ChatSummary]:
-        """A user's chats, pinned first, then most recently updated first, from `after` on; `search` matches titles.
+        """A user's chats, pinned first, then most recently updated first, from `after` on, or before it.
 
         * A chat moves when something is said in it, and not when its metadata changes.
+        * `wanted` selects chats: archived or not, with a label, pinned or not, unread or not.
         """
 
     async def count_chats(self) -> ChatCount:
@@ -261,8 +268,10 @@ class ChatStore(Protocol):
         An attempt that this chat does not have has none.
         """
 
-    async def attempts(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> list[AttemptView]:
-        """The attempts of a chat, newest first, older than the attempt `before`.
+    async def attempts(
+        self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
+    ) -> list[AttemptView]:
+        """The attempts of a chat, newest first: the newest, those next older than `before`, or next newer than `after`.
 
         Attempts that left nothing are included, and so is the open one.
         """
@@ -282,11 +291,20 @@ class ChatStore(Protocol):
     async def path(self, chat_id: str, *, before: str | None = None, limit: int | None = None) -> list[Message]:
         """The active path, oldest first: all of it, or the last `limit` messages above the message `before`."""
 
-    async def page(self, chat_id: str, *, upto: str | None = None, before: str | None = None, limit: int = 50) -> Page:
+    async def page(
+        self,
+        chat_id: str,
+        *,
+        upto: str | None = None,
+        before: str | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> Page:
         """Messages as people see them, oldest first: the last `limit` of the active path.
 
-        With `upto` it is the path that ends with this message, with `before` the one that ends above it. What only a
-        model sees is left out, and is not counted.
+        With `upto` it is the path that ends with this message, with `before` the one that ends above it. With `after`
+        it is the first `limit` messages of the active path below this one. What only a model sees is left out, and is
+        not counted.
         """
 
     async def tree(self, chat_id: str) -> MessageTree:

@@ -46,6 +46,7 @@ from indelible.store.journal.append import Appended, JournalRow, append_group
 from indelible.store.journal.pack import sweep
 from indelible.store.journal.tool_ledger import LedgerEntry, load_runs
 from indelible.store.limits import StoreLimits, check_payload
+from indelible.store.lists.sql_lists import SqlLists
 from indelible.store.payloads import C, ChatPatch, NewChat, Payload, WithStep, require
 from indelible.store.protocol import Outcome
 from indelible.store.queries.attempts import AttemptView, load_attempts
@@ -75,7 +76,7 @@ from indelible.store.queries.leases import (
     retire,
     retire_all,
 )
-from indelible.store.queries.listing import ChatCount, ChatSummary, ListCursor, count_chats, list_chats, load_summary
+from indelible.store.queries.listing import ChatCount, ChatSummary, count_chats, list_chats, load_summary
 from indelible.store.queries.liveness import Vacancy, load_vacant
 from indelible.store.queries.open_turn import Expired, Held, OpenWork, Probe, load_expired, load_held, load_work
 from indelible.store.queries.users import ensure_user, find_owner
@@ -111,6 +112,7 @@ class SqlStore:
         self._on_committed = on_committed
         self.before_delete: Callable[[str], Awaitable[object]] | None = None
         self.lease_timeout_s = lease_timeout_s
+        self.lists = SqlLists(self)
 
     @classmethod
     @asynccontextmanager
@@ -138,8 +140,8 @@ class SqlStore:
         check_payload(payload, self.limits)
         work = partial(self._carry_out, chat_id=chat_id, command=command, payload=payload, user_id=user_id)
         if isinstance(command, Delete):
-            return await self._delete(chat_id, user_id, partial(self._write, work, slow=True))
-        return await self._write(work)
+            return await self._delete(chat_id, user_id, partial(self.commit, work, slow=True))
+        return await self.commit(work)
 
     @run_to_completion
     async def _delete(self, chat_id: str, user_id: str | None, delete: Callable[[], Awaitable[T]]) -> T:
@@ -162,18 +164,18 @@ class SqlStore:
         check_payload(payload, self.limits)
         work = partial(self._carry_out, chat_id=chat_id, command=command, payload=payload, user_id=user_id)
         if not isinstance(command, Delete):
-            return await self._write_once(request, work, answer)
+            return await self.commit_once(request, work, answer)
         given = await self._ask(find_response, request)
         if given is not None:
             return given
-        return await self._delete(chat_id, user_id, partial(self._write_once, request, work, answer, slow=True))
+        return await self._delete(chat_id, user_id, partial(self.commit_once, request, work, answer, slow=True))
 
     async def update(
         self, chat_id: str, patch: ChatPatch, *, archived: bool | None = None, user_id: str | None = None
     ) -> Outcome:
         _check_names(chat_id, UpdateChat())
         check_payload(patch, self.limits)
-        return await self._write(
+        return await self.commit(
             partial(self._update, chat_id=chat_id, patch=patch, archived=archived, user_id=user_id)
         )
 
@@ -190,7 +192,7 @@ class SqlStore:
         _check_names(chat_id, UpdateChat())
         check_payload(patch, self.limits)
         work = partial(self._update, chat_id=chat_id, patch=patch, archived=archived, user_id=user_id)
-        return await self._write_once(request, work, answer)
+        return await self.commit_once(request, work, answer)
 
     async def _update(
         self, transaction: Transaction, *, chat_id: str, patch: ChatPatch, archived: bool | None, user_id: str | None
@@ -204,10 +206,10 @@ class SqlStore:
         wakes_readers = outcome.wakes_readers or is_moved
         return replace(outcome, effective=outcome.effective or is_moved, wakes_readers=wakes_readers, summary=summary)
 
-    async def _write(self, work: Work[Outcome], *, slow: bool = False) -> Outcome:
+    async def commit(self, work: Work[Outcome], *, slow: bool = False) -> Outcome:
         return await self.database.write(work, slow=slow, on_committed=self._notify_committed)
 
-    async def _write_once(
+    async def commit_once(
         self,
         request: Request,
         work: Work[Outcome],
@@ -292,6 +294,7 @@ class SqlStore:
             "parameters": None if new.parameters is None else encode(new.parameters),
             "tools": None if new.tools is None else encode(new.tools),
             "title": new.title,
+            "unindexed_at": None if new.title is None else now,
             "created_at": now,
             "updated_at": now,
         }
@@ -380,7 +383,7 @@ class SqlStore:
         self, chat_id: str, message_id: str, *, new_chat_id: str, owner_id: str, user_id: str | None = None
     ) -> Outcome:
         names: dict[str, Any] = {"new_chat_id": new_chat_id, "owner_id": owner_id, "user_id": user_id}
-        return await self._write(partial(self._fork, chat_id=chat_id, message_id=message_id, **names), slow=True)
+        return await self.commit(partial(self._fork, chat_id=chat_id, message_id=message_id, **names), slow=True)
 
     async def fork_once(
         self,
@@ -395,7 +398,7 @@ class SqlStore:
     ) -> StoredResponse:
         names: dict[str, Any] = {"new_chat_id": new_chat_id, "owner_id": owner_id, "user_id": user_id}
         work = partial(self._fork, chat_id=chat_id, message_id=message_id, **names)
-        return await self._write_once(request, work, answer, slow=True)
+        return await self.commit_once(request, work, answer, slow=True)
 
     async def _fork(self, transaction: Transaction, *, new_chat_id: str, **named: Any) -> Outcome:
         outcome = await fork_chat(transaction, new_chat_id=new_chat_id, **named)
@@ -414,17 +417,8 @@ class SqlStore:
     async def ensure_user(self, name: str) -> str:
         return await self.database.write(lambda transaction: ensure_user(transaction, name))
 
-    async def list_chats(
-        self,
-        owner_id: str,
-        *,
-        archived: bool = False,
-        search: str | None = None,
-        after: ListCursor | None = None,
-        limit: int = 50,
-    ) -> list[ChatSummary]:
-        wanted: dict[str, Any] = {"archived": archived, "search": search, "after": after, "limit": limit}
-        return await self._ask(list_chats, owner_id, lease_timeout_s=self.lease_timeout_s, **wanted)
+    async def list_chats(self, owner_id: str, **where: Any) -> list[ChatSummary]:
+        return await self._ask(list_chats, owner_id, lease_timeout_s=self.lease_timeout_s, **where)
 
     async def count_chats(self) -> ChatCount:
         return await self._ask(count_chats, lease_timeout_s=self.lease_timeout_s)
@@ -436,8 +430,8 @@ class SqlStore:
         await self.database.write(lambda transaction: forget_dead(transaction, dead_for_s=dead_for_s), single=True)
         await self.database.write(forget)
 
-    async def attempts(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> list[AttemptView]:
-        return await self._ask(load_attempts, chat_id, before=before, limit=limit)
+    async def attempts(self, chat_id: str, **where: Any) -> list[AttemptView]:
+        return await self._ask(load_attempts, chat_id, **where)
 
     async def runs(self, chat_id: str, turn_id: str) -> list[LedgerEntry]:
         return await self._ask(load_runs, chat_id, turn_id)
@@ -445,8 +439,8 @@ class SqlStore:
     async def pack(self, *, ended_before: datetime, clock: Clock) -> int:
         return await sweep(self.database, ended_before=ended_before, clock=clock)
 
-    async def page(self, chat_id: str, *, upto: str | None = None, before: str | None = None, limit: int = 50) -> Page:
-        return await self._read(load_page, chat_id, upto=upto, before=before, limit=limit)
+    async def page(self, chat_id: str, **where: Any) -> Page:
+        return await self._read(load_page, chat_id, **where)
 
     async def changes(self, chat_id: str, after: Position) -> Changes:
         return await self._read(load_changes, chat_id, after)

@@ -266,7 +266,7 @@ class ChatRunner:
         deps, settings = self._deps, self._deps.settings
         writer.model = model = deps.find_model(work.model)
         reading_pace.set(writer.wait_for_row)
-        history, call = plan_call(work, model)
+        history, call = plan_call(work, model, self._deps.settings.system)
         options = TurnOptions(
             call=call,
             client_tools=self._list_client_tools(work),
@@ -301,7 +301,7 @@ class ChatRunner:
     async def _compact(self, work: OpenWork, writer: TurnWriter, scope: CancelScope) -> TurnEnd:
         model = self._deps.find_model(work.model)
         compaction = Compaction(self._deps, model, writer, scope, read_retry_policy(self._deps))
-        history = build_history(work)
+        history = build_history(work, self._deps.settings.system)
         summary = await compaction.make(history)
         sized = None if summary is None else add_sizes(summary, history, used_tokens=count_used(work))
         return TurnCompacted(summary=sized)

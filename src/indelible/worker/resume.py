@@ -74,16 +74,15 @@ def _is_answered(messages: list[Message]) -> bool:
 # --- the prompt ---
 
 
-def build_history(work: OpenWork) -> list[Message]:
-    """The conversation, preceded by the chat's system prompt."""
-    if not work.system_prompt:
-        return work.messages
-    return [Message(role="system", blocks=[Text(work.system_prompt)]), *work.messages]
+def build_history(work: OpenWork, default_system: str = "") -> list[Message]:
+    """The conversation, preceded by the chat's system prompt, or the default one. An empty one means none."""
+    system = default_system if work.system_prompt is None else work.system_prompt
+    return [Message(role="system", blocks=[Text(system)]), *work.messages] if system else work.messages
 
 
-def plan_call(work: OpenWork, model: Model) -> tuple[list[Message], CallOptions]:
+def plan_call(work: OpenWork, model: Model, default_system: str = "") -> tuple[list[Message], CallOptions]:
     """What to send, and how. In chain mode the provider has the earlier messages and gets only new ones (SPEC §4)."""
-    history, options = build_history(work), CallOptions(parameters=work.parameters)
+    history, options = build_history(work, default_system), CallOptions(parameters=work.parameters)
     if not traits_of(model).chains:
         return history, options
     plan = plan_chain(history, model=model, options=replace(options, store=True))

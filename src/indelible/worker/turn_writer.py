@@ -209,7 +209,7 @@ class TurnWriter(TurnHost):
         await self._deps.store.forget_responses(self._chat_id, epoch=self._epoch)
 
     async def reload_messages(self) -> list[Message]:
-        return build_history(await self._deps.store.work(self._chat_id))
+        return build_history(await self._deps.store.work(self._chat_id), self._deps.settings.system)
 
     def report_unsaved(self, error: BaseException) -> None:
         self.unsaved = error

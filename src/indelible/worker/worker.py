@@ -41,6 +41,7 @@ from indelible.store.payloads import ChatPatch, Failure
 from indelible.store.queries.open_turn import Held, OpenWork
 from indelible.worker.chat_runner import BROKEN, ChatRunner
 from indelible.worker.dependencies import WorkerDependencies
+from indelible.worker.list_upkeep import ListUpkeep
 from indelible.worker.titles import find_first_words, make_title
 
 T = TypeVar("T")
@@ -310,9 +311,11 @@ class Worker:
                 self._woken.set()
 
     async def _clean_up(self) -> None:
-        """Pack journals, and delete what is too old."""
+        """Index messages, archive old chats, pack journals, and delete what is too old."""
         store, clock, settings = self._deps.store, self._deps.clock, self._deps.settings
+        upkeep = ListUpkeep(self._deps, self._survive)
         while True:
+            await upkeep.run()
             ended_before = clock.now() - timedelta(seconds=settings.pack_after_s)
             await self._survive(partial(store.pack, ended_before=ended_before, clock=clock), what="packing")
             await self._survive(partial(store.clean_up, dead_for_s=_FORGET_DEAD_AFTER_S), what="cleaning up")

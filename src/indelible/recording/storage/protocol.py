@@ -141,8 +141,10 @@ class RecordStore(Protocol):
         * No text is refused.
         """
 
-    async def list_runs(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> list[RunSummary]:
-        """The runs of a chat, the newest first, from below the run `before` on."""
+    async def list_runs(
+        self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
+    ) -> list[RunSummary]:
+        """The runs of a chat, newest first: the newest, those next older than `before`, or next newer than `after`."""
 
     async def load_tree(self, chat_id: str, run_id: str) -> RunTree | None:
         """A run of this chat with its steps and exchanges, of one moment; None if this chat has no such run.

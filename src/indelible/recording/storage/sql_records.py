@@ -62,11 +62,13 @@ _ATTEMPTS_AT_ONCE: Final = 4
 
 _RUN_COLUMNS: Final = ", ".join(f"debug_runs.{name}" for name in RunRecord.__struct_fields__)
 _COUNTED: Final = "WHERE chat_id = debug_runs.chat_id AND run_id = debug_runs.id"
-_LIST: Final = f"""
+_SUMMARY: Final = f"""
     SELECT {_RUN_COLUMNS}, (SELECT count(*) FROM debug_steps {_COUNTED}) AS step_count,
         (SELECT count(*) FROM debug_attempts {_COUNTED}) AS attempt_count
-    FROM debug_runs WHERE chat_id = $1 AND (CAST($2 AS TEXT) IS NULL OR id < $2) ORDER BY id DESC LIMIT $3
+    FROM debug_runs WHERE chat_id = $1
     """
+_LIST: Final = f"{_SUMMARY} AND (CAST($2 AS TEXT) IS NULL OR id < $2) ORDER BY id DESC LIMIT $3"
+_LIST_NEWER: Final = f"{_SUMMARY} AND id > $2 ORDER BY id LIMIT $3"
 _FIND: Final = f"SELECT {_RUN_COLUMNS} FROM debug_runs WHERE chat_id = $1 AND id = $2"
 _FIND_OF_USER: Final = f"""
     SELECT {_RUN_COLUMNS} FROM chats JOIN debug_runs ON debug_runs.chat_id = chats.id
@@ -137,11 +139,14 @@ class SqlRecords:
     async def _write_together(self, batch: Sequence[Record]) -> None:
         await self._database.write(lambda transaction: write_records(transaction, batch), slow=True)
 
-    async def list_runs(self, chat_id: str, *, before: str | None = None, limit: int = 50) -> list[RunSummary]:
+    async def list_runs(
+        self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
+    ) -> list[RunSummary]:
+        sql = _LIST if after is None else _LIST_NEWER
         rows = await self._database.read(
-            lambda transaction: transaction.all(_LIST, chat_id, before, limit), single=True
+            lambda transaction: transaction.all(sql, chat_id, after or before, limit), single=True
         )
-        return [_read(RunSummary, row) for row in rows]
+        return [_read(RunSummary, row) for row in (rows if after is None else rows[::-1])]
 
     async def load_tree(self, chat_id: str, run_id: str) -> RunTree | None:
         return await self._database.read(lambda transaction: _load_tree(transaction, _FIND, chat_id, run_id))

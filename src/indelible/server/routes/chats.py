@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import APIRouter
 from starlette.responses import Response
 
@@ -32,19 +34,23 @@ async def list_chats(
     service: Reads,
     sharing: Sharing,
     q: str | None = None,
+    label: str | None = None,
     *,
+    pinned: bool | None = None,
     archived: bool = False,
+    unread: bool | None = None,
     shared: bool = False,
     limit: PageLimit = 50,
     cursor: str | None = None,
 ) -> Response:
-    """List the user's chats, pinned first, then most recently updated first. `q` searches titles.
+    """List the user's chats, pinned first, then most recently updated first; or search titles and messages (`q`).
 
     `shared`: the chats that others share with the user instead, most recently updated first.
     """
     if shared:
         return answer_json(await sharing.list_shared(limit=limit))
-    return answer_json(await service.list_chats(search=q, archived=archived, limit=limit, cursor=cursor))
+    chosen: dict[str, Any] = {"label": label, "pinned": pinned, "archived": archived, "unread": unread}
+    return answer_json(await service.list_chats(search=q, **chosen, limit=limit, cursor=cursor))
 
 
 @router.get("/chats/{chat_id}", **answers(ChatDetails))

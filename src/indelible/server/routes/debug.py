@@ -29,15 +29,19 @@ router = APIRouter(tags=["debug"])
 
 
 @router.get("/chats/{chat_id}/attempts", **answers(AttemptPage))
-async def list_attempts(chat_id: str, service: Reads, before: str | None = None, limit: PageLimit = 50) -> Response:
+async def list_attempts(
+    chat_id: str, service: Reads, before: str | None = None, after: str | None = None, limit: PageLimit = 50
+) -> Response:
     """List every attempt at every step, newest first, failed ones included."""
-    return answer_json(await service.list_attempts(chat_id, before=before, limit=limit))
+    return answer_json(await service.list_attempts(chat_id, before=before, after=after, limit=limit))
 
 
 @router.get("/chats/{chat_id}/debug/runs", **answers(RunPage))
-async def list_runs(chat_id: str, service: Reads, before: str | None = None, limit: PageLimit = 50) -> Response:
+async def list_runs(
+    chat_id: str, service: Reads, before: str | None = None, after: str | None = None, limit: PageLimit = 50
+) -> Response:
     """List the recorded runs, newest first."""
-    return answer_json(await service.list_runs(chat_id, before=before, limit=limit))
+    return answer_json(await service.list_runs(chat_id, before=before, after=after, limit=limit))
 
 
 @router.get("/chats/{chat_id}/debug/runs/{run_id}", **answers(WholeRun, RunTree))

@@ -15,9 +15,11 @@ router = APIRouter(tags=["messages"])
 
 
 @router.get("/chats/{chat_id}/messages", **answers(MessagePage))
-async def list_messages(chat_id: str, service: Reads, before: str | None = None, limit: PageLimit = 50) -> Response:
+async def list_messages(
+    chat_id: str, service: Reads, before: str | None = None, after: str | None = None, limit: PageLimit = 50
+) -> Response:
     """List the messages of the active branch, oldest first. Pass `next` as `before` to get earlier ones."""
-    return answer_json(await service.list_messages(chat_id, before=before, limit=limit))
+    return answer_json(await service.list_messages(chat_id, before=before, after=after, limit=limit))
 
 
 @router.post("/chats/{chat_id}/messages", **answers(Accepted, status=202))

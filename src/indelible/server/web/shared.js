@@ -57,8 +57,7 @@ function fail(error) {
 function read() {
   const feed = new EventSource(`${API}/events`);
   const on = (kind, handle) => feed.addEventListener(kind, (event) => {
-    if (event.data === undefined) return; // a lost connection is also an event named error
-    Promise.resolve(handle(JSON.parse(event.data))).catch(fail);
+    if (event.data !== undefined) Promise.resolve(handle(JSON.parse(event.data))).catch(fail); // else the connection's own error
   });
   on("snapshot", (chat) => {
     title.textContent = document.title = chat.title ?? "Shared chat";

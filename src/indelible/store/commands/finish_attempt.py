@@ -22,21 +22,25 @@ from indelible.errors import LeaseLost
 from indelible.machine.effects import AttemptOutcome, CloseAttempt
 from indelible.store.commands.totals import Totals, add_to_chat
 from indelible.store.database.transaction import Row, Transaction, insert, to_time, update
+from indelible.store.lists.usage import Used, add_usage
 from indelible.store.payloads import Failure, Payload, RetryScheduled, Timings, WithPending, WithStep
 
 _TRIED_AGAIN: frozenset[AttemptOutcome] = frozenset({"crashed", "handed_over"})
 
 _LOCK_ATTEMPT: Final = """
-SELECT provider, model, started_at, ended_at FROM attempts WHERE chat_id = $1 AND id = $2 FOR UPDATE
+SELECT provider, model, step, number, started_at, ended_at FROM attempts WHERE chat_id = $1 AND id = $2 FOR UPDATE
 """
-_ENDED: Final = "SELECT id FROM attempts WHERE chat_id = $1 AND id = $2 AND epoch = $3 AND ended_at IS NOT NULL"
+_ENDED: Final = """
+SELECT a.model, a.ended_at, c.owner_id FROM attempts AS a JOIN chats AS c ON c.id = a.chat_id
+WHERE a.chat_id = $1 AND a.id = $2 AND a.epoch = $3 AND a.ended_at IS NOT NULL
+"""
 _JOURNAL: Final = "SELECT n, parts, at FROM journal WHERE chat_id = $1 AND attempt_id = $2 ORDER BY n"
 
 
 class Ending(NamedTuple):
     """The result of an attempt: its messages, how it really ended, its last journal row, and the cost of its reply.
 
-    `columns` are those of the reply, `totals` what it adds to the chat's.
+    `columns` are those of the reply, `totals` what it adds to the chat's, `used` what it adds to the user's day.
     """
 
     messages: list[Message]
@@ -44,6 +48,7 @@ class Ending(NamedTuple):
     last_n: int
     columns: dict[str, Any]
     totals: Totals
+    used: Used
 
 
 async def end_attempt(
@@ -89,25 +94,32 @@ async def end_attempt(
     )
     columns = {"usage": encoded_usage, "cost_nanousd": step.cost_nanousd, "timings": encode(timings)}
     written = [] if outcome == "reset" else _write_messages(assembler, effect, step, row, last_at or now)
-    return Ending(written, outcome, last_n, columns, Totals(usage, step.cost_nanousd))
+    begins_turn = row["step"] == row["number"] == 1
+    used = Used(row["model"], usage, step.cost_nanousd, begins_turn=begins_turn)
+    return Ending(written, outcome, last_n, columns, Totals(usage, step.cost_nanousd), used)
 
 
 async def add_what_is_missing(
     transaction: Transaction, chat_id: str, attempt_id: str, epoch: int, step: WithStep[Any]
 ) -> None:
     """Add what only the holder knows (its usage) to an attempt that another process ended from the journal (1.8)."""
-    if await transaction.one(_ENDED, chat_id, attempt_id, epoch) is None:
+    ended = await transaction.one(_ENDED, chat_id, attempt_id, epoch)
+    if ended is None:
         return
+    late_usage, late_cost = None, None
     if step.usage is not None:
         usage = encode(step.usage)
         unknown = "UPDATE attempts SET usage = $3 WHERE chat_id = $1 AND id = $2 AND usage IS NULL"
-        await transaction.run(unknown, chat_id, attempt_id, usage)
+        late_usage = step.usage if await transaction.run(unknown, chat_id, attempt_id, usage) else None
         if await transaction.run(_fill_in("usage"), chat_id, attempt_id, usage):
             await add_to_chat(transaction, chat_id, step.usage, None)
     if step.cost_nanousd is not None and await transaction.run(
         _fill_in("cost_nanousd"), chat_id, attempt_id, step.cost_nanousd
     ):
+        late_cost = step.cost_nanousd
         await add_to_chat(transaction, chat_id, None, step.cost_nanousd)
+    late = Used(ended["model"], late_usage, late_cost)
+    await add_usage(transaction, ended["owner_id"], chat_id, late, to_time(ended["ended_at"]))
     if step.timings is not None:
         await transaction.run(_fill_in("timings"), chat_id, attempt_id, encode(step.timings))
 

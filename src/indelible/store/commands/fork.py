@@ -1,4 +1,4 @@
-"""Forking: a new chat that begins with a copy of the path to a message.
+"""Forking: a new chat that begins with a copy of the path to a message. (Importing uses `insert_copies` too.)
 
 The copy is independent from the start. Nothing in it refers to the old chat, so either can be edited or
 deleted without the other. Only the conversation is copied: not the queue, drafts, attempts or the journal.
@@ -10,7 +10,10 @@ never arrive there (SPEC 3.2).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final
+
+import msgspec
 
 from indelible.content import ToolCall, ToolResult, encode
 from indelible.errors import Invalid, NotFound
@@ -18,6 +21,7 @@ from indelible.ids import new_id
 from indelible.machine.states import Status
 from indelible.store.commands.apply.files import copy_uses
 from indelible.store.commands.facts import load_end
+from indelible.store.commands.labels import write_labels
 from indelible.store.commands.totals import add_up
 from indelible.store.database.transaction import Row, Transaction, insert, update
 from indelible.store.protocol import Outcome
@@ -65,24 +69,45 @@ async def fork_chat(
     path = [row async for row in load_ancestors(transaction, chat_id, message_id, *_COPIED, chunk=1000)][::-1]
     now = await transaction.now()
     copies = _copy_path(path, new_chat_id)
-    open_calls = (await load_end(transaction, chat_id, message_id)).open_calls
-    if open_calls:
-        last = dict.fromkeys(copies[-1]) | {"chat_id": new_chat_id, "id": new_id("message")}
-        answer = {"parent_id": copies[-1]["id"], "role": "tool", "visibility": "both", "partial": False}
-        copies.append({**last, **answer, "blocks": _answer(open_calls), "created_at": now})
     new = {"id": new_chat_id, "owner_id": owner_id, "status": Status.IDLE.value, "created_at": now, "updated_at": now}
-    await insert(transaction, "chats", {**new, **{name: chat[name] for name in _BESIDE}, **add_up(copies).to_columns()})
+    new |= {name: chat[name] for name in _BESIDE}
+    seq = await insert_copies(transaction, new, copies, head_id=copies[-1]["id"], now=now)
+    await copy_uses(transaction, chat_id, new_chat_id, (copy["blocks"] for copy in copies))
+    return Outcome(chat_id=new_chat_id, effective=True, status=Status.IDLE, seq=seq, epoch=0)
+
+
+async def insert_copies(
+    transaction: Transaction,
+    chat: dict[str, Any],
+    copies: Sequence[dict[str, Any]],
+    *,
+    head_id: str | None,
+    now: datetime,
+) -> int:
+    """Insert a new chat with these messages, and one event for each; returns its last event.
+
+    A call at its end that has no result is answered: its result will never arrive here.
+    """
+    chat_id = chat["id"]
+    await insert(transaction, "chats", {**chat, **add_up(copies).to_columns(), "unindexed_at": now})
+    labels = [] if chat["labels"] is None else msgspec.json.decode(chat["labels"], type=list[str])
+    await write_labels(transaction, chat_id, chat["owner_id"], labels)
     for copy in copies:
         await insert(transaction, "messages", copy)
+    written = [copy["id"] for copy in copies]
+    open_calls = (await load_end(transaction, chat_id, head_id)).open_calls if head_id is not None else []
+    if open_calls:
+        answer = {"chat_id": chat_id, "id": new_id("message"), "parent_id": head_id, "role": "tool", "created_at": now}
+        await insert(transaction, "messages", {**answer, "blocks": _answer(open_calls)})
+        head_id = answer["id"]
+        written.append(head_id)
     events = [
-        {"chat_id": new_chat_id, "seq": seq, "kind": "message", "ref": copy["id"], "at": now}
-        for seq, copy in enumerate(copies, 1)
+        {"chat_id": chat_id, "seq": seq, "kind": "message", "ref": id_, "at": now} for seq, id_ in enumerate(written, 1)
     ]
     for start in range(0, len(events), _EVENTS_AT_ONCE):
         await insert(transaction, "events", *events[start : start + _EVENTS_AT_ONCE])
-    await update(transaction, "chats", {"head_id": copies[-1]["id"], "seq": len(events)}, id=new_chat_id)
-    await copy_uses(transaction, chat_id, new_chat_id, (copy["blocks"] for copy in copies))
-    return Outcome(chat_id=new_chat_id, effective=True, status=Status.IDLE, seq=len(events), epoch=0)
+    await update(transaction, "chats", {"head_id": head_id, "seq": len(events)}, id=chat_id)
+    return len(events)
 
 
 def _copy_path(path: list[Row], new_chat_id: str) -> list[dict[str, Any]]:

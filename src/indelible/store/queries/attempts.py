@@ -17,6 +17,7 @@ from indelible.store.database.transaction import Row, Transaction, to_time
 
 _COLUMNS: Final = "id, turn_id, step, number, provider, model, outcome, error, usage, started_at, ended_at, last_n"
 _NEWEST: Final = f"SELECT {_COLUMNS} FROM attempts WHERE chat_id = $1 ORDER BY id DESC LIMIT $2"
+_AFTER: Final = f"SELECT {_COLUMNS} FROM attempts WHERE chat_id = $1 AND id > $3 ORDER BY id LIMIT $2"
 _BEFORE: Final = f"SELECT {_COLUMNS} FROM attempts WHERE chat_id = $1 AND id < $3 ORDER BY id DESC LIMIT $2"
 
 
@@ -38,10 +39,12 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def load_attempts(
-    transaction: Transaction, chat_id: str, *, before: str | None = None, limit: int = 50
+    transaction: Transaction, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
 ) -> list[AttemptView]:
-    """Newest first; only attempts older than `before`, if given."""
-    if before is None:
+    """Newest first: the newest, those next older than `before`, or those next newer than `after`."""
+    if after is not None:
+        rows = (await transaction.all(_AFTER, chat_id, limit, after))[::-1]
+    elif before is None:
         rows = await transaction.all(_NEWEST, chat_id, limit)
     else:
         rows = await transaction.all(_BEFORE, chat_id, limit, before)

@@ -11,6 +11,7 @@ there are no more messages.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -47,19 +48,35 @@ _BELOW_AND_FIRST: Final = f"{_BELOW} UNION ALL {_FIRST}"
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of the path, oldest first, and whether there is more above it."""
+    """A piece of the path, oldest first, and whether there is more above it, and below it on the active path."""
 
     items: list[ShownMessage]
     has_more: bool
+    has_newer: bool = False
 
 
 async def load_page(
-    transaction: Transaction, chat_id: str, *, upto: str | None = None, before: str | None = None, limit: int = 50
+    transaction: Transaction,
+    chat_id: str,
+    *,
+    upto: str | None = None,
+    before: str | None = None,
+    after: str | None = None,
+    limit: int = 50,
 ) -> Page:
-    """The last `limit` messages of the active path, of the path that ends with `upto`, or of the one above `before`."""
+    """The last `limit` messages of the active path, of the path that ends with `upto`, or of the one above `before`.
+
+    With `after`, the first `limit` below that message on the active path.
+    """
     head = await transaction.one(_HEAD, chat_id)
     if head is None:
         raise NotFound("Chat not found. It may have been deleted.")
+    if after is not None:
+        below, has_newer = await _find_below(transaction, chat_id, head["head_id"], after, limit)
+        if not below:
+            return Page(items=[], has_more=True)
+        page = await load_page(transaction, chat_id, upto=below[0], limit=len(below))
+        return Page(items=page.items, has_more=True, has_newer=has_newer)
     start_id = before or upto or head["head_id"]
     found: list[Row] = []
     is_known = start_id is None
@@ -77,7 +94,24 @@ async def load_page(
         _show(row, parent_id, siblings=branches[parent_id])
         for row, parent_id in zip(found[:limit], parent_ids, strict=True)
     ]
-    return Page(items=items[::-1], has_more=len(found) > limit)
+    return Page(items=items[::-1], has_more=len(found) > limit, has_newer=before is not None)
+
+
+async def _find_below(
+    transaction: Transaction, chat_id: str, head_id: str | None, after: str, limit: int
+) -> tuple[list[str], bool]:
+    """The first `limit` visible messages below `after`, newest first, and whether there are more below those.
+
+    A message does not know its successor on the active path, so the path is read from its end, without content.
+    """
+    below: deque[str] = deque(maxlen=limit + 1)
+    async for row in load_ancestors(transaction, chat_id, head_id, chunk=1000):
+        if row["id"] == after:
+            has_newer = len(below) > limit
+            return list(below)[1:] if has_newer else list(below), has_newer
+        if row["visibility"] != _HIDDEN:
+            below.append(row["id"])
+    raise NotFound("Message not found on the active branch.")
 
 
 async def load_shown(transaction: Transaction, chat_id: str, ids: Iterable[str]) -> dict[str, ShownMessage]:

@@ -1,12 +1,17 @@
 """Lists of a user's chats, one page at a time: pinned ones first, then those in which something was said last.
 
 A page starts after the last chat of the page before, in the order of the list, so that a chat that moves up
-meanwhile is never shown twice. Searching matches titles. Renaming, labelling, pinning and the like move no chat
-(tests/app/test_acceptance_chats.py): only `updated_at` does, which store/commands/apply/change.py writes.
+meanwhile is never shown twice; a cursor may also lead back. Renaming, labelling, pinning and the like move no chat
+(tests/app/test_acceptance_chats.py): only `updated_at` does, which store/commands/apply/change.py writes. A chat is
+unread if a model has replied since the owner last read it.
+
+Every filter has an index: archived and pinned lead the one of the list, unread chats have one of their own, and labels
+are rows of their own (database/list_tables.py). store/lists/search.py searches.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any, Final, NamedTuple
@@ -15,22 +20,27 @@ import msgspec
 
 from indelible.content import Usage
 from indelible.store.commands.totals import Totals
-from indelible.store.database.sqlite import LOWER
 from indelible.store.database.transaction import Dialect, Row, Transaction, clean_label, to_time
 from indelible.store.database.words import DebugMode
+from indelible.store.lists.words import Match
 from indelible.store.queries.liveness import PENDING, bind_ago, spell_ago, spell_alive, spell_status
 
 _STUCK_AFTER: Final = 10
 _COLUMNS: Final = """
     c.id, c.title, c.model, c.labels, c.pinned, c.archived, c.debug, c.seq, c.created_at, c.updated_at,
-    c.usage, c.cost_nanousd
+    c.usage, c.cost_nanousd, c.replied_seq > c.last_read_seq AS unread
     """
+_ORDER: Final = {
+    False: "c.pinned DESC, c.updated_at DESC, c.id DESC",
+    True: "c.pinned ASC, c.updated_at ASC, c.id ASC",
+}
 
 
 class ChatSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a list. `version` grows with every change of the chat.
+    """One line of a list. `version` grows with every event of the chat.
 
-    `usage` and `cost_usd` are the sums over all its messages, as far as they are known.
+    `usage` and `cost_usd` are the sums over all its messages, as far as they are known. `unread`: a model has replied
+    since the owner read it. `match`: what a search has found; in other lists it is unset.
     """
 
     id: str
@@ -40,40 +50,81 @@ class ChatSummary(msgspec.Struct, frozen=True, kw_only=True):
     labels: list[str]
     pinned: bool
     archived: bool
+    unread: bool
     debug: DebugMode | None
     version: int
     created_at: datetime
     updated_at: datetime
     usage: Usage | None = None
     cost_usd: float | None = None
+    match: Match | msgspec.UnsetType = msgspec.UNSET
 
 
 class ListCursor(msgspec.Struct, frozen=True, array_like=True):
-    """Where a page ended."""
+    """Where a page ended; or, if it leads backward, where it began."""
 
     pinned: bool
     updated_at: datetime
     id: str
+    backward: bool = False
+
+
+class ChatFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which chats a list has. None: whether they are or not."""
+
+    archived: bool = False
+    label: str | None = None
+    pinned: bool | None = None
+    unread: bool | None = None
+
+
+ALL_CHATS: Final = ChatFilter()
 
 
 async def list_chats(
     transaction: Transaction,
     owner_id: str,
     *,
-    archived: bool = False,
-    search: str | None = None,
+    wanted: ChatFilter = ALL_CHATS,
     after: ListCursor | None = None,
     limit: int = 50,
     lease_timeout_s: float,
 ) -> list[ChatSummary]:
+    """A page in the order of the list, also if the cursor leads backward."""
     dialect = transaction.dialect
-    values: list[Any] = [owner_id, archived, bind_ago(dialect, lease_timeout_s), limit]
-    if search:
-        values.append(_to_pattern(search))
+    values: list[Any] = [owner_id, bind_ago(dialect, lease_timeout_s), limit]
+    conditions = _filter(wanted, values)
+    is_backward = after is not None and after.backward
     if after is not None:
-        values += [after.pinned, after.updated_at, after.id]
-    sql = _spell_list(dialect, searches=bool(search), goes_on=after is not None)
-    return [_summarise(row) for row in await transaction.all(sql, *values)]
+        conditions.append(f"(c.pinned, c.updated_at, c.id) {'>' if is_backward else '<'} {_put_place(after, values)}")
+    sql = _spell_list(dialect, " AND ".join(conditions), is_backward=is_backward)
+    found = [_summarise(row) for row in await transaction.all(sql, *values)]
+    return found[::-1] if is_backward else found
+
+
+async def load_summaries(
+    transaction: Transaction,
+    chat_ids: Sequence[str],
+    owner_id: str,
+    wanted: ChatFilter,
+    *,
+    lease_timeout_s: float,
+) -> dict[str, ChatSummary]:
+    """The lines of those of these chats that the user has and the filter lets through."""
+    dialect = transaction.dialect
+    values: list[Any] = [owner_id, bind_ago(dialect, lease_timeout_s), list(chat_ids)]
+    sql = _spell_named(dialect, " AND ".join(_filter(wanted, values)))
+    rows = await transaction.all(sql, *values) if chat_ids else []
+    return {row["id"]: _summarise(row) for row in rows}
+
+
+async def load_owned(
+    transaction: Transaction, chat_ids: Sequence[str], *, lease_timeout_s: float
+) -> dict[str, tuple[str, ChatSummary]]:
+    """The owner and the line of each of these chats. One statement."""
+    dialect = transaction.dialect
+    rows = await transaction.all(_spell_owned(dialect), bind_ago(dialect, lease_timeout_s), list(chat_ids))
+    return {row["id"]: (row["owner_id"], _summarise(row)) for row in rows}
 
 
 async def load_summary(transaction: Transaction, chat_id: str, *, lease_timeout_s: float) -> ChatSummary:
@@ -82,28 +133,55 @@ async def load_summary(transaction: Transaction, chat_id: str, *, lease_timeout_
     return _summarise(await transaction.one(_spell_one(dialect), chat_id, bind_ago(dialect, lease_timeout_s)))
 
 
+def _filter(wanted: ChatFilter, values: list[Any]) -> list[str]:
+    """The conditions of a filter; their values are appended."""
+    values.append(wanted.archived)
+    conditions = [f"c.archived = ${len(values)}"]
+    if wanted.pinned is not None:
+        values.append(wanted.pinned)
+        conditions.append(f"c.pinned = ${len(values)}")
+    if wanted.unread is not None:  # as the index says it
+        is_read = "" if wanted.unread else "NOT "
+        conditions.append(f"{is_read}(c.replied_seq > c.last_read_seq)")
+    if wanted.label is not None:
+        values.append(clean_label(wanted.label))
+        labelled = f"SELECT chat_id FROM chat_labels WHERE owner_id = $1 AND label = ${len(values)}"
+        conditions.append(f"c.id IN ({labelled})")
+    return conditions
+
+
+def _put_place(place: ListCursor, values: list[Any]) -> str:
+    values += [place.pinned, place.updated_at, place.id]
+    last = len(values)
+    return f"(${last - 2}, ${last - 1}, ${last})"
+
+
 @cache
 def _spell_one(dialect: Dialect) -> str:
     return f"SELECT {_COLUMNS}, {spell_status(dialect, 2)} AS shown_status FROM chats AS c WHERE c.id = $1"
 
 
 @cache
-def _spell_list(dialect: Dialect, *, searches: bool, goes_on: bool) -> str:
-    lower = LOWER if dialect == "sqlite" else "lower"  # SQLite's own `lower` handles only ASCII
-    found = f"AND {lower}(c.title) LIKE $5 ESCAPE '/'" if searches else ""
-    place = 6 if searches else 5
-    later = f"AND (c.pinned, c.updated_at, c.id) < (${place}, ${place + 1}, ${place + 2})" if goes_on else ""
+def _spell_owned(dialect: Dialect) -> str:
     return f"""
-        SELECT {_COLUMNS}, {spell_status(dialect, 3)} AS shown_status FROM chats AS c
-        WHERE c.owner_id = $1 AND c.archived = $2 {found} {later}
-        ORDER BY c.pinned DESC, c.updated_at DESC, c.id DESC LIMIT $4
+        SELECT {_COLUMNS}, c.owner_id, {spell_status(dialect, 1)} AS shown_status FROM chats AS c WHERE c.id = ANY($2)
         """
 
 
-def _to_pattern(search: str) -> str:
-    """The LIKE pattern that matches texts containing this one, with its special characters escaped."""
-    literal = clean_label(search).lower().replace("/", "//").replace("%", "/%").replace("_", "/_")
-    return f"%{literal}%"
+@cache
+def _spell_list(dialect: Dialect, conditions: str, *, is_backward: bool) -> str:
+    return f"""
+        SELECT {_COLUMNS}, {spell_status(dialect, 2)} AS shown_status FROM chats AS c
+        WHERE c.owner_id = $1 AND {conditions} ORDER BY {_ORDER[is_backward]} LIMIT $3
+        """
+
+
+@cache
+def _spell_named(dialect: Dialect, conditions: str) -> str:
+    return f"""
+        SELECT {_COLUMNS}, {spell_status(dialect, 2)} AS shown_status FROM chats AS c
+        WHERE c.owner_id = $1 AND c.id = ANY($3) AND {conditions}
+        """
 
 
 class ChatCount(NamedTuple):
@@ -144,6 +222,7 @@ def _summarise(row: Row) -> ChatSummary:
         labels=[] if row["labels"] is None else msgspec.json.decode(row["labels"]),
         pinned=bool(row["pinned"]),
         archived=bool(row["archived"]),
+        unread=bool(row["unread"]),
         debug=row["debug"],
         version=row["seq"],
         created_at=to_time(row["created_at"]),

@@ -17,6 +17,7 @@ from indelible.machine import effects
 from indelible.store.commands.apply.change import ChatChange, Handlers
 from indelible.store.commands.apply.files import release_files
 from indelible.store.commands.apply.history import choose_error
+from indelible.store.commands.labels import write_labels
 from indelible.store.database.transaction import update
 from indelible.store.database.words import DebugMode
 from indelible.store.payloads import AwaitedStep, ChatPatch, require
@@ -75,7 +76,9 @@ async def update_metadata(change: ChatChange, _effect: effects.UpdateMetadata) -
     kept = {name: encode(value) for name, value in detail.items() if name in _KEPT_AS_JSON and value is not None}
     change.changes |= {**detail, **kept}
     if "title" in detail:
-        change.changes["title_is_provisional"] = False
+        change.changes |= {"title_is_provisional": False, "unindexed_at": change.now}
+    if "labels" in detail:
+        await write_labels(change.transaction, change.chat_id, change.owner_id, detail["labels"] or [])
     if detail:
         change.emit("chat", **{name: value for name, value in detail.items() if name not in _KEPT_TO_OURSELVES})
 

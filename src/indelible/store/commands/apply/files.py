@@ -60,6 +60,15 @@ async def use_files(transaction: Transaction, chat_id: str, owner_id: str, block
     return [_describe(block, known) for block in blocks]
 
 
+async def use_known_files(transaction: Transaction, chat_id: str, owner_id: str, stored: Iterable[bytes]) -> None:
+    """The uses of an imported chat: those of its files that this owner has here. It opens no other."""
+    named = find_file_ids([block for blocks in stored if _MARK in blocks for block in decode_blocks(blocks)])
+    if named:
+        known = [row["id"] for row in await transaction.all(_LOCK, sorted(filter(is_id, named)), owner_id)]
+        await transaction.many(_USE, [(chat_id, file_id) for file_id in known])
+        await transaction.run(_KEEP, known)
+
+
 async def release_files(transaction: Transaction, chat_id: str, now: datetime) -> None:
     """Mark the files that only this chat uses as deleted. The chat's own uses go with the chat."""
     used = [row["id"] for row in await transaction.all(_LOCK_USED, chat_id)]

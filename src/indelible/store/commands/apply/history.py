@@ -22,6 +22,8 @@ from indelible.store.database.transaction import Transaction, insert
 from indelible.store.payloads import CompactionResult, Failure, NewChat, Summary, ToolResultsInput, UserInput, require
 from indelible.store.queries.ancestors import load_ancestors
 
+_INDEXED: Final = {"user": "last_read_seq", "assistant": "replied_seq"}
+"""Messages that a search finds, and the mark in the chat's row that such a message moves to its event."""
 _BLOCKS: Final = "SELECT blocks FROM messages WHERE chat_id = $1 AND id = $2"
 
 
@@ -59,6 +61,9 @@ async def put(
     change.head_id = id_
     change.said = change.said or message.visibility != "model"
     change.emit("message", id_, **detail)
+    if message.visibility != "model" and message.role in _INDEXED:
+        # The owner has read what was there before; a reply has still to be read. Both have to be found by a search.
+        change.changes |= {_INDEXED[message.role]: change.seq, "unindexed_at": change.now}
     stored = replace(message, id=id_)
     change.messages.append(stored)
     return stored

@@ -19,6 +19,7 @@ from indelible.store.commands.apply.change import ChatChange, Handlers
 from indelible.store.commands.apply.history import load_model, put
 from indelible.store.commands.finish_attempt import end_attempt, keep_pending
 from indelible.store.database.transaction import insert, update
+from indelible.store.lists.usage import add_usage
 from indelible.store.payloads import AttemptStart, ModelChoice, RetryScheduled, WithPending, require
 from indelible.store.queries.ancestors import load_ancestors
 from indelible.store.queries.chat_view import AttemptName
@@ -38,6 +39,7 @@ async def close_attempt(change: ChatChange, effect: effects.CloseAttempt) -> Non
         change.transaction, change.chat_id, open_attempt.id, effect, change.payload, now=change.now
     )
     change.live_id = None
+    await add_usage(change.transaction, change.owner_id, change.chat_id, ending.used, change.now)
     detail = {"attempt": open_attempt.id, "last_n": ending.last_n}
     if not ending.messages:
         change.emit("reset", open_attempt.id, **detail, outcome=ending.outcome)
@@ -75,6 +77,7 @@ async def schedule_retry(change: ChatChange, _effect: effects.ScheduleRetry) -> 
         ending = await end_attempt(
             change.transaction, change.chat_id, attempt_id, effect, change.payload, now=change.now
         )
+        await add_usage(change.transaction, change.owner_id, change.chat_id, ending.used, change.now)
         detail |= {"attempt": attempt_id, "last_n": ending.last_n}
         change.live_id = None
     change.emit("retry", change.turn_id, **detail)

@@ -23,7 +23,7 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import SetColumnComment, SetTableComment
 
 from indelible.concurrency.tasks import run_to_completion
-from indelible.store.database import account_tables, file_tables, migrate
+from indelible.store.database import account_tables, file_tables, list_tables, migrate
 from indelible.store.database.address import Address, describe
 from indelible.store.database.errors import DatabaseUnusable, is_about_data, read_failure
 from indelible.store.database.postgres import connect
@@ -32,6 +32,7 @@ from indelible.store.database.tables import metadata
 # The imports add their tables.
 assert account_tables.sessions.metadata is metadata
 assert file_tables.files.metadata is metadata
+assert list_tables.search_entries.metadata is metadata
 
 _ADVISORY_LOCK: Final = 0x1DE11B1E
 _WAIT_FOR_MIGRATION_MS: Final = 600_000

@@ -1,0 +1,110 @@
+"""What a user notes about a chat beside the conversation: how far they have read, and what they have typed so far.
+
+Neither is a command: nothing about the conversation changes, no event is written, and `updated_at` stays. Readers of
+lists are told all the same, by a hint after the commit. The owner's read mark is in the chat's row. It only moves
+forward, and a message of the user's own moves it too (store/commands/apply/history.py). A draft of the chat that does
+not exist yet (`new`) has a table of its own.
+
+Must stay true (tests/store/test_marks.py): a mark never goes back and never beyond the chat's last event; a draft is
+its user's alone, and goes with its chat.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from indelible.content import Text, decode_blocks, encode
+from indelible.content.blocks import text_of
+from indelible.errors import NotFound
+from indelible.ids import is_id
+from indelible.store.database.transaction import Transaction, to_time
+from indelible.store.queries.users import find_owner
+
+NEW: Final = "new"
+"""Instead of a chat's id: the draft of a chat that does not exist yet."""
+
+_MARK: Final = """
+    UPDATE chats SET last_read_seq = CASE WHEN CAST($3 AS BIGINT) < seq THEN CAST($3 AS BIGINT) ELSE seq END
+    WHERE id = $1 AND owner_id = $2
+        AND last_read_seq < CASE WHEN CAST($3 AS BIGINT) < seq THEN CAST($3 AS BIGINT) ELSE seq END
+    """
+_SAVE: Final = """
+    INSERT INTO drafts (chat_id, user_id, content, updated_at) VALUES ($1, $2, $3, $4)
+    ON CONFLICT (chat_id, user_id) DO UPDATE SET content = excluded.content, updated_at = excluded.updated_at
+    """
+_SAVE_NEW: Final = """
+    INSERT INTO new_drafts (user_id, content, updated_at) VALUES ($1, $2, $3)
+    ON CONFLICT (user_id) DO UPDATE SET content = excluded.content, updated_at = excluded.updated_at
+    """
+_BESIDE: Final = """
+    SELECT c.labels, c.pinned, c.system_prompt, c.replied_seq > c.last_read_seq AS unread, d.content, d.updated_at
+    FROM chats AS c LEFT JOIN drafts AS d ON d.chat_id = c.id AND d.user_id = $2 WHERE c.id = $1
+    """
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user has typed and not sent yet. Without one, the text is empty and `updated_at` is None."""
+
+    text: str = ""
+    updated_at: datetime | None = None
+
+
+class Beside(msgspec.Struct, frozen=True, kw_only=True):
+    """What a chat's owner sees of it beside the conversation."""
+
+    labels: list[str]
+    pinned: bool
+    unread: bool
+    system: str | None
+    draft: str | None
+
+
+async def mark_read(transaction: Transaction, chat_id: str, owner_id: str, seq: int | None) -> bool:
+    """Mark a chat as read up to event `seq`, or all of it; whether that is news. Raises `NotFound`."""
+    if not is_id(chat_id) or await find_owner(transaction, chat_id) != owner_id:
+        raise NotFound("Chat not found. It may have been deleted.")
+    return await transaction.run(_MARK, chat_id, owner_id, seq) > 0
+
+
+async def load_draft(transaction: Transaction, chat_id: str, user_id: str) -> Draft:
+    if chat_id == NEW:
+        row = await transaction.one("SELECT content, updated_at FROM new_drafts WHERE user_id = $1", user_id)
+    else:
+        sql = "SELECT content, updated_at FROM drafts WHERE chat_id = $1 AND user_id = $2"
+        row = await transaction.one(sql, chat_id, user_id)
+    return Draft() if row is None else Draft(text=_read(row["content"]), updated_at=to_time(row["updated_at"]))
+
+
+async def save_draft(transaction: Transaction, chat_id: str, user_id: str, text: str) -> None:
+    """Replace the draft; an empty text deletes it."""
+    if not text:
+        if chat_id == NEW:
+            await transaction.run("DELETE FROM new_drafts WHERE user_id = $1", user_id)
+        else:
+            await transaction.run("DELETE FROM drafts WHERE chat_id = $1 AND user_id = $2", chat_id, user_id)
+        return
+    content, now = encode([Text(text)]), await transaction.now()
+    if chat_id == NEW:
+        await transaction.run(_SAVE_NEW, user_id, content, now)
+    else:
+        await transaction.run(_SAVE, chat_id, user_id, content, now)
+
+
+async def load_beside(transaction: Transaction, chat_id: str, user_id: str) -> Beside:
+    row = await transaction.one(_BESIDE, chat_id, user_id)
+    if row is None:
+        raise NotFound("Chat not found. It may have been deleted.")
+    return Beside(
+        labels=[] if row["labels"] is None else msgspec.json.decode(row["labels"]),
+        pinned=bool(row["pinned"]),
+        unread=bool(row["unread"]),
+        system=None if row["system_prompt"] is None else msgspec.json.decode(row["system_prompt"]),
+        draft=None if row["content"] is None else _read(row["content"]),
+    )
+
+
+def _read(content: bytes) -> str:
+    return text_of(decode_blocks(content))

@@ -1,0 +1,153 @@
+"""The `ListStore` on both databases (protocol.py says what each method promises): one transaction per method.
+
+It is part of the store (`store.lists`) and shares its database, its lease timeout and its notifications. A write that
+may be repeated takes the request with its idempotency key, as the store's commands do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import date, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from indelible.ids import new_id
+from indelible.store.commands.idempotency import Request, StoredResponse
+from indelible.store.database.transaction import Transaction, Work
+from indelible.store.limits import check_payload
+from indelible.store.lists import indexing, marks, transfer
+from indelible.store.lists.marks import Beside, Draft
+from indelible.store.lists.search import SearchCursor, SearchPage, search_chats
+from indelible.store.lists.transfer import ChatFile
+from indelible.store.lists.usage import UsageDay, load_usage
+from indelible.store.lists.words import parse_query
+from indelible.store.protocol import Outcome
+from indelible.store.queries.listing import ALL_CHATS, ChatFilter, ChatSummary, load_owned, load_summary
+
+if TYPE_CHECKING:
+    from indelible.store.sql_store import SqlStore
+
+_INDEXED_BEFORE_A_SEARCH: Final = 1000
+_NOTHING: Final = StoredResponse(204, b"null")
+_STALE: Final = """
+    SELECT id FROM chats
+    WHERE updated_at < $1 AND status IN ('idle', 'error') AND NOT archived AND NOT pinned
+        AND replied_seq <= last_read_seq
+    ORDER BY updated_at LIMIT $2
+    """
+
+
+class SqlLists:
+    """See the module header. `store` is the one that it belongs to."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+        self._database = store.database
+
+    async def search(
+        self,
+        owner_id: str,
+        text: str,
+        *,
+        wanted: ChatFilter = ALL_CHATS,
+        cursor: SearchCursor | None = None,
+        limit: int = 50,
+    ) -> SearchPage:
+        query = parse_query(text)
+        if query is None:
+            return SearchPage(items=[], next=None, previous=None)
+        await indexing.index_pending(self._database, owner_id=owner_id, limit=_INDEXED_BEFORE_A_SEARCH)
+        given: dict[str, Any] = {"wanted": wanted, "cursor": cursor, "limit": limit}
+        timeout_s = self._store.lease_timeout_s
+        return await self._database.read(
+            lambda transaction: search_chats(transaction, owner_id, query, lease_timeout_s=timeout_s, **given)
+        )
+
+    async def index(self, *, limit: int) -> int:
+        return await indexing.index_pending(self._database, limit=limit)
+
+    async def forget_chat(self, chat_id: str) -> None:
+        await indexing.forget_chat(self._database, chat_id)
+
+    async def summaries(self, chat_ids: Sequence[str]) -> dict[str, tuple[str, ChatSummary]]:
+        timeout_s = self._store.lease_timeout_s
+        return await self._database.read(
+            lambda transaction: load_owned(transaction, chat_ids, lease_timeout_s=timeout_s), single=True
+        )
+
+    async def stale(self, *, updated_before: datetime, limit: int) -> list[str]:
+        rows = await self._database.read(
+            lambda transaction: transaction.all(_STALE, updated_before, limit), single=True
+        )
+        return [row["id"] for row in rows]
+
+    async def mark_read(
+        self, chat_id: str, user_id: str, seq: int | None = None, *, request: Request | None = None
+    ) -> None:
+        async def mark(transaction: Transaction) -> Outcome:
+            is_news = await marks.mark_read(transaction, chat_id, user_id, seq)
+            return _make_outcome(chat_id, is_news=is_news)
+
+        await self._write(mark, request)
+
+    async def beside(self, chat_id: str, user_id: str) -> Beside:
+        return await self._database.read(
+            lambda transaction: marks.load_beside(transaction, chat_id, user_id), single=True
+        )
+
+    async def draft(self, chat_id: str, user_id: str) -> Draft:
+        return await self._database.read(
+            lambda transaction: marks.load_draft(transaction, chat_id, user_id), single=True
+        )
+
+    async def save_draft(self, chat_id: str, user_id: str, text: str, *, request: Request | None = None) -> None:
+        async def save(transaction: Transaction) -> Outcome:
+            await marks.save_draft(transaction, chat_id, user_id, text)
+            return _make_outcome(chat_id, is_news=False)
+
+        await self._write(save, request)
+
+    async def usage(self, user_id: str | None, *, since: date, until: date) -> list[UsageDay]:
+        return await self._database.read(
+            lambda transaction: load_usage(transaction, user_id, since, until), single=True
+        )
+
+    async def export_chat(self, chat_id: str) -> ChatFile:
+        async def export(transaction: Transaction) -> ChatFile:
+            return await transfer.export_chat(transaction, chat_id, await transaction.now())
+
+        return await self._database.read(export)
+
+    async def import_chat(
+        self,
+        file: ChatFile,
+        *,
+        owner_id: str,
+        request: Request | None = None,
+        answer: Callable[[Outcome], StoredResponse],
+    ) -> StoredResponse:
+        check_payload(transfer.make_patch(file), self._store.limits)
+        work = partial(self._import, file=file, new_chat_id=new_id("chat"), owner_id=owner_id)
+        if request is None:
+            return answer(await self._store.commit(work, slow=True))
+        return await self._store.commit_once(request, work, answer, slow=True)
+
+    async def _import(self, transaction: Transaction, *, new_chat_id: str, **given: Any) -> Outcome:
+        outcome = await transfer.import_chat(transaction, new_chat_id=new_chat_id, **given)
+        summary = await load_summary(transaction, new_chat_id, lease_timeout_s=self._store.lease_timeout_s)
+        return replace(outcome, summary=summary)
+
+    async def _write(self, work: Work[Outcome], request: Request | None) -> None:
+        if request is None:
+            await self._store.commit(work)
+        else:
+            await self._store.commit_once(request, work, lambda _outcome: _NOTHING)
+
+
+def _make_outcome(chat_id: str, *, is_news: bool) -> Outcome:
+    """Readers of lists are woken if it is news; no worker is, and no event was written."""
+    return Outcome(
+        chat_id=chat_id, effective=is_news, status=None, seq=0, epoch=0, wakes_readers=is_news, wakes_workers=False
+    )

@@ -1,0 +1,267 @@
+"""A chat as a file: the whole tree of messages, every branch, in one versioned format, and back into a new chat.
+
+A file holds what the store holds of the conversation, the rows that only a model sees included, so that an imported
+chat continues as the old one would have. It holds no ids of the store's: an import gives every message a new one and
+keeps the tree. Usage, cost and times stay with their messages; an import adds nothing to the user's usage by day.
+Attempts, journal, queue, drafts and debug records do not belong to the conversation and are not exported.
+
+An import is one transaction: a file with any mistake in it changes nothing. A call at its end that has no result is
+answered as in a fork, because its result will never arrive.
+
+Must stay true (tests/store/test_transfer.py): exporting an imported chat gives the same file, but for the time of
+the export; every rule of the tables is checked before anything is written.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final, Literal
+
+import msgspec
+
+from indelible.content import Block, PartialReason, Role, ToolSpec, Usage, Visibility, decode_blocks, encode
+from indelible.errors import Invalid, NotFound
+from indelible.ids import new_id
+from indelible.machine.states import Status
+from indelible.store.commands.apply.files import use_known_files
+from indelible.store.commands.fork import insert_copies
+from indelible.store.database.transaction import Transaction, to_time, to_utc
+from indelible.store.payloads import ChatPatch, Timings
+from indelible.store.protocol import Outcome
+
+FORMAT: Final = "indelible.chat"
+VERSION: Final = 1
+MAX_MESSAGES: Final = 50_000
+_CHAT: Final = """
+    SELECT head_id, title, title_is_provisional, model, system_prompt, parameters, tools, labels, created_at
+    FROM chats WHERE id = $1
+    """
+_MESSAGES: Final = """
+    SELECT id, parent_id, role, blocks, visibility, partial, reason, continues_id, usage, cost_nanousd, provider, model,
+        timings, created_at, error
+    FROM messages WHERE chat_id = $1 ORDER BY created_at, id
+    """
+
+
+class FileMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One message of a file. `id` is a name within the file."""
+
+    id: str
+    parent_id: str | None = None
+    role: Role
+    blocks: list[Block]
+    visibility: Visibility = "both"
+    partial: bool = False
+    reason: PartialReason | None = None
+    continues: str | None = None
+    provider: str | None = None
+    model: str | None = None
+    usage: Usage | None = None
+    cost_nanousd: int | None = None
+    timings: Timings | None = None
+    error: dict[str, Any] | None = None
+    created_at: datetime
+
+
+class ChatFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A chat as a file. Messages come after those that they follow; `head` is the end of the active branch."""
+
+    format: Literal["indelible.chat"]
+    version: int
+    exported_at: datetime
+    title: str | None
+    title_is_provisional: bool = False
+    model: str | None
+    system: str | None
+    parameters: dict[str, Any] | None
+    tools: list[ToolSpec] | None
+    labels: list[str]
+    created_at: datetime
+    head: str | None
+    messages: list[FileMessage]
+
+
+class _Version(msgspec.Struct, frozen=True):
+    format: str
+    version: int
+
+
+async def export_chat(transaction: Transaction, chat_id: str, now: datetime) -> ChatFile:
+    chat = await transaction.one(_CHAT, chat_id)
+    if chat is None:
+        raise NotFound("Chat not found. It may have been deleted.")
+    rows = await transaction.all(_MESSAGES, chat_id)
+    names = {row["id"]: f"m{number}" for number, row in enumerate(_put_parents_first(rows), 1)}
+    ordered = sorted(rows, key=lambda row: int(names[row["id"]][1:]))
+    return ChatFile(
+        format="indelible.chat",
+        version=VERSION,
+        exported_at=now,
+        title=chat["title"],
+        title_is_provisional=bool(chat["title_is_provisional"]),
+        model=chat["model"],
+        system=_decode(chat["system_prompt"]),
+        parameters=_decode(chat["parameters"]),
+        tools=None if chat["tools"] is None else msgspec.json.decode(chat["tools"], type=list[ToolSpec]),
+        labels=_decode(chat["labels"]) or [],
+        created_at=to_time(chat["created_at"]),
+        head=names.get(chat["head_id"]),
+        messages=[_to_file(row, names) for row in ordered],
+    )
+
+
+def _put_parents_first(rows: list[Any]) -> list[Any]:
+    """In the order of creation, but never before the parent: clocks of several machines may disagree."""
+    children: dict[str | None, list[Any]] = {}
+    known = {row["id"] for row in rows}
+    waiting: list[Any] = []
+    placed: set[str] = set()
+    for row in rows:
+        if row["parent_id"] is None or row["parent_id"] in placed:
+            queue = [row]
+            while queue:
+                next_row = queue.pop(0)
+                placed.add(next_row["id"])
+                waiting.append(next_row)
+                queue += children.pop(next_row["id"], [])
+        else:
+            assert row["parent_id"] in known
+            children.setdefault(row["parent_id"], []).append(row)
+    return waiting
+
+
+def _to_file(row: Any, names: dict[str, str]) -> FileMessage:
+    return FileMessage(
+        id=names[row["id"]],
+        parent_id=names.get(row["parent_id"]),
+        role=row["role"],
+        blocks=decode_blocks(row["blocks"]),
+        visibility=row["visibility"],
+        partial=bool(row["partial"]),
+        reason=row["reason"],
+        continues=names.get(row["continues_id"]),
+        provider=row["provider"],
+        model=row["model"],
+        usage=None if row["usage"] is None else msgspec.json.decode(row["usage"], type=Usage),
+        cost_nanousd=row["cost_nanousd"],
+        timings=None if row["timings"] is None else msgspec.json.decode(row["timings"], type=Timings),
+        error=_decode(row["error"]),
+        created_at=to_time(row["created_at"]),
+    )
+
+
+def _decode(value: bytes | None) -> Any:
+    return None if value is None else msgspec.json.decode(value)
+
+
+def parse_file(content: bytes) -> ChatFile:
+    """The chat of a file. Raises `Invalid` and says what is wrong with it."""
+    try:
+        known = msgspec.json.decode(content, type=_Version)
+        if known.format != FORMAT:
+            raise Invalid(f"Not an exported chat: its format is {known.format[:40]!r}, not {FORMAT!r}.")
+        if known.version != VERSION:
+            raise Invalid(f"This file has version {known.version} of the format; this server reads {VERSION}.")
+        file = msgspec.json.decode(content, type=ChatFile)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Invalid(f"Not an exported chat: {str(error)[:200]}") from None
+    _check(file)
+    return file
+
+
+def _check(file: ChatFile) -> None:
+    """What the tables would refuse, and what no chat has."""
+    if len(file.messages) > MAX_MESSAGES:
+        raise Invalid(f"messages: at most {MAX_MESSAGES:,}; the file has {len(file.messages):,}.")
+    if (file.head is None) != (not file.messages):
+        raise Invalid("head: names the last message of the active branch; only an empty chat has none.")
+    seen: set[str] = set()
+    for number, message in enumerate(file.messages):
+        wrong = _find_mistake(message, seen)
+        if wrong is not None:
+            raise Invalid(f"messages[{number}]: {wrong}")
+        seen.add(message.id)
+    if file.head is not None and file.head not in seen:
+        raise Invalid("head: no message of the file has this id.")
+    to_utc(_check_time(file.created_at, "created_at"))
+
+
+def _find_mistake(message: FileMessage, seen: set[str]) -> str | None:
+    _check_time(message.created_at, "created_at")
+    is_reply = message.role == "assistant"
+    rules = {
+        "its id is empty or used twice.": not message.id or message.id in seen,
+        "parent_id: names no message before it.": message.parent_id is not None and message.parent_id not in seen,
+        "continues: names no message before it.": message.continues is not None and message.continues not in seen,
+        "a partial message needs a reason.": message.partial and message.reason is None,
+        "only a reply is partial or has a reason.": not is_reply and (message.partial or message.reason is not None),
+        "a notice is never for the model alone.": message.role == "notice" and message.visibility == "model",
+        "cost_nanousd: 0 or more.": message.cost_nanousd is not None and not 0 <= message.cost_nanousd < 2**63,
+        "usage: 0 or more.": message.usage is not None and min(msgspec.structs.astuple(message.usage)) < 0,
+    }
+    return next((rule for rule, is_broken in rules.items() if is_broken), None)
+
+
+def _check_time(moment: datetime, name: str) -> datetime:
+    try:
+        return to_utc(moment)
+    except (ValueError, OverflowError):
+        raise Invalid(f"{name}: a time needs a zone and a calendar that has it.") from None
+
+
+def make_patch(file: ChatFile) -> ChatPatch:
+    """The metadata of the file as a change, so that the same limits apply to both."""
+    return ChatPatch(
+        title=file.title,
+        labels=file.labels,
+        model=file.model,
+        system_prompt=file.system,
+        parameters=file.parameters,
+        tools=file.tools,
+    )
+
+
+async def import_chat(transaction: Transaction, file: ChatFile, *, new_chat_id: str, owner_id: str) -> Outcome:
+    """Write the chat of a file as a new one of this user. It is idle."""
+    now = await transaction.now()
+    names = {message.id: new_id("message") for message in file.messages}
+    copies = [_to_row(message, names, new_chat_id) for message in file.messages]
+    chat = {
+        "id": new_chat_id,
+        "owner_id": owner_id,
+        "status": Status.IDLE.value,
+        "title": file.title,
+        "title_is_provisional": file.title_is_provisional and file.title is not None,
+        "model": file.model,
+        "system_prompt": None if file.system is None else encode(file.system),
+        "parameters": None if file.parameters is None else encode(file.parameters),
+        "tools": None if file.tools is None else encode(file.tools),
+        "labels": encode(file.labels) if file.labels else None,
+        "created_at": to_utc(file.created_at),
+        "updated_at": now,
+    }
+    head_id = names.get(file.head or "")
+    seq = await insert_copies(transaction, chat, copies, head_id=head_id, now=now)
+    await use_known_files(transaction, new_chat_id, owner_id, (copy["blocks"] for copy in copies))
+    return Outcome(chat_id=new_chat_id, effective=True, status=Status.IDLE, seq=seq, epoch=0)
+
+
+def _to_row(message: FileMessage, names: dict[str, str], chat_id: str) -> dict[str, Any]:
+    return {
+        "chat_id": chat_id,
+        "id": names[message.id],
+        "parent_id": names.get(message.parent_id or ""),
+        "role": message.role,
+        "blocks": encode(message.blocks),
+        "visibility": message.visibility,
+        "partial": message.partial,
+        "reason": message.reason,
+        "continues_id": names.get(message.continues or ""),
+        "usage": None if message.usage is None else encode(message.usage),
+        "cost_nanousd": message.cost_nanousd,
+        "provider": message.provider,
+        "model": message.model,
+        "timings": None if message.timings is None else encode(message.timings),
+        "error": None if message.error is None else encode(message.error),
+        "created_at": to_utc(message.created_at),
+    }

@@ -1,0 +1,95 @@
+"""What a user's chats use, by day and model.
+
+The sums are written in the transaction that ends an attempt, with the usage that it stores, so they cannot drift from
+it: a stopped, failed or retried attempt counts with what the provider had reported. They stay when a chat is deleted:
+the tokens were paid for. A day is one of UTC, and an attempt belongs to the day on which it ended.
+
+A user's turns may end at the same moment in many chats, and a row can only be written by one transaction at a time,
+until its commit is on disk. So a day has `SHARDS` rows, chosen by the chat; whoever reads adds them up.
+
+Must stay true (tests/store/test_usage_by_day.py): the sums of the days are the sums of the attempts.
+"""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from typing import Final, NamedTuple
+from zlib import crc32
+
+import msgspec
+
+from indelible.content import Usage
+from indelible.store.database.transaction import Transaction, to_utc
+
+SHARDS: Final = 8
+_NANO: Final = 1_000_000_000
+_ADD: Final = """
+    INSERT INTO usage_days (user_id, day, model, shard, input_tokens, output_tokens, cost_nanousd, turns)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+    ON CONFLICT (user_id, day, model, shard) DO UPDATE SET
+        input_tokens = usage_days.input_tokens + excluded.input_tokens,
+        output_tokens = usage_days.output_tokens + excluded.output_tokens,
+        cost_nanousd = usage_days.cost_nanousd + excluded.cost_nanousd,
+        turns = usage_days.turns + excluded.turns
+    """
+_SUMS: Final = """
+    CAST(sum(u.input_tokens) AS BIGINT) AS input_tokens, CAST(sum(u.output_tokens) AS BIGINT) AS output_tokens,
+    CAST(sum(u.cost_nanousd) AS BIGINT) AS cost_nanousd, CAST(sum(u.turns) AS BIGINT) AS turns
+    """
+_OF_USER: Final = f"""
+    SELECT u.day, u.model, NULL AS name, {_SUMS} FROM usage_days AS u
+    WHERE u.user_id = $1 AND u.day >= $2 AND u.day <= $3 GROUP BY u.day, u.model ORDER BY u.day, u.model
+    """
+_OF_ALL: Final = f"""
+    SELECT u.day, u.model, users.name, {_SUMS} FROM usage_days AS u JOIN users ON users.id = u.user_id
+    WHERE u.day >= $1 AND u.day <= $2 GROUP BY u.day, u.model, users.name ORDER BY u.day, users.name, u.model
+    """
+
+
+class Used(NamedTuple):
+    """What one attempt used. `begins_turn`: it is the first of its turn."""
+
+    model: str | None
+    usage: Usage | None
+    cost_nanousd: int | None
+    begins_turn: bool = False
+
+
+class UsageDay(msgspec.Struct, frozen=True, kw_only=True):
+    """What was used on a day with a model. `cost`: dollars, where the price is known. `user`: in lists of all."""
+
+    day: str
+    model: str | None
+    input_tokens: int
+    output_tokens: int
+    cost: float
+    turns: int
+    user: str | msgspec.UnsetType = msgspec.UNSET
+
+
+async def add_usage(transaction: Transaction, user_id: str, chat_id: str, used: Used, now: datetime) -> None:
+    """Add what an attempt used to its day. One statement, or none if there is nothing to add."""
+    if used.usage is None and not used.cost_nanousd and not used.begins_turn:
+        return
+    usage = used.usage or Usage()
+    tokens = (usage.input_tokens, usage.output_tokens, used.cost_nanousd or 0, int(used.begins_turn))
+    shard = crc32(chat_id.encode()) % SHARDS
+    await transaction.run(_ADD, user_id, to_utc(now).date().isoformat(), used.model or "", shard, *tokens)
+
+
+async def load_usage(transaction: Transaction, user_id: str | None, since: date, until: date) -> list[UsageDay]:
+    """The days of a user, or of all users, from `since` to `until`, both included."""
+    days = (since.isoformat(), until.isoformat())
+    rows = await (transaction.all(_OF_ALL, *days) if user_id is None else transaction.all(_OF_USER, user_id, *days))
+    return [
+        UsageDay(
+            day=row["day"],
+            model=row["model"] or None,
+            input_tokens=row["input_tokens"],
+            output_tokens=row["output_tokens"],
+            cost=row["cost_nanousd"] / _NANO,
+            turns=row["turns"],
+            user=row["name"] or msgspec.UNSET,
+        )
+        for row in rows
+    ]

@@ -1,0 +1,60 @@
+"""What a worker does for lists in the background: the search index, and archiving chats that nobody uses.
+
+Both are part of the worker's clean-up, once a minute. The index is brought up to date in short transactions
+(store/lists/indexing.py); a search does the same for its user first, so the sweep only bounds what is left to it. With
+`auto_archive_days`, chats in which nothing was said for so long are archived, unless they are pinned, unread or busy;
+that is looked for once an hour, and archiving is the same command as a user's. Several workers may do both at once: a
+chat is indexed and archived once.
+
+Must stay true (tests/worker/test_list_upkeep.py): a failure is logged and repeated by the next round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final, Protocol
+
+from indelible.errors import Refused
+from indelible.machine.commands import Archive
+from indelible.worker.dependencies import WorkerDependencies
+
+ARCHIVE_INTERVAL_S: Final = 3600.0
+_CHATS_AT_A_TIME: Final = 200
+
+
+class Survive(Protocol):
+    def __call__(self, do: Callable[[], Awaitable[Any]], *, what: str) -> Awaitable[Any]:
+        """Run something periodic; a failure is logged."""
+
+
+class ListUpkeep:
+    """One per worker. `survive` runs something and logs its failure."""
+
+    def __init__(self, deps: WorkerDependencies, survive: Survive) -> None:
+        self._deps = deps
+        self._survive = survive
+        self._archived_s: float | None = None
+
+    async def run(self) -> None:
+        """One round."""
+        index = partial(self._deps.store.lists.index, limit=_CHATS_AT_A_TIME)
+        while await self._survive(index, what="indexing messages") == _CHATS_AT_A_TIME:
+            continue
+        now_s = self._deps.clock.monotonic()
+        is_due = self._archived_s is None or now_s - self._archived_s >= ARCHIVE_INTERVAL_S
+        if self._deps.settings.auto_archive_days and is_due:
+            self._archived_s = now_s
+            await self._survive(self._archive, what="archiving old chats")
+
+    async def _archive(self) -> None:
+        store = self._deps.store
+        before = self._deps.clock.now() - timedelta(days=self._deps.settings.auto_archive_days)
+        tried: set[str] = set()
+        while stale := set(await store.lists.stale(updated_before=before, limit=_CHATS_AT_A_TIME)) - tried:
+            tried |= stale
+            for chat_id in stale:
+                with suppress(Refused):  # somebody has just used or deleted it
+                    await store.execute(chat_id, Archive())

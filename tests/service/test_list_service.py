@@ -1,0 +1,115 @@
+"""The use cases beside a conversation: whose they are, their pages, and what they write for people."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+import indelible
+from indelible.content import Reasoning, Text, ToolCall, ToolResult
+from indelible.errors import Invalid, NotFound, TooLarge
+from indelible.service.lists import ListService
+from indelible.service.local_lists import LocalLists
+from indelible.service.markdown import write_markdown
+from indelible.service.results import ChatPage
+from indelible.store.lists.transfer import ChatFile, FileMessage
+
+CALLS: dict[str, Callable[[LocalLists, str], Awaitable[Any]]] = {
+    "mark_read": lambda own, chat: own.mark_read(chat),
+    "get_draft": lambda own, chat: own.get_draft(chat),
+    "save_draft": lambda own, chat: own.save_draft(chat, "Hi"),
+    "export_chat": lambda own, chat: own.export_chat(chat),
+    "open_tab": lambda own, chat: own.open_tab(chat).__aenter__(),
+}
+OF_NO_CHAT = {"import_chat", "get_usage"}
+
+
+def test_every_use_case_of_lists_is_tried() -> None:
+    named = {name for name, _ in inspect.getmembers(ListService, inspect.isfunction) if not name.startswith("_")}
+    assert set(CALLS) | OF_NO_CHAT == named
+
+
+async def test_no_use_case_of_lists_knows_another_users_chat(app: indelible.App) -> None:
+    hers = await app.user("ada").create_chat("Hello", title="Hers")
+    await hers.save_draft("Mine")
+    before = await hers.details()
+    for name, call in CALLS.items():
+        for chat_id in (hers.id, "chat_nobody", "\0"):
+            with pytest.raises(NotFound, match="Chat not found"):
+                await call(app.service.lists, chat_id)
+            assert await hers.details() == before, name
+    for chat_id in ("new",):
+        with pytest.raises(NotFound):
+            await app.service.lists.export_chat(chat_id)
+        with pytest.raises(NotFound):
+            await app.service.lists.mark_read(chat_id)
+
+
+async def test_only_an_admin_reads_the_usage_of_others(app: indelible.App) -> None:
+    ada = app.user("ada")
+    for asked in ({"user": "local"}, {"by_user": True}):
+        assert (await app.usage(**asked)).days == []
+        with pytest.raises(Invalid, match="admin"):
+            await ada.usage(**asked)
+
+
+async def test_what_is_too_much_is_refused(app: indelible.App) -> None:
+    chat = await app.create_chat()
+    with pytest.raises(TooLarge):
+        await chat.save_draft("x" * 300_000)
+    for seq in (-1, 2**63):
+        with pytest.raises(Invalid):
+            await chat.mark_read(seq)
+    for cursor in ("x", "W10", "////"):
+        for search in (None, "rain"):
+            with pytest.raises(Invalid, match="cursor"):
+                await app.service.list_chats(search=search, cursor=cursor)
+
+
+@pytest.mark.parametrize("search", [None, "rain"])
+async def test_pages_lead_on_and_back(app: indelible.App, search: str | None) -> None:
+    made = [(await app.create_chat(title=f"Rain {number}")).id for number in range(5)][::-1]
+
+    async def read(cursor: str | None) -> ChatPage:
+        return await app.service.list_chats(search=search, limit=2, cursor=cursor)
+
+    first = await read(None)
+    second = await read(first.next)
+    third = await read(second.next)
+    assert [chat.id for page in (first, second, third) for chat in page.items] == made
+    assert (first.previous, third.next) == (None, None)
+    again = await read(third.previous)
+    assert [chat.id for chat in again.items] == made[2:4]
+    back = await read(again.previous)
+    assert ([chat.id for chat in back.items], back.previous) == (made[:2], None)
+    assert [chat.id for chat in (await read(back.next)).items] == made[2:4]
+
+
+def test_markdown_has_what_people_see_of_the_active_branch_in_order() -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    call = ToolCall(id="c", name="look", arguments='{"a": "```"}')
+    messages = [
+        FileMessage(id="1", role="user", blocks=[Text("Question")], created_at=at),
+        FileMessage(id="2", parent_id="1", role="assistant", blocks=[Text("Old branch")], created_at=at),
+        FileMessage(id="3", parent_id="1", role="user", visibility="model", blocks=[Text("Hidden")], created_at=at),
+        FileMessage(
+            id="4", parent_id="3", role="assistant", model="big", blocks=[Reasoning("Hm"), Text("Wait"), call],
+            partial=True, reason="interrupted", created_at=at,
+        ),
+        FileMessage(id="5", parent_id="4", role="tool", blocks=[ToolResult("c", "look", "42")], created_at=at),
+        FileMessage(id="6", parent_id="5", role="notice", blocks=[Text("Stopped by you.")], created_at=at),
+    ]  # fmt: skip
+    none: dict[str, Any] = dict.fromkeys(("model", "system", "parameters", "tools"))
+    file = ChatFile(
+        format="indelible.chat", version=1, exported_at=at, created_at=at, title="Rain", labels=[], head="6",
+        messages=messages, **none,
+    )  # fmt: skip
+    assert write_markdown(file) == (
+        "# Rain\n\n## You\n\nQuestion\n\n## Assistant (big)\n\nWait\n\n"
+        '**Tool call:** look\n\n````json\n{"a": "```"}\n````\n\n*(interrupted)*\n\n'
+        "**Result:** look\n\n```\n42\n```\n\n## Notice\n\nStopped by you.\n"
+    )

@@ -1,0 +1,157 @@
+"""Chats as files on both databases: the whole tree comes back, and a file with a mistake changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.store.driver import OWNER, Driver, dump, settle_in
+from tests.support.engine import get_database
+
+from indelible.content import Finish, TextDelta, ToolCall, Usage, encode
+from indelible.errors import Invalid, NotFound, TooLarge
+from indelible.machine import commands as c
+from indelible.store.commands.idempotency import Request, StoredResponse
+from indelible.store.lists.transfer import ChatFile, parse_file
+from indelible.store.payloads import ChatPatch
+from indelible.store.protocol import Outcome
+from indelible.store.queries.listing import ChatFilter
+from indelible.store.sql_store import SqlStore
+
+
+@pytest.fixture
+async def store(engine: AsyncEngine) -> SqlStore:
+    await settle_in(engine)
+    return SqlStore(get_database(engine), lease_timeout_s=3600)
+
+
+async def make_tree(store: SqlStore, engine: AsyncEngine) -> Driver:
+    """A chat with two branches, a partial reply, a notice, a failure, and everything that stands beside it."""
+    chat = await Driver(store, engine).create("Is it raining? \0")
+    await chat.work("live", TextDelta("1", "It is"))
+    await chat.do(c.Interrupt())
+    await chat.end(c.FinishInterruption, usage=Usage(input_tokens=3), cost_nanousd=5)
+    question = (await store.path(chat.id))[0]
+    assert question.id is not None
+    await chat.do(c.Edit(message_id=question.id), "Is it snowing?")
+    await chat.work("live", TextDelta("1", "No."))
+    await chat.end(c.Fail, error={"kind": "auth", "message": "No key."})
+    patch = ChatPatch(title="Rain", labels=["b", "a"], model="big", system_prompt="Be brief.", parameters={"top_p": 1})
+    await chat.do(c.UpdateChat(), payload=patch)
+    return chat
+
+
+async def bring(store: SqlStore, content: bytes, request: Request | None = None) -> str:
+    def answer(outcome: Outcome) -> StoredResponse:
+        return StoredResponse(201, encode(outcome.chat_id))
+
+    stored = await store.lists.import_chat(parse_file(content), owner_id=OWNER, request=request, answer=answer)
+    return str(msgspec.json.decode(stored.body))
+
+
+def without_time(file: ChatFile) -> ChatFile:
+    return msgspec.structs.replace(file, exported_at=file.created_at)
+
+
+async def test_exporting_an_imported_chat_gives_the_same_file(store: SqlStore, engine: AsyncEngine) -> None:
+    chat = await make_tree(store, engine)
+    file = await store.lists.export_chat(chat.id)
+    assert [message.role for message in file.messages] == ["user", "assistant", "notice", "user", "assistant", "notice"]
+    new_id = await bring(store, encode(file))
+    assert new_id != chat.id
+    assert without_time(await store.lists.export_chat(new_id)) == without_time(file)
+    view = await store.view(new_id)
+    assert (view.status, view.title, view.model) == ("idle", "Rain", "big")
+    old, new = await store.tree(chat.id), await store.tree(new_id)
+    assert [item.text for item in new.items] == [item.text for item in old.items]
+    assert not {item.id for item in new.items} & {item.id for item in old.items}
+    assert [event.seq for event in await store.events(new_id, after=0)] == list(range(1, len(new.items) + 1))
+    assert [found.id for found in await store.list_chats(OWNER, wanted=ChatFilter(label="a"))] == [new_id, chat.id]
+    assert [found.id for found in (await store.lists.search(OWNER, "snowing")).items] == [new_id, chat.id]
+    await store.execute(new_id, c.SwitchBranch(message_id=new.items[0].id))
+    await store.execute(new_id, c.Delete())
+    assert (await store.view(chat.id)).status == "error"
+
+
+async def test_a_call_that_has_no_result_is_answered_in_the_import(store: SqlStore, engine: AsyncEngine) -> None:
+    chat = await Driver(store, engine).create()
+    await chat.work("live", ToolCall(id="c1", name="ask", arguments="{}"))
+    await chat.end(c.AwaitAction, pending=[Finish("tool_calls")])
+    file = await store.lists.export_chat(chat.id)
+    new_id = await bring(store, encode(file))
+    assert [message.role for message in await store.path(new_id)] == ["user", "assistant", "tool"]
+
+
+async def test_an_import_that_is_repeated_makes_one_chat(store: SqlStore, engine: AsyncEngine) -> None:
+    chat = await make_tree(store, engine)
+    content = encode(await store.lists.export_chat(chat.id))
+    request = Request(OWNER, "key", "POST /import", b"1")
+    assert await bring(store, content, request) == await bring(store, content, request)
+    assert len(await store.list_chats(OWNER)) == 2
+
+
+async def test_an_empty_chat_comes_back_empty(store: SqlStore, engine: AsyncEngine) -> None:
+    chat = await Driver(store, engine).create(None)
+    new_id = await bring(store, encode(await store.lists.export_chat(chat.id)))
+    assert (await store.tree(new_id)).items == []
+    with pytest.raises(NotFound):
+        await store.lists.export_chat("chat_nobody")
+
+
+def change(file: dict[str, Any], place: str, value: Any) -> None:
+    first, _, rest = place.partition(".")
+    if first == "messages" and rest:
+        number, _, field = rest.partition(".")
+        file["messages"][int(number)][field] = value
+    else:
+        file[first] = value
+
+
+MISTAKES: list[tuple[str, Any]] = [
+    ("format", "other"),
+    ("version", 2),
+    ("version", "1"),
+    ("more", 1),
+    ("head", None),
+    ("head", "m99"),
+    ("messages", []),
+    ("messages", [0] * 10),
+    ("labels", ["x" * 10_000]),
+    ("title", 7),
+    ("created_at", "2026-01-01T00:00:00"),
+    ("parameters", {"x": "y" * 10**6}),
+    ("messages.0.id", "m2"),
+    ("messages.0.id", ""),
+    ("messages.0.parent_id", "m1"),
+    ("messages.1.parent_id", "m6"),
+    ("messages.1.continues", "m5"),
+    ("messages.0.role", "wizard"),
+    ("messages.0.partial", True),
+    ("messages.0.reason", "failed"),
+    ("messages.1.reason", None),
+    ("messages.1.cost_nanousd", -1),
+    ("messages.1.usage", {"input_tokens": -1}),
+    ("messages.2.visibility", "model"),
+    ("messages.0.blocks", [{"type": "nothing"}]),
+    ("messages.0.created_at", "0001-01-01T00:00:00+14:00"),
+]
+
+
+async def test_a_file_with_a_mistake_is_refused_and_changes_nothing(store: SqlStore, engine: AsyncEngine) -> None:
+    chat = await make_tree(store, engine)
+    content = encode(await store.lists.export_chat(chat.id))
+    before = await dump(engine)
+    for place, value in MISTAKES:
+        file = msgspec.json.decode(content)
+        change(file, place, value)
+        with pytest.raises((Invalid, TooLarge)):
+            await bring(store, encode(file))
+    assert await dump(engine) == before
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b"[" * 100_000, b'"x"'])
+def test_what_is_no_file_of_ours_is_refused(content: bytes) -> None:
+    with pytest.raises(Invalid, match="Not an exported chat"):
+        parse_file(content)
