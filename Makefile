@@ -15,6 +15,8 @@ BIN := $(VENV)/bin
 RUN := $(VENV)/.installed-run
 DEV := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+# Checks the scripts of the page; it is in no lock.
+TYPESCRIPT := typescript@7.0.2
 # The resolver is needed only to write the locks, so it is not in them. `make lock UPGRADE=` only adds what is missing.
 RESOLVER := uv==0.13.7
 UPGRADE ?= --upgrade
@@ -23,7 +25,7 @@ COMPILE := $(BIN)/uv pip compile --quiet $(UPGRADE) --universal --generate-hashe
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run chat test check bench nightly compat format lock
+.PHONY: help run chat test check jscheck bench nightly compat format lock vendor pictures
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -42,6 +44,18 @@ check: $(DEV) ## check lint, formatting, types and layers
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+jscheck: ## check the types of the page's scripts and test its core (needs Node and npm)
+	node --test tests/web/
+	@npm install --silent --no-save --no-package-lock --prefix $(VENV)/js $(TYPESCRIPT)
+	@$(VENV)/js/node_modules/.bin/tsc --project tests/web/tsconfig.json >$(VENV)/js/errors || true
+	@! grep 'error TS' $(VENV)/js/errors | grep -v '^src/indelible/server/web/vendor/'
+
+vendor: ## fetch the libraries of the page from npm (needs npm)
+	@$(PYTHON) scripts/vendor_web.py
+
+pictures: $(DEV) ## make the pictures of the page in docs/images/ (needs chromium)
+	@$(BIN)/python -m scripts.pictures
 
 bench: $(DEV) ## run the benchmarks
 	@$(BIN)/python -m bench $(ARGS)

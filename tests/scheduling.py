@@ -27,6 +27,11 @@ OTHERS_BETWEEN: Final = 12
 
 GROUPS: Final = {
     "tests/e2e/test_page.py": "browser",
+    "tests/e2e/test_page_access.py": "browser",
+    "tests/e2e/test_page_history.py": "browser",
+    "tests/e2e/test_page_replies.py": "browser",
+    "tests/e2e/test_page_tabs.py": "browser",
+    "tests/e2e/test_page_words.py": "browser",
     "tests/e2e/test_login.py": "browser",
     "tests/test_package.py": "wheel",
     "tests/test_public_types.py": "mypy",

@@ -9,8 +9,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Literal
 
-from playwright.async_api import Browser, ConsoleMessage, Locator, Page, async_playwright, expect
+from playwright.async_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Locator,
+    Page,
+    ViewportSize,
+    async_playwright,
+    expect,
+)
 from tests.support.waiting import DEADLINE_S
 
 FLAGS = [
@@ -34,11 +44,11 @@ class Window:
         self.complaints: list[str] = []
         self.composer = page.get_by_label("Message", exact=True)
         self.items = page.locator("#messages > li")
-        self.live = page.locator("#messages > li.live")
+        self.live = page.locator("#messages > li.live .body")
         self.status = page.get_by_role("status")
         self.problem = page.get_by_role("alert")
         self.queue = page.locator("#queue li")
-        self.chats = page.locator("#chat-list a")
+        self.chats = page.locator(".chat-list a")
         page.on("console", self._note)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
 
@@ -54,16 +64,17 @@ class Window:
         await self.composer.press("Enter")
 
     async def read_items(self) -> list[tuple[str, str]]:
-        """Every item of the conversation: its role and its text."""
+        """Every item of the conversation: its role and its text, as far as it is a single paragraph."""
         found = []
         for item in await self.items.all():
             kind = str(await item.get_attribute("class")).split()[0]
-            found.append((kind, "\n".join(await item.locator("> .text").all_text_contents())))
+            texts = [text.strip() for text in await item.locator(".text").all_text_contents()]
+            found.append((kind, "\n".join(texts)))
         return found
 
     @property
     def chat_id(self) -> str:
-        return self.page.url.partition("#")[2]
+        return self.page.url.partition("#")[2].partition("/")[0]
 
 
 @asynccontextmanager
@@ -81,17 +92,30 @@ async def start_browser() -> AsyncIterator[Browser]:
 
 @asynccontextmanager
 async def browse(
-    browser: Browser, url: str, *, size: tuple[int, int] = WIDE, tolerates: tuple[str, ...] = ()
+    browser: Browser,
+    url: str,
+    *,
+    size: tuple[int, int] = WIDE,
+    tolerates: tuple[str, ...] = (),
+    theme: Literal["light", "dark"] = "light",
+    phone: bool = False,
 ) -> AsyncIterator[Window]:
     """A window of a new user: an empty browser context."""
-    context = await browser.new_context(viewport={"width": size[0], "height": size[1]})
+    viewport: ViewportSize = {"width": size[0], "height": size[1]}
+    context = await browser.new_context(viewport=viewport, color_scheme=theme, has_touch=phone, is_mobile=phone)
     try:
-        page = await context.new_page()
-        page.set_default_timeout(DEADLINE_S * 1000)
-        window = Window(page)
-        await page.goto(url)
+        window = await open_tab(context, url)
         yield window
     finally:
         await context.close()
-    left = [text for text in window.complaints if not any(known in text for known in tolerates)]
-    assert left == [], left
+    complaints = [text for text in window.complaints if not any(known in text for known in tolerates)]
+    assert complaints == [], complaints
+
+
+async def open_tab(context: BrowserContext, url: str) -> Window:
+    """One more tab of the same user."""
+    page = await context.new_page()
+    page.set_default_timeout(DEADLINE_S * 1000)
+    window = Window(page)
+    await page.goto(url)
+    return window

@@ -43,6 +43,7 @@ async def test_a_browser_logs_in_by_the_link_or_a_token_and_out(browser: Browser
         link = server.url + await offer_login(server.app, base_path="")
         async with browse(browser, link) as window:
             await expect(window.page).to_have_url(f"{server.url}/")
+            await expect(window.page.get_by_label("Model: scripted")).to_be_visible()  # a logout cuts what is loading
             assert (await ask(window.page, "GET", "/api/v1/session"))[0] == 200
             assert await window.page.evaluate("document.cookie") == ""
             assert (await ask(window.page, "DELETE", "/api/v1/session"))[0] == 204

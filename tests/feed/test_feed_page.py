@@ -34,7 +34,7 @@ def test_the_page_has_every_kind_in_the_order_of_the_contract() -> None:
 
 
 def test_the_web_page_listens_for_every_kind() -> None:
-    script = (ROOT / "src" / "indelible" / "server" / "web" / "page.js").read_text()
+    script = (ROOT / "src" / "indelible" / "server" / "web" / "core" / "chat.js").read_text()
     (listed,) = re.findall(r"const KINDS = \[(.*?)\]", script, re.DOTALL)
     assert tuple(re.findall(r'"(\w+)"', listed)) == KINDS
 

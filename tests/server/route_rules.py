@@ -25,6 +25,7 @@ RULES: Final[dict[tuple[str, str], Rule]] = {
     ("GET", "/healthz"): "open",
     ("GET", "/readyz"): "open",
     ("GET", "/login"): "open",
+    ("GET", "/web/routes.json"): "open",
     ("GET", "/login/methods"): "open",
     ("GET", "/login/oidc"): "open",
     ("GET", "/login/oidc/callback"): "open",

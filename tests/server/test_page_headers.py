@@ -9,7 +9,18 @@ from tests.support.app_harness import AppHarness
 
 from indelible.server.app import PREFIX
 
-PAGES = ["//", "//web/index.html", "//web/page.js", "//web/chat.js", "//web/style.css", "//web/icon.svg", "//docs"]
+PAGES = [
+    "//",
+    "//web/index.html",
+    "//web/view/app.js",
+    "//web/core/chat.js",
+    "//web/vendor/marked.mjs",
+    "//web/css/base.css",
+    "//web/icon.svg",
+    "//web/manifest.webmanifest",
+    "//web/routes.json",
+    "//docs",
+]
 OTHERS = ["//openapi.json", "//healthz", "//metrics", "/chats", "//nothing", "//web/nothing.js"]
 FOREIGN = re.compile(r"""(?:src|href|url\(|import\s*)\s*=?\s*["'(]?\s*(?:https?:)?//""", re.IGNORECASE)
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
-from starlette.responses import FileResponse, HTMLResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
@@ -62,7 +62,8 @@ _WEB: Final = Path(__file__).parent / "web"
 _PAGE_HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
     ),
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
@@ -173,6 +174,18 @@ class Server:
         wires.add_to(application, _add_routes)
         add_problem_handlers(application)
         add_answer_schemas(application)
+
+        @application.get("/web/routes.json", include_in_schema=False)
+        async def list_routes() -> JSONResponse:
+            """Which routes this server has: the page hides what it lacks."""
+            routes = [
+                f"{method} {route.path}"
+                for route in application.routes
+                if isinstance(route, APIRoute)
+                for method in sorted(route.methods or ())
+            ]
+            return JSONResponse(routes, headers=_PAGE_HEADERS)
+
         application.mount("/web", _WebFiles(directory=_WEB), name="web")
 
         base_path = normalize_base_path(self.settings.base_path)

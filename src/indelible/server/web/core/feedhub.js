@@ -1,0 +1,189 @@
+// One connection per chat and browser, shared by all tabs, and a few in all.
+//
+// A browser opens six connections to a server (HTTP/1.1), and a feed holds one for ever: with a feed per tab, the
+// seventh tab would never load and no message could be sent. So tabs that show the same chat share one feed: the tab
+// that holds the chat's Web Lock reads it and tells the others over a BroadcastChannel. And of all feeds of a browser at
+// most SLOTS are connected at a time: a tab waits for a slot, a hidden tab gives its slot away at once, and visible ones
+// take turns of a second. A tab that has no slot misses nothing: it reads on from its cursor.
+//
+// A shared event names the cursor before it, so a tab that takes over, or that comes late, applies every event once. A
+// tab whose position does not fit asks the leader for its state.
+//
+// Must stay true (tests/web/feedhub.test.mjs, tests/e2e/test_page_tabs.py): every tab sees every event once, whichever tab closes.
+
+import { KINDS } from "./chat.js";
+import { Stream } from "./stream.js";
+
+export const SLOTS = 3;
+export const TURN_MS = 1000;
+const MISMATCH_MS = 300;
+
+/**
+ * @typedef {object} HubOptions
+ * @property {string} chatId
+ * @property {(cursor: string | null) => any} open
+ * @property {() => Promise<boolean>} check
+ * @property {(kind: string, data: any) => void} onEvent
+ * @property {(state: "live" | "reconnecting" | "shared", retryAt?: number) => void} onState
+ * @property {() => any} readState  a snapshot of what this tab shows, or null
+ * @property {LockManager | undefined} [locks]
+ * @property {(name: string) => BroadcastChannel} [openChannel]
+ * @property {() => boolean} [isHidden]
+ * @property {string} [tab]
+ */
+
+export class FeedHub {
+  /** @param {HubOptions} options */
+  constructor(options) {
+    this.options = options;
+    this.tab = options.tab ?? crypto.randomUUID();
+    this.closing = new AbortController();
+    this.leads = false;
+    this.isReady = false; // has a state that events apply to
+    /** @type {string | null} */ this.cursor = null;
+    /** @type {Stream | null} */ this.stream = null;
+    /** @type {(() => void) | null} */ this.giveSlot = null;
+    /** @type {any} */ this.mismatch = null;
+    this.since = 0;
+    const openChannel = options.openChannel ?? ((name) => new BroadcastChannel(name));
+    this.channel = openChannel(`indelible:feed:${options.chatId}`);
+    this.channel.onmessage = ({ data }) => this.#receive(data);
+    this.slots = openChannel("indelible:slots");
+    this.slots.onmessage = ({ data }) => this.#hearWish(data.want);
+    this.slot = "";
+    void this.#run();
+  }
+
+  close() {
+    this.closing.abort();
+    clearTimeout(this.mismatch);
+    this.stream?.close();
+    this.giveSlot?.();
+    this.channel.close();
+    this.slots.close();
+  }
+
+  hurry() {
+    this.stream?.hurry();
+  }
+
+  /** Get a snapshot: what is shown cannot be continued with events (another branch). */
+  resync() {
+    if (this.leads && this.stream) this.stream.resync();
+    else if (this.leads) this.cursor = null;
+    else this.channel.postMessage({ resync: true });
+  }
+
+  /** A hidden tab gives its connection to a tab that waits for one. */
+  noteVisibility() {
+    void this.#giveIfWanted();
+  }
+
+  async #run() {
+    const { locks } = this.options;
+    if (!locks) {
+      this.leads = true;
+      return this.#connect();
+    }
+    this.channel.postMessage({ join: this.tab });
+    const { signal } = this.closing;
+    try {
+      await locks.request(`indelible:feed:${this.options.chatId}`, { signal }, async () => {
+        this.leads = true;
+        while (!signal.aborted) await this.#takeTurn(locks);
+      });
+    } catch (error) {
+      if (!signal.aborted) throw error;
+    }
+  }
+
+  /** Hold a slot, and be connected, until it is given away. @param {LockManager} locks */
+  async #takeTurn(locks) {
+    const hold = (/** @type {Lock | null} */ lock) => {
+      if (!lock || this.closing.signal.aborted) return false;
+      this.slot = lock.name;
+      this.since = Date.now();
+      /** @type {Promise<boolean>} */
+      const held = new Promise((give) => (this.giveSlot = () => give(true)));
+      this.#connect();
+      void this.#giveIfWanted();
+      return held;
+    };
+    for (let at = 0; at < SLOTS; at += 1) {
+      if (await locks.request(`indelible:slot:${at}`, { ifAvailable: true }, hold)) return;
+    }
+    const wanted = `indelible:slot:${Math.floor(Math.random() * SLOTS)}`;
+    this.slots.postMessage({ want: wanted });
+    await locks.request(wanted, { signal: this.closing.signal }, hold);
+  }
+
+  #connect() {
+    const { options } = this;
+    this.stream?.close();
+    this.stream = new Stream({
+      open: options.open, check: options.check, kinds: KINDS, cursor: this.cursor,
+      onState: options.onState,
+      onEvent: (kind, data, cursor) => {
+        const before = this.cursor;
+        this.cursor = cursor;
+        this.isReady = true;
+        options.onEvent(kind, data);
+        this.channel.postMessage({ kind, data, before, cursor });
+        if (kind === "end") this.stream?.reopen();
+      },
+    });
+  }
+
+  /** @param {string} slot */
+  #hearWish(slot) {
+    if (this.giveSlot && slot === this.slot) void this.#giveIfWanted(true);
+  }
+
+  async #giveIfWanted(isWanted = false) {
+    const { locks, isHidden = () => document.hidden } = this.options;
+    if (!locks || !this.giveSlot) return;
+    const { pending = [] } = await locks.query();
+    if (!isWanted && !pending.some(({ name }) => name === this.slot)) return;
+    const left = isHidden() ? 0 : this.since + TURN_MS - Date.now();
+    if (left > 0) return void setTimeout(() => void this.#giveIfWanted(true), left);
+    const give = this.giveSlot;
+    if (!give) return;
+    this.giveSlot = null;
+    this.stream?.close();
+    this.stream = null;
+    give();
+  }
+
+  /** @param {any} said */
+  #receive(said) {
+    if (said.join) {
+      if (this.leads && this.isReady) {
+        this.channel.postMessage({ to: said.join, state: this.options.readState(), cursor: this.cursor });
+      }
+    } else if (said.resync) {
+      if (this.leads) this.resync();
+    } else if (this.leads) {
+      return; // the last words of the leader before this one: the server has them, too
+    } else if (said.state) {
+      if (said.to !== this.tab) return;
+      this.#follow("snapshot", said.state, said.cursor);
+    } else if (said.kind === "snapshot" || (this.isReady && said.before === this.cursor)) {
+      this.#follow(said.kind, said.data, said.cursor);
+    } else {
+      this.mismatch ??= setTimeout(() => {
+        this.mismatch = null;
+        this.channel.postMessage({ join: this.tab });
+      }, MISMATCH_MS);
+    }
+  }
+
+  /** @param {string} kind @param {any} data @param {string | null} cursor */
+  #follow(kind, data, cursor) {
+    clearTimeout(this.mismatch);
+    this.mismatch = null;
+    this.cursor = cursor;
+    this.isReady = true;
+    this.options.onState("shared");
+    this.options.onEvent(kind, data);
+  }
+}

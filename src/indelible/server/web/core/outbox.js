@@ -1,0 +1,191 @@
+// What the user sent and the server has not acknowledged: kept in the browser's storage until it has.
+//
+// Every entry has an idempotency key from its first moment, so it may be sent again after a lost response, a reload or a
+// crash of the browser, by any tab, and is stored once. Entries of a chat are sent in order; a message to a chat that
+// does not exist yet waits until the entry before it has created the chat. A refusal (4xx) keeps the entry and asks the
+// user; a server that is away only delays it.
+//
+// Must stay true (tests/web/outbox.test.mjs): an entry leaves the outbox only after a 2xx response or by the user's hand.
+
+import { isLost } from "./api.js";
+
+const PREFIX = "indelible:outbox:";
+const MADE = "indelible:made:";
+const LONGEST_WAIT_MS = 5000;
+
+/**
+ * @typedef {object} Entry
+ * @property {string} key  also the idempotency key
+ * @property {string} chat  an id, or `new:…`
+ * @property {string} text
+ * @property {any} body
+ * @property {number} at
+ * @property {"sending" | "waiting" | "refused"} state
+ * @property {string} [error]
+ */
+
+export class Outbox {
+  /**
+   * @param {{api: import("./api.js").Api, storage: Storage, locks?: LockManager, onChange?: () => void,
+   *   onDelivered?: (entry: Entry, response: any) => void, setTimer?: (wake: () => void, ms: number) => any}} options
+   */
+  constructor({ api, storage, locks, onChange = () => {}, onDelivered = () => {}, setTimer = (wake, ms) => setTimeout(wake, ms) }) {
+    this.api = api;
+    this.storage = storage;
+    this.locks = locks;
+    this.onChange = onChange;
+    this.onDelivered = onDelivered;
+    this.setTimer = setTimer;
+    /** @type {Map<string, Entry>} */ this.entries = new Map();
+    /** @type {Promise<void> | null} */ this.flushing = null;
+    this.again = false;
+    this.waitMs = 300;
+    this.waits = false;
+    this.load();
+  }
+
+  /** Read what other tabs, or an earlier visit, have left. */
+  load() {
+    const found = [];
+    for (let at = 0; at < this.storage.length; at += 1) {
+      const name = this.storage.key(at);
+      if (!name?.startsWith(PREFIX)) continue;
+      try {
+        found.push(JSON.parse(this.storage.getItem(name) ?? ""));
+      } catch {
+        // Not ours.
+      }
+    }
+    const kept = [...this.entries.values()].filter(({ key }) => this.unsaved?.has(key));
+    this.entries = new Map([...found, ...kept].sort((a, b) => a.at - b.at).map((entry) => [entry.key, entry]));
+  }
+
+  /** Entries that the storage had no room for: they live as long as the tab. @type {Set<string>} */
+  unsaved = new Set();
+
+  /** @param {string} chat @returns {Entry[]} */
+  list(chat) {
+    return [...this.entries.values()].filter((entry) => this.resolve(entry.chat) === chat || entry.chat === chat);
+  }
+
+  /** The id of a chat that was created from here, or what was given. @param {string} chat */
+  resolve(chat) {
+    return chat.startsWith("new:") ? (this.storage.getItem(MADE + chat) ?? chat) : chat;
+  }
+
+  /** @param {string} chat @param {string} text @param {any} body @returns {Entry} */
+  add(chat, text, body) {
+    /** @type {Entry} */
+    const entry = { key: crypto.randomUUID(), chat, text, body, at: this.#nextTime(), state: "sending" };
+    this.entries.set(entry.key, entry);
+    this.#save(entry);
+    this.onChange();
+    void this.flush();
+    return entry;
+  }
+
+  #nextTime() {
+    const last = [...this.entries.values()].at(-1)?.at ?? 0;
+    return Math.max(Date.now(), last + 1);
+  }
+
+  /** @param {string} key */
+  retry(key) {
+    const entry = this.entries.get(key);
+    if (!entry) return;
+    // A refused message may be sent again with another text: it needs a key of its own.
+    this.remove(key);
+    this.add(entry.chat, entry.text, entry.body);
+  }
+
+  /** @param {string} key @returns {Entry | undefined} */
+  remove(key) {
+    const entry = this.entries.get(key);
+    this.entries.delete(key);
+    this.unsaved.delete(key);
+    this.storage.removeItem(PREFIX + key);
+    this.onChange();
+    return entry;
+  }
+
+  /** Send everything that waits. @returns {Promise<void>} */
+  flush() {
+    if (this.flushing) {
+      this.again = true;
+      return this.flushing;
+    }
+    const run = async () => {
+      do {
+        this.again = false;
+        await this.#sendAll();
+      } while (this.again);
+    };
+    const locked = this.locks ? this.locks.request("indelible:outbox", run) : run();
+    this.flushing = Promise.resolve(locked).finally(() => (this.flushing = null));
+    return this.flushing;
+  }
+
+  async #sendAll() {
+    this.load(); // another tab may have sent some of it
+    const blocked = new Set();
+    for (const entry of [...this.entries.values()]) {
+      if (!this.entries.has(entry.key)) continue;
+      if (entry.state === "refused" || blocked.has(entry.chat)) {
+        blocked.add(entry.chat);
+        continue;
+      }
+      try {
+        const response = await this.#send(entry);
+        this.waitMs = 300;
+        this.onDelivered(entry, response);
+        this.remove(entry.key);
+      } catch (error) {
+        const status = /** @type {any} */ (error).status;
+        const isAway = isLost(error) || status === 401 || status === 429;
+        entry.state = isAway ? "waiting" : "refused";
+        entry.error = isAway
+          ? "the server is unreachable. It will be sent when it is back."
+          : /** @type {Error} */ (error).message;
+        if (status === 401) entry.error = "log in again. It will be sent then.";
+        if (status === 429) entry.error = "the server asks to slow down. It will be sent in a moment.";
+        this.#save(entry);
+        this.onChange();
+        if (isAway) return this.#waitAndFlush();
+        blocked.add(entry.chat);
+      }
+    }
+  }
+
+  #waitAndFlush() {
+    if (this.waits) return;
+    this.waits = true;
+    this.setTimer(() => {
+      this.waits = false;
+      void this.flush();
+    }, this.waitMs);
+    this.waitMs = Math.min(2 * this.waitMs, LONGEST_WAIT_MS);
+  }
+
+  /** @param {Entry} entry */
+  async #send(entry) {
+    const chat = this.resolve(entry.chat);
+    if (!chat.startsWith("new:")) {
+      const { create, ...body } = entry.body;
+      return this.api.sendMessage(chat, body, entry.key);
+    }
+    const { create = {}, model, text, content } = entry.body;
+    const made = await this.api.createChat({ ...create, message: content ?? text, ...(model ? { model } : {}) }, entry.key);
+    this.storage.setItem(MADE + entry.chat, made.id);
+    return made;
+  }
+
+  /** @param {Entry} entry */
+  #save(entry) {
+    try {
+      this.storage.setItem(PREFIX + entry.key, JSON.stringify(entry));
+      this.unsaved.delete(entry.key);
+    } catch {
+      this.unsaved.add(entry.key);
+    }
+  }
+}

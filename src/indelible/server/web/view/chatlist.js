@@ -1,0 +1,170 @@
+// The list of chats: pages, search, and what changes in other tabs and other chats.
+//
+// With `GET /events` one tab of the browser reads the list's feed and tells the others; without it the list is read
+// again when something happens and when the tab is shown. A deleted chat is hidden until its deletion can no longer be
+// undone.
+
+const REFRESH_MS = 30_000;
+const TYPING_MS = 150;
+
+export class ChatList {
+  /** @param {import("./controller.js").Controller} controller */
+  constructor(controller) {
+    this.controller = controller;
+    /** @type {any[]} */ this.items = [];
+    /** @type {string | null} */ this.next = null;
+    this.isLoaded = false;
+    this.showsArchived = false;
+    this.query = "";
+    /** @type {any[] | null} */ this.found = null;
+    /** @type {Set<string>} */ this.hidden = new Set();
+    /** @type {any} */ this.timer = null;
+    this.isStale = false;
+    this.isReading = false;
+    this.hasFeed = false;
+  }
+
+  start() {
+    document.addEventListener("visibilitychange", () => { if (!document.hidden) this.refresh(); });
+    setInterval(() => { if (!document.hidden && !this.hasFeed) this.refresh(); }, REFRESH_MS);
+    this.refresh();
+    if (this.controller.has("GET /events") && navigator.locks) void this.#lead();
+  }
+
+  async #lead() {
+    const channel = new BroadcastChannel("indelible:list");
+    channel.onmessage = ({ data }) => this.#receive(data.kind, data.data);
+    this.hasFeed = true;
+    await navigator.locks.request("indelible:list", () => new Promise(() => {
+      const open = () => {
+        const source = new EventSource(this.controller.api.url("events"));
+        for (const kind of ["chats", "chat_changed", "chat_removed"]) {
+          source.addEventListener(kind, (event) => {
+            const data = JSON.parse(/** @type {MessageEvent} */ (event).data);
+            this.#receive(kind, data);
+            channel.postMessage({ kind, data });
+          });
+        }
+        source.onerror = () => {
+          source.close();
+          setTimeout(open, 3000);
+        };
+      };
+      open();
+    }));
+  }
+
+  /** @param {string} kind @param {any} data */
+  #receive(kind, data) {
+    if (kind === "chats") this.#merge(data.items);
+    else if (kind === "chat_changed") this.#merge([data]);
+    else if (kind === "chat_removed") this.items = this.items.filter(({ id }) => id !== data.id);
+    this.controller.changed();
+  }
+
+  /** @param {any[]} changed */
+  #merge(changed) {
+    const known = new Map(this.items.map((item) => [item.id, item]));
+    for (const item of changed) known.set(item.id, { ...known.get(item.id), ...item });
+    this.items = [...known.values()]
+      .filter(({ archived }) => Boolean(archived) === this.showsArchived)
+      .sort((a, b) => Number(b.pinned) - Number(a.pinned) || b.updated_at.localeCompare(a.updated_at));
+  }
+
+  get shown() {
+    return (this.found ?? this.items).filter(({ id }) => !this.hidden.has(id));
+  }
+
+  /** @param {string} id */
+  find(id) {
+    return this.items.find((item) => item.id === id);
+  }
+
+  /** @param {string} id @param {any} changes */
+  patch(id, changes) {
+    this.items = this.items.map((item) => (item.id === id ? { ...item, ...changes } : item));
+    this.controller.changed();
+  }
+
+  /** @param {string} id @param {boolean} isHidden */
+  hide(id, isHidden) {
+    if (isHidden) this.hidden.add(id);
+    else this.hidden.delete(id);
+    this.hidden = new Set(this.hidden);
+    this.controller.changed();
+  }
+
+  /** What the feed of the open chat has told. @param {import("../core/chat.js").ChatState} chat @param {{isRead: boolean}} how */
+  note(chat, { isRead }) {
+    if (!this.find(chat.id)) return this.refresh();
+    this.patch(chat.id, { title: chat.title, status: chat.status, ...(isRead ? { unread: false } : {}) });
+  }
+
+  /** Read the first page again; several wishes at once are one request. */
+  refresh() {
+    if (this.isReading) {
+      this.isStale = true;
+      return;
+    }
+    this.isReading = true;
+    void this.#read().finally(() => {
+      this.isReading = false;
+      if (this.isStale) {
+        this.isStale = false;
+        this.refresh();
+      }
+    });
+  }
+
+  async #read() {
+    const { showsArchived, controller } = this;
+    const page = await controller.api.listChats({ archived: showsArchived }).catch(() => null);
+    if (!page || showsArchived !== this.showsArchived) return; // keep the old list
+    const first = new Set(page.items.map((/** @type {any} */ { id }) => id));
+    const last = page.items.at(-1);
+    // Later pages that were loaded stay below.
+    const below = page.next && this.items.length > page.items.length
+      ? this.items.filter(({ id, pinned, updated_at }) => !first.has(id) && !pinned && last && updated_at <= last.updated_at)
+      : [];
+    if (!below.length) this.next = page.next;
+    this.items = [...page.items, ...below];
+    this.isLoaded = true;
+    controller.changed();
+  }
+
+  async loadMore() {
+    if (!this.next || this.isReading) return;
+    const page = await this.controller.attempt(() => this.controller.api.listChats({ cursor: this.next, archived: this.showsArchived }));
+    if (!page) return;
+    const known = new Set(this.items.map(({ id }) => id));
+    this.items = [...this.items, ...page.items.filter((/** @type {any} */ { id }) => !known.has(id))];
+    this.next = page.next;
+    this.controller.changed();
+  }
+
+  /** @param {boolean} isArchived */
+  showArchived(isArchived) {
+    this.showsArchived = isArchived;
+    this.items = [];
+    this.next = null;
+    this.refresh();
+    this.controller.changed();
+  }
+
+  /** @param {string} text */
+  search(text) {
+    this.query = text;
+    clearTimeout(this.timer);
+    if (!text.trim()) this.found = null;
+    else this.timer = setTimeout(() => void this.#search(text.trim()), TYPING_MS);
+    this.controller.changed();
+  }
+
+  /** @param {string} text */
+  async #search(text) {
+    const page = await this.controller.attempt(() => this.controller.api.listChats({ q: text }));
+    if (!page || this.query.trim() !== text) return;
+    this.found = page.items;
+    this.controller.changed();
+  }
+}

@@ -1,0 +1,71 @@
+// A code block: text first, colours when it is complete and the browser is idle.
+//
+// highlight.js gives a tree of tokens, which becomes spans: no HTML. Long code is drawn in pieces of lines, so that a
+// running reply changes only the last piece.
+
+import { html, memo, useEffect, useState } from "./html.js";
+import { icon } from "./icons.js";
+
+const LINES = 60;
+const LONGEST_COLOURED = 60_000;
+/** @type {Promise<any> | null} */
+let library = null;
+
+const whenIdle = (/** @type {() => void} */ work) =>
+  "requestIdleCallback" in globalThis ? requestIdleCallback(work, { timeout: 1000 }) : setTimeout(work, 50);
+
+/** @param {any} node @returns {any} */
+function drawNode(node) {
+  if (typeof node === "string") return node;
+  const content = node.children.map(drawNode);
+  return node.scope ? html`<span class=${`hl-${node.scope.split(".")[0]}`}>${content}</span>` : content;
+}
+
+const Piece = memo(({ text }) => html`<span class="lines">${text}</span>`);
+
+/** @param {string} text */
+function cut(text) {
+  const pieces = [];
+  let from = 0;
+  for (let at = 0, count = 0; at < text.length; at += 1) {
+    if (text.charCodeAt(at) === 10 && (count += 1) % LINES === 0) {
+      pieces.push(text.slice(from, at + 1));
+      from = at + 1;
+    }
+  }
+  pieces.push(text.slice(from));
+  return pieces;
+}
+
+export const CopyButton = memo(({ text, label }) => {
+  const [isCopied, setCopied] = useState(false);
+  const copy = async () => {
+    await navigator.clipboard.writeText(typeof text === "function" ? text() : text).catch(() => {});
+    setCopied(true);
+    setTimeout(() => setCopied(false), 1500);
+  };
+  return html`<button type="button" class="quiet small" onClick=${copy} aria-label=${label} title=${label}>
+    ${icon(isCopied ? "check" : "copy")}
+  </button>`;
+});
+
+export const CodeBlock = memo(({ text, lang, open }) => {
+  const name = (lang.match(/^[\w+#.-]+/)?.[0] ?? "").toLowerCase();
+  const [tree, setTree] = useState(/** @type {any} */ (null));
+  useEffect(() => {
+    if (open || !name || text.length > LONGEST_COLOURED) return;
+    let isGone = false;
+    whenIdle(async () => {
+      library ??= import("../vendor/highlight.mjs").then((loaded) => loaded.default);
+      const highlighter = await library.catch(() => null);
+      if (isGone || !highlighter?.getLanguage(name)) return;
+      setTree({ text, root: highlighter.highlight(text, { language: name, ignoreIllegals: true })._emitter.rootNode });
+    });
+    return () => void (isGone = true);
+  }, [text, name, open]);
+  const isColoured = tree && tree.text === text;
+  return html`<figure class="code">
+    <figcaption><span>${name || "text"}</span><${CopyButton} text=${text} label="Copy code" /></figcaption>
+    <pre tabindex="0" dir="ltr"><code>${isColoured ? drawNode(tree.root) : cut(text).map((piece, at) => html`<${Piece} key=${at} text=${piece} />`)}</code></pre>
+  </figure>`;
+});

@@ -1,0 +1,483 @@
+// The page's state and everything that a user can do with it; the components only draw it.
+//
+// `changed` asks for one drawing per frame. Actions are optimistic where they can be undone, and an action that fails
+// says so in a toast; a message that fails to arrive stays in the outbox.
+
+import { Api, isLost, isMissing } from "../core/api.js";
+import { ChatState } from "../core/chat.js";
+import { Drafts } from "../core/drafts.js";
+import { FeedHub } from "../core/feedhub.js";
+import { Outbox } from "../core/outbox.js";
+import { plainText, Thread } from "../core/thread.js";
+import { Attachments } from "./attachments.js";
+import { ChatActions, UNDO_MS } from "./chatactions.js";
+import { ChatList } from "./chatlist.js";
+import { Preferences } from "./preferences.js";
+
+const ROOT = new URL("../../", import.meta.url);
+const NOT_FOUND = "Chat not found. It may have been deleted.";
+
+export class Controller {
+  constructor() {
+    this.api = new Api(new URL("api/v1/", ROOT));
+    this.api.onUnauthorized = () => this.askForLogin();
+    this.preferences = new Preferences(() => this.changed());
+    this.list = new ChatList(this);
+    /** @type {Set<string>} */ this.routes = new Set();
+    /** @type {any[]} */ this.models = [];
+    /** @type {any} */ this.session = null;
+    /** @type {ChatState | null} */ this.chat = null;
+    this.place = "new:0"; // the chat that is shown: an id, or one that does not exist yet
+    /** @type {string | null} */ this.sharedKey = null;
+    this.thread = new Thread();
+    /** @type {FeedHub | null} */ this.hub = null;
+    /** @type {{state: string, retryAt?: number}} */ this.connection = { state: "connecting" };
+    /** @type {string | null} */ this.problem = null;
+    /** @type {any} */ this.dialog = null;
+    /** @type {{key: string, text: string} | null} */ this.editing = null;
+    /** @type {{id: number, text: string, undo?: () => void}[]} */ this.toasts = [];
+    this.isListOpen = false;
+    this.announcement = "";
+    /** @type {string | null} */ this.target = null; // the message to scroll to
+    /** @type {Map<string, any>} */ this.sent = new Map(); // delivered, not yet seen in the feed
+    /** @type {Map<string, string>} */ this.pairs = new Map(); // outbox entry -> message or queued message
+    this.files = new Attachments(this);
+    this.chats = new ChatActions(this);
+    /** @type {any} */ this.newChat = {}; // model and system prompt of a chat that does not exist yet
+    this.isLoadingEarlier = false;
+    /** @type {string | null} */ this.earlier = null;
+    /** @type {(() => void) | null} */ this.onDraw = null;
+    /** @type {number | null} */ this.frame = null;
+    this.draft = "";
+    const storage = localStorage;
+    this.outbox = new Outbox({
+      api: this.api, storage, locks: navigator.locks, onChange: () => this.changed(),
+      onDelivered: (entry, response) => this.#noteDelivery(entry, response),
+    });
+    this.drafts = new Drafts({ storage });
+  }
+
+  // --- drawing ---
+
+  changed() {
+    this.frame ??= requestAnimationFrame(() => {
+      this.frame = null;
+      this.onDraw?.();
+    });
+  }
+
+  get items() {
+    if (!this.chat) return [];
+    const items = this.thread.build(this.chat);
+    const last = items.at(-1);
+    // The card of the error says it already.
+    const isRepeated = last?.kind === "notice" && this.chat.status === "error" && plainText(last.messages[0].blocks) === this.chat.error?.message;
+    return isRepeated ? items.slice(0, -1) : items;
+  }
+
+  /** Messages on their way: not yet in the conversation or the queue. */
+  get pending() {
+    const chat = this.chat?.id ?? this.place;
+    const isHere = (/** @type {any} */ entry) => (this.outbox.resolve(entry.chat) === chat || entry.chat === chat) && !this.pairs.has(entry.key);
+    const delivered = [...this.sent.values()].map(({ entry }) => ({ ...entry, state: "sent" }));
+    return [...delivered, ...this.outbox.list(chat)].filter(isHere);
+  }
+
+  /** What was delivered and can be seen is no longer on its way, whatever becomes of it. */
+  #noteSeen() {
+    for (const [key, { id }] of this.sent) {
+      const isSeen = (/** @type {any} */ one) => one.id === id;
+      if (!this.chat?.messages.some(isSeen) && !this.chat?.queue.some(isSeen)) continue;
+      this.pairs.set(key, id);
+      this.sent.delete(key);
+    }
+  }
+
+  /** @param {string} route  such as "PUT /chats/{chat_id}/draft" */
+  has(route) {
+    return this.routes.has(route.replace(" /", " /api/v1/"));
+  }
+
+  /** Whether the last question has no visible reply. */
+  get isUnanswered() {
+    return this.chat?.messages.findLast(({ role }) => role === "user" || role === "assistant")?.role === "user";
+  }
+
+  get isReadOnly() {
+    return this.sharedKey !== null || this.chat?.details.read_only === true;
+  }
+
+  // --- start ---
+
+  async start() {
+    addEventListener("hashchange", () => this.#readAddress());
+    addEventListener("online", () => this.#comeBack());
+    addEventListener("offline", () => this.changed());
+    addEventListener("storage", ({ key }) => key?.startsWith("indelible:outbox:") && (this.outbox.load(), this.changed()));
+    addEventListener("pagehide", () => this.drafts.flushAll());
+    document.addEventListener("visibilitychange", () => {
+      if (document.hidden) this.drafts.flushAll();
+      else this.#noteRead();
+      this.hub?.noteVisibility();
+    });
+    // A message that was to begin a chat, before the page was reloaded: show it where it was.
+    const waiting = [...this.outbox.entries.values()].findLast(({ chat }) => this.outbox.resolve(chat).startsWith("new:"));
+    this.#readAddress();
+    if (!this.chat && waiting) this.place = waiting.chat;
+    const found = await fetch(new URL("web/routes.json", ROOT)).then((response) => response.json(), () => []);
+    this.routes = new Set(found);
+    if (this.has("PUT /chats/{chat_id}/draft")) {
+      this.drafts.save = (chat, text) => this.api.putDraft(chat, text);
+      this.drafts.load = (chat) => this.api.getDraft(chat);
+      void this.#loadDraft();
+    }
+    if (!this.sharedKey) {
+      this.list.start();
+      void this.outbox.flush();
+      if (this.has("GET /session")) this.session = await this.api.getSession().catch(() => null);
+      this.models = (await this.api.listModels().catch(() => ({ items: [] }))).items;
+    }
+    this.changed();
+  }
+
+  #comeBack() {
+    this.hub?.hurry();
+    void this.outbox.flush();
+    this.list.refresh();
+    this.changed();
+  }
+
+  askForLogin() {
+    if (!this.has("POST /session") || this.sharedKey) return;
+    const next = location.pathname + location.search + location.hash;
+    location.assign(new URL(`login?next=${encodeURIComponent(next)}`, ROOT));
+  }
+
+  // --- where we are ---
+
+  #readAddress() {
+    const shared = /^#shared=([\w-]+)$/.exec(location.hash);
+    const found = /^#(\w+)(?:\/(\w+))?$/.exec(location.hash);
+    if (shared) this.#open(null, shared[1]);
+    else if (found && found[1] === this.chat?.id) this.scrollTo(found[2] ?? null);
+    else this.#open(found?.[1] ?? null, null, found?.[2] ?? null);
+  }
+
+  /** @param {string | null} id @param {string | null} [messageId] */
+  go(id, messageId = null) {
+    const hash = id ? `#${id}${messageId ? `/${messageId}` : ""}` : "";
+    this.isListOpen = false;
+    if (location.hash === hash && id) return this.changed();
+    history.pushState(null, "", hash || location.pathname + location.search);
+    this.#readAddress();
+  }
+
+  /** @param {string | null} id @param {string | null} [sharedKey] @param {string | null} [target] */
+  #open(id, sharedKey = null, target = null) {
+    const known = id && this.outbox.resolve(this.place) === id ? this.place : null;
+    this.hub?.close();
+    this.hub = null;
+    this.sharedKey = sharedKey;
+    this.place = id ?? `new:${crypto.randomUUID()}`;
+    this.chat = id || sharedKey ? new ChatState(id ?? "shared") : null;
+    this.thread = new Thread();
+    this.problem = null;
+    this.editing = null;
+    this.earlier = null;
+    this.target = target;
+    this.connection = { state: this.chat ? "connecting" : "live" };
+    if (!known) {
+      this.files.clear();
+      this.newChat = {};
+    }
+    if (this.chat) this.#connect(this.chat);
+    void this.#loadDraft();
+    this.#writeTitle();
+    this.changed();
+  }
+
+  /** @param {ChatState} chat */
+  #connect(chat) {
+    const path = this.sharedKey ? `shared/${this.sharedKey}` : `chats/${chat.id}`;
+    for (const { entry, id } of this.sent.values()) if (id && this.outbox.resolve(entry.chat) === chat.id) chat.keys.set(id, entry.key);
+    this.hub = new FeedHub({
+      chatId: this.sharedKey ?? chat.id, locks: navigator.locks,
+      open: (cursor) => new EventSource(this.api.url(`${path}/events${cursor ? `?after=${encodeURIComponent(cursor)}` : ""}`)),
+      check: () => this.api.get(path).then(() => true, (error) => {
+        if (!isMissing(error)) throw error;
+        if (this.chat === chat) this.#leave();
+        return false;
+      }),
+      onEvent: (kind, data) => { if (this.chat === chat) this.#receive(chat, kind, data); },
+      onState: (state, retryAt) => this.#noteConnection(state, retryAt),
+      readState: () => (chat.loaded ? chat.toSnapshot() : null),
+    });
+  }
+
+  #leave() {
+    this.hub?.close();
+    this.hub = null;
+    this.chat = null;
+    this.place = "gone";
+    this.problem = NOT_FOUND;
+    this.connection = { state: "live" };
+    this.list.refresh();
+    this.changed();
+  }
+
+  /** @param {string} state @param {number} [retryAt] */
+  #noteConnection(state, retryAt) {
+    if (this.connection.state === "reconnecting" && state === "live") this.#comeBack();
+    this.connection = { state, retryAt };
+    this.changed();
+  }
+
+  // --- reading ---
+
+  /** @param {ChatState} chat @param {string} kind @param {any} data */
+  #receive(chat, kind, data) {
+    if (kind === "end") {
+      if (data.reason === "deleted") this.#leave();
+      return;
+    }
+    const wasBusy = chat.busy;
+    const queuedBefore = new Set(chat.queue.map(({ id }) => id));
+    chat.apply(kind, data);
+    if (kind === "message" && data.message.role === "user") this.#pair(data.message.id, plainText(data.message.blocks), data.queued);
+    if (kind === "queue") {
+      for (const queued of data.queue) if (!queuedBefore.has(queued.id)) this.#pair(queued.id, plainText(queued.blocks));
+    }
+    if (kind === "snapshot") for (const [key, { id }] of this.sent) if (id) chat.keys.set(id, key);
+    if (this.sent.size && ["snapshot", "message", "queue"].includes(kind)) this.#noteSeen();
+    if (chat.needsSnapshot) this.hub?.resync();
+    if (["chat", "status", "snapshot"].includes(kind)) {
+      this.list.note(chat, { isRead: !document.hidden });
+      this.#writeTitle();
+    }
+    if (kind === "status" && wasBusy && !chat.busy) this.#noteEnd(chat, data);
+    this.changed();
+  }
+
+  /** The feed may be faster than the response: the message is the one that we are sending. @param {string} id @param {string} text @param {string} [queued] */
+  #pair(id, text, queued) {
+    const before = [...this.pairs].find(([, known]) => known === queued)?.[0] ?? [...this.sent].find(([, known]) => known.id === queued)?.[0];
+    const entry = before ?? this.outbox.list(this.chat?.id ?? this.place).find((one) => one.text === text && !this.pairs.has(one.key))?.key
+      ?? [...this.sent].find(([, known]) => known.id === id)?.[0];
+    if (!entry) return;
+    this.pairs.set(entry, id);
+    this.chat?.keys.set(id, entry);
+  }
+
+  /** @param {ChatState} chat @param {any} data */
+  #noteEnd(chat, data) {
+    const outcome = data.ended?.outcome;
+    if (!chat.busy) this.announcement = outcome === "failed" ? "The reply failed." : outcome === "interrupted" ? "Stopped. What was written is saved." : "The reply is complete.";
+    if (document.hidden && this.preferences.notify && "Notification" in globalThis && Notification.permission === "granted") {
+      new Notification(chat.title ?? "Indelible", { body: this.announcement, tag: chat.id });
+    }
+    this.#noteRead();
+  }
+
+  #noteRead() {
+    if (!this.chat?.loaded || document.hidden || this.sharedKey || !this.has("POST /chats/{chat_id}/read")) return;
+    void this.api.markRead(this.chat.id).catch(() => {});
+  }
+
+  #writeTitle() {
+    const name = this.titleOf(this.chat);
+    document.title = this.chat && name ? `${this.chat.busy ? "● " : ""}${name} · Indelible` : "Indelible";
+  }
+
+  /** @param {ChatState | null} chat */
+  titleOf(chat) {
+    if (!chat) return this.place === "gone" ? "Chat not found" : "New chat";
+    const first = chat.messages.find(({ role }) => role === "user");
+    return chat.title ?? ((first && plainText(first.blocks).slice(0, 60)) || "New chat");
+  }
+
+  async loadEarlier() {
+    const { chat } = this;
+    if (!chat?.hasMore || this.isLoadingEarlier) return;
+    this.isLoadingEarlier = true;
+    this.changed();
+    try {
+      const page = this.sharedKey
+        ? await this.api.get(`shared/${this.sharedKey}/messages?limit=100${this.earlier ? `&before=${encodeURIComponent(this.earlier)}` : ""}`)
+        : await this.api.listMessages(chat.id, this.earlier);
+      if (this.chat !== chat) return;
+      this.earlier = page.next;
+      chat.prepend(page.items, page.next !== null);
+    } catch (error) {
+      this.#complain(error);
+    } finally {
+      this.isLoadingEarlier = false;
+      this.changed();
+    }
+  }
+
+  /** Show this message: load earlier ones until it is there. @param {string | null} messageId */
+  async scrollTo(messageId) {
+    this.target = messageId;
+    this.changed();
+    while (messageId && this.target === messageId && this.chat?.loaded && this.chat.hasMore && !this.chat.messages.some(({ id }) => id === messageId)) {
+      const before = this.chat.messages.length;
+      await this.loadEarlier();
+      if (this.chat?.messages.length === before) break;
+    }
+  }
+
+  // --- writing ---
+
+  async #loadDraft() {
+    const { place } = this;
+    const name = place.startsWith("new:") ? "new" : place;
+    this.draft = this.drafts.get(name);
+    this.changed();
+    const found = await this.drafts.fetch(name);
+    if (this.place === place && !this.draft && found) {
+      this.draft = found;
+      this.changed();
+    }
+  }
+
+  /** @param {string} text */
+  type(text) {
+    this.draft = text;
+    this.drafts.set(this.place.startsWith("new:") ? "new" : this.place, text);
+    this.changed();
+  }
+
+  /** @param {"queue" | "interrupt" | "steer"} ifBusy */
+  send(ifBusy = "queue") {
+    const text = this.draft.trim();
+    const files = this.files.blocks;
+    if ((!text && !files.length) || this.isReadOnly) return;
+    if (this.files.isUploading) return this.toast("Wait for the upload to finish.");
+    const content = files.length ? [...(text ? [{ type: "text", text }] : []), ...files] : null;
+    const { place } = this;
+    const busy = this.chat?.busy && ifBusy !== "queue" ? { if_busy: ifBusy } : {};
+    const { system, ...rest } = this.newChat;
+    const extra = place.startsWith("new:") ? { ...rest, create: system ? { system } : {} } : {};
+    this.outbox.add(place === "gone" ? (this.place = `new:${crypto.randomUUID()}`) : place, text, { ...(content ? { content } : { text }), ...busy, ...extra });
+    this.problem = null;
+    this.draft = "";
+    this.files.clear();
+    this.drafts.clear(place.startsWith("new:") ? "new" : place);
+    this.target = "end";
+    if ("Notification" in globalThis && this.preferences.notify && Notification.permission === "default") void Notification.requestPermission();
+    this.changed();
+  }
+
+  /** @param {any} entry @param {any} response */
+  #noteDelivery(entry, response) {
+    const id = response.message ?? response.queued ?? this.pairs.get(entry.key);
+    this.sent.set(entry.key, { entry, id });
+    if (id) this.chat?.keys.set(id, entry.key);
+    if (entry.chat === this.place && entry.chat.startsWith("new:") && response.id) {
+      history.replaceState(null, "", `#${response.id}`);
+      this.#open(response.id);
+    }
+    this.#noteSeen();
+    this.list.refresh();
+    this.changed();
+  }
+
+  /** Take a message out of the outbox and into the composer. @param {string} key */
+  editPending(key) {
+    const entry = this.outbox.remove(key);
+    if (entry) this.type([entry.text, this.draft].filter(Boolean).join("\n"));
+  }
+
+  stop() {
+    const { chat } = this;
+    if (!chat || chat.status === "interrupting" || (!chat.busy && chat.status !== "requires_action")) return;
+    chat.status = "interrupting";
+    this.changed();
+    void this.attempt(() => this.api.interrupt(chat.id, chat.turn)).then((done) => {
+      if (!done) this.hub?.resync(); // it was not stopped: show what is true
+    });
+  }
+
+  /** Stop waiting for a retry, and ask at once, perhaps another model. @param {string} [model] */
+  async retryNow(model) {
+    const { chat } = this;
+    if (!chat) return;
+    await this.attempt(async () => {
+      if (chat.busy) await this.api.post(`chats/${chat.id}/interrupt`, { turn: chat.turn, wait_s: 10 });
+      await this.api.retry(chat.id, model);
+    });
+  }
+
+  /** Do something; what goes wrong is said. @template T @param {() => Promise<T>} action @returns {Promise<T | undefined>} */
+  async attempt(action) {
+    try {
+      return await action();
+    } catch (error) {
+      this.#complain(error);
+      return undefined;
+    }
+  }
+
+  /** @param {any} error */
+  #complain(error) {
+    this.toast(isLost(error) ? "The server is unreachable. Try again when it is back." : error.message);
+  }
+
+  /** @param {string} text @param {() => void} [undo] */
+  toast(text, undo) {
+    const id = Math.random();
+    this.toasts = [...this.toasts, { id, text, undo }];
+    setTimeout(() => this.closeToast(id), UNDO_MS);
+    this.changed();
+  }
+
+  /** @param {number} id */
+  closeToast(id) {
+    this.toasts = this.toasts.filter((toast) => toast.id !== id);
+    this.changed();
+  }
+
+  /** @param {any} dialog */
+  show(dialog) {
+    this.dialog = dialog;
+    this.changed();
+  }
+
+  // --- messages ---
+
+  /** @param {any} message @param {string} text */
+  edit(message, text) {
+    const { chat } = this;
+    this.editing = null;
+    this.changed();
+    if (!chat || !text.trim()) return;
+    const kept = message.blocks.filter((/** @type {any} */ { type }) => type === "file");
+    const body = kept.length ? { content: [{ type: "text", text }, ...kept] } : { text };
+    void this.attempt(() => this.api.editMessage(chat.id, message.id, body));
+  }
+
+  /** @param {any} item @param {string} [model] */
+  regenerate(item, model) {
+    const { chat } = this;
+    const first = item.messages.find((/** @type {any} */ { role }) => role === "assistant" || role === "user");
+    if (chat && first) void this.attempt(() => this.api.regenerate(chat.id, first.id, model));
+  }
+
+  /** @param {any} item */
+  async fork(item) {
+    const { chat } = this;
+    if (!chat) return;
+    const made = await this.attempt(() => this.api.forkChat(chat.id, item.messages.at(-1).id));
+    if (made) {
+      this.go(made.id);
+      this.list.refresh();
+      this.toast("Forked: this chat continues from the same point.");
+    }
+  }
+
+  /** @param {string} messageId */
+  switchBranch(messageId) {
+    const { chat } = this;
+    if (chat) void this.attempt(() => this.api.switchBranch(chat.id, messageId));
+  }
+}

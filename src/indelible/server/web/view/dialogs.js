@@ -1,0 +1,122 @@
+// The dialogs: rename, system prompt, share, settings, keyboard help. Each is a <dialog>: Escape closes it and the focus
+// returns to where it was.
+
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
+import { CopyButton } from "./codeblock.js";
+import { DebugDrawer } from "./debugdrawer.js";
+import { icon } from "./icons.js";
+import { Palette } from "./palette.js";
+
+/** @param {{c: import("./controller.js").Controller, label: string, className?: string, children?: any}} props */
+export function Modal({ c, label, className = "", children }) {
+  const place = useRef(/** @type {HTMLDialogElement | null} */ (null));
+  useLayoutEffect(() => {
+    const before = /** @type {HTMLElement | null} */ (document.activeElement);
+    place.current?.showModal();
+    return () => before?.isConnected && before.focus();
+  }, []);
+  const close = () => c.show(null);
+  return html`<dialog ref=${place} class=${className} aria-label=${label} onClose=${close} onCancel=${close}
+    onClick=${(/** @type {any} */ event) => { if (event.target === place.current) close(); }}>
+    <div class="sheet">
+      <header><h2>${label}</h2><button type="button" class="quiet" aria-label="Close" onClick=${close}>${icon("close")}</button></header>
+      ${children}
+    </div>
+  </dialog>`;
+}
+
+/** @param {{c: import("./controller.js").Controller, chat: any}} props */
+function Rename({ c, chat }) {
+  const [title, setTitle] = useState(chat.title ?? "");
+  const save = (/** @type {Event} */ event) => {
+    event.preventDefault();
+    c.show(null);
+    void c.chats.update(chat.id, { title: title.trim() || null });
+  };
+  return html`<${Modal} c=${c} label="Rename chat"><form onSubmit=${save}>
+    <input aria-label="Title" value=${title} autofocus maxlength="200" onInput=${(/** @type {any} */ { target }) => setTitle(target.value)} />
+    <div class="buttons"><button type="submit" class="primary">Rename</button></div>
+  </form></${Modal}>`;
+}
+
+/** @param {{c: import("./controller.js").Controller, chat: any}} props */
+function SystemPrompt({ c, chat }) {
+  const [text, setText] = useState(/** @type {string | null} */ (chat ? null : (c.newChat.system ?? "")));
+  useEffect(() => {
+    if (chat) c.api.getChat(chat.id).then((details) => setText(details.system ?? ""), () => setText(""));
+  }, []);
+  const save = (/** @type {Event} */ event) => {
+    event.preventDefault();
+    c.show(null);
+    if (chat) void c.chats.update(chat.id, { system: text?.trim() || null }).then(() => c.toast("System prompt saved. It applies from the next reply on."));
+    else c.newChat = { ...c.newChat, system: text?.trim() };
+  };
+  return html`<${Modal} c=${c} label="System prompt"><form onSubmit=${save}>
+    <p class="faint">Instructions that the model gets before the conversation.</p>
+    <textarea aria-label="System prompt" rows="8" disabled=${text === null} value=${text ?? ""} placeholder="You are a helpful assistant." onInput=${(/** @type {any} */ { target }) => setText(target.value)}></textarea>
+    <div class="buttons"><button type="submit" class="primary" disabled=${text === null}>Save</button></div>
+  </form></${Modal}>`;
+}
+
+/** @param {{c: import("./controller.js").Controller, chat: any}} props */
+function Share({ c, chat }) {
+  const [shares, setShares] = useState(/** @type {any[]} */ ([]));
+  const [made, setMade] = useState("");
+  const load = () => void c.attempt(async () => setShares((await c.api.listShares(chat.id)).items ?? []));
+  useEffect(load, []);
+  const create = () => void c.attempt(async () => {
+    const share = await c.api.createShare(chat.id);
+    setMade(new URL(share.url, new URL(".", location.href)).href);
+    load();
+  });
+  return html`<${Modal} c=${c} label="Share chat">
+    <p class="faint">Anyone with the link can read this chat, and what is added to it later. Nobody can write.</p>
+    ${made && html`<div class="copied"><input readonly aria-label="Link" value=${made} onFocus=${(/** @type {any} */ { target }) => target.select()} /><${CopyButton} text=${made} label="Copy link" /></div><p class="faint">The link is shown only once.</p>`}
+    <div class="buttons"><button type="button" class="primary" onClick=${create}>Create a link</button></div>
+    ${shares.length > 0 && html`<ul class="rows">${shares.map((share) => html`<li key=${share.id}><span>${share.user ?? "Link"}, since ${new Date(share.created_at).toLocaleDateString()}</span>
+      <button type="button" class="danger" onClick=${() => void c.attempt(() => c.api.deleteShare(chat.id, share.id)).then(load)}>Revoke</button></li>`)}</ul>`}
+  </${Modal}>`;
+}
+
+/** @param {{name: string, label: string, value: any, options: [any, string][], onChoose: (value: any) => void}} props */
+function Choice({ name, label, value, options, onChoose }) {
+  return html`<fieldset class="choice"><legend>${label}</legend>${options.map(([option, text]) => html`<label>
+    <input type="radio" name=${name} checked=${value === option} onChange=${() => onChoose(option)} /> ${text}</label>`)}</fieldset>`;
+}
+
+/** @param {{c: import("./controller.js").Controller}} props */
+function Settings({ c }) {
+  const { preferences } = c;
+  const notify = async (/** @type {boolean} */ on) => {
+    if (on && "Notification" in globalThis) await Notification.requestPermission();
+    preferences.set({ notify: on });
+  };
+  const model = c.newChat.model ?? c.models.find((one) => one.default)?.id;
+  return html`<${Modal} c=${c} label="Settings">
+    <${Choice} name="theme" label="Theme" value=${preferences.theme} options=${[["system", "Like the system"], ["light", "Light"], ["dark", "Dark"]]} onChoose=${(/** @type {string} */ theme) => preferences.set({ theme })} />
+    <${Choice} name="send-key" label="Send with" value=${preferences.sendKey} options=${[["enter", "Enter"], ["ctrl", "Ctrl+Enter"]]} onChoose=${(/** @type {string} */ sendKey) => preferences.set({ sendKey })} />
+    <fieldset class="choice"><legend>Notifications</legend><label><input type="checkbox" checked=${preferences.notify} onChange=${(/** @type {any} */ { target }) => void notify(target.checked)} /> Tell me when a reply ends in the background</label></fieldset>
+    <fieldset class="choice"><legend>Model</legend><p>${model ?? "–"} <span class="faint">Choose a model per chat below the message field.</span></p></fieldset>
+    <fieldset class="choice"><legend>System prompt</legend><button type="button" onClick=${() => c.show({ kind: "system", chat: c.chat && { id: c.chat.id } })}>${c.chat ? "Of this chat…" : "Of the next chat…"}</button></fieldset>
+  </${Modal}>`;
+}
+
+const KEYS = [
+  ["Enter", "Send (a new line on a phone)"], ["Shift+Enter", "New line"], ["Ctrl+Enter", "Send; during a reply: steer it"], ["Esc", "Stop the reply, close a dialog"],
+  ["Ctrl+K", "Command palette, search"], ["Ctrl+Shift+O", "New chat"], ["Ctrl+Shift+S", "Show or hide the chats"], ["Ctrl+Shift+L", "Focus the message field"], ["?", "This help, outside a field"],
+];
+
+/** @param {{c: import("./controller.js").Controller}} props */
+function Help({ c }) {
+  return html`<${Modal} c=${c} label="Keyboard shortcuts"><dl class="keys">${KEYS.map(([key, does]) => html`<div><dt><kbd>${key}</kbd></dt><dd>${does}</dd></div>`)}</dl></${Modal}>`;
+}
+
+/** @type {Record<string, any>} */
+const KINDS = { rename: Rename, system: SystemPrompt, share: Share, settings: Settings, help: Help, palette: Palette, debug: DebugDrawer };
+
+/** @param {{c: import("./controller.js").Controller}} props */
+export function Dialogs({ c }) {
+  if (!c.dialog) return null;
+  const { kind, ...props } = c.dialog;
+  return html`<${KINDS[kind]} key=${kind} c=${c} ...${props} />`;
+}

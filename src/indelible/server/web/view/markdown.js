@@ -1,0 +1,170 @@
+// Markdown tokens as elements. Nothing here makes HTML from a string, so nothing in a text can become a script.
+//
+// Closed blocks are drawn once, in chunks; only the open block is drawn per frame. HTML in the text is shown as text
+// (but `<br>`), a link leads to a harmless address or is text, and a picture from elsewhere is a link that is fetched
+// only if it is clicked. Math is loaded when it occurs.
+
+import { decodeEntities, inlineImage, MarkdownDocument, safeLink } from "../core/markdown.js";
+import { CodeBlock } from "./codeblock.js";
+import { html, memo, useEffect, useRef } from "./html.js";
+import { icon } from "./icons.js";
+
+const CHUNK = 32;
+
+/** @param {any[] | undefined} tokens @returns {any[]} */
+function inline(tokens) {
+  return (tokens ?? []).map((token) => {
+    switch (token.type) {
+      case "text":
+      case "escape":
+        return token.tokens ? inline(token.tokens) : decodeEntities(token.text);
+      case "strong": return html`<strong>${inline(token.tokens)}</strong>`;
+      case "em": return html`<em>${inline(token.tokens)}</em>`;
+      case "del": return html`<del>${inline(token.tokens)}</del>`;
+      case "codespan": return html`<code dir="ltr">${token.text}</code>`;
+      case "br": return html`<br />`;
+      case "checkbox": return html`<input type="checkbox" disabled checked=${token.checked} aria-label=${token.checked ? "done" : "to do"} />`;
+      case "link": return drawLink(token.href, inline(token.tokens), token.title);
+      case "image": return drawImage(token);
+      case "math": return html`<${Formula} text=${token.text} display=${token.display} />`;
+      case "html": return /^<br\s*\/?>$/i.test(token.raw.trim()) ? html`<br />` : token.raw;
+      default: return token.tokens ? inline(token.tokens) : (token.raw ?? "");
+    }
+  });
+}
+
+/** @param {string} href @param {any} content @param {string | null} [title] */
+export function drawLink(href, content, title) {
+  const safe = safeLink(href);
+  if (!safe) return html`<span class="unsafe" title="This link was disabled.">${content}</span>`;
+  return html`<a href=${safe} title=${title || undefined} target="_blank" rel="noopener noreferrer nofollow">${content}</a>`;
+}
+
+/** @param {any} token */
+function drawImage({ href, text }) {
+  const own = inlineImage(href);
+  if (own) return html`<img src=${own} alt=${text} loading="lazy" />`;
+  const safe = safeLink(href);
+  const host = safe ? new URL(safe).host : "";
+  const label = html`${icon("file")} ${text || "Image"}${host && html` <small>from ${host}, not loaded</small>`}`;
+  return safe ? html`<span class="remote">${drawLink(safe, label)}</span>` : html`<span class="remote">${label}</span>`;
+}
+
+/** @param {any} token @returns {any} */
+function block(token) {
+  switch (token.type) {
+    case "heading": {
+      const level = `h${Math.min(6, Math.max(3, token.depth + 1))}`; // h1 and h2 belong to the page
+      return html`<${level} class="md-h${token.depth}">${inline(token.tokens)}</${level}>`;
+    }
+    case "paragraph": return html`<p>${inline(token.tokens)}</p>`;
+    case "text": return token.tokens ? inline(token.tokens) : decodeEntities(token.text);
+    case "plain": return html`<${Plain} text=${token.text} />`;
+    case "code": return html`<${CodeBlock} text=${token.text} lang=${token.lang ?? ""} open=${Boolean(token.open)} />`;
+    case "blockquote": return html`<blockquote>${token.tokens.map(block)}</blockquote>`;
+    case "hr": return html`<hr />`;
+    case "list": return drawList(token);
+    case "table": return drawTable(token);
+    case "math": return html`<${Formula} text=${token.text} display=${true} />`;
+    case "html": return html`<p class="raw">${token.raw.trimEnd()}</p>`;
+    case "space":
+    case "def": return null;
+    default: return token.tokens ? html`<p>${inline(token.tokens)}</p>` : html`<p>${token.raw}</p>`;
+  }
+}
+
+/** @param {any} token */
+function drawList({ ordered, start, items }) {
+  const content = items.map((/** @type {any} */ item) => html`<li class=${item.task ? "task" : undefined}>${item.tokens.map(block)}</li>`);
+  return ordered ? html`<ol start=${start === 1 ? undefined : start}>${content}</ol>` : html`<ul>${content}</ul>`;
+}
+
+/** @param {any} token */
+function drawTable({ header, rows, align }) {
+  const cell = (/** @type {any} */ one, /** @type {number} */ at, /** @type {string} */ name) =>
+    html`<${name} class=${align[at] ? `to-${align[at]}` : undefined}>${inline(one.tokens)}</${name}>`;
+  return html`<div class="table" tabindex="0" role="group" aria-label="Table"><table>
+    <thead><tr>${header.map((/** @type {any} */ one, /** @type {number} */ at) => cell(one, at, "th"))}</tr></thead>
+    <tbody>${rows.map((/** @type {any[]} */ row) => html`<tr>${row.map((one, at) => cell(one, at, "td"))}</tr>`)}</tbody>
+  </table></div>`;
+}
+
+/** A very long paragraph, in pieces, so that only the last one changes. */
+function Plain(/** @type {{text: string}} */ { text }) {
+  const pieces = [];
+  for (let at = 0; at < text.length; at += 4000) pieces.push(html`<${PlainPiece} key=${at} text=${text.slice(at, at + 4000)} />`);
+  return html`<p>${pieces}</p>`;
+}
+const PlainPiece = memo(({ text }) => html`<span>${text}</span>`);
+
+/** @type {Promise<any> | null} */
+let katex = null;
+
+const Formula = memo(({ text, display }) => {
+  const place = useRef(/** @type {HTMLElement | null} */ (null));
+  useEffect(() => {
+    let isGone = false;
+    katex ??= import("../vendor/katex.js").then(() => /** @type {any} */ (globalThis).katex);
+    katex.then((library) => {
+      if (isGone || !place.current) return;
+      const drawn = document.createElement("span");
+      try {
+        library.render(text, drawn, { output: "mathml", displayMode: display, throwOnError: true, strict: false, trust: false, maxExpand: 500, maxSize: 20 });
+        place.current.replaceChildren(drawn);
+      } catch {
+        place.current.textContent = text; // not a formula: what was written stays readable
+      }
+    }, () => {});
+    return () => void (isGone = true);
+  }, [text, display]);
+  return html`<span class=${display ? "math display" : "math"} dir="ltr" ref=${place}>${text}</span>`;
+});
+
+// A block stays in its chunk when it is closed, so its elements stay, too. `version` changes while a block of it is open.
+const Chunk = memo(({ document, from, to, marks }) =>
+  html`<div class="chunk">${document.slice(from, to).map((/** @type {any} */ one) => drawOnce(one, marks))}</div>`);
+
+/** @type {WeakMap<any, {marks: any[], drawn: any}>} */
+const drawings = new WeakMap();
+
+/** @param {any} one @param {any[]} marks */
+function drawOnce(one, marks) {
+  const known = drawings.get(one);
+  if (known?.marks === marks) return known.drawn; // the same element again: Preact does not look inside
+  const drawn = drawBlock(one, marks);
+  drawings.set(one, { marks, drawn });
+  return drawn;
+}
+
+/** @param {any} one @param {any[]} marks */
+function drawBlock({ key, at, token }, marks) {
+  const mark = marks.find((/** @type {any} */ found) => found.at >= at && found.at < at + Math.max(1, token.raw.length));
+  return html`<div class=${mark ? "block resumed" : "block"} key=${key} dir="auto">
+    ${mark && html`<span class="resume-mark" tabindex="0" role="note" title=${markText(mark)} aria-label=${markText(mark)}></span>`}
+    ${block(token)}
+  </div>`;
+}
+
+/** @param {{reason: string | null}} mark */
+function markText({ reason }) {
+  if (reason === "interrupted") return "You stopped here, and the reply was continued. Nothing was lost.";
+  if (reason === "failed" || reason === "length") return "The reply was interrupted here and continued. Nothing was lost.";
+  return "The server restarted here. Nothing was lost.";
+}
+
+const NO_MARKS = /** @type {any[]} */ ([]);
+
+/** A text as Markdown. `open`: more of it may come. */
+export const Markdown = memo(({ text, open, marks = NO_MARKS }) => {
+  const held = useRef(/** @type {MarkdownDocument | null} */ (null));
+  const document = (held.current ??= new MarkdownDocument()).update(text, open);
+  const own = marks.length ? marks : NO_MARKS;
+  const count = document.closed.length + document.open.length;
+  const chunks = [];
+  for (let from = 0; from < count; from += CHUNK) {
+    const to = Math.min(from + CHUNK, count);
+    const version = to > document.closed.length ? text : "";
+    chunks.push(html`<${Chunk} key=${`${document.generation}:${from}`} document=${document} from=${from} to=${to} marks=${own} version=${version} />`);
+  }
+  return html`<div class=${count > 200 ? "text md long" : "text md"}>${chunks}</div>`;
+});

@@ -1,0 +1,150 @@
+// The conversation: it follows the end unless the user reads something else, and loads what is above while scrolling up.
+
+import { duration } from "../core/words.js";
+import { Action } from "./action.js";
+import { html, memo, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
+import { icon } from "./icons.js";
+import { Menu } from "./menu.js";
+import { Item, Pending } from "./message.js";
+
+const NEAR_PX = 80;
+const DEMO_STARTERS = ["What can you do?", "Show me a table", "Write some code", "Tell me a long story about a lighthouse"];
+const STARTERS = ["Explain something to me step by step", "Help me write a letter", "Review a piece of code", "Plan a weekend"];
+
+/** @param {{c: import("./controller.js").Controller}} props */
+function Empty({ c }) {
+  const model = c.newChat.model ?? c.models.find((one) => one.default)?.id;
+  return html`<div class="empty">
+    <span class="drop big" aria-hidden="true"></span>
+    <p>Every word is saved as it arrives. Close the tab or restart the server: nothing is lost.</p>
+    <div class="starters">${(model === "demo" ? DEMO_STARTERS : STARTERS).map((text) => html`<button type="button" onClick=${() => { c.type(text); if (model === "demo") c.send(); else document.getElementById("message")?.focus(); }}>${text}</button>`)}</div>
+    ${model && html`<p class="faint">You are talking to <strong>${model}</strong>.</p>`}
+  </div>`;
+}
+
+/** @param {{c: import("./controller.js").Controller}} props */
+function Retrying({ c }) {
+  const { chat } = c;
+  const [, setTick] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(() => setTick((tick) => tick + 1), 250);
+    return () => clearInterval(timer);
+  }, []);
+  const { message, delay_ms = 0, number = 0, retrying_at, receivedAt } = chat?.retry ?? {};
+  const due = receivedAt ? receivedAt + delay_ms : Date.parse(retrying_at ?? "") || Date.now();
+  const left = Math.max(0, due - Date.now());
+  const ring = useRef(/** @type {SVGCircleElement | null} */ (null));
+  useLayoutEffect(() => { if (ring.current) ring.current.style.strokeDashoffset = String(50.3 * (1 - (delay_ms ? left / delay_ms : 0))); });
+  const reason = (message ?? "").split(". ")[0].replace(/\.$/, "");
+  return html`<div class="card amber" id="retrying">
+    <svg class="ring" viewBox="0 0 20 20" aria-hidden="true"><circle cx="10" cy="10" r="8" /><circle ref=${ring} class="left" cx="10" cy="10" r="8" /></svg>
+    <p>${reason}. Retrying ${left > 500 ? `in ${duration(left).replace(/\.\d/, "")}` : "now"} (attempt ${number + 1}).</p>
+    <div class="buttons">
+      <button type="button" onClick=${() => c.retryNow()}>Retry now</button>
+      <${OtherModel} c=${c} act=${(/** @type {string} */ model) => c.retryNow(model)} />
+    </div>
+  </div>`;
+}
+
+/** @param {{c: import("./controller.js").Controller, act: (model: string) => void}} props */
+function OtherModel({ c, act }) {
+  if (c.models.length < 2) return null;
+  return html`<${Menu} label="Other model" className="" button="Other model" up entries=${c.models.map(({ id }) => ({ text: id, act: () => act(id) }))} />`;
+}
+
+/** @param {{c: import("./controller.js").Controller}} props */
+function Failed({ c }) {
+  const { chat } = c;
+  const { message, detail, kind, provider, status } = chat?.error ?? {};
+  return html`<div class="card alarm" id="failed">
+    ${icon("warn")}
+    <div><p role="alert" dir="auto">${message}</p>
+      ${(detail || status) && html`<details><summary>Details</summary><p class="faint">${[provider, status && `HTTP ${status}`, kind].filter(Boolean).join(" · ")}</p>${detail && html`<pre tabindex="0">${detail}</pre>`}</details>`}
+      <div class="buttons">
+        ${!c.isReadOnly && html`<button type="button" class="primary" onClick=${() => chat && c.attempt(() => c.api.retry(chat.id))}>Retry</button>
+        <${OtherModel} c=${c} act=${(/** @type {string} */ model) => chat && c.attempt(() => c.api.retry(chat.id, model))} />
+        <button type="button" onClick=${() => c.show({ kind: "debug", chat })}>Attempts</button>`}
+      </div>
+    </div>
+  </div>`;
+}
+
+const List = memo(({ c, items, pending }) => html`<ol id="messages" aria-label="Conversation">
+  ${items.map((/** @type {any} */ item, /** @type {number} */ at) => html`<${Item} key=${item.key} c=${c} item=${item} isLast=${at === items.length - 1} />`)}
+  ${pending.map((/** @type {any} */ entry) => html`<${Pending} key=${entry.key} c=${c} entry=${entry} />`)}
+</ol>`);
+
+/** @param {{c: import("./controller.js").Controller}} props */
+export function ThreadView({ c }) {
+  const { chat } = c;
+  const items = c.items;
+  const pending = chat?.busy ? [] : c.pending;
+  const scroller = useRef(/** @type {HTMLElement | null} */ (null));
+  const follow = useRef({ is: true, chat: "", first: "", firstTop: 0, seen: 0 });
+  const [isAway, setAway] = useState(false);
+
+  const scroll = () => {
+    const box = scroller.current;
+    if (!box) return;
+    const left = box.scrollHeight - box.scrollTop - box.clientHeight;
+    follow.current.is = left < NEAR_PX;
+    if (follow.current.is) follow.current.seen = items.length;
+    setAway(!follow.current.is);
+    if (box.scrollTop < 600 && chat?.hasMore && chat.loaded) void c.loadEarlier();
+  };
+
+  // Before the elements change: where the first item is.
+  const state = follow.current;
+  const firstItem = state.is ? null : scroller.current?.querySelector("#messages > li");
+  if (firstItem) state.firstTop = firstItem.getBoundingClientRect().top;
+  const wasFirst = firstItem?.id ?? "";
+
+  useLayoutEffect(() => {
+    const box = scroller.current;
+    if (!box) return;
+    if (state.chat !== c.place) Object.assign(state, { chat: c.place, is: true, seen: 0 });
+    const target = c.target === "end" ? null : c.target && document.getElementById(`m-${c.target}`);
+    if (c.target === "end") { c.target = null; state.is = true; }
+    if (target) {
+      c.target = null;
+      state.is = false;
+      target.scrollIntoView({ block: "center" });
+      target.classList.add("found");
+      setAway(true);
+    } else if (state.is) box.scrollTop = box.scrollHeight;
+    else if (wasFirst) {
+      const same = document.getElementById(wasFirst);
+      const first = box.querySelector("#messages > li");
+      // Earlier messages were put above: what is being read stays where it is.
+      if (same && same !== first) box.scrollTop += same.getBoundingClientRect().top - state.firstTop;
+    }
+    if (c.target && c.target !== "end" && chat?.loaded) void c.scrollTo(c.target);
+    if (box.scrollTop < 600 && chat?.hasMore && chat.loaded && box.scrollHeight <= box.clientHeight + 600) void c.loadEarlier();
+  });
+
+  useEffect(() => {
+    // A picture or a formula that is drawn later must not push the end out of sight.
+    const watcher = new ResizeObserver(() => { if (state.is && scroller.current) scroller.current.scrollTop = scroller.current.scrollHeight; });
+    const list = document.getElementById("messages");
+    if (list) watcher.observe(list);
+    if (scroller.current) watcher.observe(scroller.current);
+    return () => watcher.disconnect();
+  }, []);
+
+  const isEmpty = (!chat && !pending.length && !c.problem);
+  const fresh = Math.max(0, items.length - state.seen);
+  return html`<div class="thread">
+    <div id="scroll" ref=${scroller} onScroll=${scroll} tabindex="-1">
+      ${chat?.loaded && items.length > 0 && html`<p class="top">${chat.hasMore ? (c.isLoadingEarlier ? "Loading…" : html`<button type="button" class="link" onClick=${() => c.loadEarlier()}>Show earlier messages</button>`) : "Beginning of the chat"}</p>`}
+      ${isEmpty && html`<${Empty} c=${c} />`}
+      <${List} c=${c} items=${items} pending=${pending} />
+      ${c.problem && html`<div class="card"><p role="alert">${c.problem}</p></div>`}
+      ${chat?.retry && html`<${Retrying} c=${c} />`}
+      ${chat?.status === "error" && chat.error && html`<${Failed} c=${c} />`}
+      ${chat?.status === "pending" && html`<p class="waiting">Queued: no worker is running</p>`}
+      ${chat?.action && html`<${Action} key=${chat.action.calls[0]?.id} c=${c} />`}
+      ${chat?.loaded && !chat.busy && chat.status !== "error" && items.at(-1)?.kind === "user" && !pending.length && !chat.action && !c.isReadOnly && html`<p class="card slim">No reply. <button type="button" class="small" onClick=${() => c.attempt(() => c.api.retry(chat.id))}>Retry</button></p>`}
+    </div>
+    ${isAway && html`<button type="button" class="latest" onClick=${() => { state.is = true; setAway(false); c.changed(); }}>${icon("down")} Latest${fresh > 0 ? ` · ${fresh} new` : ""}</button>`}
+  </div>`;
+}

@@ -1,0 +1,68 @@
+// A tool call as a card: what was asked, how far it is, what came back, and whether anybody knows.
+
+import { isOutcomeUnknown } from "../core/thread.js";
+import { duration, shorten } from "../core/words.js";
+import { CopyButton } from "./codeblock.js";
+import { FileCard } from "./filecard.js";
+import { html, memo, useState } from "./html.js";
+import { icon } from "./icons.js";
+
+const SHORT_LINES = 10;
+
+/** @param {any} value */
+function write(value) {
+  if (typeof value !== "string") return JSON.stringify(value, null, 2) ?? "";
+  try {
+    const parsed = JSON.parse(value);
+    return typeof parsed === "object" && parsed !== null ? JSON.stringify(parsed, null, 2) : value;
+  } catch {
+    return value;
+  }
+}
+
+/** The arguments in a few words. @param {string | undefined} text */
+function summarize(text) {
+  try {
+    const parsed = JSON.parse(text || "{}");
+    if (parsed === null || typeof parsed !== "object") return String(parsed);
+    return shorten(Object.values(parsed).map((value) => (typeof value === "object" ? JSON.stringify(value) : String(value))).join(", "), 60);
+  } catch {
+    return shorten(text ?? "", 60);
+  }
+}
+
+/** @param {any} call @param {any} result @param {boolean} isLive @returns {[string, string]} */
+export function stateOf(call, result, isLive) {
+  if (isOutcomeUnknown(result)) return ["unknown", "may have run"];
+  if (result?.interrupted) return ["cut", "stopped"];
+  if (result?.is_error) return ["failed", "failed"];
+  if (result) return ["done", "done"];
+  if (!isLive) return ["cut", "no result"];
+  return call.started ? ["running", "running"] : ["writing", "preparing"];
+}
+
+export const ToolCard = memo(({ c, call, result, live, progress, args, started }) => {
+  const [isWhole, setWhole] = useState(false);
+  const [state, words] = stateOf({ ...call, started }, result, live);
+  const output = result ? write(result.output) : "";
+  const lines = output.split("\n");
+  const shown = isWhole ? output : lines.slice(0, SHORT_LINES).join("\n");
+  const ms = typeof result?.duration_s === "number" ? 1000 * result.duration_s : null;
+  const last = progress?.trim().split("\n").at(-1);
+  return html`<details class=${`tool call ${state}`}>
+    <summary>
+      ${icon(state === "unknown" || state === "failed" ? "warn" : "tool")}
+      <span class="tool-name">${call.name || "tool"}</span>
+      <span class="tool-gist" dir="auto">${state === "running" && last ? last : summarize(args)}</span>
+      <span class="tool-state">${state === "done" ? icon("check") : null}${state === "done" ? (ms === null ? html`<span class="hidden">done</span>` : duration(ms)) : words}</span>
+    </summary>
+    <div class="tool-body">
+      ${state === "unknown" && html`<p class="amber">The server stopped while this tool was running. It may or may not have taken effect, and it was not run again.</p>`}
+      ${args && html`<h4>Arguments</h4><pre tabindex="0" dir="ltr">${write(args)}</pre>`}
+      ${progress && html`<h4>Progress</h4><pre tabindex="0">${progress}</pre>`}
+      ${result && html`<h4>${result.is_error ? "Error" : "Result"} <${CopyButton} text=${output} label="Copy result" /></h4><pre tabindex="0">${shown}</pre>
+        ${(result.files ?? []).map((/** @type {any} */ block) => html`<${FileCard} c=${c} block=${block} />`)}
+        ${lines.length > SHORT_LINES && html`<button type="button" class="link" onClick=${() => setWhole(!isWhole)}>${isWhole ? "Show less" : `Show all ${lines.length} lines`}</button>`}`}
+    </div>
+  </details>`;
+});

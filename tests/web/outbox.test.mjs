@@ -1,0 +1,125 @@
+// The words of the user: an entry leaves the outbox only when the server has it, or by the user's hand.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Api, isMissing, Problem } from "../../src/indelible/server/web/core/api.js";
+import { Drafts } from "../../src/indelible/server/web/core/drafts.js";
+import { Outbox } from "../../src/indelible/server/web/core/outbox.js";
+import { Locks, MemoryStorage, settle, Timers } from "./stand_ins.mjs";
+
+/** A server that stores a message once per key. `plan` says what happens to each response: "ok", "lost", or a status. */
+class FakeServer {
+  stored = new Map();
+  requests = [];
+  plan = [];
+  fetch = async (url, { method, headers, body }) => {
+    const path = new URL(url).pathname.replace("/api/v1/", "");
+    this.requests.push([method, path, headers["Idempotency-Key"], JSON.parse(body)]);
+    const fate = this.plan.shift() ?? "ok";
+    if (fate === "away") throw new TypeError("Failed to fetch");
+    if (typeof fate === "number") return new Response(JSON.stringify({ detail: `Refused with ${fate}.`, kind: "invalid" }), { status: fate });
+    this.stored.set(headers["Idempotency-Key"], path);
+    if (fate === "lost") throw new TypeError("Failed to fetch");
+    return Response.json(path === "chats" ? { id: "chat_9", message: "m1" } : { message: "m2", queued: null }, { status: 201 });
+  };
+}
+
+function open({ plan = [], storage = new MemoryStorage(), locks } = {}) {
+  const server = Object.assign(new FakeServer(), { plan });
+  const timers = new Timers();
+  const delivered = [];
+  const api = new Api("http://host/api/v1/", server.fetch);
+  const make = () => new Outbox({ api, storage, locks, setTimer: timers.set, onDelivered: (entry, response) => delivered.push([entry.text, response]) });
+  return { server, timers, storage, delivered, outbox: make(), make };
+}
+
+test("a message whose response is lost is sent again under its key and stored once", async () => {
+  const { server, timers, outbox, delivered } = open({ plan: ["lost"] });
+  outbox.add("chat_1", "Hello", { text: "Hello" });
+  await settle();
+  assert.equal(outbox.list("chat_1")[0].state, "waiting");
+  timers.ring();
+  await settle();
+  assert.deepEqual(outbox.list("chat_1"), []);
+  assert.equal(server.requests.length, 2);
+  assert.equal(server.stored.size, 1);
+  assert.deepEqual(delivered.map(([text]) => text), ["Hello"]);
+});
+
+test("after a reload everything that waited is sent in order, to a chat that is created once", async () => {
+  const before = open({ plan: ["away", "away"] });
+  before.outbox.add("new:1", "First", { text: "First", model: "demo", create: { system: "Be brief." } });
+  before.outbox.add("new:1", "Second", { text: "Second" });
+  await settle();
+  const after = open({ storage: before.storage, locks: new Locks() });
+  await after.outbox.flush();
+  assert.deepEqual(after.server.requests.map(([, path, , body]) => [path, body]), [
+    ["chats", { message: "First", model: "demo", system: "Be brief." }],
+    ["chats/chat_9/messages", { text: "Second" }],
+  ]);
+  assert.equal(after.outbox.resolve("new:1"), "chat_9");
+  assert.equal(after.storage.length, 1, "only the name of the created chat is left");
+});
+
+test("a refused message stays, holds up its chat only, and can be sent again or taken out", async () => {
+  const { server, outbox } = open({ plan: [422] });
+  outbox.add("chat_1", "Bad", { text: "Bad" });
+  outbox.add("chat_1", "Later", { text: "Later" });
+  outbox.add("chat_2", "Other", { text: "Other" });
+  await settle();
+  assert.deepEqual(outbox.list("chat_1").map(({ text, state, error }) => [text, state, error]), [["Bad", "refused", "Refused with 422."], ["Later", "sending", undefined]]);
+  assert.deepEqual(outbox.list("chat_2"), []);
+  outbox.retry(outbox.list("chat_1")[0].key);
+  await settle();
+  assert.deepEqual(outbox.list("chat_1"), []);
+  assert.notEqual(server.requests[0][2], server.requests.at(-1)[2]);
+});
+
+test("being logged out or too fast delays a message and never refuses it", async () => {
+  for (const status of [401, 429, 503]) {
+    const { outbox } = open({ plan: [status] });
+    outbox.add("chat_1", "Hello", { text: "Hello" });
+    await settle();
+    assert.equal(outbox.list("chat_1")[0].state, "waiting");
+  }
+});
+
+test("a storage without room loses nothing while the tab lives", async () => {
+  const storage = new MemoryStorage();
+  storage.setItem = () => { throw new DOMException("full", "QuotaExceededError"); };
+  const { outbox, timers, server } = open({ plan: ["away"], storage });
+  outbox.add("chat_1", "Hello", { text: "Hello" });
+  await settle();
+  timers.ring();
+  await settle();
+  assert.equal(server.stored.size, 1);
+});
+
+test("a draft is in the browser with every key and on the server a moment later", async () => {
+  const saved = [];
+  const timers = new Timers();
+  const drafts = new Drafts({ storage: new MemoryStorage(), setTimer: timers.set, clearTimer: timers.clear, save: async (chat, text) => saved.push([chat, text]), load: async () => ({ text: "from the server" }) });
+  assert.equal(await drafts.fetch("chat_1"), "from the server");
+  for (const text of ["H", "He", "Hey"]) drafts.set("chat_1", text);
+  assert.equal(drafts.get("chat_1"), "Hey");
+  assert.equal(await drafts.fetch("chat_1"), "Hey");
+  assert.deepEqual(saved, []);
+  timers.ring();
+  drafts.set("chat_1", "Hey!");
+  drafts.flushAll();
+  drafts.clear("chat_1");
+  assert.deepEqual(saved, [["chat_1", "Hey"], ["chat_1", "Hey!"], ["chat_1", ""]]);
+  assert.equal(drafts.get("chat_1"), "");
+});
+
+test("a problem says what happened, and a missing route is told from a missing server", async () => {
+  const { server } = open({ plan: [404, 401] });
+  let logins = 0;
+  const api = Object.assign(new Api("http://host/base/api/v1/", server.fetch), { onUnauthorized: () => (logins += 1) });
+  const error = await api.post("x").catch((caught) => caught);
+  assert.ok(error instanceof Problem && isMissing(error));
+  assert.equal(error.message, "Refused with 404.");
+  await assert.rejects(api.post("x"));
+  assert.equal(logins, 1);
+  assert.equal(api.url("chats"), "http://host/base/api/v1/chats");
+});
