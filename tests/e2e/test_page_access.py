@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-import axe_playwright_python  # type: ignore[import-untyped]  # it has no types
+import axe_playwright_python  # type: ignore[import-not-found, import-untyped, unused-ignore]  # it has no types
 import pytest
 from playwright.async_api import Browser, Page, expect
 from tests.e2e.browsing import NARROW, browse

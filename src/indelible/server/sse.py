@@ -112,7 +112,7 @@ class FeedResponse(Response):
         self._sending_since_s = now()
         await _send_piece(send, b"", is_last=True)
 
-    async def _send_events(self, reader: Reader, send: Send) -> None:
+    async def _send_events(self, reader: Reader | ListReader, send: Send) -> None:
         now = asyncio.get_running_loop().time
         async for event in reader:
             if self._comment is not None:

@@ -33,8 +33,9 @@ from indelible.ids import ALPHABET, is_id
 from indelible.machine import commands
 from indelible.machine.events import Position
 from indelible.models.parameters import check_parameters
+from indelible.service.answers import write_cursor
 from indelible.service.inputs import ChatChanges, IfBusy, to_blocks
-from indelible.service.local import LocalService, write_cursor
+from indelible.service.local import LocalService
 from indelible.service.results import Accepted, ChatMessage
 from indelible.store.payloads import NewChat
 from indelible.store.protocol import Outcome
