@@ -24,4 +24,6 @@ def add_login_pages(application: FastAPI, show_file: Callable[[str], Awaitable[R
 
     @application.get("/shared/{key}", include_in_schema=False)
     async def show_shared(key: str) -> Response:  # noqa: ARG001  (the page reads it from its address)
-        return await show_file("shared.html")
+        response = await show_file("index.html")
+        response.headers["X-Robots-Tag"] = "noindex"
+        return response

@@ -64,7 +64,7 @@ export class Api {
       signal: AbortSignal.timeout(timeoutMs),
     });
     if (!response.ok) {
-      if (response.status === 401) this.onUnauthorized();
+      if (response.status === 401 && !(method === "POST" && path === "session")) this.onUnauthorized();
       throw new Problem(response.status, await response.json().catch(() => null));
     }
     return response.status === 204 ? null : response.json();
@@ -82,6 +82,8 @@ export class Api {
 
   listModels = () => this.get("models");
   getSession = () => this.get("session");
+  /** @param {string} token */
+  logIn = (token) => this.request("POST", "session", { body: { token } });
   logOut = () => this.request("DELETE", "session");
 
   /** @param {{q?: string, archived?: boolean, cursor?: string | null, limit?: number, shared?: boolean}} [query] */
