@@ -45,10 +45,17 @@
  */
 
 const OUTCOME_UNKNOWN = /^outcome unknown\b/i;
+// The server's own results for calls that nobody ran (content/assemble.py, store/commands/apply/texts.py).
+const NOT_RUN = /^(Not run: the |Interrupted: the user |Cancelled: the (user|conversation) |Expired: nobody )/;
 
 /** Whether a tool's result says that nobody knows whether the tool had an effect. @param {Block | undefined} result */
 export function isOutcomeUnknown(result) {
   return Boolean(result?.is_error) && typeof result?.output === "string" && OUTCOME_UNKNOWN.test(result.output);
+}
+
+/** Whether a call was never run: the reply was stopped, or broke off, before. @param {Block | undefined} result */
+export function isNotRun(result) {
+  return Boolean(result?.is_error) && typeof result?.output === "string" && NOT_RUN.test(result.output);
 }
 
 /** Builds the items of one chat again and again, and reuses those that did not change. */

@@ -299,7 +299,7 @@ export class Controller {
     this.changed();
     try {
       const page = this.sharedKey
-        ? await this.api.get(`shared/${this.sharedKey}/messages?limit=100${this.earlier ? `&before=${encodeURIComponent(this.earlier)}` : ""}`)
+        ? await this.api.get(`shared/${this.sharedKey}/messages?limit=200${this.earlier ? `&before=${encodeURIComponent(this.earlier)}` : ""}`)
         : await this.api.listMessages(chat.id, this.earlier);
       if (this.chat !== chat) return;
       this.earlier = page.next;
