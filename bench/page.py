@@ -66,6 +66,8 @@ _WATCH: Final = """() => {
     };
     requestAnimationFrame((now) => { state.last = now; requestAnimationFrame(note); });
 }"""
+_IS_COLOURED: Final = """(count) => document.querySelectorAll(".block").length > 5 * count
+    && [...document.querySelectorAll(".block pre")].slice(0, count - 1).every((one) => one.querySelector("span"))"""
 _ENDED: Final = "() => { watched.stop = true; return watched; }"
 _IS_SHOWN: Final = """(text) => {
     const last = document.querySelector("#messages > li:last-child .text");
@@ -77,8 +79,8 @@ class PacedReply:
     """200 kB: the beginning at once, the rest token by token when `go` is set."""
 
     def __init__(self) -> None:
-        text = "".join(_SECTION.format(number) for number in range(SIZE // len(_SECTION) + 1))[:SIZE]
-        cut = SIZE - int(SECONDS * TOKENS_PER_S * TOKEN_CHARS)
+        text = "".join(_SECTION.format(number) for number in range(SIZE // len(_SECTION) + 1))
+        cut = len(text) - int(SECONDS * TOKENS_PER_S * TOKEN_CHARS)
         self.beginning, self.rest = text[: max(cut, 0)], text[max(cut, 0) :]
         self.go = asyncio.Event()
 
@@ -93,7 +95,7 @@ class PacedReply:
                 break
             await asyncio.sleep(max(0.0, began + number / TOKENS_PER_S - clock()))
             yield parts.text_delta("1", token)
-        yield parts.text_delta("1", "\n\nThe end.")
+        yield parts.text_delta("1", "The end.")
         yield parts.finish()
 
 
@@ -103,11 +105,10 @@ def find_share(values: list[float], share: float) -> float:
 
 async def measure_frames(window: Window, reply: PacedReply) -> None:
     await window.send("Tell me everything about the rain.")
-    await expect(window.live).to_contain_text("Rain, part 1")
-    await window.page.wait_for_function("() => document.querySelectorAll('.md .block').length > 500")
+    await window.page.wait_for_function(_IS_COLOURED, arg=reply.beginning.count("```python"))
     await window.page.evaluate(_WATCH)
     reply.go.set()
-    await expect(window.live).to_contain_text("The end.", timeout=10_000 * SECONDS)
+    await expect(window.items.last.locator(".block").last).to_have_text("The end.", timeout=10_000 * SECONDS)
     watched: dict[str, Any] = await window.page.evaluate(_ENDED)
     frames, tasks = watched["frames"], watched["tasks"]
     print(
