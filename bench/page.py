@@ -67,7 +67,7 @@ _WATCH: Final = """() => {
     requestAnimationFrame((now) => { state.last = now; requestAnimationFrame(note); });
 }"""
 _IS_COLOURED: Final = """(count) => document.querySelectorAll(".block").length > 5 * count
-    && [...document.querySelectorAll(".block pre")].slice(0, count - 1).every((one) => one.querySelector("span"))"""
+    && document.querySelectorAll(".block [class^=hl-]").length > 0"""
 _ENDED: Final = "() => { watched.stop = true; return watched; }"
 _IS_SHOWN: Final = """(text) => {
     const last = document.querySelector("#messages > li:last-child .text");
