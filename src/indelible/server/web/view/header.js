@@ -17,8 +17,8 @@ export function Header({ c }) {
   const status = c.session.isOver ? "Logged out" : isLost ? (navigator.onLine ? "Reconnecting…" : "Offline") : STATUS[chat?.status ?? "idle"] ?? "";
   const listed = chat && (c.list.find(chat.id) ?? { id: chat.id, title: chat.title, ...chat.details });
   return html`<header id="bar">
-    <button id="show-chats" type="button" class="quiet" aria-label="Show chats" aria-expanded=${c.isListOpen ? "true" : "false"} aria-controls="chats"
-      onClick=${() => { c.isListOpen = true; c.changed(); }}>${icon("menu")}</button>
+    ${c.sharedKey === null && html`<button id="show-chats" type="button" class="quiet" aria-label="Show chats" aria-expanded=${c.isListOpen ? "true" : "false"} aria-controls="chats"
+      onClick=${() => { c.isListOpen = true; c.changed(); }}>${icon("menu")}</button>`}
     <h2 id="title" dir="auto">${c.titleOf(chat)}</h2>
     ${c.isReadOnly && html`<span class="tag">read-only</span>`}
     ${chat?.details.archived && html`<span class="tag">archived</span>`}

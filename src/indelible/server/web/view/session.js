@@ -99,6 +99,7 @@ export function LogIn({ c }) {
     ${singleSignOn && html`<p><a class="button primary" href=${singleSignOn}>Continue with single sign-on</a></p>`}
     <label class="field">Token <input type="password" autocomplete="current-password" spellcheck="false" required autofocus value=${token}
       onInput=${(/** @type {any} */ { target }) => setToken(target.value)} /></label>
+    <p class="faint"><code>indelible token create</code> makes a token.</p>
     ${problem && html`<p role="alert" class="problem">${problem}</p>`}
     <div class="buttons"><button type="submit" class="primary">Log in</button></div>
   </form></${Modal}>`;
