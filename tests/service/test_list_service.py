@@ -11,7 +11,7 @@ import pytest
 
 import indelible
 from indelible.content import Reasoning, Text, ToolCall, ToolResult
-from indelible.errors import Invalid, NotFound, TooLarge
+from indelible.errors import Invalid, NotFound, NotPermitted, TooLarge
 from indelible.service.lists import ListService
 from indelible.service.local_lists import LocalLists
 from indelible.service.markdown import write_markdown
@@ -53,7 +53,7 @@ async def test_only_an_admin_reads_the_usage_of_others(app: indelible.App) -> No
     ada = app.user("ada")
     for asked in ({"user": "local"}, {"by_user": True}):
         assert (await app.usage(**asked)).days == []
-        with pytest.raises(Invalid, match="admin"):
+        with pytest.raises(NotPermitted, match="admin"):
             await ada.usage(**asked)
 
 

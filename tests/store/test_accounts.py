@@ -18,10 +18,12 @@ from tests.store.driver import Driver
 from tests.support.engine import get_database
 
 from indelible.errors import Invalid, NotFound
+from indelible.machine.commands import UpdateChat
 from indelible.store.accounts.protocol import ALL_SCOPES, AccountStore, CredentialKey, ShareStore
 from indelible.store.accounts.secrets import PREFIX_LENGTH, hash_secret
 from indelible.store.accounts.sql_accounts import LONGEST_NAME, SqlAccounts
 from indelible.store.accounts.sql_shares import SqlShares
+from indelible.store.payloads import ChatPatch
 from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
 
@@ -257,7 +259,9 @@ async def test_a_chat_is_shared_with_users_and_by_link_and_only_by_its_owner(
     assert await shares.find_share(chat.id, grace.id) == hers.id
     assert await shares.find_share(chat.id, ida.id) is None
     assert await shares.find_share("\0", grace.id) is None
-    assert [found.id for found in await shares.list_shared(grace.id)] == [chat.id]
+    await chat.do(UpdateChat(), payload=ChatPatch(labels=["secret"], pinned=True))
+    (shown,) = await shares.list_shared(grace.id)
+    assert (shown.id, shown.labels, shown.pinned, shown.unread) == (chat.id, [], False, False)
     assert await shares.find_link(key) == (link.id, chat.id, owner_id)
     assert [await shares.find_link(wrong) for wrong in ("", key[:-1], link.id)] == [None] * 3
 

@@ -15,10 +15,10 @@ import msgspec
 from msgspec.structs import replace
 
 from indelible.content import encode
-from indelible.errors import Invalid, NotPermitted, TooLarge
+from indelible.errors import Invalid, NotFound, NotPermitted, TooLarge
 from indelible.feed import ListReader, Reader
 from indelible.machine.events import FeedEvent
-from indelible.service.access import Access
+from indelible.service.access import CHAT_NOT_FOUND, Access
 from indelible.service.answers import describe_copy, store_answer
 from indelible.service.lists import NEW_CHAT, Draft, ExportFormat, UsagePage, add_up
 from indelible.service.markdown import write_markdown
@@ -156,8 +156,9 @@ class LocalLists:
         user_id = await self._get_user_id()
         share_id: str | None = None
         if chat_id is not None and await self._store.owner(chat_id) != user_id:
-            await self._access.check_read(chat_id, user_id)
             share_id = await self._access.find_share(chat_id, user_id)
+            if share_id is None:
+                raise NotFound(CHAT_NOT_FOUND)
         tab = self._dependencies.feed.open_tab(user_id, chat_id, after, is_owner=share_id is None)
         async with tab as reader:
             yield reader, share_id
