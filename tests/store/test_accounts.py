@@ -218,6 +218,8 @@ async def test_a_session_that_is_bound_to_something_ends_when_that_changes(accou
     )
     assert await store.find_session(secret, bound_to="the setting") is not None
     assert await store.find_session(secret, bound_to="another") is None
+    assert await store.find_session(f"{secret}the setting") is None  # who had both cannot join them
+    assert await store.find_session(f"{secret}the ", bound_to="setting") is None
     assert await store.find_session(secret) is None
 
 
