@@ -76,6 +76,8 @@ async def test_a_proxy_names_the_user_and_nobody_else_can(harness: AppHarness) -
     trusted = await harness.start_server(trusted_proxies=["127.0.0.1"], **given)
     async with trusted.request("GET", "/session", headers=named) as response:
         assert (await response.json())["user"] == {"name": "ada", "role": "user"}
+    async with trusted.request("GET", "/session", headers={"X-Forwarded-User": "local"}) as response:
+        assert response.status == 401  # the first admin is not the proxy's to name
     async with trusted.request("GET", "/session") as response:
         assert response.status == 401
     async with trusted.request("POST", "/chats", json={}, headers={"X-Forwarded-User": "ada"}) as response:

@@ -143,7 +143,7 @@ class Authenticator:
             account = await self._app.accounts.ensure_account(name)
         except Invalid:
             return None
-        if account.disabled:
+        if account.disabled or account.id == self._app.owner_id:  # the first admin's name is not the proxy's to give
             return None
         return self._remember(
             key,
