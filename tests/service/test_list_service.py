@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
@@ -55,6 +55,12 @@ async def test_only_an_admin_reads_the_usage_of_others(app: indelible.App) -> No
         assert (await app.usage(**asked)).days == []
         with pytest.raises(NotPermitted, match="admin"):
             await ada.usage(**asked)
+
+
+async def test_usage_of_any_day_can_be_asked_for(app: indelible.App) -> None:
+    for until in (date.min, date(1, 1, 5), date.max):
+        assert (await app.usage(until=until)).days == []
+        assert (await app.usage(since=until)).days == []
 
 
 async def test_what_is_too_much_is_refused(app: indelible.App) -> None:

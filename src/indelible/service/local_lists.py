@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -130,7 +130,7 @@ class LocalLists:
         self, *, since: date | None = None, until: date | None = None, user: str | None = None, by_user: bool = False
     ) -> UsagePage:
         last = until or datetime.now(UTC).date()
-        first = since or last - timedelta(days=_USAGE_DAYS - 1)
+        first = since or date.fromordinal(max(1, last.toordinal() - _USAGE_DAYS + 1))
         user_id: str | None = await self._get_user_id()
         if user is not None or by_user:
             if not self._is_admin:
