@@ -18,6 +18,7 @@ from indelible.content import encode
 from indelible.errors import Invalid, NotFound, NotPermitted, TooLarge
 from indelible.feed import ListReader, Reader
 from indelible.machine.events import FeedEvent
+from indelible.models.parameters import check_parameters
 from indelible.service.access import CHAT_NOT_FOUND, Access
 from indelible.service.answers import describe_copy, store_answer
 from indelible.service.lists import NEW_CHAT, Draft, ExportFormat, UsagePage, add_up
@@ -32,7 +33,7 @@ from indelible.service.pages import (
 )
 from indelible.service.results import ChatPage, CreatedChat
 from indelible.store.commands.idempotency import Request
-from indelible.store.lists.transfer import parse_file
+from indelible.store.lists.transfer import ChatFile, parse_file
 from indelible.store.queries.listing import ChatFilter
 
 if TYPE_CHECKING:
@@ -118,13 +119,39 @@ class LocalLists:
         return msgspec.json.format(encode(file), indent=1)
 
     async def import_chat(self, content: bytes) -> CreatedChat:
-        file = parse_file(content)
-        if file.model is not None and self._dependencies.check_model is not None:
-            self._dependencies.check_model(file.model)
+        file = self._check_file(parse_file(content))
         stored = await self._lists.import_chat(
             file, owner_id=await self._get_user_id(), request=self._request, answer=store_answer(describe_copy)
         )
         return msgspec.json.decode(stored.body, type=CreatedChat)
+
+    def _check_file(self, file: ChatFile) -> ChatFile:
+        """The file, as far as its chat could have been made here: a file is written by its user.
+
+        A message of the user is answered again by the model that is stored with it, so that has to be one that is
+        offered here; otherwise the chat's answers. A tool of the provider runs at the operator's expense.
+        """
+        check_parameters(file.parameters or {})
+        if any(tool.provider_executed or tool.options for tool in file.tools or ()):
+            raise Invalid("tools: an imported chat has only tools that its client runs.")
+        check = self._dependencies.check_model
+        if check is None:
+            return file
+        if file.model is not None:
+            check(file.model)
+        unknown: set[str | None] = set()
+        for name in {message.model for message in file.messages if message.role == "user" and message.model}:
+            try:
+                check(name)
+            except Invalid:
+                unknown.add(name)
+        if not unknown:
+            return file
+        messages = [
+            replace(message, model=None) if message.role == "user" and message.model in unknown else message
+            for message in file.messages
+        ]
+        return replace(file, messages=messages)
 
     async def get_usage(
         self, *, since: date | None = None, until: date | None = None, user: str | None = None, by_user: bool = False
