@@ -87,8 +87,12 @@ def ask(
 
 def _join(question: str | None) -> str:
     """The context that is piped in, and the question below it."""
-    piped = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read()
-    text = "\n\n".join(part for part in (piped.strip(), (question or "").strip()) if part)
+    from indelible.terminal.plain import MAX_INPUT_BYTES, refuse_endless  # noqa: PLC0415  (see main.py)
+
+    piped = b"" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
+    refuse_endless(len(piped))
+    context = piped.decode(sys.stdin.encoding, errors="replace") if piped else ""
+    text = "\n\n".join(part for part in (context.strip(), (question or "").strip()) if part)
     if not text:
         raise UsageMistake('There is no question. Example: indelible ask "roll a die"')
     return text

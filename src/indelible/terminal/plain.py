@@ -33,7 +33,7 @@ from indelible.terminal.feed_view import BUSY, ChatSetup, FeedView
 from indelible.terminal.markdown import disarm
 
 _READ_BYTES: Final = 65536
-_MAX_INPUT_CHARS: Final = 16_000_000
+MAX_INPUT_BYTES: Final = 16_000_000
 
 
 class PlainChat:
@@ -154,9 +154,14 @@ async def read_all(source: TextIO) -> AsyncIterator[str]:
     async for line in read_lines(source):
         lines.append(line)
         size += len(line) + 1
-        if size > _MAX_INPUT_CHARS:
-            raise Invalid(f"The input is longer than {_MAX_INPUT_CHARS:,} characters. Attach it as a file instead.")
+        refuse_endless(size)
     yield "\n".join(lines)
+
+
+def refuse_endless(size: int) -> None:
+    """Raises `Invalid` for an input that no model reads, and that may have no end."""
+    if size > MAX_INPUT_BYTES:
+        raise Invalid(f"The input is longer than {MAX_INPUT_BYTES:,} bytes. Attach it as a file instead.")
 
 
 async def _read(descriptor: int) -> bytes:
