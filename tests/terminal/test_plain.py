@@ -9,12 +9,14 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+import pytest
+
 from indelible.app.app import App
-from indelible.errors import ModelFailed
+from indelible.errors import Invalid, ModelFailed
 from indelible.models.protocol import Model
 from indelible.models.providers.demo.model import DemoModel
 from indelible.terminal.demo_tools import make_demo_tools
-from indelible.terminal.plain import PlainChat, read_lines
+from indelible.terminal.plain import PlainChat, read_all, read_lines
 from indelible.testing import ManualClock, ScriptedModel, parts
 
 OpenApp = Callable[..., AbstractAsyncContextManager[App]]
@@ -87,6 +89,15 @@ async def test_lines_are_read_from_a_pipe_as_they_come_and_the_loop_goes_on_mean
         pipe.write(b"f")
         pipe.close()
         assert [line async for line in lines] == ["half"]
+
+
+async def test_all_of_a_file_may_be_one_message_unless_it_is_endless(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("one\n\ntwo")
+    with (tmp_path / "lines").open() as source:
+        assert [message async for message in read_all(source)] == ["one\n\ntwo"]
+    endless = Path("/dev/zero")
+    with endless.open() as source, pytest.raises(Invalid, match="The input is longer than"):
+        await anext(read_all(source))
 
 
 async def test_lines_are_read_from_a_file(tmp_path: Path) -> None:

@@ -150,12 +150,12 @@ async def read_lines(source: TextIO) -> AsyncIterator[str]:
 
 async def read_all(source: TextIO) -> AsyncIterator[str]:
     """Everything up to the end of a pipe or a file, as one text. Raises `Invalid` if it is endless."""
-    lines, size = [], 0
-    async for line in read_lines(source):
-        lines.append(line)
-        size += len(line) + 1
+    chunks, size = [], 0
+    while data := await _read(source.fileno()):
+        chunks.append(data)
+        size += len(data)
         refuse_endless(size)
-    yield "\n".join(lines)
+    yield b"".join(chunks).decode(source.encoding, errors="replace")
 
 
 def refuse_endless(size: int) -> None:
