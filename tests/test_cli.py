@@ -294,7 +294,11 @@ def test_a_message_may_have_several_lines() -> None:
         session.type("hello\x1b\rand once more\r")
         session.wait_for("I am the demo model")
         session.wait_for(PROMPT)
-    assert [message.text for message in load_messages() if message.role == "user"] == ["hello\nand once more"]
+        session.type("\x1b[200~hello\nand pasted\x1b[201~\r")
+        session.wait_for("I am the demo model")
+        session.wait_for(PROMPT)
+    messages = [message.text for message in load_messages() if message.role == "user"]
+    assert messages == ["hello\nand once more", "hello\nand pasted"]
 
 
 def test_what_was_typed_in_an_earlier_session_is_an_arrow_away() -> None:
