@@ -50,6 +50,10 @@ $\\href{javascript:window.broken=1}{x}$ $\\includegraphics{https://evil.example/
 """
 
 
+def has_asked(model: ScriptedModel, times: int) -> bool:
+    return len(model.calls) == times
+
+
 async def test_nothing_in_a_hostile_text_runs_or_is_fetched_wherever_it_stands(browser: Browser, database: str) -> None:
     @tool
     async def look(context: ToolContext) -> str:
@@ -161,10 +165,6 @@ async def test_a_tool_is_a_card_with_progress_and_result(browser: Browser, datab
         await expect(window.items).to_have_count(2)
 
 
-def has_calls(model: ScriptedModel, count: int) -> bool:
-    return len(model.calls) == count
-
-
 async def test_a_reply_is_stopped_in_every_phase_and_the_next_message_is_answered(
     browser: Browser, database: str
 ) -> None:
@@ -192,7 +192,7 @@ async def test_a_reply_is_stopped_in_every_phase_and_the_next_message_is_answere
             phases = ["", "Thinking…", "It rains", "looking out of the window", "The reply needs you."]
             for number, phase in enumerate(phases, 1):
                 await window.send(f"Question {number}")
-                await poll_until(partial(has_calls, model, number))
+                await poll_until(partial(has_asked, model, number))
                 await expect(page.get_by_text(phase).last if phase else window.live).to_be_attached()
                 await window.composer.press("Escape")
                 await expect(window.button("Stop")).to_have_count(0)

@@ -25,6 +25,7 @@ from indelible.files.directory_bytes import DirectoryBytes
 from indelible.files.protocol import CHUNK_BYTES, FileLimits, FileStore, StoredFile, UploadKey
 from indelible.files.sql_files import SqlFiles
 from indelible.store.database.transaction import Database, Transaction
+from indelible.store.database.words import FileVariant
 
 KEPT_BY = {
     "upload": {
@@ -279,6 +280,28 @@ async def test_a_preview_is_made_once_and_stored(files: SqlFiles, opened: Databa
     assert await count(opened, "file_chunks") == 2
     await opened.write(lambda given: given.run("DELETE FROM file_chunks WHERE variant = 'content'"))
     assert await files.load_preview(OWNER, stored.id) == preview
+
+
+class CountingBytes(DatabaseBytes):
+    """Counts how often a whole file is loaded."""
+
+    loads = 0
+
+    async def read(self, file_id: str, variant: FileVariant, **more: Any) -> AsyncIterator[bytes]:
+        self.loads += variant == "content"
+        async for chunk in super().read(file_id, variant, **more):
+            yield chunk
+
+
+async def test_many_who_want_a_preview_at_once_load_the_file_once(opened: Database) -> None:
+    counting = CountingBytes(opened)
+    files = SqlFiles(opened, [counting])
+    for data, made in ((draw(), True), (draw()[:200], False)):
+        stored = await files.upload(OWNER, stream(data), name="a.png")
+        counting.loads = 0
+        found = await asyncio.gather(*(files.load_preview(OWNER, stored.id) for _ in range(8)), return_exceptions=True)
+        assert (counting.loads, len({str(one) for one in found})) == (1, 1)
+        assert isinstance(found[0], bytes) == made
 
 
 async def test_what_cannot_be_decoded_has_no_preview(files: SqlFiles) -> None:

@@ -83,3 +83,13 @@ async def test_no_bytes_raise(media_type: str, cut: int, noise: bytes) -> None:
     data = draw(FORMATS[media_type], (10, 10))
     await find_size(media_type, data[:cut] + noise)
     await make_preview(media_type, data[:cut] + noise + data[cut:])
+
+
+@pytest.mark.parametrize(("progressive", "is_bearable"), [(False, True), (True, False)])
+async def test_a_progressive_jpeg_may_not_be_larger_than_other_formats(*, progressive: bool, is_bearable: bool) -> None:
+    """Its decoder holds every coefficient, however small the preview: 128 megapixels are 768 MB."""
+    data = draw("JPEG", (16, 16), progressive=progressive)
+    marker = b"\xff\xc2" if progressive else b"\xff\xc0"
+    at = data.index(marker) + 5
+    claimed = data[:at] + struct.pack(">HH", 8000, 8000) + data[at + 4 :]
+    assert (await find_size("image/jpeg", claimed) is not None) == is_bearable

@@ -38,6 +38,7 @@ class Provider:
         self.email = "ada@example.com"
         self.codes: dict[str, dict[str, str]] = {}
         self.seen: list[str] = []
+        self.padding = ""
 
     async def describe(self, _request: web.Request) -> web.Response:
         places = {name: f"{self.url}/{name}" for name in ("authorization_endpoint", "token_endpoint", "jwks_uri")}
@@ -84,7 +85,7 @@ class Provider:
         return web.json_response({"access_token": "access-canary", "token_type": "Bearer", "id_token": token})
 
     async def list_keys(self, _request: web.Request) -> web.Response:
-        return web.json_response({"keys": [self.key.as_dict(private=False)]})
+        return web.json_response({"keys": [self.key.as_dict(private=False)], "padding": self.padding})
 
 
 @asynccontextmanager

@@ -12,13 +12,18 @@ A new route needs a line here. The kinds of rules:
     own      the owner of the chat alone, reading
     write    the owner of the chat alone, writing
     create   everybody who is logged in and may write
+    named    as `own`, by a name that is everybody's own: others find nothing there, instead of a refusal
+    file     the owner of the file alone, reading
+    unfile   the owner of the file alone, writing
 """
 
 from __future__ import annotations
 
 from typing import Final, Literal
 
-Rule = Literal["open", "link", "user", "manage", "admin", "metrics", "read", "own", "write", "create"]
+Rule = Literal[
+    "open", "link", "user", "manage", "admin", "metrics", "read", "own", "write", "create", "named", "file", "unfile"
+]
 
 CHAT: Final = "/api/v1/chats/{chat_id}"
 RULES: Final[dict[tuple[str, str], Rule]] = {
@@ -49,10 +54,10 @@ RULES: Final[dict[tuple[str, str], Rule]] = {
     ("PATCH", "/api/v1/users/{name}"): "admin",
     ("GET", "/api/v1/files"): "user",
     ("POST", "/api/v1/files"): "create",
-    ("GET", "/api/v1/files/{file_id}"): "user",
-    ("GET", "/api/v1/files/{file_id}/preview"): "user",
-    ("GET", "/api/v1/files/{file_id}/info"): "user",
-    ("DELETE", "/api/v1/files/{file_id}"): "create",
+    ("GET", "/api/v1/files/{file_id}"): "file",
+    ("GET", "/api/v1/files/{file_id}/preview"): "file",
+    ("GET", "/api/v1/files/{file_id}/info"): "file",
+    ("DELETE", "/api/v1/files/{file_id}"): "unfile",
     ("GET", "/api/v1/usage"): "user",
     ("GET", "/api/v1/events"): "user",
     ("POST", "/api/v1/chats/import"): "create",
@@ -89,8 +94,33 @@ RULES: Final[dict[tuple[str, str], Rule]] = {
     ("POST", f"{CHAT}/tool-results"): "write",
     ("POST", f"{CHAT}/shares"): "write",
     ("DELETE", f"{CHAT}/shares/{{share_id}}"): "write",
+    ("GET", "/v1/models"): "user",
+    ("GET", "/v1/models/{model_id:path}"): "user",
+    ("POST", "/v1/chat/completions"): "create",
+    ("POST", "/v1/responses"): "create",
+    ("GET", "/v1/responses/{response_id}"): "own",
+    ("POST", "/v1/responses/{response_id}/cancel"): "write",
+    ("DELETE", "/v1/responses/{response_id}"): "write",
+    ("GET", "/v1/responses/{response_id}/input_items"): "own",
+    ("POST", "/v1/conversations"): "create",
+    ("GET", "/v1/conversations/{conversation_id}"): "own",
+    ("POST", "/v1/conversations/{conversation_id}"): "write",
+    ("DELETE", "/v1/conversations/{conversation_id}"): "write",
+    ("GET", "/v1/conversations/{conversation_id}/items"): "own",
+    ("GET", "/v1/conversations/{conversation_id}/items/{item_id}"): "own",
+    ("POST", "/ai-sdk/chat"): "write",
+    ("GET", "/ai-sdk/chat/{name}/stream"): "named",
+    ("GET", "/ai-sdk/chat/{name}/messages"): "named",
+    ("POST", "/ai-sdk/chat/{name}/stop"): "write",
 }
 """Every route of the server."""
+
+DESTROYS: Final = {
+    ("DELETE", CHAT),
+    ("DELETE", "/v1/responses/{response_id}"),
+    ("DELETE", "/v1/conversations/{conversation_id}"),
+}
+"""After these the chat is gone."""
 
 BODIES: Final[dict[tuple[str, str], object]] = {
     ("POST", "/api/v1/session"): {"token": "wrong"},
@@ -108,5 +138,13 @@ BODIES: Final[dict[tuple[str, str], object]] = {
     ("POST", f"{CHAT}/tool-results"): {"results": []},
     ("PUT", f"{CHAT}/draft"): {"text": "Hi"},
     ("POST", f"{CHAT}/shares"): {"user": None},
+    ("POST", "/v1/chat/completions"): {"messages": [{"role": "user", "content": "Hi"}], "stream": True},
+    ("POST", "/v1/responses"): {"input": "Hi", "background": True},
+    ("POST", "/v1/conversations"): {},
+    ("POST", "/v1/conversations/{conversation_id}"): {"metadata": {"topic": "rain"}},
+    ("POST", "/ai-sdk/chat"): {
+        "id": "{chat_id}",
+        "messages": [{"id": "1", "role": "user", "parts": [{"type": "text", "text": "Hi"}]}],
+    },
 }
 """A body that the route takes."""

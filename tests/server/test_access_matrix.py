@@ -7,6 +7,7 @@ refused for its content (404 for a queued message that is not there, 409, 422).
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 from collections.abc import Mapping
@@ -16,13 +17,16 @@ from typing import Any, Final, NamedTuple
 import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from PIL import Image
 from starlette.types import Message
-from tests.server.route_rules import BODIES, RULES, Rule
+from tests.server.route_rules import BODIES, DESTROYS, RULES, Rule
 from tests.support.app_harness import AppHarness
 from tests.support.running_server import RunningServer
 
 from indelible.app.app import App
 from indelible.server.authentication import COOKIE
+from indelible.server.wires.openai.names import ResponseName, name_conversation
+from indelible.service.files import Upload
 
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
 
@@ -31,27 +35,38 @@ ADDRESSES: Final = itertools.count(1)
 GOT_IN: Final = None
 """Whatever the route answers, but none of the refusals of a login."""
 
+OTHERS: Final[dict[Rule, int | None]] = {"read": 404, "own": 404, "write": 404, "file": 404, "unfile": 404}
+"""To those who have no right to them, chats and files do not exist."""
+NOT_ADMIN: Final[dict[Rule, int | None]] = {"admin": 403, "metrics": 403}
+NO_WRITING: Final[dict[Rule, int | None]] = {"write": 403, "create": 403, "unfile": 403}
+GUESTS: Final[dict[Rule, int | None]] = {**OTHERS, "read": GOT_IN, "own": 403, "write": 403, "named": 403}
 NOBODY: Final[dict[Rule, int | None]] = {rule: GOT_IN if rule in ("open", "link") else 401 for rule in RULES.values()}
 EVERYBODY: Final[dict[Rule, int | None]] = dict.fromkeys(RULES.values(), GOT_IN)
 EXPECTED: Final[dict[str, Mapping[Rule, int | None]]] = {
-    "owner": EVERYBODY | {"admin": 403, "metrics": 403},
-    "owner, by cookie": EVERYBODY | {"admin": 403, "metrics": 403},
-    "first admin": EVERYBODY | {"read": 404, "own": 404, "write": 404},
-    "other user": EVERYBODY | {"admin": 403, "metrics": 403, "read": 404, "own": 404, "write": 404},
-    "user with a share": EVERYBODY | {"admin": 403, "metrics": 403, "own": 403, "write": 403},
-    "read-only token": EVERYBODY | {"admin": 403, "metrics": 403, "manage": 403, "write": 403, "create": 403},
+    "owner": EVERYBODY | NOT_ADMIN,
+    "owner, by cookie": EVERYBODY | NOT_ADMIN,
+    "first admin": EVERYBODY | OTHERS,
+    "other user": EVERYBODY | NOT_ADMIN | OTHERS,
+    "user with a share": EVERYBODY | NOT_ADMIN | GUESTS,
+    "read-only token": EVERYBODY | NOT_ADMIN | NO_WRITING | {"manage": 403},
     "anonymous": NOBODY,
     "revoked token": NOBODY,
     "expired session": NOBODY,
     "disabled user": NOBODY,
     "cookie from another site": dict.fromkeys(RULES.values(), 403),
-    "cookie without proof": EVERYBODY | {"admin": 403, "metrics": 403, "write": 403, "create": 403},
+    "cookie without proof": EVERYBODY | NOT_ADMIN | NO_WRITING,
 }
 NEEDS_PROOF: Final = {
     ("POST", "/api/v1/tokens"),
     ("DELETE", "/api/v1/tokens/{token_id}"),
     ("DELETE", "/api/v1/session"),
 }
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
 
 
 class World(NamedTuple):
@@ -61,7 +76,7 @@ class World(NamedTuple):
 
 
 def list_routes(server: RunningServer) -> set[tuple[str, str]]:
-    """Every route of the application, as (method, path). The wires have theirs in wires/test_openai_errors.py."""
+    """Every route of the application, as (method, path)."""
     application: Any = server.server.application
     while not isinstance(application, FastAPI):
         application = application._application
@@ -69,8 +84,7 @@ def list_routes(server: RunningServer) -> set[tuple[str, str]]:
     routes: list[Any] = application.routes
     for route in routes:
         methods = getattr(route, "methods", None) or ()
-        if not route.path.startswith(("/v1/", "/ai-sdk/")):
-            found |= {(method, route.path) for method in methods if method != "HEAD"}
+        found |= {(method, route.path) for method in methods if method != "HEAD"}
         assert isinstance(route, APIRoute) or route.path in ("/openapi.json", "/web"), route
     return found
 
@@ -83,7 +97,8 @@ async def world(harness: AppHarness) -> World:
     app, accounts = server.app, server.app.accounts
     ada = await accounts.add_user("ada")
     service = app.service_of(ada.id)
-    chat = await service.create_chat("Hello")
+    picture = await service.files.upload(Upload(make_picture(), "cat.png").open_chunks, name="cat.png")
+    chat = await service.create_chat([picture, "Hello"])
     queued = await service.send(chat.id, "And Bergen?")
     link, key = await app.shares.share_by_link(chat.id, owner_id=ada.id)
     grace = await accounts.add_user("grace")
@@ -118,7 +133,9 @@ async def world(harness: AppHarness) -> World:
     headers["anonymous"] = {}
     message = str(chat.message)
     names = {"chat_id": chat.id, "message_id": message, "queued_id": str(queued.queued), "run_id": "run_1"}
-    names |= {"file_id": "file_1"}
+    names |= {"file_id": picture.id, "model_id": "demo-1", "item_id": "msg_1"}
+    names |= {"response_id": str(ResponseName(chat.id, (await app.store.status(chat.id)).seq))}
+    names |= {"conversation_id": name_conversation(chat.id)}
     names |= {"share_id": "share_1", "token_id": "token_1", "name": "nobody", "key": key, "new_name": link.id}
     return World(server, names, headers)
 
@@ -130,13 +147,24 @@ async def make_token(app: App, user_id: str, *scopes: Any, revoked: bool = False
     return secret
 
 
-async def ask(world: World, method: str, path: str, headers: Mapping[str, str]) -> tuple[int, dict[str, str]]:
-    """Send a request to the application itself, and leave as soon as it answers. The status, and the headers."""
-    body = BODIES.get((method, path))
-    written = json.dumps(body).replace("{message_id}", world.names["message_id"]) if body is not None else ""
+def make_picture() -> bytes:
+    written = io.BytesIO()
+    Image.new("RGB", (2, 2)).save(written, "PNG")
+    return written.getvalue()
+
+
+async def ask(
+    world: World, method: str, path: str, headers: Mapping[str, str], *, body: object | None = None
+) -> Answer:
+    """Send a request to the application itself, and leave as soon as it answers."""
+    body = BODIES.get((method, path)) if body is None else body
+    written = json.dumps(body) if body is not None else ""
+    for name in ("message_id", "chat_id", "response_id", "conversation_id"):
+        written = written.replace(f"{{{name}}}", world.names[name])
     written = written.replace("{new_name}", f"{world.names['new_name']}{len(headers)}")
     sent = {"host": "chats.example", "content-type": "application/json", **headers}
-    place = path.format(**world.names)
+    names = world.names | ({"name": world.names["chat_id"]} if path.startswith("/ai-sdk/") else {})
+    place = path.replace(":path}", "}").format(**names)
     scope: dict[str, Any] = {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -165,7 +193,7 @@ async def ask(world: World, method: str, path: str, headers: Mapping[str, str]) 
 
     await world.server.server.application(scope, receive, send)
     found = {name.decode().lower(): value.decode("latin-1") for name, value in answers[0].get("headers", ())}
-    return int(answers[0]["status"]), found
+    return Answer(int(answers[0]["status"]), found, b"".join(answer.get("body", b"") for answer in answers))
 
 
 async def test_every_route_has_a_rule_and_every_rule_a_route(world: World) -> None:
@@ -174,20 +202,18 @@ async def test_every_route_has_a_rule_and_every_rule_a_route(world: World) -> No
 
 async def test_nobody_gets_in_whom_the_rules_do_not_name(world: World) -> None:
     wrong = []
-    # What destroys comes last, and for the owner alone: after it the chat is gone for the others too.
-    order = sorted(RULES, key=lambda route: (route[0] == "DELETE" and route[1].endswith("{chat_id}"), route))
     for who, expected in EXPECTED.items():
-        for method, path in order:
+        for method, path in sorted(RULES):
             rule = RULES[method, path]
-            if (method, path) == ("DELETE", "/api/v1/chats/{chat_id}") and who.startswith("owner"):
-                continue
+            if (method, path) in DESTROYS and who.startswith("owner"):
+                continue  # after it the chat is gone for the others too
             if (method, path) == ("DELETE", "/api/v1/session") and expected[rule] is GOT_IN:
                 continue  # it would end the session of the others
             wanted = expected[rule]
             if who == "cookie without proof" and ((method, path) in NEEDS_PROOF or path.endswith("/events")):
                 wanted = 403
-            status, _ = await ask(world, method, path, world.headers[who])
-            got_in = status not in (401, 403) and not (rule in ("read", "own", "write") and wanted == 404)
+            status = (await ask(world, method, path, world.headers[who])).status
+            got_in = status == 200 if rule == "file" else status not in (401, 403)
             if who == "cookie from another site" and rule == "open" and method == "GET":
                 got_in, wanted = True, GOT_IN  # health checks
             if (
@@ -204,7 +230,7 @@ async def test_every_answer_has_the_headers_that_bind_a_browser(world: World) ->
     for who in ("owner", "anonymous"):
         for method, path in sorted(RULES):
             if method == "GET":
-                _, headers = await ask(world, method, path, world.headers[who])
+                headers = (await ask(world, method, path, world.headers[who])).headers
                 if not {"content-security-policy", "referrer-policy", "cache-control"} <= set(headers):
                     without.append((who, path, sorted(headers)))
     assert without == []
@@ -215,6 +241,34 @@ async def test_nothing_of_what_others_tried_has_changed_the_chat(world: World) -
     before = await app.store.view(chat_id)
     for who in ("other user", "user with a share", "read-only token", "anonymous", "cookie from another site"):
         for (method, path), rule in RULES.items():
-            if rule == "write":
+            if rule in ("write", "unfile"):
                 await ask(world, method, path, world.headers[who])
     assert await app.store.view(chat_id) == before
+
+
+async def test_an_id_in_a_body_or_a_header_opens_no_more_than_one_in_a_path(world: World) -> None:
+    """Which chat goes on, and which files a message has."""
+    app, chat_id = world.server.app, world.names["chat_id"]
+    before, hers = await app.store.view(chat_id), {"type": "file", "file_id": world.names["file_id"]}
+    said = {"messages": [{"role": "user", "content": "Hi"}]}
+    for who, status in (("other user", 404), ("first admin", 404), ("user with a share", 403)):
+        headers = world.headers[who]
+        for path, more, body in (
+            ("/v1/responses", {}, {"input": "Hi", "previous_response_id": "{response_id}"}),
+            ("/v1/responses", {}, {"input": "Hi", "conversation": "{conversation_id}"}),
+            ("/v1/chat/completions", {"x-indelible-chat": chat_id}, said),
+        ):
+            assert (await ask(world, "POST", path, {**headers, **more}, body=body)).status == status, (who, body)
+        refused = await ask(world, "POST", "/api/v1/chats", headers, body={"message": [hers]})
+        assert refused.status == 404, (who, refused.body)
+    assert await app.store.view(chat_id) == before
+
+
+async def test_every_refusal_on_openais_wire_has_openais_shape(world: World) -> None:
+    for who in ("anonymous", "other user", "user with a share", "read-only token", "cookie from another site"):
+        for method, path in sorted(RULES):
+            if path.startswith("/v1/"):
+                answer = await ask(world, method, path, world.headers[who])
+                if answer.status >= 400:
+                    assert answer.headers["content-type"] == "application/json", (who, path)
+                    assert {"message", "type", "param", "code"} == set(json.loads(answer.body)["error"]), (who, path)

@@ -8,7 +8,7 @@ import pytest
 from tests.server.logging_in import bearer
 from tests.support.app_harness import AppHarness
 
-from indelible.server.authentication import COOKIE
+from indelible.server.authentication import COOKIE, GUESSES
 
 TOKEN = "the-first-admins-token"  # noqa: S105  (nobody's)
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
@@ -50,3 +50,47 @@ async def test_a_token_is_looked_up_once_in_a_while_and_forgotten_at_any_change(
     assert not remembered
     async with server.request("GET", "/session", headers=bearer(secret)) as response:
         assert (await response.json())["user"]["role"] == "admin"
+
+
+async def test_on_openais_wire_without_a_login_a_token_is_its_user_and_any_other_key_the_local_one(
+    harness: AppHarness,
+) -> None:
+    server = await harness.start_server(worker=False)
+    ada = await server.app.accounts.add_user("ada")
+    made, secret = await server.app.accounts.create_token(ada.id, label="", scopes=["read"])
+    created = await server.app.service_of(ada.id).create_chat(title="Hers")
+    hers = f"//v1/conversations/conv_{created.id.removeprefix('chat_')}/items"
+    for given, status in ((secret, 200), ("none", 404), ("sk-1", 404)):
+        async with server.request("GET", hers, headers=bearer(given)) as response:
+            assert response.status == status, given
+    async with server.request("POST", "//v1/conversations", json={}, headers=bearer(secret)) as response:
+        assert response.status == 403  # a token for reading stays one
+    await server.app.accounts.revoke_token(made.id)
+    for _ in range(GUESSES + 5):  # a client of OpenAI that has some key guesses nothing
+        async with server.request("GET", "//v1/models", headers=bearer(secret)) as response:
+            assert response.status == 200
+    for path in ("/models", "//ai-sdk/chat/x/messages", "//docs?/v1/"):
+        async with server.request("GET", path, headers=bearer(secret)) as response:
+            assert response.status == 401, path
+
+
+async def test_a_stale_cookie_is_no_guess(harness: AppHarness) -> None:
+    for settings, status in (({}, 200), ({"token": TOKEN}, 401)):
+        server = await harness.start_server(worker=False, **settings)
+        for _ in range(GUESSES + 5):
+            async with server.request("GET", "/models", cookies={COOKIE: "ids_stale"}) as response:
+                assert response.status == status
+
+
+async def test_static_files_are_asked_for_by_nobody_and_cut_for_nobody(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN)
+    state = server.server.server_state
+    assert state is not None
+    ada = await server.app.accounts.add_user("ada")
+    session = await server.app.accounts.add_session(
+        ada.id, method="oidc", scopes=["read"], expires_at=server.app.clock.now() + timedelta(hours=1)
+    )
+    async with server.request("GET", "//web/login.css", cookies={COOKIE: session}) as response:
+        assert response.status == 200
+        assert {"Content-Security-Policy", "Cache-Control"} <= set(response.headers)
+    assert (state.authenticator._remembered, state.revocation._used) == ({}, set())

@@ -12,6 +12,7 @@ from tests.support.app_harness import AppHarness
 from tests.support.running_server import API
 
 from indelible.errors import Invalid
+from indelible.server.authentication import COOKIE
 from indelible.server.proxies import Proxies, normalize_base_path, split_path
 
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
@@ -76,6 +77,8 @@ async def test_a_proxy_names_the_user_and_nobody_else_can(harness: AppHarness) -
     trusted = await harness.start_server(trusted_proxies=["127.0.0.1"], **given)
     async with trusted.request("GET", "/session", headers=named) as response:
         assert (await response.json())["user"] == {"name": "ada", "role": "user"}
+    async with trusted.request("GET", "/session", headers={"X-Forwarded-User": "local"}) as response:
+        assert response.status == 401  # the first admin is not the proxy's to name
     async with trusted.request("GET", "/session") as response:
         assert response.status == 401
     async with trusted.request("POST", "/chats", json={}, headers={"X-Forwarded-User": "ada"}) as response:
@@ -121,3 +124,8 @@ async def test_only_listed_names_and_origins_are_answered(harness: AppHarness) -
         async with server.request("GET", "/models", headers={**bearer(TOKEN), "Origin": origin}) as response:
             assert (response.headers.get("Access-Control-Allow-Origin") == origin) == (origin == asked["Origin"])
             assert response.headers["Vary"] == "Origin"
+    async with server.request("POST", "/session", json={"token": TOKEN}) as response:
+        cookie = response.cookies[COOKIE].value
+    for given, status in (({"Origin": "https://app.example"}, 403), ({"Origin": server.url}, 201)):
+        async with server.request("POST", "/chats", json={}, headers=given, cookies={COOKIE: cookie}) as response:
+            assert response.status == status, given  # a listed page sends tokens, never the user's cookie

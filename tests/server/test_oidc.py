@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import logging
 import time
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from tests.server.logging_in import Browser, open_browser
 from tests.server.oidc_provider import CLIENT_ID, CLIENT_SECRET, Provider, make_key, run_provider
 from tests.support.app_harness import AppHarness
 from tests.support.running_server import API, RunningServer
+from yarl import URL
 
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
 NAVIGATION = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Site": "cross-site"}
@@ -128,3 +131,34 @@ async def test_a_provider_that_cannot_be_reached_or_is_another_is_an_ordinary_fa
             server = await start(harness, provider, oidc_issuer=issuer)
             async with open_browser(server) as browser, browser.request("GET", "/login/oidc") as response:
                 assert (response.status, response.headers["Location"]) == (303, FAILED)
+
+
+async def test_nobody_becomes_the_first_admin_by_their_name_at_the_provider(harness: AppHarness) -> None:
+    async with run_provider() as provider:
+        bend(provider, preferred_username="local")
+        for creates in (False, True):
+            server = await start(harness, provider, oidc_user_claim="preferred_username", oidc_create_users=creates)
+            async with open_browser(server) as browser:
+                assert await log_in(browser) == (303, "/login?problem=user")
+                assert await browser.get_status("/models") == 401
+
+
+async def test_a_long_answer_is_read_to_its_end_and_a_forged_cookie_leads_nowhere_else(harness: AppHarness) -> None:
+    async with run_provider() as provider:
+        provider.padding = "x" * 700_000  # more than arrives at once
+        server = await start(harness, provider)
+        await server.app.accounts.add_user("ada@example.com")
+
+        def forge(url: str) -> str:
+            """What a page of another subdomain can do: replace the cookie by its own."""
+            (kept,) = [cookie for cookie in browser.session.cookie_jar if cookie.key == "indelible_oidc"]
+            flow = json.loads(base64.urlsafe_b64decode(kept.value)) | {"next": "https://evil.example/"}
+            forged = base64.urlsafe_b64encode(json.dumps(flow).encode()).decode()
+            browser.session.cookie_jar.update_cookies({"indelible_oidc": forged}, URL(f"{server.url}/login/oidc/x"))
+            return url
+
+        async with open_browser(server) as browser:
+            status, page = await log_in(browser, change_callback=forge)
+        assert status == 200
+        assert "url=/" in page
+        assert "evil" not in page

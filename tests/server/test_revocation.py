@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -15,9 +15,12 @@ from tests.support.app_harness import AppHarness
 from tests.support.running_server import API, RunningServer
 from tests.support.waiting import deadline
 
+from indelible.errors import StoreFailed
 from indelible.notify import Changed
 from indelible.server.authentication import COOKIE
-from indelible.server.revocation import OpenRequest, is_about_rights
+from indelible.server.revocation import OpenRequest, Revocation, is_about_rights
+from indelible.server.wires.openai.names import ResponseName
+from indelible.store.accounts.protocol import CredentialKey
 
 TOKEN = "the-first-admins-token"  # noqa: S105  (nobody's)
 on_sqlite = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
@@ -128,6 +131,76 @@ async def test_a_removed_share_ends_the_streams_of_its_readers_and_no_others(har
     for path, headers in ((feed, bearer(tokens[1])), (f"/shared/{key}/events", {})):
         async with server.request("GET", path, headers=headers) as response:
             assert response.status == 404
+
+
+@on_sqlite
+async def test_a_revoked_token_ends_the_streams_of_tabs_and_of_every_wire_and_stops_no_reply(
+    harness: AppHarness,
+) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN)
+    app = server.app
+    ada = await app.accounts.add_user("ada")
+    made, secret = await app.accounts.create_token(ada.id, label="", scopes=["read", "write"])
+    chat = await app.service_of(ada.id).create_chat("Hello")
+    name = ResponseName(chat.id, (await app.store.status(chat.id)).seq)
+    said = [{"id": "1", "role": "user", "parts": [{"type": "text", "text": "Hi"}]}]
+    asked: list[tuple[str, str, Any]] = [
+        ("GET", f"{API}/events?chat={chat.id}", None),
+        ("GET", f"/v1/responses/{name}?stream=true", None),
+        ("POST", "/v1/responses", {"input": "Hi", "stream": True}),
+        ("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "stream": True}),
+        ("POST", "/ai-sdk/chat", {"id": "mine", "messages": said}),
+        ("GET", f"/ai-sdk/chat/{chat.id}/stream", None),
+    ]
+    async with aiohttp.ClientSession(headers=bearer(secret)) as session, AsyncExitStack() as stack:
+        streams = []
+        for method, path, body in asked:
+            stream = await stack.enter_async_context(session.request(method, server.url + path, json=body))
+            assert stream.status == 200, (path, await stream.text())
+            streams.append(stream)
+        await app.accounts.revoke_token(made.id)
+        for stream in streams:
+            await read_to_end(stream)
+    listed = await app.service_of(ada.id).list_chats()
+    assert {shown.status for shown in listed.items} == {"pending"}
+
+
+@on_sqlite
+async def test_streams_are_cut_after_a_check_that_failed_for_any_reason(
+    harness: AppHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await harness.start_server(worker=False)
+    accounts, failures = server.app.accounts, [ValueError("a mistake in the program"), StoreFailed("away")]
+
+    class FailingAccounts:
+        async def find_valid(self, keys: Any) -> set[CredentialKey]:
+            if failures:
+                raise failures.pop()
+            return await accounts.find_valid(keys)
+
+    revocation = Revocation(
+        FailingAccounts(),  # type: ignore[arg-type]
+        server.app.feed.notifier,
+        clock=server.app.clock,
+        session_timeout_s=60,
+        forget=lambda: None,
+    )
+    request, never = OpenRequest(CredentialKey("token", "token_gone")), asyncio.Event()
+    watched = request.watch(never.wait)  # type: ignore[arg-type]
+    request._is_read = True
+    revocation._open.add(request)
+    running, leaving = asyncio.create_task(revocation.run()), asyncio.ensure_future(watched())
+    try:
+        async with deadline():
+            while not leaving.done():
+                revocation.wake()
+                await asyncio.sleep(0)
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+    assert leaving.result()["type"] == "http.disconnect"
+    assert failures == []
+    assert "trying again" in caplog.text
 
 
 @on_sqlite

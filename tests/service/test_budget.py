@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import date, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -11,19 +12,18 @@ from indelible.errors import RateLimited
 from indelible.machine import commands
 from indelible.service.budget import Budget
 from indelible.settings import load_settings
-from indelible.store.queries.spent import Spent
+from indelible.store.lists.usage import UsageDay
 from indelible.testing import ManualClock, ScriptedModel, parts
-
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 async def test_what_starts_a_reply_is_refused_until_midnight() -> None:
     clock = ManualClock()
-    asked: list[tuple[str, datetime]] = []
+    asked: list[tuple[str, date, date]] = []
 
-    async def load(user_id: str, since: datetime) -> Spent:
-        asked.append((user_id, since))
-        return Spent(tokens=1000, cost_nanousd=2_000_000_000)
+    async def load(user_id: str, *, since: date, until: date) -> list[UsageDay]:
+        asked.append((user_id, since, until))
+        used: dict[str, Any] = {"day": str(since), "input_tokens": 400, "output_tokens": 100, "cost": 1.0, "turns": 1}
+        return [UsageDay(model=model, **used) for model in ("demo-1", "demo-2")]
 
     for limits, is_refused in (
         ({"max_tokens": 1000}, True),
@@ -40,7 +40,7 @@ async def test_what_starts_a_reply_is_refused_until_midnight() -> None:
                 await budget.check("user_1", command)
             now = clock.now()
             assert (now + timedelta(seconds=caught.value.retry_after_s)).time() == datetime.min.time()
-            assert asked[-1] == ("user_1", now.replace(hour=0, minute=0, second=0, microsecond=0))
+            assert asked[-1] == ("user_1", now.date(), now.date())
         asked.clear()
         for free in (commands.Interrupt(), commands.Create(with_message=False), commands.Delete()):
             await budget.check("user_1", free)
@@ -60,3 +60,7 @@ async def test_a_user_over_the_limit_starts_no_reply_and_another_does(database: 
         other = await app.user("grace").create_chat()
         assert (await other.send("Is it raining?")).text == "Yes."
         assert len(await chat.messages()) == 2
+        await chat.delete()  # the tokens were used all the same
+        with pytest.raises(RateLimited, match="100 tokens is used up"):
+            await app.create_chat("And now?")
+        assert (await app.usage(by_user=True)).total.input_tokens == 180

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
 
 import indelible
-from indelible.content import Reasoning, Text, ToolCall, ToolResult
-from indelible.errors import Invalid, NotFound, TooLarge
+from indelible.content import Reasoning, Text, ToolCall, ToolResult, encode
+from indelible.errors import Invalid, NotFound, NotPermitted, TooLarge
 from indelible.service.lists import ListService
 from indelible.service.local_lists import LocalLists
 from indelible.service.markdown import write_markdown
 from indelible.service.results import ChatPage
 from indelible.store.lists.transfer import ChatFile, FileMessage
+from indelible.testing import ScriptedModel
 
 CALLS: dict[str, Callable[[LocalLists, str], Awaitable[Any]]] = {
     "mark_read": lambda own, chat: own.mark_read(chat),
@@ -53,8 +54,14 @@ async def test_only_an_admin_reads_the_usage_of_others(app: indelible.App) -> No
     ada = app.user("ada")
     for asked in ({"user": "local"}, {"by_user": True}):
         assert (await app.usage(**asked)).days == []
-        with pytest.raises(Invalid, match="admin"):
+        with pytest.raises(NotPermitted, match="admin"):
             await ada.usage(**asked)
+
+
+async def test_usage_of_any_day_can_be_asked_for(app: indelible.App) -> None:
+    for until in (date.min, date(1, 1, 5), date.max):
+        assert (await app.usage(until=until)).days == []
+        assert (await app.usage(since=until)).days == []
 
 
 async def test_what_is_too_much_is_refused(app: indelible.App) -> None:
@@ -68,6 +75,29 @@ async def test_what_is_too_much_is_refused(app: indelible.App) -> None:
         for search in (None, "rain"):
             with pytest.raises(Invalid, match="cursor"):
                 await app.service.list_chats(search=search, cursor=cursor)
+
+
+async def test_a_file_brings_no_model_and_no_tool_that_its_user_could_not_choose(database: str) -> None:
+    """Whoever imports a file may have written it."""
+    written = {
+        "id": "m1",
+        "role": "user",
+        "blocks": [{"type": "text", "text": "Hi"}],
+        "model": "other:expensive",
+        "created_at": "2026-01-01T00:00:00Z",
+    }
+    file: dict[str, Any] = {"format": "indelible.chat", "version": 1, "exported_at": "2026-01-01T00:00:00Z"}
+    file |= {"title": None, "model": None, "system": None, "parameters": None, "tools": None, "labels": []}
+    file |= {"created_at": "2026-01-01T00:00:00Z", "head": "m1", "messages": [written]}
+    async with indelible.open(database, model=ScriptedModel([])) as app:
+        tool = {"name": "search", "provider_executed": True, "options": {"type": "mcp", "server_url": "https://x"}}
+        for wrong in ({"tools": [tool]}, {"parameters": {"temperature": "hot"}}, {"model": "other:expensive"}):
+            with pytest.raises(Invalid):
+                await app.service.lists.import_chat(encode(file | wrong))
+        chat = await app.service.lists.import_chat(encode(file))
+        (message,) = (await app.service.list_messages(chat.id)).items
+        assert not message.model
+        assert (await app.service.list_chats()).items[0].id == chat.id
 
 
 @pytest.mark.parametrize("search", [None, "rain"])

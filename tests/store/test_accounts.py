@@ -18,10 +18,12 @@ from tests.store.driver import Driver
 from tests.support.engine import get_database
 
 from indelible.errors import Invalid, NotFound
+from indelible.machine.commands import UpdateChat
 from indelible.store.accounts.protocol import ALL_SCOPES, AccountStore, CredentialKey, ShareStore
 from indelible.store.accounts.secrets import PREFIX_LENGTH, hash_secret
 from indelible.store.accounts.sql_accounts import LONGEST_NAME, SqlAccounts
 from indelible.store.accounts.sql_shares import SqlShares
+from indelible.store.payloads import ChatPatch
 from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
 
@@ -216,6 +218,8 @@ async def test_a_session_that_is_bound_to_something_ends_when_that_changes(accou
     )
     assert await store.find_session(secret, bound_to="the setting") is not None
     assert await store.find_session(secret, bound_to="another") is None
+    assert await store.find_session(f"{secret}the setting") is None  # who had both cannot join them
+    assert await store.find_session(f"{secret}the ", bound_to="setting") is None
     assert await store.find_session(secret) is None
 
 
@@ -257,7 +261,9 @@ async def test_a_chat_is_shared_with_users_and_by_link_and_only_by_its_owner(
     assert await shares.find_share(chat.id, grace.id) == hers.id
     assert await shares.find_share(chat.id, ida.id) is None
     assert await shares.find_share("\0", grace.id) is None
-    assert [found.id for found in await shares.list_shared(grace.id)] == [chat.id]
+    await chat.do(UpdateChat(), payload=ChatPatch(labels=["secret"], pinned=True))
+    (shown,) = await shares.list_shared(grace.id)
+    assert (shown.id, shown.labels, shown.pinned, shown.unread) == (chat.id, [], False, False)
     assert await shares.find_link(key) == (link.id, chat.id, owner_id)
     assert [await shares.find_link(wrong) for wrong in ("", key[:-1], link.id)] == [None] * 3
 

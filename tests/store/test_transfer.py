@@ -132,7 +132,9 @@ MISTAKES: list[tuple[str, Any]] = [
     ("messages.0.reason", "failed"),
     ("messages.1.reason", None),
     ("messages.1.cost_nanousd", -1),
+    ("messages.1.cost_nanousd", 2**62),
     ("messages.1.usage", {"input_tokens": -1}),
+    ("messages.1.usage", {"output_tokens": 2**62}),
     ("messages.2.visibility", "model"),
     ("messages.0.blocks", [{"type": "nothing"}]),
     ("messages.0.created_at", "0001-01-01T00:00:00+14:00"),
@@ -149,6 +151,15 @@ async def test_a_file_with_a_mistake_is_refused_and_changes_nothing(store: SqlSt
         with pytest.raises((Invalid, TooLarge)):
             await bring(store, encode(file))
     assert await dump(engine) == before
+
+
+async def test_any_text_can_be_imported(store: SqlStore, engine: AsyncEngine) -> None:
+    """PostgreSQL has no character 0 in texts."""
+    content = encode(await store.lists.export_chat((await make_tree(store, engine)).id))
+    for place in ("title", "model", "messages.1.model", "messages.1.provider", "labels"):
+        file = msgspec.json.decode(content)
+        change(file, place, ["a\0b"] if place == "labels" else "a\0b")
+        await bring(store, encode(file))
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b"[" * 100_000, b'"x"'])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime
 
 from indelible.app.user import User
 from indelible.clock import Clock
@@ -21,7 +20,6 @@ from indelible.service.budget import Budget
 from indelible.service.local import LocalService, ServiceDependencies
 from indelible.store.accounts.sql_accounts import SqlAccounts
 from indelible.store.accounts.sql_shares import SqlShares
-from indelible.store.queries.spent import Spent, load_spent
 from indelible.store.sql_store import SqlStore
 
 
@@ -76,14 +74,9 @@ class App(User):
     def limit_spending(self, *, max_tokens: int, max_usd: float) -> None:
         """From now on, start no reply of a user who has spent this much in a day; 0 means no limit."""
         if max_tokens or max_usd:
-            database = self.store.database
-
-            async def load(user_id: str, since: datetime) -> Spent:
-                return await database.read(lambda transaction: load_spent(transaction, user_id, since), single=True)
-
-            budget = Budget(load, clock=self.clock, max_tokens=max_tokens, max_usd=max_usd)
+            budget = Budget(self.store.lists.usage, clock=self.clock, max_tokens=max_tokens, max_usd=max_usd)
             self._dependencies = replace(self._dependencies, budget=budget)
-            self.service = LocalService(self._dependencies, user_id=self.owner_id)
+            self.service = LocalService(self._dependencies, user_id=self.owner_id, is_admin=True)
             super().__init__(self.service)
 
     def _publish_rights(self, user_ids: Iterable[str]) -> None:

@@ -31,7 +31,7 @@ FORMATS: Final = {
 """The types that have previews, with Pillow's names for their decoders."""
 MAX_PIXELS: Final = 32_000_000
 MAX_JPEG_PIXELS: Final = 128_000_000
-"""A JPEG is decoded at an eighth of its size, so it may be larger."""
+"""A JPEG is decoded at an eighth of its size, so it may be larger; but the decoder holds all of a progressive one."""
 
 _THREAD: Final = ThreadPoolExecutor(1, thread_name_prefix="pictures")
 
@@ -103,4 +103,5 @@ def _open(media_type: str, data: bytes) -> Any:
 
 def _is_bearable(image: Any) -> bool:
     width, height = Size(*image.size)
-    return 0 < width * height <= (MAX_JPEG_PIXELS if image.format == "JPEG" else MAX_PIXELS)
+    is_decoded_small = image.format == "JPEG" and not image.info.get("progressive")
+    return 0 < width * height <= (MAX_JPEG_PIXELS if is_decoded_small else MAX_PIXELS)

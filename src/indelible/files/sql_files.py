@@ -16,6 +16,7 @@ store/commands/apply/files.py records the uses of files, and releases them with 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -96,6 +97,7 @@ class SqlFiles:
         self.on_left = on_left
         self._database = database
         self._new = bytes_stores[0]
+        self._one_preview = asyncio.Lock()
         self._by_place = {store.place: store for store in reversed(bytes_stores)}
 
     # --- uploading ---
@@ -260,14 +262,20 @@ class SqlFiles:
 
     async def load_preview(self, owner_id: str, file_id: str) -> bytes:
         row = await self._find(owner_id, file_id)
+        if row["preview"] == "unmade":
+            async with self._one_preview:  # the whole file is in memory meanwhile
+                row = await self._find(owner_id, file_id)
+                if row["preview"] == "unmade":
+                    return await self._make_preview(row)
         if row["preview"] == "none":
             raise NotFound("This file has no preview.")
+        return b"".join([chunk async for chunk in self._at(row["place"]).read(file_id, "preview")])
+
+    async def _make_preview(self, row: Row) -> bytes:
         store = self._at(row["place"])
-        if row["preview"] == "made":
-            return b"".join([chunk async for chunk in store.read(file_id, "preview")])
-        data = b"".join([chunk async for chunk in store.read(file_id, "content")])
+        data = b"".join([chunk async for chunk in store.read(row["id"], "content")])
         preview = await make_preview(row["media_type"], data)
-        await self._keep_preview(store, file_id, preview)
+        await self._keep_preview(store, row["id"], preview)
         if preview is None:
             raise NotFound("This file has no preview.")
         return preview

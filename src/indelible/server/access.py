@@ -5,9 +5,10 @@ made to point here (DNS rebinding); who sends it (authentication.py); whether a 
 send it (browser_checks.py); what this login may do at all; how often. A route then finds the login in
 `scope["identity"]`, and asks for the service of that user.
 
-Three kinds of paths need no login: health checks, which need nothing at all; the login and the static files of the
-page, which hold nothing; and links to shared chats, whose key is the right to read. Everything else is refused by
-default, also what is added later. A browser that asks for a page is sent to the login instead.
+Three kinds of paths need no login: health checks and the static files of the page, which are everybody's, so that
+nobody is even asked for, and a logout cuts none of them; the login; and links to shared chats, whose key is the right
+to read. Everything else is refused by default, also what is added later. A browser that asks for a page is sent to the
+login instead.
 
 A body that is too large is refused before it fills the memory: by its announced length, or when it exceeds the limit.
 
@@ -44,7 +45,8 @@ MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 SESSION: Final = "/api/v1/session"
 _NO_LOGIN: Final = frozenset({"/login", "/login/methods", "/login/oidc", "/login/oidc/callback"})
-_NO_LOGIN_BELOW: Final = ("/web/", "/shared/", "/api/v1/shared/")
+_NO_LOGIN_BELOW: Final = ("/shared/", "/api/v1/shared/")
+_STATIC: Final = "/web/"
 _OWN_RULE: Final = ("/api/v1/tokens", "/api/v1/users", SESSION)
 """What service/accounts.py checks: a token for these need not be one for writing."""
 
@@ -82,7 +84,7 @@ class AccessMiddleware:
         state = self._find_state()
         try:
             refusal = self._check_request(scope, path, headers, is_limited=is_limited)
-            if refusal is None and path not in OPEN_TO_ALL and state is not None:
+            if refusal is None and not _needs_nothing(path) and state is not None:
                 identity = await state.authenticator.identify(scope, headers, through_proxy=through_proxy)
                 refusal = self._check_login(scope, path, headers, identity, state)
                 scope["identity"] = identity
@@ -132,6 +134,10 @@ class AccessMiddleware:
         query = scope.get("query_string", b"").decode("latin-1")
         wanted = quote(f"{self._base_path}{path}" + (f"?{query}" if query else ""), safe="/")
         return RedirectResponse(f"{self._base_path}/login?next={wanted}", status_code=303)
+
+
+def _needs_nothing(path: str) -> bool:
+    return path in OPEN_TO_ALL or path.startswith(_STATIC)
 
 
 def _needs_no_login(path: str, method: str) -> bool:

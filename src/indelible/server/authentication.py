@@ -7,13 +7,15 @@ The first of these that the request has decides:
     3. the cookie of a session
     4. nothing, where no login is needed: the user `local`, on loopback alone
 
-A credential that is not valid is never passed over for a weaker one: a revoked token is nobody, also on loopback. A
-stale cookie is ignored where no login is needed, because a browser sends the cookies of every server on localhost.
+A credential that is not valid is never passed over for a weaker one: a revoked token is nobody, also on loopback. There
+are two exceptions where no login is needed. A stale cookie is ignored, because a browser sends the cookies of every
+server on localhost. And on `/v1` a key that is no token of ours is ignored, because OpenAI's clients always send one.
 
 What was found is remembered for `REMEMBERED_S` seconds, so that a busy client costs no query per request. Everything is
 forgotten as soon as anybody's rights change in this process, or a hint tells that they did in another one.
 
-Who sends wrong credentials is soon made to wait, by address: a token in the settings may be short enough to guess.
+Who sends wrong tokens is soon made to wait, by address: the one in the settings may be short enough to guess. A cookie
+is not, and a page with a stale one sends it with everything that it loads.
 
 Must stay true (tests/server/test_authentication.py): the order above; nobody is somebody for longer than their right.
 """
@@ -79,13 +81,13 @@ class Authenticator:
         if through_proxy and self._user_header and (name := headers.get(self._user_header)):
             return await self._find_proxied(name)
         given = headers.get("authorization")
-        if not self.needs_login and "/v1/" in scope["path"] and "/api/v1/" not in scope["path"]:
-            return self._local  # clients of OpenAI always send a key; without a login, it means nothing
+        if given is not None and not self.needs_login and _is_openai(scope):
+            return await self._find_bearer(given) or self._local
         if given is not None:
             return await self._find_bearer(given, find_address(scope))
         cookie = read_cookie(headers)
         if cookie is not None:
-            found = await self._find_session(cookie, find_address(scope))
+            found = await self._find_session(cookie)
             if found is not None or self.needs_login:
                 return found
         return None if self.needs_login else self._local
@@ -102,7 +104,8 @@ class Authenticator:
     def note_wrong(self, address: str) -> None:
         self._guesses.take(address)
 
-    async def _find_bearer(self, given: str, address: str) -> Identity | None:
+    async def _find_bearer(self, given: str, guesser: str | None = None) -> Identity | None:
+        """The user of a token. With `guesser`, an address, a wrong one counts."""
         scheme, _, secret = given.encode("latin-1").decode("utf-8", "replace").partition(" ")
         secret = secret.strip()
         if scheme.lower() != "bearer" or not secret:
@@ -110,29 +113,25 @@ class Authenticator:
         key = b"token" + hash_secret(secret)
         if (known := self._recall(key)) is not None:
             return known
-        self.check_guesses(address)
+        if guesser is not None:
+            self.check_guesses(guesser)
         if self.is_first_token(secret):
             return replace(self._local, how="token")
         changes = self._changes
         found = await self._app.accounts.find_token(secret)
-        if found is None:
-            self.note_wrong(address)
-            return None
-        return self._remember(key, Identity.of(found, "token"), changes)
+        if found is None and guesser is not None:
+            self.note_wrong(guesser)
+        return None if found is None else self._remember(key, Identity.of(found, "token"), changes)
 
-    async def _find_session(self, secret: str, address: str) -> Identity | None:
+    async def _find_session(self, secret: str) -> Identity | None:
         key = b"session" + hash_secret(secret)
         if (known := self._recall(key)) is not None:
             return known
-        self.check_guesses(address)
         changes = self._changes
         found = await self._app.accounts.find_session(secret)
         if found is None and self._settings.token:
             found = await self._app.accounts.find_session(secret, bound_to=self._settings.token)
-        if found is None:
-            self.note_wrong(address)
-            return None
-        return self._remember(key, Identity.of(found, "session"), changes)
+        return None if found is None else self._remember(key, Identity.of(found, "session"), changes)
 
     async def _find_proxied(self, name: str) -> Identity | None:
         name = name.encode("latin-1").decode("utf-8", "replace")
@@ -144,7 +143,7 @@ class Authenticator:
             account = await self._app.accounts.ensure_account(name)
         except Invalid:
             return None
-        if account.disabled:
+        if account.disabled or account.id == self._app.owner_id:  # the first admin's name is not the proxy's to give
             return None
         return self._remember(
             key,
@@ -172,6 +171,11 @@ class Authenticator:
             self._remembered.clear()
         self._remembered[key] = (identity, self._app.clock.monotonic())
         return identity
+
+
+def _is_openai(scope: Scope) -> bool:
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", "")).startswith("/v1/")
 
 
 def find_address(scope: Scope) -> str:

@@ -61,8 +61,8 @@ class BrowserChecks:
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         if method in _SAFE and headers.get("sec-fetch-mode") == "navigate":
             return None  # somebody follows a link; the page that has it cannot read the response
-        if origin is not None and origin.lower() in self._origins:
-            return None
+        if origin is not None and origin.lower() in self._origins and not has_cookie:
+            return None  # it may send tokens, but not the cookie that a user has here
         is_own = origin is not None and origin.lower().partition("://")[2] == headers.get("host", "").lower()
         if (origin is not None and not is_own) or site in ("cross-site", "same-site"):
             return make_problem(403, "forbidden", _OTHER_SITES)

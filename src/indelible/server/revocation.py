@@ -155,6 +155,8 @@ class Revocation:
                         await self._accounts.forget_expired()
                 except IndelibleError as error:
                     _log.warning("checking open streams for revoked logins failed; trying again: %s", error)
+                except Exception:  # without this task no stream would ever be cut again, and nobody would notice
+                    _log.exception("checking open streams for revoked logins failed; trying again")
 
     async def _listen(self) -> None:
         with self._notifier.subscribe() as hints:

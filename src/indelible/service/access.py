@@ -20,7 +20,7 @@ from indelible.errors import NotFound, ReadOnly
 from indelible.store.accounts.protocol import ShareStore
 from indelible.store.protocol import ChatStore
 
-_NOT_FOUND: Final = "Chat not found. It may have been deleted."
+CHAT_NOT_FOUND: Final = "Chat not found. It may have been deleted."
 _READ_ONLY: Final = "This chat is shared with you for reading. Only its owner can do this."
 
 
@@ -34,13 +34,13 @@ class Access:
     async def check_read(self, chat_id: str, user_id: str) -> None:
         """Raises `NotFound` unless this user may read the chat."""
         if await self._store.owner(chat_id) != user_id and await self.find_share(chat_id, user_id) is None:
-            raise NotFound(_NOT_FOUND)
+            raise NotFound(CHAT_NOT_FOUND)
 
     async def check_owner(self, chat_id: str, user_id: str) -> None:
         """Raises `NotFound`, or `ReadOnly`, unless the chat is this user's."""
         async with self.explained(chat_id, user_id):
             if await self._store.owner(chat_id) != user_id:
-                raise NotFound(_NOT_FOUND)
+                raise NotFound(CHAT_NOT_FOUND)
 
     async def find_share(self, chat_id: str, user_id: str) -> str | None:
         """The share that lets this user read another's chat."""

@@ -8,6 +8,9 @@ metadata, its options) in the metadata of the last block that came with the requ
 A client may choose the name of a chat. The chat's id is then a hash of user and name, so that a name is found again
 without a table, and no user can name the chat of another.
 
+The chat is its owner's alone on a wire: what is said again about a request has the owner's instructions in it. Those
+with whom it is shared read it on its own routes (`ReadOnly` here).
+
 A turn is named by its chat and by the number of the last event of the transaction that started or resumed it. At
 that position no attempt runs, so a reader can begin there (`Position(seq)`), and everything up to the turn's end, or
 to its wait for results, belongs to it.
@@ -113,7 +116,7 @@ class ConversationService:
 
     async def exists(self, chat_id: str) -> bool:
         try:
-            await self.service.check_chat(chat_id)
+            await self.service._check_owner(chat_id)
         except NotFound:
             return False
         return True
@@ -148,12 +151,12 @@ class ConversationService:
             await self.service.update_chat(chat_id, ChatChanges(**changes))  # type: ignore[arg-type]
 
     async def get_status(self, chat_id: str) -> ChatStatus:
-        await self.service.check_chat(chat_id)
+        await self.service._check_owner(chat_id)
         return await self.service._store.status(chat_id)
 
     async def list_client_tools(self, chat_id: str) -> frozenset[str]:
         """The names of the chat's own tools, which its client runs."""
-        await self.service.check_chat(chat_id)
+        await self.service._check_owner(chat_id)
         return frozenset(tool.name for tool in (await self.service._store.work(chat_id)).tools)
 
     async def check_idle(self, chat_id: str) -> None:
@@ -184,7 +187,7 @@ class ConversationService:
 
     async def find_origin(self, chat_id: str, seq: int) -> ChatMessage:
         """The last message that came with the request whose turn begins at this position."""
-        await self.service.check_chat(chat_id)
+        await self.service._check_owner(chat_id)
         store = self.service._store
         events = await store.events(chat_id, after=max(0, seq - _NEAR), limit=_NEAR)
         found = [event.ref for event in events if event.kind == "message" and event.seq <= seq and event.ref]
@@ -194,13 +197,13 @@ class ConversationService:
 
     async def list_path(self, chat_id: str, *, upto: str | None = None, limit: int = 200) -> list[ChatMessage]:
         """The end of the active path, or of the path to a message, oldest first."""
-        await self.service.check_chat(chat_id)
+        await self.service._check_owner(chat_id)
         page = await self.service._store.page(chat_id, upto=upto, limit=limit)
         return msgspec.json.decode(encode(page.items), type=list[ChatMessage])
 
     async def find_running(self, chat_id: str) -> TurnStart | None:
         """The start of the turn that runs; None if none does. It may have waited for results meanwhile."""
-        await self.service.check_chat(chat_id)
+        await self.service._check_owner(chat_id)
         store = self.service._store
         now = await store.status(chat_id)
         if now.status not in _BUSY or now.turn_id is None:

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec.structs import replace
 
 from indelible.content import encode
-from indelible.errors import Invalid, NotPermitted, TooLarge
+from indelible.errors import Invalid, NotFound, NotPermitted, TooLarge
 from indelible.feed import ListReader, Reader
 from indelible.machine.events import FeedEvent
-from indelible.service.access import Access
+from indelible.models.parameters import check_parameters
+from indelible.service.access import CHAT_NOT_FOUND, Access
 from indelible.service.answers import describe_copy, store_answer
 from indelible.service.lists import NEW_CHAT, Draft, ExportFormat, UsagePage, add_up
 from indelible.service.markdown import write_markdown
@@ -32,7 +33,7 @@ from indelible.service.pages import (
 )
 from indelible.service.results import ChatPage, CreatedChat
 from indelible.store.commands.idempotency import Request
-from indelible.store.lists.transfer import parse_file
+from indelible.store.lists.transfer import ChatFile, parse_file
 from indelible.store.queries.listing import ChatFilter
 
 if TYPE_CHECKING:
@@ -118,19 +119,45 @@ class LocalLists:
         return msgspec.json.format(encode(file), indent=1)
 
     async def import_chat(self, content: bytes) -> CreatedChat:
-        file = parse_file(content)
-        if file.model is not None and self._dependencies.check_model is not None:
-            self._dependencies.check_model(file.model)
+        file = self._check_file(parse_file(content))
         stored = await self._lists.import_chat(
             file, owner_id=await self._get_user_id(), request=self._request, answer=store_answer(describe_copy)
         )
         return msgspec.json.decode(stored.body, type=CreatedChat)
 
+    def _check_file(self, file: ChatFile) -> ChatFile:
+        """The file, as far as its chat could have been made here: a file is written by its user.
+
+        A message of the user is answered again by the model that is stored with it, so that has to be one that is
+        offered here; otherwise the chat's answers. A tool of the provider runs at the operator's expense.
+        """
+        check_parameters(file.parameters or {})
+        if any(tool.provider_executed or tool.options for tool in file.tools or ()):
+            raise Invalid("tools: an imported chat has only tools that its client runs.")
+        check = self._dependencies.check_model
+        if check is None:
+            return file
+        if file.model is not None:
+            check(file.model)
+        unknown: set[str | None] = set()
+        for name in {message.model for message in file.messages if message.role == "user" and message.model}:
+            try:
+                check(name)
+            except Invalid:
+                unknown.add(name)
+        if not unknown:
+            return file
+        messages = [
+            replace(message, model=None) if message.role == "user" and message.model in unknown else message
+            for message in file.messages
+        ]
+        return replace(file, messages=messages)
+
     async def get_usage(
         self, *, since: date | None = None, until: date | None = None, user: str | None = None, by_user: bool = False
     ) -> UsagePage:
         last = until or datetime.now(UTC).date()
-        first = since or last - timedelta(days=_USAGE_DAYS - 1)
+        first = since or date.fromordinal(max(1, last.toordinal() - _USAGE_DAYS + 1))
         user_id: str | None = await self._get_user_id()
         if user is not None or by_user:
             if not self._is_admin:
@@ -156,8 +183,9 @@ class LocalLists:
         user_id = await self._get_user_id()
         share_id: str | None = None
         if chat_id is not None and await self._store.owner(chat_id) != user_id:
-            await self._access.check_read(chat_id, user_id)
             share_id = await self._access.find_share(chat_id, user_id)
+            if share_id is None:
+                raise NotFound(CHAT_NOT_FOUND)
         tab = self._dependencies.feed.open_tab(user_id, chat_id, after, is_owner=share_id is None)
         async with tab as reader:
             yield reader, share_id

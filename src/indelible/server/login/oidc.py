@@ -190,7 +190,12 @@ async def _fetch(session: aiohttp.ClientSession, method: str, url: str, **more: 
         async with session.request(method, url, allow_redirects=False, **more) as response:
             if response.status != 200:
                 raise LoginFailed(f"the provider responded with status {response.status}")
-            return await response.content.read(_MAX_ANSWER_BYTES)
+            answer = bytearray()
+            async for chunk in response.content.iter_any():  # `read` would return what has arrived by now
+                answer += chunk
+                if len(answer) > _MAX_ANSWER_BYTES:
+                    raise LoginFailed("the provider's answer is too long")
+            return bytes(answer)
     except (aiohttp.ClientError, TimeoutError) as error:
         raise LoginFailed(f"the provider is unreachable: {type(error).__name__}") from None
 

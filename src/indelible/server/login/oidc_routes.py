@@ -2,7 +2,10 @@
 
 Between them the browser keeps the flow in a cookie of ten minutes, `SameSite=Lax`, because coming back is a navigation
 from another site. The session's own cookie is `Strict`, which a browser does not send while it follows a redirect that
-another site began; so the answer is a page that goes on by itself, and not a redirect.
+another site began; so the answer is a page that goes on by itself, and not a redirect. A page of another subdomain can
+set cookies for us, so what the cookie holds is checked again.
+
+Nobody becomes the first admin here, whatever the provider calls them: at many providers users choose their names.
 """
 
 from __future__ import annotations
@@ -66,8 +69,8 @@ async def come_back(request: Request, state: State) -> Response:
     except LoginFailed as error:
         return _fail(state, error)
     account = await _find_account(state, name)
-    if account is None or account.disabled:
-        _log.warning("a login by OpenID Connect was refused: not a user here, or disabled")
+    if account is None or account.disabled or account.id == state.app.owner_id:
+        _log.warning("a login by OpenID Connect was refused: not a user here, disabled, or the first admin's name")
         return _redirect_to_login(state, "user")
     secret = await state.app.accounts.add_session(
         account.id,
@@ -75,7 +78,7 @@ async def come_back(request: Request, state: State) -> Response:
         scopes=ALL_SCOPES,
         expires_at=state.app.clock.now() + timedelta(seconds=state.settings.session_timeout_s),
     )
-    response = HTMLResponse(_write_page(flow.next))
+    response = HTMLResponse(_write_page(flow.next if is_own_path(flow.next) else f"{state.base_path}/"))
     set_session_cookie(response, request, secret, state.settings)
     response.delete_cookie(_COOKIE, path=f"{state.base_path}/login/oidc")
     return response

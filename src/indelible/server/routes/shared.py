@@ -17,7 +17,7 @@ from indelible.server.openapi import answers
 from indelible.server.problem_details import NotReady
 from indelible.server.routes.feed import answer_feed
 from indelible.service.results import ChatDetails, MessagePage
-from indelible.service.sharing import open_link
+from indelible.service.sharing import get_linked_chat, open_link
 from indelible.store.accounts.protocol import CredentialKey
 
 router = APIRouter(tags=["shared"])
@@ -27,7 +27,7 @@ router = APIRouter(tags=["shared"])
 async def get_shared_chat(key: str, state: State) -> Response:
     """Get the chat behind a link, as it is now."""
     link = await open_link(state.app.shares, key)
-    return answer_json(await state.app.service_of(link.owner_id).get_chat(link.chat_id))
+    return answer_json(await get_linked_chat(state.app.service_of(link.owner_id), link))
 
 
 @router.get("/shared/{key}/messages", **answers(MessagePage))

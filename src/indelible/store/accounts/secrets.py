@@ -7,6 +7,7 @@ The first characters name the kind, so that a leaked secret is recognised, by pe
 from __future__ import annotations
 
 import hashlib
+import hmac
 import secrets
 from typing import Final, Literal
 
@@ -19,6 +20,13 @@ def new_secret(kind: SecretKind) -> str:
     return _MARKS[kind] + secrets.token_urlsafe(32)
 
 
-def hash_secret(secret: str) -> bytes:
-    """What is stored. Any text has a hash, also one that cannot be a secret of ours."""
-    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+def hash_secret(secret: str, *, bound_to: str = "") -> bytes:
+    """What is stored. Any text has a hash, also one that cannot be a secret of ours.
+
+    Bound to a text, it is keyed with it. Joining the two would not do: whoever knows both could give them as one
+    secret, and would no longer depend on the text.
+    """
+    written = secret.encode("utf-8", "surrogatepass")
+    if bound_to:
+        return hmac.digest(bound_to.encode("utf-8", "surrogatepass"), written, "sha256")
+    return hashlib.sha256(written).digest()

@@ -153,7 +153,7 @@ class SqlAccounts:
         await self._database.write(revoke, on_committed=lambda owner: self._on_changed([owner]))
 
     async def find_token(self, secret: str) -> Credential | None:
-        return await self._find("token", secret, "AND NOT c.single_use")
+        return await self._find("token", hash_secret(secret), "AND NOT c.single_use")
 
     # --- sessions ---
 
@@ -172,7 +172,7 @@ class SqlAccounts:
                 return None  # another request was first
             session_id = await _insert_session(
                 transaction,
-                secret,
+                hash_secret(secret),
                 now=now,
                 user_id=row["user_id"],
                 token_id=None if is_single else row["id"],
@@ -198,13 +198,13 @@ class SqlAccounts:
         given: dict[str, Any] = {"user_id": user_id, "token_id": None, "method": method, "expires_at": expires_at}
         await self._database.write(
             lambda transaction: _insert_session(
-                transaction, secret + bound_to, now=now, scopes=" ".join(scopes), **given
+                transaction, hash_secret(secret, bound_to=bound_to), now=now, scopes=" ".join(scopes), **given
             )
         )
         return secret
 
     async def find_session(self, secret: str, *, bound_to: str = "") -> Credential | None:
-        return await self._find("session", secret + bound_to, "")
+        return await self._find("session", hash_secret(secret, bound_to=bound_to), "")
 
     async def end_session(self, session_id: str) -> None:
         async def end(transaction: Transaction) -> list[str]:
@@ -254,9 +254,9 @@ class SqlAccounts:
 
         await self._database.write(forget)
 
-    async def _find(self, kind: CredentialKind, secret: str, rule: str) -> Credential | None:
+    async def _find(self, kind: CredentialKind, hashed: bytes, rule: str) -> Credential | None:
         sql = f"{_FOUND} {_VALID[kind]} AND c.hash = $1 {rule}"
-        row = await load_one(self._database, sql, hash_secret(secret), self._clock.now())
+        row = await load_one(self._database, sql, hashed, self._clock.now())
         return None if row is None else _read_credential(kind, row)
 
 
@@ -272,10 +272,10 @@ async def _insert_user(transaction: Transaction, name: str, role: UserRole, now:
     await transaction.run(sql, new_id("user"), name, role, now)
 
 
-async def _insert_session(transaction: Transaction, secret: str, *, now: datetime, **columns: Any) -> str:
+async def _insert_session(transaction: Transaction, hashed: bytes, *, now: datetime, **columns: Any) -> str:
     session_id = new_id("session")
     times = {"created_at": now, "last_used_at": now}
-    await insert(transaction, "sessions", {"id": session_id, "hash": hash_secret(secret), **columns, **times})
+    await insert(transaction, "sessions", {"id": session_id, "hash": hashed, **columns, **times})
     return session_id
 
 

@@ -42,6 +42,7 @@ _COPIED: Final = (
 _BESIDE: Final = ("model", "system_prompt", "parameters", "tools", "title", "title_is_provisional", "labels", "debug")
 _CHAT: Final = f"SELECT owner_id, {', '.join(_BESIDE)} FROM chats WHERE id = $1"
 _EVENTS_AT_ONCE: Final = 100
+_MESSAGES_AT_ONCE: Final = 50
 _CANCELLED: Final = "Cancelled: the conversation was copied before the result of this call came."
 
 
@@ -92,8 +93,8 @@ async def insert_copies(
     await insert(transaction, "chats", {**chat, **add_up(copies).to_columns(), "unindexed_at": now})
     labels = [] if chat["labels"] is None else msgspec.json.decode(chat["labels"], type=list[str])
     await write_labels(transaction, chat_id, chat["owner_id"], labels)
-    for copy in copies:
-        await insert(transaction, "messages", copy)
+    for start in range(0, len(copies), _MESSAGES_AT_ONCE):
+        await insert(transaction, "messages", *copies[start : start + _MESSAGES_AT_ONCE])
     written = [copy["id"] for copy in copies]
     open_calls = (await load_end(transaction, chat_id, head_id)).open_calls if head_id is not None else []
     if open_calls:

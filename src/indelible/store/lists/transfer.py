@@ -32,6 +32,8 @@ from indelible.store.protocol import Outcome
 FORMAT: Final = "indelible.chat"
 VERSION: Final = 1
 MAX_MESSAGES: Final = 50_000
+_MOST: Final = 2**46
+"""Of tokens and of billionths of a dollar in one message. So many messages with so much can still be added up."""
 _CHAT: Final = """
     SELECT head_id, title, title_is_provisional, model, system_prompt, parameters, tools, labels, created_at
     FROM chats WHERE id = $1
@@ -196,10 +198,15 @@ def _find_mistake(message: FileMessage, seen: set[str]) -> str | None:
         "a partial message needs a reason.": message.partial and message.reason is None,
         "only a reply is partial or has a reason.": not is_reply and (message.partial or message.reason is not None),
         "a notice is never for the model alone.": message.role == "notice" and message.visibility == "model",
-        "cost_nanousd: 0 or more.": message.cost_nanousd is not None and not 0 <= message.cost_nanousd < 2**63,
-        "usage: 0 or more.": message.usage is not None and min(msgspec.structs.astuple(message.usage)) < 0,
+        f"cost_nanousd: from 0 to {_MOST:,}.": message.cost_nanousd is not None and not _is_count(message.cost_nanousd),
+        f"usage: from 0 to {_MOST:,}.": message.usage is not None
+        and not all(map(_is_count, msgspec.structs.astuple(message.usage))),
     }
     return next((rule for rule, is_broken in rules.items() if is_broken), None)
+
+
+def _is_count(number: int) -> bool:
+    return 0 <= number <= _MOST
 
 
 def _check_time(moment: datetime, name: str) -> datetime:
