@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -47,6 +48,10 @@ $\\href{javascript:window.broken=1}{x}$ $\\includegraphics{https://evil.example/
 ```html"><img src=x onerror=window.broken=1>
 </code></pre><script>window.broken=1</script>
 """
+
+
+def has_asked(model: ScriptedModel, times: int) -> bool:
+    return len(model.calls) == times
 
 
 async def test_nothing_in_a_hostile_text_runs_or_is_fetched_wherever_it_stands(browser: Browser, database: str) -> None:
@@ -187,7 +192,7 @@ async def test_a_reply_is_stopped_in_every_phase_and_the_next_message_is_answere
             phases = ["", "Thinking…", "It rains", "looking out of the window", "The reply needs you."]
             for number, phase in enumerate(phases, 1):
                 await window.send(f"Question {number}")
-                await poll_until(lambda count=number: len(model.calls) == count)
+                await poll_until(partial(has_asked, model, number))
                 await expect(page.get_by_text(phase).last if phase else window.live).to_be_attached()
                 await window.composer.press("Escape")
                 await expect(window.button("Stop")).to_have_count(0)
