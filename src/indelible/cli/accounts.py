@@ -5,7 +5,6 @@ These commands open an existing database and never create one: a misspelt name m
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -24,7 +23,9 @@ def with_accounts(database: str | None, work: Callable[[SqlAccounts], Awaitable[
     """Run `work` on the accounts of the database."""
     chosen = read_settings(database=database).database
 
-    from indelible.clock import SystemClock  # noqa: PLC0415  (see main.py; so below)
+    import asyncio  # noqa: PLC0415  (see main.py; so below)
+
+    from indelible.clock import SystemClock  # noqa: PLC0415
     from indelible.store.accounts.sql_accounts import SqlAccounts  # noqa: PLC0415
     from indelible.store.database.address import parse_address  # noqa: PLC0415
     from indelible.store.sql_store import SqlStore  # noqa: PLC0415
