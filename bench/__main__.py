@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from bench import crowd, debug, files, growth, lists, loop, providers, store, worker
+from bench import crowd, debug, files, growth, lists, loop, page, providers, store, worker
 from bench.latency import measure as latency
 from bench.over_http import layers, wires
 from bench.over_http import measure as http
@@ -29,6 +29,7 @@ BENCHES: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "lists": lists.measure,
     "loop": loop.measure,
     "model": model.measure,
+    "page": page.measure,
     "providers": providers.measure,
     "scale": scale.measure,
     "store": store.measure,

@@ -19,7 +19,9 @@ from typing import Any, Final
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it has no types
 
-WAITING: Final = frozenset({"e2e", "prove", "faults", "test_cli.py", "test_logs.py", "test_readme.py", "server"})
+WAITING: Final = frozenset(
+    {"e2e", "prove", "faults", "test_cli.py", "test_cli_commands.py", "test_logs.py", "test_readme.py", "server"}
+)
 """Folders and files whose tests take seconds, most of them waiting for processes."""
 
 OTHERS_BETWEEN: Final = 12
@@ -29,6 +31,7 @@ GROUPS: Final = {
     "tests/e2e/test_page.py": "browser",
     "tests/e2e/test_page_access.py": "browser",
     "tests/e2e/test_page_history.py": "browser",
+    "tests/e2e/test_page_lists.py": "browser",
     "tests/e2e/test_page_replies.py": "browser",
     "tests/e2e/test_page_tabs.py": "browser",
     "tests/e2e/test_page_words.py": "browser",

@@ -294,7 +294,11 @@ def test_a_message_may_have_several_lines() -> None:
         session.type("hello\x1b\rand once more\r")
         session.wait_for("I am the demo model")
         session.wait_for(PROMPT)
-    assert [message.text for message in load_messages() if message.role == "user"] == ["hello\nand once more"]
+        session.type("\x1b[200~hello\nand pasted\x1b[201~\r")
+        session.wait_for("I am the demo model")
+        session.wait_for(PROMPT)
+    messages = [message.text for message in load_messages() if message.role == "user"]
+    assert messages == ["hello\nand once more", "hello\nand pasted"]
 
 
 def test_what_was_typed_in_an_earlier_session_is_an_arrow_away() -> None:
@@ -380,8 +384,8 @@ def test_a_line_in_a_pipe_is_answered_in_plain_text() -> None:
     assert "\x1b" not in done.stdout
 
 
-def test_a_pipe_is_one_conversation() -> None:
-    done = run_indelible("chat", "--pace", "0", typed="roll a die\n\nwhat time is it?")
+def test_each_line_of_a_pipe_may_be_a_message() -> None:
+    done = run_indelible("chat", "--lines", "--pace", "0", typed="roll a die\n\nwhat time is it?")
     assert re.search(r"\[roll_die answered: [1-6]\]", done.stdout)
     assert done.stdout.index("roll_die") < done.stdout.index("current_time")
     assert done.returncode == 0
@@ -389,7 +393,10 @@ def test_a_pipe_is_one_conversation() -> None:
 
 def test_a_reader_that_leaves_early_is_no_error_to_print() -> None:
     with subprocess.Popen(
-        [*INDELIBLE, "chat", "--pace", "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*INDELIBLE, "chat", "--lines", "--pace", "0"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -604,6 +611,11 @@ def test_the_help_of_chat_has_examples() -> None:
         (("chat", "--pace", "-1"), "--pace"),
         (("chat", "--nope"), "--nope"),
         (("chats", "--limit", "0"), "--limit"),
+        (("chats", "export", "--format", "pdf"), "Choose json or md."),
+        (("ask",), "There is no question."),
+        (("usage", "--since", "yesterday"), "Can't read --since 'yesterday' as a day."),
+        (("completion", "tcsh"), "Choose bash, zsh or fish."),
+        (("chat", "--tools", "mine:TOOLS", "--server", "http://127.0.0.1:9"), "runs its own tools"),
         (("frobnicate",), "frobnicate"),
         (("migrate", "--database", ""), "database = '', from an argument: it must be a file or a URL, not empty"),
     ],
@@ -668,6 +680,8 @@ def test_the_chat_takes_its_model_from_the_settings(monkeypatch: pytest.MonkeyPa
     "arguments",
     [
         ("chats",),
+        ("chats", "search", "rain"),
+        ("usage",),
         ("debug", "show"),
         ("debug", "replay", "run_1"),
         ("backup", "saved.db"),

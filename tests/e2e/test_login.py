@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Page, expect
 from tests.e2e.browsing import NARROW, browse
+from tests.e2e.pen import Pen
 from tests.support.app_harness import serve_app
 from tests.support.running_server import RunningServer, say, wait_until_idle
 
@@ -62,6 +63,48 @@ async def test_a_browser_logs_in_by_the_link_or_a_token_and_out(browser: Browser
             await expect(window.page).to_have_url(f"{server.url}/")
 
 
+async def test_a_session_that_ends_during_a_reply_asks_for_a_login_and_the_page_goes_on_without_a_gap(
+    browser: Browser, database: str
+) -> None:
+    pen = Pen()
+    async with (
+        serve_app(database, ScriptedModel([pen.stream, say("Here.")]), token=TOKEN) as server,
+        browse(browser, f"{server.url}/login#token={TOKEN}", tolerates=UNAUTHORIZED) as window,
+    ):
+        page = window.page
+        await window.send("Tell me of the rain.")
+        pen.write("It rains ")
+        await expect(window.live).to_have_text("It rains ")
+        await window.composer.fill("Are you")
+        assert (await ask(page, "DELETE", "/api/v1/session"))[0] == 204
+        await expect(window.problem).to_contain_text("Your session has ended.")
+        await expect(window.status).to_have_text("Logged out")
+        pen.write("in Bergen ")
+        await window.composer.press_sequentially(" there?")
+        await window.button("Log in").click()
+        await page.get_by_label("Token").fill("wrong")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("dialog")).to_contain_text("This token is not valid")
+        await page.get_by_label("Token").fill(TOKEN)
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("dialog")).to_have_count(0)
+        await expect(window.live).to_have_text("It rains in Bergen ")
+        await expect(window.problem).to_have_count(0)
+        pen.write("today.")
+        pen.finish()
+        await expect(window.live).to_have_count(0)
+        await expect(window.composer).to_have_value("Are you there?")
+        await window.composer.press("Enter")
+        await expect(window.items).to_have_count(4)
+        await expect(window.items.last.locator(".text")).to_have_text("Here.")
+        assert [text for _, text in await window.read_items()] == [
+            "Tell me of the rain.",
+            "It rains in Bergen today.",
+            "Are you there?",
+            "Here.",
+        ]
+
+
 async def test_a_second_user_sees_nothing_of_the_first(browser: Browser, database: str) -> None:
     async with serve_app(database, worker=False, token=TOKEN) as server:
         ada, grace = await add_user(server, "ada"), await add_user(server, "grace")
@@ -75,17 +118,23 @@ async def test_a_second_user_sees_nothing_of_the_first(browser: Browser, databas
 
 
 async def test_a_shared_link_reads_and_cannot_write(browser: Browser, database: str) -> None:
-    model = ScriptedModel([say("It is raining in Bergen."), say("And in Oslo.")])
+    model = ScriptedModel([say("It is **raining** in Bergen."), say("And in Oslo.")])
     async with serve_app(database, model, token=TOKEN, client_token=TOKEN) as server:
         chat = await server.client.create_chat("Tell me of the rain.", title="Rain")
         await wait_until_idle(server.client, chat["id"])
         link, key = await server.app.shares.share_by_link(chat["id"], owner_id=server.app.owner_id)
         async with browse(browser, f"{server.url}/shared/{key}", tolerates=UNAUTHORIZED) as window:
             page = window.page
-            await expect(page.get_by_role("heading")).to_have_text("Rain")
-            await expect(page.locator("li.assistant")).to_have_text("It is raining in Bergen.")
+            await expect(page.locator("#title")).to_have_text("Rain")
+            await expect(window.items.locator("strong")).to_have_text("raining")
             await server.client.send(chat["id"], "And?")
-            await expect(page.locator("li.assistant").last).to_have_text("And in Oslo.")
+            await expect(window.items.last.locator(".text")).to_have_text("And in Oslo.")
+            assert await window.items.get_by_role("button").evaluate_all("all => all.map((one) => one.title)") == [
+                "Copy message",
+                "Copy reply",
+                "Copy message",
+                "Copy reply",
+            ]
             for method, path in (
                 ("POST", f"/api/v1/chats/{chat['id']}/messages"),
                 ("GET", f"/api/v1/chats/{chat['id']}"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from playwright.async_api import Browser, Request, expect
 from tests.e2e.browsing import browse
 from tests.e2e.pen import Pen
 from tests.support.app_harness import serve_app
-from tests.support.running_server import say
+from tests.support.running_server import say, say_half
+from tests.support.waiting import poll_until
 
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step
@@ -46,6 +48,10 @@ $\\href{javascript:window.broken=1}{x}$ $\\includegraphics{https://evil.example/
 ```html"><img src=x onerror=window.broken=1>
 </code></pre><script>window.broken=1</script>
 """
+
+
+def has_asked(model: ScriptedModel, times: int) -> bool:
+    return len(model.calls) == times
 
 
 async def test_nothing_in_a_hostile_text_runs_or_is_fetched_wherever_it_stands(browser: Browser, database: str) -> None:
@@ -159,7 +165,56 @@ async def test_a_tool_is_a_card_with_progress_and_result(browser: Browser, datab
         await expect(window.items).to_have_count(2)
 
 
-async def test_two_megabytes_stream_without_a_stall_and_are_complete(browser: Browser, database: str) -> None:
+async def test_a_reply_is_stopped_in_every_phase_and_the_next_message_is_answered(
+    browser: Browser, database: str
+) -> None:
+    @tool
+    async def weather(context: ToolContext) -> str:
+        """Looks out of the window."""
+        await context.progress("looking out of the window")
+        await asyncio.Event().wait()
+        return "never"
+
+    scripts: list[list[Step]] = [
+        [parts.hang()],
+        [parts.reasoning_delta("r", "Hm."), parts.hang()],
+        say_half("It rains"),
+        [parts.tool_call("1", "weather", "{}"), parts.finish("tool_calls")],
+        [parts.tool_call("2", "ask", "{}"), parts.finish("tool_calls")],
+        say("At last."),
+    ]
+    ask = {"name": "ask", "description": "Ask the user.", "input_schema": {"type": "object"}}
+    model = ScriptedModel(scripts)
+    async with serve_app(database, model, tools=[weather]) as server:
+        chat = await server.client.create_chat(tools=[ask])
+        async with browse(browser, f"{server.url}/#{chat['id']}") as window:
+            page = window.page
+            phases = ["", "Thinking…", "It rains", "looking out of the window", "The reply needs you."]
+            for number, phase in enumerate(phases, 1):
+                await window.send(f"Question {number}")
+                await poll_until(partial(has_asked, model, number))
+                await expect(page.get_by_text(phase).last if phase else window.live).to_be_attached()
+                await window.composer.press("Escape")
+                await expect(window.button("Stop")).to_have_count(0)
+                await expect(window.status).to_have_text("")
+                await expect(window.live).to_have_count(0)
+            await window.send("And now?")
+            await expect(window.items.last.locator(".text")).to_have_text("At last.")
+            stopped = ("notice", "Stopped by you.")
+            assert await window.read_items() == [
+                *(("user", "Question 1"), stopped),
+                *(("user", "Question 2"), ("assistant", ""), stopped),
+                *(("user", "Question 3"), ("assistant", "It rains")),
+                *(("user", "Question 4"), ("assistant", "")),
+                *(("user", "Question 5"), ("assistant", ""), stopped),
+                *(("user", "And now?"), ("assistant", "At last.")),
+            ]
+            await expect(page.locator(".thinking summary")).to_have_text(["Thought"])
+            await expect(page.locator(".cut-note")).to_have_text(["Stopped · saved"] * 2)
+            await expect(page.locator(".tool > summary")).to_contain_text(["weatherstopped", "asknot run"])
+
+
+async def test_a_reply_of_two_megabytes_is_shown_completely(browser: Browser, database: str) -> None:
     pen = Pen()
     paragraph = "It **rains** in `Bergen`, as it does on two hundred days of the year.\n\n"
     count = 2_000_000 // len(paragraph)

@@ -44,6 +44,28 @@ async def test_a_message_sent_while_the_server_is_away_survives_a_reload_and_arr
         assert [message["role"] for message in stored] == ["user", "assistant"]
 
 
+async def test_a_message_keeps_its_element_from_its_first_moment_to_its_reply(browser: Browser, database: str) -> None:
+    """In a chat that it begins, and in one that exists: a bubble that is drawn anew flickers and loses a selection."""
+    async with (
+        serve_app(database, ScriptedModel([say("One."), say("Two.")])) as server,
+        Forwarder([server.url]).listening() as network,
+        browse(browser, network.url, tolerates=AWAY) as window,
+    ):
+        await expect(window.page.get_by_label("Model: scripted")).to_be_visible()
+        for number, reply in ((0, "One."), (2, "Two.")):
+            network.targets.clear()
+            await network.cut()
+            await window.send(f"Message {number}")
+            bubble = window.items.nth(number)
+            await expect(bubble).to_contain_text("Not sent")
+            drawn = [await bubble.element_handle(), await bubble.locator(".text").element_handle()]
+            network.targets.append(server.url)
+            await expect(window.items.nth(number + 1).locator(".text")).to_have_text(reply)
+            await expect(bubble.get_by_label("Edit message")).to_be_enabled()
+            assert [await one.evaluate("node => node.isConnected") for one in drawn] == [True, True]
+            await expect(window.items).to_have_count(number + 2)
+
+
 async def test_a_draft_survives_a_reload_and_belongs_to_its_chat(browser: Browser, database: str) -> None:
     async with serve_app(database, ScriptedModel([say("One.")])) as server, browse(browser, server.url) as window:
         await window.composer.fill("Not yet s")

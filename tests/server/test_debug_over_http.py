@@ -109,7 +109,7 @@ async def test_every_try_is_listed_whether_it_was_recorded_or_not(database: str)
     assert (first["outcome"], first["error"]["kind"]) == ("reset", "overloaded")
     assert (second["outcome"], second["error"]) == ("complete", None)
     assert "gpt-5.1" in second["model"]
-    assert (page["next"], runs) == (None, {"items": [], "next": None})
+    assert (page["next"], runs) == (None, {"items": [], "next": None, "previous": None})
 
 
 async def test_pages_follow_each_other_without_a_gap(database: str) -> None:

@@ -1,15 +1,17 @@
 """The page's core has tests of its own (tests/web/), which run without a browser: `node --test`.
 
-A missing Node is a failure, as a missing browser is; .ci/run installs Debian's.
+A missing Node is a failure, as a missing browser is; .ci/run installs Debian's. index.html has to name every module.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+_IMPORT = re.compile(r'^import\b[^;"]*?"(\.[^"]+)"', re.MULTILINE)
 
 
 def test_the_core_of_the_page_passes_its_own_tests() -> None:
@@ -19,3 +21,16 @@ def test_the_core_of_the_page_passes_its_own_tests() -> None:
     assert files
     done = subprocess.run([node, "--test", *files], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+
+
+def test_the_page_preloads_every_module_that_it_imports() -> None:
+    """Otherwise the browser learns of them one level after the other, a round trip each."""
+    web = ROOT / "src" / "indelible" / "server" / "web"
+    found, waiting = set[Path](), [web / "view" / "app.js"]
+    while waiting:
+        module = waiting.pop()
+        imported = {(module.parent / name).resolve() for name in _IMPORT.findall(module.read_text())}
+        waiting.extend(imported - found)
+        found |= imported
+    preloaded = re.findall(r'rel="modulepreload" href="/web/([^"]+)"', (web / "index.html").read_text())
+    assert preloaded == sorted(str(module.relative_to(web.resolve())) for module in found)

@@ -24,7 +24,7 @@ from indelible.content import Block, Message, Part, Text, TextDelta, ToolResult,
 from indelible.ids import new_id
 from indelible.machine import State, Status, state_of
 from indelible.machine import commands as c
-from indelible.store.database import file_tables  # noqa: F401  (its tables are dumped too)
+from indelible.store.database.migrations import runner  # noqa: F401  (it knows all tables)
 from indelible.store.database.tables import (
     attempts,
     chats,
@@ -45,7 +45,9 @@ OWNER = "user_ada"
 SAID_AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ENDS_AN_ATTEMPT = {"message", "reset", "retry", "error", "status"}
 
-DUMP_POSTGRES = " UNION ALL ".join(f"SELECT '{name}', t::text FROM {name} t" for name in metadata.tables)  # noqa: S608
+# The tokens of a deleted chat were paid for, so its usage stays.
+DUMPED = sorted(metadata.tables.keys() - {"usage_days"})
+DUMP_POSTGRES = " UNION ALL ".join(f"SELECT '{name}', t::text FROM {name} t" for name in DUMPED)  # noqa: S608
 
 Dump = list[tuple[Any, ...]]
 
@@ -61,7 +63,7 @@ async def dump(engine: AsyncEngine) -> Dump:
 def _dump_sqlite(file: sqlite3.Connection) -> Dump:
     file.execute("BEGIN")
     try:
-        return [(name, row) for name in metadata.tables for row in file.execute(f"SELECT * FROM {name}")]  # noqa: S608
+        return [(name, row) for name in DUMPED for row in file.execute(f"SELECT * FROM {name}")]  # noqa: S608
     finally:
         file.execute("ROLLBACK")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from indelible.store.database.errors import DatabaseUnusable
-from indelible.store.database.file_lock import exclusive_file_lock
+from indelible.store.database.file_lock import DatabaseInUse, announce_server, exclusive_file_lock, find_holder
 
 HOLD = """
 import sys
@@ -40,6 +40,32 @@ def test_a_second_process_is_told_who_has_the_file_and_gets_it_after_kill_9(tmp_
         holder.wait()
     with exclusive_file_lock(database):
         pass
+
+
+def test_who_serves_the_file_is_found_as_long_as_it_is_held(tmp_path: Path) -> None:
+    database = tmp_path / "chats.db"
+    announce_server(database, "http://127.0.0.1:1")
+    assert find_holder(database) is None
+    assert list(tmp_path.iterdir()) == []
+    with exclusive_file_lock(database):
+        assert find_holder(database).server_url is None  # type: ignore[union-attr]
+        announce_server(database, "http://127.0.0.1:8000")
+        with pytest.raises(DatabaseInUse, match="in use by another server") as refused, exclusive_file_lock(database):
+            pytest.fail("one file was held twice")
+        assert refused.value.server_url == "http://127.0.0.1:8000"
+    assert find_holder(database) is None
+    with exclusive_file_lock(database):
+        assert find_holder(database).server_url is None  # type: ignore[union-attr]
+
+
+def test_only_the_holder_says_where_it_serves(tmp_path: Path) -> None:
+    database = tmp_path / "chats.db"
+    with start_holder(database) as holder:
+        announce_server(database, "http://127.0.0.1:8000")
+        found = find_holder(database)
+        holder.kill()
+    assert found is not None
+    assert found.server_url is None
 
 
 def test_who_leaves_in_order_leaves_it_free(tmp_path: Path) -> None:

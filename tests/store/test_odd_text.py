@@ -175,8 +175,9 @@ async def test_what_describes_a_chat_anew_is_kept_or_mended(chat: Driver) -> Non
     assert msgspec.json.decode(row.parameters) == {KEPT: [KEPT]}
     (summary,) = await chat.store.list_chats(OWNER)
     assert (summary.title, summary.labels) == (SHOWN, [KEPT])
-    assert [found.id for found in await chat.store.list_chats(OWNER, search=SHOWN)] == [chat.id]
-    assert [found.id for found in await chat.store.list_chats(OWNER, search=ODD)] == [chat.id]
+    for text in (SHOWN, ODD):
+        found = await chat.store.lists.search(OWNER, text, limit=9)
+        assert [item.id for item in found.items] == [chat.id]
 
 
 async def test_the_names_of_provider_and_model_are_mended(store: SqlStore, engine: AsyncEngine) -> None:

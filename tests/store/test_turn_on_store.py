@@ -147,7 +147,11 @@ async def test_a_turn_with_a_tool_is_in_history_and_the_chat_waits(desk: Desk) -
     await desk.play(ask, [parts.text_delta("1", "Yes."), parts.finish("stop")])
     view = await desk.view()
     assert [message.role for message in view.messages] == ["user", "assistant", "tool", "assistant"]
-    assert view.messages[2].blocks == [ToolResult(call_id="c1", name="weather", output="rain in Oslo")]
+    (result,) = view.messages[2].blocks
+    assert isinstance(result, ToolResult)
+    assert (result.call_id, result.name, result.output) == ("c1", "weather", "rain in Oslo")
+    assert result.started_at is not None
+    assert result.duration_s is not None
     assert (view.status, view.live, view.turn) == ("idle", None, None)
 
 

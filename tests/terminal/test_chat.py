@@ -8,20 +8,23 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 
 import pytest
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
 from rich.console import Console
 
 from indelible.app.app import App
-from indelible.content import Part
+from indelible.content import File, Part, Text
 from indelible.errors import ModelFailed
 from indelible.models import Call
-from indelible.models.protocol import Model
 from indelible.service.results import ChatMessage
 from indelible.terminal.chat import COMMANDS, TerminalChat
+from indelible.terminal.prompt import CommandCompleter
 from indelible.testing import ManualClock, ScriptedModel, parts
 
-OpenApp = Callable[[Model], AbstractAsyncContextManager[App]]
+OpenApp = Callable[..., AbstractAsyncContextManager[App]]
 Line = str | type[BaseException] | Callable[[str], str | None]
 
 
@@ -255,6 +258,73 @@ async def test_an_edit_that_changes_nothing_asks_nobody_and_leaves_nothing(open_
         open_chats(ScriptedModel([say("Hi!"), say("Still here.")])), Keyboard("hello", "/edit", answer, "?")
     )
     assert screen.index("Nothing changed.") < screen.index("Still here.")
+
+
+async def test_model_and_system_are_chosen_before_a_chat_and_changed_in_it(open_chats: OpenApp) -> None:
+    one, two = ScriptedModel([say("One.")]), ScriptedModel([say("Two.")])
+    opened = open_chats(ScriptedModel(), models={"one": one, "two": two})
+    keyboard = Keyboard(
+        "/model one",
+        "/system Be brief.",
+        "first",
+        "/model",
+        "/model two",
+        "/system -",
+        "second",
+        "/system",
+        "/model no:",
+    )
+    screen = await talk(opened, keyboard)
+    assert "Model: one. Choose one with /model NAME: one, two" in screen
+    assert "No system prompt of its own." in screen
+    assert "model: Unknown model 'no:'." in screen
+    assert [message.role for message in one.calls[0].messages] == ["system", "user"]
+    assert [message.role for message in two.calls[0].messages] == ["user", "assistant", "user"]
+
+
+async def test_files_are_attached_to_the_next_message_and_stay_when_it_is_edited(
+    open_chats: OpenApp, tmp_path: Path
+) -> None:
+    (tmp_path / "my notes.txt").write_text("The light is out.")
+    model = ScriptedModel([say("One."), say("Two."), say("Three.")])
+    keyboard = Keyboard(
+        f"/attach '{tmp_path}/my notes.txt' {tmp_path}/none.txt",
+        "/attach",
+        "read this",
+        "and this?",
+        "/attach",
+    )
+    screen = await talk(open_chats(model), keyboard)
+    assert "Attached my notes.txt (text/plain, 17 bytes) to the next message." in screen
+    assert "No such file or directory." in " ".join(screen.split())
+    assert "Attached: my notes.txt." in screen
+    assert "Missing file." in screen
+    first, _, second, _ = await load_messages(open_chats(ScriptedModel()))
+    assert [type(block) for block in first.blocks] == [Text, File]
+    assert [type(block) for block in second.blocks] == [Text]
+
+
+async def test_an_edited_message_keeps_its_files(open_chats: OpenApp, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("The light is out.")
+    model = ScriptedModel([say("One."), say("Two.")])
+    keyboard = Keyboard(f"/attach {tmp_path}/notes.txt", "read", "/edit", lambda prefill: f"{prefill} it")
+    await talk(open_chats(model), keyboard)
+    edited, _ = await load_messages(open_chats(ScriptedModel()))
+    assert edited.text == "read it"
+    assert [block.name for block in edited.blocks if isinstance(block, File)] == ["notes.txt"]
+
+
+def test_tab_completes_commands_and_files(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    completer = CommandCompleter({name: meaning for name, (meaning, _) in COMMANDS.items()})
+
+    def complete(typed: str) -> list[str]:
+        return [found.text for found in completer.get_completions(Document(typed), CompleteEvent())]
+
+    assert complete("/re") == ["/retry"]
+    assert complete("/") == list(COMMANDS)
+    assert complete("hello /re") == []
+    assert complete(f"/attach {tmp_path}/no") == ["tes.txt"]
 
 
 async def test_quit_leaves(open_chats: OpenApp) -> None:

@@ -26,7 +26,7 @@ from indelible.content import (
 from indelible.content.assemble import assemble
 from indelible.errors import ModelFailed
 from indelible.models import Call
-from indelible.terminal.feed_view import FeedView, begin_chat, spell_out
+from indelible.terminal.feed_view import ChatSetup, FeedView, spell_out
 from indelible.testing import ScriptedModel, parts
 from indelible.tools import tool
 
@@ -94,7 +94,7 @@ class Listener(Watched):
 
 async def ask(app: App, words: str) -> tuple[Chat, list[str]]:
     """Say something in a new chat, and follow it from there."""
-    feed_view, listener = await begin_chat(app, clock=app.clock), Listener()
+    feed_view, listener = await ChatSetup().create_chat(app, clock=app.clock), Listener()
     await feed_view.follow(listener, await feed_view.chat.post(words))
     return feed_view.chat, listener.seen
 
@@ -135,7 +135,7 @@ def read_all(blocks: list[Block]) -> list[str]:
 async def test_one_s_own_words_are_not_quoted_and_those_of_the_queue_are(open_chats: OpenApp) -> None:
     model = ScriptedModel([[parts.text_delta("1", answer), parts.finish()] for answer in ("One.", "Two.")])
     async with open_chats(model) as app:
-        feed_view, listener = await begin_chat(app, clock=app.clock), Listener()
+        feed_view, listener = await ChatSetup().create_chat(app, clock=app.clock), Listener()
         sent = await feed_view.chat.post("first")
         await feed_view.chat.post("second")
         await feed_view.follow(listener, sent)
@@ -196,7 +196,7 @@ async def test_the_answer_to_a_call_that_was_cut_off_is_shown(open_chats: OpenAp
         [[parts.tool_input_start("c1", "weather"), parts.tool_input_delta("c1", '{"ci'), parts.hang()]]
     )
     async with open_chats(model) as app:
-        feed_view, listener = await begin_chat(app, clock=app.clock), Listener()
+        feed_view, listener = await ChatSetup().create_chat(app, clock=app.clock), Listener()
         sent = await feed_view.chat.post("Well?")
 
         async def has_begun() -> bool:
@@ -213,7 +213,7 @@ async def test_the_answer_to_a_call_that_was_cut_off_is_shown(open_chats: OpenAp
 
 async def test_a_deleted_chat_is_told_of(open_chats: OpenApp) -> None:
     async with open_chats(ScriptedModel([[parts.hang()]])) as app:
-        feed_view, listener = await begin_chat(app, clock=app.clock), Listener()
+        feed_view, listener = await ChatSetup().create_chat(app, clock=app.clock), Listener()
         sent = await feed_view.chat.post("Well?")
         following = asyncio.create_task(feed_view.follow(listener, sent))
         await listener.wait_until(lambda: bool(listener.seen))

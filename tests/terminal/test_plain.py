@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+import pytest
+
 from indelible.app.app import App
-from indelible.errors import ModelFailed
+from indelible.errors import Invalid, ModelFailed
 from indelible.models.protocol import Model
 from indelible.models.providers.demo.model import DemoModel
 from indelible.terminal.demo_tools import make_demo_tools
-from indelible.terminal.plain import PlainChat, read_lines
+from indelible.terminal.plain import PlainChat, read_all, read_lines
 from indelible.testing import ManualClock, ScriptedModel, parts
 
 OpenApp = Callable[..., AbstractAsyncContextManager[App]]
@@ -87,6 +90,25 @@ async def test_lines_are_read_from_a_pipe_as_they_come_and_the_loop_goes_on_mean
         pipe.write(b"f")
         pipe.close()
         assert [line async for line in lines] == ["half"]
+
+
+async def test_all_of_a_file_may_be_one_message(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("one\n\ntwo")
+    with (tmp_path / "lines").open() as source:
+        assert [message async for message in read_all(source)] == ["one\n\ntwo"]
+
+
+async def test_an_endless_input_is_refused() -> None:
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end, encoding="utf-8") as source, os.fdopen(write_end, "wb", buffering=0) as pipe:
+        os.set_blocking(write_end, False)
+        reading = asyncio.ensure_future(anext(read_all(source)))
+        while not reading.done():
+            with contextlib.suppress(BlockingIOError):
+                pipe.write(bytes(65536))
+            await asyncio.sleep(0)
+        with pytest.raises(Invalid, match="The input is longer than"):
+            await reading
 
 
 async def test_lines_are_read_from_a_file(tmp_path: Path) -> None:

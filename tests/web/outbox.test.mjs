@@ -123,3 +123,18 @@ test("a problem says what happened, and a missing route is told from a missing s
   assert.equal(logins, 1);
   assert.equal(api.url("chats"), "http://host/base/api/v1/chats");
 });
+
+test("what one user has left is never sent in the name of another", async () => {
+  const { server, timers, outbox, make } = open({ plan: ["away"] });
+  outbox.user = "ada";
+  outbox.add("new:1", "Mine", { text: "Mine" });
+  await settle();
+  const later = make();
+  later.user = "grace";
+  await later.flush();
+  assert.deepEqual([server.requests.length, later.list("new:1").length], [1, 0]);
+  later.user = "ada";
+  timers.waiting.clear();
+  await later.flush();
+  assert.equal(server.stored.size, 1);
+});

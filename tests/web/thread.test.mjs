@@ -3,7 +3,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { ChatState } from "../../src/indelible/server/web/core/chat.js";
-import { copyText, isOutcomeUnknown, Thread } from "../../src/indelible/server/web/core/thread.js";
+import { MarkdownDocument } from "../../src/indelible/server/web/core/markdown.js";
+import { copyText, isNotRun, isOutcomeUnknown, makePendingItem, Thread } from "../../src/indelible/server/web/core/thread.js";
 import { message, snapshot } from "./stand_ins.mjs";
 
 function open(messages, more) {
@@ -152,8 +153,54 @@ test("a snapshot taken in the middle of a reply goes on with the parts that foll
   assert.equal(copyText(new Thread().build(other)[0]), "It rains.");
 });
 
-test("an unknown outcome is told from an error", () => {
+test("an unknown outcome, and a call that was never run, are told from an error", () => {
+  assert.equal(isNotRun({ is_error: true, output: "Interrupted: the user stopped the reply before this call was run." }), true);
+  assert.equal(isNotRun({ is_error: true, output: "Cancelled: no such city" }), false);
+  assert.equal(isNotRun(undefined), false);
   assert.equal(isOutcomeUnknown({ is_error: true, output: "Outcome unknown: this call was started." }), true);
   assert.equal(isOutcomeUnknown({ is_error: true, output: "Boom" }), false);
   assert.equal(isOutcomeUnknown(undefined), false);
+});
+
+test("a message of the user has one key, on its way and stored", () => {
+  const entry = { key: "k1", chat: "chat_1", text: "Rain?", body: { text: "Rain?" }, at: 1, state: "sending" };
+  const [chat, thread] = open([]);
+  const pending = makePendingItem(entry);
+  chat.keys.set("m1", entry.key); // the response, or the feed, has named the message
+  chat.apply("message", { message: message("m1", "user", "Rain?"), attempt: null });
+  const [stored] = thread.build(chat);
+  assert.deepEqual([stored.key, stored.kind, stored.pending], [pending.key, pending.kind, undefined]);
+  assert.equal(pending.pending, entry);
+});
+
+test("a server that is killed inside a code block leaves one document with one code block", () => {
+  const whole = "Look:\n\n```python\ndef rain():\n    return 'Bergen'\n```\n\nDone.";
+  const kinds = (text, isOpen) => new MarkdownDocument().update(text, isOpen).blocks.map(({ token }) => token.type);
+  for (let at = 1; at < whole.length; at += 1) {
+    const [chat, thread] = open([message("m1", "user", "Code.")], { status: "running" });
+    const document = new MarkdownDocument();
+    const draw = () => {
+      const [block, ...others] = thread.build(chat).at(-1)?.blocks ?? [];
+      assert.equal(others.length, 0);
+      document.update(block?.text ?? "", Boolean(block?.open));
+      return block;
+    };
+    chat.apply("attempt", { attempt: "a1" });
+    chat.apply("part", { attempt: "a1", parts: [{ type: "text_start", id: "t" }, { type: "text_delta", id: "t", delta: whole.slice(0, at) }] });
+    const before = draw();
+    // What another worker stores of the dead one's journal, and how the feed goes on.
+    chat.apply("message", { message: message("m2", "assistant", whole.slice(0, at), { parent_id: "m1", partial: true, reason: "crashed" }), attempt: "a1" });
+    draw();
+    chat.apply("attempt", { attempt: "a2" });
+    draw();
+    chat.apply("part", { attempt: "a2", parts: [{ type: "text_start", id: "t" }, { type: "text_delta", id: "t", delta: whole.slice(at) }] });
+    draw();
+    chat.apply("message", { message: message("m3", "assistant", whole.slice(at), { parent_id: "m2", continues: "m2" }), attempt: "a2" });
+    const after = draw();
+    assert.equal(after.key, before.key);
+    assert.equal(after.text, whole);
+    assert.deepEqual(after.marks, [{ at, reason: "crashed" }]);
+    assert.deepEqual(document.blocks.map(({ token }) => token.type), kinds(whole, false));
+    assert.equal(document.blocks.filter(({ token }) => token.type === "code").length, 1);
+  }
 });

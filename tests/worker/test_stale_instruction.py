@@ -6,7 +6,7 @@ The rule is in loop/prompt/build.py, and every case of it in tests/loop/test_pro
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from tests.support.app_harness import AppHarness
@@ -14,6 +14,7 @@ from tests.support.messages import outline, read_text
 from tests.support.waiting import deadline
 
 from indelible.app.chat import Chat
+from indelible.app.reply import Reply
 from indelible.content import Part, Text
 from indelible.errors import ModelFailed
 from indelible.models.protocol import Call
@@ -23,6 +24,7 @@ from indelible.testing.model import Script, Step
 
 pytestmark = pytest.mark.both_databases
 
+Resume = Callable[[Chat], Awaitable[Reply]]
 FOUR: Script = [parts.text_delta("1", "Four."), parts.finish()]
 
 
@@ -73,11 +75,13 @@ async def test_s91_neither_does_a_failed_one(harness: AppHarness) -> None:
     assert ("user", CONTINUE) not in read_prompt(model.calls[1])
 
 
-async def test_s91_a_retry_still_continues(harness: AppHarness) -> None:
+@pytest.mark.parametrize("command", [Chat.retry, Chat.continue_], ids=["retry", "continue"])
+async def test_s91_whoever_asks_for_it_still_gets_the_rest(harness: AppHarness, command: Resume) -> None:
+    """What people see ends with a partial reply, though the model was told to continue it before the stop."""
     going_on: Script = [parts.text_delta("1", " a time."), parts.finish()]
     chat, model = await continue_after_a_crash(harness, [parts.hang()], going_on, FOUR)
     await chat.interrupt()
-    assert (await chat.retry()).text == " a time."
+    assert (await command(chat)).text == " a time."
     assert read_prompt(model.calls[1])[-1] == ("user", CONTINUE)
     await chat.send("Two and two?")
     told = [block.text for message in model.calls[2].messages for block in message.blocks if isinstance(block, Text)]

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.app_harness import AppHarness, DroppingNotifier, WatchedStore, make_settings
 from tests.support.messages import outline, read_text
-from tests.support.waiting import wait_for_task
+from tests.support.waiting import poll_until, wait_for_task
 
 from indelible.clock import SystemClock, Timer
 from indelible.content import Part, TextDelta, ToolResult
@@ -58,6 +58,10 @@ class Echo:
         return stream()
 
 
+def list_hanging(model: Echo) -> list[str]:
+    return [asked for asked in model.asked if asked.startswith("hang")]
+
+
 def read_metric(metrics: PrometheusMetrics, name: str) -> float:
     value = metrics.registry.get_sample_value(f"indelible_{name}")
     assert value is not None
@@ -100,10 +104,11 @@ async def test_a_user_with_many_chats_does_not_keep_another_waiting(harness: App
     model = Echo()
     await harness.start_worker(model, settings=make_settings(worker_max_chats=3, user_max_chats=2))
     await harness.wait_for_end(modest)
+    await poll_until(lambda: len(list_hanging(model)) == 2)
     held = [chat for chat in greedy if (await harness.load(chat)).chat.holder is not None]
     for chat in held:
         await harness.wait_for_text(chat, "hang")
-    assert (len(held), len([asked for asked in model.asked if asked.startswith("hang")])) == (2, 2)
+    assert (len(held), len(list_hanging(model))) == (2, 2)
     waiting = next(chat for chat in greedy if chat not in held)
     await held[0].interrupt()
     await harness.wait_for_text(next(chat for chat in greedy[2:]), "hang 2")

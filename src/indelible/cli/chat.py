@@ -6,17 +6,28 @@ from typing import Annotated, Final
 
 import typer
 
-from indelible.cli.options import DatabaseOption, ModelOption, ServerOption, check_model, find_server, read_settings
+from indelible.cli.opening import open_to_chat
+from indelible.cli.options import (
+    DatabaseOption,
+    ModelOption,
+    PaceOption,
+    SeedOption,
+    ServerOption,
+    SystemOption,
+    ToolsOption,
+)
 
 EXAMPLES: Final = """\b
 Examples:
   indelible chat                       start a chat with the demo model
   indelible chat --resume              resume the most recent chat
   indelible chat --resume 2            resume another, by its number or id in 'indelible chats'
-  indelible chat --model anthropic:claude-sonnet-4-5
+  indelible chat --model anthropic:claude-sonnet-4-5 --system "Be brief."
+  indelible chat --tools mytools:TOOLS             let the model call your tools
   indelible chat --server http://127.0.0.1:8000    on a server; it answers
   indelible chat --pace 0.1            a slow reply, easy to stop
-  echo "roll a die" | indelible chat   ask without a terminal"""
+  echo "roll a die" | indelible chat   ask without a terminal
+  indelible chat --lines < questions   each line is a message"""
 
 
 def chat(
@@ -28,33 +39,35 @@ def chat(
     database: DatabaseOption = None,
     server: ServerOption = None,
     model: ModelOption = None,
+    system: SystemOption = None,
+    tools: ToolsOption = None,
     plain: Annotated[bool, typer.Option("--plain", help="No prompt and no colours, as in a pipe.")] = False,
-    pace: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="Time the demo model takes for each word.")
-    ] = 0.02,
-    seed: Annotated[
-        int | None, typer.Option(metavar="NUMBER", help="Make the demo model choose different words.")
-    ] = None,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="In a pipe, each line is a message; otherwise all of it is one.")
+    ] = False,
+    pace: PaceOption = 0.02,
+    seed: SeedOption = None,
 ) -> None:
     """Chat in the terminal. Every word is saved as it arrives.
 
     Ctrl-C stops a reply and keeps it. Ctrl-D exits. A reply interrupted by a crash, or by exiting, resumes with the
-    chat.
+    chat. If a server has the database open, the chat runs on that server.
     """
-    settings, url = read_settings(model=model, database=database), find_server(server, database)
-
     from indelible.clock import SystemClock  # noqa: PLC0415  (see main.py)
-    from indelible.terminal import describe_database, open_chat, open_database  # noqa: PLC0415
+    from indelible.terminal import ChatSetup, open_chat  # noqa: PLC0415
 
-    clock, resume = SystemClock(), resume or chat is not None
-    if url is not None:
-        from indelible.client.client import Client  # noqa: PLC0415
-
-        remote = Client(url, token=settings.token or None)
-        raise typer.Exit(
-            open_chat(remote, where=url, clock=clock, resume=resume, chat_name=chat, model=model, plain=plain)
-        )
-    check_model(settings)
-    local = open_database(settings, clock=clock, demo_pace_s=pace, demo_seed=seed)
-    where = describe_database(settings)
-    raise typer.Exit(open_chat(local, where=where, clock=clock, resume=resume, chat_name=chat, plain=plain))
+    clock = SystemClock()
+    opened, where = open_to_chat(
+        server=server, database=database, model=model, tools=tools, clock=clock, pace_s=pace, seed=seed
+    )
+    status = open_chat(
+        opened,
+        where=where,
+        clock=clock,
+        setup=ChatSetup(model=model, system=system),
+        resume=resume or chat is not None,
+        chat_name=chat,
+        plain=plain,
+        lines=lines,
+    )
+    raise typer.Exit(status)

@@ -1,41 +1,178 @@
-"""`indelible chats`: a list of chats. It only reads, so it may run beside a chat or a server."""
+"""`indelible chats`: list, show, search, export and import chats.
+
+They need no worker, so they may run beside a chat or a server. `indelible chats` alone is `indelible chats list`. The
+printing is terminal/listing.py and terminal/reports.py.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
-from indelible.cli.options import DatabaseOption, ServerOption, find_server, read_settings, refuse_missing_database
+from indelible.cli.default_command import make_group_with_default
+from indelible.cli.opening import open_to_read
+from indelible.cli.options import DatabaseOption, ServerOption, UsageMistake
+
+if TYPE_CHECKING:
+    from indelible.app.user import User
+    from indelible.service.lists import ExportFormat
 
 EXAMPLES: Final = """\b
 Examples:
   indelible chats                          chats in the default database
   indelible chats --database chats.db      chats in another one
-  indelible chats --server http://127.0.0.1:8000"""
+  indelible chats --server http://127.0.0.1:8000
+  indelible chats show 2                   the conversation, as Markdown
+  indelible chats search lighthouse keep   full-text search; the last word may be a beginning
+  indelible chats export 2 -o story.json   all of it, with every branch
+  indelible chats export 2 --format md     the active branch, for people
+  indelible chats import story.json        a new chat with the same messages"""
+
+chats_app: Final = typer.Typer(cls=make_group_with_default("list"), rich_markup_mode=None)
+ChatArgument = Annotated[
+    str | None, typer.Argument(metavar="CHAT", help="Number or id of a chat (default: the most recent).")
+]
+LimitOption = Annotated[int, typer.Option(metavar="NUMBER", min=1, help="Maximum number of chats.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def chats(
+@chats_app.callback(epilog=EXAMPLES)
+def chats() -> None:
+    """List, show, search, export and import chats.
+
+    Without a command, 'list' runs.
+    """
+
+
+@chats_app.command("list")
+def list_all(
     *,
+    limit: LimitOption = 20,
+    json: JsonOption = False,
     database: DatabaseOption = None,
     server: ServerOption = None,
-    limit: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="Maximum number of chats.")] = 20,
 ) -> None:
     """List chats, pinned first, then most recently updated first.
 
     Each line has number, time, status, id and title.
     """
-    settings, url = read_settings(database=database), find_server(server, database)
+    opened = open_to_read(server=server, database=database)
 
-    from indelible.terminal import print_chats  # noqa: PLC0415  (see main.py)
+    from indelible.terminal import print_lines  # noqa: PLC0415  (see main.py; so below)
+    from indelible.terminal.listing import list_chats  # noqa: PLC0415
+    from indelible.terminal.reports import to_json  # noqa: PLC0415
 
-    if url is not None:
-        from indelible.client.client import Client  # noqa: PLC0415
+    async def load(user: User) -> Iterable[str]:
+        return [to_json(await user.chats(limit=limit))] if json else await list_chats(user, limit=limit)
 
-        print_chats(Client(url, token=settings.token or None), limit=limit)
-    else:
-        from indelible.app.compose import open_app  # noqa: PLC0415
+    print_lines(opened, load)
 
-        refuse_missing_database(settings)
 
-        print_chats(open_app(settings=settings, worker=False), limit=limit)
+@chats_app.command()
+def show(chat: ChatArgument = None, *, database: DatabaseOption = None, server: ServerOption = None) -> None:
+    """Show the conversation of a chat, as Markdown."""
+    opened = open_to_read(server=server, database=database)
+
+    from indelible.terminal import print_lines  # noqa: PLC0415
+    from indelible.terminal.reports import load_conversation  # noqa: PLC0415
+
+    async def load(user: User) -> Iterable[str]:
+        return (await load_conversation(user, chat)).splitlines()
+
+    print_lines(opened, load)
+
+
+@chats_app.command()
+def search(
+    words: Annotated[list[str], typer.Argument(metavar="WORDS...", help="Words that a chat must have, all of them.")],
+    *,
+    limit: LimitOption = 20,
+    json: JsonOption = False,
+    database: DatabaseOption = None,
+    server: ServerOption = None,
+) -> None:
+    """Search titles and messages, newest match first. The last word may be the beginning of one."""
+    opened, query = open_to_read(server=server, database=database), " ".join(words)
+
+    from indelible.terminal import print_lines  # noqa: PLC0415
+    from indelible.terminal.reports import search_chats, to_json  # noqa: PLC0415
+
+    async def load(user: User) -> Iterable[str]:
+        if json:
+            return [to_json(await user.chats(search=query, limit=limit))]
+        return await search_chats(user, query, limit=limit)
+
+    print_lines(opened, load)
+
+
+@chats_app.command("export")
+def export_chat(
+    chat: ChatArgument = None,
+    *,
+    format: Annotated[
+        str, typer.Option("--format", metavar="json|md", help="All of it as JSON, or the active branch as Markdown.")
+    ] = "json",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.", show_default="stdout")
+    ] = None,
+    database: DatabaseOption = None,
+    server: ServerOption = None,
+) -> None:
+    """Export a chat. The JSON can be imported, here or elsewhere."""
+    if format not in ("json", "md"):
+        raise UsageMistake(f"Unknown format {format!r}. Choose json or md.")
+    opened = open_to_read(server=server, database=database)
+
+    import asyncio  # noqa: PLC0415
+
+    from indelible.terminal.listing import find_chat  # noqa: PLC0415
+
+    async def load() -> bytes:
+        async with opened as user:
+            return await (await find_chat(user, chat)).export(cast("ExportFormat", format))
+
+    content = asyncio.run(load())
+    if output is None:
+        sys.stdout.buffer.write(content if content.endswith(b"\n") else content + b"\n")
+        sys.stdout.buffer.flush()
+        return
+    try:
+        output.write_bytes(content)
+    except OSError as error:
+        raise UsageMistake(f"Can't write {output}: {error.strerror}.") from error
+
+
+@chats_app.command("import")
+def import_chats(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Exported chats; - is standard input.")],
+    *,
+    database: DatabaseOption = None,
+    server: ServerOption = None,
+) -> None:
+    """Import exported chats (JSON) as new ones, and print their ids.
+
+    A file with a mistake is refused whole; the files before it stay imported.
+    """
+    opened = open_to_read(server=server, database=database, creates=True)
+
+    import asyncio  # noqa: PLC0415
+
+    async def run() -> None:
+        async with opened as user:
+            for file in files:
+                chat = await user.import_chat(await asyncio.to_thread(_read, file))
+                sys.stdout.write(f"{chat.id}\n")
+                sys.stdout.flush()
+
+    asyncio.run(run())
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        raise UsageMistake(f"Can't read {file}: {error.strerror}.") from error

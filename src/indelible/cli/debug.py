@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
-from typer.core import TyperGroup
 
+from indelible.cli.default_command import make_group_with_default
 from indelible.cli.options import DatabaseOption, read_settings, refuse_missing_database
 
 EXAMPLES: Final = """\b
@@ -23,13 +23,7 @@ Examples:
   indelible debug replay RUN --attempt 1.2 --save strange.json"""
 
 
-class _ShowByDefault(TyperGroup):
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        is_named = bool(args) and (args[0] in self.commands or args[0] == "--help")
-        return super().parse_args(ctx, args if is_named else ["show", *args])
-
-
-debug_app: Final = typer.Typer(cls=_ShowByDefault, rich_markup_mode=None)
+debug_app: Final = typer.Typer(cls=make_group_with_default("show"), rich_markup_mode=None)
 
 
 @debug_app.callback(epilog=EXAMPLES)

@@ -15,14 +15,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import Annotated, Final, NoReturn
 
 import typer
 
+from indelible.cli.ask import ask
 from indelible.cli.backup import backup
 from indelible.cli.chat import chat
-from indelible.cli.chats import chats
+from indelible.cli.chats import chats_app
+from indelible.cli.completion import completion, prepare_completion
 from indelible.cli.copy import copy
 from indelible.cli.debug import debug_app
 from indelible.cli.doctor import doctor
@@ -31,6 +34,7 @@ from indelible.cli.options import UsageMistake
 from indelible.cli.prove import prove
 from indelible.cli.serve import serve
 from indelible.cli.token import token_app
+from indelible.cli.usage import usage
 from indelible.cli.user import user_app
 from indelible.cli.worker import worker
 from indelible.errors import IndelibleError
@@ -42,6 +46,7 @@ _BAD_USAGE: Final = 2
 def main() -> None:
     """The entry point. A failure becomes one line."""
     signal.signal(signal.SIGTERM, _exit)
+    prepare_completion()
     try:
         sys.exit(_assemble()(prog_name="indelible", standalone_mode=False))
     except typer.TyperException as error:
@@ -61,13 +66,19 @@ def main() -> None:
 def _assemble() -> typer.Typer:
     app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.callback()(indelible)
-    for command in (chat, chats, serve, worker, migrate, backup, copy, doctor):
-        app.command(epilog=sys.modules[command.__module__].EXAMPLES)(command)
+    _add(app, chat, ask)
+    app.add_typer(chats_app, name="chats")
+    _add(app, usage, serve, worker, migrate, backup, copy, doctor)
     app.add_typer(debug_app, name="debug")
     app.add_typer(user_app, name="user")
     app.add_typer(token_app, name="token")
-    app.command(epilog=sys.modules[prove.__module__].EXAMPLES)(prove)
+    _add(app, prove, completion)
     return app
+
+
+def _add(app: typer.Typer, *commands: Callable[..., None]) -> None:
+    for command in commands:
+        app.command(epilog=sys.modules[command.__module__].EXAMPLES)(command)
 
 
 def _exit(number: int, _frame: FrameType | None) -> NoReturn:

@@ -62,6 +62,16 @@ ServerOption = Annotated[
         show_default="INDELIBLE_URL",
     ),
 ]
+SystemOption = Annotated[
+    str | None,
+    typer.Option("--system", metavar="TEXT", help="System prompt of the chat.", show_default="the 'system' setting"),
+]
+PaceOption = Annotated[
+    float, typer.Option("--pace", metavar="SECONDS", min=0, help="Time the demo model takes for each word.")
+]
+SeedOption = Annotated[
+    int | None, typer.Option("--seed", metavar="NUMBER", help="Make the demo model choose different words.")
+]
 LogFormatOption = Annotated[
     str | None,
     typer.Option("--log-format", metavar="text|json", help="Format of the log.", show_default="text"),

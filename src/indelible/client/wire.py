@@ -477,6 +477,8 @@ async def _check(response: aiohttp.ClientResponse) -> None:
     problem = problem if isinstance(problem, dict) else {}
     detail = str(problem.get("detail") or f"The server responded with status {response.status}.")
     kind = problem.get("kind")
+    if kind == "unauthorized":
+        detail += " A client takes its token from INDELIBLE_TOKEN."
     if response.status in _PASSING:
         raise _Unreached(detail)
     if response.status >= 500:

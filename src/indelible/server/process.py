@@ -43,6 +43,7 @@ from indelible.server.authentication import has_login
 from indelible.server.connections import ConnectionLimits, Connections
 from indelible.server.loopback import is_loopback
 from indelible.settings import Settings
+from indelible.store.database.file_lock import announce_server
 from indelible.tools.toolset import AnyTool
 
 GRACE_S: Final = 5
@@ -112,7 +113,9 @@ class Process(uvicorn.Server):
         await super().startup(sockets)
         if self.started and sockets:
             _calm_the_collector()
-            self._on_ready(_write_url(sockets[-1]))
+            url = _write_url(sockets[-1])
+            announce_server(self._server.settings.database, _find_on_this_machine(url))
+            self._on_ready(url)
 
     async def on_tick(self, counter: int) -> bool:
         if counter % _TICKS_PER_S == 0:
@@ -245,3 +248,8 @@ def _bind(host: str, port: int, *, stuck_after_s: float) -> socket.socket:
 def _write_url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _find_on_this_machine(url: str) -> str:
+    """The URL for programs on this machine: a server on every address is also on loopback."""
+    return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")

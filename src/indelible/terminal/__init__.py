@@ -1,10 +1,10 @@
 """A chat in the terminal: a user's chats, in a database that this process opens or on a server.
 
 In a terminal `open_chat` runs a session with a prompt (chat.py); with a pipe on either side it is a filter (plain.py).
-It gets a `User` to open: `open_database` opens one with a worker, and `indelible.Client` is one on a server, so the
-terminal has no code for HTTP. Everything runs in one event loop and ends by closing the user: SIGTERM cancels the
-session, the worker hands off its reply, and the terminal settings are restored. `print_chats` only reads, so it may
-run next to an open chat.
+`ask` is one question (ask.py), and `print_lines` prints what other commands load (listing.py, reports.py). They get a
+`User` to open: `open_database` opens one with a worker, and `indelible.Client` is one on a server, so the terminal has
+no code for HTTP. Everything runs in one event loop and ends by closing the user: SIGTERM cancels the session, the
+worker hands off its reply, and the terminal settings are restored.
 
 Must stay true (tests/test_cli.py): SIGTERM at the prompt or in a reply leaves the terminal as it was, and the reply is
 handed off; a chat on a server is the same chat.
@@ -15,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -29,23 +30,33 @@ from indelible.clock import Clock
 from indelible.models.providers.demo.model import DemoModel
 from indelible.settings import Settings
 from indelible.store.database.address import describe, parse_address
+from indelible.terminal.ask import Asker
 from indelible.terminal.demo_tools import make_demo_tools
-from indelible.terminal.listing import find_chat, list_chats
-from indelible.terminal.plain import PlainChat, read_lines
+from indelible.terminal.feed_view import ChatSetup
+from indelible.terminal.listing import find_chat
+from indelible.terminal.plain import PlainChat, read_all, read_lines
+from indelible.tools.toolset import AnyTool
 
-__all__ = ["describe_database", "open_chat", "open_database", "print_chats"]
+__all__ = ["ChatSetup", "ask", "describe_database", "open_chat", "open_database", "print_lines"]
 
 
 def open_database(
-    settings: Settings, *, clock: Clock, demo_pace_s: float = 0.02, demo_seed: int | None = None
+    settings: Settings,
+    *,
+    clock: Clock,
+    tools: Sequence[AnyTool] = (),
+    demo_pace_s: float = 0.02,
+    demo_seed: int | None = None,
 ) -> AbstractAsyncContextManager[User]:
-    """The local user's chats, with a worker. The demo model is given its pace and seed."""
+    """The local user's chats, with a worker. The demo model gets pace, seed and, if there are none, its tools."""
     demo = DemoModel(clock, pace_s=demo_pace_s, seed=demo_seed)
+    if not tools and settings.model == demo.name:
+        tools = make_demo_tools(clock, pace_s=demo_pace_s)
     return open_app(
         settings=settings,
         model=demo if settings.model == demo.name else settings.model,
         models={demo.name: demo},
-        tools=make_demo_tools(clock, pace_s=demo_pace_s) if settings.model == demo.name else (),
+        tools=tools,
         clock=clock,
     )
 
@@ -59,38 +70,74 @@ def open_chat(
     *,
     where: str,
     clock: Clock,
+    setup: ChatSetup,
     resume: bool = False,
     chat_name: str | None = None,
-    model: str | None = None,
     plain: bool = False,
+    lines: bool = False,
 ) -> int:
     """Chat over standard input and output until they or the user end it; returns the exit status.
 
-    With `resume` it resumes an existing chat (listing.find_chat); `model` is for a new one. `where` is shown first.
+    With `resume` it resumes an existing chat (listing.find_chat), which is given `setup`. `where` is shown first. With
+    `lines` each line of a pipe is a message; otherwise all of it is one.
     """
     in_terminal = not plain and sys.stdin.isatty() and sys.stdout.isatty()
 
     async def run() -> int:
         async with opened as user:
-            chat = await find_chat(user, chat_name) if resume else None
+            chat = await _resume(user, chat_name, setup) if resume else None
             if in_terminal:
-                await _run_in_terminal(user, chat, where=where, clock=clock, model=model)
+                await _run_in_terminal(user, chat, where=where, clock=clock, setup=setup)
                 return 0
-            filtered = PlainChat(user, out=sys.stdout, errors=sys.stderr, clock=clock, model=model)
-            await filtered.run(chat, read_lines(sys.stdin))
+            filtered = PlainChat(user, out=sys.stdout, errors=sys.stderr, clock=clock, setup=setup)
+            read = read_lines if lines or sys.stdin.isatty() else read_all
+            await filtered.run(chat, read(sys.stdin))
             return int(filtered.failed)
 
     return asyncio.run(_end_on_sigterm(run()))
 
 
-async def _run_in_terminal(user: User, chat: Chat | None, *, where: str, clock: Clock, model: str | None) -> None:
-    from indelible.terminal.chat import TerminalChat  # noqa: PLC0415  (a pipe needs no prompt_toolkit)
+async def _resume(user: User, name: str | None, setup: ChatSetup) -> Chat:
+    chat = await find_chat(user, name)
+    await setup.apply_to(chat)
+    return chat
+
+
+async def _run_in_terminal(user: User, chat: Chat | None, *, where: str, clock: Clock, setup: ChatSetup) -> None:
+    from indelible.terminal.chat import COMMANDS, TerminalChat  # noqa: PLC0415  (a pipe needs no prompt_toolkit)
     from indelible.terminal.prompt import Prompt  # noqa: PLC0415
 
     console = Console(highlight=False)
     console.print(StyledText.assemble(("Indelible", "bold"), (f" · {where}", "dim")))
-    keyboard = Prompt(colours=console.color_system is not None)
-    await TerminalChat(user, console=console, clock=clock, keyboard=keyboard, model=model).run(chat)
+    meanings = {name: meaning for name, (meaning, _) in COMMANDS.items()}
+    keyboard = Prompt(meanings, colours=console.color_system is not None)
+    await TerminalChat(user, console=console, clock=clock, keyboard=keyboard, setup=setup).run(chat)
+
+
+def ask(
+    opened: AbstractAsyncContextManager[User],
+    question: str,
+    *,
+    clock: Clock,
+    setup: ChatSetup,
+    files: Sequence[Path] = (),
+    resume: bool = False,
+    chat_name: str | None = None,
+    as_json: bool = False,
+) -> int:
+    """Ask one question, in a new chat or a resumed one, and write the reply; returns the exit status."""
+
+    async def run() -> int:
+        async with opened as user:
+            attached = [await user.upload(file) for file in files]
+            if resume:
+                chat = await _resume(user, chat_name, setup)
+            else:
+                chat = await user.create_chat(model=setup.model, system=setup.system)
+            asker = Asker(out=sys.stdout, errors=sys.stderr, clock=clock)
+            return await asker.ask(chat, [question, *attached], as_json=as_json)
+
+    return asyncio.run(_end_on_sigterm(run()))
 
 
 async def _end_on_sigterm(work: Coroutine[Any, Any, int]) -> int:
@@ -115,12 +162,11 @@ async def _end_on_sigterm(work: Coroutine[Any, Any, int]) -> int:
         loop.remove_signal_handler(signal.SIGTERM)
 
 
-def print_chats(opened: AbstractAsyncContextManager[User], *, limit: int) -> None:
-    """List the user's chats on standard output."""
+def print_lines(opened: AbstractAsyncContextManager[User], load: Callable[[User], Awaitable[Iterable[str]]]) -> None:
+    """Print on standard output what is loaded of the user's chats."""
 
-    async def load() -> list[str]:
+    async def run() -> Iterable[str]:
         async with opened as user:
-            return await list_chats(user, limit=limit)
+            return await load(user)
 
-    lines = asyncio.run(load())
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.write("".join(f"{line}\n" for line in asyncio.run(run())))

@@ -4,22 +4,25 @@ During a reply Ctrl-C is a stop, a durable command like any other: the worker sa
 continues. A second Ctrl-C while the reply is stopping exits, and so does Ctrl-C at the prompt. One
 that comes just after a reply has ended by itself was meant for that reply, so it does not exit.
 
-A chat is created with its first message, so that opening the program leaves no empty chat.
+A chat is created with its first message, so that opening the program leaves no empty chat: what `/model` and `/system`
+choose before that is kept until then. A file of `/attach` is uploaded at once and sent with the next message; if that
+is refused, the file stays attached.
 
 Must stay true (tests/test_cli.py, a real process on a real pseudo-terminal): after a stop the partial reply is saved,
 and the next message is answered; after `kill -9` a resumed chat continues. (tests/terminal/test_chat.py): which Ctrl-C
 exits; what each command does.
 
-prompt.py reads the keyboard, screen.py draws a reply, feed_view.py decides what is shown of it, and plain.py works
-without a terminal.
+prompt.py reads the keyboard, ctrl_c.py stops a reply, screen.py draws one, feed_view.py decides what is shown of it,
+and plain.py works without a terminal.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
+import shlex
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Final, Protocol
 
 from rich.console import Console
@@ -28,16 +31,21 @@ from rich.text import Text as StyledText
 from indelible.app.chat import Chat
 from indelible.app.user import User
 from indelible.clock import Clock
-from indelible.content import Role
+from indelible.content import File, Role
+from indelible.content.blocks import text_of
 from indelible.errors import IndelibleError, NotFound, Refused, StoreFailed
+from indelible.files.protocol import StoredFile
 from indelible.service.results import Accepted, ChatMessage
-from indelible.terminal.feed_view import FeedView, begin_chat, describe_blocks
+from indelible.terminal.ctrl_c import Presses, follow_until_stopped, receive_ctrl_c
+from indelible.terminal.feed_view import ChatSetup, FeedView
 from indelible.terminal.listing import list_chats
-from indelible.terminal.prompt import hush_echo, receive_ctrl_c
+from indelible.terminal.markdown import disarm
+from indelible.terminal.prompt import hush_echo
 from indelible.terminal.screen import Screen
 
 _LATE_STOP_S: Final = 1.0
 _SEARCHED_MESSAGES: Final = 50
+_NONE: Final = "-"
 
 
 class Keyboard(Protocol):
@@ -48,25 +56,15 @@ class Keyboard(Protocol):
     def interrupt(self) -> None: ...
 
 
-class Presses:
-    """Ctrl-C during one reply: the first press, and the second."""
-
-    def __init__(self) -> None:
-        self.first = asyncio.Event()
-        self.second = asyncio.Event()
-
-    def add(self) -> None:
-        (self.second if self.first.is_set() else self.first).set()
-
-
 class TerminalChat:
-    """One session, from the greeting to the farewell. `model` is for new chats; otherwise the default."""
+    """One session, from the greeting to the farewell. `setup` is for new chats."""
 
     def __init__(
-        self, user: User, *, console: Console, clock: Clock, keyboard: Keyboard, model: str | None = None
+        self, user: User, *, console: Console, clock: Clock, keyboard: Keyboard, setup: ChatSetup | None = None
     ) -> None:
         self._user = user
-        self._model = model
+        self._setup = setup or ChatSetup()
+        self._attached: list[StoredFile] = []
         self._console = console
         self._clock = clock
         self._keyboard = keyboard
@@ -146,30 +144,15 @@ class TerminalChat:
         sent = None if begin is None else await begin()
         view = self._require_chat()
         with Screen(self._console, self._clock) as screen:
-            following = asyncio.create_task(view.follow(screen, sent))
-            stopping = asyncio.create_task(self._stop(view.chat, presses))
-            try:
-                await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                following.cancel()
-                stopping.cancel()
-                await asyncio.wait({following, stopping})
-        if following.cancelled():
-            stopping.result()
-            self._is_leaving = True
-        else:
-            following.result()
-
-    async def _stop(self, chat: Chat, presses: Presses) -> None:
-        """Returns when the user does not want to wait until the reply has stopped."""
-        await presses.first.wait()
-        await chat.interrupt(wait=False)
-        await presses.second.wait()
+            has_ended = await follow_until_stopped(view.follow(screen, sent), view.chat, presses)
+        self._is_leaving |= not has_ended
 
     async def _post(self, text: str) -> Accepted:
         if self._view is None:
-            self._view = await begin_chat(self._user, clock=self._clock, model=self._model)
-        return await self._view.chat.post(text)
+            self._view = await self._setup.create_chat(self._user, clock=self._clock)
+        accepted = await self._view.chat.post([text, *self._attached])
+        self._attached.clear()
+        return accepted
 
     # --- commands ---
 
@@ -209,7 +192,8 @@ class TerminalChat:
 
     async def _edit(self, _rest: str) -> None:
         message = await self._find_last("user")
-        before = describe_blocks(message.blocks)
+        before = text_of(message.blocks)
+        files = [block for block in message.blocks if isinstance(block, File)]
         try:
             text = (await self._keyboard.read(prefill=before)).strip()
         except (EOFError, KeyboardInterrupt):
@@ -217,7 +201,44 @@ class TerminalChat:
         if not text or text == before:
             self._note("Nothing changed.\n")
             return
-        await self._show_reply(self._require_chat().chat.edit(message.id or "", text).begin)
+        await self._show_reply(self._require_chat().chat.edit(message.id, [text, *files]).begin)
+
+    async def _choose_model(self, name: str) -> None:
+        if name:
+            if self._view is not None:
+                await self._view.chat.update(model=name)
+            self._setup.model = name
+            self._note(f"The model is {name} from the next message on.\n")
+            return
+        chosen = self._setup.model if self._view is None else (await self._view.chat.details()).model
+        names = [entry.id for entry in await self._user.list_models()]
+        self._note(f"Model: {chosen or 'the default'}. Choose one with /model NAME: {', '.join(names)}\n")
+
+    async def _choose_system(self, text: str) -> None:
+        if text:
+            system = None if text == _NONE else text
+            if self._view is not None:
+                await self._view.chat.update(system=system)
+            self._setup.system = system
+            self._note("System prompt removed.\n" if system is None else "System prompt set.\n")
+            return
+        chosen = self._setup.system if self._view is None else (await self._view.chat.details()).system
+        shown = "No system prompt of its own." if chosen is None else f"System prompt: {disarm(chosen)}"
+        self._note(f"{shown}\nSet it with /system TEXT, remove it with /system {_NONE}\n")
+
+    async def _attach(self, names: str) -> None:
+        try:
+            paths = shlex.split(names)
+        except ValueError:
+            paths = [names]  # a name with one quotation mark
+        if not paths:
+            attached = ", ".join(disarm(file.name) for file in self._attached)
+            self._note(f"Attached: {attached}.\n" if attached else "Missing file. Example: /attach photo.png\n")
+            return
+        for path in paths:
+            file = await self._user.upload(_expand(path))
+            self._attached.append(file)
+            self._note(f"Attached {disarm(file.name)} ({file.media_type}, {file.size:,} bytes) to the next message.\n")
 
     async def _leave(self, _rest: str) -> None:
         self._is_leaving = True
@@ -238,11 +259,18 @@ class TerminalChat:
         self._console.print(StyledText(text, style="dim"))
 
 
+def _expand(path: str) -> Path:
+    return Path(path).expanduser()
+
+
 COMMANDS: Final[dict[str, tuple[str, Callable[[TerminalChat, str], Awaitable[None]]]]] = {
     "/retry": ("retry, or regenerate the last reply", TerminalChat._retry),
     "/continue": ("continue an interrupted reply where it stopped", TerminalChat._continue),
     "/edit": ("edit your last message and get a new reply", TerminalChat._edit),
     "/title": ("rename this chat: /title The keeper of Farrow Head", TerminalChat._set_title),
+    "/model": ("show the model, or choose one: /model openai:gpt-5.1", TerminalChat._choose_model),
+    "/system": ("show the system prompt, or set it: /system Be brief.", TerminalChat._choose_system),
+    "/attach": ("attach files to the next message: /attach photo.png", TerminalChat._attach),
     "/new": ("start a new chat", TerminalChat._start_new_chat),
     "/list": ("list your chats", TerminalChat._print_list),
     "/help": ("show this list", TerminalChat._print_help),

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
 
@@ -226,9 +227,23 @@ class FeedView:
         stage.announce(f"{retry['message']} Trying again in {wait_s:.0f} s.")
 
 
-async def begin_chat(user: User, *, clock: Clock, model: str | None = None) -> FeedView:
-    """The view of a new chat, of which nothing has been shown."""
-    return FeedView(await user.create_chat(model=model), clock=clock, after="start")
+@dataclass(slots=True)
+class ChatSetup:
+    """What a new chat gets, or a resumed one is given: None is the default, or what the chat has."""
+
+    model: str | None = None
+    system: str | None = None
+
+    async def create_chat(self, user: User, *, clock: Clock) -> FeedView:
+        """The view of a new chat, of which nothing has been shown."""
+        chat = await user.create_chat(model=self.model, system=self.system)
+        return FeedView(chat, clock=clock, after="start")
+
+    async def apply_to(self, chat: Chat) -> None:
+        if self.model is not None:
+            await chat.update(model=self.model)
+        if self.system is not None:
+            await chat.update(system=self.system)
 
 
 def spell_out(blocks: Sequence[Block], *, is_open: bool = False) -> Iterator[Part]:

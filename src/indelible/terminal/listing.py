@@ -22,7 +22,7 @@ _NO_CHATS: Final = "There are no chats yet. Start one with: indelible chat"
 async def list_chats(user: User, *, limit: int = LISTED) -> list[str]:
     """One line for each chat: number, time of the last update, status, id and title."""
     chats = await user.chats(limit=limit)
-    return _describe(chats) or [_NO_CHATS]
+    return describe_chats(chats) or [_NO_CHATS]
 
 
 async def find_chat(user: User, name: str | None) -> Chat:
@@ -43,10 +43,12 @@ async def find_chat(user: User, name: str | None) -> Chat:
     return await user.chat(chats[number - 1].id)
 
 
-def _describe(chats: Sequence[ChatSummary]) -> list[str]:
+def describe_chats(chats: Sequence[ChatSummary], *, numbered: bool = True) -> list[str]:
+    """`numbered`: these are all chats from the first on, so that a number names a chat."""
     widest = max((len(chat.status) for chat in chats), default=0)
     return [
-        f"{number:>3}  {chat.updated_at.astimezone():%Y-%m-%d %H:%M}  {chat.status:<{widest}}  {chat.id}  {_name(chat)}"
+        f"{f'{number:>3}' if numbered else '  ·'}  {chat.updated_at.astimezone():%Y-%m-%d %H:%M}"
+        f"  {chat.status:<{widest}}  {chat.id}  {_name(chat)}"
         for number, chat in enumerate(chats, start=1)
     ]
 

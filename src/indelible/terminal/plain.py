@@ -1,8 +1,9 @@
-"""The chat as a filter: a line in, a reply out, nothing that needs a terminal.
+"""The chat as a filter: a message in, a reply out, nothing that needs a terminal.
 
-This is what runs when standard input or output is a pipe or a file. The reply is written as it arrives, as plain
-markdown; a tool's result is a line in brackets; thinking is left out. What is not part of a reply goes to standard
-error. `echo "roll a die" | indelible chat` is a whole session, and its exit status is 0, or 1 if a reply failed.
+This is what runs when standard input or output is a pipe or a file. All of the input is one message, or each line is
+one (`read_all` or `read_lines`). The reply is written as it arrives, as plain markdown; a tool's result is a line in
+brackets; thinking is left out. What is not part of a reply goes to standard error. `echo "roll a die" | indelible chat`
+is a whole session, and its exit status is 0, or 1 if a reply failed.
 
 A chat that is resumed while a reply runs, or after a crash has interrupted one, writes that reply first, all of it.
 Earlier messages are not written again.
@@ -26,31 +27,35 @@ from indelible.app.chat import Chat
 from indelible.app.user import User
 from indelible.clock import Clock
 from indelible.content import Part, TextDelta, ToolResult
+from indelible.errors import Invalid
 from indelible.service.results import Accepted
-from indelible.terminal.feed_view import BUSY, FeedView, begin_chat
+from indelible.terminal.feed_view import BUSY, ChatSetup, FeedView
 from indelible.terminal.markdown import disarm
 
 _READ_BYTES: Final = 65536
+MAX_INPUT_BYTES: Final = 16_000_000
 
 
 class PlainChat:
     """One session. `failed` is true if any reply failed."""
 
-    def __init__(self, user: User, *, out: TextIO, errors: TextIO, clock: Clock, model: str | None = None) -> None:
+    def __init__(
+        self, user: User, *, out: TextIO, errors: TextIO, clock: Clock, setup: ChatSetup | None = None
+    ) -> None:
         self.failed = False
         self._user = user
         self._clock = clock
-        self._model = model
+        self._setup = setup or ChatSetup()
         self._out = out
         self._errors = errors
         self._view: FeedView | None = None
 
-    async def run(self, chat: Chat | None, lines: AsyncIterable[str]) -> None:
-        """Reply to each line that is not blank."""
+    async def run(self, chat: Chat | None, messages: AsyncIterable[str]) -> None:
+        """Reply to each message that is not blank."""
         if chat is not None:
             await self._resume(chat)
-        async for line in lines:
-            if text := line.strip():
+        async for message in messages:
+            if text := message.strip():
                 await self._reply(text)
 
     async def _resume(self, chat: Chat) -> None:
@@ -62,22 +67,25 @@ class PlainChat:
 
     async def _reply(self, text: str) -> None:
         if self._view is None:
-            self._view = await begin_chat(self._user, clock=self._clock, model=self._model)
+            self._view = await self._setup.create_chat(self._user, clock=self._clock)
         await self._write(self._view, await self._view.chat.post(text))
 
     async def _write(self, feed_view: FeedView, sent: Accepted | None = None) -> None:
-        writer = _ReplyWriter(self._out, self._errors)
+        writer = ReplyWriter(self._out, self._errors)
         await feed_view.follow(writer, sent)
         writer.end()
+        self._out.write("\n")
+        self._out.flush()
         self.failed |= feed_view.status == "error"
 
 
-class _ReplyWriter:
-    """A stage (feed_view.py) that is written: one reply, with a blank line after it."""
+class ReplyWriter:
+    """A stage (feed_view.py) that is written: one reply. `tools`: whether results of tools are among its lines."""
 
-    def __init__(self, out: TextIO, errors: TextIO) -> None:
+    def __init__(self, out: TextIO, errors: TextIO, *, tools: bool = True) -> None:
         self._out = out
         self._errors = errors
+        self._tools = tools
         self._at_line_start = True
 
     def show(self, part: Part) -> None:
@@ -86,9 +94,12 @@ class _ReplyWriter:
                 self._write(disarm(part.delta))
             case ToolResult():
                 verb = "failed" if part.is_error else "answered"
-                output = " ".join(str(part.output).split())
-                self._end_line()
-                self._write(disarm(f"\n[{part.name} {verb}: {output}]\n\n"))
+                line = f"[{part.name} {verb}: {' '.join(str(part.output).split())}]"
+                self.end()
+                if self._tools:
+                    self._write(disarm(f"\n{line}\n\n"))
+                else:
+                    self.note(line)
             case _:
                 pass
 
@@ -97,7 +108,7 @@ class _ReplyWriter:
 
     def end_attempt(self, *, cut: bool) -> None:
         if not cut:
-            self._end_line()
+            self.end()
 
     def drop_attempt(self) -> None:
         pass
@@ -113,10 +124,7 @@ class _ReplyWriter:
         self.note(text)
 
     def end(self) -> None:
-        self._end_line()
-        self._write("\n")
-
-    def _end_line(self) -> None:
+        """End the last line."""
         if not self._at_line_start:
             self._write("\n")
 
@@ -138,6 +146,22 @@ async def read_lines(source: TextIO) -> AsyncIterator[str]:
     rest += decoder.decode(b"", final=True)
     if rest:
         yield rest
+
+
+async def read_all(source: TextIO) -> AsyncIterator[str]:
+    """Everything up to the end of a pipe or a file, as one text. Raises `Invalid` if it is endless."""
+    chunks, size = [], 0
+    while data := await _read(source.fileno()):
+        chunks.append(data)
+        size += len(data)
+        refuse_endless(size)
+    yield b"".join(chunks).decode(source.encoding, errors="replace")
+
+
+def refuse_endless(size: int) -> None:
+    """Raises `Invalid` for an input that no model reads, and that may have no end."""
+    if size > MAX_INPUT_BYTES:
+        raise Invalid(f"The input is longer than {MAX_INPUT_BYTES:,} bytes. Attach it as a file instead.")
 
 
 async def _read(descriptor: int) -> bytes:

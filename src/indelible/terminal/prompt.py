@@ -4,10 +4,10 @@ One event loop, no thread: while the prompt waits for the user, the worker heart
 runs replies for other clients. The history of typed lines is a file, shared by all chats; Enter sends, Alt-Enter
 starts a new line, and pasted text may have several.
 
-Ctrl-C arrives in two ways. At the prompt it is a key, and ends the line. At any other time the terminal sends a signal,
-which `receive_ctrl_c` turns into a callback of the event loop: a signal handler would run between any two bytecodes,
-where nothing can be stopped safely. `hush_echo` keeps keys that are typed during a reply from being
-printed into it; they are not lost: the next prompt reads them.
+Ctrl-C arrives in two ways. At the prompt it is a key, and ends the line. At any other time the terminal sends a signal
+(ctrl_c.py). `hush_echo` keeps keys that are typed during a reply from being printed into it; they are not lost: the
+next prompt reads them. What is pasted during a reply is bracketed by the terminal, as at the prompt, so that several
+lines stay one message.
 
 Must stay true (tests/test_cli.py, on a real pseudo-terminal): what is typed during a reply reaches the prompt;
 whichever way the program ends, the terminal is left as it was.
@@ -15,16 +15,16 @@ whichever way the program ends, the terminal is left as it was.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import Final, TextIO
 
 from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
+from prompt_toolkit.document import Document
 from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -37,10 +37,18 @@ if sys.platform != "win32":
     import termios
 
 
-class Prompt:
-    """Reads a line or several. Raises EOFError at Ctrl-D and KeyboardInterrupt at Ctrl-C."""
+_BRACKET_PASTES: Final = "\x1b[?2004h"
+_STOP_BRACKETING: Final = "\x1b[?2004l"
+_WANTS_FILES: Final = "/attach "
 
-    def __init__(self, *, colours: bool = True) -> None:
+
+class Prompt:
+    """Reads a line or several. Raises EOFError at Ctrl-D and KeyboardInterrupt at Ctrl-C.
+
+    The Tab key completes `commands` (name and meaning), and the files of `/attach`.
+    """
+
+    def __init__(self, commands: Mapping[str, str], *, colours: bool = True) -> None:
         style = "bold ansicyan" if colours else ""
         self._session: PromptSession[str] = PromptSession(
             FormattedText([(style, PROMPT)]),
@@ -48,6 +56,8 @@ class Prompt:
             key_bindings=_bind_keys(),
             output=_open_output(),
             enable_history_search=True,
+            completer=CommandCompleter(commands),
+            complete_while_typing=False,
             prompt_continuation=" " * len(PROMPT),
         )
 
@@ -59,6 +69,24 @@ class Prompt:
         """Act like Ctrl-C: for a signal that arrives while the prompt is open."""
         if self._session.app.is_running:
             self._session.app.exit(exception=KeyboardInterrupt)
+
+
+class CommandCompleter(Completer):
+    """Completes the name of a command at the beginning of the input, and the path after `/attach`."""
+
+    def __init__(self, commands: Mapping[str, str]) -> None:
+        self._commands = commands
+        self._paths = PathCompleter(expanduser=True)
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        typed = document.text_before_cursor
+        if typed.startswith(_WANTS_FILES):
+            path = Document(typed[len(_WANTS_FILES) :])
+            yield from self._paths.get_completions(path, complete_event)
+        elif typed.startswith("/"):
+            for name, meaning in self._commands.items():
+                if name.startswith(typed):
+                    yield Completion(name, start_position=-len(typed), display_meta=meaning)
 
 
 def _bind_keys() -> KeyBindings:
@@ -93,21 +121,8 @@ def _open_history() -> History:
 
 
 @contextlib.contextmanager
-def receive_ctrl_c(react: Callable[[], None]) -> Iterator[None]:
-    """During the block SIGINT calls `react` in the event loop, and does nothing else."""
-    loop = asyncio.get_running_loop()
-    before = signal.getsignal(signal.SIGINT)
-    loop.add_signal_handler(signal.SIGINT, react)
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(signal.SIGINT)
-        signal.signal(signal.SIGINT, before)
-
-
-@contextlib.contextmanager
 def hush_echo(keyboard: TextIO) -> Iterator[None]:
-    """During the block the terminal does not echo typed keys."""
+    """During the block the terminal does not echo typed keys, and brackets what is pasted."""
     if sys.platform == "win32" or not keyboard.isatty():
         yield
         return
@@ -115,7 +130,14 @@ def hush_echo(keyboard: TextIO) -> Iterator[None]:
     hushed = before.copy()
     hushed[3] &= ~termios.ECHO
     termios.tcsetattr(keyboard, termios.TCSANOW, hushed)
+    _write(_BRACKET_PASTES)
     try:
         yield
     finally:
+        _write(_STOP_BRACKETING)
         termios.tcsetattr(keyboard, termios.TCSANOW, before)
+
+
+def _write(sequence: str) -> None:
+    sys.stdout.write(sequence)
+    sys.stdout.flush()

@@ -188,7 +188,10 @@ class Worker:
         if len(runnable) > limit:
             self._has_backlog = True
         if runnable and limit > 0:
-            await self._acquire(group, limit, runnable)
+            wanted = min(limit, len(runnable))
+            if await self._acquire(group, limit, runnable) < wanted:  # one was locked, or another worker has it
+                self._must_poll = True
+                self._woken.set()
 
     def _count_room(self) -> int:
         if self._stopping:

@@ -1,4 +1,7 @@
-"""The pages around a login: `/login`, and the page of a link to a shared chat. Static files, which hold nothing.
+"""The pages around a login: `/login`, and that of a link to a shared chat. Static files, which hold nothing.
+
+A link opens the page itself, which reads the key from its address and shows the chat without anything to write with
+(tests/e2e/test_login.py). Search engines are told to keep out.
 
 `/login/methods` tells the login page, before anybody is logged in, whether there is a provider to log in with.
 """
@@ -24,4 +27,6 @@ def add_login_pages(application: FastAPI, show_file: Callable[[str], Awaitable[R
 
     @application.get("/shared/{key}", include_in_schema=False)
     async def show_shared(key: str) -> Response:  # noqa: ARG001  (the page reads it from its address)
-        return await show_file("shared.html")
+        response = await show_file("index.html")
+        response.headers["X-Robots-Tag"] = "noindex"
+        return response

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 from indelible.content import (
     Finish,
     Part,
+    Text,
     ToolCall,
     ToolProgress,
     ToolResult,
@@ -29,11 +30,13 @@ from indelible.content import (
     UsageUpdate,
     decode_blocks,
     decode_parts,
+    encode,
     has_visible,
 )
 from indelible.machine.commands import Acquire, Command, SwitchBranch
 from indelible.machine.states import Destination, OpenAttempt, OpenTurn, QueuedRow, Snapshot, Status, Target
 from indelible.machine.transitions import Fact, find_facts
+from indelible.store.commands.apply.texts import CONTINUE
 from indelible.store.database.transaction import Row, Transaction, to_time
 from indelible.store.queries.ancestors import load_ancestors
 from indelible.store.queries.descendants import find_destination
@@ -73,6 +76,7 @@ SELECT m.id FROM messages AS m JOIN turns AS t ON t.chat_id = m.chat_id AND t.id
 WHERE m.chat_id = $1 AND m.id = $2 AND m.role = 'notice' AND t.kind = 'compaction' AND t.outcome = 'complete'
 """
 _JOURNAL: Final = "SELECT parts FROM journal WHERE chat_id = $1 AND attempt_id = $2"
+_INSTRUCTION: Final = encode([Text(CONTINUE)])
 _BLOCKS: Final = "SELECT id, blocks FROM messages WHERE chat_id = $1 AND id = ANY($2)"
 
 
@@ -214,7 +218,10 @@ async def _load_parts(transaction: Transaction, chat_id: str, attempt_id: str) -
 
 
 async def load_end(transaction: Transaction, chat_id: str, head_id: str | None) -> End:
-    """The end of the path, not counting notices and other rows that only people see."""
+    """The end of the path, not counting notices and other rows that only people see.
+
+    A partial reply is still the last one if the model has been told to continue it and was stopped before it did.
+    """
     last_is_partial: bool | None = None
     last_user_id: str | None = None
     trailing: list[str] = []
@@ -224,7 +231,9 @@ async def load_end(transaction: Transaction, chat_id: str, head_id: str | None) 
         role, visibility = row["role"], row["visibility"]
         if role == "notice" or visibility == "people":
             continue
-        if last_is_partial is None and role != "tool":
+        if role == "user" and visibility == "model" and await _is_instruction(transaction, chat_id, row["id"]):
+            reply_id = reply_id or ""
+        elif last_is_partial is None and role != "tool":
             last_is_partial = role == "assistant" and bool(row["partial"])
         if reply_id is None and role == "tool":
             trailing.append(row["id"])
@@ -239,6 +248,12 @@ async def load_end(transaction: Transaction, chat_id: str, head_id: str | None) 
     open_calls, is_visible = await _load_reply(transaction, chat_id, reply_id, trailing)
     is_answered = may_be_complete and is_visible and not open_calls
     return End(open_calls, bool(last_is_partial), last_user_id, is_answered)
+
+
+async def _is_instruction(transaction: Transaction, chat_id: str, message_id: str) -> bool:
+    """Whether this row tells the model to continue its reply. (A summary is for the model alone, too.)"""
+    (row,) = await transaction.all(_BLOCKS, chat_id, [message_id])
+    return bool(row["blocks"] == _INSTRUCTION)
 
 
 async def _load_reply(

@@ -6,8 +6,12 @@ when the process ends, `kill -9` included: a restarted process takes over at onc
 Commands such as `backup` and `export` open the database beside it without the lock. A forked child does not keep it
 (concurrency/forks.py).
 
-Must stay true (tests/store/test_file_lock.py): a second process gets a clear error; after `kill -9` of the first it
-gets the lock.
+The lock file says who holds it: the process and, once it listens, the URL of a server. So a second program can use the
+server instead (`DatabaseInUse.server_url`). What a dead process wrote is never read: only a lock that is held is
+followed, and only in a file of the same user, because whoever follows the URL may send a token there.
+
+Must stay true (tests/store/test_file_lock.py): a second process gets a clear error, with the URL if there is one; after
+`kill -9` of the first it gets the lock.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from indelible.concurrency.forks import closed_in_children
 from indelible.store.database.address import parse_address
@@ -26,6 +31,16 @@ try:
 except ImportError:  # pragma: no cover - Windows has no flock; its share modes keep a second writer out
     fcntl = None  # type: ignore[assignment]
 
+_HOLDER_BYTES: Final = 512
+
+
+class DatabaseInUse(DatabaseUnusable):
+    """Another process holds the file. `server_url` is where it serves the chats, if it is a server of this user."""
+
+    def __init__(self, message: str, *, server_url: str | None = None) -> None:
+        super().__init__(message)
+        self.server_url = server_url
+
 
 @contextmanager
 def exclusive_file_lock(database: str | Path) -> Iterator[None]:
@@ -35,7 +50,7 @@ def exclusive_file_lock(database: str | Path) -> Iterator[None]:
         yield
         return
     path = address.path.resolve()  # the same lock for every path to the file
-    beside = path.with_name(f"{path.name}.lock")
+    beside = _name_lock(path)
     try:
         handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -46,7 +61,7 @@ def exclusive_file_lock(database: str | Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise DatabaseUnusable(_describe_holder(handle, path)) from error
+            raise _describe_holder(handle, path) from error
         os.ftruncate(handle, 0)
         os.pwrite(handle, str(os.getpid()).encode(), 0)
         with closed_in_children(handle):
@@ -55,13 +70,54 @@ def exclusive_file_lock(database: str | Path) -> Iterator[None]:
         os.close(handle)
 
 
+def announce_server(database: str | Path, url: str) -> None:
+    """Write into the lock, if this process holds it, where it serves the chats."""
+    address = parse_address(database)
+    if not address.is_sqlite or fcntl is None:
+        return
+    try:
+        handle = os.open(_name_lock(address.path.resolve()), os.O_RDWR | os.O_CLOEXEC)
+    except OSError:  # no lock: another process runs the worker, or nobody does
+        return
+    try:
+        if _read_holder(handle)[0] == str(os.getpid()):
+            os.pwrite(handle, f"{os.getpid()} {url}".encode(), 0)
+    finally:
+        os.close(handle)
+
+
+def find_holder(database: str | Path) -> DatabaseInUse | None:
+    """Who holds the file; None if nobody does, or there is no such file."""
+    address = parse_address(database)
+    if not address.is_sqlite or not _name_lock(address.path.resolve()).exists():
+        return None
+    try:
+        with exclusive_file_lock(database):
+            return None
+    except DatabaseInUse as holder:
+        return holder
+
+
+def _name_lock(path: Path) -> Path:
+    return path.with_name(f"{path.name}.lock")
+
+
 def _explain(path: Path, error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
         return f"Can't create {path}: the directory does not exist."
     return f"Can't create {path}: {error.strerror}. Choose a file that can be written."
 
 
-def _describe_holder(handle: int, path: Path) -> str:
-    holder = os.pread(handle, 32, 0).decode(errors="replace").strip()
-    who = f" (process {holder})" if holder.isdigit() else ""
-    return f"{path} is in use by another server or worker{who}. Stop it first, or use PostgreSQL to run several."
+def _describe_holder(handle: int, path: Path) -> DatabaseInUse:
+    process, url = _read_holder(handle)
+    who = f" (process {process})" if process else ""
+    return DatabaseInUse(
+        f"{path} is in use by another server or worker{who}. Stop it first, or use PostgreSQL to run several.",
+        server_url=url if os.fstat(handle).st_uid == os.geteuid() else None,
+    )
+
+
+def _read_holder(handle: int) -> tuple[str, str | None]:
+    """The process, empty if it is unknown, and its URL."""
+    process, _, url = os.pread(handle, _HOLDER_BYTES, 0).decode(errors="replace").strip().partition(" ")
+    return (process, url or None) if process.isdigit() else ("", None)

@@ -10,9 +10,12 @@ An entry's number is the second in which its message was written, and a counter 
 messages have the highest numbers in whatever order they are indexed. One process at a time gives numbers.
 
 What has to be added is read from the chat's events after `indexed_seq`, under the chat's lock. A crash in between loses
-nothing: entries and `indexed_seq` are one transaction. What people wrote and what models answered is indexed: the text
-of user and assistant messages of every branch, and the title, unless it is only the beginning of the first message.
-Reasoning, tools' arguments and results, notices and what only a model sees are not.
+nothing: entries and `indexed_seq` are one transaction. The sweep leaves busy chats alone: acquiring skips a locked
+chat, so its reply would begin later.
+
+What people wrote and what models answered is indexed: the text of user and assistant messages of every branch, and the
+title, unless it is only the beginning of the first message. Reasoning, tools' arguments and results, notices and what
+only a model sees are not.
 
 Must stay true (tests/store/test_search.py): every message is indexed once; what is deleted is found no more.
 """
@@ -39,7 +42,10 @@ _NUMBERING: Final = 0x1DE11B1F
 _OWNER_MARK: Final = "\ue000"
 """Begins the word that names the owner. It is in no text's word, so no query finds it."""
 
-_PENDING: Final = "SELECT id FROM chats WHERE unindexed_at IS NOT NULL ORDER BY unindexed_at DESC LIMIT $1"
+_PENDING: Final = """
+    SELECT id FROM chats WHERE unindexed_at IS NOT NULL AND status NOT IN ('running', 'interrupting')
+    ORDER BY unindexed_at DESC LIMIT $1
+    """
 _PENDING_OF: Final = """
     SELECT id FROM chats WHERE owner_id = $2 AND unindexed_at IS NOT NULL ORDER BY unindexed_at DESC LIMIT $1
     """
@@ -76,9 +82,7 @@ async def index_pending(database: Database, *, owner_id: str | None = None, limi
         return [row["id"] for row in await found]
 
     chat_ids = (await database.read(find, single=True))[::-1]
-    size = (
-        _CHATS_PER_COMMIT if database.dialect == "sqlite" else 1
-    )  # on PostgreSQL the lock of a chat is held meanwhile
+    size = _CHATS_PER_COMMIT if database.dialect == "sqlite" else 1  # PostgreSQL holds the lock of a chat meanwhile
     for start in range(0, len(chat_ids), size):
         left = chat_ids[start : start + size]
         while left:

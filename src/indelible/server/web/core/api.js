@@ -64,7 +64,7 @@ export class Api {
       signal: AbortSignal.timeout(timeoutMs),
     });
     if (!response.ok) {
-      if (response.status === 401) this.onUnauthorized();
+      if (response.status === 401 && !(method === "POST" && path === "session")) this.onUnauthorized();
       throw new Problem(response.status, await response.json().catch(() => null));
     }
     return response.status === 204 ? null : response.json();
@@ -82,6 +82,8 @@ export class Api {
 
   listModels = () => this.get("models");
   getSession = () => this.get("session");
+  /** @param {string} token */
+  logIn = (token) => this.request("POST", "session", { body: { token } });
   logOut = () => this.request("DELETE", "session");
 
   /** @param {{q?: string, archived?: boolean, cursor?: string | null, limit?: number, shared?: boolean}} [query] */
@@ -105,7 +107,7 @@ export class Api {
   /** @param {string} id @param {string} messageId */
   forkChat = (id, messageId) => this.post(`chats/${id}/fork`, { message_id: messageId });
   /** @param {string} id @param {string | null} before @param {number} limit */
-  listMessages = (id, before, limit = 100) =>
+  listMessages = (id, before, limit = 200) =>
     this.get(`chats/${id}/messages?limit=${limit}${before ? `&before=${encodeURIComponent(before)}` : ""}`);
   /** @param {string} id @param {any} body @param {string} key */
   sendMessage = (id, body, key) => this.post(`chats/${id}/messages`, body, key);

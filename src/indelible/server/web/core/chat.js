@@ -7,7 +7,7 @@
 //
 // A `head` event that names a loaded message shortens the conversation. One that names another asks for a snapshot.
 //
-// Must stay true (tests/web/chat.test.mjs): events from any snapshot on lead to the state of a later snapshot.
+// Must stay true (tests/web/thread.test.mjs): events from any snapshot on lead to the state of a later snapshot.
 
 import { applyPart } from "./fold.js";
 

@@ -127,8 +127,8 @@ export class FeedHub {
         const before = this.cursor;
         this.cursor = cursor;
         this.isReady = true;
+        this.channel.postMessage({ kind, data, before, cursor }); // first: the event may close this hub (a deleted chat)
         options.onEvent(kind, data);
-        this.channel.postMessage({ kind, data, before, cursor });
         if (kind === "end") this.stream?.reopen();
       },
     });

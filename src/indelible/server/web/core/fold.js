@@ -3,7 +3,7 @@
 // A running reply is a list of blocks that grow in place. Blocks of a snapshot carry no part ids, so the last one of a
 // type adopts the first id that appends to it. `tool_progress` and `tool_started` are kept with their call.
 //
-// Must stay true (tests/web/fold.test.mjs): the blocks of a whole stream are the blocks of the stored message.
+// Must stay true (tests/web/thread.test.mjs): the blocks of a whole stream are the blocks of the stored message.
 
 /**
  * @typedef {object} Block

@@ -3,7 +3,7 @@
 // Every entry has an idempotency key from its first moment, so it may be sent again after a lost response, a reload or a
 // crash of the browser, by any tab, and is stored once. Entries of a chat are sent in order; a message to a chat that
 // does not exist yet waits until the entry before it has created the chat. A refusal (4xx) keeps the entry and asks the
-// user; a server that is away only delays it.
+// user; a server that is away only delays it. An entry of another user of this browser waits for them.
 //
 // Must stay true (tests/web/outbox.test.mjs): an entry leaves the outbox only after a 2xx response or by the user's hand.
 
@@ -22,6 +22,7 @@ const LONGEST_WAIT_MS = 5000;
  * @property {number} at
  * @property {"sending" | "waiting" | "refused"} state
  * @property {string} [error]
+ * @property {string | null} [user]  who wrote it: nobody else sends it
  */
 
 export class Outbox {
@@ -41,6 +42,7 @@ export class Outbox {
     this.again = false;
     this.waitMs = 300;
     this.waits = false;
+    /** @type {string | null} */ this.user = null; // who is logged in, if that is known
     this.load();
   }
 
@@ -65,7 +67,12 @@ export class Outbox {
 
   /** @param {string} chat @returns {Entry[]} */
   list(chat) {
-    return [...this.entries.values()].filter((entry) => this.resolve(entry.chat) === chat || entry.chat === chat);
+    return [...this.entries.values()].filter((entry) => (this.resolve(entry.chat) === chat || entry.chat === chat) && this.#isOwn(entry));
+  }
+
+  /** @param {Entry} entry */
+  #isOwn({ user }) {
+    return !user || !this.user || user === this.user;
   }
 
   /** The id of a chat that was created from here, or what was given. @param {string} chat */
@@ -76,7 +83,7 @@ export class Outbox {
   /** @param {string} chat @param {string} text @param {any} body @returns {Entry} */
   add(chat, text, body) {
     /** @type {Entry} */
-    const entry = { key: crypto.randomUUID(), chat, text, body, at: this.#nextTime(), state: "sending" };
+    const entry = { key: crypto.randomUUID(), chat, text, body, at: this.#nextTime(), state: "sending", user: this.user };
     this.entries.set(entry.key, entry);
     this.#save(entry);
     this.onChange();
@@ -129,7 +136,7 @@ export class Outbox {
     this.load(); // another tab may have sent some of it
     const blocked = new Set();
     for (const entry of [...this.entries.values()]) {
-      if (!this.entries.has(entry.key)) continue;
+      if (!this.entries.has(entry.key) || !this.#isOwn(entry)) continue;
       if (entry.state === "refused" || blocked.has(entry.chat)) {
         blocked.add(entry.chat);
         continue;

@@ -6,10 +6,12 @@
 // the continuation stands above the text, never inside a sentence.
 //
 // Keys: a reply has the key of its first attempt, or of its first message if the page never saw it run; a tool call has
-// its call's id; a text is counted within its reply. So nothing on the screen is replaced when a reply ends.
+// its call's id; a text is counted within its reply. A message of the user has the key of its outbox entry, from the moment
+// it is sent (`makePendingItem`). So nothing on the screen is replaced when a message is stored or a reply ends.
 // Items whose input did not change are the same objects as before, so the view can skip them.
 //
-// Must stay true (tests/web/thread.test.mjs): the keys before and after the end of a reply are equal, and so is its text.
+// Must stay true (tests/web/thread.test.mjs): the keys before and after the end of a reply are equal, and so is its text; a
+// message of the user has one key, whether it is on its way or stored.
 
 /** @typedef {import("./chat.js").ChatState} ChatState */
 /** @typedef {import("./chat.js").Message} Message */
@@ -39,13 +41,21 @@
  * @property {string | null} reason
  * @property {string[]} siblings
  * @property {number} [startedAt]
+ * @property {import("./outbox.js").Entry} [pending]  a message on its way: it has no messages yet
  */
 
 const OUTCOME_UNKNOWN = /^outcome unknown\b/i;
+// The server's own results for calls that nobody ran (content/assemble.py, store/commands/apply/texts.py).
+const NOT_RUN = /^(Not run: the |Interrupted: the user |Cancelled: the (user|conversation) |Expired: nobody )/;
 
 /** Whether a tool's result says that nobody knows whether the tool had an effect. @param {Block | undefined} result */
 export function isOutcomeUnknown(result) {
   return Boolean(result?.is_error) && typeof result?.output === "string" && OUTCOME_UNKNOWN.test(result.output);
+}
+
+/** Whether a call was never run: the reply was stopped, or broke off, before. @param {Block | undefined} result */
+export function isNotRun(result) {
+  return Boolean(result?.is_error) && typeof result?.output === "string" && NOT_RUN.test(result.output);
 }
 
 /** Builds the items of one chat again and again, and reuses those that did not change. */
@@ -146,6 +156,11 @@ function makeItem({ key, kind, messages }, live, siblings) {
     reason: last?.reason ?? null,
     startedAt: live?.startedAt,
   };
+}
+
+/** A message that the server does not have yet, where the stored one will be. @param {import("./outbox.js").Entry} entry @returns {Item} */
+export function makePendingItem(entry) {
+  return { key: entry.key, kind: "user", messages: [], blocks: [], live: false, cut: false, reason: null, siblings: [], pending: entry };
 }
 
 /** @param {string} key @param {Message[]} messages @param {ChatState["live"]} live @returns {ViewBlock[]} */

@@ -30,9 +30,12 @@ export function size(bytes) {
   return bytes < 1e6 ? `${Math.round(bytes / 1000)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
 }
 
+// Made once: `toLocaleTimeString` makes a formatter each time, which cost 0.4 s for 2,000 messages.
+const CLOCK = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit" });
+
 /** @param {string} iso */
 export function clockTime(iso) {
-  return new Date(iso).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+  return CLOCK.format(new Date(iso));
 }
 
 /** The heading under which a chat is listed. @param {string} iso @param {Date} now */

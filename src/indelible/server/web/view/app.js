@@ -5,6 +5,7 @@ import { Controller } from "./controller.js";
 import { Dialogs } from "./dialogs.js";
 import { Header } from "./header.js";
 import { html, render } from "./html.js";
+import { SessionBar } from "./session.js";
 import { Sidebar } from "./sidebar.js";
 import { ThreadView } from "./thread.js";
 
@@ -14,13 +15,13 @@ const root = /** @type {HTMLElement} */ (document.getElementById("app"));
 function App() {
   const isShared = c.sharedKey !== null;
   return html`<div class=${`page${c.isListOpen ? " chats-shown" : ""}${isShared ? " shared" : ""}`}>
-    <a class="skip" href="#message" onClick=${(/** @type {Event} */ event) => { event.preventDefault(); document.getElementById("message")?.focus(); }}>Skip to the message field</a>
+    ${!isShared && html`<a class="skip" href="#message" onClick=${(/** @type {Event} */ event) => { event.preventDefault(); document.getElementById("message")?.focus(); }}>Skip to the message field</a>`}
     ${!isShared && html`<${Sidebar} c=${c} />`}
     <div id="shade" onClick=${() => closeList()}></div>
     <main>
       <${Header} c=${c} />
       <${ThreadView} c=${c} />
-      ${!isShared && html`<${Composer} c=${c} />`}
+      ${!isShared && html`<${SessionBar} c=${c} /><${Composer} c=${c} />`}
     </main>
     <div class="toasts" aria-live="polite">${c.toasts.map((toast) => html`<div key=${toast.id} class="toast"><span>${toast.text}</span>
       ${toast.undo && html`<button type="button" class="link" onClick=${() => { toast.undo?.(); c.closeToast(toast.id); }}>Undo</button>`}</div>`)}</div>
@@ -37,6 +38,7 @@ function closeList() {
 
 /** @param {KeyboardEvent} event */
 function onKey(event) {
+  if (c.sharedKey !== null) return; // a reader has nothing to command
   const target = /** @type {HTMLElement} */ (event.target);
   const isField = target.matches("input, textarea, select");
   const command = event.ctrlKey || event.metaKey;

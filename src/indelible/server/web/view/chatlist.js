@@ -5,6 +5,7 @@
 // undone.
 
 const REFRESH_MS = 30_000;
+const REOPEN_MS = 3000;
 const TYPING_MS = 150;
 
 export class ChatList {
@@ -36,6 +37,7 @@ export class ChatList {
     channel.onmessage = ({ data }) => this.#receive(data.kind, data.data);
     this.hasFeed = true;
     await navigator.locks.request("indelible:list", () => new Promise(() => {
+      const later = () => setTimeout(() => (this.controller.session.isOver ? later() : open()), REOPEN_MS);
       const open = () => {
         const source = new EventSource(this.controller.api.url("events"));
         for (const kind of ["chats", "chat_changed", "chat_removed"]) {
@@ -47,7 +49,7 @@ export class ChatList {
         }
         source.onerror = () => {
           source.close();
-          setTimeout(open, 3000);
+          later();
         };
       };
       open();
@@ -118,6 +120,7 @@ export class ChatList {
 
   async #read() {
     const { showsArchived, controller } = this;
+    if (controller.session.isOver) return;
     const page = await controller.api.listChats({ archived: showsArchived }).catch(() => null);
     if (!page || showsArchived !== this.showsArchived) return; // keep the old list
     const first = new Set(page.items.map((/** @type {any} */ { id }) => id));

@@ -13,6 +13,7 @@ import { Attachments } from "./attachments.js";
 import { ChatActions, UNDO_MS } from "./chatactions.js";
 import { ChatList } from "./chatlist.js";
 import { Preferences } from "./preferences.js";
+import { Session } from "./session.js";
 
 const ROOT = new URL("../../", import.meta.url);
 const NOT_FOUND = "Chat not found. It may have been deleted.";
@@ -20,15 +21,15 @@ const NOT_FOUND = "Chat not found. It may have been deleted.";
 export class Controller {
   constructor() {
     this.api = new Api(new URL("api/v1/", ROOT));
-    this.api.onUnauthorized = () => this.askForLogin();
+    this.api.onUnauthorized = () => this.session.noteEnd();
     this.preferences = new Preferences(() => this.changed());
     this.list = new ChatList(this);
     /** @type {Set<string>} */ this.routes = new Set();
     /** @type {any[]} */ this.models = [];
-    /** @type {any} */ this.session = null;
+    this.session = new Session(this);
     /** @type {ChatState | null} */ this.chat = null;
     this.place = "new:0"; // the chat that is shown: an id, or one that does not exist yet
-    /** @type {string | null} */ this.sharedKey = null;
+    this.sharedKey = /\/shared\/([\w-]+)$/.exec(location.pathname)?.[1] ?? null; // of a link: read only
     this.thread = new Thread();
     /** @type {FeedHub | null} */ this.hub = null;
     /** @type {{state: string, retryAt?: number}} */ this.connection = { state: "connecting" };
@@ -111,7 +112,7 @@ export class Controller {
 
   async start() {
     addEventListener("hashchange", () => this.#readAddress());
-    addEventListener("online", () => this.#comeBack());
+    addEventListener("online", () => this.comeBack());
     addEventListener("offline", () => this.changed());
     addEventListener("storage", ({ key }) => key?.startsWith("indelible:outbox:") && (this.outbox.load(), this.changed()));
     addEventListener("pagehide", () => this.drafts.flushAll());
@@ -126,41 +127,35 @@ export class Controller {
     if (!this.chat && waiting) this.place = waiting.chat;
     const found = await fetch(new URL("web/routes.json", ROOT)).then((response) => response.json(), () => []);
     this.routes = new Set(found);
-    if (this.has("PUT /chats/{chat_id}/draft")) {
+    if (this.has("PUT /chats/{chat_id}/draft") && !this.sharedKey) {
       this.drafts.save = (chat, text) => this.api.putDraft(chat, text);
       this.drafts.load = (chat) => this.api.getDraft(chat);
       void this.#loadDraft();
     }
     if (!this.sharedKey) {
       this.list.start();
+      await this.session.start(); // the outbox has to know whose it is
       void this.outbox.flush();
-      if (this.has("GET /session")) this.session = await this.api.getSession().catch(() => null);
       this.models = (await this.api.listModels().catch(() => ({ items: [] }))).items;
     }
     this.changed();
   }
 
-  #comeBack() {
+  /** The server can be reached again, or somebody has logged in again. */
+  comeBack() {
     this.hub?.hurry();
     void this.outbox.flush();
-    this.list.refresh();
+    if (!this.sharedKey) this.list.refresh();
     this.changed();
-  }
-
-  askForLogin() {
-    if (!this.has("POST /session") || this.sharedKey) return;
-    const next = location.pathname + location.search + location.hash;
-    location.assign(new URL(`login?next=${encodeURIComponent(next)}`, ROOT));
   }
 
   // --- where we are ---
 
   #readAddress() {
-    const shared = /^#shared=([\w-]+)$/.exec(location.hash);
+    if (this.sharedKey) return void (this.chat ?? this.#open(null));
     const found = /^#(\w+)(?:\/(\w+))?$/.exec(location.hash);
-    if (shared) this.#open(null, shared[1]);
-    else if (found && found[1] === this.chat?.id) this.scrollTo(found[2] ?? null);
-    else this.#open(found?.[1] ?? null, null, found?.[2] ?? null);
+    if (found && found[1] === this.chat?.id) this.scrollTo(found[2] ?? null);
+    else this.#open(found?.[1] ?? null, found?.[2] ?? null);
   }
 
   /** @param {string | null} id @param {string | null} [messageId] */
@@ -172,14 +167,13 @@ export class Controller {
     this.#readAddress();
   }
 
-  /** @param {string | null} id @param {string | null} [sharedKey] @param {string | null} [target] */
-  #open(id, sharedKey = null, target = null) {
+  /** @param {string | null} id @param {string | null} [target] */
+  #open(id, target = null) {
     const known = id && this.outbox.resolve(this.place) === id ? this.place : null;
     this.hub?.close();
     this.hub = null;
-    this.sharedKey = sharedKey;
     this.place = id ?? `new:${crypto.randomUUID()}`;
-    this.chat = id || sharedKey ? new ChatState(id ?? "shared") : null;
+    this.chat = id || this.sharedKey ? new ChatState(id ?? "shared") : null;
     this.thread = new Thread();
     this.problem = null;
     this.editing = null;
@@ -203,31 +197,34 @@ export class Controller {
     this.hub = new FeedHub({
       chatId: this.sharedKey ?? chat.id, locks: navigator.locks,
       open: (cursor) => new EventSource(this.api.url(`${path}/events${cursor ? `?after=${encodeURIComponent(cursor)}` : ""}`)),
-      check: () => this.api.get(path).then(() => true, (error) => {
-        if (!isMissing(error)) throw error;
-        if (this.chat === chat) this.#leave();
-        return false;
-      }),
+      check: async () => {
+        if (this.session.isOver) throw new Error("logged out"); // waits for the login
+        return this.api.get(path).then(() => true, (error) => {
+          if (!isMissing(error)) throw error;
+          if (this.chat === chat) this.#leave(this.sharedKey ? error.message : NOT_FOUND);
+          return false;
+        });
+      },
       onEvent: (kind, data) => { if (this.chat === chat) this.#receive(chat, kind, data); },
       onState: (state, retryAt) => this.#noteConnection(state, retryAt),
       readState: () => (chat.loaded ? chat.toSnapshot() : null),
     });
   }
 
-  #leave() {
+  #leave(problem = NOT_FOUND) {
     this.hub?.close();
     this.hub = null;
     this.chat = null;
     this.place = "gone";
-    this.problem = NOT_FOUND;
+    this.problem = problem;
     this.connection = { state: "live" };
-    this.list.refresh();
+    if (!this.sharedKey) this.list.refresh();
     this.changed();
   }
 
   /** @param {string} state @param {number} [retryAt] */
   #noteConnection(state, retryAt) {
-    if (this.connection.state === "reconnecting" && state === "live") this.#comeBack();
+    if (this.connection.state === "reconnecting" && state === "live") this.comeBack();
     this.connection = { state, retryAt };
     this.changed();
   }
@@ -251,7 +248,7 @@ export class Controller {
     if (this.sent.size && ["snapshot", "message", "queue"].includes(kind)) this.#noteSeen();
     if (chat.needsSnapshot) this.hub?.resync();
     if (["chat", "status", "snapshot"].includes(kind)) {
-      this.list.note(chat, { isRead: !document.hidden });
+      if (!this.sharedKey) this.list.note(chat, { isRead: !document.hidden });
       this.#writeTitle();
     }
     if (kind === "status" && wasBusy && !chat.busy) this.#noteEnd(chat, data);
@@ -302,7 +299,7 @@ export class Controller {
     this.changed();
     try {
       const page = this.sharedKey
-        ? await this.api.get(`shared/${this.sharedKey}/messages?limit=100${this.earlier ? `&before=${encodeURIComponent(this.earlier)}` : ""}`)
+        ? await this.api.get(`shared/${this.sharedKey}/messages?limit=200${this.earlier ? `&before=${encodeURIComponent(this.earlier)}` : ""}`)
         : await this.api.listMessages(chat.id, this.earlier);
       if (this.chat !== chat) return;
       this.earlier = page.next;
@@ -390,7 +387,7 @@ export class Controller {
 
   stop() {
     const { chat } = this;
-    if (!chat || chat.status === "interrupting" || (!chat.busy && chat.status !== "requires_action")) return;
+    if (!chat || this.isReadOnly || chat.status === "interrupting" || (!chat.busy && chat.status !== "requires_action")) return;
     chat.status = "interrupting";
     this.changed();
     void this.attempt(() => this.api.interrupt(chat.id, chat.turn)).then((done) => {

@@ -1,7 +1,7 @@
 // What happened behind a reply: attempts as a waterfall, retries, and the recorded requests and responses.
 
 import { duration, elapsed, tokens } from "../core/words.js";
-import { Modal } from "./dialogs.js";
+import { Modal } from "./modal.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 
 /** A bar on the time axis of its turn. @param {{from: number, to: number, span: [number, number], className: string, title: string}} props */

@@ -1,29 +1,11 @@
-// The dialogs: rename, system prompt, share, settings, keyboard help. Each is a <dialog>: Escape closes it and the focus
-// returns to where it was.
+// The dialogs: rename, system prompt, share, settings, keyboard help.
 
-import { html, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
+import { html, useEffect, useState } from "./html.js";
 import { CopyButton } from "./codeblock.js";
 import { DebugDrawer } from "./debugdrawer.js";
-import { icon } from "./icons.js";
+import { Modal } from "./modal.js";
 import { Palette } from "./palette.js";
-
-/** @param {{c: import("./controller.js").Controller, label: string, className?: string, children?: any}} props */
-export function Modal({ c, label, className = "", children }) {
-  const place = useRef(/** @type {HTMLDialogElement | null} */ (null));
-  useLayoutEffect(() => {
-    const before = /** @type {HTMLElement | null} */ (document.activeElement);
-    place.current?.showModal();
-    return () => before?.isConnected && before.focus();
-  }, []);
-  const close = () => c.show(null);
-  return html`<dialog ref=${place} class=${className} aria-label=${label} onClose=${close} onCancel=${close}
-    onClick=${(/** @type {any} */ event) => { if (event.target === place.current) close(); }}>
-    <div class="sheet">
-      <header><h2>${label}</h2><button type="button" class="quiet" aria-label="Close" onClick=${close}>${icon("close")}</button></header>
-      ${children}
-    </div>
-  </dialog>`;
-}
+import { LogIn } from "./session.js";
 
 /** @param {{c: import("./controller.js").Controller, chat: any}} props */
 function Rename({ c, chat }) {
@@ -66,7 +48,7 @@ function Share({ c, chat }) {
   useEffect(load, []);
   const create = () => void c.attempt(async () => {
     const share = await c.api.createShare(chat.id);
-    setMade(new URL(share.url, new URL(".", location.href)).href);
+    setMade(new URL(`../..${share.url}`, import.meta.url).href);
     load();
   });
   return html`<${Modal} c=${c} label="Share chat">
@@ -112,7 +94,7 @@ function Help({ c }) {
 }
 
 /** @type {Record<string, any>} */
-const KINDS = { rename: Rename, system: SystemPrompt, share: Share, settings: Settings, help: Help, palette: Palette, debug: DebugDrawer };
+const KINDS = { rename: Rename, system: SystemPrompt, share: Share, settings: Settings, help: Help, palette: Palette, debug: DebugDrawer, login: LogIn };
 
 /** @param {{c: import("./controller.js").Controller}} props */
 export function Dialogs({ c }) {

@@ -14,7 +14,7 @@ const STATUS = {
 export function Header({ c }) {
   const { chat, connection } = c;
   const isLost = connection.state === "reconnecting" || !navigator.onLine;
-  const status = isLost ? (navigator.onLine ? "Reconnecting…" : "Offline") : STATUS[chat?.status ?? "idle"] ?? "";
+  const status = c.session.isOver ? "Logged out" : isLost ? (navigator.onLine ? "Reconnecting…" : "Offline") : STATUS[chat?.status ?? "idle"] ?? "";
   const listed = chat && (c.list.find(chat.id) ?? { id: chat.id, title: chat.title, ...chat.details });
   return html`<header id="bar">
     <button id="show-chats" type="button" class="quiet" aria-label="Show chats" aria-expanded=${c.isListOpen ? "true" : "false"} aria-controls="chats"

@@ -60,7 +60,7 @@ function Versions({ c, item }) {
   const { siblings, messages } = item;
   const at = siblings.indexOf(messages[0]?.id);
   if (siblings.length < 2 || at < 0) return null;
-  const isBusy = c.chat?.busy;
+  const isBusy = c.chat?.busy || c.isReadOnly;
   const go = (/** @type {number} */ step) => c.switchBranch(siblings[at + step]);
   return html`<span class="versions">
     <button type="button" class="quiet small" aria-label="Previous version" disabled=${at === 0 || isBusy} onClick=${() => go(-1)}>${icon("left")}</button>
@@ -102,15 +102,18 @@ function Facts({ item }) {
   return html`<span class="facts">${facts.join(" · ")}</span>`;
 }
 
+/** A message that is on its way keeps its elements when it is stored: the same component draws both. */
 const User = memo(({ c, item, isEditing, isBusy, canWrite }) => {
+  const { pending } = item;
   const [message] = item.messages;
-  const files = message.blocks.filter((/** @type {any} */ { type }) => type === "file");
-  const text = plainText(message.blocks);
-  return html`<li class="user" id=${`m-${message.id}`} aria-label="You">
+  const blocks = pending ? (pending.body.content ?? []) : message.blocks;
+  const files = blocks.filter((/** @type {any} */ { type }) => type === "file");
+  const text = pending ? pending.text : plainText(blocks);
+  return html`<li class=${pending ? `user pending ${pending.state}` : "user"} id=${message && `m-${message.id}`} aria-label="You">
     ${isEditing ? html`<${Editor} c=${c} item=${item} />` : html`<div class="bubble" dir="auto">
       ${files.map((/** @type {any} */ block) => html`<${FileCard} c=${c} block=${block} />`)}${text && html`<div class="text">${text}</div>`}
     </div>`}
-    ${!isEditing && html`<div class="actions">
+    ${pending ? html`<${OnItsWay} c=${c} entry=${pending} />` : !isEditing && html`<div class="actions">
       <${Versions} c=${c} item=${item} busy=${isBusy} />
       <span class="facts">${clockTime(message.created_at)}</span>
       <${CopyButton} text=${text} label="Copy message" />
@@ -121,15 +124,11 @@ const User = memo(({ c, item, isEditing, isBusy, canWrite }) => {
 });
 
 /** @param {{c: any, entry: any}} props */
-export function Pending({ c, entry }) {
-  const isStuck = entry.state === "waiting" || entry.state === "refused";
-  return html`<li class=${`user pending ${entry.state}`} aria-label="You">
-    <div class="bubble" dir="auto">${entry.text && html`<div class="text">${entry.text}</div>`}${(entry.body.content ?? []).filter((/** @type {any} */ { type }) => type === "file").map((/** @type {any} */ block) => html`<${FileCard} c=${c} block=${block} />`)}</div>
-    ${isStuck ? html`<div class="not-sent"><span role="alert">Not sent: ${entry.error}</span>
-        <button type="button" class="link" onClick=${() => (entry.state === "refused" ? c.outbox.retry(entry.key) : void c.outbox.flush())}>Retry</button>
-        <button type="button" class="link" onClick=${() => c.editPending(entry.key)}>Edit</button></div>`
-    : html`<div class="actions"><span class="facts">Sending…</span></div>`}
-  </li>`;
+function OnItsWay({ c, entry }) {
+  if (entry.state !== "waiting" && entry.state !== "refused") return html`<div class="actions"><span class="facts">Sending…</span></div>`;
+  return html`<div class="not-sent"><span role="alert">Not sent: ${entry.error}</span>
+    <button type="button" class="link" onClick=${() => (entry.state === "refused" ? c.outbox.retry(entry.key) : void c.outbox.flush())}>Retry</button>
+    <button type="button" class="link" onClick=${() => c.editPending(entry.key)}>Edit</button></div>`;
 }
 
 const Reply = memo(({ c, item, isLast, isBusy, canWrite, models, status }) => {

@@ -1,7 +1,7 @@
 // The command palette: every action and every chat by name.
 
 import { html, useEffect, useState } from "./html.js";
-import { Modal } from "./dialogs.js";
+import { Modal } from "./modal.js";
 
 /** @param {{c: import("./controller.js").Controller}} props */
 export function Palette({ c }) {

@@ -51,12 +51,12 @@ function Foot({ c }) {
   const { theme } = c.preferences;
   const isDark = theme === "dark" || (theme === "system" && matchMedia("(prefers-color-scheme: dark)").matches);
   return html`<footer>
-    <${Menu} label="Account and settings" up className="quiet account" button=${html`${icon("gear")}<span>${c.session?.user?.name ?? "Settings"}</span>`} entries=${[
+    <${Menu} label="Account and settings" up className="quiet account" button=${html`${icon("gear")}<span>${c.session.userName ?? "Settings"}</span>`} entries=${[
       { text: "Settings", icon: icon("gear"), act: () => c.show({ kind: "settings" }) },
       { text: c.list.showsArchived ? "All chats" : "Archived chats", icon: icon("archive"), act: () => c.list.showArchived(!c.list.showsArchived) },
       c.has("POST /chats/import") && { text: "Import a chat…", icon: icon("export"), act: () => document.getElementById("import")?.click() },
       { text: "Keyboard shortcuts", icon: icon("keyboard"), act: () => c.show({ kind: "help" }) },
-      c.session?.login === "required" && { text: "Log out", icon: icon("close"), act: () => void c.api.logOut().finally(() => c.askForLogin()) },
+      c.session.info?.login === "required" && { text: "Log out", icon: icon("close"), act: () => void c.session.logOut() },
     ]} />
     <input id="import" type="file" accept="application/json,.json" hidden aria-label="Import a chat"
       onChange=${(/** @type {any} */ { target }) => { if (target.files[0]) void c.chats.import(target.files[0]); target.value = ""; }} />

@@ -1,11 +1,12 @@
 // The conversation: it follows the end unless the user reads something else, and loads what is above while scrolling up.
 
+import { makePendingItem } from "../core/thread.js";
 import { duration } from "../core/words.js";
 import { Action } from "./action.js";
 import { html, memo, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 import { icon } from "./icons.js";
 import { Menu } from "./menu.js";
-import { Item, Pending } from "./message.js";
+import { Item } from "./message.js";
 
 const NEAR_PX = 80;
 const DEMO_STARTERS = ["What can you do?", "Show me a table", "Write some code", "Tell me a long story about a lighthouse"];
@@ -39,10 +40,10 @@ function Retrying({ c }) {
   return html`<div class="card amber" id="retrying">
     <svg class="ring" viewBox="0 0 20 20" aria-hidden="true"><circle cx="10" cy="10" r="8" /><circle ref=${ring} class="left" cx="10" cy="10" r="8" /></svg>
     <p>${reason}. Retrying ${left > 500 ? `in ${duration(left).replace(/\.\d/, "")}` : "now"} (attempt ${number + 1}).</p>
-    <div class="buttons">
+    ${!c.isReadOnly && html`<div class="buttons">
       <button type="button" onClick=${() => c.retryNow()}>Retry now</button>
       <${OtherModel} c=${c} act=${(/** @type {string} */ model) => c.retryNow(model)} />
-    </div>
+    </div>`}
   </div>`;
 }
 
@@ -70,8 +71,7 @@ function Failed({ c }) {
 }
 
 const List = memo(({ c, items, pending }) => html`<ol id="messages" aria-label="Conversation">
-  ${items.map((/** @type {any} */ item, /** @type {number} */ at) => html`<${Item} key=${item.key} c=${c} item=${item} isLast=${at === items.length - 1} />`)}
-  ${pending.map((/** @type {any} */ entry) => html`<${Pending} key=${entry.key} c=${c} entry=${entry} />`)}
+  ${[...items, ...pending.map(makePendingItem)].map((/** @type {any} */ item, /** @type {number} */ at) => html`<${Item} key=${item.key} c=${c} item=${item} isLast=${at === items.length - 1} />`)}
 </ol>`);
 
 /** @param {{c: import("./controller.js").Controller}} props */
@@ -142,7 +142,7 @@ export function ThreadView({ c }) {
       ${chat?.retry && html`<${Retrying} c=${c} />`}
       ${chat?.status === "error" && chat.error && html`<${Failed} c=${c} />`}
       ${chat?.status === "pending" && html`<p class="waiting">Queued: no worker is running</p>`}
-      ${chat?.action && html`<${Action} key=${chat.action.calls[0]?.id} c=${c} />`}
+      ${chat?.action && !c.isReadOnly && html`<${Action} key=${chat.action.calls[0]?.id} c=${c} />`}
       ${chat?.loaded && !chat.busy && chat.status !== "error" && items.at(-1)?.kind === "user" && !pending.length && !chat.action && !c.isReadOnly && html`<p class="card slim">No reply. <button type="button" class="small" onClick=${() => c.attempt(() => c.api.retry(chat.id))}>Retry</button></p>`}
     </div>
     ${isAway && html`<button type="button" class="latest" onClick=${() => { state.is = true; setAway(false); c.changed(); }}>${icon("down")} Latest${fresh > 0 ? ` · ${fresh} new` : ""}</button>`}

@@ -1,6 +1,6 @@
 // A tool call as a card: what was asked, how far it is, what came back, and whether anybody knows.
 
-import { isOutcomeUnknown } from "../core/thread.js";
+import { isNotRun, isOutcomeUnknown } from "../core/thread.js";
 import { duration, shorten } from "../core/words.js";
 import { CopyButton } from "./codeblock.js";
 import { FileCard } from "./filecard.js";
@@ -35,6 +35,7 @@ function summarize(text) {
 export function stateOf(call, result, isLive) {
   if (isOutcomeUnknown(result)) return ["unknown", "may have run"];
   if (result?.interrupted) return ["cut", "stopped"];
+  if (isNotRun(result)) return ["cut", "not run"];
   if (result?.is_error) return ["failed", "failed"];
   if (result) return ["done", "done"];
   if (!isLive) return ["cut", "no result"];

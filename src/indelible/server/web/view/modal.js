@@ -1,0 +1,22 @@
+// A <dialog> over the page: Escape closes it and the focus returns to where it was.
+
+import { html, useLayoutEffect, useRef } from "./html.js";
+import { icon } from "./icons.js";
+
+/** @param {{c: import("./controller.js").Controller, label: string, className?: string, children?: any}} props */
+export function Modal({ c, label, className = "", children }) {
+  const place = useRef(/** @type {HTMLDialogElement | null} */ (null));
+  useLayoutEffect(() => {
+    const before = /** @type {HTMLElement | null} */ (document.activeElement);
+    place.current?.showModal();
+    return () => before?.isConnected && before.focus();
+  }, []);
+  const close = () => c.show(null);
+  return html`<dialog ref=${place} class=${className} aria-label=${label} onClose=${close} onCancel=${close}
+    onClick=${(/** @type {any} */ event) => { if (event.target === place.current) close(); }}>
+    <div class="sheet">
+      <header><h2>${label}</h2><button type="button" class="quiet" aria-label="Close" onClick=${close}>${icon("close")}</button></header>
+      ${children}
+    </div>
+  </dialog>`;
+}

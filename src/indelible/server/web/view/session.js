@@ -1,0 +1,105 @@
+// Who is logged in, and what happens when the session ends while the page is open.
+//
+// The page stays: a bar asks to log in again, and nothing that was typed, sent or read is lost. Until then no request is
+// repeated; after it the feed continues at its cursor and the outbox is sent. All tabs of the browser hear of it. What
+// one user has left in the outbox is never sent in the name of another (core/outbox.js).
+//
+// Must stay true (tests/e2e/test_login.py): a reply that runs while the session ends is shown without a gap afterwards.
+
+import { html, useState } from "./html.js";
+import { Modal } from "./modal.js";
+
+const ROOT = new URL("../../", import.meta.url);
+const MARK = "indelible:session";
+
+export class Session {
+  /** @param {import("./controller.js").Controller} controller */
+  constructor(controller) {
+    this.controller = controller;
+    /** @type {any} */ this.info = null;
+    this.isOver = false;
+  }
+
+  get userName() {
+    return this.info?.user?.name ?? null;
+  }
+
+  async start() {
+    addEventListener("storage", ({ key }) => { if (key === MARK && this.isOver) void this.#resume(); });
+    await this.load();
+  }
+
+  async load() {
+    if (!this.controller.has("GET /session")) return;
+    this.info = await this.controller.api.getSession().catch(() => this.info);
+    this.controller.outbox.user = this.userName;
+  }
+
+  /** A request was refused: the session has ended. */
+  noteEnd() {
+    if (this.isOver || this.controller.sharedKey || !this.controller.has("POST /session")) return;
+    this.isOver = true;
+    this.controller.changed();
+  }
+
+  /** @param {string} token @returns {Promise<void>} */
+  async logIn(token) {
+    await this.controller.api.logIn(token);
+    localStorage.setItem(MARK, String(Date.now()));
+    await this.#resume();
+  }
+
+  async #resume() {
+    const before = this.userName;
+    this.isOver = false;
+    await this.load();
+    if (before && this.userName && before !== this.userName) return void location.assign(ROOT); // nothing here is theirs
+    this.controller.comeBack();
+  }
+
+  async logOut() {
+    await this.controller.api.logOut().catch(() => {});
+    location.assign(this.#address("login"));
+  }
+
+  /** @param {string} path */
+  #address(path) {
+    const next = location.pathname + location.search + location.hash;
+    return new URL(`${path}?next=${encodeURIComponent(next)}`, ROOT).href;
+  }
+
+  /** Where another service logs the user in, if the server has one. */
+  get singleSignOn() {
+    return this.info?.methods?.includes("oidc") ? this.#address("login/oidc") : null;
+  }
+}
+
+/** @param {{c: import("./controller.js").Controller}} props */
+export function SessionBar({ c }) {
+  if (!c.session.isOver) return null;
+  return html`<div class="session-over" role="alert"><p>Your session has ended. Nothing is lost: log in to continue here.</p>
+    <button type="button" class="primary" onClick=${() => c.show({ kind: "login" })}>Log in</button></div>`;
+}
+
+/** @param {{c: import("./controller.js").Controller}} props */
+export function LogIn({ c }) {
+  const [token, setToken] = useState("");
+  const [problem, setProblem] = useState("");
+  const submit = async (/** @type {Event} */ event) => {
+    event.preventDefault();
+    try {
+      await c.session.logIn(token.trim());
+      c.show(null);
+    } catch (error) {
+      setProblem(error instanceof TypeError ? "The server is unreachable. Try again in a moment." : /** @type {Error} */ (error).message);
+    }
+  };
+  const { singleSignOn } = c.session;
+  return html`<${Modal} c=${c} label="Log in again"><form onSubmit=${submit}>
+    ${singleSignOn && html`<p><a class="button primary" href=${singleSignOn}>Continue with single sign-on</a></p>`}
+    <label class="field">Token <input type="password" autocomplete="current-password" spellcheck="false" required autofocus value=${token}
+      onInput=${(/** @type {any} */ { target }) => setToken(target.value)} /></label>
+    ${problem && html`<p role="alert" class="problem">${problem}</p>`}
+    <div class="buttons"><button type="submit" class="primary">Log in</button></div>
+  </form></${Modal}>`;
+}

@@ -1,0 +1,78 @@
+"""The commands around a chat, as people meet them: asking, chats as files, usage, completion, and a server beside.
+
+As in test_cli.py, every test has a working directory of its own, and its chats are there in `indelible.db`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support.commands import run_indelible, start_indelible
+from tests.support.waiting import DEADLINE_S
+
+
+@pytest.fixture(autouse=True)
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_question_and_its_context_are_a_chat_that_is_found_exported_imported_and_counted() -> None:
+    done = run_indelible("ask", "roll a die", typed="a light\n")
+    assert (done.returncode, done.stdout[:23]) == (0, "Let me ask `roll_die`.\n")
+    assert done.stderr.startswith("[roll_die answered: ")
+    (found,) = json.loads(run_indelible("chats", "search", "ligh", "--json").stdout)
+    assert found["match"]["snippet"]["text"].startswith("a light")
+    assert run_indelible("chats", "export", "1", "-o", "chat.json").returncode == 0
+    imported = run_indelible("chats", "import", "chat.json").stdout.strip()
+    shown = run_indelible("chats", "show", imported).stdout
+    assert "## You\n\na light\n\nroll a die\n\n## Assistant (demo)\n" in shown
+    assert json.loads(run_indelible("usage", "--json").stdout)["total"]["turns"] == 1
+
+
+def test_a_chat_beside_a_server_is_a_chat_on_it_with_the_login_that_it_needs() -> None:
+    with start_indelible("serve", "--port", "0", INDELIBLE_TOKEN="hush") as server:  # noqa: S106
+        server.read_url()
+        refused = run_indelible("ask", "hello")
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert "INDELIBLE_TOKEN" in refused.stderr
+        done = run_indelible("chat", typed="hello\nonce more", INDELIBLE_TOKEN="hush")  # noqa: S106
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "## You\n\nhello\nonce more\n" in run_indelible("chats", "show").stdout
+
+
+COMPLETED = {
+    "indelible comp": "completion",
+    "indelible chats ": "list show search export import",
+    "indelible chats export --f": "--format",
+    "indelible debug re": "replay",
+}
+ASK_BASH = """
+eval "$(indelible completion bash)"
+while IFS= read -r words; do
+    IFS=" " read -r -a COMP_WORDS <<< "$words"
+    [[ "$words" == *" " ]] && COMP_WORDS+=("")
+    COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+    _indelible_completion indelible < /dev/null
+    echo "${COMPREPLY[*]}"
+done
+"""
+
+
+def test_bash_completes_commands_and_options() -> None:
+    """In a real bash: the script of `indelible completion` is loaded, and asked as the Tab key would."""
+    done = subprocess.run(
+        ["/bin/bash", "-c", ASK_BASH],
+        input="".join(f"{words}\n" for words in COMPLETED),
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE_S,
+    )
+    assert done.stdout.splitlines() == list(COMPLETED.values()), done.stderr
