@@ -260,6 +260,7 @@ async def test_a_message_whose_response_is_lost_is_stored_once(browser: Browser,
     ):
         network.lose_answers(1)
         await window.send("Once")
+        await expect(window.page.locator("li.user:not(.pending)")).to_have_count(1)
         await expect(window.items).to_have_count(1)
         assert len((await server.client.list_chats())["items"]) == 1
 
