@@ -49,20 +49,27 @@ _IMPORTED = [
 
 
 class CommandProcess:
-    """`indelible …` in a new interpreter, started as a user would. Its methods block: an async test uses a thread."""
+    """`indelible …` in a new interpreter, started as a user would. Its methods block: an async test uses a thread.
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    Its standard output is read without a buffer of Python's: what that holds back, `communicate` never sees.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
-        self._read = ""
+        self._printed = bytearray()
+        self._lines_read = 0
 
     def read_line(self) -> str:
         """The next line that it prints."""
         assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], DEADLINE_S)
-        assert ready, "the command prints nothing"
-        line = self._process.stdout.readline()
-        self._read += line
-        return line
+        while self._printed.count(b"\n") == self._lines_read:
+            ready, _, _ = select.select([self._process.stdout], [], [], DEADLINE_S)
+            assert ready, "the command prints nothing"
+            piece = os.read(self._process.stdout.fileno(), 65536)
+            assert piece, ("the command has closed its output", self.wait())
+            self._printed += piece
+        self._lines_read += 1
+        return self._printed.decode().splitlines(keepends=True)[self._lines_read - 1]
 
     def read_url(self) -> str:
         """Of a server, when it is ready."""
@@ -77,8 +84,8 @@ class CommandProcess:
     def wait(self) -> tuple[int, str, str]:
         """Its exit status and all that it printed on standard output and standard error, when it has ended."""
         out, err = self._process.communicate(timeout=DEADLINE_S)
-        self._read += out
-        return self._process.returncode, self._read, err
+        self._printed += out
+        return self._process.returncode, self._printed.decode(), err.decode()
 
     def kill(self) -> None:
         if self._process.returncode is None:
@@ -106,7 +113,7 @@ def _start(
         command_line,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
+        bufsize=0,
         cwd=directory,
         env={**os.environ, **variables},
     )
