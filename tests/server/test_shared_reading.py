@@ -8,10 +8,16 @@ from tests.server.logging_in import bearer
 from tests.support.app_harness import AppHarness
 from tests.support.running_server import API
 
+from indelible.content import Message, Text
+from indelible.ids import new_id
+from indelible.machine import commands as c
 from indelible.service.inputs import ChatChanges
+from indelible.store.payloads import NewChat
 
 TOKEN = "the-first-admins-token"  # noqa: S105  (nobody's)
-BESIDE = ("system-canary", "label-canary", "draft-canary")
+BESIDE = {"system-canary", "label-canary", "draft-canary", "queue-canary", "note-canary"}
+MODELS = "model-canary"
+END = "The end"
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
 
 
@@ -20,18 +26,27 @@ async def test_what_stands_beside_a_shared_chat_is_its_owners_alone(harness: App
     app = server.app
     ada, grace = await app.accounts.add_user("ada"), await app.accounts.add_user("grace")
     service = app.service_of(ada.id)
-    chat = await service.create_chat("Hello", system="system-canary")
-    await service.update_chat(chat.id, ChatChanges(labels=["label-canary"], pinned=True))
-    await service.lists.save_draft(chat.id, "draft-canary")
-    _, key = await app.shares.share_by_link(chat.id, owner_id=ada.id)
-    await app.shares.share_with_user(chat.id, "grace", owner_id=ada.id)
+    noted = Text("Hello", metadata={"request": {"response": {"instructions": "note-canary"}}, "kept": "kept-metadata"})
+    above = [
+        Message(role="user", blocks=[Text("First")]),
+        Message(role="user", visibility="model", blocks=[Text(MODELS)]),
+    ]
+    new = NewChat(owner_id=ada.id, system_prompt="system-canary", history=above, blocks=[noted])
+    chat_id = (await app.store.execute(new_id("chat"), c.Create(with_message=True), new)).chat_id
+    assert (await service.send(chat_id, "queue-canary")).queued is not None
+    await service.lists.save_draft(chat_id, "draft-canary")
+    await service.update_chat(chat_id, ChatChanges(labels=["label-canary"], pinned=True, title=END))
+    _, key = await app.shares.share_by_link(chat_id, owner_id=ada.id)
+    await app.shares.share_with_user(chat_id, "grace", owner_id=ada.id)
     hers, guests = [
         bearer((await app.accounts.create_token(id_, label="", scopes=["read"]))[1]) for id_ in (ada.id, grace.id)
     ]
-    paths = [f"/chats/{chat.id}{rest}" for rest in ("", "/messages", "/tree", "/export", "/export?format=md")]
+    chat = f"/chats/{chat_id}"
+    paths = [f"{chat}{rest}" for rest in ("", "/messages", "/tree", "/export", "/export?format=md")]
     shown = {}
     for path, headers in (
-        (paths[0], hers),
+        (chat, hers),
+        (f"{chat}/export", hers),
         *((path, guests) for path in [*paths, "/chats?shared=true"]),
         (f"/shared/{key}", {}),
         (f"/shared/{key}/messages", {}),
@@ -40,16 +55,42 @@ async def test_what_stands_beside_a_shared_chat_is_its_owners_alone(harness: App
             assert response.status == 200, (path, await response.text())
             shown[path, bool(headers == hers)] = await response.text()
     for path, headers in (
-        (f"{paths[0]}/events", guests),
+        (f"{chat}/events", guests),
+        (f"{chat}/events?after=start", guests),
         (f"/shared/{key}/events", {}),
-        (f"/events?chat={chat.id}", guests),
+        (f"/shared/{key}/events?after=start", {}),
+        (f"/events?chat={chat_id}&after=start", guests),
     ):
         async with (
             aiohttp.ClientSession() as session,
             session.get(server.url + API + path, headers=headers) as response,
         ):
             assert response.status == 200
-            shown[path, False] = (await response.content.readuntil(b"\n\n")).decode()
+            shown[path, False] = (await response.content.readuntil(END.encode())).decode()
+            if "start" not in path:  # a snapshot: its title comes first
+                shown[path, False] += (await response.content.readuntil(b"\n\n")).decode()
     for (path, is_owner), text in shown.items():
-        found = [canary for canary in BESIDE if canary in text]
-        assert found == (list(BESIDE) if is_owner else []), path
+        found = {canary for canary in (*BESIDE, MODELS) if canary in text}
+        if not is_owner:
+            assert not found, path
+            assert "Hello" in text or path == "/chats?shared=true", path
+        elif path == chat:
+            assert found == BESIDE, path
+        else:
+            assert found == {"system-canary", "label-canary", "note-canary", MODELS}, path
+    assert all("kept-metadata" in shown[path, False] for path in paths[:2])
+
+
+async def test_a_guests_export_leaves_no_gap_where_a_row_was_left_out(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN)
+    app = server.app
+    ada, grace = await app.accounts.add_user("ada"), await app.accounts.add_user("grace")
+    hidden = Message(role="user", visibility="model", blocks=[Text(MODELS)])
+    above = [hidden, Message(role="user", blocks=[Text("First")]), hidden, hidden]
+    new = NewChat(owner_id=ada.id, history=above, blocks=[Text("Second")])
+    chat_id = (await app.store.execute(new_id("chat"), c.Create(with_message=True), new)).chat_id
+    await app.shares.share_with_user(chat_id, "grace", owner_id=ada.id)
+    exported = await app.service_of(grace.id).lists.export_chat(chat_id)
+    copied = await app.service_of(grace.id).lists.import_chat(exported)
+    page = await app.service_of(grace.id).list_messages(copied.id)
+    assert [message.text for message in page.items] == ["First", "Second"]

@@ -29,7 +29,7 @@ from indelible.errors import NotFound
 from indelible.feed.channel import Channel
 from indelible.feed.chat_list import ChatLists, ListReader
 from indelible.feed.loader import Loader
-from indelible.feed.reader import BUFFER_BYTES, RESYNC_BYTES, Reader
+from indelible.feed.reader import BUFFER_BYTES, RESYNC_BYTES, Reader, Show
 from indelible.machine.events import ChatSnapshot, FeedEvent, Position
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.notify import Changed, Notifier
@@ -78,7 +78,13 @@ class Feed:
 
     @asynccontextmanager
     async def open_tab(
-        self, user_id: str, chat_id: str | None = None, after: str | None = None, *, is_owner: bool = True
+        self,
+        user_id: str,
+        chat_id: str | None = None,
+        after: str | None = None,
+        *,
+        is_owner: bool = True,
+        show: Show | None = None,
     ) -> AsyncIterator[Reader | ListReader]:
         """Read a user's list of chats and, with `chat_id`, that chat woven into it (`open`): all that a tab shows.
 
@@ -88,21 +94,26 @@ class Feed:
             if chat_id is None:
                 yield chats
                 return
-            async with self.open(chat_id, after, user_id=user_id if is_owner else None) as reader:
+            async with self.open(chat_id, after, user_id=user_id if is_owner else None, show=show) as reader:
                 reader.attach(chats)
                 yield reader
 
     @asynccontextmanager
     async def open(
-        self, chat_id: str, after: str | None = None, *, user_id: str | None = None
+        self, chat_id: str, after: str | None = None, *, user_id: str | None = None, show: Show | None = None
     ) -> AsyncIterator[Reader]:
         """Read a chat: a snapshot and what comes then, or what comes after a cursor (`start`: everything).
 
-        Raises `NotFound` if the chat does not exist, or is not this user's.
+        `show` gives what this reader gets of an event; None: nothing. Raises `NotFound` if the chat does not exist, or
+        is not this user's.
         """
         channel = self._channels.get(chat_id) or self._open_channel(chat_id)
         reader = Reader(
-            channel, buffer_bytes=self._buffer_bytes, resync_bytes=self._resync_bytes, metrics=self._metrics
+            channel,
+            buffer_bytes=self._buffer_bytes,
+            resync_bytes=self._resync_bytes,
+            metrics=self._metrics,
+            show=show,
         )
         channel.listeners.add(reader)
         self._readers.add(reader)

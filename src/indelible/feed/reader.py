@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final, Self
 
 import msgspec
@@ -36,6 +37,8 @@ from indelible.metrics import NO_METRICS, Metrics
 
 BUFFER_BYTES: Final = 1024 * 1024
 RESYNC_BYTES: Final = 8 * 1024 * 1024
+Show = Callable[[FeedEvent], FeedEvent | None]
+"""What a reader who may not see everything gets of an event (service/guests.py)."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -49,7 +52,9 @@ class Reader:
         buffer_bytes: int = BUFFER_BYTES,
         resync_bytes: int = RESYNC_BYTES,
         metrics: Metrics = NO_METRICS,
+        show: Show | None = None,
     ) -> None:
+        self._show = show
         self.position: Position | None = None
         self._channel = channel
         self._buffer_bytes = buffer_bytes
@@ -180,9 +185,10 @@ class Reader:
             if position is self.position:
                 continue
             self.position = position
-            if step.event is not None:
+            event = step.event if self._show is None or step.event is None else self._show(step.event)
+            if event is not None:
                 is_shared = position == step.after
-                return step.event if is_shared else msgspec.structs.replace(step.event, cursor=self._write_cursor())
+                return event if is_shared else msgspec.structs.replace(event, cursor=self._write_cursor())
         if self._told is not None and self._is_live:
             told, self._told = self._told, None
             return self._make_event("status", told)

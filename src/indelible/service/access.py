@@ -31,10 +31,13 @@ class Access:
         self._store = store
         self._shares = shares
 
-    async def check_read(self, chat_id: str, user_id: str) -> None:
-        """Raises `NotFound` unless this user may read the chat."""
-        if await self._store.owner(chat_id) != user_id and await self.find_share(chat_id, user_id) is None:
+    async def check_read(self, chat_id: str, user_id: str) -> bool:
+        """Whether the user who reads the chat is a guest (guests.py). Raises `NotFound` for one who may not."""
+        if await self._store.owner(chat_id) == user_id:
+            return False
+        if await self.find_share(chat_id, user_id) is None:
             raise NotFound(CHAT_NOT_FOUND)
+        return True
 
     async def check_owner(self, chat_id: str, user_id: str) -> None:
         """Raises `NotFound`, or `ReadOnly`, unless the chat is this user's."""

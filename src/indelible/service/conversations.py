@@ -3,7 +3,7 @@
 A wire (server/wires/) speaks of responses, completions and UI messages. Here they are what they are: a chat with a
 given history, a message that starts a turn, results that resume one. Everything is a command of `LocalService` or a
 read of the two logs; nothing is stored for a wire alone. A wire keeps what it must say again about a request (its
-metadata, its options) in the metadata of the last block that came with the request, under `REQUEST`.
+metadata, its options) in the metadata of the last block that came with the request (noted_request.py).
 
 A client may choose the name of a chat. The chat's id is then a hash of user and name, so that a name is found again
 without a table, and no user can name the chat of another.
@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from indelible.content import Block, Message, Text, ToolResult, ToolSpec, encode
+from indelible.content import Block, Message, ToolResult, ToolSpec, encode
 from indelible.content.title import extract_title
 from indelible.errors import Invalid, NotAllowed, NotFound
 from indelible.feed import Cursors
@@ -39,13 +39,11 @@ from indelible.models.parameters import check_parameters
 from indelible.service.answers import write_cursor
 from indelible.service.inputs import ChatChanges, IfBusy, to_blocks
 from indelible.service.local import LocalService
+from indelible.service.noted_request import note_in
 from indelible.service.results import Accepted, ChatMessage
 from indelible.store.payloads import NewChat
 from indelible.store.protocol import Outcome
 from indelible.store.queries.chat_view import ChatStatus
-
-REQUEST: Final = "request"
-"""The key under which a block's metadata holds what a wire has to say again about a request."""
 
 _CHAT: Final = "chat_"
 _ID_LENGTH: Final = 26
@@ -245,20 +243,5 @@ def note_request(given: Given, request: dict[str, Any]) -> Given:
     """The same, with what has to be said again about the request in its last block."""
     if given.progress:
         *above, last = given.progress
-        return replace(given, progress=[*above, replace(last, blocks=_note(last.blocks, request))])
-    return replace(given, blocks=_note(given.blocks, request))
-
-
-def _note(blocks: Sequence[Block], request: dict[str, Any]) -> list[Block]:
-    *above, last = blocks or [Text()]
-    metadata = {**(getattr(last, "metadata", None) or {}), REQUEST: request}
-    return [*above, replace(last, metadata=metadata)]
-
-
-def read_request(message: ChatMessage) -> dict[str, Any]:
-    """What `note_request` left in this message; empty for a message that came in another way."""
-    for block in reversed(message.blocks):
-        found = (getattr(block, "metadata", None) or {}).get(REQUEST)
-        if isinstance(found, dict):
-            return found
-    return {}
+        return replace(given, progress=[*above, replace(last, blocks=note_in(last.blocks, request))])
+    return replace(given, blocks=note_in(given.blocks, request))

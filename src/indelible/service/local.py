@@ -43,6 +43,7 @@ from indelible.service.access import Access
 from indelible.service.answers import describe_copy, store_answer, write_cursor
 from indelible.service.budget import Budget
 from indelible.service.files import LocalFiles
+from indelible.service.guests import show_chat, show_event, show_messages
 from indelible.service.inputs import ChatChanges, Content, IfBusy, check_if_busy, to_blocks
 from indelible.service.local_lists import LocalLists
 from indelible.service.pages import check_name, name_neighbours, split_either
@@ -211,10 +212,11 @@ class LocalService:
         return (await self._store.status(chat_id)).status
 
     async def get_chat(self, chat_id: str) -> ChatDetails:
-        await self.check_chat(chat_id)
+        is_guest = await self._access.check_read(chat_id, await self.get_user_id())
         details = msgspec.json.decode(encode(await self._feed.snapshot(chat_id)), type=ChatDetails)
         beside = await self._store.lists.beside(chat_id, await self.get_user_id())
-        return replace(details, **msgspec.structs.asdict(beside))
+        details = replace(details, **msgspec.structs.asdict(beside))
+        return show_chat(details) if is_guest else details
 
     async def update_chat(self, chat_id: str, changes: ChatChanges) -> UpdatedChat:
         self._check_model(changes.model if isinstance(changes.model, str) else None)
@@ -248,16 +250,17 @@ class LocalService:
     async def list_messages(
         self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
     ) -> MessagePage:
-        await self.check_chat(chat_id)
+        is_guest = await self._access.check_read(chat_id, await self.get_user_id())
         positions = await self._store.positions([chat_id])  # first, so that reading from there misses nothing
         named = {"before": before and check_name(before), "after": after and check_name(after)}
         page = await self._store.page(chat_id, **named, limit=limit)
-        return MessagePage(
+        shown = MessagePage(
             cursor=Cursors(chat_id).write(positions.get(chat_id, BEGINNING)),
             items=msgspec.json.decode(encode(page.items), type=list[ChatMessage]),
             next=page.items[0].id if page.has_more and page.items else None,
             previous=page.items[-1].id if page.has_newer and page.items else None,
         )
+        return show_messages(shown) if is_guest else shown
 
     async def send(
         self, chat_id: str, content: Content, *, if_busy: IfBusy = "queue", model: str | None = None
@@ -336,21 +339,26 @@ class LocalService:
             yield reader
 
     @asynccontextmanager
-    async def open_reader(self, chat_id: str, after: str | None) -> AsyncIterator[tuple[Reader, str | None]]:
+    async def open_reader(
+        self, chat_id: str, after: str | None, *, as_guest: bool = False
+    ) -> AsyncIterator[tuple[Reader, str | None]]:
         """A reader of the chat, and the share that it depends on, if the chat is another user's.
+
+        `as_guest`: the reader sees what a guest sees, and the caller has the owner's word for it (a link).
 
         Joining compares the owner, so that the owner's own feed costs no query more.
         """
         user_id = await self.get_user_id()
         async with AsyncExitStack() as stack:
             share_id: str | None = None
+            show = show_event if as_guest else None
             try:
-                reader = await stack.enter_async_context(self._feed.open(chat_id, after, user_id=user_id))
+                reader = await stack.enter_async_context(self._feed.open(chat_id, after, user_id=user_id, show=show))
             except NotFound:
                 share_id = await self._access.find_share(chat_id, user_id)
                 if share_id is None:
                     raise
-                reader = await stack.enter_async_context(self._feed.open(chat_id, after))
+                reader = await stack.enter_async_context(self._feed.open(chat_id, after, show=show_event))
             yield reader, share_id
 
     async def list_attempts(

@@ -21,6 +21,7 @@ from indelible.machine.events import FeedEvent
 from indelible.models.parameters import check_parameters
 from indelible.service.access import CHAT_NOT_FOUND, Access
 from indelible.service.answers import describe_copy, store_answer
+from indelible.service.guests import show_event, show_file
 from indelible.service.lists import NEW_CHAT, Draft, ExportFormat, UsagePage, add_up
 from indelible.service.markdown import write_markdown
 from indelible.service.pages import (
@@ -110,10 +111,10 @@ class LocalLists:
 
     async def export_chat(self, chat_id: str, format: ExportFormat = "json") -> bytes:
         user_id = await self._get_user_id()
-        await self._access.check_read(chat_id, user_id)
+        is_guest = await self._access.check_read(chat_id, user_id)
         file = await self._lists.export_chat(chat_id)
-        if await self._store.owner(chat_id) != user_id:  # what stands beside the conversation is the owner's
-            file = replace(file, labels=[], system=None, parameters=None, tools=None)
+        if is_guest:
+            file = show_file(file)
         if format == "md":
             return write_markdown(file).encode("utf-8", "replace")
         return msgspec.json.format(encode(file), indent=1)
@@ -186,7 +187,8 @@ class LocalLists:
             share_id = await self._access.find_share(chat_id, user_id)
             if share_id is None:
                 raise NotFound(CHAT_NOT_FOUND)
-        tab = self._dependencies.feed.open_tab(user_id, chat_id, after, is_owner=share_id is None)
+        show = None if share_id is None else show_event
+        tab = self._dependencies.feed.open_tab(user_id, chat_id, after, is_owner=share_id is None, show=show)
         async with tab as reader:
             yield reader, share_id
 

@@ -5,13 +5,12 @@ Must stay true (tests/server/test_access_matrix.py): a share lets others read, a
 
 from __future__ import annotations
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from indelible.errors import NotFound
 from indelible.service.access import Access
 from indelible.service.account_results import CreatedShare, SharePage
-from indelible.service.protocol import ChatService
-from indelible.service.results import ChatDetails, ChatPage
+from indelible.service.results import ChatPage
 from indelible.store.accounts.protocol import Link, ShareStore
 
 
@@ -50,9 +49,3 @@ async def open_link(shares: ShareStore, key: str) -> Link:
     if link is None:
         raise NotFound("This link does not exist, or its owner has removed it.")
     return link
-
-
-async def get_linked_chat(service_of_owner: ChatService, link: Link) -> ChatDetails:
-    """The chat as everybody may see it who has the link: what stands beside the conversation is the owner's."""
-    details = await service_of_owner.get_chat(link.chat_id)
-    return replace(details, labels=[], pinned=False, unread=False, system=None, draft=None)

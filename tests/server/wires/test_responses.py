@@ -15,6 +15,9 @@ from tests.support.running_server import RunningServer, say, say_half
 from tests.support.waiting import deadline, poll_until
 
 from indelible.content import Usage
+from indelible.feed import Cursors
+from indelible.machine.events import BEGINNING
+from indelible.server.wires.openai.names import ResponseName
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step
 from indelible.tools.tool import tool
@@ -220,3 +223,30 @@ async def test_a_response_that_is_not_to_be_stored_is_gone_when_it_was_delivered
         return not (await server.client.list_chats())["items"]
 
     await poll_until(is_gone)
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        {"response": {"tools": 1}},
+        {"response": {"tools": [1]}},
+        {"response": {"tools": [{"type": "function"}]}},
+        {"response": {"metadata": [], "model": {}}},
+        {"response": 1, "inputs": 10**30, "settings": [], "continues": {}},
+        {"inputs": -1},
+        {"inputs": "all"},
+    ],
+)
+@pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
+async def test_a_note_that_a_user_wrote_is_read_whatever_it_holds(harness: AppHarness, note: dict[str, Any]) -> None:
+    server = await harness.start_server(ScriptedModel([say("Hello."), say("Again.")]))
+    content = [{"type": "text", "text": "Hi", "metadata": {"request": note}}]
+    async with server.request("POST", "/chats", json={"message": content}) as answer:
+        assert answer.status == 201, await answer.text()
+        chat = await answer.json()
+    response_id = str(ResponseName(chat["id"], (Cursors(chat["id"]).read(chat["cursor"]) or BEGINNING).seq))
+    async with open_openai(server) as client:
+        await wait_for_status(client, response_id, "completed")
+        assert len((await client.responses.input_items.list(response_id)).data) == 1
+        following = await client.responses.create(input="And?", previous_response_id=response_id)
+        assert following.output_text == "Again."

@@ -43,14 +43,20 @@ async def stream_events(
 
 
 def answer_feed(
-    request: Request, state: ServerState, service: LocalService, chat_id: str, after: str | None
+    request: Request,
+    state: ServerState,
+    service: LocalService,
+    chat_id: str,
+    after: str | None,
+    *,
+    as_guest: bool = False,
 ) -> WithSlot:
     """The feed of a chat that this user may read. It ends with the right to read it."""
     open_request: OpenRequest = request.scope["open_request"]
 
     @asynccontextmanager
     async def open_reader() -> AsyncIterator[Reader]:
-        async with service.open_reader(chat_id, after) as (reader, share_id):
+        async with service.open_reader(chat_id, after, as_guest=as_guest) as (reader, share_id):
             if share_id is not None:
                 open_request.keys.add(CredentialKey("share", share_id))
             yield reader

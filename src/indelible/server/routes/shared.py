@@ -1,7 +1,7 @@
 """Reading a chat by a link, without a login. The key in the path is the right; it is never logged (logs.py).
 
-The same bodies as those of the chat's own routes, and nothing that changes anything: there is no other route below
-`/shared`.
+The same bodies as those of the chat's own routes, as a guest sees them (service/guests.py), and nothing that changes
+anything: there is no other route below `/shared`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from indelible.server.feed_slots import WithSlot
 from indelible.server.openapi import answers
 from indelible.server.problem_details import NotReady
 from indelible.server.routes.feed import answer_feed
+from indelible.service.guests import show_chat, show_messages
 from indelible.service.results import ChatDetails, MessagePage
-from indelible.service.sharing import get_linked_chat, open_link
+from indelible.service.sharing import open_link
 from indelible.store.accounts.protocol import CredentialKey
 
 router = APIRouter(tags=["shared"])
@@ -27,16 +28,15 @@ router = APIRouter(tags=["shared"])
 async def get_shared_chat(key: str, state: State) -> Response:
     """Get the chat behind a link, as it is now."""
     link = await open_link(state.app.shares, key)
-    return answer_json(await get_linked_chat(state.app.service_of(link.owner_id), link))
+    return answer_json(show_chat(await state.app.service_of(link.owner_id).get_chat(link.chat_id)))
 
 
 @router.get("/shared/{key}/messages", **answers(MessagePage))
 async def list_shared_messages(key: str, state: State, before: str | None = None, limit: PageLimit = 50) -> Response:
     """List the messages of the chat behind a link."""
     link = await open_link(state.app.shares, key)
-    return answer_json(
-        await state.app.service_of(link.owner_id).list_messages(link.chat_id, before=before, limit=limit)
-    )
+    owners = state.app.service_of(link.owner_id)
+    return answer_json(show_messages(await owners.list_messages(link.chat_id, before=before, limit=limit)))
 
 
 @router.get(
@@ -57,4 +57,4 @@ async def stream_shared_events(
     link = await open_link(state.app.shares, key)
     request.scope["open_request"].keys.add(CredentialKey("share", link.share_id))
     service = state.app.service_of(link.owner_id)
-    return answer_feed(request, state, service, link.chat_id, last_event_id or after)
+    return answer_feed(request, state, service, link.chat_id, last_event_id or after, as_guest=True)

@@ -14,7 +14,7 @@ from indelible.content import Block, File, Message, Reasoning, Text, ToolCall, T
 from indelible.errors import Invalid
 from indelible.server.wires.ai_sdk.projection import read_input
 from indelible.server.wires.content import read_file, write_file_url
-from indelible.service.conversations import read_request
+from indelible.service.noted_request import read_request
 from indelible.service.results import ChatMessage
 
 _REPLY: Final = "reply-"

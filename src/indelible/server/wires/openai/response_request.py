@@ -2,7 +2,8 @@
 
 What a response repeats (`metadata`, `instructions`, `tools` …) is stored with the message that it answers, so that
 every replay repeats the same (service/conversations.py). Long tool lists are repeated by name only: they would
-otherwise be stored with every message.
+otherwise be stored with every message. Users can write such a note too, so it is checked when it is read: one that has
+another shape counts as none (tests/server/wires/test_responses.py).
 """
 
 from __future__ import annotations
@@ -10,15 +11,19 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated, Any, Final, Self
 
-from pydantic import Field, model_validator
+import msgspec
+from pydantic import Field, ValidationError, model_validator
 
 from indelible.content import ToolSpec, encode
 from indelible.errors import Invalid
 from indelible.server.wires.openai.names import read_conversation_name
 from indelible.server.wires.requests import WireBody
 from indelible.service.conversations import Settings
+from indelible.service.noted_request import read_request
+from indelible.service.results import ChatMessage
 
 _MOST_REPEATED_BYTES: Final = 8 * 1024
+_MOST_INPUTS: Final = 10_000
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
 ]
@@ -126,6 +131,28 @@ class ResponseRequest(WireBody):
             "parameters": tool.parameters or {},
             "strict": bool(tool.strict),
         }
+
+
+class ResponseNote(msgspec.Struct, frozen=True, kw_only=True):
+    """What is noted about a request for a response: what it repeats, its settings' hash, and how many items it had."""
+
+    response: dict[str, Any] = {}
+    settings: str = ""
+    inputs: Annotated[int, msgspec.Meta(ge=1, le=_MOST_INPUTS)] = 1
+    continues: bool = False
+
+
+_NO_NOTE: Final = ResponseNote()
+
+
+def read_note(message: ChatMessage) -> ResponseNote:
+    """The note in this message. Empty for a message that came in another way, whatever its metadata hold."""
+    try:
+        note = msgspec.convert(read_request(message), ResponseNote)
+        ResponseRequest.model_validate(note.response)
+    except (msgspec.ValidationError, ValidationError):
+        return _NO_NOTE
+    return note
 
 
 def read_choice(choice: Any) -> str | None:

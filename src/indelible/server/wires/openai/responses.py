@@ -27,18 +27,10 @@ from indelible.server.wires.openai.items import read_items, write_items
 from indelible.server.wires.openai.names import ResponseName, read_response_name
 from indelible.server.wires.openai.pages import show_page
 from indelible.server.wires.openai.response_projection import ResponseProjection
-from indelible.server.wires.openai.response_request import ResponseRequest, hash_settings
+from indelible.server.wires.openai.response_request import ResponseRequest, hash_settings, read_note
 from indelible.server.wires.requests import read_body
 from indelible.server.wires.streaming import WireStream, collect, project_stored
-from indelible.service.conversations import (
-    ConversationService,
-    Given,
-    Settings,
-    TurnStart,
-    note_request,
-    read_request,
-    start_at,
-)
+from indelible.service.conversations import ConversationService, Given, Settings, TurnStart, note_request, start_at
 
 router = APIRouter(tags=["openai"], include_in_schema=False)
 _CANCEL_WAIT_S = 30.0
@@ -118,8 +110,8 @@ async def delete_response(response_id: str, state: State, service: Reads) -> Res
     projection = await load_projection(state, conversations, name)
     await project_stored(state.app.feed.replay(name.chat_id, Position(name.seq)), projection)
     path = await conversations.list_path(name.chat_id)
-    noted = read_request(await conversations.find_origin(name.chat_id, name.seq))
-    is_alone = not noted.get("continues") and path[-1].id == projection.last_message_id
+    noted = read_note(await conversations.find_origin(name.chat_id, name.seq))
+    is_alone = not noted.continues and path[-1].id == projection.last_message_id
     if projection.is_over and not is_alone:
         detail = "This response is part of a longer conversation. Delete the conversation instead."
         raise NotAllowed(command="delete", state="idle", detail=detail)
@@ -140,8 +132,7 @@ async def list_input_items(
     name = read_response_name(response_id)
     conversations = ConversationService(service)
     origin = await conversations.find_origin(name.chat_id, name.seq)
-    count = read_request(origin).get("inputs", 1)
-    path = await conversations.list_path(name.chat_id, upto=origin.id, limit=count)
+    path = await conversations.list_path(name.chat_id, upto=origin.id, limit=read_note(origin).inputs)
     return answer_json(show_page(write_items(path), limit=limit, after=after, order=order))
 
 
@@ -150,8 +141,8 @@ async def load_projection(
 ) -> ResponseProjection:
     """The projection of this response, at its beginning. Raises `NotFound` if the user has no such response."""
     origin = await conversations.find_origin(name.chat_id, name.seq)
-    repeated = read_request(origin).get("response", {})
-    tools = frozenset(tool["name"] for tool in repeated.get("tools", ()))
+    repeated = read_note(origin).response
+    tools = frozenset(tool.get("name", "") for tool in repeated.get("tools") or ())
     return ResponseProjection(
         str(name),
         request=repeated,
@@ -191,7 +182,7 @@ class Starter:
             raise NotAllowed(command="send", state="running", detail=detail)
         settings = self._body.to_settings(added.system)
         origin = await conversations.find_origin(chat_id, previous.seq)
-        has_changed = read_request(origin).get("settings") != hash_settings(settings)
+        has_changed = read_note(origin).settings != hash_settings(settings)
         if projection.outcome == "waiting":
             _check_answered(projection, added.results)
             return await self._resume(chat_id, added, settings, has_changed=has_changed)
