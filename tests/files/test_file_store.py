@@ -35,8 +35,7 @@ KEPT_BY = {
         "A file that is too large": "what_is_refused_leaves_nothing",
         "If the stream fails": "an_upload_that_is_cut_leaves_nothing_visible_and_is_swept",
         "With a `key`, a repeated": "the_same_upload_again_gets_the_same_file",
-        "With `chat_id`, the chat uses": "a_file_of_a_tool_is_used_from_the_beginning",
-        "A chat that does not exist": "a_file_of_a_tool_is_used_from_the_beginning",
+        "Uploads that run at once": "uploads_at_once_never_hold_more_than_the_quota",
     },
     "list_files": {"The files of a user": "files_are_listed_newest_first_and_only_their_owners"},
     "get_file": {
@@ -56,6 +55,10 @@ KEPT_BY = {
         "Delete a file": "a_deleted_file_is_gone_at_once_and_its_bytes_soon",
         "Raises `NotAllowed`": "a_file_that_a_chat_uses_cannot_be_deleted",
     },
+    "is_shown": {
+        "Whether people see": "people_see_a_file_in_a_message_or_in_a_result_and_nowhere_else",
+        "A file that is only queued": "people_see_a_file_in_a_message_or_in_a_result_and_nowhere_else",
+    },
     "find_used": {"Those of these files": "a_chat_finds_only_files_that_it_uses"},
     "sweep": {
         "Remove what is deleted": "what_was_never_used_goes_after_a_day",
@@ -63,6 +66,8 @@ KEPT_BY = {
         "Bytes go in short": "what_was_never_used_goes_after_a_day",
     },
 }
+
+_STORED = "SELECT coalesce(sum(length(content)), 0) AS n FROM file_chunks"
 
 
 async def stream(*chunks: bytes) -> AsyncIterator[bytes]:
@@ -193,6 +198,31 @@ async def test_a_user_has_no_more_files_than_allowed_however_many_come_at_once(o
     done = await asyncio.gather(*uploads, return_exceptions=True)
     assert sorted(type(result).__name__ for result in done) == ["StoredFile"] * 3 + ["TooMany"] * 5
     assert len(await files.list_files(OWNER)) == 3
+
+
+async def test_uploads_at_once_never_hold_more_than_the_quota(opened: Database) -> None:
+    """All of them have begun, and none has announced its size: each step that a stream grows by is counted."""
+    quota = 7 * CHUNK_BYTES
+    files = SqlFiles(opened, [DatabaseBytes(opened)], limits=FileLimits(user_bytes=quota))
+    begun, all_begun = [0], asyncio.Event()
+
+    async def send() -> AsyncIterator[bytes]:
+        begun[0] += 1
+        if begun[0] == 4:
+            all_begun.set()
+        await all_begun.wait()
+        for _ in range(3):
+            yield bytes(CHUNK_BYTES)
+            row = await opened.read(lambda given: given.one(_STORED), single=True)
+            assert int(row["n"]) <= quota
+
+    done = await asyncio.gather(*[files.upload(OWNER, send(), name="a") for _ in range(4)], return_exceptions=True)
+    kept = [file for file in done if isinstance(file, StoredFile)]
+    assert all(isinstance(result, StoredFile | TooMany) for result in done)
+    assert sum(file.size for file in kept) <= quota
+    await files.sweep()
+    last = await files.upload(OWNER, stream(bytes(quota - sum(file.size for file in kept))), name="b")  # all of it
+    assert last.size + sum(file.size for file in kept) == quota
 
 
 @pytest.mark.parametrize("how", ["fails", "cancelled"])

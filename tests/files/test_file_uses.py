@@ -10,14 +10,16 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER
 from tests.support.engine import get_database
 
-from indelible.content import File, Text
+from indelible.content import Block, File, Message, Text, ToolResult
 from indelible.errors import NotAllowed, NotFound
 from indelible.files.protocol import StoredFile
 from indelible.files.sql_files import SqlFiles
 from indelible.files.sweeper import FileSweeper
 from indelible.ids import new_id
 from indelible.machine import commands as c
-from indelible.store.payloads import NewChat, QueuedInput, UserInput
+from indelible.store.journal.append import JournalRow
+from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
+from indelible.store.payloads import AttemptStart, NewChat, QueuedInput, UserInput
 from indelible.store.protocol import Outcome
 from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
@@ -28,16 +30,29 @@ async def store(engine: AsyncEngine, files: SqlFiles) -> SqlStore:
     return SqlStore(get_database(engine))
 
 
-async def upload(files: SqlFiles, data: bytes = b"rain", *, chat_id: str | None = None) -> StoredFile:
+async def upload(files: SqlFiles, data: bytes = b"rain") -> StoredFile:
     async def send() -> AsyncIterator[bytes]:
         yield data
 
-    return await files.upload(OWNER, send(), name="rain.txt", chat_id=chat_id)
+    return await files.upload(OWNER, send(), name="rain.txt")
 
 
 async def create(store: SqlStore, *sent: StoredFile, owner: str = OWNER) -> Outcome:
     new = NewChat(owner_id=owner, blocks=[Text("Look"), *(File(file_id=file.id) for file in sent)])
     return await store.execute(new_id("chat"), c.Create(with_message=True), new)
+
+
+async def run_tool(store: SqlStore, chat: Outcome, *made: StoredFile) -> JournalRow:
+    """A tool has started in this chat; the row that will record that it returned these files."""
+    turn_id = chat.turn_id or ""
+    (held,) = await store.acquire("worker_1", limit=1)
+    begun = await store.execute(chat.chat_id, c.StartAttempt(epoch=held.epoch, turn_id=turn_id), AttemptStart())
+    assert begun.attempt is not None
+    key, attempt_id = RunKey(turn_id, 1, 0), begun.attempt.id
+    started = RunStarted(key, attempt_id, "call_1", "plot", "{}", f"{turn_id}/1/0")
+    await store.append([JournalRow(chat.chat_id, attempt_id, held.epoch, 1, b"[]", (started,))])
+    settled = RunSettled(key, ToolResult("call_1", "plot", files=[file.to_block() for file in made]))
+    return JournalRow(chat.chat_id, attempt_id, held.epoch, 2, b"[]", (settled,))
 
 
 async def exists(files: SqlFiles, file: StoredFile) -> bool:
@@ -117,7 +132,37 @@ async def test_a_queued_message_uses_its_files(store: SqlStore, files: SqlFiles)
     assert (await store.queue(chat.chat_id))[0].blocks == [file.to_block()]
     edit = c.EditQueued(queued_id=queued.queued_id or "")
     await store.execute(chat.chat_id, edit, QueuedInput(blocks=[File(file_id=other.id)]))
-    assert set(await files.find_used(chat.chat_id, [file.id, other.id])) == {file.id, other.id}
+    assert set(await files.find_used(chat.chat_id, [file.id, other.id])) == {other.id}
+
+
+async def test_a_queued_message_that_is_removed_uses_its_files_no_longer(store: SqlStore, files: SqlFiles) -> None:
+    sent, twice, only = [await upload(files, data) for data in (b"sent", b"twice", b"only")]
+    chat = await create(store, sent)
+    blocks: list[Block] = [File(file_id=file.id) for file in (sent, twice, only)]
+    first = await store.execute(chat.chat_id, c.Send(), UserInput(blocks=blocks))
+    second = await store.execute(chat.chat_id, c.Send(), UserInput(blocks=[Text(only.id), File(file_id=twice.id)]))
+    for queued, left in ((first, {sent.id, twice.id}), (second, {sent.id})):
+        await store.execute(chat.chat_id, c.DeleteQueued(queued_id=queued.queued_id or ""))
+        assert set(await files.find_used(chat.chat_id, [sent.id, twice.id, only.id])) == left
+    again = await store.execute(chat.chat_id, c.Send(), UserInput(blocks=[File(file_id=only.id)]))  # for a day it can
+    assert again.queued_id is not None
+    await files.delete_file(OWNER, twice.id)
+    await store.execute(chat.chat_id, c.Delete())
+    assert await files.sweep() == 3
+
+
+async def test_people_see_a_file_in_a_message_or_in_a_result_and_nowhere_else(store: SqlStore, files: SqlFiles) -> None:
+    sent, queued, hidden, made, quoted = [await upload(files, data) for data in (b"1", b"2", b"3", b"4", b"5")]
+    only_model = Message(role="user", visibility="model", blocks=[hidden.to_block()])
+    new = NewChat(owner_id=OWNER, history=[only_model], blocks=[Text(f"{queued.id} {quoted.id}"), sent.to_block()])
+    chat = await store.execute(new_id("chat"), c.Create(with_message=True), new)
+    await store.execute(chat.chat_id, c.Send(), UserInput(blocks=[queued.to_block(), hidden.to_block()]))
+    await store.append([await run_tool(store, chat, made)])
+    by_name = {"sent": sent, "queued": queued, "hidden": hidden, "made": made, "quoted": quoted}
+    assert {name for name, file in by_name.items() if await files.is_shown(chat.chat_id, file.id)} == {"sent", "made"}
+    other = await create(store)
+    assert not await files.is_shown(other.chat_id, sent.id)
+    assert not await files.is_shown(chat.chat_id, "file\0")
 
 
 async def test_a_chat_finds_only_files_that_it_uses(store: SqlStore, files: SqlFiles) -> None:
@@ -126,15 +171,27 @@ async def test_a_chat_finds_only_files_that_it_uses(store: SqlStore, files: SqlF
     assert await files.find_used(chat.chat_id, [used.id, unused.id, "a\0"]) == {used.id: used}
 
 
-async def test_a_file_of_a_tool_is_used_from_the_beginning(store: SqlStore, files: SqlFiles) -> None:
+async def test_a_file_of_a_tool_is_used_when_its_result_is_recorded_by_the_chats_worker(
+    store: SqlStore, files: SqlFiles
+) -> None:
     chat = await create(store)
-    made = await upload(files, chat_id=chat.chat_id)
-    assert await files.find_used(chat.chat_id, [made.id]) == {made.id: made}
+    made, gone = await upload(files), await upload(files)
+    result = await run_tool(store, chat, made, gone)
+    await files.delete_file(OWNER, gone.id)
+    assert (await store.append([result._replace(epoch=result.epoch - 1)])).written == frozenset()
+    assert await files.find_used(chat.chat_id, [made.id]) == {}
+    for _ in range(2):  # the answer to the first may have been lost
+        assert (await store.append([result])).written == {result.attempt_id}
+        assert await files.find_used(chat.chat_id, [made.id, gone.id]) == {made.id: made}
     await store.execute(chat.chat_id, c.Delete())
     assert not await exists(files, made)
-    with pytest.raises(NotFound, match="Chat not found"):
-        await upload(files, chat_id=chat.chat_id)
-    assert await files.sweep() == 1
+
+
+async def test_a_result_uses_no_file_of_another_user(store: SqlStore, files: SqlFiles) -> None:
+    file = await upload(files)
+    chat = await create(store, owner=await store.ensure_user("Bob"))
+    await store.append([await run_tool(store, chat, file)])
+    assert await files.find_used(chat.chat_id, [file.id]) == {}
 
 
 async def test_a_file_that_is_sent_while_another_chat_is_deleted_is_there_or_refused(

@@ -13,7 +13,7 @@ A new route needs a line here. The kinds of rules:
     write    the owner of the chat alone, writing
     create   everybody who is logged in and may write
     named    as `own`, by a name that is everybody's own: others find nothing there, instead of a refusal
-    file     the owner of the file alone, reading
+    file     the owner of the file, and users with whom a chat is shared that shows it, reading
     unfile   the owner of the file alone, writing
 """
 
@@ -43,6 +43,9 @@ RULES: Final[dict[tuple[str, str], Rule]] = {
     ("GET", "/api/v1/shared/{key}"): "link",
     ("GET", "/api/v1/shared/{key}/messages"): "link",
     ("GET", "/api/v1/shared/{key}/events"): "link",
+    ("GET", "/api/v1/shared/{key}/files/{file_id}"): "link",
+    ("GET", "/api/v1/shared/{key}/files/{file_id}/preview"): "link",
+    ("GET", "/api/v1/shared/{key}/files/{file_id}/info"): "link",
     ("GET", "/api/v1/session"): "user",
     ("DELETE", "/api/v1/session"): "user",
     ("GET", "/api/v1/models"): "user",

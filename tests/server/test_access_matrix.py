@@ -39,7 +39,14 @@ OTHERS: Final[dict[Rule, int | None]] = {"read": 404, "own": 404, "write": 404, 
 """To those who have no right to them, chats and files do not exist."""
 NOT_ADMIN: Final[dict[Rule, int | None]] = {"admin": 403, "metrics": 403}
 NO_WRITING: Final[dict[Rule, int | None]] = {"write": 403, "create": 403, "unfile": 403}
-GUESTS: Final[dict[Rule, int | None]] = {**OTHERS, "read": GOT_IN, "own": 403, "write": 403, "named": 403}
+GUESTS: Final[dict[Rule, int | None]] = {
+    **OTHERS,
+    "read": GOT_IN,
+    "file": GOT_IN,
+    "own": 403,
+    "write": 403,
+    "named": 403,
+}
 NOBODY: Final[dict[Rule, int | None]] = {rule: GOT_IN if rule in ("open", "link") else 401 for rule in RULES.values()}
 EVERYBODY: Final[dict[Rule, int | None]] = dict.fromkeys(RULES.values(), GOT_IN)
 EXPECTED: Final[dict[str, Mapping[Rule, int | None]]] = {

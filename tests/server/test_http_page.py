@@ -35,6 +35,7 @@ PROMISED = {
     "GET /session", "POST /session", "DELETE /session", "GET /tokens", "POST /tokens", "DELETE /tokens/{}",
     "GET /users", "POST /users", "PATCH /users/{}", "GET /chats/{}/shares", "POST /chats/{}/shares",
     "DELETE /chats/{}/shares/{}", "GET /shared/{}", "GET /shared/{}/messages", "GET /shared/{}/events",
+    "GET /shared/{}/files/{}", "GET /shared/{}/files/{}/preview", "GET /shared/{}/files/{}/info",
     "POST /files", "GET /files", "GET /files/{}", "GET /files/{}/preview", "GET /files/{}/info", "DELETE /files/{}",
     "POST /chats/{}/read", "GET /chats/{}/draft", "PUT /chats/{}/draft", "GET /chats/{}/export", "POST /chats/import",
     "GET /usage", "GET /events",
@@ -238,5 +239,6 @@ async def test_what_is_answered_has_the_fields_that_the_page_shows(harness: AppH
     await walk_files(walk)
 
     streams = {f"GET {ONE}/events", "GET /api/v1/shared/{key}/events", "GET /api/v1/events"}
-    without_json = {"GET /metrics", f"POST {ONE}/compact", f"GET {FILE}", f"GET {FILE}/preview", *streams}
+    shared = {f"GET /api/v1/shared/{{key}}/files/{{file_id}}{rest}" for rest in ("", "/preview", "/info")}
+    without_json = {"GET /metrics", f"POST {ONE}/compact", f"GET {FILE}", f"GET {FILE}/preview", *streams, *shared}
     assert walk.walked | without_json == set(SECTIONS)

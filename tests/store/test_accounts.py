@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -18,12 +18,14 @@ from tests.store.driver import Driver
 from tests.support.engine import get_database
 
 from indelible.errors import Invalid, NotFound
-from indelible.machine.commands import UpdateChat
+from indelible.files.database_bytes import DatabaseBytes
+from indelible.files.sql_files import SqlFiles
+from indelible.machine.commands import Send, UpdateChat
 from indelible.store.accounts.protocol import ALL_SCOPES, AccountStore, CredentialKey, ShareStore
 from indelible.store.accounts.secrets import PREFIX_LENGTH, hash_secret
 from indelible.store.accounts.sql_accounts import LONGEST_NAME, SqlAccounts
 from indelible.store.accounts.sql_shares import SqlShares
-from indelible.store.payloads import ChatPatch
+from indelible.store.payloads import ChatPatch, UserInput
 from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
 
@@ -46,6 +48,10 @@ class Accounts:
     @property
     def soon(self) -> Any:
         return self.clock.now() + HOUR
+
+
+async def _stream(data: bytes) -> AsyncIterator[bytes]:
+    yield data
 
 
 @pytest.fixture
@@ -266,6 +272,13 @@ async def test_a_chat_is_shared_with_users_and_by_link_and_only_by_its_owner(
     assert (shown.id, shown.labels, shown.pinned, shown.unread) == (chat.id, [], False, False)
     assert await shares.find_link(key) == (link.id, chat.id, owner_id)
     assert [await shares.find_link(wrong) for wrong in ("", key[:-1], link.id)] == [None] * 3
+
+    files = SqlFiles(get_database(engine), [DatabaseBytes(get_database(engine))])
+    file = await files.upload(owner_id, _stream(b"rain"), name="rain.txt")
+    assert await shares.find_file_shares(grace.id, file.id) == []
+    await chat.do(Send(), payload=UserInput(blocks=[file.to_block()]))
+    assert await shares.find_file_shares(grace.id, file.id) == [(hers.id, chat.id, owner_id)]
+    assert [await shares.find_file_shares(*wrong) for wrong in ((ida.id, file.id), (grace.id, "\0"))] == [[], []]
 
     for stranger in (grace.id, "nobody"):
         for attempt in (

@@ -14,12 +14,12 @@ import pytest
 from tests.support.waiting import Watched
 
 from indelible.concurrency.scope import CancelScope, Cause
-from indelible.content import Part, ToolCall, ToolProgress, ToolResult, ToolStarted
+from indelible.content import File, Part, ToolCall, ToolProgress, ToolResult, ToolStarted
 from indelible.errors import LeaseLost, StoreFailed
 from indelible.metrics import NO_METRICS
 from indelible.testing import ManualClock
 from indelible.tools import Tool, ToolCallRecord, ToolContext, tool
-from indelible.tools.run import ToolLimits, ToolRunner
+from indelible.tools.run import KeepFile, ToolLimits, ToolRunner
 from indelible.tools.toolset import RunHere
 
 
@@ -60,7 +60,9 @@ class Journal(Watched):
 class Bench:
     """One step's tools, ready to run."""
 
-    def __init__(self, *, limits: ToolLimits | None = None, limit_bytes: int = 65536) -> None:
+    def __init__(
+        self, *, limits: ToolLimits | None = None, limit_bytes: int = 65536, keep_file: KeepFile | None = None
+    ) -> None:
         self.clock = ManualClock()
         self.scope = CancelScope()
         self.journal = Journal()
@@ -74,6 +76,7 @@ class Bench:
             result_limit_bytes=limit_bytes,
             clock=self.clock,
             metrics=NO_METRICS,
+            keep_file=keep_file,
         )
 
     async def run(self, *calls: Tool | tuple[Tool, str]) -> dict[str, ToolResult]:
@@ -643,3 +646,57 @@ async def test_progress_that_can_not_be_published_ends_the_step() -> None:
 def test_limits_that_would_let_nothing_run_are_an_error_at_once(limits: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="at least one tool"):
         ToolLimits(**limits)
+
+
+@pytest.mark.parametrize("cause", [Cause.INTERRUPTED, Cause.SHUTDOWN, Cause.LEASE_LOST])
+async def test_a_stop_waits_for_the_storage_of_files_as_long_as_for_a_tool(cause: Cause) -> None:
+    storing, is_cancelled = asyncio.Event(), asyncio.Event()
+
+    async def keep(file: File) -> File | str:
+        if file.name == "first.png":
+            return File(file.media_type, name=file.name, file_id="file_1")
+        storing.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            is_cancelled.set()
+            raise
+        return "never"
+
+    async def plot() -> list[Any]:
+        return ["Here:", *(File("image/png", name=name, data=b"x") for name in ("first.png", "second.png"))]
+
+    bench = Bench(keep_file=keep)
+    running = asyncio.create_task(bench.run(make(plot)))
+    await storing.wait()
+    bench.scope.cancel(cause)
+    await bench.clock.advance(ToolLimits().grace_s - 0.1)
+    assert not running.done()
+    await bench.clock.advance(0.2)
+    results = await running
+    await is_cancelled.wait()
+    if cause is Cause.LEASE_LOST:
+        assert results == {}
+        return
+    assert [file.file_id for file in results["c0"].files] == ["file_1"]
+    assert results["c0"].output.endswith("[second.png was not stored: the reply was stopped first]")
+
+
+async def test_files_that_are_stored_within_the_grace_time_of_a_stop_are_kept() -> None:
+    storing, stored = asyncio.Event(), asyncio.Event()
+
+    async def keep(file: File) -> File | str:
+        storing.set()
+        await stored.wait()
+        return File(file.media_type, name=file.name, file_id="file_1")
+
+    async def plot() -> File:
+        return File("image/png", name="plot.png", data=b"x")
+
+    bench = Bench(keep_file=keep)
+    running = asyncio.create_task(bench.run(make(plot)))
+    await storing.wait()
+    bench.scope.cancel(Cause.INTERRUPTED)
+    stored.set()
+    results = await running
+    assert [file.file_id for file in results["c0"].files] == ["file_1"]

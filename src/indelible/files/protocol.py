@@ -67,7 +67,6 @@ class FileStore(Protocol):
         name: str,
         hint: str | None = None,
         announced_bytes: int | None = None,
-        chat_id: str | None = None,
         key: UploadKey | None = None,
     ) -> StoredFile:
         """Store a file from a stream; when this returns, it is durable.
@@ -78,7 +77,7 @@ class FileStore(Protocol):
           files or bytes than a user may have are `TooMany`. Then nothing is kept.
         * If the stream fails or the caller is cancelled, no file is visible, and what was written is swept.
         * With a `key`, a repeated upload of the same bytes gets the same file; of other bytes, `Invalid`.
-        * With `chat_id`, the chat uses the file from the beginning. A chat that does not exist is `NotFound`.
+        * Uploads that run at once never hold more bytes together than a user may have, whatever they announced.
         """
 
     async def list_files(self, owner_id: str, *, before: str | None = None, limit: int = 50) -> list[StoredFile]:
@@ -101,6 +100,12 @@ class FileStore(Protocol):
 
     async def find_used(self, chat_id: str, file_ids: Sequence[str]) -> dict[str, StoredFile]:
         """Those of these files that the chat uses, by id."""
+
+    async def is_shown(self, chat_id: str, file_id: str) -> bool:
+        """Whether people see this file in the chat: the chat uses it, and a message or a tool's result has it.
+
+        * A file that is only queued, or only for the model, is not shown.
+        """
 
     async def sweep(self, *, limit: int = 100) -> int:
         """Remove what is deleted, and what was uploaded a day ago and never used; returns how many files.

@@ -4,9 +4,10 @@ An upload is three things in this order: a row that says `uploading` and reserve
 transaction that makes the row `ready`. Whatever happens in between, the row is there to find the bytes by: an upload
 that fails marks its row `deleted`, and one whose process dies is found by the sweep a day later.
 
-Quotas are counted under a lock on the user's row, in the first transaction and, because a stream may announce nothing,
-again in the last. The idempotency key is claimed in the last one, when the hash of the body is known; a repeated upload
-whose key is known already is only hashed, not stored.
+Quotas are counted under a lock on the user's row: in the first transaction, whenever a stream that announced too little
+grows beyond what is reserved for it, before its bytes are written, and in the last. The idempotency key is claimed in
+the last one, when the hash of the body is known; a repeated upload whose key is known already is only hashed, not
+stored.
 
 The sweep marks in one transaction and removes bytes in others, so a crash between the two only repeats work.
 
@@ -34,8 +35,11 @@ from indelible.files.protocol import CHUNK_BYTES, ByteStore, ByteWriter, FileLim
 from indelible.ids import is_id, new_id
 from indelible.store.commands.idempotency import Request, StoredResponse, claim, find_response, settle
 from indelible.store.database.transaction import Database, Row, Transaction, insert, to_time, update
+from indelible.store.queries.file_mentions import is_file_shown
 
 _log: Final = logging.getLogger(__name__)
+_RESERVED_AHEAD: Final = 4 * CHUNK_BYTES
+"""How much more than it needs now an upload without an announced size reserves, so that not every chunk has to."""
 UNUSED_FOR: Final = timedelta(days=1)
 """How long an upload is kept that no message uses, finished or not."""
 _GONE: Final = "File not found. It may have been deleted."
@@ -56,7 +60,6 @@ _COUNT: Final = """
 SELECT count(*) AS files, coalesce(sum(size_bytes), 0) AS bytes FROM files
 WHERE owner_id = $1 AND state <> 'deleted' AND id <> $2
 """
-_LOCK_CHAT: Final = "SELECT id FROM chats WHERE id = $1 AND owner_id = $2 FOR KEY SHARE"
 _LOCK_FILE: Final = "SELECT id FROM files WHERE id = $1 AND owner_id = $2 AND state = 'ready' FOR UPDATE"
 _IS_USED: Final = "SELECT 1 AS used FROM file_uses WHERE file_id = $1 LIMIT 1"
 _DISCARD: Final = "UPDATE files SET state = 'deleted', unused_since = $2 WHERE id = $1 AND state = 'uploading'"
@@ -110,7 +113,6 @@ class SqlFiles:
         name: str,
         hint: str | None = None,
         announced_bytes: int | None = None,
-        chat_id: str | None = None,
         key: UploadKey | None = None,
     ) -> StoredFile:
         name = clean_name(name)
@@ -120,9 +122,10 @@ class SqlFiles:
         file_id = await self._begin(owner_id, name, announced_bytes or 0)
         writer = self._new.open_writer(file_id, "content")
         try:
-            received = await self._receive(writer, chunks, name=name, hint=hint)
+            reserved = _Reservation(self, owner_id, file_id, announced_bytes or 0)
+            received = await self._receive(writer, chunks, reserved, name=name, hint=hint)
             await writer.commit()
-            return await self._finish(owner_id, file_id, received, chat_id=chat_id, key=key)
+            return await self._finish(owner_id, file_id, received, key=key)
         except BaseException:
             await self._discard(file_id, writer)
             raise
@@ -159,7 +162,7 @@ class SqlFiles:
         return file_id
 
     async def _receive(
-        self, writer: ByteWriter, chunks: AsyncIterator[bytes], *, name: str, hint: str | None
+        self, writer: ByteWriter, chunks: AsyncIterator[bytes], reserved: _Reservation, *, name: str, hint: str | None
     ) -> _Received:
         digest, size = hashlib.sha256(), 0
         start: bytes | None = None
@@ -174,15 +177,14 @@ class SqlFiles:
                     allowed = ", ".join(self.limits.types)
                     raise UnsupportedType(f"Files of type {media_type} are not accepted here. Accepted: {allowed}.")
             digest.update(chunk)
+            await reserved.grow(size)
             await writer.write(chunk)
         if start is None:
             raise Invalid("The file is empty.")
         return _Received(size, digest.digest(), media_type, await find_size(media_type, start))
 
-    async def _finish(
-        self, owner_id: str, file_id: str, received: _Received, *, chat_id: str | None, key: UploadKey | None
-    ) -> StoredFile:
-        """Make the file visible, in one transaction with its use and the key."""
+    async def _finish(self, owner_id: str, file_id: str, received: _Received, *, key: UploadKey | None) -> StoredFile:
+        """Make the file visible, in one transaction with the key."""
         request = None if key is None else Request(owner_id, key.key, key.route, received.sha256)
 
         async def publish(transaction: Transaction) -> StoredFile:
@@ -196,11 +198,6 @@ class SqlFiles:
             picture = received.picture
             found = {"media_type": received.media_type, "size_bytes": received.size, "sha256": received.sha256}
             found |= {} if picture is None else {**picture._asdict(), "preview": "unmade"}
-            if chat_id is not None:
-                if await transaction.one(_LOCK_CHAT, chat_id, owner_id) is None:
-                    raise NotFound("Chat not found. It may have been deleted.")
-                await insert(transaction, "file_uses", {"chat_id": chat_id, "file_id": file_id})
-                found["unused_since"] = None
             if not await update(transaction, "files", {**found, "state": "ready"}, id=file_id, state="uploading"):
                 raise StoreFailed("The upload took more than a day, and was removed.")
             stored = _read(await transaction.one(_FIND, file_id, owner_id))
@@ -231,13 +228,27 @@ class SqlFiles:
         if size > self.limits.file_bytes:
             raise TooLarge(f"File too large (limit {self.limits.file_bytes:,} bytes).")
 
-    async def _check_quota(self, transaction: Transaction, owner_id: str, file_id: str, size: int) -> None:
+    async def reserve(self, owner_id: str, file_id: str, size: int, step: int) -> int:
+        """Reserve room for `size` bytes of an upload, and up to `step` more if there is room; returns how many."""
+
+        async def take(transaction: Transaction) -> int:
+            free = await self._check_quota(transaction, owner_id, file_id, size)
+            reserved = size + min(step, free)
+            if not await update(transaction, "files", {"size_bytes": reserved}, id=file_id, state="uploading"):
+                raise StoreFailed("The upload took more than a day, and was removed.")
+            return reserved
+
+        return await self._database.write(take)
+
+    async def _check_quota(self, transaction: Transaction, owner_id: str, file_id: str, size: int) -> int:
+        """How many bytes are free beyond `size` more. Raises `TooMany` if there is not even room for these."""
         await transaction.one(_LOCK_USER, owner_id)
         row = await transaction.one(_COUNT, owner_id, file_id)
         if row["files"] >= self.limits.user_files:
             raise TooMany(f"You have {self.limits.user_files:,} files, the limit. Delete some first.")
         if int(row["bytes"]) + size > self.limits.user_bytes:
             raise TooMany(f"Your files would exceed {self.limits.user_bytes:,} bytes, the limit. Delete some first.")
+        return self.limits.user_bytes - int(row["bytes"]) - size
 
     # --- reading ---
 
@@ -252,6 +263,11 @@ class SqlFiles:
         wanted = sorted({file_id for file_id in file_ids if is_id(file_id)})
         rows = await self._database.read(lambda given: given.all(_USED, chat_id, wanted), single=True)
         return {row["id"]: _read(row) for row in rows}
+
+    async def is_shown(self, chat_id: str, file_id: str) -> bool:
+        if not is_id(file_id) or file_id not in await self.find_used(chat_id, [file_id]):
+            return False
+        return await self._database.read(lambda given: is_file_shown(given, chat_id, file_id))
 
     async def read_file(self, file_id: str, *, start: int = 0, stop: int | None = None) -> AsyncIterator[bytes]:
         row = await self._database.read(lambda given: given.one(_PLACE, file_id), single=True)
@@ -353,6 +369,21 @@ class SqlFiles:
         if place not in self._by_place:
             raise StoreFailed(f"This file is stored in {place}, which the setting `files` no longer names.")
         return self._by_place[place]
+
+
+class _Reservation:
+    """The room that an upload has within its user's quota. A stream that announced nothing reserves as it grows."""
+
+    def __init__(self, files: SqlFiles, owner_id: str, file_id: str, reserved_bytes: int) -> None:
+        self._files = files
+        self._owner_id = owner_id
+        self._file_id = file_id
+        self._reserved_bytes = reserved_bytes
+
+    async def grow(self, size: int) -> None:
+        """Room for `size` bytes. Raises `TooMany` if there is none."""
+        if size > self._reserved_bytes:
+            self._reserved_bytes = await self._files.reserve(self._owner_id, self._file_id, size, _RESERVED_AHEAD)
 
 
 def _read(row: Row) -> StoredFile:

@@ -2,13 +2,13 @@
 
 `FileService` is beside `ChatService` (protocol.py) and is its `files`. Two classes implement it: `LocalFiles` here, and
 `RemoteFiles` (client/files.py) over HTTP; `User` (app/user.py) is written against the protocol alone. A file of another
-user is `NotFound`, exactly as one that does not exist.
+user is `NotFound`, exactly as one that does not exist, unless a chat that shows it is shared (file_access.py).
 
 An upload takes a function that opens the stream, not the stream itself: a client whose connection broke sends the bytes
 again from the beginning.
 
 Must stay true (tests/app/test_same_script.py, tests/server/test_file_routes.py): one script gives the same results with
-either; no use case reads or changes a file of another user.
+either; no use case changes a file of another user, or reads one that no shared chat shows.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from typing import Protocol
 
 from indelible.errors import Invalid, NotFound
 from indelible.files.protocol import CHUNK_BYTES, FileStore, StoredFile, UploadKey
+from indelible.service.file_access import FileAccess, FileGrant
 from indelible.service.pages import split_page
 from indelible.service.results import Result
+from indelible.store.accounts.protocol import Link, ShareStore
 
 OpenChunks = Callable[[], AsyncIterator[bytes]]
 
@@ -61,9 +63,12 @@ class FileService(Protocol):
 class LocalFiles:
     """The files of one user in the store of this process."""
 
-    def __init__(self, files: FileStore, get_user_id: Callable[[], Awaitable[str]]) -> None:
+    def __init__(
+        self, files: FileStore, get_user_id: Callable[[], Awaitable[str]], shares: ShareStore | None = None
+    ) -> None:
         self._files = files
         self._get_user_id = get_user_id
+        self._access = FileAccess(files, shares)
 
     async def upload(
         self,
@@ -87,19 +92,34 @@ class LocalFiles:
         items, last = split_page(found, limit)
         return FilePage(items=items, next=None if last is None else last.id)
 
+    async def find_grant(self, file_id: str, link: Link | None = None) -> FileGrant:
+        """What lets this user open the file, or whoever has this link to one of the user's chats."""
+        if link is not None:
+            return await self._access.find_linked(link, file_id)
+        return await self._access.find(await self._get_user_id(), file_id)
+
     async def get_file(self, file_id: str) -> StoredFile:
-        return await self._files.get_file(await self._get_user_id(), file_id)
+        return (await self.find_grant(file_id)).file
 
     @asynccontextmanager
     async def open_file(
         self, file_id: str, *, start: int = 0, stop: int | None = None
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        await self.get_file(file_id)
-        async with aclosing(self._files.read_file(file_id, start=start, stop=stop)) as chunks:  # type: ignore[type-var]
+        async with self.open_granted(await self.find_grant(file_id), start=start, stop=stop) as chunks:
+            yield chunks
+
+    @asynccontextmanager
+    async def open_granted(
+        self, grant: FileGrant, *, start: int = 0, stop: int | None = None
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        async with aclosing(self._files.read_file(grant.file.id, start=start, stop=stop)) as chunks:  # type: ignore[type-var]
             yield chunks
 
     async def load_preview(self, file_id: str) -> bytes:
-        return await self._files.load_preview(await self._get_user_id(), file_id)
+        return await self.load_granted_preview(await self.find_grant(file_id))
+
+    async def load_granted_preview(self, grant: FileGrant) -> bytes:
+        return await self._files.load_preview(grant.owner_id, grant.file.id)
 
     async def delete_file(self, file_id: str) -> None:
         await self._files.delete_file(await self._get_user_id(), file_id)

@@ -128,7 +128,7 @@ class LocalService:
         self._user = user
         self._is_admin = is_admin
         self._request: Request | None = None
-        self.files = LocalFiles(dependencies.files, self.get_user_id)
+        self.files = LocalFiles(dependencies.files, self.get_user_id, dependencies.shares)
 
     async def get_user_id(self) -> str:
         if self._user_id is None:

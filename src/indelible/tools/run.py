@@ -58,6 +58,7 @@ _SUFFIXES: Final = {
 }
 """Of files that a tool returned without a name."""
 _TIMED_DIGITS: Final = 3
+_STOPPED_FIRST: Final = "the reply was stopped first"
 _NOT_BEGUN: Final = "Interrupted: the user stopped the reply before this tool began."
 
 
@@ -159,6 +160,9 @@ class ToolRunner:
     def _stopped(self) -> bool:
         return self._scope.cancelled or self._failure is not None
 
+    def _has_lost_lease(self) -> bool:
+        return self._scope.cause is Cause.LEASE_LOST
+
     def _abort(self, error: BaseException) -> None:
         """The ledger or the journal failed: no result can be recorded any more, so stop the tools."""
         if self._failure is None:
@@ -195,26 +199,53 @@ class ToolRunner:
         with span("tool", tool=record.name, call=record.id) as traced:
             await self._record(ToolStarted(call.id, call.name), record)
             result = await self._run_timed(tool, work, record, context, was_started=call.started)
-            if result is None or self._scope.cause is Cause.LEASE_LOST:
+            if result is None or self._has_lost_lease():
                 return
             result = await self._keep_files(self._measure(result, result.duration_s or 0.0))
+            if self._has_lost_lease():
+                return
             traced.set(is_error=result.is_error)
             await self._record(result, record)
 
     async def _keep_files(self, result: ToolResult) -> ToolResult:
-        """The result with its files by reference. What cannot be stored is said in its text."""
+        """The result with its files by reference. What cannot be stored is said in its text.
+
+        A stop waits for the storage as long as for a tool. Then the result goes without the files that are left.
+        """
         if not result.files or self._keep_file is None:
             return result
-        kept: list[File] = []
-        output = result.output
-        for number, file in enumerate(result.files, 1):
-            name = file.name or f"{result.name}-{number}{_SUFFIXES.get(file.media_type, '')}"
-            stored = await self._keep_file(msgspec.structs.replace(file, name=name))
-            if isinstance(stored, File):
-                kept.append(stored)
-            else:
-                output += f"\n[{name} was not stored: {stored}]"
-        return msgspec.structs.replace(result, files=kept, output=output)
+        names = [
+            file.name or f"{result.name}-{number}{_SUFFIXES.get(file.media_type, '')}"
+            for number, file in enumerate(result.files, 1)
+        ]
+        stored: list[File | str] = []
+        storing = GracefulTask(
+            self._store_files(self._keep_file, result.files, names, stored),
+            name=f"storing files of {result.name}",
+            grace_s=self._limits.grace_s,
+            clock=self._clock,
+        )
+        forget = self._scope.on_cancel(storing.start_deadline)
+        try:
+            await storing.wait(self._scope)
+        finally:
+            forget()
+        if storing.abandoned:
+            storing.cancel()
+        else:
+            storing.task.result()
+        told = [*stored, *[_STOPPED_FIRST] * (len(names) - len(stored))]
+        named = zip(names, told, strict=True)
+        missing = "".join(f"\n[{name} was not stored: {why}]" for name, why in named if isinstance(why, str))
+        kept = [file for file in told if isinstance(file, File)]
+        return msgspec.structs.replace(result, files=kept, output=result.output + missing)
+
+    async def _store_files(
+        self, keep_file: KeepFile, files: Sequence[File], names: Sequence[str], stored: list[File | str]
+    ) -> None:
+        """Store one file after the other; `stored` gets each, or why it was not stored."""
+        for file, name in zip(files, names, strict=True):
+            stored.append(await keep_file(msgspec.structs.replace(file, name=name)))
 
     async def _run_timed(
         self, tool: Tool, work: Callable[[], Any], record: ToolCallRecord, context: ToolContext, *, was_started: bool

@@ -8,7 +8,8 @@ there are more than fit into a request. A picture that is larger than providers 
 A file whose bytes cannot be read now fails the turn visibly, and a retry may succeed: a reply about a picture that the
 model never got would be worse. A file that is gone for good is named.
 
-It also stores what tools return (`keep`): the chat uses such a file from the beginning.
+It also stores what tools return (`keep`). The chat uses such a file when the tool's result is recorded, and not before:
+a worker that lost the chat can only leave a file that the sweep removes.
 
 Must stay true (tests/worker/test_attachments.py): a prompt never holds a file that the chat does not use, and never
 more than the limits.
@@ -28,7 +29,7 @@ from indelible.files.images import FORMATS, shrink_for_model
 from indelible.files.media_types import is_text_type
 from indelible.files.protocol import CHUNK_BYTES, FileStore, StoredFile
 from indelible.models.protocol import ModelTraits
-from indelible.store.commands.apply.files import find_file_ids
+from indelible.store.queries.file_mentions import find_file_ids
 
 _log: Final = logging.getLogger(__name__)
 MAX_REQUEST_BYTES: Final = 20 * 1024 * 1024
@@ -71,7 +72,6 @@ class Attachments:
                 name=file.name or "file",
                 hint=file.media_type,
                 announced_bytes=len(file.data),
-                chat_id=self._chat_id,
             )
         except Refused as refusal:
             return str(refusal)

@@ -30,8 +30,9 @@ from indelible.server.openapi import answers
 from indelible.server.problem_details import answer_refusal, make_problem
 from indelible.server.ranges import Unsatisfiable, parse_range
 from indelible.server.uploads import UploadBody
-from indelible.service.files import FilePage
-from indelible.service.local import LocalService
+from indelible.service.file_access import FileGrant
+from indelible.service.files import FilePage, LocalFiles
+from indelible.store.accounts.protocol import CredentialKey
 
 _log: Final = logging.getLogger(__name__)
 _MAX_NAME: Final = 1000
@@ -41,11 +42,11 @@ _HEADERS: Final = {
     "Cache-Control": "private, no-cache",
 }
 """process.py adds `nosniff` to every response."""
-_BYTES: Final[dict[str, Any]] = {
+SENDS_BYTES: Final[dict[str, Any]] = {
     "response_class": Response,
     "responses": {200: {"description": "The bytes.", "content": {"application/octet-stream": {}}}},
 }
-_PICTURE: Final[dict[str, Any]] = {
+SENDS_PICTURE: Final[dict[str, Any]] = {
     "response_class": Response,
     "responses": {200: {"description": "The picture.", "content": {"image/webp": {}}}},
 }
@@ -86,10 +87,16 @@ async def list_files(service: Reads, limit: PageLimit = 50, cursor: str | None =
     return answer_json(await service.files.list_files(limit=limit, cursor=cursor))
 
 
-@router.get("/files/{file_id}", **_BYTES)
+@router.get("/files/{file_id}", **SENDS_BYTES)
 async def download_file(file_id: str, request: Request, service: Reads) -> Response:
     """Download a file, or a range of it. It is always sent as an attachment."""
-    file = await service.files.get_file(file_id)
+    return answer_download(request, service.files, await service.files.find_grant(file_id))
+
+
+def answer_download(request: Request, files: LocalFiles, grant: FileGrant) -> Response:
+    """The bytes of a file, or a range of them. The download ends with the right to it."""
+    _depend_on(request, grant)
+    file = grant.file
     headers = {
         **_HEADERS,
         "Content-Disposition": f"attachment; filename*=UTF-8''{quote(file.name, safe='')}",
@@ -107,19 +114,23 @@ async def download_file(file_id: str, request: Request, service: Reads) -> Respo
     headers["Content-Length"] = str(stop - start)
     if part is not None:
         headers["Content-Range"] = f"bytes {start}-{stop - 1}/{file.size}"
-    chunks = _read(service, file_id, start, stop)
+    chunks = _read(files, grant, start, stop)
     status = 200 if part is None else 206
     return _Download(chunks, status_code=status, media_type=file.media_type, headers=headers)
 
 
-@router.get("/files/{file_id}/preview", **_PICTURE)
+@router.get("/files/{file_id}/preview", **SENDS_PICTURE)
 async def show_preview(file_id: str, request: Request, service: Reads) -> Response:
     """A small picture of an image. 404 if the file is no image, or cannot be decoded."""
-    file = await service.files.get_file(file_id)
-    headers = {**_HEADERS, "ETag": f'"{file.sha256}-preview"', "Content-Disposition": "inline"}
-    if file.has_preview and _is_known(request, headers["ETag"]):
+    return await answer_preview(request, service.files, await service.files.find_grant(file_id))
+
+
+async def answer_preview(request: Request, files: LocalFiles, grant: FileGrant) -> Response:
+    """The small picture of an image."""
+    headers = {**_HEADERS, "ETag": f'"{grant.file.sha256}-preview"', "Content-Disposition": "inline"}
+    if grant.file.has_preview and _is_known(request, headers["ETag"]):
         return Response(status_code=304, headers=headers)
-    return Response(await service.files.load_preview(file_id), media_type="image/webp", headers=headers)
+    return Response(await files.load_granted_preview(grant), media_type="image/webp", headers=headers)
 
 
 @router.get("/files/{file_id}/info", **answers(StoredFile))
@@ -141,8 +152,14 @@ def _is_known(request: Request, etag: str) -> bool:
     return given == "*" or etag in [known.strip().removeprefix("W/") for known in given.split(",")]
 
 
-async def _read(service: LocalService, file_id: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
-    async with service.files.open_file(file_id, start=start, stop=stop) as chunks:
+def _depend_on(request: Request, grant: FileGrant) -> None:
+    """A request that lives by a share is cut with it."""
+    if grant.share_id is not None:
+        request.scope["open_request"].keys.add(CredentialKey("share", grant.share_id))
+
+
+async def _read(files: LocalFiles, grant: FileGrant, start: int, stop: int) -> AsyncGenerator[bytes, None]:
+    async with files.open_granted(grant, start=start, stop=stop) as chunks:
         async for chunk in chunks:
             yield chunk
 

@@ -11,11 +11,13 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
+from indelible.files.protocol import StoredFile
 from indelible.server.dependencies import PageLimit, State, answer_json
 from indelible.server.feed_slots import WithSlot
 from indelible.server.openapi import answers
 from indelible.server.problem_details import NotReady
 from indelible.server.routes.feed import answer_feed
+from indelible.server.routes.files import SENDS_BYTES, SENDS_PICTURE, answer_download, answer_preview
 from indelible.service.guests import show_chat, show_messages
 from indelible.service.results import ChatDetails, MessagePage
 from indelible.service.sharing import open_link
@@ -37,6 +39,29 @@ async def list_shared_messages(key: str, state: State, before: str | None = None
     link = await open_link(state.app.shares, key)
     owners = state.app.service_of(link.owner_id)
     return answer_json(show_messages(await owners.list_messages(link.chat_id, before=before, limit=limit)))
+
+
+@router.get("/shared/{key}/files/{file_id}", **SENDS_BYTES)
+async def download_shared_file(key: str, file_id: str, request: Request, state: State) -> Response:
+    """Download a file that the chat behind a link shows, or a range of it."""
+    link = await open_link(state.app.shares, key)
+    files = state.app.service_of(link.owner_id).files
+    return answer_download(request, files, await files.find_grant(file_id, link))
+
+
+@router.get("/shared/{key}/files/{file_id}/preview", **SENDS_PICTURE)
+async def show_shared_preview(key: str, file_id: str, request: Request, state: State) -> Response:
+    """A small picture of an image that the chat behind a link shows."""
+    link = await open_link(state.app.shares, key)
+    files = state.app.service_of(link.owner_id).files
+    return await answer_preview(request, files, await files.find_grant(file_id, link))
+
+
+@router.get("/shared/{key}/files/{file_id}/info", **answers(StoredFile))
+async def get_shared_file(key: str, file_id: str, state: State) -> Response:
+    """Get what is known about a file that the chat behind a link shows."""
+    link = await open_link(state.app.shares, key)
+    return answer_json((await state.app.service_of(link.owner_id).files.find_grant(file_id, link)).file)
 
 
 @router.get(

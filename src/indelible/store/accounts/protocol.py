@@ -186,6 +186,9 @@ class ShareStore(Protocol):
     async def find_share(self, chat_id: str, user_id: str) -> str | None:
         """The id of the share with this user; None if the chat is not shared with them."""
 
+    async def find_file_shares(self, user_id: str, file_id: str) -> list[Link]:
+        """The shares with this user of chats that use this file, oldest first."""
+
     async def find_link(self, key: str) -> Link | None:
         """The link with this key."""
 

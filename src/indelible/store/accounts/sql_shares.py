@@ -25,6 +25,12 @@ _SHARED: Final = """
     ORDER BY c.updated_at DESC, c.id DESC LIMIT $2
     """
 
+_OF_FILE: Final = """
+    SELECT s.id, s.chat_id, c.owner_id FROM file_uses AS f
+    JOIN shares AS s ON s.chat_id = f.chat_id JOIN chats AS c ON c.id = f.chat_id
+    WHERE f.file_id = $1 AND s.user_id = $2 ORDER BY s.created_at, s.id
+    """
+
 
 class SqlShares:
     """Implements `ShareStore`. `on_changed` gets the id of the owner of a share that was deleted, after the commit."""
@@ -97,6 +103,12 @@ class SqlShares:
         sql = "SELECT id FROM shares WHERE chat_id = $1 AND user_id = $2"
         row = await load_one(self._database, sql, chat_id, user_id)
         return None if row is None else str(row["id"])
+
+    async def find_file_shares(self, user_id: str, file_id: str) -> list[Link]:
+        if not is_id(file_id):
+            return []
+        rows = await load_all(self._database, _OF_FILE, file_id, user_id)
+        return [Link(row["id"], row["chat_id"], row["owner_id"]) for row in rows]
 
     async def find_link(self, key: str) -> Link | None:
         sql = """

@@ -2,7 +2,8 @@
 
 A ledger change and the part that reports it (`tool_started`, `tool_result`) are one journal row and one transaction,
 under the same condition: the attempt is open under our epoch. So after a crash the journal and the ledger agree on
-what was started and how it ended, and a worker that lost the chat can settle nothing.
+what was started and how it ended, and a worker that lost the chat can settle nothing. The chat's use of files that a
+result names is part of the same transaction (tests/files/test_file_uses.py).
 
 The key of a call is (turn, step, index), because providers' ids repeat.
 """
@@ -13,6 +14,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from indelible.content import ToolResult, decode_part, encode
+from indelible.store.commands.apply.files import use_result_files
 from indelible.store.database.transaction import Transaction
 
 _SETTLE: Final = """
@@ -68,6 +70,8 @@ async def write_change(transaction: Transaction, chat_id: str, change: RunChange
     """Record a change. Repeating it changes nothing: the response to its commit may have been lost."""
     if isinstance(change, RunSettled):
         await transaction.run(_SETTLE, chat_id, *change.key, encode(change.result), at)
+        if change.result.files:
+            await use_result_files(transaction, chat_id, change.result)
         return
     arguments = change.arguments.encode("utf-8", "replace")
     started = (change.attempt_id, change.call_id, change.name, arguments, change.idempotency_key, at)

@@ -5,9 +5,13 @@ owner, and records the use. So a file cannot be swept or deleted between the upl
 a file of another user. Name, type and size in the message come from the file's row, not from the client.
 
 When a chat is deleted, the files that no other chat uses are marked `deleted` in the same transaction; the sweep
-removes their bytes afterwards in short transactions (files/sql_files.py). The rows are locked first and judged in a
-later statement (as in R1): on PostgreSQL one statement would judge by the uses from before the lock, and delete a file
-that another chat has begun to use meanwhile.
+removes their bytes afterwards in short transactions (files/sql_files.py). When a queued message is removed or changed,
+the chat uses its files no longer, unless something else in the chat names them; a file that nobody uses then is kept
+for a day, as after its upload, because the user may send it again. The rows are locked first and judged in a later
+statement (as in R1): on PostgreSQL one statement would judge by the uses from before the lock, and delete a file that
+another chat has begun to use meanwhile.
+
+The files of a tool's result are used from the moment that its result is recorded (journal/tool_ledger.py).
 
 Must stay true (tests/files/test_file_uses.py): a message is accepted only with files of its owner; a file is there as
 long as a chat uses it, and not longer.
@@ -15,7 +19,7 @@ long as a chat uses it, and not longer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
@@ -23,6 +27,7 @@ from indelible.content import Block, File, ToolResult, decode_blocks
 from indelible.errors import NotFound
 from indelible.ids import is_id
 from indelible.store.database.transaction import Row, Transaction
+from indelible.store.queries.file_mentions import find_file_ids, is_file_named
 
 _LOCK: Final = """
 SELECT id, name, media_type, size_bytes FROM files
@@ -32,6 +37,15 @@ _USE: Final = "INSERT INTO file_uses (chat_id, file_id) VALUES ($1, $2) ON CONFL
 _KEEP: Final = "UPDATE files SET unused_since = NULL WHERE id = ANY($1) AND unused_since IS NOT NULL"
 _LOCK_USED: Final = """
 SELECT id FROM files WHERE id IN (SELECT file_id FROM file_uses WHERE chat_id = $1) ORDER BY id FOR UPDATE
+"""
+_LOCK_OWNED: Final = """
+SELECT files.id FROM files JOIN chats ON chats.owner_id = files.owner_id
+WHERE chats.id = $1 AND files.id = ANY($2) AND files.state = 'ready' ORDER BY files.id FOR UPDATE OF files
+"""
+_STOP_USING: Final = "DELETE FROM file_uses WHERE chat_id = $1 AND file_id = ANY($2)"
+_MARK_UNUSED: Final = """
+UPDATE files SET unused_since = $2 WHERE id = ANY($1) AND state = 'ready'
+    AND NOT EXISTS (SELECT 1 FROM file_uses WHERE file_id = files.id)
 """
 _RELEASE: Final = """
 UPDATE files SET state = 'deleted', unused_since = $3 WHERE id = ANY($2)
@@ -69,6 +83,26 @@ async def use_known_files(transaction: Transaction, chat_id: str, owner_id: str,
         await transaction.run(_KEEP, known)
 
 
+async def use_result_files(transaction: Transaction, chat_id: str, result: ToolResult) -> None:
+    """Record that a chat uses the files of a tool's result. One that was deleted meanwhile is left out."""
+    named = sorted(filter(is_id, find_file_ids([result])))
+    known = [row["id"] for row in await transaction.all(_LOCK_OWNED, chat_id, named)]
+    await transaction.many(_USE, [(chat_id, file_id) for file_id in known])
+    await transaction.run(_KEEP, known)
+
+
+async def stop_using(transaction: Transaction, chat_id: str, removed: bytes, now: datetime) -> None:
+    """What these stored blocks named is used no longer, as far as nothing else in the chat names it."""
+    named = find_file_ids(decode_blocks(removed)) if _MARK in removed else set()
+    if not named:
+        return
+    known = [row["id"] for row in await transaction.all(_LOCK_OWNED, chat_id, sorted(filter(is_id, named)))]
+    left = [file_id for file_id in known if not await is_file_named(transaction, chat_id, file_id)]
+    if left:
+        await transaction.run(_STOP_USING, chat_id, left)
+        await transaction.run(_MARK_UNUSED, left, now)
+
+
 async def release_files(transaction: Transaction, chat_id: str, now: datetime) -> None:
     """Mark the files that only this chat uses as deleted. The chat's own uses go with the chat."""
     used = [row["id"] for row in await transaction.all(_LOCK_USED, chat_id)]
@@ -83,13 +117,6 @@ async def copy_uses(transaction: Transaction, chat_id: str, new_chat_id: str, co
     if named:
         await transaction.all(_LOCK_USED, chat_id)  # so that none of them is released meanwhile
         await transaction.run(_COPY, chat_id, new_chat_id, sorted(named))
-
-
-def find_file_ids(blocks: Sequence[Block]) -> set[str]:
-    """The stored files that these blocks name, in results of tools too."""
-    found = [block for block in blocks if isinstance(block, File)]
-    found += [file for block in blocks if isinstance(block, ToolResult) for file in block.files]
-    return {file.file_id for file in found if file.file_id is not None}
 
 
 def _describe(block: Block, known: dict[str, Row]) -> Block:

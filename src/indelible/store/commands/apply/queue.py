@@ -14,11 +14,13 @@ from indelible.ids import new_id
 from indelible.machine import effects
 from indelible.machine.states import place_in_queue
 from indelible.store.commands.apply.change import ChatChange, Handlers
-from indelible.store.commands.apply.files import use_files
+from indelible.store.commands.apply.files import stop_using, use_files
 from indelible.store.commands.apply.history import choose_model, put_user
 from indelible.store.commands.apply.turns import open_turn
 from indelible.store.database.transaction import insert, update
 from indelible.store.payloads import QueuedInput, UserInput, require
+
+_QUEUED: Final = "SELECT content, model FROM queue WHERE chat_id = $1 AND id = $2"
 
 
 async def enqueue(change: ChatChange, effect: effects.Enqueue) -> None:
@@ -50,8 +52,7 @@ async def start_queued(change: ChatChange, effect: effects.StartQueued) -> None:
 
 async def _enter_history(change: ChatChange, queued_id: str, **detail: Any) -> Message:
     """Move a queued message into history."""
-    queued = "SELECT content, model FROM queue WHERE chat_id = $1 AND id = $2"
-    row = await change.transaction.one(queued, change.chat_id, queued_id)
+    row = await change.transaction.one(_QUEUED, change.chat_id, queued_id)
     await _remove(change, queued_id)
     return await put_user(change, decode_blocks(row["content"]), row["model"], queued=queued_id, **detail)
 
@@ -63,7 +64,9 @@ async def insert_steers(change: ChatChange, _effect: effects.InsertSteers) -> No
 
 
 async def remove_queued(change: ChatChange, effect: effects.RemoveQueued) -> None:
+    row = await change.transaction.one(_QUEUED, change.chat_id, effect.queued_id)
     await _remove(change, effect.queued_id)
+    await stop_using(change.transaction, change.chat_id, row["content"], change.now)
 
 
 async def _remove(change: ChatChange, queued_id: str) -> None:
@@ -75,7 +78,9 @@ async def _remove(change: ChatChange, queued_id: str) -> None:
 async def edit_queued_message(change: ChatChange, effect: effects.EditQueuedMessage) -> None:
     given = require(change.payload, QueuedInput)
     blocks = await use_files(change.transaction, change.chat_id, change.owner_id, given.blocks)
+    row = await change.transaction.one(_QUEUED, change.chat_id, effect.queued_id)
     await _update(change, effect.queued_id, content=encode(blocks))
+    await stop_using(change.transaction, change.chat_id, row["content"], change.now)
     change.queue_changed = True
 
 

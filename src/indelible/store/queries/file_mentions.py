@@ -1,0 +1,66 @@
+"""Whether a chat still names a file, and whether people see it there.
+
+A chat's use of a file is one row (`file_uses`), however often the file is named. So what is to become of the use when a
+queued message goes, and whether a guest may open the file, is found in the content: messages, the queue, and results of
+tools, which are in the ledger before they are in a message. The rows are found by the file's id in their bytes, and
+then read: a text that quotes the id names no file.
+
+Only the messages of one chat are searched, and only when a queued message with a file is removed or changed, or a guest
+opens a file.
+
+Must stay true (tests/files/test_file_uses.py): a file is named by what has it as a file, and by nothing else.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+from indelible.content import decode_blocks, decode_part
+from indelible.content.blocks import Block, File, ToolResult
+from indelible.store.database.transaction import Dialect, Transaction
+
+_SHOWN: Final = "SELECT blocks AS content FROM messages WHERE chat_id = $1 AND visibility <> 'model' AND {found}"
+_ALL: Final = "SELECT blocks AS content FROM messages WHERE chat_id = $1 AND {found}"
+_QUEUED: Final = "SELECT content FROM queue WHERE chat_id = $1 AND {found}"
+_RESULTS: Final = "SELECT result AS content FROM tool_runs WHERE chat_id = $1 AND {found}"
+
+
+async def is_file_shown(transaction: Transaction, chat_id: str, file_id: str) -> bool:
+    """Whether people see the file in this chat: in a message, or in the result of a tool."""
+    return await _is_named(transaction, chat_id, file_id, (_SHOWN, _RESULTS))
+
+
+async def is_file_named(transaction: Transaction, chat_id: str, file_id: str) -> bool:
+    """Whether anything in this chat names the file: a message, a queued one, or the result of a tool."""
+    return await _is_named(transaction, chat_id, file_id, (_QUEUED, _ALL, _RESULTS))
+
+
+def find_file_ids(blocks: list[Block]) -> set[str]:
+    """The stored files that these blocks name, in results of tools too."""
+    found = [block for block in blocks if isinstance(block, File)]
+    found += [file for block in blocks if isinstance(block, ToolResult) for file in block.files]
+    return {file.file_id for file in found if file.file_id is not None}
+
+
+async def _is_named(transaction: Transaction, chat_id: str, file_id: str, places: tuple[str, ...]) -> bool:
+    for place in places:
+        rows = await transaction.all(_spell(place, transaction.dialect), chat_id, file_id.encode())
+        if any(file_id in find_file_ids(_decode(row["content"])) for row in rows):
+            return True
+    return False
+
+
+@cache
+def _spell(place: str, dialect: Dialect) -> str:
+    """Bytes are searched by another function on each database."""
+    column = "blocks" if "messages" in place else "result" if "tool_runs" in place else "content"
+    found = f"instr({column}, $2) > 0" if dialect == "sqlite" else f"position(CAST($2 AS BYTEA) IN {column}) > 0"
+    return place.format(found=found)
+
+
+def _decode(content: bytes) -> list[Block]:
+    if content.startswith(b"["):
+        return decode_blocks(content)
+    result = decode_part(content)
+    return [result] if isinstance(result, ToolResult) else []
