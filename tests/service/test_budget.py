@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import pytest
 
 import indelible
+from indelible.clock import SystemClock
 from indelible.errors import RateLimited
 from indelible.machine import commands
 from indelible.service.budget import Budget
@@ -47,14 +48,34 @@ async def test_what_starts_a_reply_is_refused_until_midnight() -> None:
         assert asked == []
 
 
+class DayClock(SystemClock):
+    """Real time, on a day that the test chooses: the database's day may end while the test runs."""
+
+    def __init__(self) -> None:
+        self.day: date | None = None
+
+    def now(self) -> datetime:
+        return super().now() if self.day is None else datetime.combine(self.day, time(12), tzinfo=UTC)
+
+
 async def test_a_user_over_the_limit_starts_no_reply_and_another_does(database: str) -> None:
+    clock = DayClock()
     settings = load_settings(user_max_tokens_per_day=100, auto_titles=False)
     usage = indelible.content.Usage(input_tokens=90, output_tokens=10)
     reply = [parts.text_delta("1", "Yes."), parts.finish(usage=usage)]
     model = ScriptedModel([reply, reply])
-    async with indelible.open(database, model=model, settings=settings) as app:
+    async with indelible.open(database, model=model, settings=settings, clock=clock) as app:
         chat = await app.create_chat()
-        assert (await chat.send("Is it raining?")).text == "Yes."
+        service = app.service_of(app.owner_id)
+        repeatable = await service.once("key", route="POST /messages", body_hash=b"1")
+        first = await repeatable.send(chat.id, "Is it raining?")
+        async with service.open_events(chat.id, after=first.cursor) as events:
+            async for event in events:
+                if event.kind == "status" and event.data["status"] == "idle":
+                    break
+        (used,) = (await app.usage(since=date.min, until=date.max)).days
+        clock.day = date.fromisoformat(used.day)
+        assert await repeatable.send(chat.id, "Is it raining?") == first  # it was accepted before the limit
         with pytest.raises(RateLimited, match="100 tokens is used up"):
             await chat.send("And now?")
         other = await app.user("grace").create_chat()
@@ -63,4 +84,4 @@ async def test_a_user_over_the_limit_starts_no_reply_and_another_does(database: 
         await chat.delete()  # the tokens were used all the same
         with pytest.raises(RateLimited, match="100 tokens is used up"):
             await app.create_chat("And now?")
-        assert (await app.usage(by_user=True)).total.input_tokens == 180
+        assert (await app.usage(by_user=True, since=date.min, until=date.max)).total.input_tokens == 180

@@ -46,9 +46,10 @@ async def count(engine: AsyncEngine, table: object) -> int:
 async def test_the_same_request_again_gets_the_same_answer_and_sends_nothing(
     store: SqlStore, engine: AsyncEngine
 ) -> None:
+    assert await store.find_response(SEND) is None
     first = await store.execute_once(SEND, "chat_1", Send(), HELLO, answer=answer)
     again = await store.execute_once(SEND, "chat_1", Send(), HELLO, answer=answer)
-    assert first == again
+    assert first == again == await store.find_response(SEND)
     assert await count(engine, queue) == 1
 
 

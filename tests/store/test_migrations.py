@@ -426,6 +426,7 @@ def rows_of(chat: str) -> dict[str, dict[str, Any]]:
         "file_uses": {**own, "file_id": f"file_{chat}"},
         "search_entries": {"id": 1 if chat == "c" else 2, **own, "owner_id": "u", "words": "rain"},
         "chat_labels": {**own, "label": "weather", "owner_id": "u"},
+        "passing_chats": {**own},
         "debug_runs": {**own, "id": run, "turn_id": turn, "kind": "turn", "status": "in_progress", "worker_id": "w",
                        "started_at": AT, "model": "demo"},
         "debug_steps": {**own, "run_id": run, "step": 1, "status": "completed", "error": "none", "started_at": AT,

@@ -48,6 +48,10 @@ KEPT_BY = {
         "The same key with another": "the_same_key_for_something_else_is_refused",
         "A refused command": "a_refused_command_leaves_no_key_behind",
     },
+    "find_response": {
+        "The response that": "the_same_request_again_gets_the_same_answer_and_sends_nothing",
+        "Nothing is claimed": "the_same_request_again_gets_the_same_answer_and_sends_nothing",
+    },
     "append": {
         "Write rows of running attempts": "a_group_is_written_whole",
         "A row is written only": "of_an_attempt_that_has_ended_or_has_another_epoch_nothing_is_written",

@@ -37,7 +37,7 @@ from tests.support.engine import begin_read, begin_write, open_engine
 from indelible.machine.states import Status, state_of
 from indelible.store.database.account_tables import sessions, shares
 from indelible.store.database.file_tables import file_chunks, file_uses, files
-from indelible.store.database.list_tables import chat_labels, new_drafts, search_entries, usage_days
+from indelible.store.database.list_tables import chat_labels, new_drafts, passing_chats, search_entries, usage_days
 from indelible.store.database.migrate import migrate
 from indelible.store.database.tables import (
     attempts,
@@ -134,6 +134,7 @@ ROWS: dict[Table, Row] = {
     shares: {"chat_id": "c", "id": "h", "user_id": "u", "created_at": AT},
     new_drafts: {"user_id": "u", "content": b"[]", "updated_at": AT},
     chat_labels: {"chat_id": "c", "label": "weather", "owner_id": "u"},
+    passing_chats: {"chat_id": "c"},
     search_entries: {"id": 1, "chat_id": "c", "message_id": None, "owner_id": "u", "words": "rain"},
     usage_days: {
         "user_id": "u",
@@ -267,6 +268,7 @@ TWICE: list[tuple[str, Table, Row]] = [
     ("idempotency_keys_pk", idempotency_keys, {"route": "POST /other"}),
     ("drafts_pk", drafts, {"content": b"[1]"}),
     ("chat_labels_pk", chat_labels, {"owner_id": "other"}),
+    ("passing_chats_pk", passing_chats, {}),
     ("usage_days_pk", usage_days, {"turns": 2}),
     ("messages_pk", messages, {"role": "notice"}),
     ("debug_runs_pk", debug_runs, {"kind": "title"}),

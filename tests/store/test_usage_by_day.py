@@ -42,6 +42,8 @@ async def test_the_sums_of_the_days_are_the_sums_of_the_attempts(store: SqlStore
     assert abs(datetime.fromisoformat(day.day).replace(tzinfo=UTC) - datetime.now(UTC)) < timedelta(days=2)
     (named,) = await load(store, None)
     assert named.user == "Ada"
+    by_name = [await store.lists.usage(None, since=LONG_AGO, until=FAR_AWAY, name=name) for name in ("Ada", "Bob")]
+    assert by_name == [[named], []]
     assert await load(store, "user_nobody") == []
     assert await store.lists.usage(OWNER, since=FAR_AWAY, until=FAR_AWAY) == []
 

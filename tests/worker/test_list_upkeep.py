@@ -12,9 +12,11 @@ from tests.store.driver import OWNER, Driver, settle_in
 from tests.support.app_harness import make_settings
 from tests.support.engine import get_database
 
+from indelible.content import Text
+from indelible.ids import new_id
 from indelible.machine import commands as c
 from indelible.store.database.errors import DatabaseUnreachable
-from indelible.store.payloads import ChatPatch
+from indelible.store.payloads import ChatPatch, NewChat
 from indelible.store.queries.listing import ChatFilter
 from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
@@ -103,3 +105,15 @@ async def test_a_failure_is_repeated_by_the_next_round(
     assert parts.failed == ["indexing messages"]
     await upkeep.run()
     assert await store.lists.index(limit=1) == 0
+
+
+async def test_a_passing_chat_that_nobody_deleted_is_deleted_after_a_while(store: SqlStore) -> None:
+    new = NewChat(owner_id=OWNER, blocks=[Text("Hi")], passing=True)
+    chat_id = (await store.execute(new_id("chat"), c.Create(with_message=True), new)).chat_id
+    parts = Parts(store)
+    await parts.clock.advance(timedelta(days=365 * 50).total_seconds())
+    await parts.make().run()
+    assert await store.owner(chat_id) == OWNER, "its turn has not ended"
+    await store.execute(chat_id, c.Interrupt())
+    await parts.make().run()
+    assert await store.owner(chat_id) is None

@@ -41,7 +41,7 @@ from indelible.service.inputs import ChatChanges, IfBusy, to_blocks
 from indelible.service.local import LocalService
 from indelible.service.noted_request import note_in
 from indelible.service.results import Accepted, ChatMessage
-from indelible.store.payloads import NewChat
+from indelible.store.payloads import ChatPatch, NewChat
 from indelible.store.protocol import Outcome
 from indelible.store.queries.chat_view import ChatStatus
 
@@ -121,8 +121,13 @@ class ConversationService:
 
     # --- starting turns ---
 
-    async def create(self, chat_id: str, given: Given, settings: Settings, *, title: str | None = None) -> TurnStart:
-        """A new chat with this history. With a message, the reply starts at once."""
+    async def create(
+        self, chat_id: str, given: Given, settings: Settings, *, title: str | None = None, passing: bool = False
+    ) -> TurnStart:
+        """A new chat with this history. With a message, the reply starts at once.
+
+        A `passing` chat is for this one turn. Its client deletes it; if it does not, a worker does later.
+        """
         check_parameters(settings.parameters or {})
         new = NewChat(
             owner_id=await self.service.get_user_id(),
@@ -135,6 +140,7 @@ class ConversationService:
             tools=settings.tools,
             title=title,
             suggested_title=extract_title(given.blocks),
+            passing=passing,
         )
         command = commands.Create(with_message=bool(given.blocks))
         created = await self._once._execute(chat_id, command, new, answer=_describe_created, answer_type=_Created)
@@ -147,6 +153,13 @@ class ConversationService:
         changes = {name: value for name, value in named.items() if value is not None or not given_only}
         if changes:
             await self.service.update_chat(chat_id, ChatChanges(**changes))  # type: ignore[arg-type]
+
+    async def set_metadata(self, chat_id: str, metadata: dict[str, str]) -> dict[str, str]:
+        """Replace the metadata of a chat: its labels of the form `key=value`. The user's other labels stay."""
+        if any("=" in key for key in metadata):
+            raise Invalid("metadata: a key may not contain an equals sign.")
+        pairs = [f"{key}={value}" for key, value in metadata.items()]
+        return read_metadata((await self._once.patch_chat(chat_id, ChatPatch(label_pairs=pairs))).labels)
 
     async def get_status(self, chat_id: str) -> ChatStatus:
         await self.service._check_owner(chat_id)
@@ -216,6 +229,11 @@ class ConversationService:
                 answered += event.kind == "action"
             seq = below
         return start_at(chat_id, first, now.turn_id, answered)
+
+
+def read_metadata(labels: Sequence[str]) -> dict[str, str]:
+    """The metadata that are in these labels."""
+    return dict(label.split("=", 1) for label in labels if "=" in label)
 
 
 class _Created(msgspec.Struct, frozen=True):

@@ -30,7 +30,7 @@ from msgspec.structs import replace
 
 from indelible.content import ToolResult, ToolSpec, encode
 from indelible.content.title import extract_title
-from indelible.errors import NotFound
+from indelible.errors import NotFound, RateLimited
 from indelible.feed import Cursors, Feed, Reader
 from indelible.files.protocol import FileStore
 from indelible.ids import new_id
@@ -222,8 +222,11 @@ class LocalService:
         self._check_model(changes.model if isinstance(changes.model, str) else None)
         check_parameters(changes.parameters or {})
         archived = None if changes.archived is msgspec.UNSET else changes.archived
+        return await self.patch_chat(chat_id, _to_patch(changes), archived=archived)
+
+    async def patch_chat(self, chat_id: str, patch: ChatPatch, *, archived: bool | None = None) -> UpdatedChat:
+        """Carry out an update that was checked."""
         given: dict[str, Any] = {"archived": archived, "user_id": await self.get_user_id()}
-        patch = _to_patch(changes)
         async with self._access.explained(chat_id, given["user_id"]):
             if self._request is None:
                 return describe_updated(await self._store.update(chat_id, patch, **given))
@@ -415,7 +418,13 @@ class LocalService:
         self._check_model(getattr(payload, "model", None))
         user_id = await self.get_user_id()
         if self._dependencies.budget is not None:
-            await self._dependencies.budget.check(user_id, command)
+            try:
+                await self._dependencies.budget.check(user_id, command)
+            except RateLimited:
+                stored = None if self._request is None else await self._store.find_response(self._request)
+                if stored is None:
+                    raise
+                return msgspec.json.decode(stored.body, type=answer_type)  # it was made before the limit was reached
         async with self._access.explained(chat_id, user_id):
             if self._request is None:
                 return answer(await self._store.execute(chat_id, command, payload, user_id=user_id))

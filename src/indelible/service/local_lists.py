@@ -164,9 +164,7 @@ class LocalLists:
             if not self._is_admin:
                 raise NotPermitted("Only an admin may read the usage of other users.")
             user_id = None
-        days = await self._lists.usage(user_id, since=first, until=last)
-        if user is not None:
-            days = [day for day in days if day.user == user]
+        days = await self._lists.usage(user_id, since=first, until=last, name=user)
         return UsagePage(days=days, total=add_up(days))
 
     @asynccontextmanager

@@ -65,11 +65,17 @@ def _check_fields(given: NewChat | ChatPatch, limits: StoreLimits) -> None:
         _check_size("Parameters", len(encode(given.parameters)), limits.parameters_bytes)
     if isinstance(given.tools, list):
         _check_tools(given.tools, limits)
-    if isinstance(given, ChatPatch) and isinstance(given.labels, list):
-        if len(given.labels) > MAX_LABELS:
-            raise Invalid(f"labels: at most {MAX_LABELS}.")
-        for label in given.labels:
-            _check_length("label", label, MAX_LABEL)
+    if isinstance(given, ChatPatch):
+        for labels in (given.labels, given.label_pairs):
+            check_labels(labels if isinstance(labels, list) else [])
+
+
+def check_labels(labels: Sequence[str]) -> None:
+    """Raises `Invalid` if a chat cannot have so many labels, or such long ones."""
+    if len(labels) > MAX_LABELS:
+        raise Invalid(f"labels: at most {MAX_LABELS}.")
+    for label in labels:
+        _check_length("label", label, MAX_LABEL)
 
 
 def _check_tools(tools: Sequence[ToolSpec], limits: StoreLimits) -> None:

@@ -72,7 +72,7 @@ class NewChat(Payload[Create], frozen=True, kw_only=True):
 
     A `suggested_title` is the title of a chat that has none, until there is a better one. A conversation that began
     elsewhere comes along: `history` stands above the message, and `progress` below it, if its answer has begun (calls
-    of tools and their results).
+    of tools and their results). A `passing` chat is deleted some time after its one turn (store/lists/passing.py).
     """
 
     owner_id: str
@@ -85,6 +85,7 @@ class NewChat(Payload[Create], frozen=True, kw_only=True):
     tools: list[ToolSpec] | None = None
     title: str | None = None
     suggested_title: str | None = None
+    passing: bool = False
 
 
 class UserInput(Payload[Send | SendInterrupt | SendSteer | Edit], frozen=True, kw_only=True):
@@ -118,10 +119,14 @@ class ToolResultsInput(Payload[ToolResults], frozen=True, kw_only=True):
 
 
 class ChatPatch(Payload[UpdateChat], frozen=True, kw_only=True, omit_defaults=True):
-    """New metadata of a chat. Unset fields stay unchanged; None removes a value."""
+    """New metadata of a chat. Unset fields stay unchanged; None removes a value.
+
+    `label_pairs` replace only the labels of the form `key=value`, which a wire shows as metadata.
+    """
 
     title: str | msgspec.UnsetType | None = msgspec.UNSET
     labels: list[str] | msgspec.UnsetType | None = msgspec.UNSET
+    label_pairs: list[str] | msgspec.UnsetType = msgspec.UNSET
     pinned: bool | msgspec.UnsetType = msgspec.UNSET
     model: str | msgspec.UnsetType | None = msgspec.UNSET
     system_prompt: str | msgspec.UnsetType | None = msgspec.UNSET

@@ -109,6 +109,9 @@ class ChatStore(Protocol):
         * The same key with another body or route is `Invalid`. A refused command leaves no key behind.
         """
 
+    async def find_response(self, request: Request) -> StoredResponse | None:
+        """The response that this request got before; None if it was not made before. Nothing is claimed."""
+
     async def update(
         self, chat_id: str, patch: ChatPatch, *, archived: bool | None = None, user_id: str | None = None
     ) -> Outcome:

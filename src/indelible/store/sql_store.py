@@ -165,10 +165,13 @@ class SqlStore:
         work = partial(self._carry_out, chat_id=chat_id, command=command, payload=payload, user_id=user_id)
         if not isinstance(command, Delete):
             return await self.commit_once(request, work, answer)
-        given = await self._ask(find_response, request)
+        given = await self.find_response(request)
         if given is not None:
             return given
         return await self._delete(chat_id, user_id, partial(self.commit_once, request, work, answer, slow=True))
+
+    async def find_response(self, request: Request) -> StoredResponse | None:
+        return await self._ask(find_response, request)
 
     async def update(
         self, chat_id: str, patch: ChatPatch, *, archived: bool | None = None, user_id: str | None = None
@@ -299,6 +302,8 @@ class SqlStore:
             "updated_at": now,
         }
         await insert(transaction, "chats", row)
+        if new.passing:
+            await insert(transaction, "passing_chats", {"chat_id": chat_id})
         chat = row | {"has_title": new.title is not None, "seq": 0, "usage": None, "cost_nanousd": None}
         change = ChatChange(transaction, Snapshot(chat_id=chat_id), payload, chat=chat, open_calls=[], now=now)
         return await apply_effects(change, decision.effects)

@@ -1,10 +1,11 @@
-"""What a worker does for lists in the background: the search index, and archiving chats that nobody uses.
+"""What a worker does for lists in the background: the search index, and chats that nobody uses or wanted to keep.
 
-Both are part of the worker's clean-up, once a minute. The index is brought up to date in short transactions
+All of it is part of the worker's clean-up, once a minute. The index is brought up to date in short transactions
 (store/lists/indexing.py); a search does the same for its user first, so the sweep only bounds what is left to it. With
 `auto_archive_days`, chats in which nothing was said for so long are archived, unless they are pinned, unread or busy;
-that is looked for once an hour, and archiving is the same command as a user's. Several workers may do both at once: a
-chat is indexed and archived once.
+that is looked for once an hour, and archiving is the same command as a user's. Passing chats that nobody deleted are
+deleted ten minutes after their turn (store/lists/passing.py). Several workers may do all of it at once: a chat is
+indexed, archived and deleted once.
 
 Must stay true (tests/worker/test_list_upkeep.py): a failure is logged and repeated by the next round.
 """
@@ -18,10 +19,12 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from indelible.errors import Refused
-from indelible.machine.commands import Archive
+from indelible.machine.commands import Archive, Delete
 from indelible.worker.dependencies import WorkerDependencies
 
 ARCHIVE_INTERVAL_S: Final = 3600.0
+PASSING_KEPT: Final = timedelta(minutes=10)
+"""How long a passing chat is there after its turn, at least: its client may still read it."""
 _CHATS_AT_A_TIME: Final = 200
 
 
@@ -43,11 +46,22 @@ class ListUpkeep:
         index = partial(self._deps.store.lists.index, limit=_CHATS_AT_A_TIME)
         while await self._survive(index, what="indexing messages") == _CHATS_AT_A_TIME:
             continue
+        await self._survive(self._delete_passing, what="deleting passing chats")
         now_s = self._deps.clock.monotonic()
         is_due = self._archived_s is None or now_s - self._archived_s >= ARCHIVE_INTERVAL_S
         if self._deps.settings.auto_archive_days and is_due:
             self._archived_s = now_s
             await self._survive(self._archive, what="archiving old chats")
+
+    async def _delete_passing(self) -> None:
+        store = self._deps.store
+        before = self._deps.clock.now() - PASSING_KEPT
+        tried: set[str] = set()
+        while left := set(await store.lists.find_passing(updated_before=before, limit=_CHATS_AT_A_TIME)) - tried:
+            tried |= left
+            for chat_id in left:
+                with suppress(Refused):  # its client has just deleted it
+                    await store.execute(chat_id, Delete())
 
     async def _archive(self) -> None:
         store = self._deps.store

@@ -187,7 +187,14 @@ async def test_a_conversation_is_a_chat_and_is_locked_while_a_response_runs(harn
     async with open_openai(server) as client:
         item: Any = {"type": "message", "role": "user", "content": "My name is Ada."}
         made = await client.conversations.create(metadata={"topic": "names"}, items=[item])
+        chat = made.id.replace("conv_", "/chats/chat_")
+        async with server.request("PATCH", chat, json={"labels": ["work", "topic=names"]}) as patched:
+            assert patched.status == 200
         assert (await client.conversations.retrieve(made.id)).metadata == {"topic": "names"}
+        updated = await client.conversations.update(made.id, metadata={"place": "Oslo"})
+        assert updated.metadata == {"place": "Oslo"}
+        async with server.request("GET", chat) as shown:
+            assert (await shown.json())["labels"] == ["work", "place=Oslo"]
         answer = await client.responses.create(input="Who am I?", conversation=made.id)
         assert (answer.output_text, answer.conversation and answer.conversation.id) == ("Hello Ada.", made.id)
         running = await client.responses.create(input="Sure?", conversation=made.id, background=True)

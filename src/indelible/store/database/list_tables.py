@@ -1,4 +1,4 @@
-"""The tables behind lists of chats: the search index, labels, usage by day, and drafts of chats that do not exist yet.
+"""The tables behind lists of chats: the search index, labels, usage by day, passing chats, and drafts of new ones.
 
 They are on the same `metadata` as tables.py, and the columns of `chats` that only lists need are added here, so that
 tables.py stays about the conversation.
@@ -130,6 +130,13 @@ usage_days: Final = Table(
     Column("turns", BigInteger, nullable=False, comment="Turns that were begun with this model."),
     PrimaryKeyConstraint("user_id", "day", "model", "shard"),
     comment="What a user's chats used, by day and model. It stays when a chat is deleted.",
+)
+
+passing_chats: Final = Table(
+    "passing_chats",
+    metadata,
+    Column("chat_id", Id, ForeignKey("chats.id", ondelete="CASCADE"), primary_key=True),
+    comment="Chats that are deleted after their one turn: see store/lists/passing.py.",
 )
 
 new_drafts: Final = Table(

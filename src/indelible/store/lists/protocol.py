@@ -55,6 +55,12 @@ class ListStore(Protocol):
     async def stale(self, *, updated_before: datetime, limit: int) -> list[str]:
         """Chats in which nothing was said since then and that can be archived: idle, not pinned, not unread."""
 
+    async def find_passing(self, *, updated_before: datetime, limit: int) -> list[str]:
+        """Passing chats whose turn ended before this time: nobody deleted them.
+
+        * One that somebody has gone on with is not among them.
+        """
+
     async def mark_read(
         self, chat_id: str, user_id: str, seq: int | None = None, *, request: Request | None = None
     ) -> None:
@@ -76,8 +82,8 @@ class ListStore(Protocol):
         * It goes with its chat, and nobody else sees it.
         """
 
-    async def usage(self, user_id: str | None, *, since: date, until: date) -> list[UsageDay]:
-        """What a user's chats used, by day and model; None: of every user, by name.
+    async def usage(self, user_id: str | None, *, since: date, until: date, name: str | None = None) -> list[UsageDay]:
+        """What a user's chats used, by day and model; None: of every user, by name, or of the user with this `name`.
 
         * Every attempt counts with what its provider reported, once, on the day on which it ended.
         * It stays when a chat is deleted.

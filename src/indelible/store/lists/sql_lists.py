@@ -19,6 +19,7 @@ from indelible.store.database.transaction import Transaction, Work
 from indelible.store.limits import check_payload
 from indelible.store.lists import indexing, marks, transfer
 from indelible.store.lists.marks import Beside, Draft
+from indelible.store.lists.passing import find_left
 from indelible.store.lists.search import SearchCursor, SearchPage, search_chats
 from indelible.store.lists.transfer import ChatFile
 from indelible.store.lists.usage import UsageDay, load_usage
@@ -83,6 +84,9 @@ class SqlLists:
         )
         return [row["id"] for row in rows]
 
+    async def find_passing(self, *, updated_before: datetime, limit: int) -> list[str]:
+        return await self._database.read(lambda transaction: find_left(transaction, updated_before, limit), single=True)
+
     async def mark_read(
         self, chat_id: str, user_id: str, seq: int | None = None, *, request: Request | None = None
     ) -> None:
@@ -109,9 +113,9 @@ class SqlLists:
 
         await self._write(save, request)
 
-    async def usage(self, user_id: str | None, *, since: date, until: date) -> list[UsageDay]:
+    async def usage(self, user_id: str | None, *, since: date, until: date, name: str | None = None) -> list[UsageDay]:
         return await self._database.read(
-            lambda transaction: load_usage(transaction, user_id, since, until), single=True
+            lambda transaction: load_usage(transaction, user_id, since, until, name=name), single=True
         )
 
     async def export_chat(self, chat_id: str) -> ChatFile:

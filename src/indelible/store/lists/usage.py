@@ -19,7 +19,7 @@ from zlib import crc32
 import msgspec
 
 from indelible.content import Usage
-from indelible.store.database.transaction import Transaction, to_utc
+from indelible.store.database.transaction import Transaction, clean_label, to_utc
 
 SHARDS: Final = 8
 _NANO: Final = 1_000_000_000
@@ -43,6 +43,11 @@ _OF_USER: Final = f"""
 _OF_ALL: Final = f"""
     SELECT u.day, u.model, users.name, {_SUMS} FROM usage_days AS u JOIN users ON users.id = u.user_id
     WHERE u.day >= $1 AND u.day <= $2 GROUP BY u.day, u.model, users.name ORDER BY u.day, users.name, u.model
+    """
+
+_OF_NAMED: Final = f"""
+    SELECT u.day, u.model, users.name, {_SUMS} FROM users JOIN usage_days AS u ON u.user_id = users.id
+    WHERE users.name = $1 AND u.day >= $2 AND u.day <= $3 GROUP BY u.day, u.model, users.name ORDER BY u.day, u.model
     """
 
 
@@ -77,10 +82,17 @@ async def add_usage(transaction: Transaction, user_id: str, chat_id: str, used: 
     await transaction.run(_ADD, user_id, to_utc(now).date().isoformat(), used.model or "", shard, *tokens)
 
 
-async def load_usage(transaction: Transaction, user_id: str | None, since: date, until: date) -> list[UsageDay]:
-    """The days of a user, or of all users, from `since` to `until`, both included."""
+async def load_usage(
+    transaction: Transaction, user_id: str | None, since: date, until: date, *, name: str | None = None
+) -> list[UsageDay]:
+    """The days of a user, by id or by name, or of all users, from `since` to `until`, both included."""
     days = (since.isoformat(), until.isoformat())
-    rows = await (transaction.all(_OF_ALL, *days) if user_id is None else transaction.all(_OF_USER, user_id, *days))
+    if user_id is not None:
+        rows = await transaction.all(_OF_USER, user_id, *days)
+    elif name is not None:
+        rows = await transaction.all(_OF_NAMED, clean_label(name), *days)
+    else:
+        rows = await transaction.all(_OF_ALL, *days)
     return [
         UsageDay(
             day=row["day"],

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from indelible.content import Message
-from indelible.errors import Invalid, NotFound
+from indelible.errors import NotFound
 from indelible.ids import new_id
 from indelible.server.dependencies import Reads, Writes, answer_json
 from indelible.server.wires.openai.items import read_items, write_items
@@ -20,7 +20,7 @@ from indelible.server.wires.openai.names import name_conversation, read_conversa
 from indelible.server.wires.openai.pages import show_page
 from indelible.server.wires.openai.response_request import Metadata
 from indelible.server.wires.requests import WireBody, read_body
-from indelible.service.conversations import ConversationService, Given, Settings
+from indelible.service.conversations import ConversationService, Given, Settings, read_metadata
 from indelible.service.inputs import ChatChanges
 
 router = APIRouter(tags=["openai"], include_in_schema=False)
@@ -38,7 +38,7 @@ async def create_conversation(request: Request, service: Reads, once: Writes) ->
     history: list[Message] = read_items(body.items or [])
     start = await ConversationService(service, once).create(new_id("chat"), Given(history=history), Settings())
     if body.metadata:
-        await service.update_chat(start.chat_id, ChatChanges(labels=_write_labels(body.metadata)))
+        await ConversationService(service).set_metadata(start.chat_id, body.metadata)
     return answer_json(_show(start.chat_id, body.metadata or {}))
 
 
@@ -47,16 +47,15 @@ async def get_conversation(conversation_id: str, service: Reads) -> Response:
     """Get a conversation."""
     chat_id = read_conversation_name(conversation_id)
     unchanged = await service.update_chat(chat_id, ChatChanges())
-    return answer_json(_show(chat_id, _read_labels(unchanged.labels)))
+    return answer_json(_show(chat_id, read_metadata(unchanged.labels)))
 
 
 @router.post("/conversations/{conversation_id}")
 async def update_conversation(conversation_id: str, request: Request, service: Writes) -> Response:
-    """Replace the metadata of a conversation."""
+    """Replace the metadata of a conversation. Labels of another form are the user's own, and stay."""
     chat_id = read_conversation_name(conversation_id)
     body = await read_body(request, ConversationRequest)
-    updated = await service.update_chat(chat_id, ChatChanges(labels=_write_labels(body.metadata or {})))
-    return answer_json(_show(chat_id, _read_labels(updated.labels)))
+    return answer_json(_show(chat_id, await ConversationService(service).set_metadata(chat_id, body.metadata or {})))
 
 
 @router.delete("/conversations/{conversation_id}")
@@ -98,13 +97,3 @@ def _show(chat_id: str, metadata: dict[str, str]) -> dict[str, Any]:
         "created_at": created_at,
         "metadata": metadata,
     }
-
-
-def _write_labels(metadata: dict[str, str]) -> list[str]:
-    if any("=" in key for key in metadata):
-        raise Invalid("metadata: a key may not contain an equals sign.")
-    return [f"{key}={value}" for key, value in metadata.items()]
-
-
-def _read_labels(labels: list[str]) -> dict[str, str]:
-    return dict(label.split("=", 1) for label in labels if "=" in label)

@@ -17,7 +17,7 @@ from indelible.machine import effects
 from indelible.store.commands.apply.change import ChatChange, Handlers
 from indelible.store.commands.apply.files import release_files
 from indelible.store.commands.apply.history import choose_error
-from indelible.store.commands.labels import write_labels
+from indelible.store.commands.labels import replace_pairs, write_labels
 from indelible.store.database.transaction import update
 from indelible.store.database.words import DebugMode
 from indelible.store.payloads import AwaitedStep, ChatPatch, require
@@ -71,6 +71,8 @@ async def set_archived(change: ChatChange, effect: effects.SetArchived) -> None:
 
 async def update_metadata(change: ChatChange, _effect: effects.UpdateMetadata) -> None:
     detail = msgspec.to_builtins(require(change.payload, ChatPatch))
+    if "label_pairs" in detail:
+        detail["labels"] = await replace_pairs(change.transaction, change.chat_id, detail.pop("label_pairs"))
     if detail.get("debug") not in (None, *DEBUG_MODES):
         raise Invalid(f"debug must be one of {', '.join(DEBUG_MODES)}.")
     kept = {name: encode(value) for name, value in detail.items() if name in _KEPT_AS_JSON and value is not None}
