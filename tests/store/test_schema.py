@@ -268,7 +268,6 @@ TWICE: list[tuple[str, Table, Row]] = [
     ("idempotency_keys_pk", idempotency_keys, {"route": "POST /other"}),
     ("drafts_pk", drafts, {"content": b"[1]"}),
     ("chat_labels_pk", chat_labels, {"owner_id": "other"}),
-    ("passing_chats_pk", passing_chats, {}),
     ("usage_days_pk", usage_days, {"turns": 2}),
     ("messages_pk", messages, {"role": "notice"}),
     ("debug_runs_pk", debug_runs, {"kind": "title"}),

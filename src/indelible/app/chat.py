@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from indelible.app.archive import write_archive
 from indelible.app.reply import Reply
 from indelible.content import ToolResult, ToolSpec
 from indelible.machine.events import FeedEvent, MessageTree
@@ -158,6 +160,10 @@ class Chat:
     async def export(self, format: ExportFormat = "json") -> bytes:
         """The chat as a file: all of it as JSON, for `user.import_chat`, or the active branch as Markdown ("md")."""
         return await self._service.lists.export_chat(self.id, format)
+
+    async def export_archive(self, path: str | Path) -> None:
+        """Write the chat and its files to a ZIP archive, for `user.import_archive`, here or on another server."""
+        await write_archive(self._service, self.id, Path(path))
 
     # --- the queue ---
 

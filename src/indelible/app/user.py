@@ -13,6 +13,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from indelible.app.archive import read_archive
 from indelible.app.chat import Chat
 from indelible.content import ToolSpec
 from indelible.files.protocol import StoredFile
@@ -89,6 +90,10 @@ class User:
     async def import_chat(self, content: bytes) -> Chat:
         """Create a chat from an exported one (`chat.export()`). A file with a mistake is `Invalid`."""
         return Chat(self._service, (await self._service.lists.import_chat(content)).id)
+
+    async def import_archive(self, path: str | Path) -> Chat:
+        """Create a chat with its files from an archive (`chat.export_archive()`)."""
+        return Chat(self._service, (await read_archive(self._service, Path(path))).id)
 
     async def usage(
         self, *, since: date | None = None, until: date | None = None, user: str | None = None, by_user: bool = False

@@ -30,7 +30,10 @@ Examples:
   indelible chats search lighthouse keep   full-text search; the last word may be a beginning
   indelible chats export 2 -o story.json   all of it, with every branch
   indelible chats export 2 --format md     the active branch, for people
-  indelible chats import story.json        a new chat with the same messages"""
+  indelible chats export 2 --files -o story.zip
+                                           with its files, as an archive
+  indelible chats import story.json        a new chat with the same messages
+  indelible chats import story.zip         the same, with its files"""
 
 chats_app: Final = typer.Typer(cls=make_group_with_default("list"), rich_markup_mode=None)
 ChatArgument = Annotated[
@@ -119,12 +122,15 @@ def export_chat(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.", show_default="stdout")
     ] = None,
+    files: Annotated[bool, typer.Option("--files", help="With its files, as a ZIP archive (needs -o).")] = False,
     database: DatabaseOption = None,
     server: ServerOption = None,
 ) -> None:
-    """Export a chat. The JSON can be imported, here or elsewhere."""
+    """Export a chat. The JSON can be imported, here or elsewhere, and so can the archive with its files."""
     if format not in ("json", "md"):
         raise UsageMistake(f"Unknown format {format!r}. Choose json or md.")
+    if files and (output is None or format != "json"):
+        raise UsageMistake("--files writes an archive: name it with -o FILE, and leave --format out.")
     opened = open_to_read(server=server, database=database)
 
     import asyncio  # noqa: PLC0415
@@ -133,9 +139,15 @@ def export_chat(
 
     async def load() -> bytes:
         async with opened as user:
-            return await (await find_chat(user, chat)).export(cast("ExportFormat", format))
+            found = await find_chat(user, chat)
+            if files and output is not None:
+                await found.export_archive(output)
+                return b""
+            return await found.export(cast("ExportFormat", format))
 
     content = asyncio.run(load())
+    if files:
+        return
     if output is None:
         sys.stdout.buffer.write(content if content.endswith(b"\n") else content + b"\n")
         sys.stdout.buffer.flush()
@@ -153,7 +165,7 @@ def import_chats(
     database: DatabaseOption = None,
     server: ServerOption = None,
 ) -> None:
-    """Import exported chats (JSON) as new ones, and print their ids.
+    """Import exported chats (JSON, or archives with files) as new ones, and print their ids.
 
     A file with a mistake is refused whole; the files before it stay imported.
     """
@@ -161,10 +173,15 @@ def import_chats(
 
     import asyncio  # noqa: PLC0415
 
+    from indelible.app.archive import is_archive  # noqa: PLC0415
+
     async def run() -> None:
         async with opened as user:
             for file in files:
-                chat = await user.import_chat(await asyncio.to_thread(_read, file))
+                if str(file) != "-" and await asyncio.to_thread(is_archive, file):
+                    chat = await user.import_archive(file)
+                else:
+                    chat = await user.import_chat(await asyncio.to_thread(_read, file))
                 sys.stdout.write(f"{chat.id}\n")
                 sys.stdout.flush()
 
