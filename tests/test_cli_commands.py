@@ -29,7 +29,8 @@ def test_a_question_and_its_context_are_a_chat_that_is_found_exported_imported_a
     (found,) = json.loads(run_indelible("chats", "search", "ligh", "--json").stdout)
     assert found["match"]["snippet"]["text"].startswith("a light")
     assert run_indelible("chats", "export", "1", "-o", "chat.json").returncode == 0
-    imported = run_indelible("chats", "import", "chat.json").stdout.strip()
+    assert run_indelible("chats", "export", "1", "--files", "-o", "chat.zip").returncode == 0
+    imported, _ = run_indelible("chats", "import", "chat.zip", "chat.json").stdout.split()
     shown = run_indelible("chats", "show", imported).stdout
     assert "## You\n\na light\n\nroll a die\n\n## Assistant (demo)\n" in shown
     assert json.loads(run_indelible("usage", "--json").stdout)["total"]["turns"] == 1
@@ -49,7 +50,7 @@ def test_a_chat_beside_a_server_is_a_chat_on_it_with_the_login_that_it_needs() -
 COMPLETED = {
     "indelible comp": "completion",
     "indelible chats ": "list show search export import",
-    "indelible chats export --f": "--format",
+    "indelible chats export --f": "--format --files",
     "indelible debug re": "replay",
 }
 ASK_BASH = """
