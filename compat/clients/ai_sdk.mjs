@@ -25,12 +25,16 @@ const openChat = async () =>
   });
 const waitUntil = (chat, isTrue) =>
   new Promise((resolve) => {
-    const look = () => isTrue(chat.messages.at(-1), chat.status) && resolve();
+    const look = () => isTrue(chat) && resolve();
     chat["~registerMessagesCallback"](look); // as the hook does
     chat["~registerStatusCallback"](look);
     look();
   });
-const isHeld = (message) => message?.role === "assistant" && textOf(message).endsWith("word9");
+const waitForReply = (chat, question, text) =>
+  waitUntil(chat, ({ messages }) => {
+    const [asked, reply] = messages.slice(-2);
+    return textOf(asked) === question && reply.role === "assistant" && textOf(reply).endsWith(text);
+  });
 const checkReply = async (chat, text) => {
   assert.equal(chat.status, "ready");
   assert.equal(textOf(chat.messages.at(-1)), text);
@@ -48,12 +52,13 @@ assert.ok(chat.messages.at(-1).parts.some((part) => part.providerExecuted && par
 await chat.sendMessage({ text: "Use the tool" });
 const call = chat.messages.at(-1).parts.find((part) => part.state === "input-available");
 await chat.addToolOutput({ tool: "confirm", toolCallId: call.toolCallId, output: "yes" });
-await waitUntil(chat, (message, status) => textOf(message) !== "" && status === "ready");
+await waitForReply(chat, "Use the tool", "yes.");
+await waitUntil(chat, ({ status }) => status === "ready");
 await checkReply(chat, "The tool says: yes.");
 
 const stopped = await openChat();
 const sending = stopped.sendMessage({ text: "hold and stop" });
-await waitUntil(stopped, isHeld);
+await waitForReply(stopped, "hold and stop", "word9");
 await fetch(`${api}/${id}/stop`, { method: "POST" });
 await sending;
 await checkReply(stopped, textOf(stopped.messages.at(-1)));
@@ -61,10 +66,10 @@ assert.ok(STORY.startsWith(textOf(stopped.messages.at(-1))));
 
 const first = await openChat();
 const told = first.sendMessage({ text: "hold and resume" });
-await waitUntil(first, isHeld);
+await waitForReply(first, "hold and resume", "word9");
 const reloaded = await openChat();
 const resumed = reloaded.resumeStream();
-await waitUntil(reloaded, isHeld);
+await waitForReply(reloaded, "hold and resume", "word9");
 writeFileSync(release, "");
 await Promise.all([told, resumed]);
 await checkReply(first, STORY);

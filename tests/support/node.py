@@ -27,13 +27,14 @@ async def run_module(module: Path, *arguments: str) -> tuple[int | None, str]:
     Node looks for packages beside the importing file, and for a module from its standard input beside the current
     directory. So the packages need not lie in the source tree.
     """
+    program = await asyncio.to_thread(module.read_bytes)
     assert (NPM_PACKAGES / ".installed").exists(), "the npm packages are missing: `make test` installs them"
     process = await asyncio.create_subprocess_exec(
         NODE, "--input-type=module", "-", *arguments, cwd=NPM_PACKAGES, stdin=PIPE, stdout=PIPE, stderr=STDOUT
     )
     try:
         async with deadline():
-            printed, _ = await process.communicate(module.read_bytes())
+            printed, _ = await process.communicate(program)
     finally:
         if process.returncode is None:
             process.kill()

@@ -9,12 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.app_harness import AppHarness
-from tests.support.node import run_module
-
 from compat.model import CompatModel
 from compat.running import CLIENTS
 from compat.server import CONFIRM, weather_here
+from tests.support.app_harness import AppHarness
+from tests.support.node import run_module
 
 
 @pytest.mark.parametrize(
@@ -30,4 +29,5 @@ async def test_a_client_from_npm_works_unmodified(
         models={"compat": CompatModel(release)}, model="compat", tools=[weather_here], client_tools=[CONFIRM]
     )
 
-    assert await run_module(CLIENTS / client, server.url, str(release), *options) == (0, "ok\n")
+    status, printed = await run_module(CLIENTS / client, server.url, str(release), *options)
+    assert (status, printed) == (0, "ok\n"), printed
