@@ -103,7 +103,7 @@ $(DEV): dev.lock $(RUN)
 	@$(BIN)/python -m pip --disable-pip-version-check check >$@ || { cat $@; exit 1; }
 
 # npm compares what it fetches with the hashes of its lock. It is started a second time because registries have bad moments.
-$(JS)/.installed: $(NPM)/package.json $(NPM)/package-lock.json $(DEV)
+$(JS)/.installed: $(NPM)/package.json $(NPM)/package-lock.json | $(DEV)
 	@echo "Installing the npm packages of $(NPM)/package-lock.json into $(JS) …"
 	@mkdir -p $(JS)
 	@cp $(NPM)/package.json $(NPM)/package-lock.json $(JS)
