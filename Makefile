@@ -105,7 +105,7 @@ $(DEV): dev.lock $(RUN)
 # npm compares what it fetches with the hashes of its lock. It is started a second time because registries have bad moments.
 $(JS)/.installed: $(NPM)/package.json $(NPM)/package-lock.json | $(DEV)
 	@echo "Installing the npm packages of $(NPM)/package-lock.json into $(JS) …"
-	@mkdir -p $(JS)
+	@mkdir -p $(JS) && rm -f $@
 	@cp $(NPM)/package.json $(NPM)/package-lock.json $(JS)
 	@$(BIN)/npm ci $(NPM_FLAGS) --prefix $(JS) >$(JS)/npm.log 2>&1 || $(BIN)/npm ci $(NPM_FLAGS) --prefix $(JS) || \
 		{ echo "npm could not install the packages (above). Is its registry reachable? Another one: npm config set registry …"; exit 1; }
