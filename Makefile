@@ -15,8 +15,10 @@ BIN := $(VENV)/bin
 RUN := $(VENV)/.installed-run
 DEV := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
-# Checks the scripts of the page; it is in no lock.
-TYPESCRIPT := typescript@7.0.2
+# What the checks and tests need from npm: other people's clients and TypeScript, pinned with hashes. Node and npm are in dev.lock.
+NPM := tests/npm
+JS := $(VENV)/js
+NPM_FLAGS := --ignore-scripts --no-audit --no-fund --loglevel=error
 # The resolver is needed only to write the locks, so it is not in them. `make lock UPGRADE=` only adds what is missing.
 RESOLVER := uv==0.13.7
 UPGRADE ?= --upgrade
@@ -36,23 +38,21 @@ run: $(RUN) ## run the server (web page and API) with the demo model
 chat: $(RUN) ## chat in the terminal with the demo model
 	@$(BIN)/indelible chat $(ARGS)
 
-test: $(DEV) ## run all tests
+test: $(DEV) $(JS)/.installed ## run all tests
 	$(BIN)/pytest -q -n auto --timeout 300 --durations 10 $(if $(STRICT),,--second-chance) $(ARGS)
 
-check: $(DEV) ## check lint, formatting, types and layers
+check: $(DEV) jscheck ## check lint, formatting, types (of the page's scripts, too) and layers
 	$(BIN)/ruff check --quiet
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-jscheck: ## check the types of the page's scripts and test its core (needs Node and npm)
-	node --test tests/web/
-	@npm install --silent --no-save --no-package-lock --prefix $(VENV)/js $(TYPESCRIPT)
-	@$(VENV)/js/node_modules/.bin/tsc --project tests/web/tsconfig.json >$(VENV)/js/errors || true
-	@! grep 'error TS' $(VENV)/js/errors | grep -v '^src/indelible/server/web/vendor/'
+jscheck: $(JS)/.installed ## check the types of the page's scripts (part of make check)
+	$(BIN)/node $(JS)/node_modules/.bin/tsc --project tests/web/tsconfig.json >$(JS)/errors || grep -q 'error TS' $(JS)/errors
+	@! grep 'error TS' $(JS)/errors | grep -v '^src/indelible/server/web/vendor/'
 
-vendor: ## fetch the libraries of the page from npm (needs npm)
-	@$(PYTHON) scripts/vendor_web.py
+vendor: $(DEV) ## fetch the libraries of the page from npm
+	@$(BIN)/python -m scripts.vendor_web
 
 pictures: $(DEV) ## make the pictures of the page in docs/images/ (needs chromium)
 	@$(BIN)/python -m scripts.pictures
@@ -64,14 +64,14 @@ nightly: $(DEV) ## run all tests with many more examples in the property tests
 	INDELIBLE_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -q -n auto \
 		--hypothesis-profile nightly --timeout 14400 $(ARGS)
 
-compat: $(DEV) compat/.installed ## run other people's clients (OpenAI SDKs, agents, AI SDK) against a real server
-	$(BIN)/pytest -q -p no:cacheprovider --timeout 900 $(ARGS) compat
+compat: $(DEV) $(JS)/.installed $(VENV)/compat/.installed ## run other people's clients (OpenAI SDKs, agents, AI SDK) against a real server
+	$(BIN)/pytest -q -p no:cacheprovider --timeout 900 --durations 10 $(ARGS) compat
 
-compat/.installed: compat/requirements.txt compat/package.json
-	@echo "Installing the clients into compat/.venv and compat/node_modules"
-	@$(PYTHON) -m venv compat/.venv
-	@compat/.venv/bin/python -m pip --disable-pip-version-check -qq install -r compat/requirements.txt
-	@cd compat && npm install --no-package-lock --silent
+# Other people's Python clients, which may need other versions than ours.
+$(VENV)/compat/.installed: compat/requirements.txt | $(BIN)/python
+	@echo "Installing the Python clients of $< into $(VENV)/compat …"
+	@$(BIN)/python -m venv $(VENV)/compat
+	@$(VENV)/compat/bin/python -m pip --disable-pip-version-check -qq install --no-compile -r $<
 	@touch $@
 
 format: $(DEV) ## format the code and apply safe lint fixes
@@ -82,7 +82,9 @@ lock: $(BIN)/python ## update dev.lock and run.lock to the newest allowed depend
 	@$(PIP) install $(RESOLVER)
 	$(COMPILE) --group dev --output-file dev.lock pyproject.toml
 	$(COMPILE) --group build --constraint dev.lock --output-file run.lock pyproject.toml
-	@if grep -n '://' dev.lock run.lock; then echo "A lock must not contain a URL."; exit 1; fi
+	$(BIN)/npm install --package-lock-only --omit-lockfile-registry-resolved $(NPM_FLAGS) --prefix $(NPM)
+	@$(BIN)/python -c 'import json, pathlib as p; f = p.Path("$(NPM)/package-lock.json"); j = json.loads(f.read_text()); [x.pop("funding", 0) for x in j["packages"].values()]; f.write_text(json.dumps(j, indent=2) + "\n")'
+	@if grep -n '://' dev.lock run.lock $(NPM)/package-lock.json; then echo "A lock must not contain a URL."; exit 1; fi
 
 # $(call install,LOCK): install a lock into the environment, and say so: it takes a while. Modules are compiled when they
 # are first imported, which most of them never are.
@@ -99,6 +101,15 @@ $(RUN): run.lock pyproject.toml | $(BIN)/python
 $(DEV): dev.lock $(RUN)
 	$(call install,dev.lock)
 	@$(BIN)/python -m pip --disable-pip-version-check check >$@ || { cat $@; exit 1; }
+
+# npm compares what it fetches with the hashes of its lock. It is started a second time because registries have bad moments.
+$(JS)/.installed: $(NPM)/package.json $(NPM)/package-lock.json | $(DEV)
+	@echo "Installing the npm packages of $(NPM)/package-lock.json into $(JS) …"
+	@mkdir -p $(JS) && rm -f $@
+	@cp $(NPM)/package.json $(NPM)/package-lock.json $(JS)
+	@$(BIN)/npm ci $(NPM_FLAGS) --prefix $(JS) >$(JS)/npm.log 2>&1 || $(BIN)/npm ci $(NPM_FLAGS) --prefix $(JS) || \
+		{ echo "npm could not install the packages (above). Is its registry reachable? Another one: npm config set registry …"; exit 1; }
+	@touch $@
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Indelible needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Choose another one with PYTHON=…" if sys.version_info < (3, 11) else 0)'

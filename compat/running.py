@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final
 
 HERE: Final = Path(__file__).parent
-PYTHON: Final = HERE / ".venv" / "bin" / "python"
+PYTHON: Final = Path(sys.prefix) / "compat" / "bin" / "python"
+CLIENTS: Final = HERE / "clients"
 
 
 class CompatServer:

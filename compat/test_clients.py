@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 from openai import OpenAI
+from tests.support.node import run_module
 
 from compat.model import STORY
-from compat.running import HERE, PYTHON, CompatServer, run_compat_server
-
-CLIENTS = HERE / "clients"
+from compat.running import CLIENTS, PYTHON, CompatServer, run_compat_server
 
 
 @pytest.fixture(scope="module")
@@ -23,10 +22,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompatServer]:
         yield running
 
 
-@pytest.mark.parametrize("client", sorted(path.name for path in CLIENTS.iterdir() if path.suffix in (".py", ".mjs")))
-def test_a_client_works_unmodified(server: CompatServer, client: str) -> None:
-    program = "node" if client.endswith(".mjs") else str(PYTHON)
-    command = [program, str(CLIENTS / client), server.url, str(server.release)]
+@pytest.mark.parametrize("client", ["openai.mjs", "ai_sdk.mjs", "ai_sdk.mjs -6"])
+async def test_a_client_from_npm_works_unmodified(server: CompatServer, client: str) -> None:
+    module, *options = client.split()
+    status, printed = await run_module(CLIENTS / module, server.url, str(server.release), *options)
+    assert (status, printed) == (0, "ok\n"), printed
+
+
+@pytest.mark.parametrize("client", sorted(path.name for path in CLIENTS.glob("*.py")))
+def test_a_client_in_python_works_unmodified(server: CompatServer, client: str) -> None:
+    command = [str(PYTHON), str(CLIENTS / client), server.url, str(server.release)]
     quiet = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENAI_AGENTS_DISABLE_TRACING": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, env=quiet)
     assert (done.returncode, done.stdout.strip()) == (0, "ok"), done.stdout + done.stderr

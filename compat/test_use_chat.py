@@ -6,6 +6,7 @@ run for all: started with the OpenAI SDK, stopped by a click on our own page, co
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import AsyncIterator
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 from playwright.async_api import Page, Route, async_playwright, expect
+from tests.support.node import NODE, NPM_PACKAGES
 
 import indelible
 from compat.model import STORY
@@ -28,15 +30,16 @@ WAIT_MS = 60_000
 
 
 @pytest.fixture(scope="module", params=["7", "6"])
-def bundle(request: pytest.FixtureRequest) -> Path:
+def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page, built with this version of the AI SDK."""
-    target = HERE / "page" / f"v{request.param}.bundle.js"
+    target = tmp_path_factory.mktemp("page") / "bundle.js"
     command = [
-        str(HERE / "node_modules" / ".bin" / "esbuild"), str(HERE / "page" / "page.jsx"), "--bundle", "--format=esm",
+        str(NODE), "node_modules/.bin/esbuild", str(HERE / "page" / "page.jsx"), "--bundle", "--format=esm",
         "--jsx=automatic", "--target=es2022", f"--outfile={target}", "--log-level=error", *ALIASES[request.param],
         '--define:process.env.NODE_ENV="production"',
     ]  # fmt: skip
-    subprocess.run(command, check=True, cwd=HERE)
+    environment = {**os.environ, "NODE_PATH": str(NPM_PACKAGES / "node_modules")}
+    subprocess.run(command, check=True, cwd=NPM_PACKAGES, env=environment)
     return target
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import inspect
 import re
 import shlex
@@ -59,6 +60,13 @@ async def test_the_remote_page_runs(demo_url: str, capsys: pytest.CaptureFixture
     blocks = [block.replace(SHOWN_URL, demo_url) for block in list_blocks("remote.md", "python")]
     await run_blocks(blocks, {})
     assert "complete" in capsys.readouterr().out
+
+
+async def test_the_page_of_openai_clients_runs(demo_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = list_blocks("openai.md", "python")
+    shown = "\n".join(blocks).replace(SHOWN_URL, demo_url).replace("Tell me a story.", "Hello.")
+    await asyncio.to_thread(exec, shown, {})
+    assert "Indelible" in capsys.readouterr().out
 
 
 async def test_every_curl_of_the_http_page_is_answered(demo_url: str) -> None:

@@ -1,4 +1,4 @@
-"""The two locks: one for running, one for developing, the same versions in both, and no host in either.
+"""The locks: one for running, one for developing, the same versions in both, one for npm, and no host in any.
 
 `make run` and the container image install run.lock, everything else dev.lock (docs/decisions/0001). A dependency
 that was added to pyproject.toml without `make lock` fails here, and so does a lock that was written from a mirror.
@@ -6,6 +6,7 @@ that was added to pyproject.toml without `make lock` fails here, and so does a l
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -45,6 +46,17 @@ def test_a_lock_names_no_host_and_has_a_hash_for_every_package(lock: str) -> Non
     pins = list(PIN.finditer(text))
     assert len(pins) == len(re.findall(r"^[a-z0-9.-]+==", text, re.MULTILINE)) > 20
     assert [pin["name"] for pin in pins if "--hash=sha256:" not in pin["rest"]] == []
+
+
+def test_the_lock_of_npm_names_no_host_and_has_a_hash_for_every_package() -> None:
+    wanted = json.loads((ROOT / "tests/npm/package.json").read_text())["dependencies"]
+    text = (ROOT / "tests/npm/package-lock.json").read_text()
+    own, *packages = json.loads(text)["packages"].values()
+
+    assert "://" not in text
+    assert own["dependencies"] == wanted, "run make lock"
+    assert [package for package in packages if not package["integrity"].startswith("sha512-")] == []
+    assert [version for version in wanted.values() if not re.fullmatch(r"(npm:.*@)?[0-9.]+", version)] == []
 
 
 @pytest.mark.parametrize(

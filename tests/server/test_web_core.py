@@ -1,25 +1,24 @@
 """The page's core has tests of its own (tests/web/), which run without a browser: `node --test`.
 
-A missing Node is a failure, as a missing browser is; .ci/run installs Debian's. index.html has to name every module.
+`make check` judges the types of the page's scripts. index.html has to name every module.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
+
+from tests.support.node import NODE
 
 ROOT = Path(__file__).parents[2]
 _IMPORT = re.compile(r'^import\b[^;"]*?"(\.[^"]+)"', re.MULTILINE)
 
 
 def test_the_core_of_the_page_passes_its_own_tests() -> None:
-    node = shutil.which("node")
-    assert node, "node is missing: install it, as .ci/run does"
     files = sorted(str(path) for path in (ROOT / "tests" / "web").glob("*.test.mjs"))
     assert files
-    done = subprocess.run([node, "--test", *files], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run([NODE, "--test", *files], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
 
 

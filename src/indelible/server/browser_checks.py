@@ -29,7 +29,10 @@ from indelible.settings import Settings
 
 _HOST: Final = re.compile(r"(?P<name>[^\[\]:@/]+|\[[0-9a-f:.]+\])(?::\d*)?", re.IGNORECASE)
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-_OTHER_SITES: Final = "Pages of other sites may not send requests to this server."
+_OTHER_SITES: Final = (
+    "Pages of other sites may not send requests to this server. "
+    "To allow one, name its origin in the setting `cors_origins`."
+)
 _NO_PROOF: Final = "A request with a cookie must show that it comes from this server's own page: send its Origin."
 _PREFLIGHT: Final = {
     "Access-Control-Allow-Methods": "GET, POST, PUT, PATCH, DELETE",

@@ -44,6 +44,21 @@ async def test_messages_are_taken_as_given_and_the_chat_is_kept_out_of_the_list(
     assert len((await server.client.list_chats(archived=True))["items"]) == 1
 
 
+async def test_a_model_may_be_named_without_its_provider_if_only_one_has_the_name(harness: AppHarness) -> None:
+    models = {
+        name: ScriptedModel([say(name)] * 2) for name in ("openai:small", "openai:twice", "groq:twice", "ollama:own@x")
+    }
+    server = await harness.start_server(ScriptedModel([say("default")]), models=models)
+    async with open_openai(server) as client:
+        for given, meant in [("small", "openai:small"), ("openai:small", "openai:small"), ("own", "ollama:own@x")]:
+            made = await client.chat.completions.create(model=given, messages=[user("Hi")])
+            assert (made.choices[0].message.content, made.model) == (meant, meant)
+        response = await client.responses.create(model="groq:twice", input="Hi")
+        assert (response.output_text, response.model) == ("groq:twice", "groq:twice")
+        with pytest.raises(openai.BadRequestError, match="Unknown model 'twice'"):
+            await client.responses.create(model="twice", input="Hi")
+
+
 async def test_a_stream_has_its_usage_and_an_end(harness: AppHarness) -> None:
     said = [*say("Hello.")[:-1], parts.finish(usage=Usage(input_tokens=3, output_tokens=1))]
     server = await harness.start_server(ScriptedModel([said]))

@@ -31,6 +31,7 @@ from indelible.server.wires.content import continue_with, divide
 from indelible.server.wires.openai.completion_projection import CompletionProjection
 from indelible.server.wires.openai.completion_request import CompletionRequest, read_messages
 from indelible.server.wires.openai.failures import answer_failure
+from indelible.server.wires.openai.models import complete_model_name
 from indelible.server.wires.requests import read_body
 from indelible.server.wires.streaming import WireStream, collect, run_unless_left
 from indelible.service.conversations import ConversationService, TurnStart
@@ -52,6 +53,7 @@ async def create_completion(
     if not state.is_ready:
         raise NotReady
     body = await read_body(request, CompletionRequest)
+    body.model = await complete_model_name(service, body.model)
     if (body.n or 1) != 1:
         raise Invalid("n: only 1 is supported.")
     conversations = ConversationService(service, once)

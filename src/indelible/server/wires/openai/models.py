@@ -1,4 +1,9 @@
-"""`/v1/models`: the models that a request may name."""
+"""`/v1/models`: the models that a request may name, and how a program's own name for one is understood.
+
+Programs written for OpenAI say `gpt-5.1` where we say `openai:gpt-5.1`. The short name is understood if exactly one of
+the server's models has it; everything else is left as it is, and refused by the service with the names that exist.
+Tested in tests/server/wires/test_chat_completions.py.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ from starlette.responses import Response
 
 from indelible.errors import NotFound
 from indelible.server.dependencies import Reads, answer_json
+from indelible.service.local import LocalService
 
 router = APIRouter(tags=["openai"], include_in_schema=False)
 
@@ -27,6 +33,15 @@ async def get_model(model_id: str, service: Reads) -> Response:
     if all(model.id != model_id for model in page.items):
         raise NotFound(f"The model {model_id[:100]!r} does not exist.")
     return answer_json(_show(model_id))
+
+
+async def complete_model_name(service: LocalService, given: str | None) -> str | None:
+    """The full name of the one model whose name without its provider and address is this; otherwise the given name."""
+    if given is None or ":" in given:
+        return given
+    names = [model.id for model in (await service.list_models()).items]
+    meant = [name for name in names if name.partition(":")[2].partition("@")[0] == given]
+    return meant[0] if len(meant) == 1 and given not in names else given
 
 
 def _show(name: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from indelible.server.feed_slots import WithSlot
 from indelible.server.problem_details import NotReady
 from indelible.server.wires.content import Continuation, continue_with, divide
 from indelible.server.wires.openai.items import read_items, write_items
+from indelible.server.wires.openai.models import complete_model_name
 from indelible.server.wires.openai.names import ResponseName, read_response_name
 from indelible.server.wires.openai.pages import show_page
 from indelible.server.wires.openai.response_projection import ResponseProjection
@@ -42,6 +43,7 @@ async def create_response(request: Request, state: State, service: Reads, once: 
     if not state.is_ready:
         raise NotReady
     body = await read_body(request, ResponseRequest)
+    body.model = await complete_model_name(service, body.model)
     conversations = ConversationService(service, once)
     start = await Starter(state, conversations, body).start()
     name = ResponseName(start.chat_id, start.seq)
