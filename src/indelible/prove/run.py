@@ -29,11 +29,13 @@ from indelible.errors import IndelibleError
 from indelible.prove.budget import Budget
 from indelible.prove.checks import check_chat
 from indelible.prove.checks.evidence import Evidence, Fault
+from indelible.prove.checks.files import check_files
 from indelible.prove.checks.prompts import check_told
 from indelible.prove.checks.tools import check_effects
 from indelible.prove.clients.actions import ActionName
 from indelible.prove.clients.population import Population, gather_population
 from indelible.prove.clients.user import HABITS
+from indelible.prove.file_rows import find_left_files, find_row_faults
 from indelible.prove.provider import ProofProvider
 from indelible.prove.report import Report, count_actions, count_replies
 from indelible.prove.script import find_reply
@@ -138,7 +140,11 @@ async def _carry_out(plan: Plan, orders: Orders, on_kill: Callable[[int], None])
             ways=plan.ways,
             lease_timeout_s=plan.lease_timeout_s,
             drain_s=plan.drain_s,
-            provoke=population.stop_a_reply,
+            provoke={
+                "during_stop": population.stop_a_reply,
+                "before_file": population.upload_a_file,
+                "after_file": population.upload_a_file,
+            },
             on_kill=on_kill,
         )
         await injector.kill(plan.kills, is_enough=_end_after(plan.seconds, population))
@@ -149,11 +155,15 @@ async def _carry_out(plan: Plan, orders: Orders, on_kill: Callable[[int], None])
         runs = read_notebook(orders.notebook)
         faults += [*check_effects(runs, evidence, safe=SAFE_TOOLS), *map(Fault, injector.faults)]
         faults += [*map(Fault, provider.prompts.faults), *_check_told(provider, runs, evidence)]
-        counts = {"kills": dict(injector.kills), "tool_runs": len(runs), "seconds": time.monotonic() - began_s}
-        model_counts = {"model_calls": provider.calls, "interrupted_calls": provider.drops}
-        report = _judge(plan.seed, population, evidence, faults, knew_replies=True, **counts, **model_counts)
+        faults += check_files(population.uploads, await population.load_copies(), runs, evidence)
+        faults += map(Fault, await find_row_faults(database))
+        counts: dict[str, Any] = {"kills": dict(injector.kills), "seconds": time.monotonic() - began_s}
+        counts |= {"tool_runs": len(runs), "uploads": population.uploads.count()}
+        counts |= {"model_calls": provider.calls, "interrupted_calls": provider.drops}
+        report = _judge(plan.seed, population, evidence, faults, knew_replies=True, **counts)
         if report.is_proof:
             await population.delete_chats()
+            report = replace(report, faults=[Fault(left) for left in await find_left_files(database)])
     return report
 
 
