@@ -16,7 +16,7 @@ from indelible.prove.run import DatabaseInUse, Plan, prove, prove_server
 from indelible.prove.servers.group import run_servers
 from indelible.prove.servers.process import Orders
 
-SEEDS = {"sqlite": 3, "postgresql": 0}
+SEEDS = {"sqlite": 3, "postgresql": 23}
 """Of the ways in which a server can go away, each is tried under one of them or both."""
 
 

@@ -83,8 +83,8 @@ class UploadLog(msgspec.Struct, kw_only=True):
 
     def count(self) -> dict[str, int]:
         """How many files of each kind were uploaded, for the report."""
-        counts = Counter(make_file(key).kind for key in self.accepted.values())
-        return {**counts, **({"broken off": len(self.broken_off)} if self.broken_off else {})}
+        counts = Counter[str](make_file(key).kind for key in self.accepted.values())
+        return dict(counts + Counter({"broken off": len(self.broken_off)}))
 
 
 class StoredCopy(NamedTuple):

@@ -49,10 +49,10 @@ def _check_accepted(log: UploadLog, copies: Sequence[StoredCopy]) -> Iterator[st
         if file_id not in listed:
             yield f"the upload of {make_file(key).name} was accepted, and it is not stored"
     for copy in copies:
-        key = log.accepted.get(copy.id) or find_key(copy.name)
-        if key is None:
+        uploaded = log.accepted.get(copy.id) or find_key(copy.name)
+        if uploaded is None:
             continue  # _check_surplus
-        sent = make_file(key)
+        sent = make_file(uploaded)
         if copy.brought != hashlib.sha256(sent.data).hexdigest():
             yield f"{sent.name} is stored, but a download does not bring what was uploaded ({copy.brought})"
         elif (copy.name, copy.media_type, copy.sha256) != (sent.name, sent.media_type, copy.brought):
