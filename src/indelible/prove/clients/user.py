@@ -52,7 +52,7 @@ class SimulatedUser:
         self._client = client
         self._chance = random.Random(seed * 1000 + number)  # noqa: S311  (it only has to be reproducible)
         self.uploader = Uploader(client, uploads or UploadLog(), number=number, seed=seed)
-        self._sender = Sender(
+        self.sender = Sender(
             client, self._chance, number=number, models=models, phrases=phrases, uploader=self.uploader
         )
         self._habits = habits
@@ -60,17 +60,17 @@ class SimulatedUser:
 
     async def begin(self) -> None:
         """Open the chat with a first message."""
-        text, _ = self._sender.draw(may_ask=True)
-        model = self._sender.default_model
-        tools = CLIENT_TOOLS if self._sender.knows_replies else None
-        message = await self._sender.attach(text)
+        text, _ = self.sender.draw(may_ask=True)
+        model = self.sender.default_model
+        tools = CLIENT_TOOLS if self.sender.knows_replies else None
+        message = await self.sender.attach(text)
         created = await self._client.create_chat(message, model=model, title="Proof", tools=tools)
         self.chat_id = created["id"]
-        self._sender.note(self.deeds, text, model)
+        self.sender.note(self.deeds, text, model)
 
     async def chat(self, reader: SimulatedReader, enough: asyncio.Event) -> None:
         """Send until it is enough and every message is answered."""
-        actions = UserActions(self._client, self._chance, self._sender, self, reader)
+        actions = UserActions(self._client, self._chance, self.sender, self, reader)
         try:
             while self._rounds > 0 or not enough.is_set():
                 self._rounds -= 1
