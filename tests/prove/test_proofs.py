@@ -52,5 +52,5 @@ async def test_a_database_with_chats_in_it_is_refused(tmp_path: Path) -> None:
     async with run_servers(orders, count=1) as [server], WireClient(server.url) as client:
         await client.create_chat()
 
-    with pytest.raises(DatabaseInUse, match="has chats in it"):
+    with pytest.raises(DatabaseInUse, match="has chats or files in it"):
         await prove(Plan(seed=1, database=orders.database))

@@ -36,6 +36,7 @@ _TYPES: Final[dict[Kind, str]] = {
 }
 _OTHER_BYTES: Final = (300_000, 600_000)
 """More than a chunk (`CHUNK_BYTES`), so that an upload can die between two of them."""
+_NO_TEXT: Final = b"\x00\x01"
 _IN_TEXT: Final = re.compile(r"(?:Proof file |\[The attached file proof-)(\d+[.-]\d+)")
 _IN_BYTES: Final = re.compile(rb"Proof file (\d+[.-]\d+):")
 _NAME: Final = re.compile(r"proof-(\d+[.-]\d+)\.(?:txt|png|bin)")
@@ -57,22 +58,29 @@ class ProofFile(msgspec.Struct, frozen=True):
         return _TYPES[self.kind]
 
     @property
+    def size(self) -> int:
+        """In bytes. Of a large file it is known without making the file."""
+        return self._make_chance().randint(*_OTHER_BYTES) if self.kind == "other" else len(self.data)
+
+    @property
     def data(self) -> bytes:
-        chance = random.Random(self.key)  # noqa: S311  (it has to be reproducible)
+        chance = self._make_chance()
         if self.kind == "other":
-            return b"\x00\x01" + chance.randbytes(chance.randint(*_OTHER_BYTES))
+            return _NO_TEXT + chance.randbytes(chance.randint(*_OTHER_BYTES) - len(_NO_TEXT))
         words = " ".join(chance.choices(VOCABULARY, k=chance.randint(3, 30)))
         text = f"Proof file {self.key}: {words}. The end of {self.key}."
         return text.encode() if self.kind == "text" else _draw_png(text)
+
+    def _make_chance(self) -> random.Random:
+        return random.Random(self.key)  # noqa: S311  (it has to be reproducible)
 
     def to_prompt_text(self) -> str | None:
         """How a prompt shows it as text; None if it is shown as a picture."""
         if self.kind == "picture":
             return None
-        data = self.data
         if self.kind == "text":
-            return data.decode()
-        return _NAMED_ONLY.format(name=self.name, media_type=self.media_type, size=len(data))
+            return self.data.decode()
+        return _NAMED_ONLY.format(name=self.name, media_type=self.media_type, size=self.size)
 
 
 def make_file(key: str) -> ProofFile:

@@ -53,7 +53,7 @@ from indelible.testing.invariants import find_faults, load_chat
 SHORT_LEASES: Final = {"heartbeat_interval_s": 0.2, "lease_timeout_s": 0.8}
 _PHRASES: Final = ("Tell me something.", "And then?", "Say it with other words.", "Roll a die.")
 _PATIENCE_S: Final = 60.0
-_ANY_CHAT: Final = "SELECT id FROM chats LIMIT 1"
+_ANYTHING: Final = "SELECT id FROM chats UNION ALL SELECT id FROM files WHERE state = 'ready' LIMIT 1"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +88,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DatabaseInUse(IndelibleError):
-    """The database has chats, which the model of the proof would answer."""
+    """The database has chats, which the model of the proof would answer, or files, which it would find fault with."""
 
 
 async def prove(plan: Plan, *, on_kill: Callable[[int], None] = lambda _: None) -> Report:
@@ -219,8 +219,10 @@ async def _open(address: str) -> AsyncIterator[Database]:
     await migrate(address)
     database = await open_database(address)
     try:
-        if await database.read(lambda transaction: transaction.one(_ANY_CHAT), single=True) is not None:
-            raise DatabaseInUse(f"{describe(parse_address(address))} has chats in it. Choose an empty database.")
+        if await database.read(lambda transaction: transaction.one(_ANYTHING), single=True) is not None:
+            raise DatabaseInUse(
+                f"{describe(parse_address(address))} has chats or files in it. Choose an empty database."
+            )
         yield database
     finally:
         await database.close()
