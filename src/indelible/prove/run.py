@@ -220,9 +220,8 @@ async def _open(address: str) -> AsyncIterator[Database]:
     database = await open_database(address)
     try:
         if await database.read(lambda transaction: transaction.one(_ANYTHING), single=True) is not None:
-            raise DatabaseInUse(
-                f"{describe(parse_address(address))} has chats or files in it. Choose an empty database."
-            )
+            name = describe(parse_address(address))
+            raise DatabaseInUse(f"{name} has chats or files in it. Choose an empty database.")
         yield database
     finally:
         await database.close()
