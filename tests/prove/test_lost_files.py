@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.prove.file_sabotage import SABOTAGES
@@ -33,11 +34,12 @@ WISH = Wish(number=34, words=4, pace_ms=0, tools=3, files=3)
 
 
 async def find_faults(directory: Path, *, delete: bool = False) -> list[str]:
-    """With `delete`: those of the database after the chat was deleted."""
+    """With `delete`: those of a directory of files, after the chat was deleted and a file appeared from nowhere."""
     prompts, uploads = PromptInspector(), UploadLog()
-    address, notebook = str(directory / "chats.db"), directory / "notebook"
+    address, notebook, bytes_at = str(directory / "chats.db"), directory / "notebook", directory / "files"
     model, tools = ProofModel(on_call=prompts.inspect), make_tools(notebook, CrashPoints())
-    async with deadline(), serve_app(address, model, tools=tools, auto_titles=False) as running:
+    place: dict[str, Any] = {"files": f"directory:{bytes_at}"} if delete else {}
+    async with deadline(), serve_app(address, model, tools=tools, **place) as running:
         user = SimulatedUser(running.client, number=1, seed=1, models=(), phrases=None, uploads=uploads)
         created = await running.client.create_chat(await user.sender.attach(WISH.to_text()))
         user.deeds.sent.append(WISH.to_text())
@@ -53,8 +55,11 @@ async def find_faults(directory: Path, *, delete: bool = False) -> list[str]:
         database = await open_database(address)
         try:
             if delete:
+                assert len(await find_row_faults(database, bytes_at)) == 0
                 await running.client.delete_chat(created["id"])
-                return await find_left_files(database)
+                left = await find_left_files(database)
+                (bytes_at / ".file_9.part").touch()
+                return [*left, *await find_row_faults(database, bytes_at)]
             rows = await find_row_faults(database)
         finally:
             await database.close()
@@ -66,8 +71,8 @@ async def test_a_build_that_keeps_every_file_has_no_fault(tmp_path: Path) -> Non
     assert await find_faults(tmp_path) == []
 
 
-async def test_nothing_is_left_of_the_files_of_a_deleted_chat(tmp_path: Path) -> None:
-    assert await find_faults(tmp_path, delete=True) == []
+async def test_a_deleted_chat_leaves_no_file_and_bytes_without_a_row_are_found(tmp_path: Path) -> None:
+    assert await find_faults(tmp_path, delete=True) == [".file_9.part has bytes of a file, and no row"]
 
 
 @pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda sabotage: sabotage.__name__)

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 
 from indelible.client.wire import WireClient
 from indelible.errors import IndelibleError
+from indelible.files.place import DATABASE, find_directory
 from indelible.prove.budget import Budget
 from indelible.prove.checks import check_chat
 from indelible.prove.checks.evidence import Evidence, Fault
@@ -59,8 +60,8 @@ _ANYTHING: Final = "SELECT id FROM chats UNION ALL SELECT id FROM files WHERE st
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What to do. The default database is a new SQLite file. `seconds` ends the killing earlier.
 
-    `drain_s`: how long a server that gets SIGTERM lets its replies end. `habits`: what users do besides sending, and
-    `rounds`: how often at least.
+    `files`: where the servers store files, a value of that setting. `drain_s`: how long a server that gets SIGTERM lets
+    its replies end. `habits`: what users do besides sending, and `rounds`: how often at least.
     `retry_for_s`: how long after the last kill, and after the leases that it left, a reply may take.
     """
 
@@ -71,6 +72,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
     short_leases: bool = False
     drain_s: float = 0.0
+    files: str = DATABASE
     ways: tuple[Way, ...] = WAYS
     habits: tuple[ActionName, ...] = HABITS
     rounds: int = 0
@@ -79,7 +81,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {"drain_s": self.drain_s, **(SHORT_LEASES if self.short_leases else {})}
+        directory = find_directory(self.files)  # the servers have another working directory
+        place = {} if self.files == DATABASE else {"files": f"directory:{directory}" if directory else self.files}
+        return {"drain_s": self.drain_s, **place, **(SHORT_LEASES if self.short_leases else {})}
 
     @property
     def lease_timeout_s(self) -> float:
@@ -156,7 +160,7 @@ async def _carry_out(plan: Plan, orders: Orders, on_kill: Callable[[int], None])
         faults += [*check_effects(runs, evidence, safe=SAFE_TOOLS), *map(Fault, injector.faults)]
         faults += [*map(Fault, provider.prompts.faults), *_check_told(provider, runs, evidence)]
         faults += check_files(population.uploads, await population.load_copies(), runs, evidence)
-        faults += map(Fault, await find_row_faults(database))
+        faults += map(Fault, await find_row_faults(database, find_directory(plan.files)))
         counts: dict[str, Any] = {"kills": dict(injector.kills), "seconds": time.monotonic() - began_s}
         counts |= {"tool_runs": len(runs), "uploads": population.uploads.count()}
         counts |= {"model_calls": provider.calls, "interrupted_calls": provider.drops}
