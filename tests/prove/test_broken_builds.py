@@ -21,6 +21,7 @@ from indelible.prove.checks.evidence import Fault
 from indelible.prove.report import Report, describe_verdict
 from indelible.prove.run import Plan, prove
 from indelible.prove.servers.fault_injector import Way
+from indelible.store.database.file_tables import file_uses, files
 from indelible.store.database.tables import chats
 
 MORE_CHANCES = 4
@@ -60,11 +61,12 @@ async def prove_broken(
 
 
 async def empty(database: str) -> None:
-    """A failed proof leaves its chats for people to look at. The next one wants an empty database."""
+    """A failed proof leaves everything for people to look at. The next one wants an empty database."""
     engine = await open_engine(database)
     try:
         async with engine.begin() as connection:
-            await connection.execute(delete(chats))
+            for table in (file_uses, files, chats):
+                await connection.execute(delete(table))
     finally:
         await engine.dispose()
 

@@ -7,7 +7,10 @@ import signal
 
 import pytest
 
+from indelible.client.files import RemoteFiles
 from indelible.client.wire import WireClient
+from indelible.prove.checks.evidence import UploadLog
+from indelible.prove.clients.uploads import load_copies, upload_unused
 from indelible.prove.script import Wish
 from indelible.prove.servers.crash_points import CRASH_POINTS, CrashPoint
 from indelible.prove.servers.group import ServerNotStarted, ServerUnderTest, run_servers
@@ -18,9 +21,10 @@ WISH = Wish(number=1, words=4, pace_ms=1, tools=1)
 SLOW_WISH = Wish(number=2, words=400, pace_ms=20)
 RUNS = {"after_effect": 1}
 """How often the tool has run when the server dies."""
+IN_UPLOADS: tuple[CrashPoint, ...] = ("before_file", "after_file")
 
 
-@pytest.mark.parametrize("point", sorted(set(CRASH_POINTS) - {"at_start", "during_stop"}))
+@pytest.mark.parametrize("point", sorted(set(CRASH_POINTS) - {"at_start", "during_stop", *IN_UPLOADS}))
 async def test_an_armed_server_dies_at_the_point_and_what_was_accepted_is_kept(
     orders: Orders, point: CrashPoint
 ) -> None:
@@ -51,6 +55,19 @@ async def wait_for_a_word(client: WireClient, chat_id: str) -> None:
     async for event in client.stream_events(chat_id, after="start"):
         if event.kind == "part":
             return
+
+
+async def test_a_server_dies_in_an_upload_which_is_one_file_in_the_end(orders: Orders) -> None:
+    async with run_servers(orders, count=1) as [server], WireClient(server.url) as client:
+        for point in IN_UPLOADS:
+            server.process.arm(point, 1)
+            uploading = asyncio.create_task(upload_unused([client], UploadLog()))
+            assert await server.process.wait_for_end() == -signal.SIGKILL
+            await server.start()
+            await uploading
+            [stored] = await load_copies(client)
+            assert stored.brought == stored.sha256
+            await RemoteFiles(client).delete_file(stored.id)
 
 
 async def test_a_server_can_be_made_to_die_at_its_start(orders: Orders) -> None:

@@ -16,7 +16,7 @@ from indelible.prove.run import DatabaseInUse, Plan, prove, prove_server
 from indelible.prove.servers.group import run_servers
 from indelible.prove.servers.process import Orders
 
-SEEDS = {"sqlite": 3, "postgresql": 0}
+SEEDS = {"sqlite": 3, "postgresql": 23}
 """Of the ways in which a server can go away, each is tried under one of them or both."""
 
 
@@ -52,5 +52,5 @@ async def test_a_database_with_chats_in_it_is_refused(tmp_path: Path) -> None:
     async with run_servers(orders, count=1) as [server], WireClient(server.url) as client:
         await client.create_chat()
 
-    with pytest.raises(DatabaseInUse, match="has chats in it"):
+    with pytest.raises(DatabaseInUse, match="has chats or files in it"):
         await prove(Plan(seed=1, database=orders.database))

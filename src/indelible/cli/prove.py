@@ -42,6 +42,9 @@ def prove(
     short_leases: Annotated[
         bool, typer.Option("--short-leases", help="Consider a server dead after 0.8 s instead of 8 s.")
     ] = False,
+    files: Annotated[
+        str, typer.Option(metavar="PLACE", help="Where the servers store files, as in the setting: directory:/path.")
+    ] = "database",
     drain: Annotated[
         float,
         typer.Option(metavar="SECONDS", min=0, help="Let a server that gets SIGTERM finish its replies for so long."),
@@ -52,8 +55,9 @@ def prove(
     Every reply is known in advance and every reader logs all it sees; at the end both are compared with what is
     stored. Exit status 0: all promises held. 1: a promise was broken.
     """
-    if server is not None and (kills is not None or database is not None or short_leases or drain):
-        raise UsageMistake("--server kills nothing; drop --kills, --database, --short-leases and --drain.")
+    own = kills is not None or database is not None or short_leases or drain or files != "database"
+    if server is not None and own:
+        raise UsageMistake("--server kills nothing; drop --kills, --database, --files, --short-leases and --drain.")
 
     import random  # noqa: PLC0415  (see main.py)
 
@@ -73,5 +77,6 @@ def prove(
         seconds=seconds,
         short_leases=short_leases,
         drain_s=drain,
+        files=files,
     )
     raise typer.Exit(prove_and_report(plan))

@@ -26,6 +26,7 @@ from indelible.files.s3_bytes import S3Bytes
 from indelible.files.s3_signature import Credentials
 from indelible.store.database.transaction import Database
 
+DATABASE: Final = "database"
 _DIRECTORY: Final = "directory:"
 _FORMS: Final = "It must be database, directory:/path or s3://bucket/prefix?endpoint=URL&region=NAME"
 _KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
@@ -35,10 +36,11 @@ async def open_bytes(
     place: str, database: Database, *, clock: Clock, environment: Mapping[str, str] | None = None
 ) -> ByteStore:
     """The byte store that the setting names. Raises `Invalid` if it names none, or one that cannot be used."""
-    if place == "database":
+    if place == DATABASE:
         return DatabaseBytes(database)
-    if place.startswith(_DIRECTORY) and len(place) > len(_DIRECTORY):
-        opened = DirectoryBytes(_find_directory(place))
+    directory = find_directory(place)
+    if directory is not None:
+        opened = DirectoryBytes(directory)
         await opened.open()
         return opened
     if place.startswith("s3://"):
@@ -46,8 +48,10 @@ async def open_bytes(
     raise Invalid(f"files: unknown place. {_FORMS}.")
 
 
-def _find_directory(place: str) -> Path:
-    return Path(place.removeprefix(_DIRECTORY)).expanduser().absolute()
+def find_directory(place: str) -> Path | None:
+    """The directory that the setting names; None if it names none."""
+    name = place.removeprefix(_DIRECTORY)
+    return Path(name).expanduser().absolute() if place.startswith(_DIRECTORY) and name else None
 
 
 def _open_s3(place: str, clock: Clock, environment: Mapping[str, str]) -> S3Bytes:

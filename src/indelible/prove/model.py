@@ -39,7 +39,7 @@ from indelible.content import (
 from indelible.errors import ModelFailed
 from indelible.models.protocol import Call, PromptMessage
 from indelible.prove.script import Wish
-from indelible.prove.servers.tools import AGAIN, ASK, ONCE
+from indelible.prove.servers.tools import AGAIN, ASK, DRAW, ONCE
 
 
 class ProofModel:
@@ -76,7 +76,7 @@ class ProofModel:
         if until == len(words):
             yield Finish("stop", usage=usage)
             return
-        calls = [(f"call_{at}", (ONCE, AGAIN)[at % 2]) for at in range(wish.tools)]
+        calls = [(f"call_{at}", (ONCE, AGAIN, DRAW)[at % 3]) for at in range(wish.tools)]
         for call_id, name in [*calls, *((f"ask_{at}", ASK) for at in range(wish.asks))]:
             for part in self._call_tool(call_id, name, wish):
                 await asyncio.sleep(pace_s)
@@ -115,9 +115,9 @@ async def _think(thoughts: int, pace_s: float) -> AsyncIterator[Part]:
 def _find_wish(messages: Sequence[PromptMessage]) -> tuple[Wish, Sequence[PromptMessage]]:
     """The user's last wish, and what the model has written and called since."""
     for at in reversed(range(len(messages))):
-        wish = Wish.find_last(_read_text(messages[at])) if messages[at].role == "user" else None
-        if wish is not None:
-            return wish, messages[at + 1 :]
+        wishes = Wish.find_all(_read_text(messages[at])) if messages[at].role == "user" else []
+        if wishes:
+            return wishes[-1][1], [message for message in messages[at + 1 :] if message.role != "user"]
     raise ModelFailed("The prompt has no wish that this model knows.", kind="config", retryable=False)
 
 

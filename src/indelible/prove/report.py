@@ -30,6 +30,8 @@ _WAYS: Final = {
     "before_effect": "kill -9 in a tool, before its effect",
     "after_effect": "kill -9 in a tool, after its effect",
     "during_stop": "kill -9 while a reply was stopping",
+    "before_file": "kill -9 before an upload's commit",
+    "after_file": "kill -9 after an upload's commit, before its response",
 }
 
 
@@ -37,7 +39,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The counts and the faults. After a failure the database and `kept_directory` are kept.
 
     `knew_replies`: whether each reply was compared with the expected one. `actions` are what users did besides sending,
-    `model_calls` are counted by API; `interrupted_calls` are those whose connection broke before the reply had ended.
+    `uploads` are counted by kind, `model_calls` by API; `interrupted_calls` are those whose connection broke before the
+    reply had ended.
     """
 
     seed: int
@@ -51,6 +54,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     kills: dict[str, int] = {}
     actions: dict[str, int] = {}
     tool_runs: int = 0
+    uploads: dict[str, int] = {}
     model_calls: dict[str, int] = {}
     interrupted_calls: int = 0
     faults: Sequence[Fault] = ()
@@ -90,6 +94,8 @@ def print_report(report: Report, console: Console) -> None:
         table.add_row(f"{sum(report.actions.values()):,}", f"user actions ({_list_counts(report.actions)})")
     if report.tool_runs:
         table.add_row(f"{report.tool_runs:,}", "tool runs")
+    if report.uploads:
+        table.add_row(f"{sum(report.uploads.values()):,}", f"uploads ({_list_counts(report.uploads)})")
     table.add_row(f"{report.seconds:.0f} s", f"total, seed {report.seed}")
     console.print(table)
     console.print()
@@ -106,9 +112,10 @@ def describe_verdict(report: Report) -> str:
         kills = f"{deaths} kill{'' if deaths == 1 else 's'}, nothing lost" if deaths else "nothing lost"
         replies = "is complete or was stopped by its user" if report.knew_replies else "ended"
         tools = "no tool ran twice that must not; " if report.tool_runs else ""
+        files = "every uploaded file is stored as it was sent; " if report.uploads else ""
         return (
             f"PASSED: {kills}. Every word that a reader saw is stored, once and in order; every accepted message was "
-            f"answered; every reply {replies}; {tools}nothing is still running."
+            f"answered; every reply {replies}; {tools}{files}nothing is still running."
         )
     shown = [_describe_fault(fault) for fault in report.faults[:_FAULTS_SHOWN]]
     if len(report.faults) > _FAULTS_SHOWN:

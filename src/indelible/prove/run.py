@@ -26,14 +26,17 @@ from msgspec.structs import replace
 
 from indelible.client.wire import WireClient
 from indelible.errors import IndelibleError
+from indelible.files.place import DATABASE, find_directory
 from indelible.prove.budget import Budget
 from indelible.prove.checks import check_chat
 from indelible.prove.checks.evidence import Evidence, Fault
+from indelible.prove.checks.files import check_files
 from indelible.prove.checks.prompts import check_told
 from indelible.prove.checks.tools import check_effects
 from indelible.prove.clients.actions import ActionName
 from indelible.prove.clients.population import Population, gather_population
 from indelible.prove.clients.user import HABITS
+from indelible.prove.file_rows import find_left_files, find_row_faults
 from indelible.prove.provider import ProofProvider
 from indelible.prove.report import Report, count_actions, count_replies
 from indelible.prove.script import find_reply
@@ -51,14 +54,14 @@ from indelible.testing.invariants import find_faults, load_chat
 SHORT_LEASES: Final = {"heartbeat_interval_s": 0.2, "lease_timeout_s": 0.8}
 _PHRASES: Final = ("Tell me something.", "And then?", "Say it with other words.", "Roll a die.")
 _PATIENCE_S: Final = 60.0
-_ANY_CHAT: Final = "SELECT id FROM chats LIMIT 1"
+_ANYTHING: Final = "SELECT id FROM chats UNION ALL SELECT id FROM files WHERE state = 'ready' LIMIT 1"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What to do. The default database is a new SQLite file. `seconds` ends the killing earlier.
 
-    `drain_s`: how long a server that gets SIGTERM lets its replies end. `habits`: what users do besides sending, and
-    `rounds`: how often at least.
+    `files`: where the servers store files, a value of that setting. `drain_s`: how long a server that gets SIGTERM lets
+    its replies end. `habits`: what users do besides sending, and `rounds`: how often at least.
     `retry_for_s`: how long after the last kill, and after the leases that it left, a reply may take.
     """
 
@@ -69,6 +72,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
     short_leases: bool = False
     drain_s: float = 0.0
+    files: str = DATABASE
     ways: tuple[Way, ...] = WAYS
     habits: tuple[ActionName, ...] = HABITS
     rounds: int = 0
@@ -77,7 +81,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {"drain_s": self.drain_s, **(SHORT_LEASES if self.short_leases else {})}
+        directory = find_directory(self.files)  # the servers have another working directory
+        place = {} if self.files == DATABASE else {"files": f"directory:{directory}" if directory else self.files}
+        return {"drain_s": self.drain_s, **place, **(SHORT_LEASES if self.short_leases else {})}
 
     @property
     def lease_timeout_s(self) -> float:
@@ -86,7 +92,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DatabaseInUse(IndelibleError):
-    """The database has chats, which the model of the proof would answer."""
+    """The database has chats, which the model of the proof would answer, or files, which it would find fault with."""
 
 
 async def prove(plan: Plan, *, on_kill: Callable[[int], None] = lambda _: None) -> Report:
@@ -138,7 +144,11 @@ async def _carry_out(plan: Plan, orders: Orders, on_kill: Callable[[int], None])
             ways=plan.ways,
             lease_timeout_s=plan.lease_timeout_s,
             drain_s=plan.drain_s,
-            provoke=population.stop_a_reply,
+            provoke={
+                "during_stop": population.stop_a_reply,
+                "before_file": population.upload_a_file,
+                "after_file": population.upload_a_file,
+            },
             on_kill=on_kill,
         )
         await injector.kill(plan.kills, is_enough=_end_after(plan.seconds, population))
@@ -149,11 +159,15 @@ async def _carry_out(plan: Plan, orders: Orders, on_kill: Callable[[int], None])
         runs = read_notebook(orders.notebook)
         faults += [*check_effects(runs, evidence, safe=SAFE_TOOLS), *map(Fault, injector.faults)]
         faults += [*map(Fault, provider.prompts.faults), *_check_told(provider, runs, evidence)]
-        counts = {"kills": dict(injector.kills), "tool_runs": len(runs), "seconds": time.monotonic() - began_s}
-        model_counts = {"model_calls": provider.calls, "interrupted_calls": provider.drops}
-        report = _judge(plan.seed, population, evidence, faults, knew_replies=True, **counts, **model_counts)
+        faults += check_files(population.uploads, await population.load_copies(), runs, evidence)
+        faults += map(Fault, await find_row_faults(database, find_directory(plan.files)))
+        counts: dict[str, Any] = {"kills": dict(injector.kills), "seconds": time.monotonic() - began_s}
+        counts |= {"tool_runs": len(runs), "uploads": population.uploads.count()}
+        counts |= {"model_calls": provider.calls, "interrupted_calls": provider.drops}
+        report = _judge(plan.seed, population, evidence, faults, knew_replies=True, **counts)
         if report.is_proof:
             await population.delete_chats()
+            report = replace(report, faults=[Fault(left) for left in await find_left_files(database)])
     return report
 
 
@@ -209,8 +223,9 @@ async def _open(address: str) -> AsyncIterator[Database]:
     await migrate(address)
     database = await open_database(address)
     try:
-        if await database.read(lambda transaction: transaction.one(_ANY_CHAT), single=True) is not None:
-            raise DatabaseInUse(f"{describe(parse_address(address))} has chats in it. Choose an empty database.")
+        if await database.read(lambda transaction: transaction.one(_ANYTHING), single=True) is not None:
+            name = describe(parse_address(address))
+            raise DatabaseInUse(f"{name} has chats or files in it. Choose an empty database.")
         yield database
     finally:
         await database.close()

@@ -3,7 +3,8 @@
 A wish is a message that specifies the length and speed of its reply, whether the model thinks first, and how many tools
 it calls in between: tools of the server, and of the client (`asks`). Its number is unique and determines the words;
 each word contains its position in the reply. So a reader detects a lost, repeated or misdirected word at once, and the
-model needs no memory to continue a reply: the words so far determine the next one.
+model needs no memory to continue a reply: the words so far determine the next one. It also says how many files come
+with it; the number determines them too (files.py).
 
 Pure. model.py writes the replies; checks/ compares them with this.
 """
@@ -16,11 +17,17 @@ from typing import Final, Self
 
 import msgspec
 
-_TEXT: Final = "Proof {number}: {words} words, {pace_ms} ms each, {tools} tools, {asks} asks, {thoughts} thoughts."
-_PATTERN: Final = re.compile(r"Proof (\d+): (\d+) words, (\d+) ms each, (\d+) tools, (\d+) asks, (\d+) thoughts\.")
-_VOCABULARY: Final = ("oak", "river", "stone", "lamp", "harbour", "cloud", "bread", "violin", "snow", "ladder")
+_TEXT: Final = (
+    "Proof {number}: {words} words, {pace_ms} ms each, {tools} tools, {asks} asks, {thoughts} thoughts, {files} files."
+)
+_PATTERN: Final = re.compile(
+    r"Proof (\d+): (\d+) words, (\d+) ms each, (\d+) tools, (\d+) asks, (\d+) thoughts, (\d+) files\."
+)
+VOCABULARY: Final = ("oak", "river", "stone", "lamp", "harbour", "cloud", "bread", "violin", "snow", "ladder")
 _TOOLS_AT_MOST: Final = 3
 _ASKS: Final = 0.25
+_FILES: Final = 0.35
+_FILES_AT_MOST: Final = 3
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +39,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     tools: int = 0
     asks: int = 0
     thoughts: int = 0
+    files: int = 0
 
     def to_text(self) -> str:
         return _TEXT.format(**msgspec.structs.asdict(self))
@@ -42,32 +50,25 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         return None if found is None else cls._read(found)
 
     @classmethod
-    def find_last(cls, text: str) -> Self | None:
-        """The last wish in a text that may contain several: a wire format can merge messages."""
-        found = list(_PATTERN.finditer(text))
-        return cls._read(found[-1]) if found else None
-
-    @classmethod
-    def find_places(cls, text: str) -> list[int]:
-        """Where in a text wishes begin."""
-        return [found.start() for found in _PATTERN.finditer(text)]
+    def find_all(cls, text: str) -> list[tuple[int, Self]]:
+        """The wishes in a text, and where each begins: a wire format can merge messages."""
+        return [(found.start(), cls._read(found)) for found in _PATTERN.finditer(text)]
 
     @classmethod
     def _read(cls, found: re.Match[str]) -> Self:
-        number, words, pace_ms, tools, asks, thoughts = (int(group) for group in found.groups())
-        return cls(number=number, words=words, pace_ms=pace_ms, tools=tools, asks=asks, thoughts=thoughts)
+        return cls(**dict(zip(cls.__struct_fields__, map(int, found.groups()), strict=True)))
 
     def list_words(self) -> list[str]:
         """The reply, word by word; joined they are its text."""
         chance = random.Random(self.number)  # noqa: S311  (it has to be reproducible)
-        return [f"{chance.choice(_VOCABULARY)}-{place} " for place in range(1, self.words + 1)]
+        return [f"{chance.choice(VOCABULARY)}-{place} " for place in range(1, self.words + 1)]
 
     @property
     def words_before_tools(self) -> int:
         return self.words // 2 if self.tools or self.asks else self.words
 
 
-def draw_wish(chance: random.Random, *, number: int, may_ask: bool = True) -> Wish:
+def draw_wish(chance: random.Random, *, number: int, may_ask: bool = True, files: int = 0) -> Wish:
     """A random wish: some are short, some long, some need tools."""
     return Wish(
         number=number,
@@ -76,7 +77,13 @@ def draw_wish(chance: random.Random, *, number: int, may_ask: bool = True) -> Wi
         tools=chance.randint(1, _TOOLS_AT_MOST) if chance.random() < 0.4 else 0,
         asks=int(chance.random() < _ASKS) if may_ask else 0,
         thoughts=chance.randint(1, 5) if chance.random() < 0.3 else 0,
+        files=files,
     )
+
+
+def draw_file_count(chance: random.Random) -> int:
+    """How many files come with a wish. The chance is one of its own: what users say does not depend on it."""
+    return chance.randint(1, _FILES_AT_MOST) if chance.random() < _FILES else 0
 
 
 def find_reply(text: str) -> str | None:

@@ -6,10 +6,12 @@
     tree.py       the branches: parents, siblings, and every branch that can be gone back to
     tools.py      no tool ran twice, and every result is that of its call
     usage.py      what replies and chats count
-    prompts.py    what the model was told
+    files.py      every file that was accepted is stored as it was sent, and is where it belongs
+    prompts.py    what the model was told; prompt_files.py: and shown
 
-Must stay true (tests/prove/test_checker.py, tests/prove/test_quiet_losses.py): a history that keeps the promises has no
-fault, whatever it is; one in which any single thing was lost, doubled, changed or left open has one.
+Must stay true (tests/prove/test_checker.py, test_file_checks.py, test_quiet_losses.py, test_lost_files.py): a history
+that keeps the promises has no fault, whatever it is; one in which any single thing was lost, doubled, changed or left
+open has one.
 """
 
 from __future__ import annotations

@@ -2,17 +2,20 @@
 
 For every chat there are the transcripts of its live readers, over all their reconnects; the transcript of a new reader
 who reads everything afterwards; the conversation, the snapshot, the tree and every branch as the server shows them; the
-event numbers and the faults of the stored rows, if the database is accessible; and what its user did.
+event numbers and the faults of the stored rows, if the database is accessible; and what its user did. For all chats
+together there are the files: what was uploaded, and what the server has.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from indelible.prove.clients.transcript import ReaderTranscript
+from indelible.prove.files import Kind, ProofFile, make_file
 
 
 class Deeds(msgspec.Struct, kw_only=True):
@@ -57,6 +60,41 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     branches: Sequence[BranchVisit] = ()
     seqs: Sequence[int] | None = None
     row_faults: Sequence[str] = ()
+
+
+class UploadLog(msgspec.Struct, kw_only=True):
+    """What became of the uploads of all users. `accepted` are the keys of files by the ids that the server gave them.
+
+    `broken_off` are keys of uploads that the client ended in the middle, `unused` ids of files that no message names.
+    """
+
+    accepted: dict[str, str] = {}
+    broken_off: list[str] = []
+    unused: list[str] = []
+    last_number: int = 0
+
+    def name_another(self, kind: Kind) -> ProofFile:
+        """A file of this kind that belongs to no message."""
+        while True:
+            self.last_number += 1
+            file = make_file(f"0.{self.last_number}")
+            if file.kind == kind:
+                return file
+
+    def count(self) -> dict[str, int]:
+        """How many files of each kind were uploaded, for the report."""
+        counts = Counter[str](make_file(key).kind for key in self.accepted.values())
+        return dict(counts + Counter({"broken off": len(self.broken_off)}))
+
+
+class StoredCopy(NamedTuple):
+    """A file that the server lists. `brought` is the hash of the downloaded bytes, or why there were none."""
+
+    id: str
+    name: str
+    media_type: str
+    sha256: str
+    brought: str
 
 
 class Fault(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@
     an unanswered call        or the text that takes the place of a missing result
     a result of another call  each result repeats the note of its call
     "not run" of a tool that did, "cancelled" of a call that the client answered
+    a message without its files, or a file that belongs elsewhere (prompt_files.py)
 
 Whether a tool ran is known at the end, from the notebook and from what the users submitted: so the inspector collects
 what models were told, and `check_told` judges it. The provider itself refuses what the real one would refuse.
@@ -21,13 +22,14 @@ from indelible.content.assemble import OUTCOME_UNKNOWN
 from indelible.loop.prompt.pair import NO_RESULT
 from indelible.models.protocol import Call
 from indelible.prove.checks.evidence import Fault
+from indelible.prove.checks.prompt_files import find_file_faults
 from indelible.prove.model import read_note
 from indelible.prove.script import Wish
-from indelible.prove.servers.tools import ASK
+from indelible.prove.servers.tools import ASK, read_report
 from indelible.store.commands.apply.texts import CONTINUE
 
 _FAULTS_AT_MOST: Final = 100
-_CLAIMS_TO_HAVE_RUN: Final = ("noted ", "answer ")
+_ANSWER: Final = "answer "
 _STOPPED_WHILE_RUNNING: Final = "while this tool was running"
 
 
@@ -41,7 +43,7 @@ class PromptInspector:
 
     def inspect(self, call: Call) -> None:
         if len(self.faults) < _FAULTS_AT_MOST:
-            found = [*_find_stale(call), *self._check_results(call)]
+            found = [*_find_stale(call), *self._check_results(call), *find_file_faults(call)]
             self.faults += [fault for fault in found if fault not in self.faults]
 
     def _check_results(self, call: Call) -> Iterator[str]:
@@ -65,9 +67,9 @@ class PromptInspector:
         note = read_note(call.arguments)
         if output == NO_RESULT:
             yield f"a prompt has a call without a result: {call.name} {call.arguments}"
-        elif output.startswith(_CLAIMS_TO_HAVE_RUN):
+        elif (reported := read_report(output) or _read_answer(output)) is not None:
             self.answers_told += 1
-            if output.split()[1] != note:
+            if reported != note:
                 yield f"a prompt answers the call {note} with the result of another: {output!r}"
         elif note and not output.startswith(OUTCOME_UNKNOWN) and _STOPPED_WHILE_RUNNING not in output:
             self.told[note] = output
@@ -84,6 +86,10 @@ def check_told(told: Mapping[str, str], ran: Mapping[str, str], answered: set[st
     return faults
 
 
+def _read_answer(output: str) -> str | None:
+    return output.removeprefix(_ANSWER) if output.startswith(_ANSWER) else None
+
+
 def _find_stale(call: Call) -> Iterator[str]:
     """An instruction to continue, and then another question."""
     pending = False
@@ -92,7 +98,7 @@ def _find_stale(call: Call) -> Iterator[str]:
             pending = False
             continue
         text = "".join(block.text for block in message.blocks if isinstance(block, Text))
-        wishes = Wish.find_places(text)
+        wishes = [at for at, _ in Wish.find_all(text)]
         if wishes and (pending or CONTINUE in text[: wishes[-1]]):
             yield f"a prompt has a stale instruction before a question: {text[-120:]!r}"
         last_wish = wishes[-1] if wishes else -1

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from indelible.prove.checks.evidence import Evidence, Fault
-from indelible.prove.servers.tools import ASK, ToolRun
+from indelible.prove.servers.tools import ASK, ToolRun, read_report
 
 
 def check_effects(runs: Sequence[ToolRun], evidence: Sequence[Evidence], *, safe: frozenset[str]) -> list[Fault]:
@@ -28,7 +28,7 @@ def check_effects(runs: Sequence[ToolRun], evidence: Sequence[Evidence], *, safe
             name, output = result.block["name"], str(result.block.get("output", ""))
             if result.block.get("is_error") or name == ASK:
                 continue
-            if (name, output.removeprefix("noted ")) not in notes:
+            if (name, read_report(output)) not in notes:
                 faults.append(Fault(f"{name} reported {output!r}, but the notebook has no trace of it", one.chat_id))
             if result.turn_id is not None and not (result.block.get("started_at") and "duration_s" in result.block):
                 faults.append(Fault(f"{name} reported {output!r}, but not when it ran", one.chat_id))

@@ -113,7 +113,8 @@ class UserActions:
         if target is None:
             return
         self._deeds.edits += 1
-        await self._client.edit(self._user.chat_id, target.id, text, model=model)
+        content = await self._sender.attach(text)
+        await self._client.edit(self._user.chat_id, target.id, content, model=model)
         self._sender.note(self._deeds, text, model)
         if model is None and target.text in self._deeds.models:
             self._deeds.models[text] = self._deeds.models[target.text]

@@ -19,11 +19,12 @@ from msgspec.structs import replace
 
 from indelible.client.wire import WireClient
 from indelible.errors import IndelibleError
-from indelible.prove.checks.evidence import Deeds, Evidence, Fault
+from indelible.prove.checks.evidence import Deeds, Evidence, Fault, StoredCopy, UploadLog
 from indelible.prove.clients.actions import ActionName
 from indelible.prove.clients.collecting import collect_evidence, visit_branches
 from indelible.prove.clients.reader import SimulatedReader
 from indelible.prove.clients.tool_client import ToolClient
+from indelible.prove.clients.uploads import delete_unused, load_copies, upload_unused
 from indelible.prove.clients.user import HABITS, SimulatedUser
 
 _RESTLESS_AFTER: Final = 7
@@ -69,6 +70,9 @@ class Member:
     def has_failed(self) -> bool:
         return any(reader.transcript.status == "error" for reader in self.readers)
 
+    async def upload_unused(self, log: UploadLog) -> None:
+        await upload_unused(self._clients, log)
+
     async def delete_chats(self) -> None:
         for chat_id in self.chats:
             await self.client.delete_chat(chat_id)
@@ -85,8 +89,9 @@ class Member:
 class Population:
     """All users and readers. They send and read while `gather_population` lasts."""
 
-    def __init__(self, members: Sequence[Member], *, seed: int) -> None:
+    def __init__(self, members: Sequence[Member], uploads: UploadLog, *, seed: int) -> None:
         self.members = members
+        self.uploads = uploads
         self._enough = asyncio.Event()
         self._waited_in_vain = False
         self._reading = [asyncio.create_task(reader.read()) for one in members for reader in one.readers]
@@ -105,6 +110,10 @@ class Population:
         if busy:
             member = self._chance.choice(busy)
             await member.user.stop(member.readers[0])
+
+    async def upload_a_file(self) -> None:
+        """Have a user upload a file that no message will use."""
+        await self._chance.choice(self.members).upload_unused(self.uploads)
 
     async def come_to_rest(self, *, at_most_s: float) -> None:
         """Send no more, and wait for the last reply. A reply that has not arrived by then is a fault."""
@@ -127,6 +136,10 @@ class Population:
         evidence = [one for answer in collected if not isinstance(answer, BaseException) for one in answer]
         return evidence, faults
 
+    async def load_copies(self) -> list[StoredCopy]:
+        """Every file of the users, as the server has it now."""
+        return await load_copies(self.members[0].client)
+
     async def visit_branches(self, evidence: Sequence[Evidence]) -> list[Evidence]:
         """The same, with what every branch shows. The readers are gone by then: they would be told of each visit."""
         await _cancel(self._reading)
@@ -134,8 +147,10 @@ class Population:
         return [replace(one, branches=await visit_branches(client_of[one.chat_id], one)) for one in evidence]
 
     async def delete_chats(self) -> None:
+        """Delete everything that the users have made."""
         for member in self.members:
             await member.delete_chats()
+        await delete_unused(self.members[0].client, self.uploads)
 
     async def leave(self) -> None:
         """Stop all users and readers. An error of their own, not of a server, is raised here."""
@@ -157,16 +172,24 @@ async def gather_population(
     """Open the chats, with each of the models in turn, and start all users and readers; stop them at the end."""
     async with AsyncExitStack() as stack:
         members: list[Member] = []
+        uploads = UploadLog()
         for number in range(1, chats + 1):
             own = [WireClient(url, token=token, retry_for_s=_PATIENCE_S) for url in urls]
             clients = [await stack.enter_async_context(client) for client in own]
             client = clients[number % len(clients)]
             user = SimulatedUser(
-                client, number=number, seed=seed, models=models, phrases=phrases, habits=habits, rounds=rounds
+                client,
+                number=number,
+                seed=seed,
+                models=models,
+                phrases=phrases,
+                habits=habits,
+                rounds=rounds,
+                uploads=uploads,
             )
             members.append(Member(user, clients, seed=seed * 1000 + number))
             await members[-1].begin()
-        population = Population(members, seed=seed)
+        population = Population(members, uploads, seed=seed)
         stack.push_async_callback(population.leave)
         yield population
 

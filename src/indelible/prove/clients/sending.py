@@ -1,4 +1,4 @@
-"""What users send: random messages to random models, noted once the server has accepted them."""
+"""What users send: random messages to random models, some with files, noted once the server has accepted them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from typing import Any, Final
 
 from indelible.client.wire import WireClient
 from indelible.prove.checks.evidence import Deeds
-from indelible.prove.script import draw_wish
+from indelible.prove.clients.uploads import Uploader
+from indelible.prove.files import list_files
+from indelible.prove.script import Wish, draw_wish
 
 _NUMBERS_PER_CHAT: Final = 100_000
 _OWN_MODEL: Final = 0.3
+
+Content = str | list[dict[str, Any]]
 
 
 class Sender:
@@ -25,6 +29,7 @@ class Sender:
         number: int,
         models: Sequence[str],
         phrases: Sequence[str] | None,
+        uploader: Uploader,
     ) -> None:
         self.default_model: str | None = models[number % len(models)] if models else None
         self._client = client
@@ -32,6 +37,7 @@ class Sender:
         self._next_number = number * _NUMBERS_PER_CHAT
         self._models = models
         self._phrases = phrases
+        self._uploader = uploader
 
     @property
     def knows_replies(self) -> bool:
@@ -43,8 +49,18 @@ class Sender:
         self._next_number += 1
         if self._phrases is not None:
             return f"{self._chance.choice(self._phrases)} ({self._next_number})", None
-        text = draw_wish(self._chance, number=self._next_number, may_ask=may_ask).to_text()
-        return text, self.draw_model()
+        files = self._uploader.draw_count()
+        wish = draw_wish(self._chance, number=self._next_number, may_ask=may_ask, files=files)
+        return wish.to_text(), self.draw_model()
+
+    async def attach(self, text: str) -> Content:
+        """The message with its files, which are uploaded now."""
+        wish = Wish.parse(text)
+        if wish is None or not wish.files:
+            return text
+        blocks: list[dict[str, Any]] = [{"type": "text", "text": text}]
+        uploaded = await self._uploader.upload(list_files(wish))
+        return blocks + [{"type": "file", "file_id": file_id} for file_id in uploaded]
 
     def draw_model(self) -> str | None:
         """One of the models, or none: then it is up to the chat or to the message."""
@@ -52,7 +68,7 @@ class Sender:
 
     async def send(self, chat_id: str, deeds: Deeds, if_busy: str, *, may_ask: bool = True) -> dict[str, Any]:
         text, model = self.draw(may_ask=may_ask)
-        accepted = await self._client.send(chat_id, text, if_busy=if_busy, model=model)
+        accepted = await self._client.send(chat_id, await self.attach(text), if_busy=if_busy, model=model)
         self.note(deeds, text, model)
         return accepted
 

@@ -62,7 +62,10 @@ class SeenTurn:
 
 
 class SeenMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of the tree. `turn_id` is the turn that ran when it arrived, `model` has no address."""
+    """A message of the tree. `turn_id` is the turn that ran when it arrived, `model` has no address.
+
+    `files` are the ids of its files.
+    """
 
     id: str
     parent_id: str | None
@@ -74,6 +77,7 @@ class SeenMessage(msgspec.Struct, frozen=True, kw_only=True):
     usage: dict[str, int] | None
     turn_id: str | None
     described: str
+    files: tuple[str, ...] = ()
 
 
 class SeenResult(NamedTuple):
@@ -280,6 +284,7 @@ def _read_message(message: dict[str, Any], turn_id: str | None) -> SeenMessage:
         usage=message.get("usage"),
         turn_id=turn_id,
         described=describe_message(message),
+        files=tuple(str(block.get("file_id")) for block in message["blocks"] if block["type"] == "file"),
     )
 
 

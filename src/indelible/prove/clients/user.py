@@ -16,10 +16,11 @@ from typing import Final
 
 from indelible.client.wire import WireClient
 from indelible.errors import IndelibleError
-from indelible.prove.checks.evidence import Deeds
+from indelible.prove.checks.evidence import Deeds, UploadLog
 from indelible.prove.clients.actions import AT_REST, MEANWHILE, ActionName, UserActions
 from indelible.prove.clients.reader import SimulatedReader
 from indelible.prove.clients.sending import Sender
+from indelible.prove.clients.uploads import Uploader
 from indelible.prove.servers.tools import CLIENT_TOOLS
 
 HABITS: Final[tuple[ActionName, ...]] = (*MEANWHILE, *AT_REST)
@@ -38,10 +39,11 @@ class SimulatedUser:
         phrases: Sequence[str] | None,
         habits: Sequence[ActionName] = HABITS,
         rounds: int = 0,
+        uploads: UploadLog | None = None,
     ) -> None:
         """`phrases`: what to send to a server with another model. `models`: those that it may choose from.
 
-        `rounds`: at least so many, even if it is enough before.
+        `rounds`: at least so many, even if it is enough before. `uploads`: where all users note their uploads.
         """
         self.deeds = Deeds()
         self.faults: list[str] = []
@@ -49,22 +51,26 @@ class SimulatedUser:
         self.forks: dict[str, Deeds] = {}
         self._client = client
         self._chance = random.Random(seed * 1000 + number)  # noqa: S311  (it only has to be reproducible)
-        self._sender = Sender(client, self._chance, number=number, models=models, phrases=phrases)
+        self.uploader = Uploader(client, uploads or UploadLog(), number=number, seed=seed)
+        self.sender = Sender(
+            client, self._chance, number=number, models=models, phrases=phrases, uploader=self.uploader
+        )
         self._habits = habits
         self._rounds = rounds
 
     async def begin(self) -> None:
         """Open the chat with a first message."""
-        text, _ = self._sender.draw(may_ask=True)
-        model = self._sender.default_model
-        tools = CLIENT_TOOLS if self._sender.knows_replies else None
-        created = await self._client.create_chat(text, model=model, title="Proof", tools=tools)
+        text, _ = self.sender.draw(may_ask=True)
+        model = self.sender.default_model
+        tools = CLIENT_TOOLS if self.sender.knows_replies else None
+        message = await self.sender.attach(text)
+        created = await self._client.create_chat(message, model=model, title="Proof", tools=tools)
         self.chat_id = created["id"]
-        self._sender.note(self.deeds, text, model)
+        self.sender.note(self.deeds, text, model)
 
     async def chat(self, reader: SimulatedReader, enough: asyncio.Event) -> None:
         """Send until it is enough and every message is answered."""
-        actions = UserActions(self._client, self._chance, self._sender, self, reader)
+        actions = UserActions(self._client, self._chance, self.sender, self, reader)
         try:
             while self._rounds > 0 or not enough.is_set():
                 self._rounds -= 1

@@ -1,9 +1,9 @@
 """Named crash points at which a server can be made to kill itself.
 
 A kill from outside lands wherever the process happens to be. These land at the worst moments: between a flush and its
-commit, between a commit and its notification, in a tool, in a stop, in a takeover. The product has no code for them: in
-the process that `prove` starts, public methods of the store and the notifiers are wrapped before anything starts, and
-the wrappers pass the crash points.
+commit, between a commit and its notification, in a tool, in a stop, in a takeover, in an upload. The product has no
+code for them: in the process that `prove` starts, public methods of the stores and the notifiers are wrapped before
+anything starts, and the wrappers pass the crash points.
 
 At an armed point the work pauses for a moment before the process dies, while everything else in it continues, so that
 anything published too early has time to reach a reader. Passes are counted per process, from the moment of arming.
@@ -20,6 +20,9 @@ import signal
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, get_args
 
+from indelible.files.database_bytes import DatabaseWriter
+from indelible.files.directory_bytes import DirectoryWriter
+from indelible.files.sql_files import SqlFiles
 from indelible.machine.commands import Acquire, Command, FinishInterruption
 from indelible.notify import LocalNotifier, PostgresNotifier
 from indelible.store.sql_store import SqlStore
@@ -33,6 +36,8 @@ CrashPoint = Literal[
     "before_effect",
     "after_effect",
     "during_stop",
+    "before_file",
+    "after_file",
 ]
 CRASH_POINTS: Final[tuple[CrashPoint, ...]] = get_args(CrashPoint)
 _STANDSTILL_S: Final = 0.03
@@ -77,6 +82,9 @@ def install(crash_points: CrashPoints) -> None:
     _wrap(SqlStore, "execute", lambda arguments: _name_command(arguments[1]), crash_points, after=True)
     _wrap(SqlStore, "append", lambda _: ["before_flush"], crash_points)
     _wrap(SqlStore, "append", lambda _: ["after_flush"], crash_points, before=False, after=True)
+    for writer in (DatabaseWriter, DirectoryWriter):
+        _wrap(writer, "commit", lambda _: ["before_file"], crash_points)
+    _wrap(SqlFiles, "upload", lambda _: ["after_file"], crash_points, before=False, after=True)
     for notifier in (LocalNotifier, PostgresNotifier):
         for method in ("notify", "notify_readers"):
             _wrap_at_once(notifier, method, "before_notify", crash_points)

@@ -17,7 +17,7 @@ import asyncio
 import random
 import signal
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from indelible.prove.budget import Budget
@@ -44,7 +44,7 @@ _POLL_INTERVAL_S: Final = 0.02
 class FaultInjector:
     """`kills` counts kills (and pauses) by way; `faults` are servers that did not shut down gracefully.
 
-    provoke: have a user stop a reply, for a kill in the middle of the stop.
+    provoke: what to have users do so that a point is reached, such as to stop a reply.
     on_kill: called after each kill with their number.
     """
 
@@ -57,7 +57,7 @@ class FaultInjector:
         ways: Sequence[Way],
         lease_timeout_s: float,
         drain_s: float = 0.0,
-        provoke: Callable[[], Coroutine[Any, Any, None]],
+        provoke: Mapping[CrashPoint, Callable[[], Coroutine[Any, Any, None]]],
         on_kill: Callable[[int], None],
     ) -> None:
         self.kills: Counter[str] = Counter()
@@ -121,8 +121,8 @@ class FaultInjector:
     async def _kill_at(self, point: CrashPoint, server: ServerUnderTest) -> None:
         passes = self._chance.randint(1, _PASSES_AT_MOST.get(point, 1))
         server.process.arm(point, passes)
-        # The user who stops a reply may have to wait until the server is back.
-        provoking = asyncio.create_task(self._provoke()) if point == "during_stop" else None
+        # A user may have to wait until the server is back.
+        provoking = asyncio.create_task(self._provoke[point]()) if point in self._provoke else None
         try:
             is_dead = await server.process.wait_for_end(within_s=_LONGEST_LIFE_S) is not None
             await server.process.kill()

@@ -36,6 +36,7 @@ _IMPORTED: Final = [
     "indelible.models.http.http_model",
     "indelible.models.profile",
     "asyncpg",
+    "PIL.PngImagePlugin",
     "indelible.store.database.migrations.runner",
 ]
 

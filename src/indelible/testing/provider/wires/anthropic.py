@@ -32,6 +32,7 @@ _PARAMETERS: Final = {
     "service_tier": "service_tier",
 }
 _RESULT: Final = "_tool_result"
+_SHOWN: Final = ("image", "document")
 
 
 class AnthropicDialect:
@@ -152,7 +153,7 @@ def _read_block(raw: Any, place: str) -> Block:
         match kind:
             case "text":
                 return _read_text(raw, place)
-            case "image" | "document":
+            case str() if kind in _SHOWN:
                 return _read_file(raw)
             case "thinking":
                 return Reasoning(text=raw["thinking"], signature=raw["signature"])
@@ -163,7 +164,8 @@ def _read_block(raw: Any, place: str) -> Block:
                 return call if kind == "tool_use" else replace(call, provider_executed=True, metadata={"type": kind})
             case "tool_result":
                 output = _join_texts(raw.get("content"))
-                return ToolResult(raw["tool_use_id"], "", output, is_error=raw.get("is_error") is True)
+                files, is_error = _read_shown(raw.get("content")), raw.get("is_error") is True
+                return ToolResult(raw["tool_use_id"], "", output, is_error=is_error, files=files)
             case str() if kind.endswith(_RESULT):
                 output, metadata = raw["content"], {"type": kind}
                 return ToolResult(raw["tool_use_id"], "", output, provider_executed=True, metadata=metadata)
@@ -186,6 +188,13 @@ def _read_file(raw: dict[str, Any]) -> Block:
         case _:
             media_type = "image/*" if raw["type"] == "image" else "application/pdf"
             return File(media_type=media_type, name=name, url=source["url"])
+
+
+def _read_shown(content: Any) -> list[File]:
+    """The pictures and documents in the result of a tool."""
+    blocks = content if isinstance(content, list) else []
+    files = [_read_file(block) for block in blocks if block.get("type") in _SHOWN]
+    return [file for file in files if isinstance(file, File)]
 
 
 def _join_texts(content: Any) -> str:

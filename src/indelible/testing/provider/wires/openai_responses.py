@@ -109,7 +109,8 @@ def _read_item(transcript: Transcript, item: Any, place: str) -> None:
                 arguments = encode_json({"input": item["input"]}).decode()
                 transcript.add("assistant", ToolCall(item["call_id"], item["name"], arguments))
             case "function_call_output" | "custom_tool_call_output":
-                transcript.add("tool", ToolResult(item["call_id"], "", _join_texts(item["output"])))
+                output, files = item["output"], _read_shown(item["output"], place)
+                transcript.add("tool", ToolResult(item["call_id"], "", _join_texts(output), files=files))
             case str() if kind.endswith("_call") or kind == "mcp_list_tools":
                 name = item.get("name") or kind.removesuffix("_call")
                 call = ToolCall(item["id"], name, provider_executed=True, standalone=True, metadata={"item": item})
@@ -145,6 +146,12 @@ def _read_content(content: Any, place: str) -> Iterator[Block]:
             yield _read_file(part, part.get("file_data") or part.get("file_url"), "application/pdf")
         else:
             raise Refusal(f"Invalid value: '{kind}'.", code="invalid_value", param=f"{place}.content[{at}].type")
+
+
+def _read_shown(output: Any, place: str) -> list[File]:
+    """The pictures and documents in the result of a tool."""
+    content = output if isinstance(output, list) else []
+    return [block for block in _read_content(content, place) if isinstance(block, File)]
 
 
 def _read_file(part: dict[str, Any], address: str | None, media_type: str) -> File:

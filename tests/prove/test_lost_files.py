@@ -1,0 +1,86 @@
+"""Files that are lost or misplaced on purpose: the verdict has a sentence for each of them.
+
+One chat, whose message has a file of each kind and whose reply draws a picture. Nothing is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.prove.file_sabotage import SABOTAGES
+from tests.prove.quiet_sabotage import Sabotage
+from tests.support.app_harness import serve_app
+from tests.support.waiting import deadline
+
+from indelible.prove.checks import check_chat
+from indelible.prove.checks.evidence import UploadLog
+from indelible.prove.checks.files import check_files
+from indelible.prove.checks.prompts import PromptInspector
+from indelible.prove.clients.collecting import collect_evidence
+from indelible.prove.clients.reader import SimulatedReader
+from indelible.prove.clients.uploads import load_copies
+from indelible.prove.clients.user import SimulatedUser
+from indelible.prove.file_rows import find_left_files, find_row_faults
+from indelible.prove.model import ProofModel
+from indelible.prove.script import Wish, find_reply
+from indelible.prove.servers.crash_points import CrashPoints
+from indelible.prove.servers.tools import make_tools, read_notebook
+from indelible.store.database.open import open_database
+
+WISH = Wish(number=34, words=4, pace_ms=0, tools=3, files=3)
+
+
+async def find_faults(directory: Path, *, delete: bool = False) -> list[str]:
+    """With `delete`: those of a directory of files, after the chat was deleted and a file appeared from nowhere."""
+    prompts, uploads = PromptInspector(), UploadLog()
+    address, notebook, bytes_at = str(directory / "chats.db"), directory / "notebook", directory / "files"
+    model, tools = ProofModel(on_call=prompts.inspect), make_tools(notebook, CrashPoints())
+    place: dict[str, Any] = {"files": f"directory:{bytes_at}"} if delete else {}
+    async with deadline(), serve_app(address, model, tools=tools, **place) as running:
+        user = SimulatedUser(running.client, number=1, seed=1, models=(), phrases=None, uploads=uploads)
+        created = await running.client.create_chat(await user.sender.attach(WISH.to_text()))
+        user.deeds.sent.append(WISH.to_text())
+        reader = SimulatedReader(running.client, created["id"])
+        reading = asyncio.create_task(reader.read())
+        try:
+            await reader.wait_until(lambda seen: seen.ended == 1)
+            evidence = await collect_evidence(running.client, created["id"], user.deeds, [reader], at_most_s=60)
+        finally:
+            reading.cancel()
+            await asyncio.wait([reading])
+        copies = await load_copies(running.client)
+        database = await open_database(address)
+        try:
+            if delete:
+                assert len(await find_row_faults(database, bytes_at)) == 0
+                await running.client.delete_chat(created["id"])
+                left = await find_left_files(database)
+                (bytes_at / ".file_9.part").touch()
+                return [*left, *await find_row_faults(database, bytes_at)]
+            rows = await find_row_faults(database)
+        finally:
+            await database.close()
+    found = [*check_files(uploads, copies, read_notebook(notebook), [evidence]), *check_chat(evidence, find_reply)]
+    return [*prompts.faults, *rows, *(fault.sentence for fault in found)]
+
+
+async def test_a_build_that_keeps_every_file_has_no_fault(tmp_path: Path) -> None:
+    assert await find_faults(tmp_path) == []
+
+
+async def test_a_deleted_chat_leaves_no_file_and_bytes_without_a_row_are_found(tmp_path: Path) -> None:
+    assert await find_faults(tmp_path, delete=True) == [".file_9.part has bytes of a file, and no row"]
+
+
+@pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda sabotage: sabotage.__name__)
+async def test_a_build_that_loses_files_is_caught_by_name(
+    sabotage: Sabotage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sabotage(monkeypatch)
+
+    faults = await find_faults(tmp_path)
+
+    assert any(SABOTAGES[sabotage] in fault for fault in faults), faults
