@@ -6,8 +6,8 @@
     a message has the files that were sent with it, a result of `draw` its picture, each a file of its own
 
 A tool may have run, and its picture may be stored, when the server dies before the result is recorded. That picture is
-used by the chat and named by nobody, and goes with the chat (docs/files.md): so there are as many pictures of a note as
-the tool has run at most, and one that the result names.
+used by nobody, and goes after a day (docs/files.md): so there are as many pictures of a note as the tool has run at
+most, and one that the result names.
 
 prompt_files.py checks what models get; ../file_rows.py what is in the database.
 """
