@@ -1,6 +1,6 @@
 // The page's state and everything that a user can do with it; the components only draw it.
 //
-// `changed` asks for one drawing per frame. Actions are optimistic where they can be undone, and an action that fails
+// `changed` asks for one drawing per frame, of the conversation alone if only its running reply has grown. Actions are optimistic where they can be undone, and an action that fails
 // says so in a toast; a message that fails to arrive stays in the outbox.
 
 import { Api, isLost, isMissing } from "../core/api.js";
@@ -48,6 +48,8 @@ export class Controller {
     this.isLoadingEarlier = false;
     /** @type {string | null} */ this.earlier = null;
     /** @type {(() => void) | null} */ this.onDraw = null;
+    /** @type {(() => void) | null} */ this.onGrow = null; // draws the conversation, and nothing beside it
+    this.isGrowthOnly = true;
     /** @type {number | null} */ this.frame = null;
     this.draft = "";
     const storage = localStorage;
@@ -60,20 +62,18 @@ export class Controller {
 
   // --- drawing ---
 
-  changed() {
+  changed(isGrowthOnly = false) {
+    this.isGrowthOnly &&= isGrowthOnly;
     this.frame ??= requestAnimationFrame(() => {
       this.frame = null;
-      this.onDraw?.();
+      const draw = (this.isGrowthOnly && this.onGrow) || this.onDraw;
+      this.isGrowthOnly = true;
+      draw?.();
     });
   }
 
   get items() {
-    if (!this.chat) return [];
-    const items = this.thread.build(this.chat);
-    const last = items.at(-1);
-    // The card of the error says it already.
-    const isRepeated = last?.kind === "notice" && this.chat.status === "error" && plainText(last.messages[0].blocks) === this.chat.error?.message;
-    return isRepeated ? items.slice(0, -1) : items;
+    return this.chat ? this.thread.build(this.chat) : [];
   }
 
   /** Messages on their way: not yet in the conversation or the queue. */
@@ -193,7 +193,7 @@ export class Controller {
   /** @param {ChatState} chat */
   #connect(chat) {
     const path = this.sharedKey ? `shared/${this.sharedKey}` : `chats/${chat.id}`;
-    for (const { entry, id } of this.sent.values()) if (id && this.outbox.resolve(entry.chat) === chat.id) chat.keys.set(id, entry.key);
+    for (const { entry, id } of this.sent.values()) if (id && this.outbox.resolve(entry.chat) === chat.id) chat.setKey(id, entry.key);
     this.hub = new FeedHub({
       chatId: this.sharedKey ?? chat.id, locks: navigator.locks,
       open: (cursor) => new EventSource(this.api.url(`${path}/events${cursor ? `?after=${encodeURIComponent(cursor)}` : ""}`)),
@@ -239,12 +239,14 @@ export class Controller {
     }
     const wasBusy = chat.busy;
     const queuedBefore = new Set(chat.queue.map(({ id }) => id));
+    const { revision } = chat;
     chat.apply(kind, data);
+    if (chat.revision === revision) return this.changed(true);
     if (kind === "message" && data.message.role === "user") this.#pair(data.message.id, plainText(data.message.blocks), data.queued);
     if (kind === "queue") {
       for (const queued of data.queue) if (!queuedBefore.has(queued.id)) this.#pair(queued.id, plainText(queued.blocks));
     }
-    if (kind === "snapshot") for (const [key, { id }] of this.sent) if (id) chat.keys.set(id, key);
+    if (kind === "snapshot") for (const [key, { id }] of this.sent) if (id) chat.setKey(id, key);
     if (this.sent.size && ["snapshot", "message", "queue"].includes(kind)) this.#noteSeen();
     if (chat.needsSnapshot) this.hub?.resync();
     if (["chat", "status", "snapshot"].includes(kind)) {
@@ -262,7 +264,7 @@ export class Controller {
       ?? [...this.sent].find(([, known]) => known.id === id)?.[0];
     if (!entry) return;
     this.pairs.set(entry, id);
-    this.chat?.keys.set(id, entry);
+    this.chat?.setKey(id, entry);
   }
 
   /** @param {ChatState} chat @param {any} data */
@@ -299,7 +301,7 @@ export class Controller {
     this.changed();
     try {
       const page = this.sharedKey
-        ? await this.api.get(`shared/${this.sharedKey}/messages?limit=200${this.earlier ? `&before=${encodeURIComponent(this.earlier)}` : ""}`)
+        ? await this.api.get(`shared/${this.sharedKey}/messages?limit=64${this.earlier ? `&before=${encodeURIComponent(this.earlier)}` : ""}`)
         : await this.api.listMessages(chat.id, this.earlier);
       if (this.chat !== chat) return;
       this.earlier = page.next;
@@ -369,7 +371,7 @@ export class Controller {
   #noteDelivery(entry, response) {
     const id = response.message ?? response.queued ?? this.pairs.get(entry.key);
     this.sent.set(entry.key, { entry, id });
-    if (id) this.chat?.keys.set(id, entry.key);
+    if (id) this.chat?.setKey(id, entry.key);
     if (entry.chat === this.place && entry.chat.startsWith("new:") && response.id) {
       history.replaceState(null, "", `#${response.id}`);
       this.#open(response.id);

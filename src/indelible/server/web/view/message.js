@@ -55,12 +55,12 @@ function Block({ c, block, live, since }) {
   }
 }
 
-/** ‹ 2/3 › @param {{c: any, item: any}} props */
-function Versions({ c, item }) {
+/** ‹ 2/3 › @param {{c: any, item: any, busy: boolean}} props */
+function Versions({ c, item, busy }) {
   const { siblings, messages } = item;
   const at = siblings.indexOf(messages[0]?.id);
   if (siblings.length < 2 || at < 0) return null;
-  const isBusy = c.chat?.busy || c.isReadOnly;
+  const isBusy = busy || c.isReadOnly;
   const go = (/** @type {number} */ step) => c.switchBranch(siblings[at + step]);
   return html`<span class="versions">
     <button type="button" class="quiet small" aria-label="Previous version" disabled=${at === 0 || isBusy} onClick=${() => go(-1)}>${icon("left")}</button>
@@ -169,12 +169,9 @@ const Notice = memo(({ item, canRetry, c }) => {
   </li>`;
 });
 
-/** @param {{c: any, item: any, isLast: boolean}} props */
-export function Item({ c, item, isLast }) {
-  const isBusy = Boolean(c.chat?.busy);
-  const canWrite = !c.isReadOnly;
-  const status = c.chat?.status;
-  if (item.kind === "user") return html`<${User} c=${c} item=${item} isEditing=${c.editing?.key === item.key} isBusy=${isBusy} canWrite=${canWrite} />`;
+/** @param {{c: any, item: any, isLast: boolean, isEditing: boolean, isBusy: boolean, canWrite: boolean, models: any[], status: string | null}} props */
+export function Item({ c, item, isLast, isEditing, isBusy, canWrite, models, status }) {
+  if (item.kind === "user") return html`<${User} c=${c} item=${item} isEditing=${isEditing} isBusy=${isBusy} canWrite=${canWrite} />`;
   if (item.kind === "notice") return html`<${Notice} c=${c} item=${item} canRetry=${isLast && canWrite && !isBusy && status !== "error" && c.isUnanswered} />`;
-  return html`<${Reply} c=${c} item=${item} isLast=${isLast} isBusy=${isBusy} canWrite=${canWrite} models=${c.models} status=${status} />`;
+  return html`<${Reply} c=${c} item=${item} isLast=${isLast} isBusy=${isBusy} canWrite=${canWrite} models=${models} status=${status} />`;
 }
