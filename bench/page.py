@@ -87,7 +87,7 @@ _WATCH: Final = """() => {
 _IS_COLOURED: Final = """(count) => document.querySelectorAll(".block").length > 5 * count
     && document.querySelectorAll(".block [class^=hl-]").length > 0"""
 _IS_SHOWN: Final = """(text) => {
-    const last = document.querySelector("#messages > li:last-child .text");
+    const last = document.querySelector("#messages > ol:last-child > li:last-child .text");
     return last?.textContent.includes(text) && performance.now();
 }"""
 

@@ -30,7 +30,7 @@ CHATS = 300
 SCROLL_UP = """() => {
     const box = document.querySelector("#scroll");
     box.scrollTop = 0;
-    return box.textContent.startsWith("Beginning of the chat");
+    return box.firstElementChild.textContent === "Beginning of the chat";
 }"""
 
 

@@ -13,7 +13,7 @@ import { Attachments } from "./attachments.js";
 import { ChatActions, UNDO_MS } from "./chatactions.js";
 import { ChatList } from "./chatlist.js";
 import { Preferences } from "./preferences.js";
-import { Session } from "./session.js";
+import { Session, USER } from "./session.js";
 
 const ROOT = new URL("../../", import.meta.url);
 const NOT_FOUND = "Chat not found. It may have been deleted.";
@@ -53,11 +53,12 @@ export class Controller {
     /** @type {number | null} */ this.frame = null;
     this.draft = "";
     const storage = localStorage;
+    const user = storage.getItem(USER); // of the last visit, until the server has said who it is
     this.outbox = new Outbox({
-      api: this.api, storage, locks: navigator.locks, onChange: () => this.changed(),
+      api: this.api, storage, user, locks: navigator.locks, onChange: () => this.changed(),
       onDelivered: (entry, response) => this.#noteDelivery(entry, response),
     });
-    this.drafts = new Drafts({ storage });
+    this.drafts = new Drafts({ storage, user });
   }
 
   // --- drawing ---
@@ -121,10 +122,8 @@ export class Controller {
       else this.#noteRead();
       this.hub?.noteVisibility();
     });
-    // A message that was to begin a chat, before the page was reloaded: show it where it was.
-    const waiting = [...this.outbox.entries.values()].findLast(({ chat }) => this.outbox.resolve(chat).startsWith("new:"));
     this.#readAddress();
-    if (!this.chat && waiting) this.place = waiting.chat;
+    this.#showWaiting();
     const found = await fetch(new URL("web/routes.json", ROOT)).then((response) => response.json(), () => []);
     this.routes = new Set(found);
     if (this.has("PUT /chats/{chat_id}/draft") && !this.sharedKey) {
@@ -141,8 +140,25 @@ export class Controller {
     this.changed();
   }
 
+  /** A message that was to begin a chat, before the page was reloaded: show it where it was. */
+  #showWaiting() {
+    const waiting = this.outbox.own.findLast(({ chat }) => this.outbox.resolve(chat).startsWith("new:"));
+    if (!this.chat && waiting && this.place.startsWith("new:")) this.place = waiting.chat;
+  }
+
+  /** What is typed and what waits belongs to this user. @param {string} user */
+  setUser(user) {
+    localStorage.setItem(USER, user);
+    if (this.outbox.user === user) return;
+    this.outbox.setUser(user);
+    this.drafts.setUser(user);
+    this.#showWaiting();
+    void this.#loadDraft();
+  }
+
   /** The server can be reached again, or somebody has logged in again. */
   comeBack() {
+    if (!this.session.info) void this.session.load();
     this.hub?.hurry();
     void this.outbox.flush();
     if (!this.sharedKey) this.list.refresh();

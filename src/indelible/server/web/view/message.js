@@ -109,7 +109,7 @@ const User = memo(({ c, item, isEditing, isBusy, canWrite }) => {
   const blocks = pending ? (pending.body.content ?? []) : message.blocks;
   const files = blocks.filter((/** @type {any} */ { type }) => type === "file");
   const text = pending ? pending.text : plainText(blocks);
-  return html`<li class=${pending ? `user pending ${pending.state}` : "user"} id=${message && `m-${message.id}`} aria-label="You">
+  return html`<li role="listitem" class=${pending ? `user pending ${pending.state}` : "user"} id=${message && `m-${message.id}`} aria-label="You">
     ${isEditing ? html`<${Editor} c=${c} item=${item} />` : html`<div class="bubble" dir="auto">
       ${files.map((/** @type {any} */ block) => html`<${FileCard} c=${c} block=${block} />`)}${text && html`<div class="text">${text}</div>`}
     </div>`}
@@ -137,7 +137,7 @@ const Reply = memo(({ c, item, isLast, isBusy, canWrite, models, status }) => {
   const first = messages[0]?.id;
   const state = `assistant${live ? " live" : ""}${cut ? ` cut ${reason ?? ""}` : ""}`;
   const others = models.map((/** @type {any} */ { id }) => ({ text: id, act: () => c.regenerate(item, id) }));
-  return html`<li class=${state} id=${first && `m-${first}`} aria-label="Indelible" aria-busy=${live ? "true" : undefined}>
+  return html`<li role="listitem" class=${state} id=${first && `m-${first}`} aria-label="Indelible" aria-busy=${live ? "true" : undefined}>
     <div class="body">
       ${blocks.map((/** @type {any} */ block) => html`<${Block} key=${block.key} c=${c} block=${block} live=${live} since=${item.startedAt} />`)}
       ${live && isEmpty && html`<${Waiting} model=${c.chat?.live?.model ?? c.chat?.details.model} since=${item.startedAt ?? 0} />`}
@@ -162,7 +162,7 @@ const Reply = memo(({ c, item, isLast, isBusy, canWrite, models, status }) => {
 const Notice = memo(({ item, canRetry, c }) => {
   const summary = item.blocks.find((/** @type {any} */ { type }) => type === "summary");
   const text = item.blocks.filter((/** @type {any} */ { type }) => type === "text").map((/** @type {any} */ block) => block.text).join("\n");
-  return html`<li class="notice" id=${`m-${item.messages[0].id}`}>
+  return html`<li role="listitem" class="notice" id=${`m-${item.messages[0].id}`}>
     ${text && html`<span class="text">${text}</span>`}
     ${summary && html`<details class="thinking"><summary>${icon("spark")}<span>Summary</span></summary><${Markdown} text=${summary.text} open=${false} /></details>`}
     ${canRetry && html` <button type="button" class="small" onClick=${() => c.attempt(() => c.api.retry(c.chat.id))}>Retry</button>`}

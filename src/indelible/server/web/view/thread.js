@@ -71,9 +71,18 @@ function Failed({ c }) {
   </div>`;
 }
 
-/** Items that are drawn again together, or not at all. */
-const Page = memo(({ c, items, lastKey, editingKey, ...state }) => items.map((/** @type {any} */ item) =>
-  html`<${Item} key=${item.key} c=${c} item=${item} isLast=${item.key === lastKey} isEditing=${item.key === editingKey} ...${state} />`));
+/** Items that are drawn and laid out together, or not at all. `isNear`: at the end of the conversation. */
+const Page = memo(({ c, items, isNear, lastKey, editingKey, ...state }) => {
+  const [isSettled, setSettled] = useState(false);
+  useEffect(() => {
+    if (isNear) return setSettled(false);
+    // It has to be laid out once: the browser remembers its height, and nothing jumps when it comes into sight.
+    let frame = requestAnimationFrame(() => { frame = requestAnimationFrame(() => setSettled(true)); });
+    return () => cancelAnimationFrame(frame);
+  }, [isNear]);
+  return html`<ol class=${isSettled ? "page settled" : "page"} role="presentation">${items.map((/** @type {any} */ item) =>
+    html`<${Item} key=${item.key} c=${c} item=${item} isLast=${item.key === lastKey} isEditing=${item.key === editingKey} ...${state} />`)}</ol>`;
+});
 
 /** @param {{c: import("./controller.js").Controller, items: any[], pending: any[]}} props */
 function List({ c, items, pending }) {
@@ -81,12 +90,12 @@ function List({ c, items, pending }) {
   const pages = c.thread.paginate(pending.length ? [...items, ...pending.map(makePendingItem)] : items);
   const lastKey = items.at(-1)?.key;
   const hasKey = (/** @type {any[]} */ page, /** @type {string | undefined} */ key) => (key && page.some((item) => item.key === key) ? key : null);
-  return html`<ol id="messages" aria-label="Conversation">${pages.map((page, at) => {
+  return html`<div id="messages" role="list" aria-label="Conversation">${pages.map((page, at) => {
     // What is far above is not drawn again because a reply begins or ends. The server refuses what cannot be done then.
     const isNear = at >= pages.length - 2;
-    return html`<${Page} key=${page[0].key} c=${c} items=${page} models=${models} canWrite=${!c.isReadOnly} isBusy=${isNear && Boolean(chat?.busy)}
+    return html`<${Page} key=${page[0].key} c=${c} items=${page} isNear=${isNear} models=${models} canWrite=${!c.isReadOnly} isBusy=${isNear && Boolean(chat?.busy)}
       status=${isNear ? chat?.status : null} lastKey=${isNear ? hasKey(page, lastKey) : null} editingKey=${editing ? hasKey(page, editing.key) : null} />`;
-  })}</ol>`;
+  })}</div>`;
 }
 
 /** @param {{c: import("./controller.js").Controller}} props */
@@ -112,7 +121,7 @@ export function ThreadView({ c }) {
 
   // Before the elements change: where the first item is.
   const state = follow.current;
-  const firstItem = state.is ? null : scroller.current?.querySelector("#messages > li");
+  const firstItem = state.is ? null : scroller.current?.querySelector("#messages > ol > li");
   if (firstItem) state.firstTop = firstItem.getBoundingClientRect().top;
   const wasFirst = firstItem?.id ?? "";
 
@@ -131,7 +140,7 @@ export function ThreadView({ c }) {
     } else if (state.is) box.scrollTop = box.scrollHeight;
     else if (wasFirst) {
       const same = document.getElementById(wasFirst);
-      const first = box.querySelector("#messages > li");
+      const first = box.querySelector("#messages > ol > li");
       // Earlier messages were put above: what is being read stays where it is.
       if (same && same !== first) box.scrollTop += same.getBoundingClientRect().top - state.firstTop;
     }
