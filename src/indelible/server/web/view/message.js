@@ -144,9 +144,9 @@ const Reply = memo(({ c, item, isLast, isBusy, canWrite, models, status }) => {
     </div>
     ${cut && html`<p class="cut-note">${reason === "interrupted" ? "Stopped · saved" : reason === "length" ? "The model's output limit was reached · saved" : "Interrupted · saved"}</p>`}
     ${!live && messages.length > 0 && html`<div class="actions">
+      ${canWrite && cut && isLast && !isBusy && status !== "error" && html`<button type="button" class="small" onClick=${() => c.attempt(() => c.api.continueReply(c.chat.id))}>Continue</button>`}
       <${CopyButton} text=${() => copyText(item)} label="Copy reply" />
       ${canWrite && html`
-        ${cut && isLast && !isBusy && status !== "error" && html`<button type="button" class="small" onClick=${() => c.attempt(() => c.api.continueReply(c.chat.id))}>Continue</button>`}
         <button type="button" class="quiet small" aria-label="Regenerate" title="Regenerate" disabled=${isBusy} onClick=${() => c.regenerate(item)}>${icon("redo")}</button>
         <button type="button" class="quiet small" aria-label="Fork from here" title="Fork from here" onClick=${() => c.fork(item)}>${icon("fork")}</button>
         <${Menu} label="More reply actions" className="quiet small" button=${icon("more")} entries=${[

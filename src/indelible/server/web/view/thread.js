@@ -80,7 +80,7 @@ const Page = memo(({ c, items, isNear, lastKey, editingKey, ...state }) => {
     let frame = requestAnimationFrame(() => { frame = requestAnimationFrame(() => setSettled(true)); });
     return () => cancelAnimationFrame(frame);
   }, [isNear]);
-  return html`<ol class=${isSettled ? "sheet settled" : "sheet"} role="presentation">${items.map((/** @type {any} */ item) =>
+  return html`<ol class=${isSettled ? "stretch settled" : "stretch"} role="presentation">${items.map((/** @type {any} */ item) =>
     html`<${Item} key=${item.key} c=${c} item=${item} isLast=${item.key === lastKey} isEditing=${item.key === editingKey} ...${state} />`)}</ol>`;
 });
 
