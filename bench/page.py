@@ -10,9 +10,9 @@ stall. The same end is streamed below 20 kB, 200 kB and 2 MB, so that the work p
 - the times from a reload to the text on the screen, for the long reply and for a chat of 10,000 messages, and the
   tasks while that chat is scrolled to its beginning and a message in its middle is found.
 
-The driver asks the page nothing while it is measured: one look of Playwright at all blocks of a long reply takes 28 ms of
-the page's main thread, and was the longest task of all. The server shares the driver's process, which gives way to
-the browser (`nice`), because elsewhere it has a machine of its own. Times by the clock need two idle cores.
+The driver asks the page nothing while it is measured: one look of Playwright at all blocks of a long reply takes
+28 ms of the page's main thread, and was the longest task of all. The server shares the driver's process, which gives
+way to the browser (`nice`), because elsewhere it has a machine of its own. Times by the clock need two idle cores.
 BENCH_SECONDS=60 streams longer.
 """
 
@@ -162,8 +162,8 @@ async def measure_frames(browser: Browser, window: Window, reply: PacedReply) ->
     print(
         f"the last {len(reply.rest) // 1000} kB of {(len(reply.beginning) + len(reply.rest)) // 1000:,} kB at "
         f"{TOKENS_PER_S} tokens/s: CPU per frame {sum(traced.tasks) / len(frames):.1f} ms; {traced}\n"
-        f"    by the clock: {len(frames)} frames, p50 {find_share(frames, 0.5):.1f} ms, p99 {find_share(frames, 0.99):.1f} ms, "
-        f"max {max(frames):.1f} ms, {sum(one > FRAME_MS for one in frames)} over {FRAME_MS} ms; "
+        f"    by the clock: {len(frames)} frames, p50 {find_share(frames, 0.5):.1f} ms, "
+        f"p99 {find_share(frames, 0.99):.1f} ms, max {max(frames):.1f} ms, {sum(one > FRAME_MS for one in frames)} over {FRAME_MS} ms; "
         f"{len(tasks)} tasks over 50 ms" + (f", the longest {max(tasks):.0f} ms" if tasks else "")
     )
 

@@ -30,7 +30,7 @@ ASK = """async ([method, path, body]) => {
 
 # A message of this user that the server refused, as an earlier visit has left it.
 LEAVE_UNSENT = """(user) => localStorage.setItem("indelible:outbox:1", JSON.stringify({
-  key: "1", chat: "new:1", text: "To nobody", body: { text: "To nobody" }, at: 1, state: "refused", error: "Too long.", user,
+  key: "1", chat: "new:1", text: "To nobody", body: { text: "To nobody" }, at: 1, state: "refused", error: "No.", user,
 }))"""
 
 
