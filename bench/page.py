@@ -163,7 +163,8 @@ async def measure_frames(browser: Browser, window: Window, reply: PacedReply) ->
         f"the last {len(reply.rest) // 1000} kB of {(len(reply.beginning) + len(reply.rest)) // 1000:,} kB at "
         f"{TOKENS_PER_S} tokens/s: CPU per frame {sum(traced.tasks) / len(frames):.1f} ms; {traced}\n"
         f"    by the clock: {len(frames)} frames, p50 {find_share(frames, 0.5):.1f} ms, "
-        f"p99 {find_share(frames, 0.99):.1f} ms, max {max(frames):.1f} ms, {sum(one > FRAME_MS for one in frames)} over {FRAME_MS} ms; "
+        f"p99 {find_share(frames, 0.99):.1f} ms, max {max(frames):.1f} ms, "
+        f"{sum(one > FRAME_MS for one in frames)} over {FRAME_MS} ms; "
         f"{len(tasks)} tasks over 50 ms" + (f", the longest {max(tasks):.0f} ms" if tasks else "")
     )
 
