@@ -43,8 +43,8 @@ class Window:
         self.page = page
         self.complaints: list[str] = []
         self.composer = page.get_by_label("Message", exact=True)
-        self.items = page.locator("#messages > li")
-        self.live = page.locator("#messages > li.live .body")
+        self.items = page.locator("#messages > ol > li")
+        self.live = page.locator("#messages > ol > li.live .body")
         self.status = page.get_by_role("status")
         self.problem = page.get_by_role("alert")
         self.queue = page.locator("#queue li")

@@ -123,6 +123,8 @@ async def test_on_a_phone_enter_is_a_new_line_and_the_button_sends(browser: Brow
         await expect(window.items).to_have_count(2)
         await expect(window.items.last).to_contain_text("unbroken")
         assert await window.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        widths = await window.items.evaluate_all("all => all.map((one) => one.offsetWidth)")
+        assert widths == [360, 360]  # not wider than the phone, nor as narrow as its text
         await window.button("Show chats").tap()
         await expect(window.chats).to_be_visible()
         await window.page.keyboard.press("Escape")

@@ -30,7 +30,7 @@ CHATS = 300
 SCROLL_UP = """() => {
     const box = document.querySelector("#scroll");
     box.scrollTop = 0;
-    return box.textContent.startsWith("Beginning of the chat");
+    return box.firstElementChild.textContent === "Beginning of the chat";
 }"""
 
 
@@ -120,6 +120,11 @@ async def test_two_thousand_messages_are_scrolled_to_the_beginning(browser: Brow
             shown = await window.items.locator(".text").all_text_contents()
             assert [text.strip() for text in shown] == [f"Message {at}" for at in range(MESSAGES)]
             await expect(window.items.first).to_be_in_viewport()
+            await expect(window.button("Latest")).to_be_visible()  # and none of the earlier ones is new
+            await window.page.get_by_label("Search chats").fill(f"Message {MESSAGES // 2}")
+            await window.chats.filter(has_text=f"Message {MESSAGES // 2}").click()
+            await expect(window.page.locator(".found .text")).to_have_text(f"Message {MESSAGES // 2}")
+            await expect(window.page.locator(".found")).to_be_in_viewport()
 
 
 async def test_one_of_three_hundred_chats_is_found(browser: Browser, database: str) -> None:

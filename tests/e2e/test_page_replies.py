@@ -106,7 +106,7 @@ async def test_markdown_becomes_elements_and_code_has_colours(browser: Browser, 
     )
     async with serve_app(database, ScriptedModel([say(text)])) as server, browse(browser, server.url) as window:
         await window.send("Show me.")
-        reply = window.page.locator("#messages > li.assistant")
+        reply = window.page.locator("#messages > ol > li.assistant")
         await expect(reply.locator(".md-h2")).to_have_text("Title")
         await expect(reply.locator("strong")).to_have_text("bold")
         await expect(reply.locator("td")).to_have_text(["1", "2"])

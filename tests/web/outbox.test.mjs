@@ -126,15 +126,30 @@ test("a problem says what happened, and a missing route is told from a missing s
 
 test("what one user has left is never sent in the name of another", async () => {
   const { server, timers, outbox, make } = open({ plan: ["away"] });
-  outbox.user = "ada";
+  outbox.setUser("ada");
   outbox.add("new:1", "Mine", { text: "Mine" });
   await settle();
   const later = make();
-  later.user = "grace";
-  await later.flush();
+  later.setUser("grace");
+  await settle();
   assert.deepEqual([server.requests.length, later.list("new:1").length], [1, 0]);
-  later.user = "ada";
   timers.waiting.clear();
-  await later.flush();
+  later.setUser("ada");
+  await settle();
   assert.equal(server.stored.size, 1);
+});
+
+test("what is typed and sent before the user is known is held, and is theirs", async () => {
+  const { server, storage, outbox } = open();
+  outbox.user = null;
+  outbox.add("new:1", "Early", { text: "Early" });
+  const drafts = new Drafts({ storage, user: null });
+  drafts.set("new", "Typed");
+  await settle();
+  assert.deepEqual([server.requests.length, storage.length, outbox.list("new:1").length, drafts.get("new")], [0, 0, 1, "Typed"]);
+  outbox.setUser("ada");
+  drafts.setUser("ada");
+  await settle();
+  assert.deepEqual([server.stored.size, drafts.get("new")], [1, "Typed"]);
+  assert.deepEqual(["ada", "grace"].map((user) => new Drafts({ storage, user }).get("new")), ["Typed", ""]);
 });

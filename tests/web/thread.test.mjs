@@ -43,6 +43,33 @@ test("the keys and the text of a reply are the same before and after it ends", (
   assert.equal(live.blocks[2].call.progress, "looking");
 });
 
+test("a token changes the last item of the last page, and earlier messages leave all pages as they are", () => {
+  const all = Array.from({ length: 400 }, (_, at) => message(`m${at}`, at % 2 ? "assistant" : "user", `Message ${at}`, { parent_id: at ? `m${at - 1}` : null }));
+  const [chat, thread] = open(all.slice(150), { status: "running", has_more: true });
+  const pages = () => thread.paginate(thread.build(chat));
+  chat.apply("message", { message: message("m400", "user", "Go on.", { parent_id: "m399" }), attempt: null });
+  chat.apply("attempt", { attempt: "a1" });
+  const before = pages();
+  chat.apply("part", { attempt: "a1", parts: [{ type: "text_delta", id: "t", delta: "It" }] });
+  const after = pages();
+  assert.equal(after.length, before.length);
+  assert.deepEqual(after.slice(0, -1).map((page, at) => page === before[at]), before.slice(0, -1).map(() => true));
+  assert.equal(after.at(-1).at(-1).blocks[0].text, "It");
+  assert.equal(thread.paginate(thread.items), after);
+  chat.prepend(all.slice(50, 150), true);
+  const longer = pages();
+  assert.ok(after.slice(0, -1).every((page) => longer.includes(page)), "what was there is not drawn again");
+  assert.deepEqual(longer.flat().map(({ key }) => key), thread.items.map(({ key }) => key));
+  assert.ok(longer.every((page) => page.length <= 64));
+});
+
+test("a notice that the card of the error repeats is not shown", () => {
+  const [chat, thread] = open([message("m1", "user", "Rain?"), message("m2", "notice", "The key is wrong.")], { status: "error" });
+  assert.equal(thread.build(chat).length, 2);
+  chat.apply("error", { message: "The key is wrong." });
+  assert.equal(thread.build(chat).length, 1);
+});
+
 test("the next step of a turn belongs to the same reply", () => {
   const call = { type: "tool_call", id: "c1", name: "f", arguments: "{}" };
   const [chat, thread] = open([

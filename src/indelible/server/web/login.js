@@ -27,6 +27,9 @@ function show(sentence) {
   field.select();
 }
 
+// What the user of the last visit has typed is not for whoever logs in now (view/session.js).
+localStorage.removeItem("indelible:user");
+
 async function logIn(token) {
   button.disabled = true;
   problem.hidden = true;

@@ -107,7 +107,7 @@ export class Api {
   /** @param {string} id @param {string} messageId */
   forkChat = (id, messageId) => this.post(`chats/${id}/fork`, { message_id: messageId });
   /** @param {string} id @param {string | null} before @param {number} limit */
-  listMessages = (id, before, limit = 200) =>
+  listMessages = (id, before, limit = 64) =>
     this.get(`chats/${id}/messages?limit=${limit}${before ? `&before=${encodeURIComponent(before)}` : ""}`);
   /** @param {string} id @param {any} body @param {string} key */
   sendMessage = (id, body, key) => this.post(`chats/${id}/messages`, body, key);

@@ -7,6 +7,9 @@
 //
 // A `head` event that names a loaded message shortens the conversation. One that names another asks for a snapshot.
 //
+// `revision` grows with every change but the growth of the running reply, so that a token costs the same however long the
+// conversation is (thread.js).
+//
 // Must stay true (tests/web/thread.test.mjs): events from any snapshot on lead to the state of a later snapshot.
 
 import { applyPart } from "./fold.js";
@@ -53,6 +56,7 @@ export class ChatState {
     /** @type {any} */ this.details = {};
     this.hasMore = false;
     this.needsSnapshot = false;
+    this.revision = 0; // grows with every change but the growth of `live`
     this.branch = 0; // grows when the conversation shows another branch
     /** @type {Map<string, string[]>} */ this.children = new Map();
     /** @type {Map<string, string>} */ this.keys = new Map();
@@ -70,7 +74,15 @@ export class ChatState {
 
   /** @param {string} kind @param {any} data */
   apply(kind, data) {
+    const { live } = this;
     HANDLERS[kind]?.(this, data);
+    if (kind !== "part" || this.live !== live) this.revision += 1;
+  }
+
+  /** The item of this message has this key, from its first moment on. @param {string} messageId @param {string} key */
+  setKey(messageId, key) {
+    this.keys.set(messageId, key);
+    this.revision += 1;
   }
 
   /** What another tab needs to show the same (feedhub.js). */
@@ -86,6 +98,7 @@ export class ChatState {
     for (const message of added) this.#noteSiblings(message);
     if (added.length) this.messages = [...added, ...this.messages];
     this.hasMore = hasMore;
+    this.revision += 1;
   }
 
   /** The alternatives at the place of this message, itself included, oldest first. @param {Message} message */

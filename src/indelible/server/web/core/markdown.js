@@ -53,6 +53,8 @@ export function lex(text) {
 }
 
 export class MarkdownDocument {
+  given = "";
+  hasReturns = false; // a carriage return occurred: all of the text is read for more of them
   generation = 1; // grows when closed blocks are no longer what they were
   text = "";
   /** @type {MarkdownBlock[]} */ closed = [];
@@ -70,10 +72,12 @@ export class MarkdownDocument {
    * @param {string} given @param {boolean} isOpen  whether more may follow
    */
   update(given, isOpen = false) {
-    /** @type {string} */
-    const text = given.includes("\r") ? given.replace(/\r\n?/g, "\n") : given;
-    if (text === this.text && !(this.open.length && !isOpen && this.fence)) return this;
-    if (!text.startsWith(this.text)) this.#reset();
+    if (given === this.given && !(this.open.length && !isOpen && this.fence)) return this;
+    if (!given.startsWith(this.given)) this.#reset();
+    this.hasReturns ||= given.includes("\r", this.given.length);
+    const text = this.hasReturns ? given.replace(/\r\n?/g, "\n") : given;
+    if (text !== given && !text.startsWith(this.text)) this.#reset();
+    this.given = given;
     this.text = text;
     if (this.fence && isOpen && this.#growFence()) return this;
     this.fence = null;

@@ -3,7 +3,8 @@
 // Every entry has an idempotency key from its first moment, so it may be sent again after a lost response, a reload or a
 // crash of the browser, by any tab, and is stored once. Entries of a chat are sent in order; a message to a chat that
 // does not exist yet waits until the entry before it has created the chat. A refusal (4xx) keeps the entry and asks the
-// user; a server that is away only delays it. An entry of another user of this browser waits for them.
+// user; a server that is away only delays it. An entry belongs to a user: another user of this browser neither sees nor sends
+// it. Until it is known who is logged in (`setUser`), entries are held in memory.
 //
 // Must stay true (tests/web/outbox.test.mjs): an entry leaves the outbox only after a 2xx response or by the user's hand.
 
@@ -22,15 +23,15 @@ const LONGEST_WAIT_MS = 5000;
  * @property {number} at
  * @property {"sending" | "waiting" | "refused"} state
  * @property {string} [error]
- * @property {string | null} [user]  who wrote it: nobody else sends it
+ * @property {string | null} user  who wrote it: nobody else sees or sends it
  */
 
 export class Outbox {
   /**
-   * @param {{api: import("./api.js").Api, storage: Storage, locks?: LockManager, onChange?: () => void,
+   * @param {{api: import("./api.js").Api, storage: Storage, user?: string | null, locks?: LockManager, onChange?: () => void,
    *   onDelivered?: (entry: Entry, response: any) => void, setTimer?: (wake: () => void, ms: number) => any}} options
    */
-  constructor({ api, storage, locks, onChange = () => {}, onDelivered = () => {}, setTimer = (wake, ms) => setTimeout(wake, ms) }) {
+  constructor({ api, storage, user = "", locks, onChange = () => {}, onDelivered = () => {}, setTimer = (wake, ms) => setTimeout(wake, ms) }) {
     this.api = api;
     this.storage = storage;
     this.locks = locks;
@@ -42,7 +43,7 @@ export class Outbox {
     this.again = false;
     this.waitMs = 300;
     this.waits = false;
-    /** @type {string | null} */ this.user = null; // who is logged in, if that is known
+    /** @type {string | null} */ this.user = user; // who is logged in, if that is known
     this.load();
   }
 
@@ -62,17 +63,24 @@ export class Outbox {
     this.entries = new Map([...found, ...kept].sort((a, b) => a.at - b.at).map((entry) => [entry.key, entry]));
   }
 
-  /** Entries that the storage had no room for: they live as long as the tab. @type {Set<string>} */
+  /** Entries that the storage had no room for, or that are nobody's yet: they live as long as the tab. @type {Set<string>} */
   unsaved = new Set();
+
+  /** @param {string} user */
+  setUser(user) {
+    for (const entry of this.own) if (entry.user === null) this.#save(Object.assign(entry, { user }));
+    this.user = user;
+    void this.flush();
+  }
+
+  /** The entries of this user, oldest first. @returns {Entry[]} */
+  get own() {
+    return [...this.entries.values()].filter(({ user }) => user === this.user);
+  }
 
   /** @param {string} chat @returns {Entry[]} */
   list(chat) {
-    return [...this.entries.values()].filter((entry) => (this.resolve(entry.chat) === chat || entry.chat === chat) && this.#isOwn(entry));
-  }
-
-  /** @param {Entry} entry */
-  #isOwn({ user }) {
-    return !user || !this.user || user === this.user;
+    return this.own.filter((entry) => this.resolve(entry.chat) === chat || entry.chat === chat);
   }
 
   /** The id of a chat that was created from here, or what was given. @param {string} chat */
@@ -117,6 +125,7 @@ export class Outbox {
 
   /** Send everything that waits. @returns {Promise<void>} */
   flush() {
+    if (this.user === null) return Promise.resolve();
     if (this.flushing) {
       this.again = true;
       return this.flushing;
@@ -135,8 +144,8 @@ export class Outbox {
   async #sendAll() {
     this.load(); // another tab may have sent some of it
     const blocked = new Set();
-    for (const entry of [...this.entries.values()]) {
-      if (!this.entries.has(entry.key) || !this.#isOwn(entry)) continue;
+    for (const entry of this.own) {
+      if (!this.entries.has(entry.key) || entry.user !== this.user) continue;
       if (entry.state === "refused" || blocked.has(entry.chat)) {
         blocked.add(entry.chat);
         continue;
@@ -189,6 +198,7 @@ export class Outbox {
   /** @param {Entry} entry */
   #save(entry) {
     try {
+      if (entry.user === null) throw new Error("nobody's yet");
       this.storage.setItem(PREFIX + entry.key, JSON.stringify(entry));
       this.unsaved.delete(entry.key);
     } catch {

@@ -8,7 +8,8 @@
 // Keys: a reply has the key of its first attempt, or of its first message if the page never saw it run; a tool call has
 // its call's id; a text is counted within its reply. A message of the user has the key of its outbox entry, from the moment
 // it is sent (`makePendingItem`). So nothing on the screen is replaced when a message is stored or a reply ends.
-// Items whose input did not change are the same objects as before, so the view can skip them.
+// Items whose input did not change are the same objects as before, so the view can skip them; and so are the pages of
+// items (`paginate`), so that it need not even look at them. A token changes the last item of the last page.
 //
 // Must stay true (tests/web/thread.test.mjs): the keys before and after the end of a reply are equal, and so is its text; a
 // message of the user has one key, whether it is on its way or stored.
@@ -58,16 +59,65 @@ export function isNotRun(result) {
   return Boolean(result?.is_error) && typeof result?.output === "string" && NOT_RUN.test(result.output);
 }
 
+const PAGE = 64;
+
 /** Builds the items of one chat again and again, and reuses those that did not change. */
 export class Thread {
   constructor() {
     /** @type {Map<string, {signature: any[], item: Item}>} */
     this.cache = new Map();
+    this.revision = -1;
+    /** @type {Item[]} */ this.items = [];
+    /** @type {Group | undefined} */ this.lastGroup = undefined;
+    /** @type {Item[]} */ this.paged = [];
+    /** @type {Item[][]} */ this.pages = [];
+    /** @type {Set<string>} */ this.starts = new Set(); // the keys of the first items of all pages
   }
 
   /** @param {ChatState} chat @returns {Item[]} */
   build(chat) {
+    if (chat.revision !== this.revision) {
+      this.items = this.#buildAll(chat);
+      this.revision = chat.revision;
+    } else if (chat.live && this.lastGroup) {
+      this.items = [...this.items.slice(0, -1), makeItem(this.lastGroup, chat.live, this.items[this.items.length - 1].siblings)];
+    }
+    return this.items;
+  }
+
+  /**
+   * The items in pages. A page begins where it began before, whatever comes above it or below.
+   * @param {Item[]} items @returns {Item[][]}
+   */
+  paginate(items) {
+    const { paged } = this;
+    let same = 0;
+    while (same < items.length && items[same] === paged[same]) same += 1;
+    if (same === items.length && same === paged.length) return this.pages;
+    const known = new Map(this.pages.map((page) => [page[0].key, page]));
+    /** @type {Item[][]} */
+    const pages = [];
+    for (let at = 0; at < items.length; at += pages[pages.length - 1].length) {
+      const old = known.get(items[at].key);
+      if (old && old.length === PAGE && at + PAGE <= same) {
+        pages.push(old); // nothing in it can have changed
+        continue;
+      }
+      let end = at + 1;
+      while (end < items.length && end - at < PAGE && !this.starts.has(items[end].key)) end += 1;
+      const page = items.slice(at, end);
+      pages.push(old && old.length === page.length && old.every((item, number) => item === page[number]) ? old : page);
+      this.starts.add(items[at].key);
+    }
+    this.paged = items;
+    this.pages = pages;
+    return pages;
+  }
+
+  /** @param {ChatState} chat @returns {Item[]} */
+  #buildAll(chat) {
     const groups = group(chat);
+    this.lastGroup = groups.at(-1);
     /** @type {Map<string, {signature: any[], item: Item}>} */
     const next = new Map();
     const items = groups.map((found) => {
@@ -118,6 +168,9 @@ function group(chat) {
       reply.live = true;
     } else groups.push({ key: chat.live.attempt, kind: "reply", messages: [], live: true });
   }
+  const last = groups.at(-1);
+  // The card of the error says it already.
+  if (last?.kind === "notice" && chat.status === "error" && plainText(last.messages[0].blocks) === chat.error?.message) groups.pop();
   return groups;
 }
 

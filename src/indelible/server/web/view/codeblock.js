@@ -39,24 +39,37 @@ async function colourLater(work) {
   whenIdle(workOff);
 }
 
-/** What to do when an element comes near the visible part. @type {Map<Element, () => void>} */
+/**
+ * What to do when a chunk of a text (view/markdown.js) comes near the visible part. Chunks are watched and not blocks,
+ * because the browser looks at everything that is watched in every frame.
+ * @type {Map<Element, Set<() => void>>}
+ */
 const unseen = new Map();
 const watcher = new IntersectionObserver((entries) => {
-  for (const { isIntersecting, target } of entries) if (isIntersecting) unseen.get(target)?.();
+  for (const { isIntersecting, target } of entries) {
+    if (!isIntersecting) continue;
+    for (const work of unseen.get(target) ?? []) work();
+    forget(target);
+  }
 }, /** @type {any} */ ({ scrollMargin: "800px" }));
 
-/** @param {Element} place @param {() => void} work @returns {() => void} */
-function whenSeen(place, work) {
-  const stop = () => {
-    unseen.delete(place);
-    watcher.unobserve(place);
-  };
-  unseen.set(place, () => {
-    stop();
-    work();
-  });
+/** @param {Element} place */
+function forget(place) {
+  unseen.delete(place);
+  watcher.unobserve(place);
+}
+
+/** @param {Element} block @param {() => void} work @returns {() => void} */
+function whenSeen(block, work) {
+  const place = block.closest(".chunk") ?? block;
+  const waiting = unseen.get(place) ?? new Set();
+  waiting.add(work);
+  unseen.set(place, waiting);
   watcher.observe(place);
-  return stop;
+  return () => {
+    waiting.delete(work);
+    if (!waiting.size && unseen.get(place) === waiting) forget(place);
+  };
 }
 
 /** @param {any} node @returns {any} */

@@ -6,7 +6,8 @@ import { icon } from "./icons.js";
 import { Menu } from "./menu.js";
 import { Queue } from "./queue.js";
 
-const isPhone = () => matchMedia("(pointer: coarse)").matches && innerWidth < 700;
+const coarse = matchMedia("(pointer: coarse)");
+const isPhone = () => coarse.matches && innerWidth < 700;
 
 /** @param {{c: import("./controller.js").Controller}} props */
 export function Composer({ c }) {
@@ -75,6 +76,6 @@ function ModelPicker({ c }) {
     if (chat) void c.chats.update(chat.id, { model });
     else { c.newChat = { ...c.newChat, model }; c.changed(); }
   };
-  return html`<${Menu} label=${`Model: ${current}`} up className="quiet model" button=${html`<span>${current}</span>`}
+  return html`<${Menu} label=${`Model: ${current}`} up className="quiet model" button=${html`<span>${current}</span>${icon("chevron")}`}
     entries=${c.models.map(({ id }) => ({ text: id, checked: id === current, act: () => choose(id) }))} />`;
 }

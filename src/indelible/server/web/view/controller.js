@@ -1,6 +1,6 @@
 // The page's state and everything that a user can do with it; the components only draw it.
 //
-// `changed` asks for one drawing per frame. Actions are optimistic where they can be undone, and an action that fails
+// `changed` asks for one drawing per frame, of the conversation alone if only its running reply has grown. Actions are optimistic where they can be undone, and an action that fails
 // says so in a toast; a message that fails to arrive stays in the outbox.
 
 import { Api, isLost, isMissing } from "../core/api.js";
@@ -13,7 +13,7 @@ import { Attachments } from "./attachments.js";
 import { ChatActions, UNDO_MS } from "./chatactions.js";
 import { ChatList } from "./chatlist.js";
 import { Preferences } from "./preferences.js";
-import { Session } from "./session.js";
+import { Session, USER } from "./session.js";
 
 const ROOT = new URL("../../", import.meta.url);
 const NOT_FOUND = "Chat not found. It may have been deleted.";
@@ -48,32 +48,33 @@ export class Controller {
     this.isLoadingEarlier = false;
     /** @type {string | null} */ this.earlier = null;
     /** @type {(() => void) | null} */ this.onDraw = null;
+    /** @type {(() => void) | null} */ this.onGrow = null; // draws the conversation, and nothing beside it
+    this.isGrowthOnly = true;
     /** @type {number | null} */ this.frame = null;
     this.draft = "";
     const storage = localStorage;
+    const user = storage.getItem(USER); // of the last visit, until the server has said who it is
     this.outbox = new Outbox({
-      api: this.api, storage, locks: navigator.locks, onChange: () => this.changed(),
+      api: this.api, storage, user, locks: navigator.locks, onChange: () => this.changed(),
       onDelivered: (entry, response) => this.#noteDelivery(entry, response),
     });
-    this.drafts = new Drafts({ storage });
+    this.drafts = new Drafts({ storage, user });
   }
 
   // --- drawing ---
 
-  changed() {
+  changed(isGrowthOnly = false) {
+    this.isGrowthOnly &&= isGrowthOnly;
     this.frame ??= requestAnimationFrame(() => {
       this.frame = null;
-      this.onDraw?.();
+      const draw = (this.isGrowthOnly && this.onGrow) || this.onDraw;
+      this.isGrowthOnly = true;
+      draw?.();
     });
   }
 
   get items() {
-    if (!this.chat) return [];
-    const items = this.thread.build(this.chat);
-    const last = items.at(-1);
-    // The card of the error says it already.
-    const isRepeated = last?.kind === "notice" && this.chat.status === "error" && plainText(last.messages[0].blocks) === this.chat.error?.message;
-    return isRepeated ? items.slice(0, -1) : items;
+    return this.chat ? this.thread.build(this.chat) : [];
   }
 
   /** Messages on their way: not yet in the conversation or the queue. */
@@ -121,10 +122,8 @@ export class Controller {
       else this.#noteRead();
       this.hub?.noteVisibility();
     });
-    // A message that was to begin a chat, before the page was reloaded: show it where it was.
-    const waiting = [...this.outbox.entries.values()].findLast(({ chat }) => this.outbox.resolve(chat).startsWith("new:"));
     this.#readAddress();
-    if (!this.chat && waiting) this.place = waiting.chat;
+    this.#showWaiting();
     const found = await fetch(new URL("web/routes.json", ROOT)).then((response) => response.json(), () => []);
     this.routes = new Set(found);
     if (this.has("PUT /chats/{chat_id}/draft") && !this.sharedKey) {
@@ -141,8 +140,25 @@ export class Controller {
     this.changed();
   }
 
+  /** A message that was to begin a chat, before the page was reloaded: show it where it was. */
+  #showWaiting() {
+    const waiting = this.outbox.own.findLast(({ chat }) => this.outbox.resolve(chat).startsWith("new:"));
+    if (!this.chat && waiting && this.place.startsWith("new:")) this.place = waiting.chat;
+  }
+
+  /** What is typed and what waits belongs to this user. @param {string} user */
+  setUser(user) {
+    localStorage.setItem(USER, user);
+    if (this.outbox.user === user) return;
+    this.outbox.setUser(user);
+    this.drafts.setUser(user);
+    this.#showWaiting();
+    void this.#loadDraft();
+  }
+
   /** The server can be reached again, or somebody has logged in again. */
   comeBack() {
+    if (!this.session.info) void this.session.load();
     this.hub?.hurry();
     void this.outbox.flush();
     if (!this.sharedKey) this.list.refresh();
@@ -193,7 +209,7 @@ export class Controller {
   /** @param {ChatState} chat */
   #connect(chat) {
     const path = this.sharedKey ? `shared/${this.sharedKey}` : `chats/${chat.id}`;
-    for (const { entry, id } of this.sent.values()) if (id && this.outbox.resolve(entry.chat) === chat.id) chat.keys.set(id, entry.key);
+    for (const { entry, id } of this.sent.values()) if (id && this.outbox.resolve(entry.chat) === chat.id) chat.setKey(id, entry.key);
     this.hub = new FeedHub({
       chatId: this.sharedKey ?? chat.id, locks: navigator.locks,
       open: (cursor) => new EventSource(this.api.url(`${path}/events${cursor ? `?after=${encodeURIComponent(cursor)}` : ""}`)),
@@ -239,12 +255,14 @@ export class Controller {
     }
     const wasBusy = chat.busy;
     const queuedBefore = new Set(chat.queue.map(({ id }) => id));
+    const { revision } = chat;
     chat.apply(kind, data);
+    if (chat.revision === revision) return this.changed(true);
     if (kind === "message" && data.message.role === "user") this.#pair(data.message.id, plainText(data.message.blocks), data.queued);
     if (kind === "queue") {
       for (const queued of data.queue) if (!queuedBefore.has(queued.id)) this.#pair(queued.id, plainText(queued.blocks));
     }
-    if (kind === "snapshot") for (const [key, { id }] of this.sent) if (id) chat.keys.set(id, key);
+    if (kind === "snapshot") for (const [key, { id }] of this.sent) if (id) chat.setKey(id, key);
     if (this.sent.size && ["snapshot", "message", "queue"].includes(kind)) this.#noteSeen();
     if (chat.needsSnapshot) this.hub?.resync();
     if (["chat", "status", "snapshot"].includes(kind)) {
@@ -262,7 +280,7 @@ export class Controller {
       ?? [...this.sent].find(([, known]) => known.id === id)?.[0];
     if (!entry) return;
     this.pairs.set(entry, id);
-    this.chat?.keys.set(id, entry);
+    this.chat?.setKey(id, entry);
   }
 
   /** @param {ChatState} chat @param {any} data */
@@ -299,7 +317,7 @@ export class Controller {
     this.changed();
     try {
       const page = this.sharedKey
-        ? await this.api.get(`shared/${this.sharedKey}/messages?limit=200${this.earlier ? `&before=${encodeURIComponent(this.earlier)}` : ""}`)
+        ? await this.api.get(`shared/${this.sharedKey}/messages?limit=64${this.earlier ? `&before=${encodeURIComponent(this.earlier)}` : ""}`)
         : await this.api.listMessages(chat.id, this.earlier);
       if (this.chat !== chat) return;
       this.earlier = page.next;
@@ -369,7 +387,7 @@ export class Controller {
   #noteDelivery(entry, response) {
     const id = response.message ?? response.queued ?? this.pairs.get(entry.key);
     this.sent.set(entry.key, { entry, id });
-    if (id) this.chat?.keys.set(id, entry.key);
+    if (id) this.chat?.setKey(id, entry.key);
     if (entry.chat === this.place && entry.chat.startsWith("new:") && response.id) {
       history.replaceState(null, "", `#${response.id}`);
       this.#open(response.id);

@@ -1,5 +1,5 @@
-// A file in a message or a result: its name, its size, and a small picture if it is one. The reader of a link
-// sees its name only: files need a login.
+// A file in a message or a result: its name, its size, and a small picture if it is one. The reader of a link opens it by
+// the link's own address.
 
 import { size } from "../core/words.js";
 import { html } from "./html.js";
@@ -10,9 +10,10 @@ import { drawLink } from "./markdown.js";
 export function FileCard({ c, block }) {
   const isImage = block.media_type?.startsWith("image/");
   const name = block.name ?? block.media_type ?? "file";
-  const href = block.file_id && !c.sharedKey ? c.api.url(`files/${block.file_id}`) : null;
+  const path = !c.sharedKey ? "files" : c.has("GET /shared/{key}/files/{file_id}") ? `shared/${c.sharedKey}/files` : null;
+  const href = block.file_id && path ? c.api.url(`${path}/${block.file_id}`) : null;
   const data = isImage && block.data && /^image\/(png|jpeg|gif|webp)$/.test(block.media_type) ? `data:${block.media_type};base64,${block.data}` : null;
-  const preview = isImage && block.file_id && !c.sharedKey ? c.api.url(`files/${block.file_id}/preview`) : data;
+  const preview = isImage && href ? `${href}/preview` : data;
   const content = html`${preview ? html`<img src=${preview} alt=${name} loading="lazy" />` : icon("file")}<span dir="auto">${name}</span>${block.size ? html`<small>${size(block.size)}</small>` : ""}`;
   if (href) return html`<a class="file" href=${href} download=${name}>${content}</a>`;
   return block.url ? html`<span class="file">${drawLink(block.url, content)}</span>` : html`<span class="file">${content}</span>`;

@@ -158,13 +158,19 @@ const NO_MARKS = /** @type {any[]} */ ([]);
 export const Markdown = memo(({ text, open, marks = NO_MARKS }) => {
   const held = useRef(/** @type {MarkdownDocument | null} */ (null));
   const document = (held.current ??= new MarkdownDocument()).update(text, open);
-  const own = marks.length ? marks : NO_MARKS;
+  const finished = useRef({ generation: 0, marks: NO_MARKS, list: /** @type {any[]} */ ([]) });
   const count = document.closed.length + document.open.length;
-  const chunks = [];
-  for (let from = 0; from < count; from += CHUNK) {
+  const chunks = finished.current;
+  const isMarked = marks.length === chunks.marks.length && marks.every((/** @type {any} */ { at, reason }, /** @type {number} */ number) => at === chunks.marks[number].at && reason === chunks.marks[number].reason);
+  const own = isMarked ? chunks.marks : marks; // new arrays with every token, and mostly the same marks
+  if (chunks.generation !== document.generation || !isMarked) Object.assign(chunks, { generation: document.generation, marks: own, list: [] });
+  const drawn = chunks.list.slice();
+  for (let from = drawn.length * CHUNK; from < count; from += CHUNK) {
     const to = Math.min(from + CHUNK, count);
-    const version = to > document.closed.length ? text : "";
-    chunks.push(html`<${Chunk} key=${`${document.generation}:${from}`} document=${document} from=${from} to=${to} marks=${own} version=${version} />`);
+    const isFinished = to - from === CHUNK && to <= document.closed.length;
+    const chunk = html`<${Chunk} key=${`${document.generation}:${from}`} document=${document} from=${from} to=${to} marks=${own} version=${isFinished ? "" : text} />`;
+    drawn.push(chunk);
+    if (isFinished) chunks.list.push(chunk); // the same element again: Preact does not look inside
   }
-  return html`<div class=${count > 200 ? "text md long" : "text md"}>${chunks}</div>`;
+  return html`<div class=${count > 200 ? "text md long" : "text md"}>${drawn}</div>`;
 });

@@ -55,12 +55,12 @@ function Block({ c, block, live, since }) {
   }
 }
 
-/** ‹ 2/3 › @param {{c: any, item: any}} props */
-function Versions({ c, item }) {
+/** ‹ 2/3 › @param {{c: any, item: any, busy: boolean}} props */
+function Versions({ c, item, busy }) {
   const { siblings, messages } = item;
   const at = siblings.indexOf(messages[0]?.id);
   if (siblings.length < 2 || at < 0) return null;
-  const isBusy = c.chat?.busy || c.isReadOnly;
+  const isBusy = busy || c.isReadOnly;
   const go = (/** @type {number} */ step) => c.switchBranch(siblings[at + step]);
   return html`<span class="versions">
     <button type="button" class="quiet small" aria-label="Previous version" disabled=${at === 0 || isBusy} onClick=${() => go(-1)}>${icon("left")}</button>
@@ -109,7 +109,7 @@ const User = memo(({ c, item, isEditing, isBusy, canWrite }) => {
   const blocks = pending ? (pending.body.content ?? []) : message.blocks;
   const files = blocks.filter((/** @type {any} */ { type }) => type === "file");
   const text = pending ? pending.text : plainText(blocks);
-  return html`<li class=${pending ? `user pending ${pending.state}` : "user"} id=${message && `m-${message.id}`} aria-label="You">
+  return html`<li role="listitem" class=${pending ? `user pending ${pending.state}` : "user"} id=${message && `m-${message.id}`} aria-label="You">
     ${isEditing ? html`<${Editor} c=${c} item=${item} />` : html`<div class="bubble" dir="auto">
       ${files.map((/** @type {any} */ block) => html`<${FileCard} c=${c} block=${block} />`)}${text && html`<div class="text">${text}</div>`}
     </div>`}
@@ -137,16 +137,16 @@ const Reply = memo(({ c, item, isLast, isBusy, canWrite, models, status }) => {
   const first = messages[0]?.id;
   const state = `assistant${live ? " live" : ""}${cut ? ` cut ${reason ?? ""}` : ""}`;
   const others = models.map((/** @type {any} */ { id }) => ({ text: id, act: () => c.regenerate(item, id) }));
-  return html`<li class=${state} id=${first && `m-${first}`} aria-label="Indelible" aria-busy=${live ? "true" : undefined}>
+  return html`<li role="listitem" class=${state} id=${first && `m-${first}`} aria-label="Indelible" aria-busy=${live ? "true" : undefined}>
     <div class="body">
       ${blocks.map((/** @type {any} */ block) => html`<${Block} key=${block.key} c=${c} block=${block} live=${live} since=${item.startedAt} />`)}
       ${live && isEmpty && html`<${Waiting} model=${c.chat?.live?.model ?? c.chat?.details.model} since=${item.startedAt ?? 0} />`}
     </div>
     ${cut && html`<p class="cut-note">${reason === "interrupted" ? "Stopped · saved" : reason === "length" ? "The model's output limit was reached · saved" : "Interrupted · saved"}</p>`}
     ${!live && messages.length > 0 && html`<div class="actions">
+      ${canWrite && cut && isLast && !isBusy && status !== "error" && html`<button type="button" class="small" onClick=${() => c.attempt(() => c.api.continueReply(c.chat.id))}>Continue</button>`}
       <${CopyButton} text=${() => copyText(item)} label="Copy reply" />
       ${canWrite && html`
-        ${cut && isLast && !isBusy && status !== "error" && html`<button type="button" class="small" onClick=${() => c.attempt(() => c.api.continueReply(c.chat.id))}>Continue</button>`}
         <button type="button" class="quiet small" aria-label="Regenerate" title="Regenerate" disabled=${isBusy} onClick=${() => c.regenerate(item)}>${icon("redo")}</button>
         <button type="button" class="quiet small" aria-label="Fork from here" title="Fork from here" onClick=${() => c.fork(item)}>${icon("fork")}</button>
         <${Menu} label="More reply actions" className="quiet small" button=${icon("more")} entries=${[
@@ -162,19 +162,16 @@ const Reply = memo(({ c, item, isLast, isBusy, canWrite, models, status }) => {
 const Notice = memo(({ item, canRetry, c }) => {
   const summary = item.blocks.find((/** @type {any} */ { type }) => type === "summary");
   const text = item.blocks.filter((/** @type {any} */ { type }) => type === "text").map((/** @type {any} */ block) => block.text).join("\n");
-  return html`<li class="notice" id=${`m-${item.messages[0].id}`}>
+  return html`<li role="listitem" class="notice" id=${`m-${item.messages[0].id}`}>
     ${text && html`<span class="text">${text}</span>`}
     ${summary && html`<details class="thinking"><summary>${icon("spark")}<span>Summary</span></summary><${Markdown} text=${summary.text} open=${false} /></details>`}
     ${canRetry && html` <button type="button" class="small" onClick=${() => c.attempt(() => c.api.retry(c.chat.id))}>Retry</button>`}
   </li>`;
 });
 
-/** @param {{c: any, item: any, isLast: boolean}} props */
-export function Item({ c, item, isLast }) {
-  const isBusy = Boolean(c.chat?.busy);
-  const canWrite = !c.isReadOnly;
-  const status = c.chat?.status;
-  if (item.kind === "user") return html`<${User} c=${c} item=${item} isEditing=${c.editing?.key === item.key} isBusy=${isBusy} canWrite=${canWrite} />`;
+/** @param {{c: any, item: any, isLast: boolean, isEditing: boolean, isBusy: boolean, canWrite: boolean, models: any[], status: string | null}} props */
+export function Item({ c, item, isLast, isEditing, isBusy, canWrite, models, status }) {
+  if (item.kind === "user") return html`<${User} c=${c} item=${item} isEditing=${isEditing} isBusy=${isBusy} canWrite=${canWrite} />`;
   if (item.kind === "notice") return html`<${Notice} c=${c} item=${item} canRetry=${isLast && canWrite && !isBusy && status !== "error" && c.isUnanswered} />`;
-  return html`<${Reply} c=${c} item=${item} isLast=${isLast} isBusy=${isBusy} canWrite=${canWrite} models=${c.models} status=${status} />`;
+  return html`<${Reply} c=${c} item=${item} isLast=${isLast} isBusy=${isBusy} canWrite=${canWrite} models=${models} status=${status} />`;
 }

@@ -33,7 +33,7 @@ export function Queue({ c }) {
       : html`<span dir="auto">Queued · ${at + 1} of ${queue.length}: ${plainText(queued.blocks) || "file"}</span>
         <button type="button" class="quiet small" aria-label="Edit queued message" title="Edit" onClick=${() => setEditing({ id: queued.id, text: plainText(queued.blocks) })}>${icon("edit")}</button>
         ${at > 0 && html`<button type="button" class="quiet small" aria-label="Move up" title="Move up" onClick=${() => move(at, -1)}>${icon("up")}</button>`}
-        <button type="button" class="quiet small" aria-label="Send now" title="Send now: stops the running reply" onClick=${() => act(() => c.api.promoteQueued(chat.id, queued.id))}>${icon("send")}</button>
+        <button type="button" class="quiet small" aria-label="Send now" title="Send now: stops the running reply" onClick=${() => act(() => c.api.promoteQueued(chat.id, queued.id))}>${icon("now")}</button>
         <button type="button" class="quiet small" aria-label="Remove from queue" title="Remove" onClick=${() => act(() => c.api.deleteQueued(chat.id, queued.id))}>${icon("close")}</button>`}
     </li>`)}
     ${queue.length > SHOWN && html`<li class="rest"><button type="button" class="link" onClick=${() => setWhole(!isWhole)}>${isWhole ? "Show less" : `+ ${queue.length - SHOWN} more`}</button></li>`}

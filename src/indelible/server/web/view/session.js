@@ -1,16 +1,20 @@
 // Who is logged in, and what happens when the session ends while the page is open.
 //
 // The page stays: a bar asks to log in again, and nothing that was typed, sent or read is lost. Until then no request is
-// repeated; after it the feed continues at its cursor and the outbox is sent. All tabs of the browser hear of it. What
-// one user has left in the outbox is never sent in the name of another (core/outbox.js).
+// repeated; after it the feed continues at its cursor and the outbox is sent. All tabs of the browser hear of it.
 //
-// Must stay true (tests/e2e/test_login.py): a reply that runs while the session ends is shown without a gap afterwards.
+// What one user has typed or left in the outbox is neither shown to another nor sent in their name (core/drafts.js,
+// core/outbox.js). The browser keeps it for the next login of its user. `USER` names the user of the last visit, so that a
+// reload shows a draft at once; a logout and the login page (login.js) remove it.
+//
+// Must stay true (tests/e2e/test_login.py): two users of one browser see nothing of each other; a reply that runs while the session ends is shown without a gap afterwards.
 
 import { html, useState } from "./html.js";
 import { Modal } from "./modal.js";
 
 const ROOT = new URL("../../", import.meta.url);
 const MARK = "indelible:session";
+export const USER = "indelible:user";
 
 export class Session {
   /** @param {import("./controller.js").Controller} controller */
@@ -30,9 +34,12 @@ export class Session {
   }
 
   async load() {
-    if (!this.controller.has("GET /session")) return;
-    this.info = await this.controller.api.getSession().catch(() => this.info);
-    this.controller.outbox.user = this.userName;
+    if (this.controller.has("GET /session")) {
+      const info = await this.controller.api.getSession().catch(() => null);
+      if (!info) return;
+      this.info = info;
+    }
+    this.controller.setUser(this.userName ?? "");
   }
 
   /** A request was refused: the session has ended. */
@@ -53,12 +60,17 @@ export class Session {
     const before = this.userName;
     this.isOver = false;
     await this.load();
-    if (before && this.userName && before !== this.userName) return void location.assign(ROOT); // nothing here is theirs
+    if (before && this.userName && before !== this.userName) {
+      history.replaceState(null, "", ROOT); // nothing here is theirs
+      return location.reload();
+    }
     this.controller.comeBack();
   }
 
   async logOut() {
+    this.controller.drafts.flushAll();
     await this.controller.api.logOut().catch(() => {});
+    localStorage.removeItem(USER);
     location.assign(this.#address("login"));
   }
 

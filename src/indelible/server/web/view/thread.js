@@ -9,6 +9,7 @@ import { Menu } from "./menu.js";
 import { Item } from "./message.js";
 
 const NEAR_PX = 80;
+const EARLY_PX = 2000; // earlier messages are loaded before their place is reached, few at a time: drawing 200 took 100 ms
 const DEMO_STARTERS = ["What can you do?", "Show me a table", "Write some code", "Tell me a long story about a lighthouse"];
 const STARTERS = ["Explain something to me step by step", "Help me write a letter", "Review a piece of code", "Plan a weekend"];
 
@@ -70,9 +71,32 @@ function Failed({ c }) {
   </div>`;
 }
 
-const List = memo(({ c, items, pending }) => html`<ol id="messages" aria-label="Conversation">
-  ${[...items, ...pending.map(makePendingItem)].map((/** @type {any} */ item, /** @type {number} */ at) => html`<${Item} key=${item.key} c=${c} item=${item} isLast=${at === items.length - 1} />`)}
-</ol>`);
+/** Items that are drawn and laid out together, or not at all. `isNear`: at the end of the conversation. */
+const Page = memo(({ c, items, isNear, lastKey, editingKey, ...state }) => {
+  const [isSettled, setSettled] = useState(false);
+  useEffect(() => {
+    if (isNear) return setSettled(false);
+    // It has to be laid out once: the browser remembers its height, and nothing jumps when it comes into sight.
+    let frame = requestAnimationFrame(() => { frame = requestAnimationFrame(() => setSettled(true)); });
+    return () => cancelAnimationFrame(frame);
+  }, [isNear]);
+  return html`<ol class=${isSettled ? "stretch settled" : "stretch"} role="presentation">${items.map((/** @type {any} */ item) =>
+    html`<${Item} key=${item.key} c=${c} item=${item} isLast=${item.key === lastKey} isEditing=${item.key === editingKey} ...${state} />`)}</ol>`;
+});
+
+/** @param {{c: import("./controller.js").Controller, items: any[], pending: any[]}} props */
+function List({ c, items, pending }) {
+  const { chat, editing, models } = c;
+  const pages = c.thread.paginate(pending.length ? [...items, ...pending.map(makePendingItem)] : items);
+  const lastKey = items.at(-1)?.key;
+  const hasKey = (/** @type {any[]} */ page, /** @type {string | undefined} */ key) => (key && page.some((item) => item.key === key) ? key : null);
+  return html`<div id="messages" role="list" aria-label="Conversation">${pages.map((page, at) => {
+    // What is far above is not drawn again because a reply begins or ends. The server refuses what cannot be done then.
+    const isNear = at >= pages.length - 2;
+    return html`<${Page} key=${page[0].key} c=${c} items=${page} isNear=${isNear} models=${models} canWrite=${!c.isReadOnly} isBusy=${isNear && Boolean(chat?.busy)}
+      status=${isNear ? chat?.status : null} lastKey=${isNear ? hasKey(page, lastKey) : null} editingKey=${editing ? hasKey(page, editing.key) : null} />`;
+  })}</div>`;
+}
 
 /** @param {{c: import("./controller.js").Controller}} props */
 export function ThreadView({ c }) {
@@ -80,29 +104,31 @@ export function ThreadView({ c }) {
   const items = c.items;
   const pending = chat?.busy ? [] : c.pending;
   const scroller = useRef(/** @type {HTMLElement | null} */ (null));
-  const follow = useRef({ is: true, chat: "", first: "", firstTop: 0, seen: 0 });
+  const follow = useRef({ is: true, chat: "", first: "", firstTop: 0, seen: "" });
   const [isAway, setAway] = useState(false);
+  const [, setGrown] = useState(/** @type {any} */ (null));
+  c.onGrow = () => setGrown({});
 
   const scroll = () => {
     const box = scroller.current;
     if (!box) return;
     const left = box.scrollHeight - box.scrollTop - box.clientHeight;
     follow.current.is = left < NEAR_PX;
-    if (follow.current.is) follow.current.seen = items.length;
+    if (follow.current.is) follow.current.seen = items.at(-1)?.key ?? "";
     setAway(!follow.current.is);
-    if (box.scrollTop < 600 && chat?.hasMore && chat.loaded) void c.loadEarlier();
+    if (box.scrollTop < EARLY_PX && chat?.hasMore && chat.loaded) void c.loadEarlier();
   };
 
   // Before the elements change: where the first item is.
   const state = follow.current;
-  const firstItem = state.is ? null : scroller.current?.querySelector("#messages > li");
+  const firstItem = state.is ? null : scroller.current?.querySelector("#messages > ol > li");
   if (firstItem) state.firstTop = firstItem.getBoundingClientRect().top;
   const wasFirst = firstItem?.id ?? "";
 
   useLayoutEffect(() => {
     const box = scroller.current;
     if (!box) return;
-    if (state.chat !== c.place) Object.assign(state, { chat: c.place, is: true, seen: 0 });
+    if (state.chat !== c.place) Object.assign(state, { chat: c.place, is: true, seen: "" });
     const target = c.target === "end" ? null : c.target && document.getElementById(`m-${c.target}`);
     if (c.target === "end") { c.target = null; state.is = true; }
     if (target) {
@@ -114,12 +140,12 @@ export function ThreadView({ c }) {
     } else if (state.is) box.scrollTop = box.scrollHeight;
     else if (wasFirst) {
       const same = document.getElementById(wasFirst);
-      const first = box.querySelector("#messages > li");
+      const first = box.querySelector("#messages > ol > li");
       // Earlier messages were put above: what is being read stays where it is.
       if (same && same !== first) box.scrollTop += same.getBoundingClientRect().top - state.firstTop;
     }
     if (c.target && c.target !== "end" && chat?.loaded) void c.scrollTo(c.target);
-    if (box.scrollTop < 600 && chat?.hasMore && chat.loaded && box.scrollHeight <= box.clientHeight + 600) void c.loadEarlier();
+    if (box.scrollTop < EARLY_PX && chat?.hasMore && chat.loaded && box.scrollHeight <= box.clientHeight + 600) void c.loadEarlier();
   });
 
   useEffect(() => {
@@ -132,7 +158,7 @@ export function ThreadView({ c }) {
   }, []);
 
   const isEmpty = (!chat && !pending.length && !c.problem);
-  const fresh = Math.max(0, items.length - state.seen);
+  const fresh = isAway && state.seen ? items.length - 1 - items.findLastIndex(({ key }) => key === state.seen) : 0;
   return html`<div class="thread">
     <div id="scroll" ref=${scroller} onScroll=${scroll} tabindex="-1">
       ${chat?.loaded && items.length > 0 && html`<p class="top">${chat.hasMore ? (c.isLoadingEarlier ? "Loading…" : html`<button type="button" class="link" onClick=${() => c.loadEarlier()}>Show earlier messages</button>`) : "Beginning of the chat"}</p>`}
