@@ -164,7 +164,9 @@ class Crowd:
         metrics = await self._client.get_bytes("/metrics")
         found = _READERS.search(metrics)
         if found is None or float(found[1]) != 1:
-            self._errors.append(f"readers that the server still has: {found and found[1].decode()}; expected 1, the probe")
+            self._errors.append(
+                f"readers that the server still has: {found and found[1].decode()}; expected 1, the probe"
+            )
 
     @asynccontextmanager
     async def _phase(self, name: str) -> AsyncIterator[list[float]]:

@@ -11,9 +11,9 @@ with the numbers, because it is in them. BENCH_CHATS=10000 loads fewer chats; by
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -30,7 +30,8 @@ from bench.options import write_json
 from indelible.content import decode_blocks
 from indelible.content.blocks import text_of
 from indelible.store.database.transaction import Transaction
-from indelible.store.lists.search import explain_search
+from indelible.store.lists.matching import find_matches
+from indelible.store.lists.search import WINDOW
 from indelible.store.lists.words import parse_query
 from indelible.store.queries.listing import ChatFilter, ListCursor
 from indelible.store.sql_store import SqlStore
@@ -38,6 +39,7 @@ from indelible.store.sql_store import SqlStore
 RUNS: Final = int(os.environ.get("BENCH_RUNS", "100"))
 AIM_MS: Final = 200.0
 _SMALL: Final = "user_007"
+_VALUE: Final = re.compile(r"'.*?'::\w+")
 _PAGE: Final = 50
 
 
@@ -95,6 +97,33 @@ def _make_progress(console: Console) -> Progress:
     return Progress(*columns, console=console, transient=True)
 
 
+class Explaining:
+    """A transaction that notes the plan of every statement before it runs it."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self.plans: list[str] = []
+        self.dialect = transaction.dialect
+        self._transaction = transaction
+
+    async def all(self, sql: str, *values: Any) -> Any:
+        await self._note(sql, values)
+        return await self._transaction.all(sql, *values)
+
+    async def one(self, sql: str, *values: Any) -> Any:
+        await self._note(sql, values)
+        return await self._transaction.one(sql, *values)
+
+    async def run(self, sql: str, *values: Any) -> Any:
+        return await self._transaction.run(sql, *values)
+
+    async def _note(self, sql: str, values: Sequence[Any]) -> None:
+        explain = "EXPLAIN QUERY PLAN" if self.dialect == "sqlite" else "EXPLAIN (COSTS OFF)"
+        rows = await self._transaction.all(f"{explain} {sql}", *values)
+        lines = [row["detail"] if self.dialect == "sqlite" else row[0] for row in rows]
+        # Numbers and words differ from search to search, and say nothing about the way.
+        self.plans += [_VALUE.sub("…", line) for line in lines]
+
+
 Call = Callable[[], Awaitable[int]]
 Explain = Callable[[], Awaitable[list[str]]]
 
@@ -140,7 +169,12 @@ def _make_searches(store: SqlStore) -> dict[str, tuple[Call, Explain]]:
     mine = {f"search: {what}": _searching(store, OWNER, text) for what, text in queries.items()}
     few = {
         f"few chats, search: {what}": _searching(store, _SMALL, queries[what])
-        for what in ("the most frequent word", "a medium word", "a beginning, 2 letters", "a word that was frequent long ago")
+        for what in (
+            "the most frequent word",
+            "a medium word",
+            "a beginning, 2 letters",
+            "a word that was frequent long ago",
+        )
     }
     return {**mine, **few}
 
@@ -154,7 +188,9 @@ def _searching(store: SqlStore, owner_id: str, text: str) -> tuple[Call, Explain
 
     async def explain() -> list[str]:
         async def ask(transaction: Transaction) -> list[str]:
-            return await explain_search(transaction, owner_id, query)
+            explaining: Any = Explaining(transaction)
+            await find_matches(explaining, owner_id, query, top=2**63 - 1, limit=WINDOW)
+            return explaining.plans
 
         return await store.database.read(ask)
 
@@ -204,7 +240,3 @@ def _print_plans(console: Console, measured: list[Measured]) -> None:
         console.print(f"\n{database}: {', '.join(whats)}", style="bold")
         for line in lines:
             console.print(f"    {line}", highlight=False, markup=False)
-
-
-def find_size_bytes(address: str) -> int:
-    return Path(address).stat().st_size

@@ -139,9 +139,7 @@ async def get_file(file_id: str, service: Reads) -> Response:
     return answer_json(await service.files.get_file(file_id))
 
 
-@router.delete(
-    "/files/{file_id}", status_code=204, response_class=Response, responses={409: document_problem(409)}
-)
+@router.delete("/files/{file_id}", status_code=204, response_class=Response, responses={409: document_problem(409)})
 async def delete_file(file_id: str, service: Reads) -> Response:
     """Delete a file. 409 while a chat uses it: it is then deleted with the last of these chats."""
     await service.files.delete_file(file_id)
