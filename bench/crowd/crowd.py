@@ -64,8 +64,8 @@ class Reader:
     async def open(self) -> float:
         """Connect, with the cursor if there is one, and read on. Seconds until the reader is there.
 
-        It is there when its snapshot has come, or, with a cursor, the head of its response and, of a streaming chat, the
-        first words that it missed.
+        It is there when its snapshot has come, or, with a cursor, the head of its response and, of a streaming chat,
+        the first words that it missed.
         """
         started = time.monotonic()
         client = self._client
@@ -134,7 +134,7 @@ class Crowd:
             chats += [(idle[n % len(idle)], False) for n in range(quiet)]
             self._readers = [Reader(self._client, chat_id, streams=streams) for chat_id, streams in chats]
             for start in range(0, len(self._readers), _AT_ONCE):
-                times_s += await self._gather([each.open() for each in self._readers[start : start + _AT_ONCE]])
+                times_s.extend(await self._gather([each.open() for each in self._readers[start : start + _AT_ONCE]]))
         async with self._phase(f"{sizes.feeds:,} feeds are open"):
             await asyncio.sleep(sizes.phase_s)
         stalled = [await self._stall(speaking[n % len(speaking)] if n % 2 else large) for n in range(sizes.stalled)]
@@ -143,7 +143,7 @@ class Crowd:
         async with self._phase(f"{sizes.storm:,} reconnect at once") as times_s:
             leaving = self._readers[: sizes.storm]
             await asyncio.gather(*(each.cut() for each in leaving))
-            times_s += await self._gather([each.open() for each in leaving])
+            times_s.extend(await self._gather([each.open() for each in leaving]))
         async with self._phase("after the storm"):
             await asyncio.sleep(sizes.phase_s)
         async with self._phase(f"{sizes.cut:,} feeds are cut at each byte"):

@@ -5,7 +5,6 @@ Its reader checks, as every reader of the crowd does, that no word is missing an
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 

@@ -1,9 +1,9 @@
 """Users, chats and messages whose words are as frequent as those of a language: the n-th has a share of 1/n (Zipf).
 
 One user owns BENCH_CHATS chats of ten messages; a hundred others share a tenth as many, so that a search of theirs has
-to leave out nearly everything. A message has 30 words of 30,000, which are made of syllables, so that many words share a
-beginning. One word, `EARLY`, is frequent in the oldest tenth of the messages and was never used again: a walk from the
-newest message on meets it late.
+to leave out nearly everything. A message has 30 words of 30,000, which are made of syllables, so that many words share
+a beginning. One word, `EARLY`, is frequent in the oldest tenth of the messages and was never used again: a walk from
+the newest message on meets it late.
 
 The same words come every time (a fixed seed), so runs can be compared.
 """

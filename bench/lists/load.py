@@ -1,7 +1,7 @@
-"""Filling a database in bulk with what the store would have written and indexed, because by commands it would take hours.
+"""Filling a database in bulk with what the store would have written and indexed: by commands it would take hours.
 
-SQLite's entries go through the table's own triggers into FTS5, with a larger buffer than usual (`hashsize`), which saves
-it most of the merging. PostgreSQL's come by COPY, and its GIN index is built afterwards.
+SQLite's entries go through the table's own triggers into FTS5, with a larger buffer than usual (`hashsize`), which
+saves it most of the merging. PostgreSQL's come by COPY, and its GIN index is built afterwards.
 """
 
 from __future__ import annotations
@@ -14,16 +14,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from bench.lists.corpus import (
-    CHAT_COLUMNS,
-    MESSAGE_COLUMNS,
-    OTHERS,
-    OWNER,
-    Message,
-    Row,
-    make_chats,
-    make_messages,
-)
+from bench.lists.corpus import CHAT_COLUMNS, MESSAGE_COLUMNS, OTHERS, OWNER, Message, Row, make_chats, make_messages
 from indelible.store.database.address import parse_address
 from indelible.store.database.sqlite import connect
 from indelible.store.database.transaction import format_time, spell_for_sqlite

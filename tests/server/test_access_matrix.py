@@ -237,14 +237,7 @@ async def test_every_answer_has_a_status_that_the_document_has(world: World) -> 
         for method, operation in methods.items()
     }
     undocumented = []
-    for who in (
-        "first admin",
-        "other user",
-        "user with a share",
-        "read-only token",
-        "anonymous",
-        "cookie without proof",
-    ):
+    for who in EXPECTED:
         for method, path in sorted(described):
             if (method, path) not in ENDS_SESSION:
                 status = (await ask(world, method, path, world.headers[who])).status

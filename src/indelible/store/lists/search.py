@@ -1,8 +1,8 @@
 """Searching a user's chats: the chats with the newest matching messages first, with the piece that was found.
 
 Common words must not make a search grow with the number of messages that have them. So it is ordered by recency, and
-looks at the newest `WINDOW` matches only (matching.py), of which each chat shows its newest. Older matches than those are
-not listed; a longer query finds them.
+looks at the newest `WINDOW` matches only (matching.py), of which each chat shows its newest. Older ones are not listed;
+a longer query finds them.
 
 Pages are pieces of one window, which a cursor fixes by its newest entry (`top`), so that messages that arrive meanwhile
 move nothing.
