@@ -169,13 +169,15 @@ async def test_matches_among_recent_and_older_messages_are_one_list(
     """However many messages count as recent: the borders are before, in and behind the matches."""
     grace = await store.ensure_user("grace")
     for number in range(6):
-        await write(store, **{f"chat_{number}": "Snow" if number in (1, 4) else "Rain"})
+        await write(store, **{f"chat_{number}": {1: "Snow", 4: "Snow in Oslo"}.get(number, "Rain")})
         hers = NewChat(owner_id=grace, blocks=[Text("Rain")])
         await store.execute(f"hers_{number}", c.Create(with_message=True), hers)
-    monkeypatch.setattr(matching, "RECENT", recent)
+    monkeypatch.setattr(matching, "RECENT", dict.fromkeys(matching.RECENT, recent))
     assert await find(store, "rain") == ["chat_5", "chat_3", "chat_2", "chat_0"]
     assert await find(store, "snow") == ["chat_4", "chat_1"]
     assert await find(store, "hail") == []
+    assert (await find(store, "rain sn"), await find(store, "rai sno")) == ([], [])
+    assert (await find(store, "Oslo s"), await find(store, "snow osl")) == (["chat_4"], ["chat_4"])
     monkeypatch.setattr(searching, "WINDOW", 3)
     assert await find(store, "rain") == ["chat_5", "chat_3", "chat_2"]
 

@@ -1,14 +1,20 @@
 """Finding the newest entries of a user that have all words of a query, in a time that does not grow with the matches.
 
-*SQLite.* FTS5 walks the entries that have all words from the newest on, and stops at the limit.
+There are two ways to the newest matches: walk the user's entries from the newest on and look at each, or let the
+full-text index find the matches. The first is right for frequent words, the second for rare ones, and each is slow
+where the other is right:
 
-*PostgreSQL.* Its GIN index has no order, so there are two ways: walk the user's entries from the newest on and look at
-each, or let the index find all matches and sort them. The first is right for frequent words, the second for rare ones.
-With one statement the planner has to guess, and it assumes that matches are spread evenly: for a word that was frequent
-a year ago and is not any more it walked over everything (docs/lists.md has the numbers). So there are two statements.
-The first looks at the user's newest `RECENT` entries only, so that a wrong guess costs little. If that is not enough,
-the matches in them are few, and the second lets the index find the others; `MATERIALIZED` keeps its limit from the
-planner. `force_custom_plan` lets it see the words each time.
+- SQLite's FTS5 walks the matches of *words* from the newest on, but of the beginning of a word, which the last word of
+  a query is, it collects all matches first: of a word that nearly every message has, a million.
+- PostgreSQL's GIN index has no order. Its planner chooses between the two ways, assuming that matches are spread evenly:
+  for a word that was frequent a year ago and is not any more it walked over everything.
+
+So there are two statements (docs/lists.md has the numbers with one and with two). The first looks at the user's newest
+entries only, at most `RECENT` of them: enough for a frequent word, and for all words of a user who has no more. If they
+do not have enough matches, the words are not frequent, and the index finds the older ones.
+
+On PostgreSQL the planner may still choose the index for the first statement, and does so for rare words: therefore
+`RECENT` is larger there, and `force_custom_plan` lets it see the words. `MATERIALIZED` keeps the second from walking.
 
 Must stay true (tests/store/test_search.py): the two statements find what one would, whatever `RECENT` is.
 """
@@ -18,43 +24,58 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from indelible.store.database.transaction import Transaction
+from indelible.store.database.transaction import Dialect, Transaction
 from indelible.store.lists.indexing import spell_match
 from indelible.store.lists.words import Query
 
-RECENT: Final = 20_000
-"""Entries that PostgreSQL looks at before it asks the index for the older ones."""
-_SQLITE: Final = """
-    SELECT i.rowid AS id, e.chat_id, e.message_id FROM search_index AS i CROSS JOIN search_entries AS e
-    WHERE i.search_index MATCH $1 AND i.rowid <= $2 AND e.id = i.rowid ORDER BY i.rowid DESC LIMIT $3
-    """
+RECENT: Final[dict[Dialect, int]] = {"sqlite": 5_000, "postgresql": 20_000}
+"""Entries of a user that are looked at before the index is asked for the older ones."""
 _OLDEST_RECENT: Final = """
-    SELECT id FROM search_entries WHERE owner_id = $1 AND id <= $2 ORDER BY id DESC OFFSET $3 LIMIT 1
+    SELECT id FROM search_entries WHERE owner_id = $1 AND id <= $2 ORDER BY id DESC LIMIT 1 OFFSET $3
     """
 _RECENT: Final = """
     SELECT id, chat_id, message_id FROM search_entries
-    WHERE words @@ CAST(CAST($1 AS TEXT) AS TSQUERY) AND owner_id = $2 AND id <= $3 AND id >= $4
-    ORDER BY id DESC LIMIT $5
+    WHERE owner_id = $1 AND id <= $2 AND id >= $3 AND {matches} ORDER BY id DESC LIMIT $4
     """
-_OLDER: Final = """
+_OLDER: Final[dict[Dialect, str]] = {
+    "sqlite": """
+    SELECT i.rowid AS id, e.chat_id, e.message_id FROM search_index AS i CROSS JOIN search_entries AS e
+    WHERE i.search_index MATCH $4 AND i.rowid < $2 AND e.id = i.rowid ORDER BY i.rowid DESC LIMIT $3
+    """,
+    "postgresql": """
     WITH found AS MATERIALIZED (
         SELECT id, chat_id, message_id FROM search_entries
-        WHERE words @@ CAST(CAST($1 AS TEXT) AS TSQUERY) AND owner_id = $2 AND id < $3
+        WHERE owner_id = $1 AND id < $2 AND words @@ CAST(CAST($4 AS TEXT) AS TSQUERY)
     )
-    SELECT id, chat_id, message_id FROM found ORDER BY id DESC LIMIT $4
-    """
+    SELECT id, chat_id, message_id FROM found ORDER BY id DESC LIMIT $3
+    """,
+}
 
 
 async def find_matches(transaction: Transaction, owner_id: str, query: Query, *, top: int, limit: int) -> Sequence[Any]:
     """The newest entries up to `top`: rows of id, chat_id and message_id, the newest first."""
-    match = spell_match(query.words, owner_id, transaction.dialect)
-    if transaction.dialect == "sqlite":
-        return await transaction.all(_SQLITE, match, top, limit)
-    await transaction.run("SET LOCAL plan_cache_mode = force_custom_plan")
-    oldest = await transaction.one(_OLDEST_RECENT, owner_id, top, RECENT - 1)
+    dialect = transaction.dialect
+    if dialect == "postgresql":
+        await transaction.run("SET LOCAL plan_cache_mode = force_custom_plan")
+    oldest = await transaction.one(_OLDEST_RECENT, owner_id, top, RECENT[dialect] - 1)
     bottom = 0 if oldest is None else oldest["id"]
-    found = await transaction.all(_RECENT, match, owner_id, top, bottom, limit)
+    matches, values = _spell_filter(query, owner_id, dialect)
+    found = await transaction.all(_RECENT.format(matches=matches), owner_id, top, bottom, limit, *values)
     if oldest is None or len(found) == limit:
         return found
-    older = await transaction.all(_OLDER, match, owner_id, bottom, limit - len(found))
+    match = spell_match(query.words, owner_id, dialect)
+    older = await transaction.all(_OLDER[dialect], owner_id, bottom, limit - len(found), match)
     return [*found, *older]
+
+
+def _spell_filter(query: Query, owner_id: str, dialect: Dialect) -> tuple[str, list[str]]:
+    """The condition that an entry has all words, as the first statement has it, and its values, from $5 on.
+
+    SQLite holds the words as text, separated by spaces. The first is the owner's name, so every other has a space
+    before it.
+    """
+    if dialect == "postgresql":
+        return "words @@ CAST(CAST($5 AS TEXT) AS TSQUERY)", [spell_match(query.words, owner_id, dialect)]
+    *whole, beginning = query.words
+    has = [f"instr(words || ' ', ${place}) > 0" for place in range(6, 6 + len(whole))]
+    return " AND ".join(["instr(words, $5) > 0", *has]), [f" {beginning}", *(f" {word} " for word in whole)]
