@@ -14,7 +14,7 @@ without them every process of pytest rewrites the asserts of every test file ane
 starts compiles the package (0.3 s).
 
 `make nightly` chooses the profile of that name: INDELIBLE_EXAMPLES examples for every property test that
-does not say how many it wants, and a test that does say so should read that variable as well.
+does not say how many it wants; one that does asks tests/support/examples.py.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).
 settings.register_profile(
     "ours",
     settings.get_profile("default"),
+    max_examples=50,
     deadline=None,
     database=None,
     derandomize=bool(os.environ.get("CI")),

@@ -7,7 +7,6 @@ and a field of a type that nobody thought of fails loudly.
 from __future__ import annotations
 
 import json
-import os
 import re
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -17,6 +16,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.examples import count_examples
 
 from indelible.content import (
     Block,
@@ -106,7 +106,7 @@ messages = values_of(Message)
 
 @pytest.mark.parametrize("cls", [*TAGGED, Usage, Message], ids=lambda cls: cls.__name__)
 @given(data=st.data())
-@settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "40")))
+@settings(max_examples=count_examples(20))
 def test_every_class_comes_back_from_its_json_exactly(cls: type[msgspec.Struct], data: st.DataObject) -> None:
     value = data.draw(values_of(cls))
     encoded = encode(value)

@@ -8,11 +8,11 @@ end every client has to have the conversation that the store has.
 from __future__ import annotations
 
 import asyncio
-import os
 from random import Random
 
 import pytest
 from tests.feed.feed_harness import FeedHarness, StreamedChat
+from tests.support.examples import count_examples
 
 from indelible.content import Finish, Text, decode_blocks, encode
 from indelible.feed.cursor import START
@@ -27,7 +27,7 @@ IMDEADLINE_S = 0.05
 """How long a client waits before it wonders whether that was all. It goes on waiting for the same event then: one that
 began anew each time would come to no end on a slow machine."""
 
-SEEDS = range(min(int(os.environ.get("INDELIBLE_EXAMPLES", "4")), 200))
+SEEDS = range(min(count_examples(4), 200))
 
 
 class Client:

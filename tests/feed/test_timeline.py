@@ -6,12 +6,12 @@ when, and how much of it. Whoever joins, wherever and whenever, must meet every 
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.examples import count_examples
 
 from indelible.feed.cursor import Cursors
 from indelible.feed.timeline import TimelineStep, build_timeline, covers, follow
@@ -19,7 +19,7 @@ from indelible.machine.events import BEGINNING, Position
 from indelible.store.queries.changes import Changes, LoadedRow
 from indelible.store.queries.chat_view import Event
 
-EXAMPLES = int(os.environ.get("INDELIBLE_EXAMPLES", "300"))
+EXAMPLES = count_examples(100)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CURSORS = Cursors("chat_1")
 

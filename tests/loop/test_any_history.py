@@ -7,12 +7,12 @@ what assemble.py makes of a stream that was cut anywhere, for any reason. legali
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime
 from typing import get_args
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.examples import count_examples
 
 from indelible.content import (
     Block,
@@ -39,7 +39,7 @@ from indelible.loop.prompt.build import build_prompt, find_stale, from_newest_co
 from indelible.models.protocol import PromptMessage
 from indelible.testing.legality import check_legality
 
-EXAMPLES = settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "300")))
+EXAMPLES = settings(max_examples=count_examples(80))
 
 # --- hostile histories -------------------------------------------------------------------
 

@@ -12,12 +12,12 @@ next: after all of it, and after a cut behind every message. Histories that no l
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from tests.support.examples import count_examples
 from tests.support.loop_harness import run_turn
 
 from indelible import tool
@@ -32,7 +32,7 @@ from indelible.testing import ManualClock, ScriptedModel, parts
 from indelible.testing.legality import check_legality
 from indelible.tools.toolset import AnyTool
 
-EXAMPLES = settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "300")))
+EXAMPLES = settings(max_examples=count_examples(80))
 PROVIDERS = ("anthropic", "openai")
 MODELS = ("m1", "m2")
 

@@ -8,13 +8,13 @@ and compact it now and then: a second compaction must know what the first one le
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.examples import count_examples
 from tests.support.loop_harness import raise_failure
 
 from indelible import tool
@@ -32,7 +32,7 @@ from indelible.testing.model import Script, Step
 if TYPE_CHECKING:
     from tests.support.loop_harness import LoopHarness
 
-EXAMPLES = settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "300")))
+EXAMPLES = settings(max_examples=count_examples(80))
 
 SUMMARY: list[Step] = [parts.text_delta("1", "They spoke of rain."), parts.finish("stop")]
 ANSWER: list[Step] = [parts.text_delta("1", "Dry."), parts.finish("stop")]

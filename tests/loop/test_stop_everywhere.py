@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
-import os
 import selectors
 import threading
 from collections import Counter
@@ -29,6 +28,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.support.examples import count_examples
 from tests.support.loop_harness import run_turn
 
 from indelible.content import (
@@ -68,7 +68,7 @@ from indelible.testing.clock import ManualTimer
 from indelible.tools import Tool, ToolContext
 from indelible.tools.tool import ToolCallRecord
 
-EXAMPLES: Final = int(os.environ.get("INDELIBLE_EXAMPLES", "400"))
+EXAMPLES: Final = count_examples(120)
 """How many scenarios are tried, each with every way to stop: 2,000 stops in all. Drawing one takes as long as two runs,
 so it is drawn once for all of them."""
 

@@ -6,7 +6,6 @@ character under a label, and finds out what is code by reading the answer so far
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 
@@ -14,12 +13,13 @@ import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.support.examples import count_examples
 
 from indelible.loop.thinking.markdown import QUOTE_REACH_CHARS
 from indelible.loop.thinking.splitter import Segment, SplitterState, ThinkingSplitter, split_thinking
 from indelible.loop.thinking.tags import MAX_MARK_CHARS, Section, find_target, may_become_mark, read_mark
 
-many_examples = settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "500")))
+many_examples = settings(max_examples=count_examples(100))
 
 HARMONY = (
     "<|channel|>analysis<|message|>They greet me.<|end|><|start|>assistant<|channel|>final<|message|>Hello!<|return|>"

@@ -6,7 +6,6 @@ Streams are written as Anthropic sends them. What goes back to Anthropic is in t
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.examples import count_examples
 
 from indelible.content import (
     File,
@@ -48,7 +48,7 @@ from indelible.models.protocol import Call, CallOptions, PromptMessage
 from indelible.models.providers.anthropic.request import PausedCall, write_call
 from indelible.models.providers.anthropic.response import MAX_RESUMES, AnthropicReader, AnthropicWire
 
-EXAMPLES = settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "250")))
+EXAMPLES = settings(max_examples=count_examples(80))
 
 Json = dict[str, Any]
 

@@ -8,7 +8,6 @@ A reply that goes back is compared with what the SDK itself makes of the same st
 
 from __future__ import annotations
 
-import os
 from base64 import b64encode
 from itertools import pairwise
 from pkgutil import resolve_name
@@ -20,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests.models.sdk_judges import make_event_judge, make_request_judge
+from tests.support.examples import count_examples
 
 from indelible.content import (
     Block,
@@ -44,7 +44,7 @@ from indelible.models.protocol import Call, CallOptions, PromptMessage
 from indelible.models.providers.anthropic.request import PausedCall, write_call
 from indelible.models.providers.anthropic.response import AnthropicReader
 
-EXAMPLES = settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "300")))
+EXAMPLES = settings(max_examples=count_examples(80))
 
 Json = dict[str, Any]
 

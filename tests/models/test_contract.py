@@ -10,7 +10,6 @@ Broken streams are in test_cut_everywhere.py, errors in test_error_rows.py, requ
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from typing import Any, Final, get_args
@@ -35,6 +34,7 @@ from tests.models.wires_under_test import (
     think,
 )
 from tests.server.forwarder import Forwarder
+from tests.support.examples import count_examples
 
 from indelible.clock import SystemClock
 from indelible.content import (
@@ -207,7 +207,7 @@ def test_any_script_gives_the_same_blocks_over_every_wire(wire: WireName) -> Non
         opening = open_stage(wire)
         stage = runner.run(opening.__aenter__())
 
-        @settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "120")))
+        @settings(max_examples=count_examples(30))
         @given(scripts(), _faults)
         @example([parts.finish("stop")], None)
         def try_script(script: list[Part], fault: Fault | None) -> None:

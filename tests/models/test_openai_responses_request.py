@@ -5,7 +5,6 @@ The validator is the SDK's type for a streaming request, made strict (tests/mode
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
@@ -32,6 +31,7 @@ from tests.models.test_openai_responses import (
     stream_reasoning,
     stream_web_search,
 )
+from tests.support.examples import count_examples
 
 from indelible.content import Block, File, Message, Reasoning, Source, Text, ToolCall, ToolResult, ToolSpec
 from indelible.content.assemble import assemble, finalize, to_messages
@@ -617,7 +617,7 @@ histories = st.lists(
 )
 
 
-@settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "300")))
+@settings(max_examples=count_examples(80))
 @given(histories)
 def test_every_history_is_written_in_the_words_of_the_sdk(history: list[Message]) -> None:
     items = write_body(*build_prompt(history, provider="openai"))["input"]

@@ -11,7 +11,6 @@ was written independently, has to accept the history as well.
 
 from __future__ import annotations
 
-import os
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from pydantic_core import ValidationError
 from tests.loop.test_any_history import AT, REASONS, chats, histories
 from tests.models.sdk_judges import make_request_judge
 from tests.models.wires_under_test import PNG, WIRES, OwnTool, ReaderDriver, scripts, think
+from tests.support.examples import count_examples
 
 from indelible.content import (
     Block,
@@ -53,7 +53,7 @@ from indelible.testing.legality import assert_legal
 from indelible.testing.provider import WireName
 from indelible.testing.provider.reply import DIALECTS
 
-EXAMPLES: Final = settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "150")))
+EXAMPLES: Final = settings(max_examples=count_examples(40))
 
 Json = dict[str, Any]
 

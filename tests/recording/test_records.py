@@ -8,7 +8,6 @@ test_refused_records.py; what records wait for, and who waits for them, is test_
 from __future__ import annotations
 
 import inspect
-import os
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -24,6 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.recording.recorded import LATER, NOON, count_rows, make_all, make_attempt, make_run, make_step
 from tests.store.driver import Driver, dump
 from tests.support.engine import begin_write, get_database
+from tests.support.examples import count_examples
 
 from indelible.errors import NotAllowed
 from indelible.machine import commands as c
@@ -37,7 +37,7 @@ from indelible.testing import ManualClock
 pytestmark = pytest.mark.both_databases
 
 ENDS = ("completed", "error", "interrupted")
-EXAMPLES = int(os.environ.get("INDELIBLE_EXAMPLES", "25"))
+EXAMPLES = count_examples(15)
 LAST = "run_zzz"
 
 KEPT_BY = {

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.support.app_harness import AppHarness
-from tests.support.commands import start_limited
+from tests.support.commands import start_interpreter
 from tests.support.running_server import RunningServer
 from tests.support.waiting import deadline, poll_until
 
@@ -234,7 +234,7 @@ async def test_s108_at_the_limit_of_the_process_the_greediest_address_makes_room
 
 
 async def test_s108_more_idle_connections_than_the_process_may_have_files_lock_nobody_out(database: str) -> None:
-    with start_limited("-n 250", "serve", "--port", "0", "--database", database) as command:
+    with start_interpreter("serve", "--port", "0", "--database", database, limit="-n 250") as command:
         url = await asyncio.to_thread(command.read_url)
         async with AsyncExitStack() as stack:
             for _ in range(400):

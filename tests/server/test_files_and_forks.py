@@ -12,7 +12,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from tests.support.commands import start_indelible, start_limited
+from tests.support.commands import start_indelible, start_interpreter
 from tests.support.process_harness import choose_port
 from tests.support.running_server import text_of, wait_until_idle
 from tests.support.waiting import poll_until
@@ -86,7 +86,8 @@ async def test_s109_a_full_disk_makes_the_server_not_ready(tmp_path: Path) -> No
     database = str(tmp_path / "chats.db")
     with start_indelible("migrate", "--database", database) as command:
         assert (await asyncio.to_thread(command.wait))[0] == 0
-    with start_limited("-f 2000", "serve", "--no-worker", "--port", "0", "--database", database) as command:
+    arguments = ["serve", "--no-worker", "--port", "0"]
+    with start_interpreter(*arguments, "--database", database, limit="-f 2000") as command:
         url = await asyncio.to_thread(command.read_url)
 
         async def is_full(size: int) -> bool:

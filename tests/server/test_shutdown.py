@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.support.app_harness import AppHarness, serve_app
-from tests.support.commands import CommandProcess, start_indelible
+from tests.support.commands import CommandProcess, start_indelible, start_interpreter
 from tests.support.process_harness import choose_port
 from tests.support.running_server import has_text, read_until, run_server, say_half, text_of, wait_until_idle
 from tests.support.waiting import deadline, poll_until
@@ -58,7 +58,7 @@ async def is_refused(url: str) -> bool:
 async def test_a_server_that_is_told_to_leave_tells_its_readers_hands_over_and_ends_well(
     database: str, number: signal.Signals
 ) -> None:
-    with start_indelible("serve", "--port", "0", "--database", database) as command:
+    with start_interpreter("serve", "--port", "0", "--database", database) as command:
         url = await asyncio.to_thread(command.read_url)
         async with WireClient(url) as client, aiohttp.ClientSession() as session:
             chat = await client.create_chat("tell me a long story")

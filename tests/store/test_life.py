@@ -14,7 +14,6 @@ in lives that take it wherever they can.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -32,6 +31,7 @@ from msgspec.structs import FieldInfo
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.engine import begin_read, begin_write, close_databases, get_database, open_engine, transact
+from tests.support.examples import count_examples
 
 from indelible.content import Finish, Part, ReasoningDelta, Text, TextDelta, ToolCall, ToolResult, encode
 from indelible.errors import Interrupted, LeaseLost, Refused
@@ -112,7 +112,7 @@ MOODS: tuple[Mood, ...] = ("sober", "sober", "sober", "sober", "sober", "late", 
 
 def test_a_chat_stays_whole_whatever_several_writers_do(migrated: str) -> None:
     kind = "postgresql" if migrated.startswith("postgresql") else "sqlite"
-    examples = int(os.environ.get("INDELIBLE_EXAMPLES", EXAMPLES[kind]))
+    examples = count_examples(EXAMPLES[kind])
     accepted: Counter[str] = Counter()
     with ExitStack() as stack:
         runner = stack.enter_context(asyncio.Runner())

@@ -5,8 +5,8 @@ a server that has done that (multiprocessing's `forkserver`), the same one that 
 (process_harness.py, tests/prove). It is a real process all the same, with arguments, a directory, an
 environment, standard streams and an exit status of its own, and on a terminal it has that to itself, as after a login.
 
-What only a new interpreter shows is tried with `python -m indelible` (`start_indelible`): signals, a pipe whose reader
-leaves, and what is imported when.
+What only a new interpreter shows is tried with `python -m indelible` (`start_interpreter`): limits of the shell, a pipe
+whose reader leaves, what is imported when, and once each signal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -49,25 +49,24 @@ _IMPORTED = [
 
 
 class CommandProcess:
-    """`indelible …` in a new interpreter, started as a user would. Its methods block: an async test uses a thread.
+    """`indelible …` as it runs. Its methods block: an async test uses a thread."""
 
-    Its standard output is read without a buffer of Python's: what that holds back, `communicate` never sees.
-    """
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: ForkServerProcess | subprocess.Popen[bytes], printed: int, errors: Path) -> None:
+        assert process.pid is not None
         self._process = process
+        self._printed_to = printed
+        self._errors = errors
+        self._ended = os.pidfd_open(process.pid)
         self._printed = bytearray()
         self._lines_read = 0
+        self._status: int | None = None
 
     def read_line(self) -> str:
         """The next line that it prints."""
-        assert self._process.stdout is not None
         while self._printed.count(b"\n") == self._lines_read:
-            ready, _, _ = select.select([self._process.stdout], [], [], DEADLINE_S)
+            ready, _, _ = select.select([self._printed_to], [], [], DEADLINE_S)
             assert ready, "the command prints nothing"
-            piece = os.read(self._process.stdout.fileno(), 65536)
-            assert piece, ("the command has closed its output", self.wait())
-            self._printed += piece
+            assert self._read(), ("the command has closed its output", self.wait())
         self._lines_read += 1
         return self._printed.decode().splitlines(keepends=True)[self._lines_read - 1]
 
@@ -79,50 +78,87 @@ class CommandProcess:
         return found[1]
 
     def send_signal(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
+        signal.pidfd_send_signal(self._ended, number)
 
     def wait(self) -> tuple[int, str, str]:
         """Its exit status and all that it printed on standard output and standard error, when it has ended."""
-        out, err = self._process.communicate(timeout=DEADLINE_S)
-        self._printed += out
-        return self._process.returncode, self._printed.decode(), err.decode()
+        waited_for = [self._ended, self._printed_to]
+        while self._ended in waited_for:
+            ready, _, _ = select.select(waited_for, [], [], DEADLINE_S)
+            assert ready, "the command neither prints nor ends"
+            if self._printed_to in ready and not self._read():
+                waited_for.remove(self._printed_to)
+            elif ready == [self._ended]:  # and all that it printed was read
+                waited_for.remove(self._ended)
+        if isinstance(self._process, subprocess.Popen):
+            self._status = self._process.wait()
+        else:
+            self._process.join()
+            self._status = self._process.exitcode
+        assert self._status is not None
+        return self._status, self._printed.decode(), self._errors.read_text()
 
     def kill(self) -> None:
-        if self._process.returncode is None:
-            self._process.kill()
+        """Whether it still runs or not."""
+        if self._status is None:
+            self.send_signal(signal.SIGKILL)
             self.wait()
 
+    def close(self) -> None:
+        """At the end."""
+        self.kill()
+        os.close(self._ended)
 
-def start_indelible(
-    *arguments: str, directory: Path | None = None, **variables: str
-) -> AbstractContextManager[CommandProcess]:
-    """Killed at the end of the block, if it still runs."""
-    return _start([*INDELIBLE, *arguments], directory, variables)
-
-
-def start_limited(limit: str, *arguments: str, **variables: str) -> AbstractContextManager[CommandProcess]:
-    """The same with a limit of the shell's `ulimit`: "-n 250" files and sockets."""
-    return _start(["sh", "-c", f'ulimit {limit}; exec "$0" "$@"', *INDELIBLE, *arguments], None, variables)
+    def _read(self) -> bytes:
+        piece = os.read(self._printed_to, 65536)
+        self._printed += piece
+        return piece
 
 
 @contextmanager
-def _start(
-    command_line: Sequence[str], directory: Path | None, variables: Mapping[str, str]
+def start_indelible(*arguments: str, directory: Path | None = None, **variables: str) -> Iterator[CommandProcess]:
+    """Killed at the end of the block, if it still runs."""
+    with _streams() as (streams, printed):
+        process = _fork(arguments, directory or Path.cwd(), {**os.environ, **variables}, streams)
+        yield from _until_end(CommandProcess(process, printed, streams["stderr"]))
+
+
+@contextmanager
+def start_interpreter(
+    *arguments: str, directory: Path | None = None, limit: str = "-c 0", **variables: str
 ) -> Iterator[CommandProcess]:
-    process = subprocess.Popen(
-        command_line,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        bufsize=0,
-        cwd=directory,
-        env={**os.environ, **variables},
-    )
-    command = CommandProcess(process)
-    with process:
+    """The same in a new interpreter, as a user starts it; with a limit of the shell's `ulimit`: "-n 250" files."""
+    with _streams() as (streams, printed):
+        with streams["stdout"].open("wb") as out, streams["stderr"].open("wb") as err:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", f'ulimit {limit}; exec "$0" "$@"', *INDELIBLE, *arguments],
+                stdout=out,
+                stderr=err,
+                cwd=directory,
+                env={**os.environ, **variables},
+            )
+        yield from _until_end(CommandProcess(process, printed, streams["stderr"]))
+
+
+@contextmanager
+def _streams() -> Iterator[tuple[Mapping[str, Path], int]]:
+    """Files for the three streams of a command, the second of them a pipe, and the end of it that is read."""
+    with tempfile.TemporaryDirectory() as place:
+        streams = {name: Path(place) / name for name in _STREAMS}
+        streams["stdin"].touch()
+        os.mkfifo(streams["stdout"])
+        printed = os.open(streams["stdout"], os.O_RDONLY | os.O_NONBLOCK)
         try:
-            yield command
+            yield streams, printed
         finally:
-            command.kill()
+            os.close(printed)
+
+
+def _until_end(command: CommandProcess) -> Iterator[CommandProcess]:
+    try:
+        yield command
+    finally:
+        command.close()
 
 
 def start_fork_server() -> None:

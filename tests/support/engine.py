@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, Pool, event, make_url, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from tests.support.inline_sqlite import connect_inline
 
 from indelible.store.database.address import describe, parse_address
 from indelible.store.database.postgres import PostgresDatabase
@@ -33,8 +34,11 @@ async def open_engine(database: str | Path, *, pool_size: int = 10) -> AsyncEngi
     """An engine on the database of this address. Dispose of it at the end."""
     address = parse_address(database)
     if address.is_sqlite:
-        url = f"sqlite+aiosqlite:///{address.path}"
-        engine = create_async_engine(url, pool_size=pool_size, connect_args={"isolation_level": None})
+        engine = create_async_engine(
+            f"sqlite+aiosqlite:///{address.path}",
+            pool_size=pool_size,
+            async_creator=lambda: connect_inline(str(address.path)),
+        )
         event.listen(engine.sync_engine, "connect", _set_up_sqlite)
         event.listen(engine.sync_engine, "begin", _begin_sqlite)
         return engine
@@ -114,7 +118,6 @@ def run_on_sqlite(engine: AsyncEngine, work: Callable[[sqlite3.Connection], T]) 
 
 def _set_up_sqlite(connection: Any, _record: object) -> None:
     cursor = connection.cursor()
-    cursor.execute("PRAGMA busy_timeout=5000")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
 

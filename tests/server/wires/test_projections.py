@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, get_args
@@ -15,6 +14,7 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.chat import ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from tests.server.wires.random_turns import CLIENT_TOOL, RandomTurn, random_turns
+from tests.support.examples import count_examples
 
 from indelible.machine.events import FeedEvent
 from indelible.server.wires.ai_sdk.projection import UiMessageProjection
@@ -61,7 +61,7 @@ def read_data(frames: Iterable[bytes]) -> list[Any]:
     return found
 
 
-@settings(max_examples=int(os.environ.get("INDELIBLE_EXAMPLES", "40")))
+@settings(max_examples=count_examples(25))
 @given(turn=random_turns())
 def test_every_wire_obeys_its_rules_at_every_moment_and_a_replay_is_what_was_seen_live(turn: RandomTurn) -> None:
     for make, check in WIRES:
