@@ -112,7 +112,7 @@ class Reader:
         return taken
 
 
-class Crowd:
+class CrowdRun:
     """The phases, one after the other."""
 
     def __init__(self, client: Client, sizes: Sizes) -> None:
@@ -246,4 +246,4 @@ def reset(writer: asyncio.StreamWriter) -> None:
 
 if __name__ == "__main__":
     _, url_, sizes_ = sys.argv
-    uvloop.run(Crowd(Client(url_), msgspec.json.decode(sizes_, type=Sizes)).run())
+    uvloop.run(CrowdRun(Client(url_), msgspec.json.decode(sizes_, type=Sizes)).run())
