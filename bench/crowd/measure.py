@@ -83,7 +83,8 @@ class Watch:
 
     def judge(self, phase: Phase, database: str) -> Measured:
         gaps_ms = [(to - since) * 1e3 for since, to in pairwise(self.heard) if phase.began <= to <= phase.ended]
-        memory = [size / 1e6 for at, size in self.memory if phase.began <= at <= phase.ended]
+        known = [(at, size / 1e6) for at, size in self.memory if at <= phase.ended]
+        memory = [size for at, size in known if at >= phase.began] or [size for _, size in known[-1:]]
         came_ms = [each * 1e3 for each in phase.times_s]
         errors = list(phase.errors)
         if self.probe_errors:

@@ -15,7 +15,7 @@ import random
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, product
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from indelible.content import Text, encode
 from indelible.store.lists.indexing import name_owner, number_second
@@ -35,7 +35,7 @@ EARLY: Final = "zeppelin"
 _EARLY_SHARE: Final = 0.3
 OWNER: Final = "user_bench"
 
-Row = tuple[object, ...]
+Row = tuple[Any, ...]
 
 
 class Message(NamedTuple):

@@ -15,7 +15,7 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from rich.console import Console
@@ -150,7 +150,7 @@ async def _make_lists(store: SqlStore) -> dict[str, tuple[Call, Explain | None]]
 
 def _make_searches(store: SqlStore) -> dict[str, tuple[Call, Explain]]:
     row = next(make_messages()).row
-    in_a_row = " ".join(text_of(decode_blocks(row[3])).split()[4:8])  # type: ignore[arg-type]  (bytes)
+    in_a_row = " ".join(text_of(decode_blocks(row[3])).split()[4:8])
     longer = [word for word in VOCABULARY if len(word) > 4]
     queries = {
         "the most frequent word": VOCABULARY[0],
@@ -190,8 +190,8 @@ def _searching(store: SqlStore, owner_id: str, text: str) -> tuple[Call, Explain
 
     async def explain() -> list[str]:
         async def ask(transaction: Transaction) -> list[str]:
-            explaining: Any = Explaining(transaction)
-            await find_matches(explaining, owner_id, query, top=2**63 - 1, limit=WINDOW)
+            explaining = Explaining(transaction)
+            await find_matches(cast(Transaction, explaining), owner_id, query, top=2**63 - 1, limit=WINDOW)
             return explaining.plans
 
         return await store.database.read(ask)
