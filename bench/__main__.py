@@ -11,8 +11,10 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from bench import crowd, debug, files, growth, lists, loop, page, providers, store, worker
+from bench import debug, files, growth, loop, page, providers, store, worker
+from bench.crowd import measure as crowd
 from bench.latency import measure as latency
+from bench.lists import measure as lists
 from bench.over_http import layers, wires
 from bench.over_http import measure as http
 from bench.scale import measure as scale

@@ -133,7 +133,15 @@ def count_cpu_s(*pids: int) -> float:
 
 
 def count_memory_bytes(pid: int) -> int:
-    return sum(int(Path(f"/proc/{each}/statm").read_text().split()[1]) * _PAGE_BYTES for each in _find_tree([pid]))
+    """Of the process and its children. One that ends meanwhile counts as nothing."""
+    return sum(_read_memory_bytes(each) for each in _find_tree([pid]))
+
+
+def _read_memory_bytes(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+    except FileNotFoundError:
+        return 0
 
 
 def _find_tree(pids: Iterator[int] | list[int] | tuple[int, ...]) -> list[int]:

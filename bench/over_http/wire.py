@@ -35,6 +35,9 @@ class Client:
     async def get(self, path: str) -> Any:
         return json.loads(await self._exchange(f"GET {path}", b"\r\n"))
 
+    async def get_bytes(self, path: str) -> bytes:
+        return await self._exchange(f"GET {path}", b"\r\n")
+
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Streams]:
         reader, writer = await asyncio.open_connection(self.host, self.port, limit=4 * READ_BYTES)

@@ -70,6 +70,9 @@ NEEDS_PROOF: Final = {
 }
 
 
+ENDS_SESSION: Final = {("DELETE", "/api/v1/session")}
+
+
 class Answer(NamedTuple):
     status: int
     headers: dict[str, str]
@@ -214,7 +217,7 @@ async def test_nobody_gets_in_whom_the_rules_do_not_name(world: World) -> None:
             rule = RULES[method, path]
             if (method, path) in DESTROYS and who.startswith("owner"):
                 continue  # after it the chat is gone for the others too
-            if (method, path) == ("DELETE", "/api/v1/session") and expected[rule] is GOT_IN:
+            if (method, path) in ENDS_SESSION and expected[rule] is GOT_IN:
                 continue  # it would end the session of the others
             wanted = expected[rule]
             if who == "cookie without proof" and ((method, path) in NEEDS_PROOF or path.endswith("/events")):
@@ -230,6 +233,25 @@ async def test_nobody_gets_in_whom_the_rules_do_not_name(world: World) -> None:
             ):
                 wrong.append((who, method, path, rule, wanted, status))
     assert wrong == []
+
+
+async def test_every_answer_has_a_status_that_the_document_has(world: World) -> None:
+    """Refusals of a login included, which no request of test_any_request.py gets."""
+    document = json.loads((await ask(world, "GET", "/openapi.json", world.headers["first admin"])).body)
+    described = {
+        (method.upper(), path): set(operation["responses"])
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    }
+    undocumented = []
+    for who in EXPECTED:
+        for method, path in sorted(described):
+            if (method, path) not in ENDS_SESSION:
+                status = (await ask(world, method, path, world.headers[who])).status
+                if str(status) not in described[method, path]:
+                    undocumented.append((who, method, path, status))
+    assert len(described) > 40
+    assert undocumented == []
 
 
 async def test_every_answer_has_the_headers_that_bind_a_browser(world: World) -> None:

@@ -79,8 +79,10 @@ async def test_openapi_says_what_a_problem_looks_like(harness: AppHarness) -> No
         paths = (await response.json())["paths"]
     for path, methods in paths.items():
         for method, operation in methods.items():
-            assert "application/problem+json" in operation["responses"]["default"]["content"], (method, path)
-            assert "422" not in operation["responses"]
+            problems = {status: answer for status, answer in operation["responses"].items() if status >= "4"}
+            for status, answer in problems.items():
+                expected = set() if status == "416" else {"application/problem+json"}  # 416 has no body (RFC 9110)
+                assert set(answer.get("content", {})) == expected, (method, path, status)
             assert operation["description"], (method, path)
 
 

@@ -40,7 +40,7 @@ async def test_every_successful_json_answer_has_a_schema(harness: AppHarness) ->
     assert without == []
 
 
-NO_JSON = {"text/event-stream", "text/plain", "application/octet-stream", "image/webp"}
+NO_JSON = {"text/event-stream", "text/plain", "*/*", "image/webp"}
 
 
 def has_schema(status: str, answer: dict[str, Any]) -> bool:
@@ -57,6 +57,19 @@ async def test_every_reference_leads_to_a_schema(harness: AppHarness) -> None:
     missing = {place for place in list_references(document) if place.rpartition("/")[2] not in schemas}
     assert missing == set()
     assert {"Accepted", "ChatDetails", "ChatMessage", "CreatedChat", "InterruptResult", "NewMessage"} <= set(schemas)
+
+
+async def test_every_operation_documents_its_problems_one_by_one(harness: AppHarness) -> None:
+    """A `default` would say nothing: with it no answer is undocumented (test_any_request.py)."""
+    document = await load_document(await harness.start_server(ScriptedModel(), worker=False))
+    operations = [operation for methods in document["paths"].values() for operation in methods.values()]
+    assert not any("default" in operation["responses"] for operation in operations)
+    assert all({"500", "503"} <= set(operation["responses"]) for operation in operations)
+    send = document["paths"]["/api/v1/chats/{chat_id}/messages"]["post"]["responses"]
+    assert {"202", "400", "401", "403", "404", "409", "413", "421", "422", "429", "500", "503"} == set(send)
+    assert {"200", "500", "503"} == set(document["paths"]["/healthz"]["get"]["responses"])
+    problem = send["409"]["content"]["application/problem+json"]["schema"]
+    assert problem == {"$ref": "#/components/schemas/Problem"}
 
 
 async def test_a_message_in_the_document_has_its_times_its_usage_and_its_cost(harness: AppHarness) -> None:

@@ -11,6 +11,7 @@ from tests.support.engine import begin_read, get_database
 
 from indelible.content import Finish, Message, ReasoningDelta, Text, TextDelta
 from indelible.machine import commands as c
+from indelible.store.lists import matching
 from indelible.store.lists import search as searching
 from indelible.store.lists.search import SearchPage
 from indelible.store.lists.words import Match, Snippet
@@ -159,6 +160,26 @@ async def test_only_the_newest_matches_are_looked_at(store: SqlStore, monkeypatc
     await write(store, **{f"chat_{number}": "Rain" for number in range(4)})
     monkeypatch.setattr(searching, "WINDOW", 2)
     assert await find(store, "rain") == ["chat_3", "chat_2"]
+
+
+@pytest.mark.parametrize("recent", [1, 3, 6, 7])
+async def test_matches_among_recent_and_older_messages_are_one_list(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch, recent: int
+) -> None:
+    """However many messages count as recent: the borders are before, in and behind the matches."""
+    grace = await store.ensure_user("grace")
+    for number in range(6):
+        await write(store, **{f"chat_{number}": {1: "Snow", 4: "Snow in Oslo"}.get(number, "Rain")})
+        hers = NewChat(owner_id=grace, blocks=[Text("Rain")])
+        await store.execute(f"hers_{number}", c.Create(with_message=True), hers)
+    monkeypatch.setattr(matching, "RECENT", dict.fromkeys(matching.RECENT, recent))
+    assert await find(store, "rain") == ["chat_5", "chat_3", "chat_2", "chat_0"]
+    assert await find(store, "snow") == ["chat_4", "chat_1"]
+    assert await find(store, "hail") == []
+    assert (await find(store, "rain sn"), await find(store, "rai sno")) == ([], [])
+    assert (await find(store, "Oslo s"), await find(store, "snow osl")) == (["chat_4"], ["chat_4"])
+    monkeypatch.setattr(searching, "WINDOW", 3)
+    assert await find(store, "rain") == ["chat_5", "chat_3", "chat_2"]
 
 
 async def test_what_is_deleted_is_found_no_more(store: SqlStore, engine: AsyncEngine) -> None:

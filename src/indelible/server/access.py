@@ -112,7 +112,7 @@ class AccessMiddleware:
         self, scope: Scope, path: str, headers: Headers, identity: Identity | None, state: ServerState
     ) -> Response | None:
         method = scope["method"]
-        is_open = _needs_no_login(path, method)
+        is_open = needs_no_login(path, method)
         if identity is None and not is_open:
             return self._send_to_login(scope, path, headers)
         # Only a bearer token is sent on purpose. Everything else a browser adds by itself, whoever made it send.
@@ -140,7 +140,8 @@ def _needs_nothing(path: str) -> bool:
     return path in OPEN_TO_ALL or path.startswith(_STATIC)
 
 
-def _needs_no_login(path: str, method: str) -> bool:
+def needs_no_login(path: str, method: str) -> bool:
+    """Whether everybody may send this request: to the login, or with the key of a link."""
     return path in _NO_LOGIN or path.startswith(_NO_LOGIN_BELOW) or (path == SESSION and method == "POST")
 
 

@@ -26,12 +26,13 @@ from indelible.server.access import AccessMiddleware
 from indelible.server.body_limits import BodyLimits
 from indelible.server.dependencies import ServerState
 from indelible.server.docs_page import write_docs_page
+from indelible.server.documented_problems import document_problems
 from indelible.server.login import oidc_routes
 from indelible.server.login import pages as login
 from indelible.server.login.first_login import ensure_first_admin, offer_login
 from indelible.server.login.oidc import check_oidc
 from indelible.server.openapi import add_answer_schemas
-from indelible.server.problem_details import MEDIA_TYPE, PROBLEM_SCHEMA, add_problem_handlers
+from indelible.server.problem_details import add_problem_handlers
 from indelible.server.prometheus import PrometheusMetrics
 from indelible.server.proxies import normalize_base_path
 from indelible.server.routes import (
@@ -70,10 +71,6 @@ _PAGE_HEADERS: Final = {
 }
 """Of everything that a browser shows or runs. process.py adds `nosniff` to every response."""
 
-_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
-    "default": {"description": "A problem.", "content": {MEDIA_TYPE: {"schema": PROBLEM_SCHEMA}}}
-}
-
 
 class _WebFiles(StaticFiles):
     """The files of the page. Browsers revalidate them, so that after an upgrade all files match."""
@@ -90,7 +87,7 @@ takes a server's start most of its time, so all servers of a process share them.
 
 
 def _make_routes(router: APIRouter, prefix: str) -> list[BaseRoute]:
-    table = APIRouter(responses=_RESPONSES)
+    table = APIRouter()
     for route in router.routes:
         assert isinstance(route, APIRoute)
         table.add_api_route(
@@ -100,7 +97,7 @@ def _make_routes(router: APIRouter, prefix: str) -> list[BaseRoute]:
             tags=route.tags,
             status_code=route.status_code,
             response_class=route.response_class,
-            responses=route.responses,
+            responses={**document_problems(route, prefix + route.path), **route.responses},
             include_in_schema=route.include_in_schema,
             openapi_extra=route.openapi_extra,
         )
@@ -164,7 +161,6 @@ class Server:
             lifespan=self._live,
             docs_url=None,  # below: FastAPI's own loads scripts from another site
             redoc_url=None,
-            responses=_RESPONSES,
         )
         every = (chats, messages, queue, turns, feed, debug, lists, files, session, tokens, users, shares, shared)
         for routes in every:

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from indelible.files.protocol import StoredFile
 from indelible.machine.events import MessageTree
 from indelible.recording.storage.protocol import RunTree, WholeRun
+from indelible.server.documented_problems import PROBLEM_COMPONENT
 from indelible.service import account_results, results
 from indelible.service.files import FilePage
 from indelible.service.lists import Draft, UsagePage
@@ -76,6 +77,7 @@ def add_answer_schemas(application: FastAPI) -> None:
         if application.openapi_schema is None:
             schemas = make_document().setdefault("components", {}).setdefault("schemas", {})
             schemas.update(msgspec.json.schema_components(_TYPES, ref_template=_PLACE)[1])
+            schemas.update(PROBLEM_COMPONENT)
         return make_document()
 
     application.openapi = openapi  # type: ignore[method-assign]

@@ -26,6 +26,7 @@ from starlette.types import Send
 from indelible.errors import NotFound, Refused, StoreFailed
 from indelible.files.protocol import StoredFile, UploadKey
 from indelible.server.dependencies import PageLimit, Reads, answer_json
+from indelible.server.documented_problems import document_problem
 from indelible.server.openapi import answers
 from indelible.server.problem_details import answer_refusal, make_problem
 from indelible.server.ranges import Unsatisfiable, parse_range
@@ -42,19 +43,29 @@ _HEADERS: Final = {
     "Cache-Control": "private, no-cache",
 }
 """process.py adds `nosniff` to every response."""
+_KNOWN: Final = {"description": "The client has it already (`If-None-Match`)."}
+_ANY: Final = {"content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}}
 SENDS_BYTES: Final[dict[str, Any]] = {
     "response_class": Response,
-    "responses": {200: {"description": "The bytes.", "content": {"application/octet-stream": {}}}},
+    "responses": {
+        200: {"description": "The bytes, with the type of the file.", **_ANY},
+        206: {"description": "The bytes of the range that was asked for.", **_ANY},
+        304: _KNOWN,
+        416: {"description": "The file has no such range."},
+    },
 }
 SENDS_PICTURE: Final[dict[str, Any]] = {
     "response_class": Response,
-    "responses": {200: {"description": "The picture.", "content": {"image/webp": {}}}},
+    "responses": {200: {"description": "The picture.", "content": {"image/webp": {}}}, 304: _KNOWN},
 }
+_UPLOAD: Final = answers(StoredFile, status=201)
+_UPLOAD["responses"][415] = document_problem(415)
+_UPLOAD["openapi_extra"] = {"requestBody": {"required": True, **_ANY}}
 
 router = APIRouter(tags=["files"])
 
 
-@router.post("/files", **answers(StoredFile, status=201))
+@router.post("/files", **_UPLOAD)
 async def upload_file(
     request: Request, service: Reads, name: Annotated[str, Query(min_length=1, max_length=_MAX_NAME)]
 ) -> Response:
@@ -139,7 +150,7 @@ async def get_file(file_id: str, service: Reads) -> Response:
     return answer_json(await service.files.get_file(file_id))
 
 
-@router.delete("/files/{file_id}", status_code=204, response_class=Response)
+@router.delete("/files/{file_id}", status_code=204, response_class=Response, responses={409: document_problem(409)})
 async def delete_file(file_id: str, service: Reads) -> Response:
     """Delete a file. 409 while a chat uses it: it is then deleted with the last of these chats."""
     await service.files.delete_file(file_id)

@@ -25,7 +25,8 @@ from indelible.store.accounts.protocol import CredentialKey
 router = APIRouter(tags=["lists"])
 
 _MEDIA_TYPES: Final = {"json": JSON, "md": "text/markdown; charset=utf-8"}
-_FILE: Final = {"description": "The file.", "content": {JSON: {"schema": {"$ref": "#/components/schemas/ChatFile"}}}}
+_FILE: Final = {JSON: {"schema": {"$ref": "#/components/schemas/ChatFile"}}}
+_EXPORTED: Final = {"description": "The file.", "content": {**_FILE, "text/markdown": {"schema": {"type": "string"}}}}
 
 
 @router.post("/chats/{chat_id}/read", status_code=204, response_class=Response)
@@ -48,7 +49,7 @@ async def save_draft(chat_id: str, body: DraftRequest, service: Writes) -> Respo
     return Response(status_code=204)
 
 
-@router.get("/chats/{chat_id}/export", response_class=Response, responses={200: _FILE})
+@router.get("/chats/{chat_id}/export", response_class=Response, responses={200: _EXPORTED})
 async def export_chat(chat_id: str, service: Reads, format: ExportFormat = "json") -> Response:
     """Export the chat as a file: all of it as JSON, which can be imported, or the active branch as Markdown."""
     content = await service.lists.export_chat(chat_id, format)
@@ -59,7 +60,7 @@ async def export_chat(chat_id: str, service: Reads, format: ExportFormat = "json
 @router.post(
     "/chats/import",
     **answers(CreatedChat, status=201),
-    openapi_extra={"requestBody": {"required": True, "content": _FILE["content"]}},
+    openapi_extra={"requestBody": {"required": True, "content": _FILE}},
 )
 async def import_chat(request: Request, service: Writes) -> Response:
     """Create a chat from an exported one. A file with a mistake is refused as a whole."""

@@ -1,10 +1,8 @@
 """Searching a user's chats: the chats with the newest matching messages first, with the piece that was found.
 
 Common words must not make a search grow with the number of messages that have them. So it is ordered by recency, and
-looks at the newest `WINDOW` matches only, of which each chat shows its newest. SQLite's FTS5 walks the entries that
-have all words from the newest on and stops. PostgreSQL's GIN index has no order, so its planner chooses: a frequent
-word is found by walking the user's entries from the newest on, a rare one by the index; `force_custom_plan` lets it
-see the words each time. Older matches in more than `WINDOW` newer ones are not listed; a longer query finds them.
+looks at the newest `WINDOW` matches only (matching.py), of which each chat shows its newest. Older ones are not listed;
+a longer query finds them.
 
 Pages are pieces of one window, which a cursor fixes by its newest entry (`top`), so that messages that arrive meanwhile
 move nothing.
@@ -15,14 +13,14 @@ each chat once. indexing.py keeps the index; docs/lists.md has the plans.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from indelible.content import decode_blocks
 from indelible.content.blocks import text_of
-from indelible.store.database.transaction import Dialect, Transaction
-from indelible.store.lists.indexing import spell_match
+from indelible.store.database.transaction import Transaction
+from indelible.store.lists.matching import find_matches
 from indelible.store.lists.words import Match, Query, make_snippet
 from indelible.store.queries.listing import ChatFilter, ChatSummary, load_summaries
 
@@ -30,14 +28,6 @@ WINDOW: Final = 500
 """Matching messages that one search looks at."""
 _CHUNK_CHATS: Final = 64
 _NEWEST: Final = 2**63 - 1
-_SQLITE: Final = """
-    SELECT i.rowid AS id, e.chat_id, e.message_id FROM search_index AS i CROSS JOIN search_entries AS e
-    WHERE i.search_index MATCH $1 AND i.rowid <= $2 AND e.id = i.rowid ORDER BY i.rowid DESC LIMIT $3
-    """
-_POSTGRES: Final = """
-    SELECT id, chat_id, message_id FROM search_entries
-    WHERE words @@ CAST(CAST($1 AS TEXT) AS TSQUERY) AND id <= $2 AND owner_id = $4 ORDER BY id DESC LIMIT $3
-    """
 _TEXTS: Final = "SELECT id, blocks FROM messages WHERE chat_id = ANY($1) AND id = ANY($2)"
 
 
@@ -71,12 +61,9 @@ async def search_chats(
     limit: int = 50,
     lease_timeout_s: float,
 ) -> SearchPage:
-    dialect = transaction.dialect
-    if dialect == "postgresql":
-        await transaction.run("SET LOCAL plan_cache_mode = force_custom_plan")
-    sql, values = spell_search(dialect, owner_id, query, top=_NEWEST if cursor is None else cursor.top)
+    top = _NEWEST if cursor is None else cursor.top
     hits: dict[str, _Hit] = {}
-    for row in await transaction.all(sql, *values):
+    for row in await find_matches(transaction, owner_id, query, top=top, limit=WINDOW):
         hits.setdefault(row["chat_id"], _Hit(row["id"], row["chat_id"], row["message_id"]))
     is_backward = cursor is not None and cursor.backward
     candidates = list(hits.values())
@@ -94,7 +81,8 @@ async def search_chats(
     page = found[:limit][::-1] if is_backward else found[:limit]
     if not page:
         return SearchPage(items=[], next=None, previous=None)
-    top = next(iter(hits.values())).id if cursor is None else cursor.top
+    if cursor is None:
+        top = next(iter(hits.values())).id
     has_next, has_previous = (True, len(found) > limit) if is_backward else (len(found) > limit, cursor is not None)
     texts = await _load_texts(transaction, [hit for hit, _ in page])
     return SearchPage(
@@ -102,12 +90,6 @@ async def search_chats(
         next=SearchCursor(top, page[-1][0].id) if has_next else None,
         previous=SearchCursor(top, page[0][0].id, backward=True) if has_previous else None,
     )
-
-
-def spell_search(dialect: Dialect, owner_id: str, query: Query, *, top: int) -> tuple[str, list[Any]]:
-    """The statement that finds the newest matches, and its values."""
-    values: list[Any] = [spell_match(query.words, owner_id, dialect), top, WINDOW]
-    return (_SQLITE, values) if dialect == "sqlite" else (_POSTGRES, [*values, owner_id])
 
 
 async def _load_texts(transaction: Transaction, page: list[_Hit]) -> dict[str, str]:
