@@ -1,4 +1,4 @@
-"""What the loop counts: the names and labels of SPEC §8, and that a model can not invent a label.
+"""What the loop counts: the names and labels of docs/operations.md, and that a model can not invent a label.
 
 Everything here is counted by a real turn through `run` and read back from the registry, as a scrape would.
 """

@@ -1,4 +1,4 @@
-"""Branches, models and errors of a chat, as people use them (SPEC 10.1–10.4, 10.11): S66–S69, S75 and S77.
+"""Branches, models and errors of a chat, as people use them (rule 10.1–10.4, 10.11): S66–S69, S75 and S77.
 
 Every script runs in process and over HTTP, on both databases.
 """

@@ -1,4 +1,4 @@
-"""Lists, titles, names of models and users of chats (SPEC 10.5, 10.15): S70, S81, S86, S87 and S89.
+"""Lists, titles, names of models and users of chats (rule 10.5, 10.15): S70, S81, S86, S87 and S89.
 
 Scripts that have a `User` run in process and over HTTP, on both databases.
 """

@@ -1,4 +1,4 @@
-"""What a hint costs a process that only reads: statements are counted on an engine of its own (HOUSE §3.5)."""
+"""What a hint costs a process that only reads: statements are counted on an engine of its own."""
 
 from __future__ import annotations
 

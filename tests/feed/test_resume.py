@@ -1,4 +1,4 @@
-"""Coming back with a cursor: exactly what is missing, at every cursor of a whole conversation (P7, SPEC 6.1, 6.2)."""
+"""Coming back with a cursor: exactly what is missing, at every cursor of a whole conversation (P7, rule 6.1, 6.2)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tell(events: Sequence[FeedEvent]) -> tuple[list[Any], list[Any]]:
 
 
 def check_order(events: Sequence[FeedEvent]) -> dict[str, list[FeedEvent]]:
-    """SPEC 6.2: what an attempt says stands between the event that opens it and the one that ends it, without gaps."""
+    """rule 6.2: what an attempt says stands between the event that opens it and the one that ends it, without gaps."""
     told: dict[str, list[FeedEvent]] = {}
     running = ""
     for event in events:

@@ -1,4 +1,4 @@
-"""Readers in another process than the worker's, on one PostgreSQL: told by hints, without a poll (SPEC 6.3, R10)."""
+"""Readers in another process than the worker's, on one PostgreSQL: told by hints, without a poll (rule 6.3, R10)."""
 
 from __future__ import annotations
 

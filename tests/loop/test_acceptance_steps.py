@@ -1,7 +1,7 @@
 """A turn that nobody stops: prompts, steps, tools, saves and ends.
 
-S9–S12, S16–S18, S20–S22 and S26 of SPEC §9 are here, as far as the loop alone can show them, and the rules
-of `run` in SPEC §1 that have no number.
+S9–S12, S16–S18, S20–S22 and S26 are here, as far as the loop alone can show them, and the rules
+of `run` that have no number.
 
 What a prompt must look like in general is test_prompt.py; what a tool's result looks like, tests/tools.
 """

@@ -1,6 +1,6 @@
-"""Stopping a turn: what is kept in each phase (SPEC 1.5), and which cause it was (1.6).
+"""Stopping a turn: what is kept in each phase (rule 1.5), and which cause it was (1.6).
 
-S1–S3, S6–S8, S13–S15, S19 and S23–S25 of SPEC §9 are here, as far as the loop alone can show them.
+S1–S3, S6–S8, S13–S15, S19 and S23–S25 are here, as far as the loop alone can show them.
 
 Every test stops at a named moment; a stop at every other moment is test_stop_everywhere.py.
 """
@@ -209,7 +209,7 @@ async def test_s15_a_stop_in_tool_arguments_answers_the_call_with_an_error(harne
     assert [message.role for message in harness.only.messages()] == ["assistant", "tool"]
 
 
-# --- the table of SPEC 1.5 ---------------------------------------------------------------
+# --- the table of rule 1.5 ---------------------------------------------------------------
 
 
 async def test_stop_before_the_first_part_keeps_nothing(harness: LoopHarness) -> None:
@@ -688,7 +688,7 @@ async def test_s25_a_stop_during_the_save_lets_it_finish_and_saves_no_second_tim
     assert not harness.only.partial
 
 
-# --- which cause (SPEC 1.6) --------------------------------------------------------------
+# --- which cause (rule 1.6) --------------------------------------------------------------
 
 
 async def test_s19_a_server_that_shuts_down_while_a_tool_is_blocked_is_no_interrupt(harness: LoopHarness) -> None:

@@ -1,6 +1,6 @@
 """A step that another worker read to its finish is gone on with: no second call, no tool twice in silence (P5).
 
-And the summary that is made before a conversation outgrows the model's window, not after (SPEC 5.7).
+And the summary that is made before a conversation outgrows the model's window, not after (rule 5.7).
 """
 
 from __future__ import annotations

@@ -289,7 +289,7 @@ def assert_next_prompts_legal(messages: list[Message]) -> None:
 
 
 def assert_nothing_lost(messages: list[Message]) -> None:
-    """SPEC 5.1 and 5.2: every word of a reply is in the prompt, every local call is there and answered once."""
+    """rule 5.1 and 5.2: every word of a reply is in the prompt, every local call is there and answered once."""
     told = [block for entry in build_prompt(messages, provider="openai") for block in entry.blocks]
     said = [block for message in messages if message.role == "assistant" for block in message.blocks]
     words = [block.text for block in said if isinstance(block, Text) and block.text.strip()]

@@ -1,4 +1,4 @@
-"""Chain mode: S42–S55 of SPEC §9 and the rules 4.1–4.4, through `run`.
+"""Chain mode: S42–S55 and the rules 4.1–4.4, through `run`.
 
 The provider is always asked to go on from `resp_1`, and says that it does not know `resp_abc`: which id
 it names must not matter. A `Chat` stands for whoever calls the loop. It keeps the whole history and

@@ -1,4 +1,4 @@
-"""Making a conversation shorter: SPEC 5.7, and `context_overflow` of SPEC 2.2, which compacts once.
+"""Making a conversation shorter: rule 5.7, and `context_overflow` of rule 2.2, which compacts once.
 
 First the rules by themselves, then a summary that a model writes, then whole turns through `run`. The
 property tests let a chat grow turn by turn, as chats do (steers, client tools, stopped replies, notices),
@@ -610,7 +610,7 @@ async def test_what_was_seen_before_the_overflow_is_kept_and_continued(harness: 
 
 
 async def test_no_attempt_is_made_beyond_the_last_one_allowed(harness: LoopHarness) -> None:
-    """SPEC 2.1: at most so many attempts. A compaction makes the next one shorter, not free."""
+    """rule 2.1: at most so many attempts. A compaction makes the next one shorter, not free."""
     model = ScriptedModel([ConnectionResetError(), ConnectionResetError(), overflow(), SUMMARY, ANSWER])
     with pytest.raises(ModelFailed) as caught:
         await raise_failure(

@@ -272,7 +272,7 @@ def test_a_second_call_under_a_used_id_gets_its_own_with_all_its_pieces() -> Non
 
 @pytest.mark.parametrize("late", [ToolInputEnd("a"), ToolInputDelta("a", "}")])
 def test_a_late_piece_of_a_complete_call_does_not_become_another_call(late: Part) -> None:
-    """`tool_call` wins over its deltas (SPEC 1.1), whichever comes first. Only a start or a call begins another."""
+    """`tool_call` wins over its deltas (rule 1.1), whichever comes first. Only a start or a call begins another."""
     call = ToolCall(id="a", name="weather", arguments="{}")
 
     assert assemble(take_in([ToolInputStart(id="a", name="weather"), call, late])) == [call]

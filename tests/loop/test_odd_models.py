@@ -1,7 +1,7 @@
 """Models that do not behave: the loop gives a clear error or an error result, loses nothing, and never hangs.
 
 A model is foreign code behind a small port, so everything the port does not forbid (and some of what it
-does) is tried here: odd streams, odd iterators, odd reactions to being stopped. Rules: SPEC 1.1, 1.2, 1.6.
+does) is tried here: odd streams, odd iterators, odd reactions to being stopped. Rules: 1.1, 1.2, 1.6.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Trying again in the loop (SPEC 2.1): what is dropped, what is kept, who is told, and when it is over.
+"""Trying again in the loop (rule 2.1): what is dropped, what is kept, who is told, and when it is over.
 
 The policy itself (delays, limits) is tests/models/test_retry.py; recovery from a broken chain is §4 and
 has its own tests. Here `chance` is 1, so the waits are 1, 2, 4, … 60 seconds.
@@ -368,7 +368,7 @@ async def test_a_stop_while_the_retry_is_told_makes_no_further_attempt(harness: 
 
 
 async def test_a_stop_before_the_next_attempt_begins_keeps_the_failed_one(harness: LoopHarness) -> None:
-    """SPEC 2.1: blocks of a failed attempt are dropped when the next one *starts*."""
+    """rule 2.1: blocks of a failed attempt are dropped when the next one *starts*."""
 
     def stop_at_the_second(step: int, number: int) -> None:
         if number == 2:

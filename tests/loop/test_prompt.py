@@ -1,4 +1,4 @@
-"""What the model gets of a history: one named case per rule of SPEC §5.
+"""What the model gets of a history: one named case per rule.
 
 Rules that must hold for every history, however broken, are in test_any_history.py.
 """

@@ -1,4 +1,4 @@
-"""A model that says nothing (SPEC 1.7), with a clock that is moved by hand.
+"""A model that says nothing (rule 1.7), with a clock that is moved by hand.
 
 The guard is per attempt, armed at open, reset by every part and by keep-alives, and it runs only while
 the loop waits for the model. What it ends is an attempt: retryable, kind `stream_silence_timeout`.

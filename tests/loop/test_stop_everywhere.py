@@ -125,7 +125,7 @@ FAILURES: Final[dict[str, Callable[[], BaseException]]] = {
 
 
 class Script(NamedTuple):
-    """One stream, and the model's answer when its read is cancelled: one of SPEC 1.6, a part, or none at all."""
+    """One stream, and the model's answer when its read is cancelled: one of rule 1.6, a part, or none at all."""
 
     steps: list[Step]
     when_cancelled: Literal["raise", "interrupted", "end", "say more", "ignore"] = "raise"

@@ -1,4 +1,4 @@
-"""Thinking inside the text, through `run`: S61–S63 of SPEC §9 and SPEC 5.6 as far as it concerns a turn.
+"""Thinking inside the text, through `run`: S61–S63 and rule 5.6 as far as it concerns a turn.
 
 What the splitter does to a text is test_thinking.py. Here is what becomes of it: what is published and
 saved, what a stop at any character leaves, what the next prompt holds, and how a retry goes on.

@@ -1,7 +1,7 @@
 """A chat in memory, and ways into every state: what `decide` answers is carried out here.
 
-`Chat` is a reading of SPEC §3 and of the effects' docstrings, not of any store: a tree of messages, one queue,
-one open turn, one open attempt. It is strict. An effect that makes no sense (a turn opened inside another, a
+`Chat` is a reading of the rules of chats (docs/rules.md) and of the effects' docstrings, not of any store: a tree of
+messages, one queue, one open turn, one open attempt. It is strict. An effect that makes no sense (a turn opened inside another, a
 user's message behind an unanswered call, an attempt closed that is not open) fails the test that led to it,
 so that a wrong decision shows itself even where its end state is a right one.
 
@@ -26,7 +26,7 @@ from indelible.machine.commands import Command
 from indelible.machine.states import Destination, IfBusy, OpenAttempt, OpenTurn, QueuedRow, Target, TurnKind
 
 PLACES: list[IfBusy] = ["promoted", "interrupt", "steer", "queue"]
-"""SPEC 3.0, in its own words: promoted rows first, then interrupt rows, then steers, then the rest."""
+"""Rule 3.0, in its own words: promoted rows first, then interrupt rows, then steers, then the rest."""
 
 CARRIES_WORDS = (commands.Send, commands.SendSteer, commands.SendInterrupt, commands.Edit, commands.EditQueued)
 
@@ -438,7 +438,7 @@ class Chat:
         why: str | None = None,
     ) -> Node:
         if role == "user":
-            assert not self.awaiting, "a user's message entered before the open calls were answered (SPEC 3.2)"
+            assert not self.awaiting, "a user's message entered before the open calls were answered (rule 3.2)"
         node = Node(self._name(role), self.head_id, role, words, calls, is_partial, is_hidden, why)
         self.nodes[node.id] = node
         self.head_id = node.id

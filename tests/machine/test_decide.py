@@ -1,4 +1,4 @@
-"""What a command does to a chat, rule by rule: turns, and the calls that stand open (SPEC 3.0 and 3.2).
+"""What a command does to a chat, rule by rule: turns, and the calls that stand open (rule 3.0 and 3.2).
 
 The chats are those of conftest.py: what is decided is carried out, and the tests look at what became of it.
 Where a command may lead at all is test_table.py. The queue is test_queue_rules.py; stopping, and who may

@@ -1,4 +1,4 @@
-"""The queue: one order, where a message goes in, and when it leaves (SPEC 3.0, *Queue*)."""
+"""The queue: one order, where a message goes in, and when it leaves (rule 3.0, *Queue*)."""
 
 from __future__ import annotations
 

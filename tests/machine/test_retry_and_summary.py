@@ -1,4 +1,4 @@
-"""What is said of a chat beside its conversation: titles and the like, retries, and summaries (SPEC 2.3, 5.7, 6).
+"""What is said of a chat beside its conversation: titles and the like, retries, and summaries (rule 2.3, 5.7, 6).
 
 None of it leads to another state. On real databases this is tests/store/test_retry_in_store.py and
 tests/store/test_history_in_store.py.

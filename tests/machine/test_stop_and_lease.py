@@ -1,4 +1,4 @@
-"""Stopping, and who may write: interrupts, late writes, epochs (SPEC 1.8 and §3, DESIGN R3 and §7, P4).
+"""Stopping, and who may write: interrupts, late writes, epochs (rule 1.8, R3, P4).
 
 A worker that lost its chat changes nothing, and one that repeats what it has done already is told that it
 succeeded. A stop is for the turn it was meant for, and ends it whether or not its worker is still alive.

@@ -1,4 +1,4 @@
-"""Taking a chat from a worker that died: what is closed, what is adopted, and how often it may happen (DESIGN §7, R3).
+"""Taking a chat from a worker that died: what is closed, what is adopted, and how often it may happen (R3).
 
 A turn whose workers die again and again may be what kills them, so it has a budget: it fails at the third takeover
 in a row that found nothing new, and at the tenth in any case. What was handed over is nobody's death and costs

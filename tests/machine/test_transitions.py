@@ -1,4 +1,4 @@
-"""The table: what SPEC §3 says, what `decide` does, and what docs/states.md shows are one thing.
+"""The table: what the rules of chats say, what `decide` does, and what docs/states.md shows are one thing.
 
 Every pair of command and state is walked, 31 × 13, with chats that real commands brought there: a test for each
 command, because a test for each pair would cost more than what it does. SPEC below is the specification's table read
@@ -56,7 +56,7 @@ SPEC = {
     "send_steer": f"{SENT} requires_action→requires_action_queued requires_action_queued→requires_action_queued",
     "edit": FORKED,
     "regenerate": FORKED,
-    # An error belongs to its branch (SPEC 10.3); a chat with a queue cannot be idle.
+    # An error belongs to its branch (rule 10.3); a chat with a queue cannot be idle.
     "switch_branch": "idle→idle|error error→idle|error error_queued→error_queued",
     "continue": ASKED_AGAIN,
     "delete": (
@@ -75,7 +75,7 @@ SPEC = {
         "error_queued→running|running_queued requires_action_queued→running|running_queued "
         "running_queued→interrupting_queued interrupting_queued→interrupting_queued"
     ),
-    # A live holder is asked to stop; for a dead one the interrupt ends the turn itself (DESIGN §7).
+    # A live holder is asked to stop; for a dead one the interrupt ends the turn itself (P3).
     "interrupt": (
         "running→interrupting|idle running_queued→interrupting_queued|running|running_queued "
         "interrupting→interrupting|idle interrupting_queued→interrupting_queued|running|running_queued "
@@ -83,7 +83,7 @@ SPEC = {
         "idle_archived→- error_archived→- error_queued_archived→-"
     ),
     "tool_results": "requires_action→running requires_action_queued→running_queued",
-    "retry": ASKED_AGAIN,  # also a question that has no reply (SPEC 10.4)
+    "retry": ASKED_AGAIN,  # also a question that has no reply (rule 10.4)
     "compact": ASKED_AGAIN,
     # Asking for what is so already is no mistake.
     "archive": (
@@ -93,7 +93,7 @@ SPEC = {
     "unarchive": (
         "idle_archived→idle error_archived→error error_queued_archived→error_queued idle→- error→- error_queued→-"
     ),
-    # Beyond the specification's table: what stands beside a conversation can be changed at any time (SPEC 6, PATCH).
+    # Beyond the specification's table: what stands beside a conversation can be changed at any time (PATCH).
     "update_chat": (
         "idle→idle running→running running_queued→running_queued interrupting→interrupting "
         "interrupting_queued→interrupting_queued requires_action→requires_action "
@@ -101,7 +101,7 @@ SPEC = {
         "idle_archived→idle_archived error_archived→error_archived "
         "error_queued_archived→error_queued_archived"
     ),
-    # A turn that was taken over too often fails (DESIGN §7, *Budgets*).
+    # A turn that was taken over too often fails (rule 10.16).
     "acquire": (
         "running→running|error running_queued→running_queued|error_queued interrupting→interrupting "
         "interrupting_queued→interrupting_queued"
@@ -110,8 +110,8 @@ SPEC = {
         "running→running running_queued→running_queued interrupting→interrupting "
         "interrupting_queued→interrupting_queued"
     ),
-    # Beyond the specification's table: an attempt begins where a turn runs (SPEC 1, on_attempt), and only there is
-    # it told that there will be another (SPEC 2.3) or that the conversation was summed up on the way (SPEC 5.7).
+    # Beyond the specification's table: an attempt begins where a turn runs (on_attempt), and only there is
+    # it told that there will be another (rule 2.3) or that the conversation was summed up on the way (rule 5.7).
     "start_attempt": RUNS_ON,
     "announce_retry": RUNS_ON,
     "keep_summary": RUNS_ON,

@@ -243,7 +243,7 @@ def test_a_key_that_no_header_takes_is_told_without_being_shown(key: str) -> Non
 
 
 def test_the_same_name_elsewhere_is_another_model() -> None:
-    """What one place signed or stored is nothing to the other (SPEC 4.1, 5.4)."""
+    """What one place signed or stored is nothing to the other (rule 4.1, 5.4)."""
     for wire in ("openai", "anthropic"):
         here, elsewhere = find(f"{wire}:m"), find(f"{wire}:m@{LOCAL}", base_urls={LOCAL: ""})
         assert (here.provider, here.name) != (elsewhere.provider, elsewhere.name)

@@ -1,4 +1,4 @@
-"""Chain mode over real HTTP: S42–S55 of SPEC §9 against the simulated Responses API, S44 against Anthropic's.
+"""Chain mode over real HTTP: S42–S55 against the simulated Responses API, S44 against Anthropic's.
 
 tests/loop/test_chain.py tests the rules themselves with a scripted model. Here the requests are read as the provider
 received them, byte for byte, and the provider really stores, and really loses, responses.

@@ -1,4 +1,4 @@
-"""A stream that is cut at any byte is complete or truncated, never a silent success (SPEC 1.2).
+"""A stream that is cut at any byte is complete or truncated, never a silent success (rule 1.2).
 
 Every byte is tried on the pure half of an adapter (decoder and reader, driven as models/http/http_model.py drives
 them): the parts before the cut are a prefix of the whole, and a reply is complete only if all of its content has

@@ -1,4 +1,4 @@
-"""Errors over real HTTP, in every wire format: each is classified by its row of SPEC 2.2 and leaks nothing.
+"""Errors over real HTTP, in every wire format: each is classified by its row of rule 2.2 and leaks nothing.
 
 The bodies are those of provider_errors.jsonl, sent in their providers' wire formats: as a response with its status, and
 as an event inside a stream that began well, before and after the first content. Then everything else that can arrive

@@ -1,4 +1,4 @@
-"""SPEC 2.2 row by row, on responses and stream events that providers really send.
+"""rule 2.2 row by row, on responses and stream events that providers really send.
 
 Each line of provider_errors.jsonl is one response: its shape is real, its contents are invented. A body that is a
 string is sent unchanged (a proxy's page), any other as JSON; `status` is null for an error event inside a stream that

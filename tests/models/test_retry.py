@@ -1,4 +1,4 @@
-"""The retry policy of SPEC 2.1, without waiting: randomness, time and failure are arguments."""
+"""The retry policy of rule 2.1, without waiting: randomness, time and failure are arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S83: a body that is shorter than it said is failed; a large JSON answer is shortened, never dropped (SPEC 10.17)."""
+"""S83: a body that is shorter than it said is failed; a large JSON answer is shortened, never dropped (rule 10.17)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S74: client tools over HTTP (SPEC 10.9), on both databases."""
+"""S74: client tools over HTTP (rule 10.9), on both databases."""
 
 from __future__ import annotations
 

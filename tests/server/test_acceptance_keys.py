@@ -1,4 +1,4 @@
-"""Idempotency keys of every write, and changes of a chat that are one transaction (SPEC 10.10): S76 and S104."""
+"""Idempotency keys of every write, and changes of a chat that are one transaction (rule 10.10): S76 and S104."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from indelible.testing.model import Step
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "http.md").read_text()
 SECTIONS: dict[str, str] = dict(re.findall(r"^### `([A-Z]+ \S+)`\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL))
 
-# SPEC §6, as far as it exists.
+# The routes, as far as it exists.
 PROMISED = {
     "POST /chats", "GET /chats", "GET /chats/{}", "PATCH /chats/{}", "DELETE /chats/{}", "POST /chats/{}/fork",
     "GET /chats/{}/messages", "POST /chats/{}/messages", "POST /chats/{}/messages/{}/edit",

@@ -1,4 +1,4 @@
-"""Somebody else's chat is a chat that is not there, on every route (DESIGN §12)."""
+"""Somebody else's chat is a chat that is not there, on every route (docs/login.md)."""
 
 from __future__ import annotations
 

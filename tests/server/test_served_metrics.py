@@ -1,4 +1,4 @@
-"""GET /metrics has what SPEC §8 lists and somebody counts by now, and the counts are true."""
+"""GET /metrics has what docs/operations.md lists and somebody counts by now, and the counts are true."""
 
 from __future__ import annotations
 

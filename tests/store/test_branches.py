@@ -1,4 +1,4 @@
-"""Where branches lead and what the tree of a chat shows, on both databases (SPEC 10.2, 10.3)."""
+"""Where branches lead and what the tree of a chat shows, on both databases (rule 10.2, 10.3)."""
 
 from __future__ import annotations
 

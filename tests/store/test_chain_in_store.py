@@ -1,4 +1,4 @@
-"""Forgetting the provider's names for replies: the holder may, nobody else, and nobody notices (SPEC 4.4)."""
+"""Forgetting the provider's names for replies: the holder may, nobody else, and nobody notices (rule 4.4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A new chat from a message on, on both databases: a copy that owes the old one nothing (P10, SPEC 6)."""
+"""A new chat from a message on, on both databases: a copy that owes the old one nothing (P10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user typed is safe, once: idempotency keys and limits on both databases (SPEC 3.3, 3.5, P9)."""
+"""What a user typed is safe, once: idempotency keys and limits on both databases (rule 3.3, 3.5, P9)."""
 
 from __future__ import annotations
 

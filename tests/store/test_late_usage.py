@@ -1,4 +1,4 @@
-"""Who may still say what an ended attempt cost: whoever held it when it ended, and nobody who came after (SPEC 1.8)."""
+"""Who may still say what an ended attempt cost: whoever held it when it ended, and nobody who came after (rule 1.8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers on both databases: who is alive, and who gets which chat (R2), fairly between users (DESIGN §7)."""
+"""Workers on both databases: who is alive, and who gets which chat (R2), fairly between users."""
 
 from __future__ import annotations
 

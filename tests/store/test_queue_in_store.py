@@ -1,4 +1,4 @@
-"""The queue, and results from outside: in order, whole, and safe from many hands at once (SPEC 3.0, 3.3)."""
+"""The queue, and results from outside: in order, whole, and safe from many hands at once (rule 3.0, 3.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A retry that is announced, on both databases: told to readers, kept for the wait, and not longer (SPEC 2.3).
+"""A retry that is announced, on both databases: told to readers, kept for the wait, and not longer (rule 2.3).
 
 The rules alone are tests/machine/test_retry_and_summary.py.
 """

@@ -1,4 +1,4 @@
-"""Chats whose workers die again and again, on both databases: what counts, and when it is enough (DESIGN §7).
+"""Chats whose workers die again and again, on both databases: what counts, and when it is enough (rule 10.16).
 
 Workers die by being buried: the chat names a holder that does not beat. The rules alone are
 tests/machine/test_takeovers.py; that an attempt is closed with what it said is test_endings.py.

@@ -1,4 +1,4 @@
-"""What a chat has used and cost is the sum over its messages, on both databases (SPEC 10.7)."""
+"""What a chat has used and cost is the sum over its messages, on both databases (rule 10.7)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_totals_that_do_not_add_up_are_a_fault(store: SqlStore, engine: As
 
 
 async def test_what_a_worker_adds_late_counts_once(store: SqlStore, engine: AsyncEngine) -> None:
-    """The reply was stopped while its worker seemed dead; the worker knows what it used (SPEC 1.8)."""
+    """The reply was stopped while its worker seemed dead; the worker knows what it used (rule 1.8)."""
     chat = await (await Driver(store, engine).create()).work("live")
     await chat.bury()
     await chat.do(c.Interrupt())

@@ -1,4 +1,4 @@
-"""Whatever a tool returns becomes text that encodes, and a long text is cut where SPEC 1.3 says."""
+"""Whatever a tool returns becomes text that encodes, and a long text is cut where rule 1.3 says."""
 
 from __future__ import annotations
 

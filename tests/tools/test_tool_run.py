@@ -1,4 +1,4 @@
-"""Running tools: order, caps, limits, stops, and tools that misbehave (SPEC 1.3, 1.5).
+"""Running tools: order, caps, limits, stops, and tools that misbehave (rule 1.3, 1.5).
 
 Tools wait for events that the test sets, and time is a clock that the test moves.
 """

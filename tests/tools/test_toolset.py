@@ -1,4 +1,4 @@
-"""Which tools are advertised, and what becomes of each call (SPEC 1.3)."""
+"""Which tools are advertised, and what becomes of each call (rule 1.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S71: compaction ends (SPEC 10.6), through the whole stack and on both databases."""
+"""S71: compaction ends (rule 10.6), through the whole stack and on both databases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people see of a running tool, and what becomes of it (SPEC 10.8): S73, on both databases."""
+"""What people see of a running tool, and what becomes of it (rule 10.8): S73, on both databases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S72: usage is kept as it comes (SPEC 10.7), on each wire format and on both databases."""
+"""S72: usage is kept as it comes (rule 10.7), on each wire format and on both databases."""
 
 from __future__ import annotations
 

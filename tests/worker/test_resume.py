@@ -1,4 +1,4 @@
-"""Taking over: what becomes of a turn whose worker died, or left, at each moment of it (DESIGN §7).
+"""Taking over: what becomes of a turn whose worker died, or left, at each moment of it (P3).
 
 The first part is the pure plan; then dead workers (dead_worker.py), and workers that really are killed or stopped.
 """

@@ -1,6 +1,6 @@
-"""One rule for every end: a live worker and another process make the same rows of the same journal (HOUSE §3.2).
+"""One rule for every end: a live worker and another process make the same rows of the same journal.
 
-A live worker is stopped in each phase of SPEC 1.5, and its journal is read back. The same journal is then given to a
+A live worker is stopped in each phase of rule 1.5, and its journal is read back. The same journal is then given to a
 worker that died, and the chat is ended without it: by the stop itself, or by a second worker that takes the chat
 over while it is being stopped. The rows must be equal, `partial` and `reason` included. A retry wait has no open
 journal; there a worker is killed in the same place instead.

@@ -1,4 +1,4 @@
-"""Stopping a reply: in every phase in which a stop can come (SPEC 1.5), and in the product (S6, S7, S58–S65).
+"""Stopping a reply: in every phase in which a stop can come (rule 1.5), and in the product (S6, S7, S58–S65).
 
 What happens when a stop and an end of the same turn meet is test_stop_races.py.
 """

@@ -1,7 +1,7 @@
 """One chat as the store has it, in steps.
 
 A snapshot is the state of the chat and its position at one moment (`ChatStore.snapshot`, R9). The steps after a
-position come from the two logs, in the order of SPEC 6.2 (`ChatStore.changes`); timeline.py builds them.
+position come from the two logs, in the order of rule 6.2 (`ChatStore.changes`); timeline.py builds them.
 
 Must stay true (tests/feed/test_resume.py): a snapshot and the steps after its position are the whole chat, everything
 exactly once. Both raise `NotFound` for a deleted chat.

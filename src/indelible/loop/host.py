@@ -13,7 +13,7 @@ There are two kinds of methods, and cancellation treats them differently (hooks.
 
 A part is either published or recorded, never both. `record` is for the two parts of a tool call, its start and
 its result: a host with a ledger writes the ledger and the part together, so that after a crash it knows which
-tool never started, which may have run, and which did (SPEC 1.3). By default a recorded part is simply published.
+tool never started, which may have run, and which did (rule 1.3). By default a recorded part is simply published.
 
 Must stay true (tests/loop/test_stop_everywhere.py, tests/tools/test_tool_run.py): each part reaches the host once; a
 tool does not start before `record` of its start has returned. The host does not receive the last step of a turn:
@@ -69,7 +69,7 @@ class TurnHost:
         """Older messages were replaced by this summary, which follows them from now on."""
 
     def forget_responses(self) -> Awaitable[None] | None:
-        """The provider may have lost its stored responses: chain to none of them again (SPEC 4.4)."""
+        """The provider may have lost its stored responses: chain to none of them again (rule 4.4)."""
 
     def prepare_messages(self, messages: list[Message]) -> Messages | Awaitable[Messages]:
         """Change the messages for the model, once per step."""

@@ -196,7 +196,7 @@ def _answer_again(snapshot: Snapshot) -> Decision:
 
 
 def _compact(snapshot: Snapshot, command: Compact) -> Decision:
-    """Refused if it could only summarise a summary (SPEC 10.6)."""
+    """Refused if it could only summarise a summary (rule 10.6)."""
     if snapshot.head_id is None:
         raise refuse(snapshot, command, "Nothing to summarise: the chat is empty.")
     if snapshot.just_compacted:

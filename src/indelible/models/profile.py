@@ -24,7 +24,7 @@ NANO: Final = 10**9
 _THINKS_FIRST: Final = re.compile(
     r"deepseek-r1|deepseek-reasoner|\bqwq\b|qwen3.*thinking|glm-z1|magistral", re.IGNORECASE
 )
-"""Models whose chat template opens the thinking tag: their text begins inside it (SPEC 5.6)."""
+"""Models whose chat template opens the thinking tag: their text begins inside it (rule 5.6)."""
 
 _RETURNS_REASONING: Final = re.compile(r"deepseek|kimi.*thinking|minimax-m2|glm-4\.[5-9]|glm-5", re.IGNORECASE)
 """Chat Completions models that need their reasoning back while they call tools."""
@@ -62,7 +62,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     that require it. returns_reasoning: it needs its reasoning back while it calls tools. continues_prefix: it continues
     a reply that is the last message. samples: it accepts sampling parameters such as temperature. always_thinks: its
     thinking cannot be switched off. binds_thinking: it rejects its signed thinking after a changed conversation.
-    chains: the user wants chain mode (SPEC §4) for it. takes_images, takes_pdfs: it can look at pictures and documents.
+    chains: the user wants chain mode (rule 4) for it. takes_images, takes_pdfs: it can look at pictures and documents.
     effort: how to set the thinking effort: by the name of a level, by a token budget, or not at all. silence_timeout_s:
     how long it may send nothing, if that is longer than the setting.
     """

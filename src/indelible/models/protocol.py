@@ -26,7 +26,7 @@ class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How to call.
 
     `store` asks the provider to keep the response; `previous_response_id` chains to one it
-    kept (SPEC §4). `parameters` are the model's own: temperature, max_tokens, effort…
+    kept (rule 4). `parameters` are the model's own: temperature, max_tokens, effort…
     """
 
     store: bool = False
@@ -58,7 +58,7 @@ class ModelTraits(msgspec.Struct, frozen=True, kw_only=True):
     """What the loop and the worker take into account about a model. The defaults hold for an unknown one.
 
     inline_thinking: it may think in its text, so its text is searched for that. thinks_first: its text begins with
-    thinking. continues_prefix: it goes on with a cut reply that stands last. chains: chain mode is wanted (SPEC §4).
+    thinking. continues_prefix: it goes on with a cut reply that stands last. chains: chain mode is wanted (rule 4).
     takes_images, takes_pdfs: it can look at pictures and documents. makes_titles: it may be asked for a chat's title.
     silence_timeout_s: how long it may send nothing, if that is longer than the setting: some models think in silence.
     price(usage): what a usage costs, in billionths of a dollar, or None if that is not known.

@@ -1,4 +1,4 @@
-"""Access control: every request passes here before a route sees it (DESIGN §12).
+"""Access control: every request passes here before a route sees it (docs/login.md).
 
 In this order: the size that a body announces; the name under which the request came (`Host`), against names that were
 made to point here (DNS rebinding); who sends it (authentication.py); whether a page of another site made the browser

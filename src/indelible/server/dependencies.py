@@ -3,7 +3,7 @@
 A route calls one method of the service of the user who sent the request (service/local.py), which checks that the chat
 is theirs. A write may carry
 an `Idempotency-Key`: `Writes` is then the service for this one request, so that the command, its response and the key
-are committed in one transaction (SPEC 3.5). A repeated request gets the same response and changes nothing.
+are committed in one transaction (rule 3.5). A repeated request gets the same response and changes nothing.
 
 Every dependency is `async`, though none of these waits: FastAPI sends others to a thread, which cost more than the
 request. None depends on another: FastAPI resolves each one anew for every request, which costs as much as a query.

@@ -1,4 +1,4 @@
-"""Who may do what with a chat: the one rule, for every use case (DESIGN §12).
+"""Who may do what with a chat: the one rule, for every use case (docs/login.md).
 
     the owner                 everything
     a user it is shared with  read it: the chat, its messages, its tree, its events; anything else is `ReadOnly`

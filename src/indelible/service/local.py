@@ -5,7 +5,7 @@ read asks for the owner first: an owner never changes, so nothing can come betwe
 what others may do.
 
 `once` returns the same service for one request that may be repeated. Its command, its response and the key are
-committed in one transaction (SPEC 3.5), so a route calls the same method with or without a key.
+committed in one transaction (rule 3.5), so a route calls the same method with or without a key.
 
 This is the only place that builds payloads for commands of users.
 
@@ -468,7 +468,7 @@ def describe_updated(outcome: Outcome) -> UpdatedChat:
 
 
 def _cut_output(output: str) -> str:
-    """A client's result, cut like that of any tool (SPEC 1.3). The model's window is not known here."""
+    """A client's result, cut like that of any tool (rule 1.3). The model's window is not known here."""
     return cut_text(output, limit_for(None)).text
 
 

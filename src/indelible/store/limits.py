@@ -1,4 +1,4 @@
-"""How much a user may store in one chat, checked before a transaction begins (SPEC 3.3).
+"""How much a user may store in one chat, checked before a transaction begins (rule 3.3).
 
 A worker loads the fields of a chat for every turn, and readers load its messages again and again: a field without a
 limit is a way to fill the memory of every process. Names have fixed limits; the limits of content are settings. They

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a command. `effective` is False if there was nothing to do; then nothing was written.
 
-    One thing may still be written later: the usage of an attempt that another process ended (SPEC 1.8).
+    One thing may still be written later: the usage of an attempt that another process ended (rule 1.8).
 
     `seq` is the chat's last event, and `live_id` the attempt open at that moment. `messages` entered history, in
     order; `steers` are those of them that a running turn must receive. `vacant_s` is set when the chat was acquired
@@ -179,7 +179,7 @@ class ChatStore(Protocol):
         """What there is to do in a chat: its open turn, the conversation, an open attempt. All of one moment."""
 
     async def forget_responses(self, chat_id: str, *, epoch: int) -> None:
-        """Erase the provider's names for the replies of a chat: none of them is chained to again (SPEC 4.4).
+        """Erase the provider's names for the replies of a chat: none of them is chained to again (rule 4.4).
 
         * Only the holder of this epoch may; any other worker gets `LeaseLost`, and nothing changes.
         * Nothing that a reader sees changes, so there is no event.
@@ -314,7 +314,7 @@ class ChatStore(Protocol):
         """Every message of every branch in short, in the order of creation, as people see them; and the active end."""
 
     async def changes(self, chat_id: str, after: Position) -> Changes:
-        """What a reader at this position has not seen yet, from both logs, in the order of SPEC 6.2.
+        """What a reader at this position has not seen yet, from both logs, in the order of rule 6.2.
 
         All of one moment. A long answer is limited to its first piece; reading on from its end gives the next.
         Raises `NotFound` if the chat does not exist.

@@ -1,4 +1,4 @@
-"""Where a turn resumes: decided from the stored turn by pure functions (DESIGN §7).
+"""Where a turn resumes: decided from the stored turn by pure functions (P3).
 
 Starting a turn, continuing after a step, and taking over from a dead worker are the same thing here, because acquiring
 a chat has already closed what its last holder left open (store, R3): visible output is a partial reply in history,
@@ -81,7 +81,7 @@ def build_history(work: OpenWork, default_system: str = "") -> list[Message]:
 
 
 def plan_call(work: OpenWork, model: Model, default_system: str = "") -> tuple[list[Message], CallOptions]:
-    """What to send, and how. In chain mode the provider has the earlier messages and gets only new ones (SPEC §4)."""
+    """What to send, and how. In chain mode the provider has the earlier messages and gets only new ones (rule 4)."""
     history, options = build_history(work, default_system), CallOptions(parameters=work.parameters)
     if not traits_of(model).chains:
         return history, options

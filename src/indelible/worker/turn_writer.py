@@ -149,7 +149,7 @@ class TurnWriter(TurnHost):
         return None if self._writer is None else self._writer.wait_for_row()
 
     async def record(self, part: ToolStarted | ToolResult, call: ToolCallRecord) -> None:
-        """Write the ledger and its part in one transaction; returns after the commit (SPEC 1.3)."""
+        """Write the ledger and its part in one transaction; returns after the commit (rule 1.3)."""
         assert self._writer is not None
         key = RunKey(self._turn_id, call.step, call.index)
         if isinstance(part, ToolResult):

@@ -4,7 +4,7 @@ Everything that all providers share is here: sending, errors before the stream a
 What differs is a `WireFormat`: how a call is written (`write`), and a `ResponseReader` that turns one stream of events
 into parts. Both are pure, so tests can drive them byte by byte; only this module touches the network.
 
-*The end.* A reader is `complete` once the provider has declared the reply complete (SPEC 1.2). The rest of the body is
+*The end.* A reader is `complete` once the provider has declared the reply complete (rule 1.2). The rest of the body is
 then still read, for a moment at most: usage may follow, and a connection that was read to its end is reused for the
 next step. Only then comes the `Finish`. A stream that ends earlier yields none, and the loop treats it as truncated.
 

@@ -70,7 +70,7 @@ def _check_questions(evidence: Evidence) -> Iterator[str]:
 
 
 def _check_models(evidence: Evidence) -> Iterator[str]:
-    """The model that was asked for answers (SPEC 10.1). Who named none for a turn gets that of the message."""
+    """The model that was asked for answers (rule 10.1). Who named none for a turn gets that of the message."""
     stored, deeds = evidence.stored, evidence.deeds
     for message_id, message in stored.tree.items():
         if message.role != "assistant" or message.turn_id is None:

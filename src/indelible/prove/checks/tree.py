@@ -1,4 +1,4 @@
-"""The branches of a chat: the stored tree, siblings, and every branch that can be gone back to (P10, SPEC 10.2).
+"""The branches of a chat: the stored tree, siblings, and every branch that can be gone back to (P10, rule 10.2).
 
 The feed told of every message and what it hangs on. The server's tree must be that, the alternatives of a message must
 be all that hang on the same one, and the conversation at the end of each branch must be the path to it, in which every

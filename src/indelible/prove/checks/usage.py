@@ -1,4 +1,4 @@
-"""What replies and chats count (SPEC 10.7): the model of a proof counts its words, so every complete reply is known."""
+"""What replies and chats count (rule 10.7): the model of a proof counts its words, so every complete reply is known."""
 
 from __future__ import annotations
 

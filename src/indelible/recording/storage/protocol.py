@@ -1,7 +1,7 @@
 """Debug records: the recorded exchanges with providers, and what a `RecordStore` promises.
 
 A *run* is a turn, a title or a compaction, a *step* one model call of it with its retries, an *attempt* one HTTP
-exchange (SPEC 7). The three are written separately, as they change: a run and a step when they begin and when
+exchange (rules 7.1 to 7.3). The three are written separately, as they change: a run and a step when they begin and when
 they end, an attempt when it is over. So a reader sees the exchanges of a step that is still running.
 
 Records are best effort and nothing depends on them: no command reads them, no event mentions them, and writing them

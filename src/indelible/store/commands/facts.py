@@ -180,7 +180,7 @@ async def _read_turn(
 async def count_progress(
     transaction: Transaction, chat_id: str, turn_id: str, open_rows: Sequence[Sequence[Part]]
 ) -> int:
-    """The journal rows of a turn that are progress: a part of the model, or a settled tool (SPEC 10.16).
+    """The journal rows of a turn that are progress: a part of the model, or a settled tool (rule 10.16).
 
     The rows of an ended attempt all count, because it ended with a committed step, or its worker died in its text:
     tools begin after that. `open_rows` are those of the open attempt.

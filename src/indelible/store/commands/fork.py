@@ -3,8 +3,8 @@
 The copy is independent from the start. Nothing in it refers to the old chat, so either can be edited or
 deleted without the other. Only the conversation is copied: not the queue, drafts, attempts or the journal.
 Files in it are used by both chats, and are there as long as one of them is.
-The results of the last calls come along (SPEC 10.2); a call that has none yet is answered, because its result will
-never arrive there (SPEC 3.2).
+The results of the last calls come along (rule 10.2); a call that has none yet is answered, because its result will
+never arrive there (rule 3.2).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a chat has used and cost: the sum over all its messages, of every branch (SPEC 10.7).
+"""What a chat has used and cost: the sum over all its messages, of every branch (rule 10.7).
 
 The sum is kept in the chat's row and written in the transaction that writes the message, so a list or a snapshot reads
 it at no cost. Only replies have usage. A reply that another process ended from the journal may get its numbers later,

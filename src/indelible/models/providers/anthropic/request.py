@@ -1,9 +1,9 @@
 """Anthropic Messages: a call, written as the body of a request. response.py reads the response.
 
-The prompt arrives legal and in order, one entry per message (SPEC 5.3); this wire format wants it in another shape.
+The prompt arrives legal and in order, one entry per message (rule 5.3); this wire format wants it in another shape.
 System texts form a field of their own, wherever they occurred. User and tool messages share the role `user`, adjacent
 messages of one role are merged, and a message with tool results begins with them. A cache marker belongs to an entry,
-so it is set before merging, on the entry's last block that can carry one (SPEC 5.5).
+so it is set before merging, on the entry's last block that can carry one (rule 5.5).
 
 What a provider's block needs beyond our fields comes from `metadata`, where response.py stored it. Metadata of another
 shape belongs to another provider: reasoning is then left out, and a provider's own call or result becomes a short note.
@@ -15,7 +15,7 @@ accept no sampling parameters at all. What cannot be sent is left out with a war
 The same call always gives the same bytes, because prompt caches depend on it.
 
 Must stay true (tests/models/test_anthropic_request.py): for any prompt the body is valid by the official SDK's types;
-cache markers are where SPEC 5.5 says; calls, signatures and citations go back unchanged.
+cache markers are where rule 5.5 says; calls, signatures and citations go back unchanged.
 """
 
 from __future__ import annotations

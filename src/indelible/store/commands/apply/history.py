@@ -89,7 +89,7 @@ async def add_message(change: ChatChange, effect: effects.AddMessage) -> None:
 
 
 async def put_user(change: ChatChange, blocks: list[Block], model: str | None, **detail: Any) -> Message:
-    """Add a message of the user. It keeps the model that is to answer it (SPEC 10.1)."""
+    """Add a message of the user. It keeps the model that is to answer it (rule 10.1)."""
     change.put_model = choose_model(change, model)
     message = Message(role="user", blocks=blocks, model=change.put_model or None)
     stored = await put(change, message, columns={"model": change.put_model}, **detail)
@@ -188,7 +188,7 @@ async def move_head(change: ChatChange, effect: effects.MoveHead) -> None:
 
 
 async def forget_responses(transaction: Transaction, chat_id: str, *, epoch: int) -> None:
-    """Erase the provider's ids of a chat's replies: the provider may no longer know them (SPEC 4.4)."""
+    """Erase the provider's ids of a chat's replies: the provider may no longer know them (rule 4.4)."""
     held = await transaction.one("SELECT epoch FROM chats WHERE id = $1 FOR NO KEY UPDATE", chat_id)
     if held is None or held["epoch"] != epoch:
         raise LeaseLost(f"The lease of epoch {epoch} is over.")

@@ -148,7 +148,7 @@ async def record_takeover(change: ChatChange, effect: effects.RecordTakeover) ->
 
 
 async def begin_turn(change: ChatChange, effect: effects.BeginTurn) -> None:
-    """Which model answers (SPEC 10.1): the command's, else the one stored with the message, else the chat's."""
+    """Which model answers (rule 10.1): the command's, else the one stored with the message, else the chat's."""
     model = change.payload.model if isinstance(change.payload, ModelChoice) else change.put_model
     if model is None and effect.kind == "reply" and effect.message_id is not None:
         model = await load_model(change, effect.message_id)
