@@ -1,4 +1,4 @@
-"""docs/rules.md has every rule that a comment cites by its number, and no comment cites what is not on a page of ours."""
+"""docs/rules.md has every rule that a comment cites by its number, and no comment cites what is elsewhere."""
 
 from __future__ import annotations
 
