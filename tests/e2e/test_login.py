@@ -8,11 +8,14 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 from tests.e2e.browsing import NARROW, Window, browse
 from tests.e2e.pen import Pen
+from tests.server.test_access_matrix import make_picture
 from tests.support.app_harness import serve_app
 from tests.support.running_server import RunningServer, say, wait_until_idle
 
 from indelible.client.wire import WireClient
+from indelible.content import Text
 from indelible.server.login.first_login import offer_login
+from indelible.service.files import Upload
 from indelible.testing import ScriptedModel
 
 pytestmark = [
@@ -161,8 +164,11 @@ async def test_a_shared_link_reads_and_cannot_write(browser: Browser, database: 
             page = window.page
             await expect(page.locator("#title")).to_have_text("Rain")
             await expect(window.items.locator("strong")).to_have_text("raining")
-            await server.client.send(chat["id"], "And?")
+            service = server.app.service_of(server.app.owner_id)
+            file = await service.files.upload(Upload(make_picture(), "map.png").open_chunks, name="map.png")
+            await service.send(chat["id"], [Text("And?"), file.to_block()])
             await expect(window.items.last.locator(".text")).to_have_text("And in Oslo.")
+            await expect(window.items.locator("a.file img")).not_to_have_js_property("naturalWidth", 0)
             assert await window.items.get_by_role("button").evaluate_all("all => all.map((one) => one.title)") == [
                 "Copy message",
                 "Copy reply",

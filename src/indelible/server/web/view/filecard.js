@@ -10,8 +10,8 @@ import { drawLink } from "./markdown.js";
 export function FileCard({ c, block }) {
   const isImage = block.media_type?.startsWith("image/");
   const name = block.name ?? block.media_type ?? "file";
-  const path = !c.sharedKey ? "files" : c.has("GET /shared/{key}/files/{file_id}") ? `shared/${c.sharedKey}/files` : null;
-  const href = block.file_id && path ? c.api.url(`${path}/${block.file_id}`) : null;
+  const path = c.sharedKey ? `shared/${c.sharedKey}/files` : "files";
+  const href = block.file_id ? c.api.url(`${path}/${block.file_id}`) : null;
   const data = isImage && block.data && /^image\/(png|jpeg|gif|webp)$/.test(block.media_type) ? `data:${block.media_type};base64,${block.data}` : null;
   const preview = isImage && href ? `${href}/preview` : data;
   const content = html`${preview ? html`<img src=${preview} alt=${name} loading="lazy" />` : icon("file")}<span dir="auto">${name}</span>${block.size ? html`<small>${size(block.size)}</small>` : ""}`;
