@@ -22,6 +22,7 @@ _POLL_S: Final = 0.05
 _KNOWN: Final = "SELECT id FROM files"
 _LEFT: Final = "SELECT name FROM files WHERE state = 'deleted'"
 _READY: Final = "SELECT name FROM files WHERE state <> 'uploading'"
+_UNUSED: Final = "SELECT id FROM files WHERE state = 'ready' AND unused_since IS NOT NULL"
 _WITHOUT_BYTES: Final = """
 SELECT f.name, f.size_bytes, coalesce(sum(length(c.content)), 0) AS stored FROM files AS f
 LEFT JOIN file_chunks AS c ON c.file_id = f.id AND c.variant = 'content'
@@ -56,6 +57,14 @@ async def find_row_faults(database: Database, directory: Path | None = None) -> 
         ]
 
     return await database.read(find)
+
+
+async def find_unused_files(database: Database) -> list[str]:
+    """The files that no chat uses, and that would go a day later.
+
+    They are uploads that nobody sent, and pictures of tools whose server died before it recorded their result.
+    """
+    return [row["id"] for row in await database.read(lambda transaction: transaction.all(_UNUSED))]
 
 
 async def find_left_files(database: Database) -> list[str]:

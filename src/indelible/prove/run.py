@@ -36,7 +36,7 @@ from indelible.prove.checks.tools import check_effects
 from indelible.prove.clients.actions import ActionName
 from indelible.prove.clients.population import Population, gather_population
 from indelible.prove.clients.user import HABITS
-from indelible.prove.file_rows import find_left_files, find_row_faults
+from indelible.prove.file_rows import find_left_files, find_row_faults, find_unused_files
 from indelible.prove.provider import ProofProvider
 from indelible.prove.report import Report, count_actions, count_replies
 from indelible.prove.script import find_reply
@@ -166,7 +166,7 @@ async def _carry_out(plan: Plan, orders: Orders, on_kill: Callable[[int], None])
         counts |= {"model_calls": provider.calls, "interrupted_calls": provider.drops}
         report = _judge(plan.seed, population, evidence, faults, knew_replies=True, **counts)
         if report.is_proof:
-            await population.delete_chats()
+            await population.delete_chats(await find_unused_files(database))
             report = replace(report, faults=[Fault(left) for left in await find_left_files(database)])
     return report
 

@@ -65,12 +65,11 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 class UploadLog(msgspec.Struct, kw_only=True):
     """What became of the uploads of all users. `accepted` are the keys of files by the ids that the server gave them.
 
-    `broken_off` are keys of uploads that the client ended in the middle, `unused` ids of files that no message names.
+    `broken_off` are keys of uploads that the client ended in the middle.
     """
 
     accepted: dict[str, str] = {}
     broken_off: list[str] = []
-    unused: list[str] = []
     last_number: int = 0
 
     def name_another(self, kind: Kind) -> ProofFile:

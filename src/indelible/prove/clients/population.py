@@ -24,7 +24,7 @@ from indelible.prove.clients.actions import ActionName
 from indelible.prove.clients.collecting import collect_evidence, visit_branches
 from indelible.prove.clients.reader import SimulatedReader
 from indelible.prove.clients.tool_client import ToolClient
-from indelible.prove.clients.uploads import delete_unused, load_copies, upload_unused
+from indelible.prove.clients.uploads import delete_files, load_copies, upload_unused
 from indelible.prove.clients.user import HABITS, SimulatedUser
 
 _RESTLESS_AFTER: Final = 7
@@ -146,11 +146,11 @@ class Population:
         client_of = {chat_id: member.client for member in self.members for chat_id in member.chats}
         return [replace(one, branches=await visit_branches(client_of[one.chat_id], one)) for one in evidence]
 
-    async def delete_chats(self) -> None:
-        """Delete everything that the users have made."""
+    async def delete_chats(self, unused_files: Sequence[str] = ()) -> None:
+        """Delete everything that the users have made: their chats, with the files of these, and the other files."""
         for member in self.members:
             await member.delete_chats()
-        await delete_unused(self.members[0].client, self.uploads)
+        await delete_files(self.members[0].client, unused_files)
 
     async def leave(self) -> None:
         """Stop all users and readers. An error of their own, not of a server, is raised here."""

@@ -88,12 +88,11 @@ async def upload(files: RemoteFiles, log: UploadLog, file: ProofFile) -> str:
 
 async def upload_unused(clients: Sequence[WireClient], log: UploadLog) -> None:
     """Upload a file that no message will use, to each of these servers at the same time."""
-    uploading = [upload(RemoteFiles(client), log, log.name_another("picture")) for client in clients]
-    log.unused += await asyncio.gather(*uploading)
+    await asyncio.gather(*(upload(RemoteFiles(client), log, log.name_another("picture")) for client in clients))
 
 
-async def delete_unused(client: WireClient, log: UploadLog) -> None:
-    for file_id in log.unused:
+async def delete_files(client: WireClient, file_ids: Sequence[str]) -> None:
+    for file_id in file_ids:
         await RemoteFiles(client).delete_file(file_id)
 
 
