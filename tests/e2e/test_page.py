@@ -114,11 +114,12 @@ async def test_after_a_refresh_a_reply_continues_and_ends_as_stored(browser: Bro
 async def test_the_page_reconnects_to_a_killed_and_restarted_server_and_shows_the_text_once(
     browser: Browser, database: str, tmp_path: Path
 ) -> None:
+    """And as one document: a block of code in which the server died is one block."""
     async with ProcessHarness(database, tmp_path).opened() as processes:
         server = await processes.start_server(port=choose_port())
         async with browse(browser, server.url, tolerates=("net::ERR_",)) as window:
-            await window.send(ask_to_count(60, pace_ms=5))
-            await expect(window.live).to_contain_text("3 ")
+            await window.send(ask_to_count(60, pace_ms=5, as_code=True))
+            await expect(window.live.locator("pre")).to_contain_text("3 ")
             await server.kill()
             await expect(window.status).to_have_text("Reconnecting…")
 
@@ -128,12 +129,14 @@ async def test_the_page_reconnects_to_a_killed_and_restarted_server_and_shows_th
             await expect(window.items.last).to_contain_text(" 60 ")
             await expect(window.live).to_have_count(0)
             await expect(window.status).to_have_text("")
-            [_, reply] = await window.read_items()
-            assert reply == ("assistant", count(60).strip())
+            await expect(window.items).to_have_count(2)
+            await expect(window.items.last.locator("pre")).to_have_count(1)
+            assert (await window.items.last.locator("pre").inner_text()).strip() == count(60).strip()
             await expect(window.page.locator(".cut")).to_have_count(0)
             async with WireClient(server.url) as client:
                 stored = await client.read_all_messages(window.chat_id)
-            assert "".join(text_of(message) for message in stored if message["role"] == "assistant") == count(60)
+            text = "".join(text_of(message) for message in stored if message["role"] == "assistant")
+            assert text == f"```\n{count(60)}\n```"
             assert len(stored) > 2
 
 

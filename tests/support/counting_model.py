@@ -28,11 +28,12 @@ TOOL_NAMES: Final = ("quick", "risky", "repeatable", "late")
 """In the order in which they are called."""
 
 _SLOW_S: Final = 0.2
-_WISH: Final = re.compile(r"Count to (\d+), (\d+) ms a word\.")
+_WISH: Final = re.compile(r"Count to (\d+), (\d+) ms a word(, in a block of code)?\.")
+_FENCE: Final = "```"
 
 
-def ask_to_count(count_to: int, *, pace_ms: int = 10) -> str:
-    return f"Count to {count_to}, {pace_ms} ms a word."
+def ask_to_count(count_to: int, *, pace_ms: int = 10, as_code: bool = False) -> str:
+    return f"Count to {count_to}, {pace_ms} ms a word{', in a block of code' if as_code else ''}."
 
 
 def count(count_to: int) -> str:
@@ -63,11 +64,16 @@ class CountingModel:
             return
         found = _WISH.fullmatch(wish)
         assert found is not None, wish
-        words = "".join(_text_of(message) for message in said if message.role == "assistant").split()
+        text = "".join(_text_of(message) for message in said if message.role == "assistant")
+        numbers = [int(word) for word in text.split() if word.isdigit()]
         yield TextStart("text")
-        for number in range(int(words[-1]) + 1 if words else 1, int(found[1]) + 1):
+        if found[3] and _FENCE not in text:
+            yield TextDelta("text", f"{_FENCE}\n")
+        for number in range(numbers[-1] + 1 if numbers else 1, int(found[1]) + 1):
             await self.pause(int(found[2]) / 1000)
             yield TextDelta("text", f"{number} ")
+        if found[3]:
+            yield TextDelta("text", f"\n{_FENCE}")
         yield TextEnd("text")
         yield Finish("stop")
 
