@@ -28,6 +28,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.databases import execute
 from tests.store.driver import SAID_AT, Driver, settle_in
 from tests.support.engine import OpenDatabase
+from tests.support.waiting import poll_until
 
 from indelible.concurrency.tasks import UncancellableFuture, run_to_completion
 from indelible.content import TextDelta, encode
@@ -175,14 +176,21 @@ class Place:
         self.opened = self._open()
 
     async def check_nothing_is_left(self) -> None:
-        """Nobody of the store has a transaction open, asked of the database itself, and no connection is missing."""
+        """Nobody of the store has a transaction open, asked of the database itself, and no connection is missing.
+
+        A connection that is just being opened is set up in a transaction of its own, which nobody waits for.
+        """
         if self._outside is None:
             with closing(sqlite3.connect(self._address.path, timeout=0, isolation_level=None)) as other:
                 other.execute("BEGIN IMMEDIATE")
         else:
-            assert await self._outside.fetchval(OPEN_TRANSACTIONS) == 0
+            await poll_until(self._is_at_rest, what="every transaction to end")
         async with asyncio.timeout(DEADLINE_S):
             await self._use_every_connection()
+
+    async def _is_at_rest(self) -> bool:
+        assert self._outside is not None
+        return bool(await self._outside.fetchval(OPEN_TRANSACTIONS) == 0)
 
     async def _use_every_connection(self) -> None:
         if self._outside is None:
