@@ -60,16 +60,20 @@ async def test_an_imported_archive_has_the_same_messages_and_files(harness: AppH
 
 def make(**members: bytes) -> bytes:
     written = io.BytesIO()
-    with zipfile.ZipFile(written, "w") as archive:
+    with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
             archive.writestr(name.replace("_json", ".json"), content)
     return written.getvalue()
 
 
+WHOLE = make(chat_json=b"x" * 9)
+DAMAGED = WHOLE[: (begin := WHOLE.index(b"chat.json") + len("chat.json"))] + b"\xff" + WHOLE[begin + 1 :]
+
+
 @pytest.mark.parametrize(
     "content",
-    [b"PK\5\6" + bytes(18), make(), make(chat_json=b"{}"), make(chat_json=b"x" * 9)[:-40], b"no archive at all"],
-    ids=["empty", "nothing in it", "no chat", "cut", "no archive"],
+    [b"PK\5\6" + bytes(18), make(), make(chat_json=b"{}"), WHOLE[:-40], DAMAGED, b"no archive at all"],
+    ids=["empty", "nothing in it", "no chat", "cut", "damaged", "no archive"],
 )
 async def test_a_broken_archive_is_refused(harness: AppHarness, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "chat.zip"

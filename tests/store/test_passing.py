@@ -30,11 +30,12 @@ async def create(store: SqlStore, *, passing: bool = True) -> str:
 
 
 async def test_a_passing_chat_is_found_after_its_turn_unless_somebody_went_on_with_it(store: SqlStore) -> None:
-    left, stored, running, continued, pinned, deleted = [
-        await create(store, passing=name != "stored") for name in ("1", "stored", "3", "4", "5", "6")
+    left, stored, running, continued, pinned, archived, deleted = [
+        await create(store, passing=name != "stored") for name in ("1", "stored", "3", "4", "5", "6", "7")
     ]
-    for chat_id in {left, stored, continued, pinned, deleted} - {running}:
+    for chat_id in {left, stored, continued, pinned, archived, deleted} - {running}:
         await store.execute(chat_id, c.Interrupt())
+    await store.execute(archived, c.Archive())
     await store.execute(continued, c.Send(), UserInput(blocks=[Text("And?")]))
     await store.execute(continued, c.Interrupt())
     await store.update(pinned, ChatPatch(pinned=True))

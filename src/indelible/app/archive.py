@@ -16,8 +16,11 @@ is `Invalid`; an export that fails leaves no archive.
 from __future__ import annotations
 
 import asyncio
+import lzma
 import os
+import secrets
 import zipfile
+import zlib
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -37,6 +40,7 @@ from indelible.store.queries.file_mentions import find_file_ids
 
 _CHAT: Final = "chat.json"
 _FILES: Final = "files/"
+_DAMAGED: Final = (zlib.error, lzma.LZMAError)
 _MAX_CHAT_BYTES: Final = 256 * 1024 * 1024
 _EARLIEST: Final = (1980, 1, 1, 0, 0, 0)
 """Of a ZIP archive. The times of the chat are in its JSON."""
@@ -46,7 +50,7 @@ T = TypeVar("T")
 async def write_archive(service: ChatService, chat_id: str, path: Path) -> None:
     """Write a chat and its files to `path`, which appears when it is whole. Raises `Invalid` if it can't be written."""
     content = await service.lists.export_chat(chat_id)
-    part = path.with_name(f"{path.name}.part")
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         async with _open(path, part, "w") as archive:
             await _run(path, archive.writestr, zipfile.ZipInfo(_CHAT, _EARLIEST), content, zipfile.ZIP_DEFLATED)
@@ -156,5 +160,5 @@ async def _run(path: Path, do: Callable[..., T], *given: object) -> T:
         return await asyncio.to_thread(do, *given)
     except OSError as error:
         raise Invalid(f"Can't use {path}: {error.strerror or error}.") from error
-    except (zipfile.BadZipFile, KeyError, ValueError, RuntimeError, NotImplementedError, EOFError) as error:
+    except (zipfile.BadZipFile, KeyError, ValueError, RuntimeError, NotImplementedError, EOFError, *_DAMAGED) as error:
         raise Invalid(f"{path} is not an archive of a chat: {error}") from error

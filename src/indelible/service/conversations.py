@@ -126,7 +126,7 @@ class ConversationService:
     ) -> TurnStart:
         """A new chat with this history. With a message, the reply starts at once.
 
-        A `passing` chat is for this one turn. Its client deletes it; if it does not, a worker does later.
+        A `passing` chat is for this one turn. Its client deletes it; if it does not, a worker archives it later.
         """
         check_parameters(settings.parameters or {})
         new = NewChat(

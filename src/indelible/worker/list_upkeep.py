@@ -4,8 +4,8 @@ All of it is part of the worker's clean-up, once a minute. The index is brought 
 (store/lists/indexing.py); a search does the same for its user first, so the sweep only bounds what is left to it. With
 `auto_archive_days`, chats in which nothing was said for so long are archived, unless they are pinned, unread or busy;
 that is looked for once an hour, and archiving is the same command as a user's. Passing chats that nobody deleted are
-deleted ten minutes after their turn (store/lists/passing.py). Several workers may do all of it at once: a chat is
-indexed, archived and deleted once.
+archived ten minutes after their turn (store/lists/passing.py). Several workers may do all of it at once: a chat is
+indexed and archived once.
 
 Must stay true (tests/worker/test_list_upkeep.py): a failure is logged and repeated by the next round.
 """
@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from indelible.errors import Refused
-from indelible.machine.commands import Archive, Delete
+from indelible.machine.commands import Archive
 from indelible.worker.dependencies import WorkerDependencies
 
 ARCHIVE_INTERVAL_S: Final = 3600.0
@@ -46,14 +46,14 @@ class ListUpkeep:
         index = partial(self._deps.store.lists.index, limit=_CHATS_AT_A_TIME)
         while await self._survive(index, what="indexing messages") == _CHATS_AT_A_TIME:
             continue
-        await self._survive(self._delete_passing, what="deleting passing chats")
+        await self._survive(self._archive_passing, what="archiving passing chats")
         now_s = self._deps.clock.monotonic()
         is_due = self._archived_s is None or now_s - self._archived_s >= ARCHIVE_INTERVAL_S
         if self._deps.settings.auto_archive_days and is_due:
             self._archived_s = now_s
             await self._survive(self._archive, what="archiving old chats")
 
-    async def _delete_passing(self) -> None:
+    async def _archive_passing(self) -> None:
         store = self._deps.store
         before = self._deps.clock.now() - PASSING_KEPT
         tried: set[str] = set()
@@ -61,7 +61,7 @@ class ListUpkeep:
             tried |= left
             for chat_id in left:
                 with suppress(Refused):  # its client has just deleted it
-                    await store.execute(chat_id, Delete())
+                    await store.execute(chat_id, Archive())
 
     async def _archive(self) -> None:
         store = self._deps.store

@@ -136,7 +136,7 @@ passing_chats: Final = Table(
     "passing_chats",
     metadata,
     Column("chat_id", Id, ForeignKey("chats.id", ondelete="CASCADE"), primary_key=True),
-    comment="Chats that are deleted after their one turn: see store/lists/passing.py.",
+    comment="Chats that are put away after their one turn: see store/lists/passing.py.",
 )
 
 new_drafts: Final = Table(

@@ -1,8 +1,9 @@
 """Passing chats: made for one turn of a program that did not want it stored (`store: false` of the Responses API).
 
 The program's request deletes its chat when the response was delivered. If the client leaves first, or the process ends,
-nobody would, so such a chat has a row here from its creation on, and the workers' upkeep deletes it some time after its
-turn (worker/list_upkeep.py). A chat that somebody has gone on with belongs to them, and stays (P10).
+nobody would, so such a chat has a row here from its creation on, and the workers' upkeep archives it some time after
+its turn (worker/list_upkeep.py): it is out of the way, and nothing is destroyed that somebody may just have begun to
+use (P10). A chat that somebody has gone on with belongs to them, and stays where it is.
 
 Must stay true (tests/store/test_passing.py, tests/worker/test_list_upkeep.py).
 """
@@ -16,7 +17,7 @@ from indelible.store.database.transaction import Transaction
 
 _LEFT: Final = """
     SELECT p.chat_id FROM passing_chats AS p JOIN chats AS c ON c.id = p.chat_id
-    WHERE c.updated_at < $1 AND c.status NOT IN ('running', 'interrupting') AND NOT c.pinned
+    WHERE c.updated_at < $1 AND c.status NOT IN ('running', 'interrupting') AND NOT c.pinned AND NOT c.archived
         AND (SELECT count(*) FROM turns WHERE chat_id = c.id) < 2
     ORDER BY c.updated_at LIMIT $2
     """

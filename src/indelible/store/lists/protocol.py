@@ -58,7 +58,7 @@ class ListStore(Protocol):
     async def find_passing(self, *, updated_before: datetime, limit: int) -> list[str]:
         """Passing chats whose turn ended before this time: nobody deleted them.
 
-        * One that somebody has gone on with is not among them.
+        * One that somebody has gone on with, or that is archived, is not among them.
         """
 
     async def mark_read(

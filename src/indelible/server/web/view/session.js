@@ -34,6 +34,7 @@ export class Session {
   }
 
   async load() {
+    if (!this.controller.routes.size) return; // the server was away: who this is stays as it was
     if (this.controller.has("GET /session")) {
       const info = await this.controller.api.getSession().catch(() => null);
       if (!info) return;

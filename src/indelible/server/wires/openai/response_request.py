@@ -23,7 +23,8 @@ from indelible.service.noted_request import read_request
 from indelible.service.results import ChatMessage
 
 _MOST_REPEATED_BYTES: Final = 8 * 1024
-_MOST_INPUTS: Final = 10_000
+MOST_INPUTS: Final = 10_000
+"""A note with more is none: whoever writes it, it may not cost more to read than this."""
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
 ]
@@ -138,7 +139,7 @@ class ResponseNote(msgspec.Struct, frozen=True, kw_only=True):
 
     response: dict[str, Any] = {}
     settings: str = ""
-    inputs: Annotated[int, msgspec.Meta(ge=1, le=_MOST_INPUTS)] = 1
+    inputs: Annotated[int, msgspec.Meta(ge=1, le=MOST_INPUTS)] = 1
     continues: bool = False
 
 

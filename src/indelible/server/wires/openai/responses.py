@@ -28,7 +28,7 @@ from indelible.server.wires.openai.models import complete_model_name
 from indelible.server.wires.openai.names import ResponseName, read_response_name
 from indelible.server.wires.openai.pages import show_page
 from indelible.server.wires.openai.response_projection import ResponseProjection
-from indelible.server.wires.openai.response_request import ResponseRequest, hash_settings, read_note
+from indelible.server.wires.openai.response_request import MOST_INPUTS, ResponseRequest, hash_settings, read_note
 from indelible.server.wires.requests import read_body
 from indelible.server.wires.streaming import WireStream, collect, project_stored
 from indelible.service.conversations import ConversationService, Given, Settings, TurnStart, note_request, start_at
@@ -229,7 +229,12 @@ class Starter:
 
     def _note(self, settings: Settings, *, inputs: int = 1, continues: bool = False) -> dict[str, Any]:
         more = {"continues": True} if continues else {}
-        return {"response": self._repeated, "settings": hash_settings(settings), "inputs": inputs, **more}
+        return {
+            "response": self._repeated,
+            "settings": hash_settings(settings),
+            "inputs": min(inputs, MOST_INPUTS),
+            **more,
+        }
 
 
 def _check_answered(projection: ResponseProjection, results: list[ToolResult]) -> None:
