@@ -225,6 +225,24 @@ async def test_uploads_at_once_never_hold_more_than_the_quota(opened: Database) 
     assert last.size + sum(file.size for file in kept) == quota
 
 
+async def test_an_upload_that_announced_nothing_counts_the_users_files_a_few_times(opened: Database) -> None:
+    """It doubles what it has reserved, and keeps room for others; in the end it holds its size and no more."""
+    size = 24 * CHUNK_BYTES
+    files = SqlFiles(opened, [DatabaseBytes(opened)], limits=FileLimits(file_bytes=size, user_bytes=2 * size))
+    reserved: list[int] = []
+    reserve = files.reserve
+
+    async def note(*given: Any) -> int:
+        reserved.append(await reserve(*given))
+        return reserved[-1]
+
+    files.reserve = note  # type: ignore[method-assign]
+    await files.upload(OWNER, stream(*[bytes(CHUNK_BYTES)] * 23), name="zeros")
+    assert reserved == [5 * CHUNK_BYTES, 12 * CHUNK_BYTES, size]
+    row = await opened.read(lambda given: given.one("SELECT sum(size_bytes) AS n FROM files"), single=True)
+    assert int(row["n"]) == 23 * CHUNK_BYTES
+
+
 @pytest.mark.parametrize("how", ["fails", "cancelled"])
 async def test_an_upload_that_is_cut_leaves_nothing_visible_and_is_swept(
     files: SqlFiles, opened: Database, how: str

@@ -5,8 +5,9 @@ transaction that makes the row `ready`. Whatever happens in between, the row is 
 that fails marks its row `deleted`, and one whose process dies is found by the sweep a day later.
 
 Quotas are counted under a lock on the user's row: in the first transaction, whenever a stream that announced too little
-grows beyond what is reserved for it, before its bytes are written, and in the last. The idempotency key is claimed in
-the last one, when the hash of the body is known; a repeated upload whose key is known already is only hashed, not
+grows beyond what is reserved for it, before its bytes are written, and in the last, which gives back what was reserved
+too much. Such a stream doubles its reservation, so that counting costs little however long it grows; but it takes at
+most half of what is free, so that there is room for others meanwhile. The idempotency key is claimed in the last one, when the hash of the body is known; a repeated upload whose key is known already is only hashed, not
 stored.
 
 The sweep marks in one transaction and removes bytes in others, so a crash between the two only repeats work.
@@ -39,7 +40,7 @@ from indelible.store.queries.file_mentions import is_file_shown
 
 _log: Final = logging.getLogger(__name__)
 _RESERVED_AHEAD: Final = 4 * CHUNK_BYTES
-"""How much more than it needs now an upload without an announced size reserves, so that not every chunk has to."""
+"""How much more than it needs now an upload without an announced size reserves at first; later as much as it has."""
 UNUSED_FOR: Final = timedelta(days=1)
 """How long an upload is kept that no message uses, finished or not."""
 _GONE: Final = "File not found. It may have been deleted."
@@ -229,11 +230,11 @@ class SqlFiles:
             raise TooLarge(f"File too large (limit {self.limits.file_bytes:,} bytes).")
 
     async def reserve(self, owner_id: str, file_id: str, size: int, step: int) -> int:
-        """Reserve room for `size` bytes of an upload, and up to `step` more if there is room; returns how many."""
+        """Reserve room for `size` bytes of an upload, and up to `step` more of what is free; returns how many."""
 
         async def take(transaction: Transaction) -> int:
             free = await self._check_quota(transaction, owner_id, file_id, size)
-            reserved = size + min(step, free)
+            reserved = min(size + min(step, free // 2), self.limits.file_bytes)
             if not await update(transaction, "files", {"size_bytes": reserved}, id=file_id, state="uploading"):
                 raise StoreFailed("The upload took more than a day, and was removed.")
             return reserved
@@ -383,7 +384,8 @@ class _Reservation:
     async def grow(self, size: int) -> None:
         """Room for `size` bytes. Raises `TooMany` if there is none."""
         if size > self._reserved_bytes:
-            self._reserved_bytes = await self._files.reserve(self._owner_id, self._file_id, size, _RESERVED_AHEAD)
+            step = max(size, _RESERVED_AHEAD)
+            self._reserved_bytes = await self._files.reserve(self._owner_id, self._file_id, size, step)
 
 
 def _read(row: Row) -> StoredFile:
