@@ -679,7 +679,8 @@ async def test_a_stop_waits_for_the_storage_of_files_as_long_as_for_a_tool(cause
         assert results == {}
         return
     assert [file.file_id for file in results["c0"].files] == ["file_1"]
-    assert results["c0"].output.endswith("[second.png was not stored: the reply was stopped first]")
+    why = "the reply was stopped first" if cause is Cause.INTERRUPTED else "the server was shut down first"
+    assert results["c0"].output.endswith(f"[second.png was not stored: {why}]")
 
 
 async def test_files_that_are_stored_within_the_grace_time_of_a_stop_are_kept() -> None:
@@ -700,3 +701,50 @@ async def test_files_that_are_stored_within_the_grace_time_of_a_stop_are_kept() 
     stored.set()
     results = await running
     assert [file.file_id for file in results["c0"].files] == ["file_1"]
+
+
+async def test_the_storage_of_files_has_a_time_limit() -> None:
+    storing = asyncio.Event()
+
+    async def keep(_file: File) -> File | str:
+        storing.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    async def plot() -> File:
+        return File("image/png", name="plot.png", data=b"x")
+
+    bench = Bench(keep_file=keep, limits=ToolLimits(timeout_s=10))
+    running = asyncio.create_task(bench.run(make(plot)))
+    await storing.wait()
+    await bench.clock.advance(10.1)
+    result = (await running)["c0"]
+    assert (result.files, result.is_error) == ([], False)
+    assert result.output.endswith("[plot.png was not stored: the file storage took longer than 10 s]")
+
+
+async def test_a_ledger_that_fails_ends_the_storage_of_files_too() -> None:
+    storing = asyncio.Event()
+
+    async def keep(_file: File) -> File | str:
+        storing.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    async def plot() -> File:
+        return File("image/png", name="plot.png", data=b"x")
+
+    async def other(context: ToolContext) -> str:
+        await storing.wait()
+        await context.progress("half")
+        return "done"
+
+    async def publish(part: Part) -> None:
+        if isinstance(part, ToolProgress):
+            raise LeaseLost
+
+    bench = Bench(keep_file=keep)
+    bench.runner._publish = publish
+    with pytest.raises(LeaseLost):
+        await bench.run(make(plot), make(other))
+    assert "c0" not in bench.journal.results

@@ -58,7 +58,11 @@ _SUFFIXES: Final = {
 }
 """Of files that a tool returned without a name."""
 _TIMED_DIGITS: Final = 3
-_STOPPED_FIRST: Final = "the reply was stopped first"
+_NOT_STORED: Final = {
+    Cause.INTERRUPTED: "the reply was stopped first",
+    Cause.SHUTDOWN: "the server was shut down first",
+}
+"""Why files that a tool returned are missing."""
 _NOT_BEGUN: Final = "Interrupted: the user stopped the reply before this tool began."
 
 
@@ -122,7 +126,7 @@ class ToolRunner:
         self._turns = asyncio.Lock()
         self._publishing = asyncio.Lock()
         self._failure: BaseException | None = None
-        self._running: set[GracefulTask[ToolOutcome]] = set()
+        self._running: set[GracefulTask[Any]] = set()
         self._progress: set[asyncio.Task[None]] = set()
 
     async def run(self, calls: Sequence[tuple[int, RunHere]]) -> None:
@@ -202,15 +206,16 @@ class ToolRunner:
             if result is None or self._has_lost_lease():
                 return
             result = await self._keep_files(self._measure(result, result.duration_s or 0.0))
-            if self._has_lost_lease():
+            if result is None or self._has_lost_lease():
                 return
             traced.set(is_error=result.is_error)
             await self._record(result, record)
 
-    async def _keep_files(self, result: ToolResult) -> ToolResult:
+    async def _keep_files(self, result: ToolResult) -> ToolResult | None:
         """The result with its files by reference. What cannot be stored is said in its text.
 
-        A stop waits for the storage as long as for a tool. Then the result goes without the files that are left.
+        The storage has as much time as a tool, and after a stop or a shutdown the grace time. Then the result goes
+        without the files that are left. None if it can no longer be recorded.
         """
         if not result.files or self._keep_file is None:
             return result
@@ -225,16 +230,25 @@ class ToolRunner:
             grace_s=self._limits.grace_s,
             clock=self._clock,
         )
+        self._running.add(storing)
+        timer = self._clock.call_later(self._limits.timeout_s, storing.cancel)
         forget = self._scope.on_cancel(storing.start_deadline)
         try:
             await storing.wait(self._scope)
         finally:
             forget()
-        if storing.abandoned:
-            storing.cancel()
-        else:
-            storing.task.result()
-        told = [*stored, *[_STOPPED_FIRST] * (len(names) - len(stored))]
+            timer.cancel()
+            self._running.discard(storing)
+        if self._failure is not None and len(stored) < len(names):
+            return None
+        why = f"the file storage took longer than {self._limits.timeout_s:g} s"
+        if not storing.was_cancelled:
+            why = _NOT_STORED.get(self._scope.cause or Cause.INTERRUPTED, "")
+            if storing.abandoned:
+                storing.cancel()
+            else:
+                storing.task.result()
+        told = [*stored, *[why] * (len(names) - len(stored))]
         named = zip(names, told, strict=True)
         missing = "".join(f"\n[{name} was not stored: {why}]" for name, why in named if isinstance(why, str))
         kept = [file for file in told if isinstance(file, File)]
