@@ -118,6 +118,8 @@ async def test_only_listed_names_and_origins_are_answered(harness: AppHarness) -
         assert response.status == 204
         assert response.headers["Access-Control-Allow-Origin"] == "https://app.example"
         assert "Access-Control-Allow-Credentials" not in response.headers
+        assert "X-Indelible-Chat" in response.headers["Access-Control-Allow-Headers"]
+        assert "X-Indelible-Chat" in response.headers["Access-Control-Expose-Headers"]
     async with server.request("OPTIONS", "/chats", headers={**asked, "Origin": "https://evil.example"}) as response:
         assert "Access-Control-Allow-Origin" not in response.headers
     for origin in ("https://app.example", "https://evil.example"):

@@ -36,9 +36,11 @@ _OTHER_SITES: Final = (
 _NO_PROOF: Final = "A request with a cookie must show that it comes from this server's own page: send its Origin."
 _PREFLIGHT: Final = {
     "Access-Control-Allow-Methods": "GET, POST, PUT, PATCH, DELETE",
-    "Access-Control-Allow-Headers": "Authorization, Content-Type, Idempotency-Key, Last-Event-ID",
+    "Access-Control-Allow-Headers": "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-Indelible-Chat",
     "Access-Control-Max-Age": "600",
 }
+_EXPOSED: Final = b"Retry-After, X-Indelible-Chat"
+"""Headers of responses that a page may read, beside those that every page may."""
 
 
 class BrowserChecks:
@@ -82,7 +84,8 @@ class BrowserChecks:
         vary = [(b"vary", b"Origin")]
         if origin.lower() not in self._origins:
             return vary
-        return [*vary, (b"access-control-allow-origin", origin.encode("latin-1"))]
+        allowed = (b"access-control-allow-origin", origin.encode("latin-1"))
+        return [*vary, allowed, (b"access-control-expose-headers", _EXPOSED)]
 
     def answer_preflight(self, scope: Scope, headers: Headers) -> Response | None:
         if scope["method"] != "OPTIONS" or "access-control-request-method" not in headers:

@@ -4,7 +4,9 @@
 // crash of the browser, by any tab, and is stored once. Entries of a chat are sent in order; a message to a chat that
 // does not exist yet waits until the entry before it has created the chat. A refusal (4xx) keeps the entry and asks the
 // user; a server that is away only delays it. An entry belongs to a user: another user of this browser neither sees nor sends
-// it. Until it is known who is logged in (`setUser`), entries are held in memory.
+// it. The user of the last visit is shown what they left, but nothing is sent before the server has said who is logged in
+// (`setUser`): another tab may have logged in somebody else. In a browser where no user was ever known, entries are nobody's
+// yet, are stored as such, and become those of the first user that the server names.
 //
 // Must stay true (tests/web/outbox.test.mjs): an entry leaves the outbox only after a 2xx response or by the user's hand.
 
@@ -43,7 +45,8 @@ export class Outbox {
     this.again = false;
     this.waitMs = 300;
     this.waits = false;
-    /** @type {string | null} */ this.user = user; // who is logged in, if that is known
+    /** @type {string | null} */ this.user = user; // of the last visit, or who is logged in
+    this.isConfirmed = false; // the server has said that this user is logged in
     this.load();
   }
 
@@ -63,13 +66,17 @@ export class Outbox {
     this.entries = new Map([...found, ...kept].sort((a, b) => a.at - b.at).map((entry) => [entry.key, entry]));
   }
 
-  /** Entries that the storage had no room for, or that are nobody's yet: they live as long as the tab. @type {Set<string>} */
+  /** Entries that the storage had no room for: they live as long as the tab. @type {Set<string>} */
   unsaved = new Set();
 
-  /** @param {string} user */
+  /** The server has said who is logged in. @param {string} user */
   setUser(user) {
-    for (const entry of this.own) if (entry.user === null) this.#save(Object.assign(entry, { user }));
+    if (this.user === null) {
+      this.load(); // another tab may have left, or claimed, some of it
+      for (const entry of this.own) this.#save(Object.assign(entry, { user }));
+    }
     this.user = user;
+    this.isConfirmed = true;
     void this.flush();
   }
 
@@ -125,7 +132,7 @@ export class Outbox {
 
   /** Send everything that waits. @returns {Promise<void>} */
   flush() {
-    if (this.user === null) return Promise.resolve();
+    if (!this.isConfirmed) return Promise.resolve();
     if (this.flushing) {
       this.again = true;
       return this.flushing;
@@ -198,7 +205,6 @@ export class Outbox {
   /** @param {Entry} entry */
   #save(entry) {
     try {
-      if (entry.user === null) throw new Error("nobody's yet");
       this.storage.setItem(PREFIX + entry.key, JSON.stringify(entry));
       this.unsaved.delete(entry.key);
     } catch {
