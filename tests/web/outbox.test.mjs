@@ -24,12 +24,15 @@ class FakeServer {
   };
 }
 
-function open({ plan = [], storage = new MemoryStorage(), locks } = {}) {
+function open({ plan = [], storage = new MemoryStorage(), locks, user = "", isConfirmed = true } = {}) {
   const server = Object.assign(new FakeServer(), { plan });
   const timers = new Timers();
   const delivered = [];
   const api = new Api("http://host/api/v1/", server.fetch);
-  const make = () => new Outbox({ api, storage, locks, setTimer: timers.set, onDelivered: (entry, response) => delivered.push([entry.text, response]) });
+  const make = () => {
+    const outbox = new Outbox({ api, storage, user, locks, setTimer: timers.set, onDelivered: (entry, response) => delivered.push([entry.text, response]) });
+    return Object.assign(outbox, { isConfirmed });
+  };
   return { server, timers, storage, delivered, outbox: make(), make };
 }
 
@@ -139,14 +142,48 @@ test("what one user has left is never sent in the name of another", async () => 
   assert.equal(server.stored.size, 1);
 });
 
+test("nothing is sent before the server has said who is logged in", async () => {
+  const { server, timers, outbox, make } = open({ user: "ada", isConfirmed: false });
+  outbox.add("new:1", "Mine", { text: "Mine" });
+  await settle();
+  await outbox.flush();
+  assert.deepEqual([server.requests.length, outbox.list("new:1").length], [0, 1]);
+  outbox.confirm = async () => outbox.setUser("grace"); // another tab has logged her in
+  timers.ring();
+  await settle();
+  assert.deepEqual([server.requests.length, outbox.list("new:1").length], [0, 0]);
+  const later = make();
+  later.setUser("ada");
+  await settle();
+  assert.equal(server.stored.size, 1);
+});
+
+test("what a first visitor sent to a server that is away survives the tab, and is the first user's", async () => {
+  const { server, storage, outbox, make } = open({ user: null, isConfirmed: false });
+  outbox.add("new:1", "First", { text: "First" });
+  await settle();
+  assert.equal(make().list("new:1").length, 1);
+  make().setUser("ada");
+  await settle();
+  assert.deepEqual([server.stored.size, make().list("new:1").length], [1, 0]);
+  make().add("new:2", "After a logout", { text: "After a logout" });
+  assert.equal(make().list("new:2").length, 0, "in a browser with users it is in memory alone");
+  make().setUser("grace");
+  await settle();
+  assert.equal(server.stored.size, 1);
+  assert.ok(storage.length);
+});
+
 test("what is typed and sent before the user is known is held, and is theirs", async () => {
-  const { server, storage, outbox } = open();
-  outbox.user = null;
+  const storage = new MemoryStorage();
+  open({ storage }).outbox.setUser("ida"); // a user was here before
+  const { length } = storage;
+  const { server, outbox } = open({ storage, user: null, isConfirmed: false });
   outbox.add("new:1", "Early", { text: "Early" });
   const drafts = new Drafts({ storage, user: null });
   drafts.set("new", "Typed");
   await settle();
-  assert.deepEqual([server.requests.length, storage.length, outbox.list("new:1").length, drafts.get("new")], [0, 0, 1, "Typed"]);
+  assert.deepEqual([server.requests.length, storage.length - length, outbox.list("new:1").length, drafts.get("new")], [0, 0, 1, "Typed"]);
   outbox.setUser("ada");
   drafts.setUser("ada");
   await settle();

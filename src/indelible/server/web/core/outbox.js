@@ -5,8 +5,9 @@
 // does not exist yet waits until the entry before it has created the chat. A refusal (4xx) keeps the entry and asks the
 // user; a server that is away only delays it. An entry belongs to a user: another user of this browser neither sees nor sends
 // it. The user of the last visit is shown what they left, but nothing is sent before the server has said who is logged in
-// (`setUser`): another tab may have logged in somebody else. In a browser where no user was ever known, entries are nobody's
-// yet, are stored as such, and become those of the first user that the server names.
+// (`setUser`): another tab may have logged in somebody else. Whatever waits asks for that again (`confirm`). In a browser in
+// which no user was ever known, entries are stored as nobody's, and become those of the first user that the server names;
+// in any other they are held in memory until then.
 //
 // Must stay true (tests/web/outbox.test.mjs): an entry leaves the outbox only after a 2xx response or by the user's hand.
 
@@ -14,6 +15,7 @@ import { isLost } from "./api.js";
 
 const PREFIX = "indelible:outbox:";
 const MADE = "indelible:made:";
+const KNOWN = "indelible:known"; // a user has been known in this browser
 const LONGEST_WAIT_MS = 5000;
 
 /**
@@ -25,19 +27,20 @@ const LONGEST_WAIT_MS = 5000;
  * @property {number} at
  * @property {"sending" | "waiting" | "refused"} state
  * @property {string} [error]
- * @property {string | null} user  who wrote it: nobody else sees or sends it
+ * @property {string | null} user  who wrote it: nobody else sees or sends it; null: not known yet
  */
 
 export class Outbox {
   /**
    * @param {{api: import("./api.js").Api, storage: Storage, user?: string | null, locks?: LockManager, onChange?: () => void,
-   *   onDelivered?: (entry: Entry, response: any) => void, setTimer?: (wake: () => void, ms: number) => any}} options
+   *   confirm?: () => Promise<any>, onDelivered?: (entry: Entry, response: any) => void, setTimer?: (wake: () => void, ms: number) => any}} options
    */
-  constructor({ api, storage, user = "", locks, onChange = () => {}, onDelivered = () => {}, setTimer = (wake, ms) => setTimeout(wake, ms) }) {
+  constructor({ api, storage, user = "", locks, onChange = () => {}, confirm = async () => {}, onDelivered = () => {}, setTimer = (wake, ms) => setTimeout(wake, ms) }) {
     this.api = api;
     this.storage = storage;
     this.locks = locks;
     this.onChange = onChange;
+    this.confirm = confirm; // asks the server who is logged in, and calls `setUser` if it says so
     this.onDelivered = onDelivered;
     this.setTimer = setTimer;
     /** @type {Map<string, Entry>} */ this.entries = new Map();
@@ -66,15 +69,17 @@ export class Outbox {
     this.entries = new Map([...found, ...kept].sort((a, b) => a.at - b.at).map((entry) => [entry.key, entry]));
   }
 
-  /** Entries that the storage had no room for: they live as long as the tab. @type {Set<string>} */
+  /** Entries that the storage had no room for, or that nobody may find: they live as long as the tab. @type {Set<string>} */
   unsaved = new Set();
 
   /** The server has said who is logged in. @param {string} user */
   setUser(user) {
-    if (this.user === null) {
-      this.load(); // another tab may have left, or claimed, some of it
-      for (const entry of this.own) this.#save(Object.assign(entry, { user }));
+    const isFirst = this.storage.getItem(KNOWN) === null;
+    this.load(); // another tab may have left, or claimed, some of it
+    for (const entry of this.entries.values()) {
+      if (entry.user === null && (isFirst || this.unsaved.has(entry.key))) this.#save(Object.assign(entry, { user }));
     }
+    this.#note(KNOWN, "yes");
     this.user = user;
     this.isConfirmed = true;
     void this.flush();
@@ -132,7 +137,7 @@ export class Outbox {
 
   /** Send everything that waits. @returns {Promise<void>} */
   flush() {
-    if (!this.isConfirmed) return Promise.resolve();
+    if (!this.isConfirmed) return this.#askWhoItIs();
     if (this.flushing) {
       this.again = true;
       return this.flushing;
@@ -148,10 +153,17 @@ export class Outbox {
     return this.flushing;
   }
 
+  async #askWhoItIs() {
+    if (!this.own.length) return;
+    await this.confirm();
+    if (!this.isConfirmed) this.#waitAndFlush();
+  }
+
   async #sendAll() {
     this.load(); // another tab may have sent some of it
     const blocked = new Set();
     for (const entry of this.own) {
+      if (!this.isConfirmed) return this.#waitAndFlush();
       if (!this.entries.has(entry.key) || entry.user !== this.user) continue;
       if (entry.state === "refused" || blocked.has(entry.chat)) {
         blocked.add(entry.chat);
@@ -204,11 +216,18 @@ export class Outbox {
 
   /** @param {Entry} entry */
   #save(entry) {
+    const isHidden = entry.user === null && this.storage.getItem(KNOWN) !== null;
+    if (!isHidden && this.#note(PREFIX + entry.key, JSON.stringify(entry))) this.unsaved.delete(entry.key);
+    else this.unsaved.add(entry.key);
+  }
+
+  /** Whether there was room for it. @param {string} name @param {string} value */
+  #note(name, value) {
     try {
-      this.storage.setItem(PREFIX + entry.key, JSON.stringify(entry));
-      this.unsaved.delete(entry.key);
+      this.storage.setItem(name, value);
+      return true;
     } catch {
-      this.unsaved.add(entry.key);
+      return false;
     }
   }
 }

@@ -56,7 +56,7 @@ export class Controller {
     const user = storage.getItem(USER); // of the last visit, until the server has said who it is
     this.outbox = new Outbox({
       api: this.api, storage, user, locks: navigator.locks, onChange: () => this.changed(),
-      onDelivered: (entry, response) => this.#noteDelivery(entry, response),
+      confirm: async () => this.session.isOver || this.session.load(), onDelivered: (entry, response) => this.#noteDelivery(entry, response),
     });
     this.drafts = new Drafts({ storage, user });
   }
@@ -124,13 +124,7 @@ export class Controller {
     });
     this.#readAddress();
     this.#showWaiting();
-    const found = await fetch(new URL("web/routes.json", ROOT)).then((response) => response.json(), () => []);
-    this.routes = new Set(found);
-    if (this.has("PUT /chats/{chat_id}/draft") && !this.sharedKey) {
-      this.drafts.save = (chat, text) => this.api.putDraft(chat, text);
-      this.drafts.load = (chat) => this.api.getDraft(chat);
-      void this.#loadDraft();
-    }
+    await this.loadRoutes();
     if (!this.sharedKey) {
       this.list.start();
       await this.session.start(); // the outbox has to know whose it is
@@ -140,17 +134,25 @@ export class Controller {
     this.changed();
   }
 
+  async loadRoutes() {
+    this.routes = new Set(await fetch(new URL("web/routes.json", ROOT)).then((response) => response.json()).catch(() => []));
+    if (!this.has("PUT /chats/{chat_id}/draft") || this.sharedKey) return;
+    Object.assign(this.drafts, { save: this.api.putDraft, load: this.api.getDraft });
+    void this.#loadDraft();
+  }
+
   /** A message that was to begin a chat, before the page was reloaded: show it where it was. */
   #showWaiting() {
     const waiting = this.outbox.own.findLast(({ chat }) => this.outbox.resolve(chat).startsWith("new:"));
     if (!this.chat && waiting && this.place.startsWith("new:")) this.place = waiting.chat;
   }
 
-  /** What is typed and what waits belongs to this user. @param {string} user */
+  /** What is typed and what waits belongs to this user: the server says so. @param {string} user */
   setUser(user) {
+    const before = this.outbox.user;
     localStorage.setItem(USER, user);
-    if (this.outbox.user === user) return;
     this.outbox.setUser(user);
+    if (before === user) return;
     this.drafts.setUser(user);
     this.#showWaiting();
     void this.#loadDraft();

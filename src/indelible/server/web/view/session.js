@@ -5,7 +5,8 @@
 //
 // What one user has typed or left in the outbox is neither shown to another nor sent in their name (core/drafts.js,
 // core/outbox.js). The browser keeps it for the next login of its user. `USER` names the user of the last visit, so that a
-// reload shows a draft at once; a logout and the login page (login.js) remove it.
+// reload shows a draft at once; a logout and the login page (login.js) remove it. A tab that sees it change sends nothing
+// before it has asked the server again.
 //
 // Must stay true (tests/e2e/test_login.py): two users of one browser see nothing of each other; a reply that runs while the session ends is shown without a gap afterwards.
 
@@ -30,17 +31,27 @@ export class Session {
 
   async start() {
     addEventListener("storage", ({ key }) => { if (key === MARK && this.isOver) void this.#resume(); });
+    addEventListener("storage", ({ key, newValue }) => {
+      if (key !== USER || newValue === this.controller.outbox.user) return;
+      this.controller.outbox.isConfirmed = false;
+      if (newValue !== null) void this.#resume();
+    });
     await this.load();
   }
 
   async load() {
-    if (!this.controller.routes.size) return; // the server was away: who this is stays as it was
+    if (!this.controller.routes.size) await this.controller.loadRoutes();
+    if (!this.controller.routes.size) return; // the server is away: who this is stays as it was
+    const before = this.userName;
     if (this.controller.has("GET /session")) {
       const info = await this.controller.api.getSession().catch(() => null);
       if (!info) return;
       this.info = info;
     }
     this.controller.setUser(this.userName ?? "");
+    if (before === null || before === this.userName) return;
+    history.replaceState(null, "", ROOT); // nothing here is theirs
+    location.reload();
   }
 
   /** A request was refused: the session has ended. */
@@ -58,13 +69,8 @@ export class Session {
   }
 
   async #resume() {
-    const before = this.userName;
     this.isOver = false;
     await this.load();
-    if (before && this.userName && before !== this.userName) {
-      history.replaceState(null, "", ROOT); // nothing here is theirs
-      return location.reload();
-    }
     this.controller.comeBack();
   }
 
