@@ -7,8 +7,8 @@ that fails marks its row `deleted`, and one whose process dies is found by the s
 Quotas are counted under a lock on the user's row: in the first transaction, whenever a stream that announced too little
 grows beyond what is reserved for it, before its bytes are written, and in the last, which gives back what was reserved
 too much. Such a stream doubles its reservation, so that counting costs little however long it grows; but it takes at
-most half of what is free, so that there is room for others meanwhile. The idempotency key is claimed in the last one, when the hash of the body is known; a repeated upload whose key is known already is only hashed, not
-stored.
+most half of what is free, so that there is room for others meanwhile. The idempotency key is claimed in the last one,
+when the hash of the body is known; a repeated upload whose key is known already is only hashed, not stored.
 
 The sweep marks in one transaction and removes bytes in others, so a crash between the two only repeats work.
 
