@@ -1,8 +1,9 @@
 """OpenTelemetry traces: a span per turn, step, attempt and tool call, each inside the one before.
 
-`span` uses OpenTelemetry's API, and only if the program has loaded it, as every program that exports traces has: it
-looks for the module and imports nothing. Without it, or without an exporter, a span does nothing. There is none per
-token: an attempt of any length costs one span.
+`span` uses OpenTelemetry's API, and only if the program has loaded it and set a tracer provider, as every program that
+exports traces has: it looks for the module and imports nothing. FastAPI loads the API wherever it is installed, so the
+module alone says nothing. Without a provider a span is one object that does nothing, the same for all. There is none
+per token: an attempt of any length costs one span.
 
 A span has ids, numbers and names: the chat, the turn, the model, the kind of an error. It never has a text of a user, a
 model or a tool, an argument, an error's message or a traceback: traces leave the machine, and are kept by others.
@@ -18,8 +19,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Final
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final, Self
 
 from indelible.errors import IndelibleError
 
@@ -35,6 +36,11 @@ class TracingNotInstalled(IndelibleError):
 
 class TraceSpan:
     """A span that may be described further while it is open. This one does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
 
     def set(self, **attributes: AttributeValue | None) -> None: ...
 
@@ -61,13 +67,16 @@ class _OpenSpan(TraceSpan):
 _NO_SPAN: Final = TraceSpan()
 
 
-@contextmanager
-def span(name: str, **attributes: AttributeValue | None) -> Iterator[TraceSpan]:
+def span(name: str, **attributes: AttributeValue | None) -> AbstractContextManager[TraceSpan]:
     """A span around this block, the child of the one around it. An exception that leaves the block marks it failed."""
     otel = sys.modules.get("opentelemetry.trace")
-    if otel is None:
-        yield _NO_SPAN
-        return
+    if otel is None or isinstance(otel.get_tracer_provider(), otel.ProxyTracerProvider):  # none was set
+        return _NO_SPAN
+    return _open_span(otel, name, attributes)
+
+
+@contextmanager
+def _open_span(otel: Any, name: str, attributes: dict[str, AttributeValue | None]) -> Iterator[TraceSpan]:
     tracer = otel.get_tracer("indelible")
     with tracer.start_as_current_span(
         f"indelible.{name}", record_exception=False, set_status_on_exception=False

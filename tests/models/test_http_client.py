@@ -8,6 +8,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from urllib.request import getproxies
 
 import aiohttp
 import pytest
@@ -261,13 +262,13 @@ def test_which_proxy(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert find_proxy(URL(url)) == proxy
+    assert find_proxy(URL(url), getproxies()) == proxy
 
 
 def test_a_proxy_that_speaks_no_http_is_told_by_the_name_of_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("all_proxy", "socks5://ada:canary@p:1")
     with pytest.raises(ModelFailed, match="ALL_PROXY") as caught:
-        find_proxy(URL("https://a.test/v1"))
+        find_proxy(URL("https://a.test/v1"), getproxies())
     assert "canary" not in str(vars(caught.value))
 
 

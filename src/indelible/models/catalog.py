@@ -33,6 +33,7 @@ import os
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 import msgspec
@@ -249,6 +250,7 @@ def _parse_name(name: str) -> _ParsedName:
     return _ParsedName(name, provider_name, provider, given[0] if given else None, model)
 
 
+@lru_cache(maxsize=256)
 def check_address(address: str) -> str:
     """Normalize the address. Raises `ModelFailed` if it is not one that a key may be sent to."""
     from yarl import URL  # noqa: PLC0415  (it comes with aiohttp)
@@ -283,6 +285,7 @@ def _clean_key(key: str | None) -> str | None:
     return key.strip()
 
 
+@lru_cache(maxsize=256)
 def _read_origin(address: str) -> tuple[str, str | None, int | None]:
     from yarl import URL  # noqa: PLC0415
 
@@ -290,6 +293,7 @@ def _read_origin(address: str) -> tuple[str, str | None, int | None]:
     return url.scheme, url.host, url.port
 
 
+@lru_cache(maxsize=256)
 def _read_host(address: str) -> str:
     from yarl import URL  # noqa: PLC0415
 

@@ -55,6 +55,7 @@ def is_secret_name(name: str) -> bool:
     return bool(_SECRET_NAME.search(name.lower()) or _SECRET_NAME.search(_split_words(name)))
 
 
+@lru_cache(maxsize=512)
 def is_secret_header(name: str) -> bool:
     """Whether this header's value is to be hidden. The tokens that a rate limit counts are not."""
     squashed = name[-_MAX_NAME_CHARS:].lower().replace("-", "").replace("_", "")

@@ -162,7 +162,8 @@ class Server:
             docs_url=None,  # below: FastAPI's own loads scripts from another site
             redoc_url=None,
         )
-        every = (chats, messages, queue, turns, feed, debug, lists, files, session, tokens, users, shares, shared)
+        # The routes of every turn come first: a request is compared with one route after the other.
+        every = (chats, feed, messages, queue, turns, debug, lists, files, session, tokens, users, shares, shared)
         for routes in every:
             _add_routes(application, routes.router, prefix=PREFIX)
         _add_routes(application, health.models, prefix=PREFIX)

@@ -71,6 +71,7 @@ class Http:
         self._connect_timeout_s = connect_timeout_s
         self._certificates = _load_certificates(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
         self._session: aiohttp.ClientSession | None = None
+        self._proxies: Mapping[str, str] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -104,6 +105,7 @@ class Http:
     async def _open(self, request: HttpRequest) -> Answer:
         if self._session is None:
             self._session = self._make_session()
+            self._proxies = getproxies()  # once: it reads every variable of the environment, some of them twice
         url = URL(request.url, encoded=True)
         call_switch.check(url)
         answer = await self._session.request(
@@ -112,7 +114,7 @@ class Http:
             headers={"accept-encoding": "identity", **request.headers},
             data=request.body,
             allow_redirects=False,
-            proxy=find_proxy(url),
+            proxy=find_proxy(url, self._proxies),
         )
         return _Response(answer)
 
@@ -128,12 +130,11 @@ class Http:
         )
 
 
-def find_proxy(url: URL) -> str | None:
-    """The proxy that the environment names for this address.
+def find_proxy(url: URL, proxies: Mapping[str, str]) -> str | None:
+    """Which of the environment's proxies is for this address, if any.
 
     aiohttp's own `trust_env` would also read ~/.netrc, and then refuse a request that carries a key.
     """
-    proxies = getproxies()
     if not url.host or not proxies or proxy_bypass(f"{url.host}:{url.port}" if url.port else url.host):
         return None
     kind = url.scheme if proxies.get(url.scheme) else "all"
