@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
+from tests.support.waiting import poll_until
 
 from indelible.errors import StoreFailed
 from indelible.store.database import sqlite
@@ -61,6 +62,10 @@ class Gate:
     async def pass_through(self, _transaction: Transaction) -> None:
         self.entered.set()
         self.open.wait()
+
+
+def list_readers() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "sqlite reader"}
 
 
 @contextmanager
@@ -269,7 +274,25 @@ async def test_a_slow_reader_holds_nobody_up_for_long(file: SqliteDatabase, monk
     for gate in gates:
         gate.open.set()
     await asyncio.gather(*slow)
-    assert len([thread for thread in threading.enumerate() if thread.name == "sqlite reader"]) <= READERS + 1
+    assert len(list_readers()) <= READERS + 1
+
+
+async def test_one_thread_reads_again_when_no_reader_is_slow_any_more(
+    file: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "SLOW_READ_S", 0.01)
+    gates = [Gate(), Gate()]
+    slow = []
+    for gate in gates:
+        slow.append(asyncio.create_task(file.read(gate.pass_through)))
+        await asyncio.to_thread(gate.entered.wait)
+    readers = list_readers()
+    for gate, reading in zip(gates, slow, strict=True):
+        gate.open.set()
+        await reading
+
+    await poll_until(lambda: len(list_readers()) == 1)
+    assert list_readers() < readers
 
 
 async def test_closing_waits_for_what_was_asked_for_and_leaves_no_thread(

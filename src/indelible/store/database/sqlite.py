@@ -57,8 +57,8 @@ T = TypeVar("T")
 
 BUSY_TIMEOUT_MS: Final = 5_000
 READERS: Final = 3
-"""At most. There is one until a read has waited for too long behind a slow one: Python's threads share one lock, and
-three readers cost a fifth more CPU per turn than one."""
+"""At most. There is one until a read has waited for too long behind a slow one, and again when none is slow: Python's
+threads share one lock, and three readers cost a fifth more CPU per turn than one."""
 SLOW_READ_S: Final = 0.1
 """How long a read waits before another thread comes to read."""
 
@@ -161,8 +161,6 @@ class SqliteDatabase:
         line.jobs.put(job)
         if not line.threads:
             self._add_reader(line)
-        if len(line.threads) == line.size:
-            return await job.result
         patience = job.loop.call_later(SLOW_READ_S, self._help, line, job)
         try:
             return await job.result
@@ -171,11 +169,13 @@ class SqliteDatabase:
 
     def _help(self, line: ReaderQueue, job: Job[Any]) -> None:
         """Nobody has begun to read for this one yet: those before it are slow."""
+        line.threads = [thread for thread in line.threads if not thread.has_ended]
         if not job.has_begun and len(line.threads) < line.size and not self._is_closed:
             self._add_reader(line)
 
     def _add_reader(self, line: ReaderQueue) -> None:
-        line.threads.append(ServingThread("sqlite reader", partial(self._serve_reads, line.jobs)))
+        serve = partial(self._serve_reads, line, is_helper=bool(line.threads))
+        line.threads.append(ServingThread("sqlite reader", serve))
 
     @run_to_completion
     async def close(self) -> None:
@@ -198,9 +198,10 @@ class SqliteDatabase:
 
     # --- the reading threads ---
 
-    def _serve_reads(self, jobs: SimpleQueue[Job[Any] | None]) -> None:
+    def _serve_reads(self, line: ReaderQueue, *, is_helper: bool) -> None:
         connection: sqlite3.Connection | None = None
-        while (job := jobs.get()) is not None:
+        while (job := line.jobs.get()) is not None:
+            line.reading.add(job)
             job.has_begun = True
             try:
                 self._file.check_sometimes()
@@ -208,7 +209,10 @@ class SqliteDatabase:
                 self._read(connection, job)
             except BaseException as error:
                 job.error = error
+            line.reading.discard(job)
             deliver([job], self._where)
+            if is_helper and not line.reading:  # nothing slow is being read any more
+                break
         if connection is not None:
             connection.close()
 

@@ -58,11 +58,12 @@ class Job(Generic[T]):
 
 
 class ReaderQueue:
-    """A queue of reading jobs, and up to `size` threads that serve it."""
+    """A queue of reading jobs, what is being read, and up to `size` threads that serve it."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()
+        self.reading: set[Job[Any]] = set()
         self.threads: list[ServingThread] = []
 
 
@@ -141,6 +142,10 @@ class ServingThread:
         self._serve = serve
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.done()
 
     async def wait_for_end(self) -> None:
         await self._ended
