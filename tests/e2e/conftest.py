@@ -1,4 +1,4 @@
-"""The databases of tests/databases.py, and one browser with one tab for all tests of a process: to start one takes 2 s."""
+"""The databases of tests/databases.py, and one browser with one tab for all tests of a process (it starts in 2 s)."""
 
 from __future__ import annotations
 
