@@ -1,4 +1,4 @@
-"""The databases of tests/databases.py, and one browser for all tests of a module."""
+"""The databases of tests/databases.py, and one browser with one tab for all tests of a process (it starts in 2 s)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 from playwright.async_api import Browser
-from tests.e2e.browsing import start_browser
+from tests.e2e.browsing import share_tab, start_browser
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser() -> AsyncIterator[Browser]:
     async with start_browser() as started:
+        share_tab(started)
         yield started

@@ -20,7 +20,7 @@ from indelible.testing import ScriptedModel
 
 pytestmark = [
     pytest.mark.parametrize("migrated", ["sqlite"], indirect=True),
-    pytest.mark.asyncio(loop_scope="module"),  # the browser's
+    pytest.mark.asyncio(loop_scope="session"),  # the browser's
 ]
 
 TOKEN = "the-first-admins-token"  # noqa: S105  (nobody's)

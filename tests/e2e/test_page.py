@@ -22,7 +22,7 @@ from indelible.testing.model import Step
 
 pytestmark = [
     pytest.mark.parametrize("migrated", ["sqlite"], indirect=True),
-    pytest.mark.asyncio(loop_scope="module"),  # the browser's
+    pytest.mark.asyncio(loop_scope="session"),  # the browser's
 ]
 
 STOPPED = ("notice", "Stopped by you.")

@@ -18,7 +18,7 @@ from indelible.testing.model import Step
 
 pytestmark = [
     pytest.mark.parametrize("migrated", ["sqlite"], indirect=True),
-    pytest.mark.asyncio(loop_scope="module"),  # the browser's
+    pytest.mark.asyncio(loop_scope="session"),  # the browser's
 ]
 
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()

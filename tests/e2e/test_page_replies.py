@@ -20,7 +20,7 @@ from indelible.tools.tool import ToolContext, tool
 
 pytestmark = [
     pytest.mark.parametrize("migrated", ["sqlite"], indirect=True),
-    pytest.mark.asyncio(loop_scope="module"),  # the browser's
+    pytest.mark.asyncio(loop_scope="session"),  # the browser's
 ]
 
 HOSTILE = """# <img src=x onerror="window.broken=1"> heading

@@ -16,7 +16,7 @@ from indelible.testing import ScriptedModel
 
 pytestmark = [
     pytest.mark.parametrize("migrated", ["sqlite"], indirect=True),
-    pytest.mark.asyncio(loop_scope="module"),  # the browser's
+    pytest.mark.asyncio(loop_scope="session"),  # the browser's
 ]
 
 TABS = 8
@@ -51,8 +51,10 @@ async def test_eight_tabs_on_eight_chats_are_all_live_and_all_can_send(browser: 
         browse(browser, server.url) as window,
     ):
         context = window.page.context
-        chats = [(await server.client.create_chat())["id"] for _ in range(TABS)]
-        tabs = await asyncio.gather(*(open_tab(context, f"{server.url}/#{chat}") for chat in chats))
+        first, *chats = [(await server.client.create_chat())["id"] for _ in range(TABS)]
+        await window.page.goto(f"{server.url}/#{first}")
+        others = await asyncio.gather(*(open_tab(context, f"{server.url}/#{chat}") for chat in chats))
+        tabs = [window, *others]
         for tab in tabs:
             await tab.send("Hello")
         for tab in tabs:

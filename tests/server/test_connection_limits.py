@@ -50,6 +50,7 @@ class RawConnection:
             while sent < upto_bytes and not self._reader.at_eof():
                 self._writer.write(piece)
                 await self._writer.drain()
+                await asyncio.sleep(0)  # `drain` alone lets nobody else run: the server could not say no
                 sent += len(piece)
         return sent
 
