@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, make_url, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from tests.databases import execute
+from tests.support.commands import start_indelible
 from tests.support.engine import begin_read, begin_write, close_databases, get_database, is_sqlite, open_engine
 
 from indelible.content import Text, TextDelta, Usage, encode
@@ -322,7 +323,7 @@ async def test_an_upgrade_from_any_older_revision_keeps_every_row_of_every_table
 @asynccontextmanager
 async def copy_database(database: str, directory: Path) -> AsyncIterator[str]:
     if not database.startswith("postgresql"):
-        yield shutil.copy(database, directory / "copy.db")
+        yield shutil.copy(database, str(directory / "copy.db"))
         return
     url, name = make_url(database), f"copy_of_{make_url(database).database}"
     server = url.set(database="postgres").render_as_string(hide_password=False)
@@ -459,7 +460,8 @@ COLUMNS = {
 
 async def list_columns(connection: AsyncConnection) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
-    for table, column in await connection.exec_driver_sql(COLUMNS[connection.dialect.name]):
+    rows: Any = await connection.exec_driver_sql(COLUMNS[connection.dialect.name])
+    for table, column in rows:
         found.setdefault(table, set()).add(column)
     return found
 
@@ -557,22 +559,15 @@ async def test_migrating_again_changes_nothing(database: str) -> None:
     await close(engine)
 
 
-async def test_processes_that_start_together_migrate_once(new_database: str) -> None:
-    program = (
-        "import asyncio; from indelible.store.database.migrate import migrate; "
-        f"print(asyncio.run(migrate({new_database!r})))"
-    )
-    processes = [
-        await asyncio.create_subprocess_exec(
-            sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-        )
-        for _ in range(3)
-    ]
-    answers = [await process.communicate() for process in processes]
+def test_processes_that_start_together_migrate_once(new_database: str) -> None:
+    with ExitStack() as stack:
+        started = [stack.enter_context(start_indelible("migrate", "--database", new_database)) for _ in range(3)]
+        answers = [process.wait() for process in started]
 
-    assert [error.decode() for _, error in answers] == [""] * 3
-    said = sorted(output.decode().strip() for output, _ in answers)
-    assert said == [str(Migrated(HEAD, HEAD))] * 2 + [str(Migrated(None, HEAD))]
+    assert [(status, error) for status, _, error in answers] == [(0, "")] * 3
+    assert sum(output.startswith("Created ") for _, output, _ in answers) == 1
+    assert all(output.endswith(f"(schema {HEAD}).\n") for _, output, _ in answers)
+    assert sum("is up to date" in output for _, output, _ in answers) == 2
 
 
 async def test_tasks_that_start_together_migrate_once(new_database: str) -> None:
