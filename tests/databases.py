@@ -171,16 +171,30 @@ def new_postgres(postgres_server: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def migrated_postgres(postgres_server: str) -> Iterator[str]:
+def postgres_template(postgres_server: str) -> Iterator[str]:
+    """The name of a migrated database that others are copied from, so nobody may be connected to it."""
     with create_postgres(postgres_server) as url:
         asyncio.run(migrate(url))
+        yield str(make_url(url).database)
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres_server: str, postgres_template: str) -> Iterator[str]:
+    with create_postgres(postgres_server, template=postgres_template) as url:
+        yield url
+
+
+@pytest.fixture
+def own_postgres(postgres_server: str, postgres_template: str) -> Iterator[str]:
+    """A migrated database that is the test's own: it may change it, or count what happens in it."""
+    with create_postgres(postgres_server, template=postgres_template) as url:
         yield url
 
 
 @contextmanager
-def create_postgres(server: str) -> Iterator[str]:
+def create_postgres(server: str, *, template: str = "template1") -> Iterator[str]:
     name = f"indelible_{uuid.uuid4().hex[:12]}"
-    asyncio.run(execute(server, f"CREATE DATABASE {name}"))
+    asyncio.run(execute(server, f"CREATE DATABASE {name} TEMPLATE {template}"))
     yield make_url(server).set(database=name).render_as_string(hide_password=False)
     asyncio.run(execute(server, f"DROP DATABASE {name} WITH (FORCE)"))
 

@@ -50,10 +50,9 @@ async def test_a_healthy_set_up_has_nothing_but_ok_and_a_missing_database_is_not
     }
 
 
-async def test_postgresql_is_asked_for_its_durability_and_its_clock(new_postgres: str) -> None:
-    await migrate(new_postgres)
+async def test_postgresql_is_asked_for_its_durability_and_its_clock(own_postgres: str) -> None:
 
-    findings = await examine(load_settings(database=new_postgres, port=0))
+    findings = await examine(load_settings(database=own_postgres, port=0))
 
     assert {finding.check: finding.status for finding in findings} == dict.fromkeys(
         ("settings", "model", "port", "database", "schema", "durability", "clock"), "ok"

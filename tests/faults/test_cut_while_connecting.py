@@ -11,19 +11,16 @@ from tests.support.counting_model import HurriedModel, ask_to_count, count
 from tests.support.cutting_cable import CuttingCable
 from tests.support.running_server import read_until, text_of, wait_until_idle
 
-from indelible.store.database.migrate import migrate
-
 CHATS = 8
 WORDS = 50
 
 
 @pytest.mark.parametrize("cut_after", [0, 200, 450, 900])
 async def test_s95_a_reply_that_ends_while_no_connection_can_be_made_is_not_failed(
-    new_postgres: str, tmp_path: Path, cut_after: int, caplog: pytest.LogCaptureFixture
+    own_postgres: str, tmp_path: Path, cut_after: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await migrate(new_postgres)
     caplog.set_level(logging.WARNING)
-    cable = CuttingCable(new_postgres)
+    cable = CuttingCable(own_postgres)
     model = HurriedModel(tmp_path / "finish")
     async with cable.plugged_in() as address, serve_app(address, model, lease_timeout_s=3600) as server:
         chats = [(await server.client.create_chat(ask_to_count(WORDS, pace_ms=500)))["id"] for _ in range(CHATS)]

@@ -15,16 +15,14 @@ from indelible.feed.cursor import START
 from indelible.machine.commands import FinishTurn, Interrupt
 from indelible.notify import SEND_INTERVAL_S, PostgresNotifier
 from indelible.store.database.address import parse_address
-from indelible.store.database.migrate import migrate
 
 
 @pytest.fixture
-async def processes(new_postgres: str) -> AsyncIterator[tuple[FeedHarness, FeedHarness]]:
+async def processes(own_postgres: str) -> AsyncIterator[tuple[FeedHarness, FeedHarness]]:
     """Two that share nothing but the database. Their feeds do not poll: nobody moves their clocks."""
-    await migrate(new_postgres)
-    here, there = await open_engine(new_postgres), await open_engine(new_postgres)
+    here, there = await open_engine(own_postgres), await open_engine(own_postgres)
     await settle_in(here)
-    options = parse_address(new_postgres).make_postgres_options()
+    options = parse_address(own_postgres).make_postgres_options()
     one = FeedHarness(here, PostgresNotifier(options, clock=SystemClock()))
     other = FeedHarness(there, PostgresNotifier(options, clock=SystemClock()))
     with one.notifier.subscribe() as hints_here, other.notifier.subscribe() as hints_there:

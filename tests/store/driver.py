@@ -281,8 +281,11 @@ class Driver:
             for table in (turns, messages, queue, events, attempts):
                 found = await connection.execute(select(table).where(table.c.chat_id == self.id))
                 rows[table] = found.all()
-            lasts = select(journal.c.attempt_id, func.count(), func.max(journal.c.n)).group_by(journal.c.attempt_id)
-            written = {row[0]: (row[1], row[2]) for row in await connection.execute(lasts)}
+            lasts = select(journal.c.attempt_id, func.count(), func.max(journal.c.n)).where(
+                journal.c.chat_id == self.id
+            )
+            rows_of_attempts = await connection.execute(lasts.group_by(journal.c.attempt_id))
+            written = {row[0]: (row[1], row[2]) for row in rows_of_attempts}
         if chat is None:
             assert not any(rows.values())
             return

@@ -32,7 +32,6 @@ from indelible.content import Text, TextDelta, encode
 from indelible.errors import StoreFailed
 from indelible.machine.commands import Acquire, Create, Fail, StartAttempt
 from indelible.store.database.address import parse_address
-from indelible.store.database.migrate import migrate
 from indelible.store.database.postgres import PostgresDatabase
 from indelible.store.database.tables import attempts, journal, users, workers
 from indelible.store.database.transaction import Transaction
@@ -157,9 +156,8 @@ async def test_a_change_of_the_ledger_is_written_with_its_row(engine: AsyncEngin
 
 
 @pytest.fixture
-async def postgres(new_postgres: str) -> AsyncIterator[AsyncEngine]:
-    await migrate(new_postgres)
-    engine = await open_engine(new_postgres)
+async def postgres(own_postgres: str) -> AsyncIterator[AsyncEngine]:
+    engine = await open_engine(own_postgres)
     yield engine
     await close_databases()
     await engine.dispose()
@@ -237,11 +235,11 @@ async def test_an_attempt_that_was_skipped_is_judged_by_its_row_when_its_lock_is
 
 
 async def test_what_was_written_is_told_though_its_attempt_ends_while_the_others_are_examined(
-    postgres: AsyncEngine, new_postgres: str
+    postgres: AsyncEngine, own_postgres: str
 ) -> None:
     """The one urgent connection does something else between the statement that wrote it and the second look."""
     mine, gone = [await start_attempt(postgres, name) for name in ("mine", "gone")]
-    options = parse_address(new_postgres).make_postgres_options()
+    options = parse_address(own_postgres).make_postgres_options()
     busy = PostgresDatabase(options, where="the server", urgent_connections=1)
     fail = Fail(epoch=mine.epoch, turn_id=mine.turn_id, attempt_id=mine.id)
 

@@ -230,18 +230,17 @@ def overwrite_table(path: Path, table: str) -> None:
 
 
 @pytest.fixture
-async def postgres(new_postgres: str) -> AsyncIterator[AsyncEngine]:
-    await migrate(new_postgres)
-    engine = await open_engine(new_postgres)
+async def postgres(own_postgres: str) -> AsyncIterator[AsyncEngine]:
+    engine = await open_engine(own_postgres)
     yield engine
     await close_databases()
     await engine.dispose()
 
 
 @pytest.fixture
-async def operator(new_postgres: str) -> AsyncIterator[asyncpg.Connection]:
+async def operator(own_postgres: str) -> AsyncIterator[asyncpg.Connection]:
     """A second connection, which does to the first what an operator, or an accident, would."""
-    connection = await asyncpg.connect(new_postgres)
+    connection = await asyncpg.connect(own_postgres)
     yield connection
     await connection.close()
 
@@ -493,10 +492,9 @@ class Cable:
         target.close()
 
 
-async def test_r5_a_commit_whose_answer_is_lost_is_not_written_twice(new_postgres: str) -> None:
-    await migrate(new_postgres)
+async def test_r5_a_commit_whose_answer_is_lost_is_not_written_twice(own_postgres: str) -> None:
     clock = ManualClock()
-    cable = Cable(new_postgres)
+    cable = Cable(own_postgres)
     async with cable.plugged_in() as address:
         engine = await open_engine(address)
         async with speaking(engine, clock) as spoken:
@@ -515,10 +513,9 @@ async def test_r5_a_commit_whose_answer_is_lost_is_not_written_twice(new_postgre
 
 
 async def test_a_command_whose_commit_is_not_answered_is_told_so_and_may_have_been_carried_out(
-    new_postgres: str,
+    own_postgres: str,
 ) -> None:
-    await migrate(new_postgres)
-    cable = Cable(new_postgres)
+    cable = Cable(own_postgres)
     async with cable.plugged_in() as address:
         store = SqlStore(await open_database(address))
         user_id = await store.ensure_user("ada")

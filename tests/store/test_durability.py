@@ -264,9 +264,8 @@ async def test_no_flush_is_told_on_sqlite_unless_its_fsync_succeeded(
 
 
 @pytest.fixture
-async def postgres(new_postgres: str) -> AsyncIterator[AsyncEngine]:
-    await migrate(new_postgres)
-    opened = await open_engine(new_postgres)
+async def postgres(own_postgres: str) -> AsyncIterator[AsyncEngine]:
+    opened = await open_engine(own_postgres)
     yield opened
     await opened.dispose()
 

@@ -72,7 +72,7 @@ from indelible.testing.invariants import StoredChat, find_faults, load_chat
 from indelible.testing.store import finish_parts, take_over
 
 T = TypeVar("T")
-EXAMPLES = {"sqlite": 20, "postgresql": 15}
+EXAMPLES = {"sqlite": 12, "postgresql": 8}
 CHOICES = 24
 STEPS = st.lists(st.binary(min_size=CHOICES, max_size=CHOICES), min_size=5, max_size=30)
 """One byte per choice. What there is to choose from depends on who came first, and Hypothesis must not notice."""

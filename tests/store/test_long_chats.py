@@ -20,7 +20,6 @@ from tests.support.engine import begin_read, begin_write, flush_statistics, get_
 from indelible.content import Finish, TextDelta, ToolCall, ToolResult, encode
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.database.migrate import migrate
 from indelible.store.database.tables import attempts, chats, messages, tool_runs, turns
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
@@ -37,10 +36,9 @@ LONG = (messages, turns, attempts, tool_runs)
 
 
 @pytest.fixture
-async def unknown(new_postgres: str) -> AsyncIterator[AsyncEngine]:
+async def unknown(own_postgres: str) -> AsyncIterator[AsyncEngine]:
     """A server without statistics, on one connection."""
-    await migrate(new_postgres)
-    engine = await open_engine(new_postgres, pool_size=1)
+    engine = await open_engine(own_postgres, pool_size=1)
     async with begin_write(engine) as connection:
         for table in LONG:
             await connection.execute(text(f"ALTER TABLE {table.name} SET (autovacuum_enabled = off)"))

@@ -8,21 +8,18 @@ from tests.support.pooler import Pooler
 
 import indelible
 from indelible.store.database.errors import DatabaseUnusable
-from indelible.store.database.migrate import migrate
 from indelible.store.database.open import open_database
 from indelible.store.database.transaction import Transaction
 
 
-async def test_s99_a_pooler_that_assigns_connections_per_transaction_is_refused_at_the_start(new_postgres: str) -> None:
-    await migrate(new_postgres)
-    async with Pooler(new_postgres).listening() as address:
+async def test_s99_a_pooler_that_assigns_connections_per_transaction_is_refused_at_the_start(own_postgres: str) -> None:
+    async with Pooler(own_postgres).listening() as address:
         with pytest.raises(DatabaseUnusable, match="session mode"):
             await open_database(address)
 
 
-async def test_s99_a_pooler_whose_sessions_are_sessions_works(new_postgres: str) -> None:
-    await migrate(new_postgres)
-    pooler = Pooler(new_postgres, session=True)
+async def test_s99_a_pooler_whose_sessions_are_sessions_works(own_postgres: str) -> None:
+    pooler = Pooler(own_postgres, session=True)
     async with pooler.listening() as address, indelible.open(address, worker=False) as app:
         chat = await app.create_chat(title="Rain")
         assert await chat.status() == "idle"
