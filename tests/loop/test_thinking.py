@@ -19,7 +19,7 @@ from indelible.loop.thinking.markdown import QUOTE_REACH_CHARS
 from indelible.loop.thinking.splitter import Segment, SplitterState, ThinkingSplitter, split_thinking
 from indelible.loop.thinking.tags import MAX_MARK_CHARS, Section, find_target, may_become_mark, read_mark
 
-many_examples = settings(max_examples=count_examples(100))
+many_examples = settings(max_examples=count_examples(50))
 
 HARMONY = (
     "<|channel|>analysis<|message|>They greet me.<|end|><|start|>assistant<|channel|>final<|message|>Hello!<|return|>"
