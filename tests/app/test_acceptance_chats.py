@@ -26,7 +26,6 @@ from indelible.testing.model import Script
 from indelible.worker.titles import INSTRUCTION
 
 
-
 def say(text: str) -> Script:
     return [parts.text_delta("1", text), parts.finish()]
 

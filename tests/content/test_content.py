@@ -106,7 +106,7 @@ messages = values_of(Message)
 
 @pytest.mark.parametrize("cls", [*TAGGED, Usage, Message], ids=lambda cls: cls.__name__)
 @given(data=st.data())
-@settings(max_examples=count_examples(20))
+@settings(max_examples=count_examples(8))
 def test_every_class_comes_back_from_its_json_exactly(cls: type[msgspec.Struct], data: st.DataObject) -> None:
     value = data.draw(values_of(cls))
     encoded = encode(value)

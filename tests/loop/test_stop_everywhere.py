@@ -856,8 +856,8 @@ def check(scenario: Scenario, stop: Stop | None = None) -> Counter[str]:
 def check_every_stop(kind: StopKind, scenario: Scenario) -> None:
     """Interrupt the turn at every point; stop it in the other ways at every fourth, each way at others.
 
-    So `make test` comes by every point twice, with an interrupt and with one of the others. `make nightly` stops in every
-    way at every point.
+    So `make test` comes by every point twice, with an interrupt and with one of the others. `make nightly` stops in
+    every way at every point.
     """
     visits = check(scenario)
     points = [(place, nth) for place in visits for nth in range(1, visits[place] + 1)]

@@ -182,7 +182,7 @@ def split(published: Sequence[Part]) -> list[Part]:
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("clean", [True, False], ids=["ends as if it were whole", "connection closed"])
 async def test_over_http_a_cut_reply_is_whole_or_a_retryable_timeout(wire: WireName, clean: bool) -> None:
-    """In `make test` a cut is made in one of the two ways, the next one in the other; each way is at every kind of place."""
+    """In `make test` one cut is made in one way and the next in the other, so each way is at every kind of place."""
     cuts = choose_cuts(wire) if is_thorough() else choose_cuts(wire)[clean::2]
     outcomes: set[bool] = set()
     workshop = Workshop()

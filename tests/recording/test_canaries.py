@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -194,10 +195,10 @@ async def test_no_secret_is_left_in_records_answers_exports_or_logs(
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_the_file_holds_no_known_secret_and_nothing_under_a_sensitive_name(
-    tmp_path: Path, wire: WireName
+    tmp_path: Path, migrated_sqlite: Path, wire: WireName
 ) -> None:
     """What people and models say to each other is theirs, and kept. Everything else in the file is ours to guard."""
-    path = tmp_path / "chats.db"
+    path = shutil.copy(migrated_sqlite, tmp_path / "chats.db")
     bodies: list[Any] = [ERROR, f"Not with {KEY}. api key: canary0canary".encode()]
     files: list[bytes] = []
     async with serve(str(path), wire, [], [Status(401, body, HEADERS) for body in bodies]) as (server, provider):
@@ -218,11 +219,11 @@ ODD = {"type": "error", "error": {"type": "invalid_request_error", "code": "odd"
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_a_key_that_a_provider_repeats_is_not_shown_to_people(tmp_path: Path, wire: WireName) -> None:
+async def test_a_key_that_a_provider_repeats_is_not_shown_to_people(database: str, wire: WireName) -> None:
     """No pattern knows this key. What the provider says is shown with the error, all of it but the key."""
     said: Script = [parts.text_delta("t", "Well"), parts.finish()]
     faults = [Status(400, ODD), ErrorEvent(1, ODD)]
-    async with serve(str(tmp_path / "chats.db"), wire, [said], faults) as (server, _):
+    async with serve(database, wire, [said], faults) as (server, _):
         for _ in faults:
             chat = await server.client.create_chat("Hello")
             told = await read_everything(server, chat["id"])
