@@ -222,7 +222,7 @@ ODD = {"type": "error", "error": {"type": "invalid_request_error", "code": "odd"
 async def test_a_key_that_a_provider_repeats_is_not_shown_to_people(database: str, wire: WireName) -> None:
     """No pattern knows this key. What the provider says is shown with the error, all of it but the key."""
     said: Script = [parts.text_delta("t", "Well"), parts.finish()]
-    faults = [Status(400, ODD), ErrorEvent(1, ODD)]
+    faults: list[Fault] = [Status(400, ODD), ErrorEvent(1, ODD)]
     async with serve(database, wire, [said], faults) as (server, _):
         for _ in faults:
             chat = await server.client.create_chat("Hello")
