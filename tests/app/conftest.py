@@ -1,6 +1,8 @@
 """The databases of tests/databases.py, an app harness on each of them, and a user in process and over HTTP.
 
-`open_user` runs one script twice: with `indelible.open`, and with `indelible.Client` on a real server.
+`open_user` runs one script twice: with `indelible.open`, and with `indelible.Client` on a real server. Marked
+`both_ways`, the one is on PostgreSQL and the other on SQLite: what differs between the two ways is above the store, and
+what differs between the databases is below it, so a third and a fourth run would see nothing new.
 """
 
 from __future__ import annotations
@@ -47,6 +49,16 @@ async def open_in_process(
 async def open_over_http(database: str, model: Model, **more: Any) -> AsyncIterator[User]:
     async with serve_app(database, model, **more) as server, indelible.Client(server.url) as client:
         yield client
+
+
+both_ways = pytest.mark.parametrize(
+    ("open_user", "migrated"),
+    [
+        pytest.param(open_in_process, "postgresql", id="in process, postgresql"),
+        pytest.param(open_over_http, "sqlite", id="over HTTP, sqlite"),
+    ],
+    indirect=True,
+)
 
 
 @pytest.fixture(params=[open_in_process, open_over_http], ids=["in process", "over HTTP"])

@@ -1,6 +1,6 @@
 """Branches, models and errors of a chat, as people use them (rule 10.1–10.4, 10.11): S66–S69, S75 and S77.
 
-Every script runs in process and over HTTP, on both databases.
+Every script runs in process and over HTTP, the one on PostgreSQL, the other on SQLite.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from tests.app.conftest import OpenUser
+from tests.app.conftest import OpenUser, both_ways
 from tests.support.messages import find_notices, outline, read_text
 from tests.support.waiting import deadline
 
@@ -23,7 +23,7 @@ from indelible.models.protocol import Call
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 
-pytestmark = pytest.mark.both_databases
+pytestmark = both_ways
 
 CALL: Script = [parts.tool_call("c1", "weather", '{"city": "Oslo"}'), parts.finish("tool_calls")]
 

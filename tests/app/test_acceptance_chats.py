@@ -1,6 +1,6 @@
 """Lists, titles, names of models and users of chats (rule 10.5, 10.15): S70, S81, S86, S87 and S89.
 
-Scripts that have a `User` run in process and over HTTP, on both databases.
+Scripts that have a `User` run in process and over HTTP, the one on PostgreSQL, the other on SQLite.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from tests.app.conftest import OpenUser
+from tests.app.conftest import OpenUser, both_ways
 from tests.support.app_harness import make_settings
 from tests.support.messages import outline, read_text
 from tests.support.waiting import deadline
@@ -24,8 +24,6 @@ from indelible.models.protocol import Call
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 from indelible.worker.titles import INSTRUCTION
-
-pytestmark = pytest.mark.both_databases
 
 
 def say(text: str) -> Script:
@@ -46,6 +44,7 @@ async def wait_for_title(chat: Chat, title: str) -> None:
 # --- S70: the order of chats ---
 
 
+@both_ways
 async def test_s70_only_what_is_said_moves_a_chat_and_pinned_ones_come_first(
     open_user: OpenUser, database: str
 ) -> None:
@@ -72,6 +71,7 @@ async def test_s70_only_what_is_said_moves_a_chat_and_pinned_ones_come_first(
         assert await list_ids(user) == [second.id, third.id, first.id]
 
 
+@both_ways
 async def test_s70_an_automatic_title_moves_no_chat(open_user: OpenUser, database: str) -> None:
     may_name = asyncio.Event()
 
@@ -117,6 +117,7 @@ class Titling:
         yield parts.finish()
 
 
+@both_ways
 async def test_s81_a_title_at_once_and_a_better_one_before_the_first_reply_ends(
     open_user: OpenUser, database: str
 ) -> None:
@@ -137,6 +138,7 @@ async def test_s81_a_title_at_once_and_a_better_one_before_the_first_reply_ends(
         assert len(model.titles_asked) == 1
 
 
+@both_ways
 async def test_s81_the_first_words_are_the_title_until_there_is_a_better_one(
     open_user: OpenUser, database: str
 ) -> None:
@@ -150,6 +152,7 @@ async def test_s81_the_first_words_are_the_title_until_there_is_a_better_one(
         assert [chat.title for chat in await user.chats(search="raining")] == ["Is it raining in Oslo?"]
 
 
+@both_ways
 async def test_s81_the_users_own_title_always_wins(open_user: OpenUser, database: str) -> None:
     model = Titling(say("Rain in Oslo"))
     model.may_reply.set()
@@ -166,6 +169,7 @@ async def test_s81_the_users_own_title_always_wins(open_user: OpenUser, database
 # --- S86: a message that is never sent ---
 
 
+@both_ways
 async def test_s86_a_send_that_is_never_awaited_warns(open_user: OpenUser, database: str) -> None:
     async with open_user(database, ScriptedModel([])) as user:
         chat = await user.create_chat()
@@ -177,6 +181,7 @@ async def test_s86_a_send_that_is_never_awaited_warns(open_user: OpenUser, datab
 # --- S87: what cannot work is refused at once ---
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("name", ["gpt-4o", "openai:", "nobody:model", "anthropic:claude sonnet"])
 async def test_s87_an_unknown_model_is_refused_when_the_library_is_opened(database: str, name: str) -> None:
     with pytest.raises(indelible.Invalid, match="Unknown model"):
@@ -184,6 +189,7 @@ async def test_s87_an_unknown_model_is_refused_when_the_library_is_opened(databa
             raise AssertionError("it was opened")
 
 
+@both_ways
 async def test_s87_an_unknown_model_is_refused_wherever_one_is_named(open_user: OpenUser, database: str) -> None:
     async with open_user(database, ScriptedModel([say("Yes.")])) as user:
         with pytest.raises(indelible.Invalid, match=r"Unknown model 'gpt-4o'"):
@@ -220,6 +226,7 @@ async def test_s87_an_unknown_model_is_refused_wherever_one_is_named(open_user: 
         ({"parallel_tool_calls": "yes"}, "parallel_tool_calls must be true or false"),
     ],
 )
+@both_ways
 async def test_s87_a_parameter_of_the_wrong_type_is_refused(
     open_user: OpenUser, database: str, parameters: dict[str, Any], problem: str
 ) -> None:
@@ -234,6 +241,7 @@ async def test_s87_a_parameter_of_the_wrong_type_is_refused(
 # --- S89: two users ---
 
 
+@pytest.mark.both_databases
 async def test_s89_two_users_of_one_process_share_a_database_and_nothing_else(database: str) -> None:
     def repeat(call: Call) -> AsyncIterator[Part]:
         return ScriptedModel([say(read_text(call.messages[-1].blocks))]).stream(call)

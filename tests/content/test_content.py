@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import datetime, timedelta, timezone
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -84,6 +85,7 @@ OF_TYPE: dict[Any, st.SearchStrategy[Any]] = {
 }
 
 
+@cache  # hypothesis looks at every new strategy anew, and that takes longer than drawing from it
 def values_of(annotation: Any) -> st.SearchStrategy[Any]:
     if annotation in OF_TYPE:
         return OF_TYPE[annotation]
@@ -106,7 +108,7 @@ messages = values_of(Message)
 
 @pytest.mark.parametrize("cls", [*TAGGED, Usage, Message], ids=lambda cls: cls.__name__)
 @given(data=st.data())
-@settings(max_examples=count_examples(20))
+@settings(max_examples=count_examples(8))
 def test_every_class_comes_back_from_its_json_exactly(cls: type[msgspec.Struct], data: st.DataObject) -> None:
     value = data.draw(values_of(cls))
     encoded = encode(value)

@@ -19,7 +19,7 @@ from indelible.machine.events import BEGINNING, Position
 from indelible.store.queries.changes import Changes, LoadedRow
 from indelible.store.queries.chat_view import Event
 
-EXAMPLES = count_examples(100)
+EXAMPLES = count_examples(50)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CURSORS = Cursors("chat_1")
 

@@ -39,7 +39,7 @@ from indelible.loop.prompt.build import build_prompt, find_stale, from_newest_co
 from indelible.models.protocol import PromptMessage
 from indelible.testing.legality import check_legality
 
-EXAMPLES = settings(max_examples=count_examples(80))
+EXAMPLES = settings(max_examples=count_examples(30))
 
 # --- hostile histories -------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ from indelible.testing import ManualClock, ScriptedModel, parts
 from indelible.testing.legality import check_legality
 from indelible.tools.toolset import AnyTool
 
-EXAMPLES = settings(max_examples=count_examples(80))
+EXAMPLES = settings(max_examples=count_examples(30))
 PROVIDERS = ("anthropic", "openai")
 MODELS = ("m1", "m2")
 

@@ -32,7 +32,7 @@ from indelible.testing.model import Script, Step
 if TYPE_CHECKING:
     from tests.support.loop_harness import LoopHarness
 
-EXAMPLES = settings(max_examples=count_examples(80))
+EXAMPLES = settings(max_examples=count_examples(30))
 
 SUMMARY: list[Step] = [parts.text_delta("1", "They spoke of rain."), parts.finish("stop")]
 ANSWER: list[Step] = [parts.text_delta("1", "Dry."), parts.finish("stop")]

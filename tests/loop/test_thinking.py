@@ -13,13 +13,13 @@ import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.support.examples import count_examples
+from tests.support.examples import count_examples, is_thorough
 
 from indelible.loop.thinking.markdown import QUOTE_REACH_CHARS
 from indelible.loop.thinking.splitter import Segment, SplitterState, ThinkingSplitter, split_thinking
 from indelible.loop.thinking.tags import MAX_MARK_CHARS, Section, find_target, may_become_mark, read_mark
 
-many_examples = settings(max_examples=count_examples(100))
+many_examples = settings(max_examples=count_examples(50))
 
 HARMONY = (
     "<|channel|>analysis<|message|>They greet me.<|end|><|start|>assistant<|channel|>final<|message|>Hello!<|return|>"
@@ -561,8 +561,11 @@ RUNS += [("prose", MEGABYTE // 4, 1)]
 
 @pytest.mark.parametrize(("name", "length", "size"), RUNS)
 def test_a_long_hostile_text_is_split_as_it_is_in_other_pieces(name: str, length: int, size: int) -> None:
-    """bench/growth.py measures what it costs: a megabyte at once, and a quarter of that by a few characters."""
-    text = repeat(name, length // 10)
+    """bench/growth.py measures what it costs: a megabyte at once, and a quarter of that by a few characters.
+
+    Here it is a thirtieth of that, a tenth in `make nightly`.
+    """
+    text = repeat(name, length // (10 if is_thorough() else 30))
     assert feed_all(ThinkingSplitter(), cut(text, size)) == feed_all(ThinkingSplitter(), cut(text, 9_000))
 
 

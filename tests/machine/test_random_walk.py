@@ -14,8 +14,9 @@ from copy import deepcopy
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.examples import count_examples
 
 from indelible.errors import Interrupted, LeaseLost, Refused
 from indelible.machine import TABLE, CommandName, State, Status, commands
@@ -32,6 +33,7 @@ RAISES_EPOCH = {CommandName.ACQUIRE, CommandName.EDIT, CommandName.REGENERATE, C
 REARRANGES = {CommandName.REORDER_QUEUE, CommandName.PROMOTE_QUEUED}
 
 
+@settings(max_examples=count_examples(25))
 @given(data=st.data())
 def test_a_chat_stays_whole_whatever_happens(data: st.DataObject, new_chat: Way) -> None:
     chat = new_chat()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -232,11 +233,14 @@ def find_reached(name: CommandName, state: State, ways: list[Way]) -> set[State]
     """Where chats in this state are led by all commands of this name that the table allows there."""
     reached: set[State] = set()
     for way in ways:
-        for index, _ in enumerate(make_commands(name, way().snapshot(), way())):
+        first = way()
+        assert first.state is state
+        if not is_legal(name, state):
+            continue
+        for index, _ in enumerate(make_commands(name, first.snapshot(), first)):
             chat = way()
-            assert chat.state is state
-            command = list(make_commands(name, chat.snapshot(), chat))[index]
-            if is_legal(name, state) and may_decide(chat, command):
+            command = next(islice(make_commands(name, chat.snapshot(), chat), index, None))
+            if may_decide(chat, command):
                 decision = chat.do(command)
                 assert decision.effective is bool(TABLE[name][state]), f"{command} in {state}"
                 assert decision.effects == () or decision.effective, f"{command} in {state}"

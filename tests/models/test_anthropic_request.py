@@ -44,7 +44,7 @@ from indelible.models.protocol import Call, CallOptions, PromptMessage
 from indelible.models.providers.anthropic.request import PausedCall, write_call
 from indelible.models.providers.anthropic.response import AnthropicReader
 
-EXAMPLES = settings(max_examples=count_examples(80))
+EXAMPLES = settings(max_examples=count_examples(30))
 
 Json = dict[str, Any]
 

@@ -207,7 +207,7 @@ def test_any_script_gives_the_same_blocks_over_every_wire(wire: WireName) -> Non
         opening = open_stage(wire)
         stage = runner.run(opening.__aenter__())
 
-        @settings(max_examples=count_examples(30))
+        @settings(max_examples=count_examples(12))
         @given(scripts(), _faults)
         @example([parts.finish("stop")], None)
         def try_script(script: list[Part], fault: Fault | None) -> None:

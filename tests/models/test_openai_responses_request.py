@@ -617,7 +617,7 @@ histories = st.lists(
 )
 
 
-@settings(max_examples=count_examples(80))
+@settings(max_examples=count_examples(30))
 @given(histories)
 def test_every_history_is_written_in_the_words_of_the_sdk(history: list[Message]) -> None:
     items = write_body(*build_prompt(history, provider="openai"))["input"]

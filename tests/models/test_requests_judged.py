@@ -53,7 +53,7 @@ from indelible.testing.legality import assert_legal
 from indelible.testing.provider import WireName
 from indelible.testing.provider.reply import DIALECTS
 
-EXAMPLES: Final = settings(max_examples=count_examples(40))
+EXAMPLES: Final = settings(max_examples=count_examples(20))
 
 Json = dict[str, Any]
 

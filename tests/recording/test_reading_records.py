@@ -30,13 +30,13 @@ from indelible.testing import ManualClock
 pytestmark = pytest.mark.both_databases
 
 LONG_STEPS = 64
-BODY_BYTES = 256 * 1024
-BOUND_BYTES = 8 * 1024 * 1024
+BODY_BYTES = 64 * 1024
+BOUND_BYTES = 2 * 1024 * 1024
 """A quarter of what the run holds."""
 
 
 async def write_long_run(chat: Driver, records: SqlRecords) -> RunRecord:
-    """A run of many steps, each an exchange with two bodies that are as large as they get."""
+    """A run of many steps, each an exchange with two large bodies; together they are four times the bound."""
     run = make_run(chat)
     body = "é" * (BODY_BYTES // 2)
     await records.write([run])

@@ -331,8 +331,11 @@ class Uncountable:
         raise ZeroDivisionError
 
 
-@pytest.mark.parametrize("mode", ["errors", "all"])
-@pytest.mark.parametrize("metrics", [None, Uncountable()], ids=["counted", "uncountable"])
+@pytest.mark.parametrize(
+    ("mode", "metrics"),
+    [("errors", None), ("all", None), ("all", Uncountable())],
+    ids=["errors", "all", "all, uncountable"],
+)
 async def test_a_recorder_that_breaks_anywhere_harms_no_reply_and_is_counted(
     engine: AsyncEngine, mode: Any, metrics: Uncountable | None, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -18,11 +19,12 @@ OpenApp = Callable[..., AbstractAsyncContextManager[App]]
 
 
 @pytest.fixture
-def open_chats(tmp_path: Path) -> OpenApp:
+def open_chats(tmp_path: Path, migrated_sqlite: Path) -> OpenApp:
     """Open the test's database, any number of times one after the other."""
+    database = shutil.copy(migrated_sqlite, tmp_path / "chats.db")
 
     def open_chats(model: Model, **options: Any) -> AbstractAsyncContextManager[App]:
-        settings = load_settings(database=str(tmp_path / "chats.db"), retry_base_s=0, auto_titles=False)
+        settings = load_settings(database=str(database), retry_base_s=0, auto_titles=False)
         return open_app(model=model, settings=settings, **options)
 
     return open_chats

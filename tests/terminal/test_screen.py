@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from rich.markdown import Markdown
+from tests.support.examples import count_examples
 
 from indelible.content import Part, ReasoningDelta, Text, TextDelta, ToolProgress, ToolStarted
 from indelible.models import Call, PromptMessage
@@ -20,6 +21,9 @@ from indelible.testing import ManualClock, parts
 
 WIDTH, HEIGHT = 60, 10
 FRAME_S = 1 / 12
+EXAMPLES = count_examples(4)
+REPLIES: dict[str, list[Part]] = {}
+"""The demo model's replies by question: it says the same every time."""
 TOKEN = re.compile(r"\x1b\[(?P<number>\??\d*(?:;\d+)*)(?P<command>[A-Za-z])|(?P<text>[^\x1b\r\n]+|.)", re.DOTALL)
 
 
@@ -80,13 +84,19 @@ def render_whole(text: str) -> str:
 
 
 async def ask_demo(question: str) -> list[Part]:
+    if question not in REPLIES:
+        REPLIES[question] = await stream_demo(question)
+    return REPLIES[question]
+
+
+async def stream_demo(question: str) -> list[Part]:
     call = Call(messages=[PromptMessage(role="user", blocks=[Text(text=question)])])
     return [part async for part in DemoModel(pace_s=0).stream(call)]
 
 
 @pytest.mark.parametrize("question", ["help", "show me a table", "show me some code", "tell me a long story"])
 @given(stop=st.floats(0, 1), frame_every=st.integers(1, 50))
-@settings(max_examples=10)
+@settings(max_examples=EXAMPLES)
 async def test_every_word_is_there_once_wherever_the_reply_is_stopped(
     question: str, stop: float, frame_every: int
 ) -> None:
@@ -158,7 +168,7 @@ def test_a_note_stands_below_what_was_said() -> None:
 
 @pytest.mark.parametrize("question", ["help", "show me a table", "tell me a long story"])
 @given(cuts=st.lists(st.floats(0, 1), max_size=3), frame_every=st.integers(1, 50))
-@settings(max_examples=10)
+@settings(max_examples=EXAMPLES)
 async def test_a_reply_that_is_cut_anywhere_and_goes_on_looks_as_if_it_had_not_been(
     question: str, cuts: list[float], frame_every: int
 ) -> None:

@@ -1,6 +1,7 @@
 """S88: a tool that returns a picture or bytes gives a result that says so, and never a crash.
 
-Pictures and documents are stored as files of the chat; other bytes are only described.
+Pictures and documents are stored as files of the chat; other bytes are only described. That both databases keep files
+is tests/files.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ class Drawing:
     data: bytes
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize(
     ("value", "shown"),
     [

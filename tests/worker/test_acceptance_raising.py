@@ -60,7 +60,6 @@ class RaisingModel(ScriptedModel):
                 raise self._error
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize("where", ["opening", "reading"])
 @pytest.mark.parametrize("error", ENDS, ids=name_of)
 async def test_s97_a_model_that_raises_anything_ends_its_turn_only(
@@ -90,7 +89,6 @@ async def test_s97_a_model_that_raises_when_it_is_closed_ends_its_turn_only(
     assert not running.task.done()
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize("kind", ["async", "plain"])
 @pytest.mark.parametrize("error", ENDS, ids=name_of)
 async def test_s97_a_tool_that_raises_anything_gives_an_error_result(

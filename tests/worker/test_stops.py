@@ -1,6 +1,7 @@
 """Stopping a reply: in every phase in which a stop can come (rule 1.5), and in the product (S6, S7, S58–S65).
 
-What happens when a stop and an end of the same turn meet is test_stop_races.py.
+What happens when a stop and an end of the same turn meet is test_stop_races.py, on both databases. Here the phases are
+the worker's and the loop's, so most tests need one database.
 """
 
 from __future__ import annotations
@@ -23,8 +24,6 @@ from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 from indelible.tools.tool import ToolContext, tool
 
-pytestmark = pytest.mark.both_databases
-
 STOPPED = ["Stopped by you."]
 HI: Script = [parts.text_delta("1", "Hi"), parts.finish()]
 
@@ -36,6 +35,7 @@ def list_results(messages: Any) -> dict[str, ToolResult]:
 # --- in the product ---
 
 
+@pytest.mark.both_databases
 async def test_s06_after_a_stop_the_text_is_on_the_page_and_in_the_database(harness: AppHarness) -> None:
     await harness.start_worker(ScriptedModel([[parts.text_delta("1", "Once upon"), parts.hang()]]))
     chat = await harness.app.create_chat("A story")
@@ -51,6 +51,7 @@ async def test_s06_after_a_stop_the_text_is_on_the_page_and_in_the_database(harn
     ]
 
 
+@pytest.mark.both_databases
 async def test_s07_hanging_provider_stop_keeps_what_a_reader_has_seen(harness: AppHarness) -> None:
     model = ScriptedModel([[parts.text_delta("1", "It is "), parts.text_delta("1", "raining"), parts.hang()]])
     await harness.start_worker(model)
@@ -378,6 +379,7 @@ async def test_a_second_stop_and_one_after_the_end_find_nothing_to_do(harness: A
     assert find_notices(await chat.messages()) == STOPPED
 
 
+@pytest.mark.both_databases
 async def test_a_stop_that_names_an_old_turn_does_not_stop_the_next(harness: AppHarness) -> None:
     second: Script = [parts.text_delta("1", "two"), parts.hang()]
     await harness.start_worker(ScriptedModel([[parts.text_delta("1", "one"), parts.finish()], second]))
@@ -391,6 +393,7 @@ async def test_a_stop_that_names_an_old_turn_does_not_stop_the_next(harness: App
     assert (await chat.interrupt(turn=running)).stopped
 
 
+@pytest.mark.both_databases
 async def test_a_stop_before_any_worker_began_ends_the_turn_by_itself(harness: AppHarness) -> None:
     chat = await harness.app.create_chat("Answer")
     stopped = await chat.interrupt()
@@ -400,6 +403,7 @@ async def test_a_stop_before_any_worker_began_ends_the_turn_by_itself(harness: A
     assert outline(await chat.messages())[:2] == [("user", "Answer"), ("notice", *STOPPED)]
 
 
+@pytest.mark.both_databases
 async def test_a_stop_with_a_dead_holder_ends_the_turn_from_the_journal(harness: AppHarness) -> None:
     dying = await harness.start_worker(ScriptedModel([[parts.text_delta("1", "Last words"), parts.hang()]]))
     chat = await harness.app.create_chat("Answer")
@@ -410,6 +414,7 @@ async def test_a_stop_with_a_dead_holder_ends_the_turn_from_the_journal(harness:
     assert outline(await chat.messages()) == [("user", "Answer"), ("assistant", "Last words"), ("notice", *STOPPED)]
 
 
+@pytest.mark.both_databases
 async def test_a_stop_that_a_dying_worker_never_saw_is_carried_out_by_the_next(harness: AppHarness) -> None:
     """Its row is still warm: the chat is being stopped until somebody finds the worker dead."""
     dying = await harness.start_worker(ScriptedModel([[parts.text_delta("1", "Last words"), parts.hang()]]))
@@ -427,6 +432,7 @@ async def test_a_stop_that_a_dying_worker_never_saw_is_carried_out_by_the_next(h
     assert (await chat.send("And now?")).text == "Hi"
 
 
+@pytest.mark.both_databases
 async def test_a_stop_of_a_worker_that_is_only_taken_for_dead_silences_it(harness: AppHarness) -> None:
     more = asyncio.Event()
 
@@ -471,6 +477,7 @@ class Dawdler:
         return say()
 
 
+@pytest.mark.both_databases
 async def test_stop_then_send_at_once_two_hundred_times(harness: AppHarness) -> None:
     """On each database: nothing is lost, nothing is doubled, nothing gets stuck."""
     await harness.start_worker(Dawdler())
