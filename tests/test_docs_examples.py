@@ -65,7 +65,9 @@ async def test_the_remote_page_runs(demo_url: str, capsys: pytest.CaptureFixture
 async def test_the_page_of_openai_clients_runs(demo_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     blocks = list_blocks("openai.md", "python")
     shown = "\n".join(blocks).replace(SHOWN_URL, demo_url).replace("Tell me a story.", "Hello.")
-    await asyncio.to_thread(exec, shown, {})
+    names: dict[str, Any] = {}
+    await asyncio.to_thread(exec, shown, names)
+    names["client"].close()
     assert "Indelible" in capsys.readouterr().out
 
 
