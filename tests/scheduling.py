@@ -1,7 +1,7 @@
 """How `make test` spreads the tests over processes: long ones early, and those that share a costly thing in one.
 
-`pytest -n auto` starts three processes per two cores, because many tests wait for processes, sockets and databases of
-their own. Those that wait longest are strewn among the first of the others, so that about one process in three waits
+`pytest -n auto` starts two processes per core, because many tests wait for processes, sockets and databases of their
+own. Those that wait longest are strewn among the first of the others, so that about one process in three waits
 at any time: with all of them at the beginning the cores were idle there. None is near the end, so that no core is idle
 while the last of them ends.
 
@@ -59,7 +59,7 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    return max(2, (os.cpu_count() or 1) * 3 // 2)
+    return 2 * (os.cpu_count() or 1)
 
 
 @pytest.hookimpl(tryfirst=True)
