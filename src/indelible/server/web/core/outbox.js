@@ -17,6 +17,7 @@ const PREFIX = "indelible:outbox:";
 const MADE = "indelible:made:";
 const KNOWN = "indelible:known"; // a user has been known in this browser
 const LONGEST_WAIT_MS = 5000;
+const AWAY = "the server is unreachable. It will be sent when it is back.";
 
 /**
  * @typedef {object} Entry
@@ -156,7 +157,10 @@ export class Outbox {
   async #askWhoItIs() {
     if (!this.own.length) return;
     await this.confirm();
-    if (!this.isConfirmed) this.#waitAndFlush();
+    if (this.isConfirmed) return;
+    for (const entry of this.own.filter(({ state }) => state === "sending")) this.#save(Object.assign(entry, { state: "waiting", error: AWAY }));
+    this.onChange();
+    this.#waitAndFlush();
   }
 
   async #sendAll() {
@@ -179,7 +183,7 @@ export class Outbox {
         const isAway = isLost(error) || status === 401 || status === 429;
         entry.state = isAway ? "waiting" : "refused";
         entry.error = isAway
-          ? "the server is unreachable. It will be sent when it is back."
+          ? AWAY
           : /** @type {Error} */ (error).message;
         if (status === 401) entry.error = "log in again. It will be sent then.";
         if (status === 429) entry.error = "the server asks to slow down. It will be sent in a moment.";
