@@ -2,7 +2,7 @@
 
 `open_user` runs one script twice: with `indelible.open`, and with `indelible.Client` on a real server. Marked
 `both_ways`, the one is on PostgreSQL and the other on SQLite: what differs between the two ways is above the store, and
-what differs between the databases is below it, so a third and a fourth run would see nothing new.
+what differs between the databases is below it. `make nightly` has the other two as well.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.app_harness import AppHarness, make_settings, serve_app
+from tests.support.examples import is_thorough
 
 import indelible
 from indelible.app.user import User
@@ -56,6 +57,7 @@ both_ways = pytest.mark.parametrize(
     [
         pytest.param(open_in_process, "postgresql", id="in process, postgresql"),
         pytest.param(open_over_http, "sqlite", id="over HTTP, sqlite"),
+        *([(open_in_process, "sqlite"), (open_over_http, "postgresql")] if is_thorough() else []),
     ],
     indirect=True,
 )
