@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -703,7 +703,12 @@ async def test_files_that_are_stored_within_the_grace_time_of_a_stop_are_kept() 
     assert [file.file_id for file in results["c0"].files] == ["file_1"]
 
 
-async def test_the_storage_of_files_has_a_time_limit() -> None:
+async def plot() -> File:
+    return File("image/png", name="plot.png", data=b"x")
+
+
+def store_without_end() -> tuple[asyncio.Event, Callable[[File], Awaitable[File | str]]]:
+    """A storage that never ends, and an event for its beginning."""
     storing = asyncio.Event()
 
     async def keep(_file: File) -> File | str:
@@ -711,8 +716,11 @@ async def test_the_storage_of_files_has_a_time_limit() -> None:
         await asyncio.Event().wait()
         return "never"
 
-    async def plot() -> File:
-        return File("image/png", name="plot.png", data=b"x")
+    return storing, keep
+
+
+async def test_the_storage_of_files_has_a_time_limit() -> None:
+    storing, keep = store_without_end()
 
     bench = Bench(keep_file=keep, limits=ToolLimits(timeout_s=10))
     running = asyncio.create_task(bench.run(make(plot)))
@@ -724,15 +732,7 @@ async def test_the_storage_of_files_has_a_time_limit() -> None:
 
 
 async def test_a_ledger_that_fails_ends_the_storage_of_files_too() -> None:
-    storing = asyncio.Event()
-
-    async def keep(_file: File) -> File | str:
-        storing.set()
-        await asyncio.Event().wait()
-        return "never"
-
-    async def plot() -> File:
-        return File("image/png", name="plot.png", data=b"x")
+    storing, keep = store_without_end()
 
     async def other(context: ToolContext) -> str:
         await storing.wait()
