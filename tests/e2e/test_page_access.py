@@ -23,6 +23,9 @@ pytestmark = [
 
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
 RUN = """async () => {
+    // What fades in has its colours at the end of it. What turns for ever has no end.
+    const fading = document.getAnimations().filter(({effect}) => effect.getComputedTiming().endTime !== Infinity);
+    await Promise.allSettled(fading.map(({finished}) => finished));
     // The order of headings in a reply is the model's.
     const options = {resultTypes: ['violations'], rules: {'heading-order': {enabled: false}}};
     const {violations} = await axe.run(document, options);
