@@ -25,6 +25,7 @@ from indelible.models.protocol import Model
 from indelible.server.access import AccessMiddleware
 from indelible.server.body_limits import BodyLimits
 from indelible.server.dependencies import ServerState
+from indelible.server.direct_route import DirectRoute
 from indelible.server.docs_page import write_docs_page
 from indelible.server.documented_problems import document_problems
 from indelible.server.login import oidc_routes
@@ -87,7 +88,7 @@ takes a server's start most of its time, so all servers of a process share them.
 
 
 def _make_routes(router: APIRouter, prefix: str) -> list[BaseRoute]:
-    table = APIRouter()
+    table = APIRouter(route_class=DirectRoute)
     for route in router.routes:
         assert isinstance(route, APIRoute)
         table.add_api_route(
