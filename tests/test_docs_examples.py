@@ -63,11 +63,14 @@ async def test_the_remote_page_runs(demo_url: str, capsys: pytest.CaptureFixture
 
 
 async def test_the_page_of_openai_clients_runs(demo_url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    blocks = list_blocks("openai.md", "python")
-    shown = "\n".join(blocks).replace(SHOWN_URL, demo_url).replace("Tell me a story.", "Hello.")
     names: dict[str, Any] = {}
-    await asyncio.to_thread(exec, shown, names)
-    names["client"].close()
+    clients: list[Any] = []
+    for block in list_blocks("openai.md", "python"):
+        shown = block.replace(SHOWN_URL, demo_url).replace("Tell me a story.", "Hello.")
+        await asyncio.to_thread(exec, shown, names)
+        clients.append(names["client"])
+    for client in clients:
+        client.close()
     assert "Indelible" in capsys.readouterr().out
 
 

@@ -48,10 +48,10 @@ def show_messages(page: MessagePage) -> MessagePage:
 
 
 def show_event(event: FeedEvent) -> FeedEvent | None:
-    """An event of the feed as a guest sees it; None: not at all. Parts, which are many, are passed on as they are."""
+    """An event of the feed as a guest sees it; None: not at all. A new kind is the owner's until it is listed here."""
     match event.kind:
-        case "queue":
-            return None
+        case "part" | "head" | "attempt" | "reset" | "status" | "retry" | "action" | "error" | "resync" | "end":
+            return event
         case "chat":
             shown = {name: value for name, value in event.data.items() if name not in _OWNERS}
             return _rewrite(event, shown) if shown else None
@@ -62,8 +62,10 @@ def show_event(event: FeedEvent) -> FeedEvent | None:
         case "message" if MARK in event.json:
             added = msgspec.json.decode(event.json, type=MessageAdded)
             return _rewrite(event, replace(added, message=_show_message(added.message)))
-        case _:
+        case "message":
             return event
+        case _:
+            return None
 
 
 def _rewrite(event: FeedEvent, body: object) -> FeedEvent:

@@ -1,1 +1,1 @@
-"""The routes of the HTTP API, one module per resource."""
+"""The routes of the HTTP API, one module per resource. server/app.py adds them to the application."""

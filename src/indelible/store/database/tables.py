@@ -1,4 +1,7 @@
-r"""The tables: how a chat is stored, and the rules that hold for every writer. Logins are in account_tables.py.
+r"""The tables: how a chat is stored, and the rules that hold for every writer.
+
+Other modules have more on the same `metadata`: account_tables.py (logins), file_tables.py (files) and list_tables.py
+(search, labels, usage), which also adds the columns of `chats` that only lists need.
 
 The rules of the machine (machine/) are repeated here as check constraints and partial unique indexes, as far as one row
 or one index can express them: which values exist, that a chat has one open turn and one open attempt,

@@ -12,9 +12,9 @@
 //
 // Must stay true (tests/web/thread.test.mjs): events from any snapshot on lead to the state of a later snapshot.
 
-import { applyPart } from "./fold.js";
+import { applyPart } from "./blocks.js";
 
-/** @typedef {import("./fold.js").Block} Block */
+/** @typedef {import("./blocks.js").Block} Block */
 /**
  * @typedef {object} Message
  * @property {string} id

@@ -16,7 +16,7 @@
 
 /** @typedef {import("./chat.js").ChatState} ChatState */
 /** @typedef {import("./chat.js").Message} Message */
-/** @typedef {import("./fold.js").Block} Block */
+/** @typedef {import("./blocks.js").Block} Block */
 /**
  * @typedef {{at: number, reason: string | null}} Mark  a place in a text where it was taken up again
  * @typedef {object} ViewBlock

@@ -1,6 +1,6 @@
 // The reply needs the user: the calls of tools that run outside, each with a field for its result.
 
-import { clockTime } from "../core/words.js";
+import { clockTime } from "../core/formatting.js";
 import { html, useState } from "./html.js";
 import { icon } from "./icons.js";
 

@@ -1,6 +1,6 @@
 // Where the user writes. It never blocks: while a reply runs, a message is queued; while the server is away, it waits.
 
-import { size } from "../core/words.js";
+import { size } from "../core/formatting.js";
 import { html, useLayoutEffect, useRef } from "./html.js";
 import { icon } from "./icons.js";
 import { Menu } from "./menu.js";

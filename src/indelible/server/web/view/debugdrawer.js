@@ -1,6 +1,6 @@
 // What happened behind a reply: attempts as a waterfall, retries, and the recorded requests and responses.
 
-import { duration, elapsed, tokens } from "../core/words.js";
+import { duration, elapsed, tokens } from "../core/formatting.js";
 import { Modal } from "./modal.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 

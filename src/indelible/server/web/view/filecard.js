@@ -1,7 +1,7 @@
 // A file in a message or a result: its name, its size, and a small picture if it is one. The reader of a link opens it by
 // the link's own address.
 
-import { size } from "../core/words.js";
+import { size } from "../core/formatting.js";
 import { html } from "./html.js";
 import { icon } from "./icons.js";
 import { drawLink } from "./markdown.js";

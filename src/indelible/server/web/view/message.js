@@ -1,7 +1,7 @@
 // One item of the conversation: a message of the user, a reply, or a notice.
 
 import { plainText, copyText } from "../core/thread.js";
-import { clockTime, cost, duration, elapsed, tokens } from "../core/words.js";
+import { clockTime, cost, duration, elapsed, tokens } from "../core/formatting.js";
 import { CopyButton } from "./codeblock.js";
 import { FileCard } from "./filecard.js";
 import { html, memo, useEffect, useLayoutEffect, useRef, useState } from "./html.js";

@@ -1,6 +1,6 @@
 // The chats: pinned first, then by day; search; marks for running, unread and failed ones.
 
-import { groupChats, shorten } from "../core/words.js";
+import { groupChats, shorten } from "../core/formatting.js";
 import { html, useEffect, useRef } from "./html.js";
 import { icon } from "./icons.js";
 import { Menu } from "./menu.js";

@@ -1,7 +1,7 @@
 // The conversation: it follows the end unless the user reads something else, and loads what is above while scrolling up.
 
 import { makePendingItem } from "../core/thread.js";
-import { duration } from "../core/words.js";
+import { duration } from "../core/formatting.js";
 import { Action } from "./action.js";
 import { html, memo, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 import { icon } from "./icons.js";

@@ -1,7 +1,7 @@
 // A tool call as a card: what was asked, how far it is, what came back, and whether anybody knows.
 
 import { isNotRun, isOutcomeUnknown } from "../core/thread.js";
-import { duration, shorten } from "../core/words.js";
+import { duration, shorten } from "../core/formatting.js";
 import { CopyButton } from "./codeblock.js";
 import { FileCard } from "./filecard.js";
 import { html, memo, useState } from "./html.js";

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { cost, dayGroup, duration, elapsed, groupChats, shorten, size, tokens } from "../../src/indelible/server/web/core/words.js";
+import { cost, dayGroup, duration, elapsed, groupChats, shorten, size, tokens } from "../../src/indelible/server/web/core/formatting.js";
 
 test("durations, sizes, tokens and costs are short", () => {
   assert.deepEqual([20, 1240, 4000, 12_400, 61_000, 3_700_000].map(duration), ["0.1 s", "1.2 s", "4 s", "12 s", "1 min 1 s", "1 h 1 min"]);
