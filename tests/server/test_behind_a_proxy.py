@@ -120,6 +120,11 @@ async def test_only_listed_names_and_origins_are_answered(harness: AppHarness) -
         assert "Access-Control-Allow-Credentials" not in response.headers
         assert "X-Indelible-Chat" in response.headers["Access-Control-Allow-Headers"]
         assert "X-Indelible-Chat" in response.headers["Access-Control-Expose-Headers"]
+    named = {**asked, "Access-Control-Request-Headers": "authorization,x-stainless-os, OpenAI-Project,x-remote-user"}
+    async with server.request("OPTIONS", "/chats", headers=named) as response:  # as OpenAI's client asks
+        allowed = {name.strip().lower() for name in response.headers["Access-Control-Allow-Headers"].split(",")}
+        assert {"authorization", "x-stainless-os", "openai-project"} <= allowed
+        assert "x-remote-user" not in allowed
     async with server.request("OPTIONS", "/chats", headers={**asked, "Origin": "https://evil.example"}) as response:
         assert "Access-Control-Allow-Origin" not in response.headers
     for origin in ("https://app.example", "https://evil.example"):

@@ -34,11 +34,10 @@ _OTHER_SITES: Final = (
     "To allow one, name its origin in the setting `cors_origins`."
 )
 _NO_PROOF: Final = "A request with a cookie must show that it comes from this server's own page: send its Origin."
-_PREFLIGHT: Final = {
-    "Access-Control-Allow-Methods": "GET, POST, PUT, PATCH, DELETE",
-    "Access-Control-Allow-Headers": "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-Indelible-Chat",
-    "Access-Control-Max-Age": "600",
-}
+_PREFLIGHT: Final = {"Access-Control-Allow-Methods": "GET, POST, PUT, PATCH, DELETE", "Access-Control-Max-Age": "600"}
+_ALLOWED_HEADERS: Final = "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-Indelible-Chat"
+_OPENAI_HEADER: Final = re.compile(r"(?:x-stainless|openai)-[a-z-]+", re.IGNORECASE)
+"""What OpenAI's clients add to every request."""
 _EXPOSED: Final = b"Retry-After, X-Indelible-Chat"
 """Headers of responses that a page may read, beside those that every page may."""
 
@@ -90,5 +89,8 @@ class BrowserChecks:
     def answer_preflight(self, scope: Scope, headers: Headers) -> Response | None:
         if scope["method"] != "OPTIONS" or "access-control-request-method" not in headers:
             return None
-        is_listed = headers.get("origin", "").lower() in self._origins
-        return Response(status_code=204, headers=_PREFLIGHT) if is_listed else None
+        if headers.get("origin", "").lower() not in self._origins:
+            return None
+        wanted = (name.strip() for name in headers.get("access-control-request-headers", "").split(","))
+        allowed = ", ".join([_ALLOWED_HEADERS, *filter(_OPENAI_HEADER.fullmatch, wanted)])
+        return Response(status_code=204, headers={**_PREFLIGHT, "Access-Control-Allow-Headers": allowed})
