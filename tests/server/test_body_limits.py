@@ -60,6 +60,8 @@ EXPENSIVE: dict[str, tuple[str, str, bytes]] = {
     "lists in parameters": ("PATCH", "", b'{"parameters":{"a":' + nest(500) + b"}}"),
     "lists in a result": ("POST", "/tool-results", b'{"results":[{"tool_call_id":"a","output":' + nest(500) + b"}]}"),
     "lists in a block": ("POST", "/messages", b'{"content":[{"type":"text","text":' + nest(500) + b"}]}"),
+    "lists in UTF-16": ("POST", "/messages", ('{"text":"\\"","x":' + "[" * 5_000 + "]" * 5_000 + "}").encode("utf-16")),
+    "numbers in UTF-32": ("POST", "/tool-results", ('{"results":[0' + ",0" * 50_000 + "]}").encode("utf-32-le")),
     "no JSON": ("POST", "/messages", fill(b"", b"\xff", b"")),
 }
 
@@ -75,6 +77,15 @@ async def test_s94_an_expensive_body_is_refused_with_one_short_sentence(harness:
         assert len(await response.read()) < SHORT
     assert 400 <= problem["status"] < 500, problem
     assert ECHO not in problem["detail"]
+
+
+async def test_s94_only_an_import_may_have_as_many_values_as_a_chat(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False)
+    headers = {"Content-Type": "application/json"}
+    async with server.request("PATCH", "/chats/import", data=BytesIO(nest(100_000)), headers=headers) as response:
+        problem = await read_problem(response)
+    assert problem["status"] == 400
+    assert "nested" in problem["detail"]
 
 
 async def test_s94_what_looks_like_json_in_a_text_is_a_text(harness: AppHarness) -> None:
@@ -118,6 +129,12 @@ def test_the_values_of_any_document_are_counted_without_parsing_it(
     assert is_refused == (count > max_values or depth > max_depth)
 
 
-@pytest.mark.parametrize("body", [b"", b"]", b'"', b'{"a', b"\\", b'"\\', b"]]]]", b"[" * 10, b"\x00\xff"])
+@pytest.mark.parametrize("body", [b"", b"]", b'"', b'{"a', b"\\", b'"\\', b"]]]]", b"[" * 10, b"\xff"])
 def test_what_is_no_json_is_left_to_the_parser(body: bytes) -> None:
     check_json(body, max_values=MAX_JSON_VALUES, max_depth=MAX_JSON_DEPTH)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
+def test_json_that_is_not_utf_8_is_refused_because_its_values_cannot_be_counted(encoding: str) -> None:
+    with pytest.raises(Invalid, match="UTF-8"):
+        check_json('{"text": "Rain"}'.encode(encoding))

@@ -8,11 +8,11 @@ from datetime import date
 from typing import Annotated, Any, Literal
 
 import pytest
-from fastapi import APIRouter, BackgroundTasks, Body, Cookie, Depends, FastAPI, Header, Query, Request
+from fastapi import APIRouter, BackgroundTasks, Body, Cookie, Depends, FastAPI, Header, Path, Query, Request
 from fastapi.routing import APIRoute
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
 from indelible.server.direct_route import DirectRoute
@@ -160,6 +160,7 @@ JSON = [(b"content-type", b"application/json")]
 @example(route=("PUT", "/save/b"), query=b"", headers=JSON, body=b'{"text": "a"}')
 @example(route=("PUT", "/save/b"), query=b"", headers=JSON, body=b'{"text": "too long"}')
 @example(route=("PUT", "/save/b"), query=b"", headers=[], body=b'{"text": "a"}')
+@example(route=("PUT", "/save/b"), query=b"", headers=JSON, body=b"[" * 100_000)
 @example(route=("POST", "/stop/c"), query=b"", headers=[], body=b"")
 @example(route=("POST", "/stop/c"), query=b"", headers=JSON, body=b"null")
 @example(route=("GET", "/find/a"), query=b"limit=9&limit=0", headers=[(b"last-event-id", b"7")], body=b"")
@@ -251,6 +252,30 @@ async def with_number(number: int) -> Response:
     return Response(str(number))
 
 
+async def with_path_alias(named: Annotated[str, Path(alias="name")]) -> Response:
+    return Response(named)
+
+
+async def with_choices(value: Annotated[str, Query(validation_alias=AliasChoices("x", "y"))] = "") -> Response:
+    return Response(value)
+
+
+async def with_factory(value: Annotated[str, Query(default_factory=str)]) -> Response:
+    return Response(value)
+
+
+async def with_checked_default(value: Annotated[str, Query(validate_default=True)] = "") -> Response:
+    return Response(value)
+
+
+async def with_default_body(body: Item = Item(text="a")) -> Response:  # noqa: B008
+    return Response(str(body))
+
+
+async def with_one_dependency_twice(first: Agent, second: Agent) -> Response:
+    return Response(first + second)
+
+
 async def get_nested(agent: Agent) -> str:
     return agent
 
@@ -279,6 +304,12 @@ async def with_generated(generated: Annotated[str, Depends(get_generated)]) -> R
         ("/", with_cookie),
         ("/", with_tasks),
         ("/{number}", with_number),
+        ("/{name}", with_path_alias),
+        ("/", with_choices),
+        ("/", with_factory),
+        ("/", with_checked_default),
+        ("/", with_default_body),
+        ("/", with_one_dependency_twice),
         ("/", with_nested),
         ("/", with_generated),
     ],
@@ -288,3 +319,10 @@ def test_a_route_that_asks_for_more_is_refused_when_it_is_made(path: str, endpoi
 
     with pytest.raises(TypeError, match=endpoint.__name__):
         router.add_api_route(path, endpoint, methods=["POST"])
+
+
+def test_a_route_with_dependencies_that_it_does_not_name_is_refused() -> None:
+    router = APIRouter(route_class=DirectRoute)
+
+    with pytest.raises(TypeError, match="find"):
+        router.add_api_route("/{name}", find, dependencies=[Depends(get_size)])

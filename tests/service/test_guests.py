@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from indelible.content import encode
-from indelible.machine.events import KINDS, EventBody, EventKind, FeedEvent
+from indelible.machine.events import KINDS, ChatSnapshot, EventBody, EventKind, FeedEvent, ShownMessage
 from indelible.service.guests import show_event
+from indelible.service.results import ChatDetails
+from indelible.store.lists.transfer import ChatFile, FileMessage
 
 WITH_MORE = frozenset({"snapshot", "chat"})
 """Kinds of which a guest sees a part; tests/server/test_shared_reading.py says which."""
@@ -26,3 +29,27 @@ def test_a_guest_does_not_see_a_kind_of_event_that_nobody_has_thought_about() ->
     unknown = msgspec.structs.replace(make_event("status"), kind="notes")
 
     assert show_event(unknown) is None
+
+
+SNAPSHOT = """
+    id status cursor title model debug archived usage cost_usd turn error retry queue live action messages has_more
+    """
+KNOWN: dict[type[msgspec.Struct], str] = {
+    ChatSnapshot: SNAPSHOT,
+    ChatDetails: SNAPSHOT + "labels pinned unread system draft",
+    ShownMessage: "id parent_id role blocks partial reason continues model usage cost_usd timings created_at siblings",
+    ChatFile: """
+        format version exported_at title title_is_provisional model system parameters tools labels created_at head
+        messages
+        """,
+    FileMessage: """
+        id parent_id role blocks visibility partial reason continues provider model usage cost_nanousd timings error
+        created_at
+        """,
+}
+
+
+@pytest.mark.parametrize("shown", KNOWN)
+def test_somebody_has_thought_about_every_field_that_a_guest_may_see(shown: type[msgspec.Struct]) -> None:
+    """A field that is new here is shown to guests: hide it in service/guests.py, if it is the owner's."""
+    assert list(shown.__struct_fields__) == KNOWN[shown].split()

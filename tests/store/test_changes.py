@@ -118,13 +118,20 @@ async def test_exactly_the_positions_on_the_way_have_been_reached(chat: Driver, 
     steps = build_timeline(Cursors(chat.id), BEGINNING, whole)
     attempts = {step.after.attempt for step in steps}
 
+    async def is_reached(position: Position | None) -> bool:
+        found = await store.resume(chat.id, position)
+        assert found is not None
+        assert (found.owner_id, found.position) == ((await chat.row()).owner_id, steps[-1].after)
+        return found.is_reached
+
     for position in (BEGINNING, *(step.after for step in steps)):
-        assert await store.reached(chat.id, position)
+        assert await is_reached(position)
         for attempt in attempts - {position.attempt}:
-            assert not await store.reached(chat.id, replace(position, attempt=attempt))
-        assert not await store.reached(chat.id, replace(position, n=100))
-    assert not await store.reached(chat.id, Position(steps[-1].after.seq + 1))
-    assert not await store.reached("chat_that_never_was", Position(1))
+            assert not await is_reached(replace(position, attempt=attempt))
+        assert not await is_reached(replace(position, n=100))
+    assert not await is_reached(Position(steps[-1].after.seq + 1))
+    assert not await is_reached(None)
+    assert await store.resume("chat_that_never_was", Position(1)) is None
 
 
 async def test_packing_changes_nothing_of_it(chat: Driver, store: SqlStore, engine: AsyncEngine) -> None:
@@ -135,7 +142,9 @@ async def test_packing_changes_nothing_of_it(chat: Driver, store: SqlStore, engi
 
     assert (await store.changes(chat.id, BEGINNING)).entries == whole.entries
     assert (await store.changes(chat.id, half)).entries == whole.entries[11:]
-    assert await store.reached(chat.id, half)
+    found = await store.resume(chat.id, half)
+    assert found is not None
+    assert found.is_reached
 
 
 async def test_a_chat_has_come_to_the_end_of_its_news(chat: Driver, store: SqlStore, engine: AsyncEngine) -> None:

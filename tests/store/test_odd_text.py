@@ -250,7 +250,7 @@ ASKING: dict[str, tuple[Callable[[SqlStore, str], Awaitable[Any]], object]] = {
     "rows": (lambda store, odd: store.rows(odd, odd), []),
     "runs": (lambda store, odd: store.runs(odd, odd), []),
     "positions": (lambda store, odd: store.positions([odd]), {}),
-    "reached": (lambda store, odd: store.reached(odd, BEGINNING), False),
+    "resume": (lambda store, odd: store.resume(odd, BEGINNING), None),
 }
 
 

@@ -1,7 +1,7 @@
 """Cursors: the position of a reader as text, to resume from.
 
 A cursor is opaque, short, and safe in a URL and in a header. It names its chat, so that a cursor of another chat is
-detected. The store checks whether a reader of that chat can have been at its position (`ChatStore.reached`). An
+detected. The store checks whether a reader of that chat can have been at its position (`ChatStore.resume`). An
 invalid cursor means a full snapshot and never a skipped event, so reading one does not fail.
 
 Must stay true (tests/feed/test_cursor.py): every position can be read back from its cursor; text that we did not

@@ -107,6 +107,28 @@ class Feed:
         `show` gives what this reader gets of an event; None: nothing. Raises `NotFound` if the chat does not exist, or
         is not this user's.
         """
+        async with self._join(chat_id, show) as (channel, reader):
+            if after is None:
+                await reader.start(user_id)
+            else:
+                await self._resume(channel, reader, after, user_id)
+            yield reader
+
+    @asynccontextmanager
+    async def follow(self, chat_id: str, after: str) -> AsyncIterator[Reader]:
+        """Read what follows from a command. `after` is the cursor in its result, so there is nothing to check."""
+        async with self._join(chat_id) as (channel, reader):
+            position = channel.loader.cursors.read(after)
+            if position is None:
+                await reader.start()
+            else:
+                channel.start(position)
+                reader.start_at(position)
+                channel.refresh()  # something may have happened since the command
+            yield reader
+
+    @asynccontextmanager
+    async def _join(self, chat_id: str, show: Show | None = None) -> AsyncIterator[tuple[Channel, Reader]]:
         channel = self._channels.get(chat_id) or self._open_channel(chat_id)
         reader = Reader(
             channel,
@@ -119,17 +141,9 @@ class Feed:
         self._readers.add(reader)
         self._metrics.reader_joined()
         try:
-            if after is None:
-                await reader.start(user_id)
-            else:
-                await self._check_owner(chat_id, user_id)
-                channel.start(await self._load_position(chat_id))
-                reader.position = await self._read_cursor(channel.loader, after)
-                if channel.vacancy is not None:
-                    reader.tell(channel.vacancy)
             if self._is_closed:
                 reader.end("shutdown")
-            yield reader
+            yield channel, reader
         finally:
             channel.listeners.discard(reader)
             self._readers.discard(reader)
@@ -195,21 +209,15 @@ class Feed:
     def _make_loader(self, chat_id: str) -> Loader:
         return Loader(chat_id, self._store, metrics=self._metrics, snapshot_messages=self._snapshot_messages)
 
-    async def _check_owner(self, chat_id: str, user_id: str | None) -> None:
-        if user_id is not None and await self._store.owner(chat_id) != user_id:
+    async def _resume(self, channel: Channel, reader: Reader, after: str, user_id: str | None) -> None:
+        position = channel.loader.cursors.read(after)
+        found = await self._store.resume(channel.loader.chat_id, position)
+        if found is None or (user_id is not None and found.owner_id != user_id):
             raise NotFound("Chat not found. It may have been deleted.")
-
-    async def _load_position(self, chat_id: str) -> Position:
-        position = (await self._store.positions([chat_id])).get(chat_id)
-        if position is None:
-            raise NotFound("Chat not found. It may have been deleted.")
-        return position
-
-    async def _read_cursor(self, loader: Loader, after: str) -> Position | None:
-        position = loader.cursors.read(after)
-        if position is None or not await self._store.reached(loader.chat_id, position):
-            return None
-        return position
+        channel.start(found.position)
+        reader.position = position if found.is_reached else None
+        if channel.vacancy is not None:
+            reader.tell(channel.vacancy)
 
     # --- waking ---
 

@@ -114,6 +114,11 @@ class Reader:
         self._channel.start(position)
         self._buffer([self._channel.share(_show(snapshot, position))])
 
+    def start_at(self, position: Position) -> None:
+        """Begin after this position, live at once if the channel is no further."""
+        self.position = position
+        self._is_live = self._has_caught_up(position)
+
     def push(self, step: TimelineStep) -> None:
         size_bytes = step.size_bytes
         if self._is_live and self._steps and self._held_bytes + size_bytes > self._buffer_bytes:

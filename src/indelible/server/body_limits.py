@@ -3,7 +3,8 @@
 A parser makes objects of every value, and the validator an error of every wrong one: 8 MiB of `[0,0,…]` took a minute
 of the event loop and gigabytes. So values are counted in the bytes, where commas and brackets outside of strings are
 all that matters; nearly every body is below the limits even if those inside of strings are counted too, and costs four
-counts at the speed of memory. Whether the body is JSON at all is left to the parser.
+counts at the speed of memory. Bytes can be counted because JSON is UTF-8 here, as RFC 8259 says; Python's parser would
+accept UTF-16 and UTF-32 too. Whether the body is JSON at all is left to the parser.
 
 What passes here is bounded, and schemas.py gives every list in it a limit of its own.
 
@@ -13,6 +14,7 @@ valid body of the same size.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Final
 
@@ -43,7 +45,7 @@ class BodyLimits:
             return
         try:
             message = await _collect(receive)
-            if not scope["path"].endswith(_DECODED_STRICTLY):
+            if scope["method"] != "POST" or not scope["path"].endswith(_DECODED_STRICTLY):
                 check_json(message.get("body", b""))
         except (TooLarge, HTTPException) as error:  # the latter from access.py
             detail = str(error.detail if isinstance(error, HTTPException) else error)
@@ -56,10 +58,12 @@ class BodyLimits:
 
 
 def check_json(body: bytes, *, max_values: int = MAX_JSON_VALUES, max_depth: int = MAX_JSON_DEPTH) -> None:
-    """Raises `TooLarge` if this document has too many values, and `Invalid` if they are nested too deeply.
+    """Raises `TooLarge` if this document has too many values, `Invalid` if it is nested too deeply or not UTF-8.
 
     Commas and opening brackets are counted: one for each value but the first in its list or object.
     """
+    if not json.detect_encoding(body).startswith("utf-8"):
+        raise Invalid("The request is not UTF-8.")
     opened = body.count(b"[") + body.count(b"{")
     if opened <= max_depth and body.count(b",") + opened <= max_values:
         return

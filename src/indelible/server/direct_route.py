@@ -3,7 +3,8 @@
 FastAPI works out for every request what its route asks for, in a general way that costs more than our commands do.
 Our routes ask for little: texts of the path, single values of the query and of headers, one JSON body, the request,
 and dependencies that take nothing but the request. So a plan is made once, with the route, and a valid request is read
-by it. A request with a mistake goes to FastAPI, which finds the mistake again and describes it.
+by it. A request with a mistake goes to FastAPI, which finds the mistake again and describes it. A route that asks for
+anything else is refused when it is made. FastAPI's own spans have no part in the short way; ours do (tracing.py).
 
 Must stay true (tests/server/test_direct_route.py): FastAPI alone would give every request the same response.
 """
@@ -12,17 +13,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine, Mapping
-from inspect import iscoroutinefunction
-from typing import Any, get_type_hints
+from datetime import date
+from inspect import iscoroutinefunction, signature
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from fastapi import params
-from fastapi._compat import ModelField, field_annotation_is_scalar
 from fastapi.dependencies.models import Dependant
+from fastapi.exceptions import HTTPException
 from fastapi.routing import APIRoute
-from starlette.requests import ClientDisconnect, Request
+from pydantic import TypeAdapter
+from starlette.requests import Request
 from starlette.responses import Response
 
+if TYPE_CHECKING:
+    from fastapi._compat import ModelField
+
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+_SINGLE: Final = (str, int, float, bool, date, NoneType)
+_CONSTANT: Final = (str, int, float, bool, NoneType)
 
 
 class DirectRoute(APIRoute):
@@ -39,6 +48,8 @@ class DirectRoute(APIRoute):
             try:
                 arguments = await read(request)
             except _Mistake:
+                arguments = None
+            if arguments is None:
                 return await through_fastapi(request)
             response: Response = await endpoint(**arguments)
             return response
@@ -57,7 +68,7 @@ class _Plan:
         self._path = [field.name for field in asked.path_params]
         self._query = [(field.alias, field) for field in asked.query_params]
         self._headers = [(field.alias, field) for field in asked.header_params]
-        self._body = asked.body_params[0] if asked.body_params else None
+        self._body = _Body(asked.body_params[0]) if asked.body_params else None
         self._request_name = asked.request_param_name
         self._dependencies: list[tuple[Any, Any, Any]] = [  # name, function, and what it calls the request
             (each.name, each.call, each.request_param_name) for each in asked.dependencies
@@ -79,7 +90,7 @@ class _Plan:
         if len(arguments) < self._count:
             raise _Mistake
         if self._body is not None:
-            arguments[self._body.name] = await _read_body(self._body, request)
+            arguments[self._body.name] = await self._body.read(request)
         if self._request_name is not None:
             arguments[self._request_name] = request
         for name, call, request_name in self._dependencies:
@@ -87,68 +98,90 @@ class _Plan:
         return arguments
 
 
+class _Body:
+    """The JSON body that a route asks for."""
+
+    def __init__(self, field: ModelField) -> None:
+        self.name = field.name
+        self._is_required = field.field_info.is_required()
+        annotation: Any = field.field_info.annotation
+        self._validate = TypeAdapter(annotation).validate_python
+
+    async def read(self, request: Request) -> Any:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        try:
+            body = await request.body()
+            if body and kind == "application/json":
+                return self._validate(json.loads(body))
+        except HTTPException:
+            raise
+        except Exception as error:  # not valid, not JSON, too deep, or the client has gone
+            raise _Mistake from error
+        if body or self._is_required:
+            raise _Mistake
+        return None
+
+
 def _read_values(asked: list[tuple[str, ModelField]], given: Mapping[str, str], arguments: dict[str, Any]) -> None:
     for alias, field in asked:
         value = given.get(alias)
         if value is not None:
-            arguments[field.name] = _validate(field, value)
+            arguments[field.name], errors = field.validate(value)
+            if errors:
+                raise _Mistake
 
 
-async def _read_body(field: ModelField, request: Request) -> Any:
-    try:
-        body = await request.body()
-        if not body and not field.field_info.is_required():
-            return field.get_default()
-        kind = request.headers.get("content-type", "").partition(";")[0]
-        if kind.strip().lower() != "application/json":
-            raise _Mistake
-        return _validate(field, json.loads(body))
-    except (ValueError, ClientDisconnect) as error:
-        raise _Mistake from error
-
-
-def _validate(field: ModelField, value: object) -> Any:
-    valid, errors = field.validate(value)
-    if errors:
-        raise _Mistake
-    return valid
+# --- what can be read ----------------------------------------------------------------------
 
 
 def _is_readable(route: APIRoute) -> bool:
     asked = route.dependant
-    body = [field.field_info for field in asked.body_params]
+    values = [*asked.query_params, *asked.header_params]
+    calls = [each.call for each in asked.dependencies]
+    names = {field.name for field in (*asked.path_params, *values, *asked.body_params)}
+    names |= {each.name or "" for each in asked.dependencies} | ({asked.request_param_name or ""} - {""})
     return (
         iscoroutinefunction(route.endpoint)
         and issubclass(get_type_hints(route.endpoint).get("return", object), Response)
-        and all(field.field_info.annotation is str and not field.field_info.metadata for field in asked.path_params)
-        and all(_is_single(field) for field in (*asked.query_params, *asked.header_params))
-        and (not body or (len(body) == 1 and type(body[0]) is params.Body and not body[0].embed))
+        and all(_is_text(field) for field in asked.path_params)
+        and all(_is_single_value(field) for field in values)
+        and len(asked.body_params) <= 1
+        and all(_is_plain_body(field) for field in asked.body_params)
         and all(_takes_request(each) for each in asked.dependencies)
-        and _asks_for_nothing_else(asked)
+        and len(calls) == len(set(calls))
+        and names == set(signature(route.endpoint).parameters)
     )
 
 
-def _is_single(field: ModelField) -> bool:
-    return field_annotation_is_scalar(field.field_info.annotation) and field.validation_alias in (None, field.alias)
+def _is_text(field: ModelField) -> bool:
+    return field.field_info.annotation is str and not field.field_info.metadata and field.alias == field.name
+
+
+def _is_single_value(field: ModelField) -> bool:
+    info = field.field_info
+    return (
+        _is_single(info.annotation)
+        and info.validation_alias in (None, info.alias)
+        and info.default_factory is None
+        and not info.validate_default
+        and (info.is_required() or isinstance(info.default, _CONSTANT))
+    )
+
+
+def _is_single(annotation: Any) -> bool:
+    if get_origin(annotation) in (Union, UnionType):
+        return all(_is_single(each) for each in get_args(annotation))
+    return annotation in _SINGLE or get_origin(annotation) is Literal
+
+
+def _is_plain_body(field: ModelField) -> bool:
+    info = field.field_info
+    is_json = type(info) is params.Body and not info.embed and not info.metadata
+    return is_json and (info.is_required() or (info.default is None and info.default_factory is None))
 
 
 def _takes_request(dependency: Dependant) -> bool:
-    takes = dependency.path_params + dependency.query_params + dependency.header_params + dependency.body_params
-    return (
-        dependency.request_param_name is not None
-        and iscoroutinefunction(dependency.call)
-        and not takes
-        and not dependency.dependencies
-        and _asks_for_nothing_else(dependency)
-    )
-
-
-def _asks_for_nothing_else(asked: Dependant) -> bool:
-    return not (
-        asked.cookie_params
-        or asked.websocket_param_name
-        or asked.http_connection_param_name
-        or asked.response_param_name
-        or asked.background_tasks_param_name
-        or asked.security_scopes_param_name
-    )
+    """Nothing but the request, which is all that `_Plan` gives it."""
+    return iscoroutinefunction(dependency.call) and list(signature(dependency.call).parameters) == [
+        dependency.request_param_name
+    ]

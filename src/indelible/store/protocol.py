@@ -25,7 +25,7 @@ from indelible.store.journal.append import Appended, JournalRow
 from indelible.store.journal.tool_ledger import LedgerEntry
 from indelible.store.payloads import C, ChatPatch, Payload
 from indelible.store.queries.attempts import AttemptView
-from indelible.store.queries.changes import Changes
+from indelible.store.queries.changes import Changes, Resumption
 from indelible.store.queries.chat_view import AttemptName, ChatStatus, ChatView, Event, JournalEntry, QueuedMessage
 from indelible.store.queries.history import Page
 from indelible.store.queries.listing import ALL_CHATS, ChatCount, ChatFilter, ChatSummary, ListCursor
@@ -326,5 +326,9 @@ class ChatStore(Protocol):
     async def vacant(self, chat_ids: Sequence[str]) -> dict[str, Vacancy]:
         """Which of these chats are running, and whether no worker is alive to answer them. One statement."""
 
-    async def reached(self, chat_id: str, position: Position) -> bool:
-        """Whether a reader of this chat can have reached exactly this position by now."""
+    async def resume(self, chat_id: str, position: Position | None) -> Resumption | None:
+        """What a reader needs that returns with a position; None if the chat does not exist. All of one moment.
+
+        * The chat's owner, and its current position.
+        * Whether a reader of this chat can have reached exactly the given position by now. No position is not reached.
+        """

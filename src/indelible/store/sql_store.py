@@ -50,7 +50,7 @@ from indelible.store.lists.sql_lists import SqlLists
 from indelible.store.payloads import C, ChatPatch, NewChat, Payload, WithStep, require
 from indelible.store.protocol import Outcome
 from indelible.store.queries.attempts import AttemptView, load_attempts
-from indelible.store.queries.changes import Changes, has_reached, load_changes, load_positions
+from indelible.store.queries.changes import Changes, Resumption, load_changes, load_positions, load_resumption
 from indelible.store.queries.chat_view import (
     ChatStatus,
     ChatView,
@@ -459,8 +459,8 @@ class SqlStore:
     async def vacant(self, chat_ids: Sequence[str]) -> dict[str, Vacancy]:
         return await self._ask(load_vacant, chat_ids, lease_timeout_s=self.lease_timeout_s)
 
-    async def reached(self, chat_id: str, position: Position) -> bool:
-        return await self._read(has_reached, chat_id, position)
+    async def resume(self, chat_id: str, position: Position | None) -> Resumption | None:
+        return await self._read(load_resumption, chat_id, position)
 
     async def _read(self, load: Query[P, T], *given: P.args, **named: P.kwargs) -> T:
         """Run a query of several statements on one snapshot."""

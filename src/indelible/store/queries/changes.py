@@ -10,7 +10,7 @@ that was everything. Rows stay bytes; nothing is decoded on the way to a reader.
 `load_positions` finds the readers to wake: one query for all watched chats.
 
 Must stay true (tests/store/test_changes.py): reading on from any position, in pieces of any size, gives the same
-entries in an order that 6.2 allows, each once; `has_reached` is true of exactly those positions.
+entries in an order that 6.2 allows, each once; exactly those positions are `is_reached`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 
 from indelible.errors import NotFound
 from indelible.machine.events import Position, ShownMessage, ShownQueued
-from indelible.store.database.transaction import Transaction
+from indelible.store.database.transaction import Row, Transaction
 from indelible.store.journal.pack import unpack_rows
 from indelible.store.queries.chat_view import Event, to_event
 from indelible.store.queries.history import find_visible, load_queued, load_shown
@@ -42,7 +42,7 @@ _NEW_EVENTS: Final = """
     ORDER BY e.seq
     """
 _POSITIONS: Final = """
-    SELECT c.id, c.seq, a.id AS attempt_id,
+    SELECT c.id, c.owner_id, c.seq, a.id AS attempt_id,
         (SELECT max(n) FROM journal WHERE chat_id = a.chat_id AND attempt_id = a.id) AS last_n
     FROM chats AS c LEFT JOIN attempts AS a ON a.chat_id = c.id AND a.ended_at IS NULL
     WHERE c.id = ANY($1)
@@ -91,6 +91,14 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool
 
 
+class Resumption(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a chat is now, for a reader that returns with a position: whether a reader can have reached it by now."""
+
+    owner_id: str
+    position: Position
+    is_reached: bool
+
+
 async def load_changes(
     transaction: Transaction,
     chat_id: str,
@@ -125,11 +133,23 @@ async def load_changes(
 async def load_positions(transaction: Transaction, chat_ids: Sequence[str]) -> dict[str, Position]:
     """The current position of each of these chats. A chat that does not exist is left out."""
     rows = await transaction.all(_POSITIONS, list(chat_ids))
-    return {row["id"]: Position(row["seq"], row["attempt_id"], row["last_n"] or 0) for row in rows}
+    return {row["id"]: _to_position(row) for row in rows}
 
 
-async def has_reached(transaction: Transaction, chat_id: str, position: Position) -> bool:
-    """Whether a reader of this chat can have reached exactly this position by now."""
+async def load_resumption(transaction: Transaction, chat_id: str, position: Position | None) -> Resumption | None:
+    """Where the chat is, and whether a reader of it can have been at this position; None if there is no such chat."""
+    rows = await transaction.all(_POSITIONS, [chat_id])
+    if not rows:
+        return None
+    is_reached = position is not None and await _has_reached(transaction, chat_id, position)
+    return Resumption(owner_id=rows[0]["owner_id"], position=_to_position(rows[0]), is_reached=is_reached)
+
+
+def _to_position(row: Row) -> Position:
+    return Position(row["seq"], row["attempt_id"], row["last_n"] or 0)
+
+
+async def _has_reached(transaction: Transaction, chat_id: str, position: Position) -> bool:
     passed = await transaction.all(_PASSED, chat_id, position.seq)
     if not passed:
         return False
