@@ -29,7 +29,7 @@ async def test_an_armed_server_dies_at_the_point_and_what_was_accepted_is_kept(
     orders: Orders, point: CrashPoint
 ) -> None:
     async with run_servers(orders, count=1) as [server], WireClient(server.url) as client:
-        server.process.arm(point, 1)
+        await server.process.arm(point, 1)
         creating = asyncio.create_task(client.create_chat(WISH.to_text()))
         assert await server.process.wait_for_end() == -signal.SIGKILL
         assert len(read_notebook(orders.notebook)) == RUNS.get(point, 0)
@@ -41,7 +41,7 @@ async def test_an_armed_server_dies_at_the_point_and_what_was_accepted_is_kept(
 
 async def test_a_server_dies_while_a_reply_is_being_stopped(orders: Orders) -> None:
     async with run_servers(orders, count=1) as [server], WireClient(server.url) as client:
-        server.process.arm("during_stop", 1)
+        await server.process.arm("during_stop", 1)
         chat_id = (await client.create_chat(SLOW_WISH.to_text()))["id"]
         await wait_for_a_word(client, chat_id)
         stopping = asyncio.create_task(client.interrupt(chat_id))
@@ -60,7 +60,7 @@ async def wait_for_a_word(client: WireClient, chat_id: str) -> None:
 async def test_a_server_dies_in_an_upload_which_is_one_file_in_the_end(orders: Orders) -> None:
     async with run_servers(orders, count=1) as [server], WireClient(server.url) as client:
         for point in IN_UPLOADS:
-            server.process.arm(point, 1)
+            await server.process.arm(point, 1)
             uploading = asyncio.create_task(upload_unused([client], UploadLog()))
             assert await server.process.wait_for_end() == -signal.SIGKILL
             await server.start()

@@ -120,7 +120,7 @@ class FaultInjector:
 
     async def _kill_at(self, point: CrashPoint, server: ServerUnderTest) -> None:
         passes = self._chance.randint(1, _PASSES_AT_MOST.get(point, 1))
-        server.process.arm(point, passes)
+        await server.process.arm(point, passes)
         # A user may have to wait until the server is back.
         provoking = asyncio.create_task(self._provoke[point]()) if point in self._provoke else None
         try:

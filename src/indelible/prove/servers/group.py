@@ -69,8 +69,10 @@ class ServerProcess:
         except (EOFError, OSError):
             return None
 
-    def arm(self, point: CrashPoint, count: int) -> None:
+    async def arm(self, point: CrashPoint, count: int) -> None:
+        """From its return on, the process dies when this point is passed for the `count`-th time."""
         self._line.send(Arming(point, count))
+        await asyncio.to_thread(self._receive, self._line)
 
     def send(self, number: signal.Signals) -> None:
         if self._process.is_alive():

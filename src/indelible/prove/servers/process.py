@@ -71,6 +71,10 @@ class Ready(msgspec.Struct, frozen=True):
     """The server accepts requests."""
 
 
+class Armed(msgspec.Struct, frozen=True):
+    """From now on the server dies at the point that it was told."""
+
+
 class Unable(msgspec.Struct, frozen=True):
     """The server cannot start, for this reason."""
 
@@ -117,5 +121,6 @@ def _follow(line: Connection, crash_points: CrashPoints) -> None:
         while True:
             arming: Arming = line.recv()
             crash_points.arm(arming.point, arming.count)
+            line.send(Armed())
     except (EOFError, OSError):
         os.kill(os.getpid(), signal.SIGKILL)
