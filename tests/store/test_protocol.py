@@ -26,7 +26,7 @@ from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
 
 PROMISES = sorted(name for name, _ in inspect.getmembers(ChatStore, inspect.isfunction) if not name.startswith("_"))
-OF_READERS = {"page", "changes", "positions", "reached", "vacant"}
+OF_READERS = {"page", "changes", "positions", "resume", "vacant"}
 """What people and readers see has suites of its own, named in the headers of history.py and changes.py."""
 
 KEPT_BY = {

@@ -5,8 +5,8 @@ waited for a lock would still see the data from before the wait (R1). SQLite nee
 write transaction locks the whole file.
 
 One statement then reads what nearly every command needs: the database's time, the holder's heartbeat, the open turn and
-its open attempt. Beyond that, only the facts that the command declares for this status are loaded
-(machine/transitions.py, `FACTS`); an idle chat has no queue. A fact that is not loaded has its default in the snapshot;
+its open attempt, and whether anything is queued. Beyond that, only the facts that the command declares for this status
+are loaded (machine/transitions.py, `FACTS`). A fact that is not loaded has its default in the snapshot;
 tests/machine/test_facts.py checks that `decide` never reads it, and tests/store/test_statements.py the cost of a stop.
 
 Facts about the end of the path are found by climbing from the head, so the cost does not depend on the length of the
@@ -57,10 +57,12 @@ FROM chats WHERE id = $1 FOR NO KEY UPDATE
 _TRY_CHAT: Final = f"{_LOCK_CHAT.rstrip()} SKIP LOCKED"
 _LIMIT_WAITING: Final = f"SET LOCAL lock_timeout = {_ACQUIRE_LOCK_TIMEOUT_MS}"
 _QUEUE: Final = "SELECT id, if_busy FROM queue WHERE chat_id = $1 ORDER BY position"
-# Always one row: the time, the holder's last heartbeat, the open turn and its open attempt, as far as there are any.
+# Always one row: the time, the holder's last heartbeat, the open turn and its open attempt as far as there are any, and
+# whether anything is queued.
 _WORK: Final = """
 SELECT clock_timestamp() AS now, workers.heartbeat_at, turns.id, turns.kind, turns.message_id, turns.takeovers,
-    turns.stalled_takeovers, turns.journal_rows_at_takeover, attempts.id AS attempt_id, attempts.epoch AS attempt_epoch
+    turns.stalled_takeovers, turns.journal_rows_at_takeover, attempts.id AS attempt_id, attempts.epoch AS attempt_epoch,
+    EXISTS (SELECT id FROM queue WHERE chat_id = $1) AS has_queue
 FROM (SELECT 1) AS always
 LEFT JOIN workers ON workers.id = $2
 LEFT JOIN turns ON turns.chat_id = $1 AND turns.ended_at IS NULL
@@ -138,7 +140,7 @@ async def load_snapshot(
         holder=chat["holder"],
         holder_alive=vacant_s is not None and vacant_s < lease_timeout_s,
         head_id=head_id,
-        queue=await _load_queue(transaction, chat_id) if status is not Status.IDLE else (),
+        queue=await _load_queue(transaction, chat_id) if work["has_queue"] else (),
         turn=turn,
         attempt=attempt,
         awaiting=tuple(call.id for call in end.open_calls),

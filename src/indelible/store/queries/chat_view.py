@@ -20,7 +20,7 @@ from indelible.content import Block, Message, Part, ToolCall, decode_blocks, dec
 from indelible.content.assemble import assemble
 from indelible.errors import NotFound
 from indelible.ids import is_id
-from indelible.machine.states import IfBusy, Status
+from indelible.machine.states import IfBusy
 from indelible.store.commands.facts import load_end
 from indelible.store.commands.totals import Totals
 from indelible.store.database.transaction import Dialect, Row, Transaction, to_time
@@ -47,7 +47,8 @@ def _spell_view(dialect: Dialect) -> str:
     return f"""
         SELECT c.owner_id, c.status, c.archived, c.title, c.model, c.debug, c.seq, c.error, c.retry, c.head_id,
             c.deadline_at, c.usage, c.cost_nanousd,
-            {spell_status(dialect, 2)} AS shown_status, t.id AS turn_id, a.id AS attempt_id
+            {spell_status(dialect, 2)} AS shown_status, t.id AS turn_id, a.id AS attempt_id,
+            EXISTS (SELECT id FROM queue WHERE chat_id = $1) AS has_queue
         FROM chats AS c
         LEFT JOIN turns AS t ON t.chat_id = c.id AND t.ended_at IS NULL
         LEFT JOIN attempts AS a ON a.chat_id = c.id AND a.ended_at IS NULL
@@ -154,7 +155,6 @@ async def load_view(transaction: Transaction, chat_id: str, *, limit: int = 50, 
     if chat is None:
         raise NotFound("Chat not found. It may have been deleted.")
     path = await load_path(transaction, chat_id, chat["head_id"], limit=limit + 1) if limit else []
-    is_idle = chat["status"] == Status.IDLE.value  # and has no queue
     return ChatView(
         id=chat_id,
         owner_id=chat["owner_id"],
@@ -170,7 +170,7 @@ async def load_view(transaction: Transaction, chat_id: str, *, limit: int = 50, 
         retry=None if chat["retry"] is None else msgspec.json.decode(chat["retry"]),
         messages=path[-limit:],
         has_more=len(path) > limit,
-        queue=[] if is_idle else await load_queue(transaction, chat_id),
+        queue=await load_queue(transaction, chat_id) if chat["has_queue"] else [],
         live=None if chat["attempt_id"] is None else await _load_live(transaction, chat_id, chat["attempt_id"]),
         action=await _load_action(transaction, chat_id, chat) if chat["status"] == "requires_action" else None,
         totals=Totals.read(chat),

@@ -68,16 +68,14 @@ async def load_page(
 
     With `after`, the first `limit` below that message on the active path.
     """
-    head = await transaction.one(_HEAD, chat_id)
-    if head is None:
-        raise NotFound("Chat not found. It may have been deleted.")
+    head_id = upto or await _load_head(transaction, chat_id)
     if after is not None:
-        below, has_newer = await _find_below(transaction, chat_id, head["head_id"], after, limit)
+        below, has_newer = await _find_below(transaction, chat_id, head_id, after, limit)
         if not below:
             return Page(items=[], has_more=True)
         page = await load_page(transaction, chat_id, upto=below[0], limit=len(below))
         return Page(items=page.items, has_more=True, has_newer=has_newer)
-    start_id = before or upto or head["head_id"]
+    start_id = before or head_id
     found: list[Row] = []
     is_known = start_id is None
     async for row in load_ancestors(transaction, chat_id, start_id, *_COLUMNS, chunk=limit + 2):
@@ -95,6 +93,14 @@ async def load_page(
         for row, parent_id in zip(found[:limit], parent_ids, strict=True)
     ]
     return Page(items=items[::-1], has_more=len(found) > limit, has_newer=before is not None)
+
+
+async def _load_head(transaction: Transaction, chat_id: str) -> str | None:
+    row = await transaction.one(_HEAD, chat_id)
+    if row is None:
+        raise NotFound("Chat not found. It may have been deleted.")
+    head_id: str | None = row["head_id"]
+    return head_id
 
 
 async def _find_below(

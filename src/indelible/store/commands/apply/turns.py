@@ -25,7 +25,10 @@ from indelible.store.queries.ancestors import load_ancestors
 from indelible.store.queries.chat_view import AttemptName
 
 _ENDS_WITH_RESET: Final = "reset"
-_LAST_TURN: Final = "SELECT coalesce(max(number), 0) AS number FROM turns WHERE chat_id = $1"
+_NEW_TURN: Final = """
+INSERT INTO turns (chat_id, id, kind, message_id, model, started_at, number)
+VALUES ($1, $2, $3, $4, $5, $6, (SELECT coalesce(max(number), 0) + 1 FROM turns WHERE chat_id = $1))
+"""
 _LAST_ATTEMPT: Final = """
 SELECT step, number, outcome FROM attempts WHERE chat_id = $1 AND turn_id = $2
 ORDER BY step DESC, number DESC LIMIT 1
@@ -156,18 +159,9 @@ async def begin_turn(change: ChatChange, effect: effects.BeginTurn) -> None:
 
 
 async def open_turn(change: ChatChange, kind: TurnKind, message_id: str | None, model: str | None) -> None:
-    last = await change.transaction.one(_LAST_TURN, change.chat_id)
     change.turn_id = new_id("turn")
-    row = {
-        "chat_id": change.chat_id,
-        "id": change.turn_id,
-        "number": last["number"] + 1,
-        "kind": kind,
-        "message_id": message_id,
-        "model": model,
-        "started_at": change.now,
-    }
-    await insert(change.transaction, "turns", row)
+    named = (change.chat_id, change.turn_id, kind, message_id, model, change.now)
+    await change.transaction.run(_NEW_TURN, *named)
 
 
 def find_open_calls(written: Sequence[Message]) -> list[ToolCall]:
