@@ -69,6 +69,15 @@ def answers(*result_types: type, status: int = 200) -> dict[str, Any]:
     }
 
 
+def may_stream(described: dict[str, Any]) -> dict[str, Any]:
+    """The same for a route whose response may go on with the reply (reply_stream.py)."""
+    stream = {
+        "description": "With `Accept: text/event-stream`: events; see docs/http.md.",
+        "content": {"text/event-stream": {}},
+    }
+    return described | {"responses": {200: stream, **described["responses"]}}
+
+
 def add_answer_schemas(application: FastAPI) -> None:
     """Add the schemas that `answers` refers to to the application's OpenAPI document."""
     make_document = application.openapi

@@ -26,7 +26,7 @@ from starlette.types import Receive, Scope, Send
 
 from indelible.feed import ListReader, Reader
 from indelible.server.security_headers import DATA_HEADERS
-from indelible.server.sse_pieces import take_pieces
+from indelible.server.sse_pieces import Events, take_pieces
 
 _COMMENT: Final = b": still here\n\n"
 _HEADERS: Final = [
@@ -112,7 +112,7 @@ class FeedResponse(Response):
         self._sending_since_s = now()
         await _send_piece(send, b"", is_last=True)
 
-    async def _send_events(self, reader: Reader | ListReader, send: Send) -> None:
+    async def _send_events(self, reader: Events, send: Send) -> None:
         now = asyncio.get_running_loop().time
         async for event in reader:
             if self._comment is not None:

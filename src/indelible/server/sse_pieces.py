@@ -9,16 +9,26 @@ Must stay true (tests/server/test_feed_limits.py): the pieces together are the e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import AsyncIterator, Iterator
+from typing import Final, Protocol
 
-from indelible.feed import ListReader, Reader
 from indelible.machine.events import FeedEvent
 
 PIECE_BYTES: Final = 64 * 1024
 
 
-def take_pieces(reader: Reader | ListReader, event: FeedEvent) -> Iterator[bytes]:
+class Events(Protocol):
+    """What a feed is read from: a reader."""
+
+    def __aiter__(self) -> AsyncIterator[FeedEvent]: ...
+
+    async def __anext__(self) -> FeedEvent: ...
+
+    def get_nowait(self) -> FeedEvent | None:
+        """The next event if there is one without waiting."""
+
+
+def take_pieces(reader: Events, event: FeedEvent) -> Iterator[bytes]:
     """An event and those that are ready after it: small ones together, a large one in pieces."""
     together: list[bytes] = []
     size_bytes = 0

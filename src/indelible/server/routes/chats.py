@@ -8,16 +8,17 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from indelible.server.dependencies import PageLimit, Reads, Sharing, Writes, answer_json
-from indelible.server.openapi import answers
+from indelible.server.openapi import answers, may_stream
+from indelible.server.reply_stream import Streams
 from indelible.server.schemas import CreateChatRequest, Fork, UpdateChatRequest
 from indelible.service.results import ChatDetails, ChatPage, CreatedChat, UpdatedChat
 
 router = APIRouter(tags=["chats"])
 
 
-@router.post("/chats", **answers(CreatedChat, status=201))
-async def create_chat(body: CreateChatRequest, service: Writes) -> Response:
-    """Create a chat. With a message, the reply starts at once."""
+@router.post("/chats", **may_stream(answers(CreatedChat, status=201)))
+async def create_chat(body: CreateChatRequest, service: Writes, streams: Streams) -> Response:
+    """Create a chat. With a message, the reply starts at once; the response may go on with it."""
     created = await service.create_chat(
         body.to_content(),
         model=body.model,
@@ -26,7 +27,7 @@ async def create_chat(body: CreateChatRequest, service: Writes) -> Response:
         parameters=body.parameters,
         tools=None if body.tools is None else [tool.to_spec() for tool in body.tools],
     )
-    return answer_json(created, 201)
+    return streams.answer(created.id, created, 201)
 
 
 @router.get("/chats", **answers(ChatPage))

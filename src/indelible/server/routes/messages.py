@@ -7,7 +7,8 @@ from starlette.responses import Response
 
 from indelible.machine.events import MessageTree
 from indelible.server.dependencies import PageLimit, Reads, Writes, answer_json
-from indelible.server.openapi import answers
+from indelible.server.openapi import answers, may_stream
+from indelible.server.reply_stream import Streams
 from indelible.server.schemas import BranchTarget, EditedMessage, NewMessage, TurnRequest, model_of
 from indelible.service.results import Accepted, MessagePage
 
@@ -22,25 +23,28 @@ async def list_messages(
     return answer_json(await service.list_messages(chat_id, before=before, after=after, limit=limit))
 
 
-@router.post("/chats/{chat_id}/messages", **answers(Accepted, status=202))
-async def send_message(chat_id: str, body: NewMessage, service: Writes) -> Response:
+@router.post("/chats/{chat_id}/messages", **may_stream(answers(Accepted, status=202)))
+async def send_message(chat_id: str, body: NewMessage, service: Writes, streams: Streams) -> Response:
     """Send a message. After the response it is on disk: in the conversation, or in the queue."""
     sent = await service.send(chat_id, body.to_content(), if_busy=body.if_busy, model=body.model)
-    return answer_json(sent, 202)
+    return streams.answer(chat_id, sent, 202)
 
 
-@router.post("/chats/{chat_id}/messages/{message_id}/edit", **answers(Accepted, status=202))
-async def edit_message(chat_id: str, message_id: str, body: EditedMessage, service: Writes) -> Response:
+@router.post("/chats/{chat_id}/messages/{message_id}/edit", **may_stream(answers(Accepted, status=202)))
+async def edit_message(
+    chat_id: str, message_id: str, body: EditedMessage, service: Writes, streams: Streams
+) -> Response:
     """Edit one of the user's messages. The old message and its replies are kept as a branch."""
-    return answer_json(await service.edit(chat_id, message_id, body.to_content(), model=body.model), 202)
+    edited = await service.edit(chat_id, message_id, body.to_content(), model=body.model)
+    return streams.answer(chat_id, edited, 202)
 
 
-@router.post("/chats/{chat_id}/messages/{message_id}/regenerate", **answers(Accepted, status=202))
+@router.post("/chats/{chat_id}/messages/{message_id}/regenerate", **may_stream(answers(Accepted, status=202)))
 async def regenerate_message(
-    chat_id: str, message_id: str, service: Writes, body: TurnRequest | None = None
+    chat_id: str, message_id: str, service: Writes, streams: Streams, body: TurnRequest | None = None
 ) -> Response:
     """Regenerate a reply, or answer a user message again; the old reply is kept as a branch."""
-    return answer_json(await service.regenerate(chat_id, message_id, model=model_of(body)), 202)
+    return streams.answer(chat_id, await service.regenerate(chat_id, message_id, model=model_of(body)), 202)
 
 
 @router.post("/chats/{chat_id}/branch", **answers(Accepted))

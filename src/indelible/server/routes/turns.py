@@ -6,7 +6,8 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from indelible.server.dependencies import Writes, answer_json
-from indelible.server.openapi import answers
+from indelible.server.openapi import answers, may_stream
+from indelible.server.reply_stream import Streams
 from indelible.server.schemas import Interruption, ToolResultsRequest, TurnRequest, model_of
 from indelible.service.results import Accepted, InterruptResult
 
@@ -23,16 +24,16 @@ async def interrupt(chat_id: str, service: Writes, body: Interruption | None = N
     return answer_json(await service.interrupt(chat_id, turn=body.turn, wait_s=body.wait_s))
 
 
-@router.post("/chats/{chat_id}/retry", **answers(Accepted, status=202))
-async def retry(chat_id: str, service: Writes, body: TurnRequest | None = None) -> Response:
+@router.post("/chats/{chat_id}/retry", **may_stream(answers(Accepted, status=202)))
+async def retry(chat_id: str, service: Writes, streams: Streams, body: TurnRequest | None = None) -> Response:
     """Retry after an error, or a message that has no complete reply, optionally with another model."""
-    return answer_json(await service.retry(chat_id, model=model_of(body)), 202)
+    return streams.answer(chat_id, await service.retry(chat_id, model=model_of(body)), 202)
 
 
-@router.post("/chats/{chat_id}/continue", **answers(Accepted, status=202))
-async def continue_reply(chat_id: str, service: Writes, body: TurnRequest | None = None) -> Response:
+@router.post("/chats/{chat_id}/continue", **may_stream(answers(Accepted, status=202)))
+async def continue_reply(chat_id: str, service: Writes, streams: Streams, body: TurnRequest | None = None) -> Response:
     """Continue an interrupted reply."""
-    return answer_json(await service.continue_(chat_id, model=model_of(body)), 202)
+    return streams.answer(chat_id, await service.continue_(chat_id, model=model_of(body)), 202)
 
 
 @router.post("/chats/{chat_id}/compact", **answers(Accepted, status=202))
@@ -41,8 +42,8 @@ async def compact(chat_id: str, service: Writes) -> Response:
     return answer_json(await service.compact(chat_id), 202)
 
 
-@router.post("/chats/{chat_id}/tool-results", **answers(Accepted, status=202))
-async def submit_tool_results(chat_id: str, body: ToolResultsRequest, service: Writes) -> Response:
+@router.post("/chats/{chat_id}/tool-results", **may_stream(answers(Accepted, status=202)))
+async def submit_tool_results(chat_id: str, body: ToolResultsRequest, service: Writes, streams: Streams) -> Response:
     """Submit the results of the tool calls that the reply is waiting for: all of them, exactly once."""
     results = [given.to_result() for given in body.results]
-    return answer_json(await service.submit_tool_results(chat_id, results, turn=body.turn), 202)
+    return streams.answer(chat_id, await service.submit_tool_results(chat_id, results, turn=body.turn), 202)

@@ -23,9 +23,10 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from indelible.errors import NotFound
-from indelible.feed import Feed, FeedEvent, ListReader, Reader
+from indelible.feed import Feed, FeedEvent, Reader
 from indelible.server.problem_details import NotReady
 from indelible.server.sse import FeedResponse, Pace
+from indelible.server.sse_pieces import Events
 from indelible.server.wires.projection import TurnProjection
 from indelible.service.conversations import TurnStart
 
@@ -67,14 +68,14 @@ class WireStream(FeedResponse):
         if not self._projection.is_over and not self._is_feed_over and self._on_leave is not None:
             await self._on_leave()
 
-    async def _send_events(self, reader: Reader | ListReader, send: Send) -> None:
+    async def _send_events(self, reader: Events, send: Send) -> None:
         await self._send_frames(self._projection.begin(), send)
         goes_on = await self._follow(reader, send)
         while goes_on:
             async with self._open_reader() as again:
                 goes_on = await self._follow(again, send)
 
-    async def _follow(self, reader: Reader | ListReader, send: Send) -> bool:
+    async def _follow(self, reader: Events, send: Send) -> bool:
         """Send until the turn is over or nothing more comes; True if the reader has to begin again where it is."""
         async for event in reader:
             following: FeedEvent | None = event
