@@ -27,7 +27,6 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     turns: int
     words: int
     wall_s: float
-    sent_s: list[float]
     first_s: list[float]
     gaps_s: list[float]
     out_of_order: int
@@ -37,7 +36,6 @@ class User:
     def __init__(self, url: str, *, is_indelible: bool) -> None:
         self._client = Client(url)
         self._is_indelible = is_indelible
-        self.sent_s: list[float] = []
         self.first_s: list[float] = []
         self.gaps_s: list[float] = []
         self.words = 0
@@ -45,18 +43,13 @@ class User:
 
     async def take_turn(self) -> None:
         started = time.perf_counter()
-        if self._is_indelible:
-            created = await self._client.post("/api/v1/chats", {"message": "Hello"})
-            self.sent_s.append(time.perf_counter() - started)
-            async with self._client.connect() as (reader, writer):
-                head = f"GET /api/v1/chats/{created['id']}/events HTTP/1.1\r\nHost: {self._client.host}"
-                writer.write(f"{head}:{self._client.port}\r\nAccept: text/event-stream\r\n\r\n".encode())
-                await self._read(reader, started, end=b'"status":"idle"')
-        else:
-            async with self._client.connect() as (reader, writer):
-                body = b'{"message": "Hello"}'
-                writer.write(b"POST /chat HTTP/1.1\r\nHost: bench\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
-                await self._read(reader, started, end=b"[DONE]")
+        path, end = ("/api/v1/chats", b'"status":"idle"') if self._is_indelible else ("/chat", b"[DONE]")
+        async with self._client.connect() as (reader, writer):
+            body = b'{"message": "Hello"}'
+            head = f"POST {path} HTTP/1.1\r\nHost: {self._client.host}:{self._client.port}\r\nAccept: text/event-stream"
+            kind = f"Content-Type: application/json\r\nContent-Length: {len(body)}"
+            writer.write(f"{head}\r\n{kind}\r\n\r\n".encode() + body)
+            await self._read(reader, started, end=end)
 
     async def _read(self, reader: asyncio.StreamReader, started: float, *, end: bytes) -> None:
         """Read events until the one with `end` in it. Indelible has the words of a reply in parts and snapshots."""
@@ -111,7 +104,6 @@ async def run(url: str, *, is_indelible: bool, users: int, rounds: int, arrivals
         turns=users * rounds,
         words=sum(user.words for user in crowd),
         wall_s=time.perf_counter() - started,
-        sent_s=[each for user in crowd for each in user.sent_s],
         first_s=[each for user in crowd for each in user.first_s],
         gaps_s=[each for user in crowd for each in user.gaps_s],
         out_of_order=sum(user.out_of_order for user in crowd),
