@@ -53,6 +53,9 @@ async def test_s90_a_reader_is_told_that_all_workers_are_dead_and_that_one_works
             await wait_for(others, "status", status="pending")
         async with harness.feed.open(chat.id, after=pending.cursor) as others:
             await wait_for(others, "status", status="pending")
+        assert part.cursor is not None
+        async with harness.feed.follow(chat.id, part.cursor) as others:
+            await wait_for(others, "status", status="pending")
         await harness.start_worker(ScriptedModel([[parts.text_delta("1", " and half"), parts.finish()]]))
         await wait_for(events, "status", status="idle")
 

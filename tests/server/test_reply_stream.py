@@ -24,10 +24,13 @@ from tests.support.waiting import deadline
 
 from indelible.client.wire import ServerEvent
 from indelible.errors import ModelFailed
+from indelible.store.database.words import Scope
 from indelible.testing import ScriptedModel, parts
 
 STREAM = {"Accept": "text/event-stream"}
 KEY = {"Idempotency-Key": "once"}
+TOKEN = "t" * 20
+WRITING: list[Scope] = ["write"]
 
 
 async def iterate(response: aiohttp.ClientResponse) -> AsyncIterator[ServerEvent]:
@@ -198,3 +201,13 @@ async def test_a_deleted_chat_ends_the_stream(harness: AppHarness) -> None:
             if event.kind == "part" and kinds.count("part") == 1:
                 await server.client.delete_chat(chat_id)
     assert kinds[-1] == "end"
+
+
+async def test_a_token_that_may_not_read_gets_json(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN, client_token=TOKEN)
+    ada = await server.app.accounts.ensure_account("ada")
+    for scopes, kind in ((WRITING, "application/json"), ([*WRITING, "read"], "text/event-stream")):
+        _, secret = await server.app.accounts.create_token(ada.id, label="", scopes=scopes)
+        headers = STREAM | {"Authorization": f"Bearer {secret}"}
+        async with deadline(), server.request("POST", "/chats", json={"message": "?"}, headers=headers) as response:
+            assert response.content_type == kind

@@ -116,15 +116,18 @@ class Feed:
 
     @asynccontextmanager
     async def follow(self, chat_id: str, after: str) -> AsyncIterator[Reader]:
-        """Read what follows from a command. `after` is the cursor in its result, so there is nothing to check."""
+        """Read what follows from a command that was carried out just now. `after` is the cursor in its result.
+
+        So there is nothing to check, and no query.
+        """
         async with self._join(chat_id) as (channel, reader):
             position = channel.loader.cursors.read(after)
-            if position is None:
-                await reader.start()
-            else:
-                channel.start(position)
-                reader.start_at(position)
-                channel.refresh()  # something may have happened since the command
+            assert position is not None
+            channel.start(position)
+            reader.start_at(position)
+            channel.refresh()  # something may have happened since the command
+            if channel.vacancy is not None:
+                reader.tell(channel.vacancy)
             yield reader
 
     @asynccontextmanager

@@ -6,7 +6,7 @@ event has its cursor, so a client that loses the connection reads on at `GET …
 the same `Idempotency-Key` gets the reply from its beginning.
 
 The response of a command must never say that it failed because of what comes after it. So if no more feeds may be
-opened, or the server is shutting down, the client gets the usual JSON.
+opened, the server is shutting down, or the token may write and not read, the client gets the usual JSON.
 
 Must stay true (tests/server/test_reply_stream.py): what is streamed is the feed; the stream ends where the chat rests.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Annotated, Final, Self
 
 from fastapi import Depends, Request
@@ -38,25 +39,31 @@ _AT_REST: Final = frozenset({"idle", "error", "requires_action"})
 class Answers:
     """How the client of one request wants the result of a command."""
 
-    def __init__(self, state: ServerState, user_id: str, *, as_stream: bool) -> None:
-        self._state = state
-        self._user_id = user_id
-        self._as_stream = as_stream
+    def __init__(self, request: Request) -> None:
+        wanted = request.headers.get("accept", "").partition(",")[0].partition(";")[0].strip().lower()
+        identity = get_identity(request)
+        self._state: ServerState = request.app.state.server_state
+        self._user_id = identity.user_id
+        self._as_stream = wanted == EVENT_STREAM and "read" in identity.scopes and self._state.is_ready
+        self._may_be_repeated = "idempotency-key" in request.headers
 
     def answer(self, chat_id: str, result: Accepted | CreatedChat, status: int) -> Response:
         """The response to a command that has begun a turn, or may have."""
         answer = answer_json(result, status)
-        state = self._state
-        if not self._as_stream or not state.is_ready:
+        if not self._as_stream:
             return answer
-        stream = ReplyStream(lambda: state.app.feed.follow(chat_id, result.cursor), result, pace=state.pace)
-        return _OrElse(WithSlot(stream, state.feed_slots, self._user_id), answer)
+        stream = ReplyStream(partial(self._open_reader, chat_id, result.cursor), result, pace=self._state.pace)
+        return _OrElse(WithSlot(stream, self._state.feed_slots, self._user_id), answer)
+
+    def _open_reader(self, chat_id: str, cursor: str) -> AbstractAsyncContextManager[Reader]:
+        feed = self._state.app.feed
+        if self._may_be_repeated:  # the result may be of yesterday
+            return feed.open(chat_id, cursor, user_id=self._user_id)
+        return feed.follow(chat_id, cursor)
 
 
 async def get_answers(request: Request) -> Answers:
-    state: ServerState = request.app.state.server_state
-    wanted = request.headers.get("accept", "").partition(",")[0].partition(";")[0].strip().lower()
-    return Answers(state, get_identity(request).user_id, as_stream=wanted == EVENT_STREAM)
+    return Answers(request)
 
 
 Streams = Annotated[Answers, Depends(get_answers)]
