@@ -40,6 +40,7 @@ async def prove_broken(
         chats=3,
         short_leases=True,
         retry_for_s=3.0,
+        replay_s=10.0,
         ways=(way,),
         prepare=prepare,
     )

@@ -16,6 +16,7 @@ from prompt_toolkit.document import Document
 from rich.console import Console
 
 from indelible.app.app import App
+from indelible.clock import Clock, SystemClock
 from indelible.content import File, Part, Text
 from indelible.errors import ModelFailed
 from indelible.models import Call
@@ -67,19 +68,37 @@ async def say_half_and_press(call: Call) -> AsyncIterator[Part]:
     await asyncio.Event().wait()
 
 
+class WatchedTerminal(io.StringIO):
+    """A terminal with somebody before it who waits for a word. Replies are drawn there as they grow."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__()
+        self.shown = asyncio.Event()
+        self._word = word
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if self._word in text:
+            self.shown.set()
+        return super().write(text)
+
+
 async def talk(
     opened: AbstractAsyncContextManager[App],
     keyboard: Keyboard,
     *,
-    clock: ManualClock | None = None,
+    clock: Clock | None = None,
     resume: int = 0,
     left: asyncio.Event | None = None,
+    screen: io.StringIO | None = None,
 ) -> str:
     """A session, and what was to be seen in it. With `resume` it begins in this chat of the list.
 
     `left` is set when the user has left, and the app is still open.
     """
-    screen = io.StringIO()
+    screen = screen or io.StringIO()
     async with opened as app:
         chat = await app.chat((await app.chats())[resume - 1].id) if resume else None
         console = Console(file=screen, width=80, height=24)
@@ -143,18 +162,22 @@ async def test_ctrl_c_in_each_of_two_replies_stops_both_keeps_both_and_leaves_ne
 
 async def test_a_second_ctrl_c_while_the_reply_is_being_stopped_leaves_and_the_stop_holds(open_chats: OpenApp) -> None:
     left = asyncio.Event()
+    terminal = WatchedTerminal("Half")
 
     async def say_half_and_be_slow_to_stop(call: Call) -> AsyncIterator[Part]:
         try:
-            async for part in say_half_and_press(call):
-                yield part
+            yield parts.text_delta("1", "Half")
+            await terminal.shown.wait()
+            press_ctrl_c()
+            await asyncio.Event().wait()
         finally:
             press_ctrl_c()
             await left.wait()
 
     keyboard = Keyboard("one", "never read")
     before = signal.getsignal(signal.SIGINT)
-    screen = await talk(open_chats(ScriptedModel([say_half_and_be_slow_to_stop])), keyboard, left=left)
+    model = ScriptedModel([say_half_and_be_slow_to_stop])
+    screen = await talk(open_chats(model), keyboard, clock=SystemClock(), left=left, screen=terminal)
     assert keyboard.left == ["never read"]
     assert "Half" in screen
     assert "Stopped by you." not in screen

@@ -54,6 +54,7 @@ from indelible.testing.invariants import find_faults, load_chat
 SHORT_LEASES: Final = {"heartbeat_interval_s": 0.2, "lease_timeout_s": 0.8}
 _PHRASES: Final = ("Tell me something.", "And then?", "Say it with other words.", "Roll a die.")
 _PATIENCE_S: Final = 60.0
+_REPLAY_S: Final = 120.0
 _ANYTHING: Final = "SELECT id FROM chats UNION ALL SELECT id FROM files WHERE state = 'ready' LIMIT 1"
 
 
@@ -62,7 +63,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     `files`: where the servers store files, a value of that setting. `drain_s`: how long a server that gets SIGTERM lets
     its replies end. `habits`: what users do besides sending, and `rounds`: how often at least.
-    `retry_for_s`: how long after the last kill, and after the leases that it left, a reply may take.
+    `retry_for_s`: how long after the last kill, and after the leases that it left, a reply may take. `replay_s`: how
+    long after that the readers may take to see the end of it.
     """
 
     seed: int
@@ -78,6 +80,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = 0
     prepare: Callable[[], None] | None = None
     retry_for_s: float = 120.0
+    replay_s: float = _REPLAY_S
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -153,7 +156,7 @@ async def _carry_out(plan: Plan, orders: Orders, on_kill: Callable[[int], None])
         )
         await injector.kill(plan.kills, is_enough=_end_after(plan.seconds, population))
         await population.come_to_rest(at_most_s=plan.retry_for_s + 2 * plan.lease_timeout_s)
-        evidence, faults = await population.collect_evidence()
+        evidence, faults = await population.collect_evidence(at_most_s=plan.replay_s)
         evidence = [await _read_database(database, one) for one in evidence]
         evidence = await population.visit_branches(evidence)
         runs = read_notebook(orders.notebook)
@@ -184,7 +187,7 @@ async def prove_server(url: str, *, seed: int, chats: int, seconds: float, token
         began_s = time.monotonic()
         await asyncio.sleep(seconds)
         await population.come_to_rest(at_most_s=_PATIENCE_S)
-        evidence, faults = await population.collect_evidence()
+        evidence, faults = await population.collect_evidence(at_most_s=_REPLAY_S)
         evidence = await population.visit_branches(evidence)
         length_s = time.monotonic() - began_s
         report = _judge(seed, population, evidence, faults, knew_replies=False, seconds=length_s)

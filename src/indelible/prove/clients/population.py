@@ -29,7 +29,6 @@ from indelible.prove.clients.user import HABITS, SimulatedUser
 
 _RESTLESS_AFTER: Final = 7
 _PATIENCE_S: Final = 300.0
-_REPLAY_S: Final = 120.0
 _ONCE_BROKEN_S: Final = 3.0
 
 
@@ -122,11 +121,11 @@ class Population:
         _, waiting = await asyncio.wait(self._chatting, timeout=timeout_s)
         self._waited_in_vain = bool(waiting)
 
-    async def collect_evidence(self) -> tuple[list[Evidence], list[Fault]]:
-        """The evidence, and faults that are not in it."""
+    async def collect_evidence(self, *, at_most_s: float) -> tuple[list[Evidence], list[Fault]]:
+        """The evidence, and faults that are not in it. Readers have this long to see the end of their chats."""
         faults = [Fault(fault, one.user.chat_id) for one in self.members for fault in one.user.faults]
-        at_most_s = _ONCE_BROKEN_S if self.is_disappointed else _REPLAY_S
-        collecting = [member.collect_evidence(at_most_s=at_most_s) for member in self.members]
+        limit_s = min(at_most_s, _ONCE_BROKEN_S) if self.is_disappointed else at_most_s
+        collecting = [member.collect_evidence(at_most_s=limit_s) for member in self.members]
         collected = await asyncio.gather(*collecting, return_exceptions=True)
         for member, answer in zip(self.members, collected, strict=True):
             if isinstance(answer, IndelibleError):
