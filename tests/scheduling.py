@@ -2,9 +2,10 @@
 
 `pytest -n auto` starts two processes per core and two more, because many tests wait for processes, sockets and
 databases of their own: with four processes two cores were idle for a tenth of the time, with six for a twentieth. Three
-per core would be as good here, and on a large machine more than PostgreSQL has connections for. Those that wait longest are strewn among the first of the others, so that about one process in three waits
-at any time: with all of them at the beginning the cores were idle there. None is near the end, so that no core is idle
-while the last of them ends.
+per core would be as good here, and on a large machine more than PostgreSQL has connections for. The tests that wait
+longest are strewn among the first of the others, so that about one process in three waits at any time: with all of
+them at the beginning the cores were idle there. None is near the end, so that no core is idle while the last of them
+ends.
 
 The tests of a group run in one process, one after the other, so that they start one browser, build one wheel, and
 do not write to mypy's cache at the same time: two runs of mypy that fill an empty cache have made each other fail.
