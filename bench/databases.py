@@ -78,9 +78,9 @@ async def add_waiting_chat(engine: AsyncEngine, length: int) -> str:
     now = datetime.now(UTC)
     chat_id = new_id("chat")
     ids = [new_id("message") for _ in range(length)]
-    said = encode([Text("Some words that somebody said, or a model, about as long as a sentence of a chat is. " * 3)])
+    blocks = encode([Text("Some words that somebody said, or a model, about as long as a sentence of a chat is. " * 3)])
     rows: list[dict[str, Any]] = [
-        {"chat_id": chat_id, "id": id_, "parent_id": parent_id, "role": role, "blocks": said, "created_at": now}
+        {"chat_id": chat_id, "id": id_, "parent_id": parent_id, "role": role, "blocks": blocks, "created_at": now}
         for id_, parent_id, role in zip(ids, [None, *ids], ["user", "assistant"] * length, strict=False)
     ]
     async with begin_write(engine) as connection:

@@ -120,12 +120,12 @@ async def measure() -> None:
 def _start_provider() -> Iterator[str]:
     """Its address."""
     context = multiprocessing.get_context("spawn")
-    told, telling = context.Pipe(duplex=False)
+    receiver, telling = context.Pipe(duplex=False)
     process = context.Process(target=_provide, args=(telling,), daemon=True)
     process.start()
     telling.close()
     try:
-        yield told.recv()
+        yield receiver.recv()
     finally:
         process.kill()
         process.join()
@@ -205,18 +205,18 @@ async def _read_loop(model_name: str, database: Path, code: str, streams: int, m
 
 
 async def _read_reply(model: Model, recorder: DebugRecorder, chat_id: str, prompt: str, *, tokens: int) -> None:
-    heard: list[Part] = []
+    published: list[Part] = []
 
     class Host(TurnHost):
         def publish(self, part: Part) -> None:
-            heard.append(part)
+            published.append(part)
 
     with recorder.record(chat_id=chat_id, turn_id=None, kind="turn", model=None, worker_id="bench") as record:
         record.begin_step(1)
         messages = [Message(role="user", blocks=[Text(prompt)])]
         await run(model, messages, Host())
         record.end("completed")
-    words = sum(part.delta.count("word") for part in heard if isinstance(part, TextDelta))
+    words = sum(part.delta.count("word") for part in published if isinstance(part, TextDelta))
     assert words == tokens, "not every token was heard"
 
 

@@ -37,11 +37,11 @@ async def measure() -> None:
             before = _read_memory(pid, "VmRSS")
             started = time.perf_counter()
             beside = await _probe(url, _upload_all(url))
-            taken_s = time.perf_counter() - started
+            elapsed_s = time.perf_counter() - started
             highest = _read_memory(pid, "VmHWM")
     found = [
-        Finding(what="all uploads", value=taken_s, unit="s"),
-        Finding(what="uploaded", value=_UPLOADS * _SIZE / 1e6 / taken_s, unit="MB/s"),
+        Finding(what="all uploads", value=elapsed_s, unit="s"),
+        Finding(what="uploaded", value=_UPLOADS * _SIZE / 1e6 / elapsed_s, unit="MB/s"),
         Finding(what="memory before", value=before, unit="MB"),
         Finding(what="memory at its highest", value=highest, unit="MB"),
         Finding(what="the probe alone, gap p50", value=quantile(alone, 0.5) * 1e3, unit="ms"),

@@ -99,7 +99,7 @@ class LongReply:
         self.costs_us: list[float] = []
 
     async def stream(self, _call: Call) -> AsyncIterator[Part]:
-        said = 0
+        sent = 0
         for count, is_measured in (
             (_MEASURED_KB * _KB, True),
             ((_REPLY_KB - 2 * _MEASURED_KB) * _KB, False),
@@ -107,11 +107,11 @@ class LongReply:
         ):
             started = time.process_time()
             for _ in range(count):
-                said += 1
+                sent += 1
                 yield TextDelta("1", _WORD)
                 if is_measured:
-                    await self._wait_for(said)
-            await self._wait_for(said)
+                    await self._wait_for(sent)
+            await self._wait_for(sent)
             if is_measured:
                 self.costs_us.append((time.process_time() - started) / count * 1e6)
         yield Finish("stop")
@@ -120,8 +120,8 @@ class LongReply:
         self.arrived += len(part.text or "") // len(_WORD)
         self.arrival.set()
 
-    async def _wait_for(self, said: int) -> None:
-        while self.arrived < said:
+    async def _wait_for(self, sent: int) -> None:
+        while self.arrived < sent:
             self.arrival.clear()
             await self.arrival.wait()
 

@@ -82,9 +82,9 @@ Counts = ctypes.Array[ctypes.c_uint32]
 # Reads so many streams in a process of its own.
 Measure = Callable[[int], Cost]
 # Told of each token.
-Tell = Callable[[], None]
+OnToken = Callable[[], None]
 # Reads one stream of a client.
-Read = Callable[[Any, str, Tell], Coroutine[Any, Any, None]]
+Read = Callable[[Any, str, OnToken], Coroutine[Any, Any, None]]
 # Makes a client that talks to this address.
 Open = Callable[[WireName, str], AbstractAsyncContextManager[Any]]
 
@@ -163,11 +163,11 @@ class Speaker:
         at, streams = map(int, prompt.text.split(" of "))
         await self._gates.setdefault(streams, asyncio.Barrier(streams)).wait()
         began = time.perf_counter() + at / streams / _TOKENS_PER_S
-        said = 0
+        sent = 0
         for tick in itertools.count(1):
             await asyncio.sleep(max(0, began + tick / _TOKENS_PER_S - time.perf_counter()))
-            if self._counts[at] == said:
-                said += 1
+            if self._counts[at] == sent:
+                sent += 1
                 yield TextDelta("1", _WORD)
 
 
@@ -221,11 +221,11 @@ def _start_reader(name: str, wire: WireName, address: str, counts: Counts) -> It
 def _serve_reader(name: str, wire: WireName, address: str, counts: Counts, pipe: Connection) -> None:
     open_client, read = _READERS[name]
     while True:
-        heard = Heard(counts, streams=pipe.recv())
-        pipe.send(asyncio.run(_measure_streams(partial(open_client, wire, address), read, heard)))
+        counter = TokenCounter(counts, streams=pipe.recv())
+        pipe.send(asyncio.run(_measure_streams(partial(open_client, wire, address), read, counter)))
 
 
-class Heard:
+class TokenCounter:
     """The tokens that have come; `all_speak` is set when every stream has said its first few."""
 
     def __init__(self, counts: Counts, *, streams: int) -> None:
@@ -247,19 +247,19 @@ class Heard:
 
 
 async def _measure_streams(
-    open_client: Callable[[], AbstractAsyncContextManager[Any]], read: Read, heard: Heard
+    open_client: Callable[[], AbstractAsyncContextManager[Any]], read: Read, counter: TokenCounter
 ) -> Cost:
     """What the tokens cost while all streams speak."""
-    streams = heard.streams
+    streams = counter.streams
     async with open_client() as client, asyncio.TaskGroup() as group:
         reading = [
-            group.create_task(read(client, f"{at} of {streams}", partial(heard.add, at))) for at in range(streams)
+            group.create_task(read(client, f"{at} of {streams}", partial(counter.add, at))) for at in range(streams)
         ]
-        await heard.all_speak.wait()
+        await counter.all_speak.wait()
         gc.collect()
-        tokens, cpu_s, started = heard.tokens, time.process_time(), time.perf_counter()
+        tokens, cpu_s, started = counter.tokens, time.process_time(), time.perf_counter()
         await asyncio.sleep(_MEASURED_S)
-        tokens, cpu_s = heard.tokens - tokens, time.process_time() - cpu_s
+        tokens, cpu_s = counter.tokens - tokens, time.process_time() - cpu_s
         rate = tokens / streams / (time.perf_counter() - started)
         for task in reading:
             task.cancel()
@@ -276,17 +276,17 @@ async def _open_model(wire: WireName, address: str) -> AsyncIterator[Model]:
         await catalog.aclose()
 
 
-async def _read_adapter(model: Model, prompt: str, tell: Tell) -> None:
+async def _read_adapter(model: Model, prompt: str, on_token: OnToken) -> None:
     async for part in model.stream(Call(messages=[PromptMessage(role="user", blocks=[Text(prompt)])])):
         if type(part) is TextDelta:
-            tell()
+            on_token()
 
 
-async def _read_loop(model: Model, prompt: str, tell: Tell) -> None:
+async def _read_loop(model: Model, prompt: str, on_token: OnToken) -> None:
     class Host(TurnHost):
         def publish(self, part: Part) -> None:
             if type(part) is TextDelta:
-                tell()
+                on_token()
 
     await run(model, [Message(role="user", blocks=[Text(prompt)])], Host())
 
@@ -302,22 +302,22 @@ async def _open_anthropic(wire: WireName, address: str) -> AsyncIterator[AsyncAn
         yield client
 
 
-async def _read_messages_create(client: AsyncAnthropic, prompt: str, tell: Tell) -> None:
+async def _read_messages_create(client: AsyncAnthropic, prompt: str, on_token: OnToken) -> None:
     events = await client.messages.create(
         model="bench", max_tokens=_MAX_TOKENS, messages=[{"role": "user", "content": prompt}], stream=True
     )
     async for event in events:
         if event.type == "content_block_delta":
-            tell()
+            on_token()
 
 
-async def _read_messages_stream(client: AsyncAnthropic, prompt: str, tell: Tell) -> None:
+async def _read_messages_stream(client: AsyncAnthropic, prompt: str, on_token: OnToken) -> None:
     async with client.messages.stream(
         model="bench", max_tokens=_MAX_TOKENS, messages=[{"role": "user", "content": prompt}]
     ) as events:
         async for event in events:
             if event.type == "content_block_delta":
-                tell()
+                on_token()
 
 
 @asynccontextmanager
@@ -328,19 +328,19 @@ async def _open_openai(wire: WireName, address: str) -> AsyncIterator[AsyncOpenA
         yield client
 
 
-async def _read_responses_create(client: AsyncOpenAI, prompt: str, tell: Tell) -> None:
+async def _read_responses_create(client: AsyncOpenAI, prompt: str, on_token: OnToken) -> None:
     async for event in await client.responses.create(model="bench", input=prompt, stream=True):
         if event.type == "response.output_text.delta":
-            tell()
+            on_token()
 
 
-async def _read_chat_create(client: AsyncOpenAI, prompt: str, tell: Tell) -> None:
+async def _read_chat_create(client: AsyncOpenAI, prompt: str, on_token: OnToken) -> None:
     chunks = await client.chat.completions.create(
         model="bench", messages=[{"role": "user", "content": prompt}], stream=True
     )
     async for chunk in chunks:
         if chunk.choices and chunk.choices[0].delta.content:
-            tell()
+            on_token()
 
 
 _READERS: Final[dict[str, tuple[Open, Read]]] = {

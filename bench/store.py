@@ -141,10 +141,10 @@ async def _count_groups(write: WriteGroup) -> float:
     await write()
     count = 0
     started = time.perf_counter()
-    while (taken_s := time.perf_counter() - started) < _ROUND_S:
+    while (elapsed_s := time.perf_counter() - started) < _ROUND_S:
         await write()
         count += 1
-    return count / taken_s
+    return count / elapsed_s
 
 
 @asynccontextmanager
@@ -202,9 +202,9 @@ async def _open_store(bench: Bench, size: int) -> WriteGroup:
 async def _open_journal(bench: Bench, size: int) -> AsyncIterator[WriteGroup]:
     """Through publish and the flusher, which does not wait for more, and writes the rows of all in one flush."""
     ids = await add_running_chats(bench.engine, size)
-    told = asyncio.Event()
+    committed = asyncio.Event()
     journal = Journal(
-        bench.store, clock=SystemClock(), on_committed=lambda rows: told.set(), interval_s=0, rows_per_flush=size
+        bench.store, clock=SystemClock(), on_committed=lambda rows: committed.set(), interval_s=0, rows_per_flush=size
     )
     writers = [journal.open(*id_, EPOCH) for id_ in ids]
 
@@ -212,8 +212,8 @@ async def _open_journal(bench: Bench, size: int) -> AsyncIterator[WriteGroup]:
         for writer in writers:
             writer.publish(TextDelta("1", _WORDS))
         while any(writer.waiting for writer in writers):
-            told.clear()
-            await told.wait()
+            committed.clear()
+            await committed.wait()
 
     async with _flushing(journal):
         yield write
@@ -240,17 +240,17 @@ def _make_parts() -> bytes:
 async def _measure_latencies(bench: Bench, table: Table, status: Status) -> None:
     for count in _CHATS:
         status.update(f"{bench.name}: latency with {count} running chats")
-        taken_ms = sorted(await _speak(bench, await add_running_chats(bench.engine, count)))
-        p50_ms, p99_ms = (taken_ms[math.ceil(len(taken_ms) * share) - 1] for share in (0.5, 0.99))
+        elapsed_ms = sorted(await _speak(bench, await add_running_chats(bench.engine, count)))
+        p50_ms, p99_ms = (elapsed_ms[math.ceil(len(elapsed_ms) * share) - 1] for share in (0.5, 0.99))
         table.add_row(bench.name, f"{count}", f"{p50_ms:.1f} ms", f"{p99_ms:.1f} ms")
 
 
 async def _speak(bench: Bench, ids: Sequence[tuple[str, str]]) -> list[float]:
     """Let chats speak, each at its own moment of the interval. Gives milliseconds per token."""
     published: dict[str, deque[float]] = {attempt_id: deque() for _, attempt_id in ids}
-    told: list[tuple[float, Sequence[JournalRow]]] = []
+    committed: list[tuple[float, Sequence[JournalRow]]] = []
     journal = Journal(
-        bench.store, clock=SystemClock(), on_committed=lambda rows: told.append((time.perf_counter(), rows))
+        bench.store, clock=SystemClock(), on_committed=lambda rows: committed.append((time.perf_counter(), rows))
     )
     writers = [journal.open(*id_, EPOCH) for id_ in ids]
 
@@ -266,14 +266,14 @@ async def _speak(bench: Bench, ids: Sequence[tuple[str, str]]) -> list[float]:
 
     async with _flushing(journal):
         await asyncio.gather(*(speak(at) for at in range(len(ids))))
-    taken_ms: list[float] = []
-    for told_at, rows in told:
+    elapsed_ms: list[float] = []
+    for committed_at, rows in committed:
         for row in rows:
-            said = "".join(part.delta for part in decode_parts(row.parts) if isinstance(part, TextDelta))
+            text = "".join(part.delta for part in decode_parts(row.parts) if isinstance(part, TextDelta))
             times = published[row.attempt_id]
-            taken_ms.extend((told_at - times.popleft()) * 1000 for _ in range(len(said) // len(_WORD)))
+            elapsed_ms.extend((committed_at - times.popleft()) * 1000 for _ in range(len(text) // len(_WORD)))
     assert not any(published.values()), "some tokens were never told"
-    return taken_ms
+    return elapsed_ms
 
 
 # --- long chats ----------------------------------------------------------------------------
@@ -304,19 +304,19 @@ async def _measure_sends(bench: Bench, long_id: str, statistics_are: str, table:
 async def _time_read(bench: Bench, chat_id: str, limit: int | None) -> float:
     started = time.perf_counter()
     found = await bench.store.path(chat_id, limit=limit)
-    taken_ms = (time.perf_counter() - started) * 1000
+    elapsed_ms = (time.perf_counter() - started) * 1000
     assert len(found) == (limit or _LONG)
-    return taken_ms
+    return elapsed_ms
 
 
 async def _time_send(bench: Bench, chat_id: str) -> float:
     """One send into a waiting chat. Then its turn is taken back, so that the next one finds the chat waiting."""
     started = time.perf_counter()
     sent = await bench.store.execute(chat_id, Send(), UserInput(author_id=OWNER_ID, blocks=[Text("And now?")]))
-    taken_ms = (time.perf_counter() - started) * 1000
+    elapsed_ms = (time.perf_counter() - started) * 1000
     assert sent.messages, "the message went into the queue"
     await bench.store.execute(chat_id, Interrupt())
-    return taken_ms
+    return elapsed_ms
 
 
 def _judge(*, reached: bool) -> str:

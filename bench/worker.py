@@ -49,7 +49,7 @@ _CHATS: Final = (1, 20, 100)
 _TOKEN_INTERVAL_S: Final = 0.02
 _WORD: Final = "word "
 _MEASURED_S: Final = 2.5
-_TAKEN_OVER: Final = 10
+_LEASES_LOST: Final = 10
 
 
 class Speaker:
@@ -68,7 +68,7 @@ class Speaker:
             yield TextDelta("1", _WORD)
 
 
-class Heard:
+class TokenCounter:
     """What has come to the readers of so many chats; `all_speak` is set when there is something of each."""
 
     def __init__(self, chats: int) -> None:
@@ -101,11 +101,11 @@ async def measure() -> None:
                 costs.add_column(name, justify="right")
                 for count in _CHATS:
                     status.update(f"{name}: {count} chats")
-                    async with _speaking(address, count) as (chats, heard):
-                        rows[count].append(await _measure_stretch(heard))
+                    async with _speaking(address, count) as (chats, counter):
+                        rows[count].append(await _measure_stretch(counter))
                         if count == _CHATS[-1]:
                             status.update(f"{name}: stopping")
-                            _tell_stops(stops, name, await _measure_stops(chats))
+                            _add_stops(stops, name, await _measure_stops(chats))
             for count, (alone_us, *with_store_us) in rows.items():
                 ratios = [f"{cost_us:.0f} µs  {cost_us / alone_us:.1f} ×" for cost_us in with_store_us]
                 costs.add_row(f"{count}", f"{alone_us:.0f} µs", *ratios)
@@ -123,12 +123,12 @@ async def measure() -> None:
 
 async def _measure_loop(count: int) -> float:
     """Microseconds per token of the loop alone."""
-    heard = Heard(count)
+    counter = TokenCounter(count)
 
     async def speak(at: int, scope: CancelScope) -> None:
         class Host(TurnHost):
             def publish(self, part: Part) -> None:
-                heard.add(at, part)
+                counter.add(at, part)
 
         await run(Speaker(), [], Host(), scope=scope)
 
@@ -136,35 +136,35 @@ async def _measure_loop(count: int) -> float:
         async with asyncio.TaskGroup() as group:
             for at in range(count):
                 group.create_task(speak(at, scope))
-            await heard.all_speak.wait()
-            cost_us = await _measure_stretch(heard)
+            await counter.all_speak.wait()
+            cost_us = await _measure_stretch(counter)
             scope.interrupt()
     return cost_us
 
 
-async def _measure_stretch(heard: Heard) -> float:
+async def _measure_stretch(counter: TokenCounter) -> float:
     """Microseconds of CPU per token, while all chats speak."""
-    tokens, started = heard.tokens, time.process_time()
+    tokens, started = counter.tokens, time.process_time()
     await asyncio.sleep(_MEASURED_S)
-    return (time.process_time() - started) / (heard.tokens - tokens) * 1e6
+    return (time.process_time() - started) / (counter.tokens - tokens) * 1e6
 
 
 @asynccontextmanager
-async def _speaking(address: str, count: int) -> AsyncIterator[tuple[list[Chat], Heard]]:
+async def _speaking(address: str, count: int) -> AsyncIterator[tuple[list[Chat], TokenCounter]]:
     """So many chats that speak, each with a reader. At the end they are stopped."""
-    heard = Heard(count)
+    counter = TokenCounter(count)
 
     async def read(at: int, chat: Chat) -> None:
         async for event in chat.events():
             for part in event.parts:
-                heard.add(at, part)
+                counter.add(at, part)
 
     async with indelible.open(address, model=Speaker()) as app:
         chats = [await app.create_chat("Speak.") for _ in range(count)]
         async with asyncio.TaskGroup() as group:
             reading = [group.create_task(read(at, chat)) for at, chat in enumerate(chats)]
-            await heard.all_speak.wait()
-            yield chats, heard
+            await counter.all_speak.wait()
+            yield chats, counter
             for task in reading:
                 task.cancel()
         for chat in chats:
@@ -176,18 +176,18 @@ async def _speaking(address: str, count: int) -> AsyncIterator[tuple[list[Chat],
 
 async def _measure_stops(chats: Sequence[Chat]) -> list[float]:
     """Milliseconds from a stop to its answer, in order of size."""
-    taken_ms: list[float] = []
+    elapsed_ms: list[float] = []
     for chat in chats:
         started = time.perf_counter()
         stopped = await chat.interrupt()
-        taken_ms.append((time.perf_counter() - started) * 1000)
+        elapsed_ms.append((time.perf_counter() - started) * 1000)
         assert stopped.stopped, "there was nothing to stop"
         await chat.post("Speak again.")
-    return sorted(taken_ms)
+    return sorted(elapsed_ms)
 
 
-def _tell_stops(table: Table, name: str, taken_ms: list[float]) -> None:
-    p50_ms, p99_ms = (taken_ms[math.ceil(len(taken_ms) * share) - 1] for share in (0.5, 0.99))
+def _add_stops(table: Table, name: str, elapsed_ms: list[float]) -> None:
+    p50_ms, p99_ms = (elapsed_ms[math.ceil(len(elapsed_ms) * share) - 1] for share in (0.5, 0.99))
     table.add_row(name, f"{p50_ms:.0f} ms", f"{p99_ms:.0f} ms")
 
 
@@ -199,7 +199,7 @@ async def _measure_takeover(address: str, number: signal.Signals, *, alone: bool
     async with indelible.open(address, worker=False) as app:
         processes = [await _start_worker(address)]
         try:
-            chats = [await app.create_chat("Speak.") for _ in range(_TAKEN_OVER)]
+            chats = [await app.create_chat("Speak.") for _ in range(_LEASES_LOST)]
             await _wait_for_attempts(address, chats, 1)
             if not alone:
                 processes.append(await _start_worker(address))
@@ -221,15 +221,15 @@ async def _measure_takeover(address: str, number: signal.Signals, *, alone: bool
 async def _wait_for_attempts(address: str, chats: list[Chat], count: int) -> list[datetime]:
     """Until each chat has had so many attempts that said something. Gives when the last of them first did."""
     own = attempts.c.chat_id.in_([chat.id for chat in chats])
-    said = (journal.c.chat_id == attempts.c.chat_id) & (journal.c.attempt_id == attempts.c.id)
-    joined = select(attempts.c.chat_id, journal.c.at).join_from(attempts, journal, said)
+    of_attempt = (journal.c.chat_id == attempts.c.chat_id) & (journal.c.attempt_id == attempts.c.id)
+    joined = select(attempts.c.chat_id, journal.c.at).join_from(attempts, journal, of_attempt)
     first_rows = joined.where(own, journal.c.n == 1).subquery()
-    told = select(func.max(first_rows.c.at).label("at")).group_by(first_rows.c.chat_id).having(func.count() >= count)
+    newest = select(func.max(first_rows.c.at).label("at")).group_by(first_rows.c.chat_id).having(func.count() >= count)
     engine = await open_engine(address, pool_size=1)
     try:
         while True:
             async with begin_read(engine) as connection:
-                found = [row.at for row in await connection.execute(told)]
+                found = [row.at for row in await connection.execute(newest)]
             if len(found) == len(chats):
                 return found
             await asyncio.sleep(_TOKEN_INTERVAL_S)
@@ -240,20 +240,20 @@ async def _wait_for_attempts(address: str, chats: list[Chat], count: int) -> lis
 async def _start_worker(address: str) -> SpawnProcess:
     """A process that works on this database; returns when it does."""
     context = multiprocessing.get_context("spawn")
-    told, telling = context.Pipe(duplex=False)
+    receiver, telling = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(address, telling))
     process.start()
-    await asyncio.to_thread(told.recv)
+    await asyncio.to_thread(receiver.recv)
     return process
 
 
 def _work(address: str, telling: Connection) -> None:
-    asyncio.run(_work_until_told(address, lambda: telling.send("ready")))
+    asyncio.run(_work_until_stopped(address, lambda: telling.send("ready")))
 
 
-async def _work_until_told(address: str, tell_ready: Callable[[], None]) -> None:
+async def _work_until_stopped(address: str, report_ready: Callable[[], None]) -> None:
     leave = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave.set)
     async with indelible.open(address, model=Speaker(), settings=load_settings()):
-        tell_ready()
+        report_ready()
         await leave.wait()

@@ -104,12 +104,12 @@ class Reader:
         if self._writer is not None:
             reset(self._writer)
 
-    def take_errors(self) -> list[str]:
-        taken, self.errors = self.errors, []
+    def pop_errors(self) -> list[str]:
+        popped, self.errors = self.errors, []
         if self._check.errors:
-            taken += ["a word is missing or came twice"] * self._check.errors
+            popped += ["a word is missing or came twice"] * self._check.errors
             self._check.errors = 0
-        return taken
+        return popped
 
 
 class CrowdRun:
@@ -175,7 +175,7 @@ class CrowdRun:
         began = time.monotonic()
         yield times_s
         ended = time.monotonic()
-        errors = [*self._errors, *(error for reader in self._readers for error in reader.take_errors())]
+        errors = [*self._errors, *(error for reader in self._readers for error in reader.pop_errors())]
         self._errors.clear()
         phase = Phase(name=name, began=began, ended=ended, times_s=times_s, errors=errors)
         print(msgspec.json.encode(phase).decode(), flush=True)

@@ -49,7 +49,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
     phase: str
     database: str
-    took_s: float
+    elapsed_s: float
     gap_p50_ms: float
     gap_p99_ms: float
     gap_max_ms: float
@@ -65,7 +65,7 @@ class Watch:
 
     def __init__(self, server: Contender) -> None:
         self._server = server
-        self.heard: list[float] = []
+        self.received_at: list[float] = []
         self.memory: list[tuple[float, int]] = []
         self.probe_errors = 0
 
@@ -78,11 +78,11 @@ class Watch:
         assert probe.stdout is not None
         async for line in probe.stdout:
             at, errors = line.split()
-            self.heard.append(float(at))
+            self.received_at.append(float(at))
             self.probe_errors = int(errors)
 
     def judge(self, phase: Phase, database: str) -> Measured:
-        gaps_ms = [(to - since) * 1e3 for since, to in pairwise(self.heard) if phase.began <= to <= phase.ended]
+        gaps_ms = [(to - since) * 1e3 for since, to in pairwise(self.received_at) if phase.began <= to <= phase.ended]
         known = [(at, size / 1e6) for at, size in self.memory if at <= phase.ended]
         memory = [size for at, size in known if at >= phase.began] or [size for _, size in known[-1:]]
         came_ms = [each * 1e3 for each in phase.times_s]
@@ -92,7 +92,7 @@ class Watch:
         return Measured(
             phase=phase.name,
             database=database,
-            took_s=phase.ended - phase.began,
+            elapsed_s=phase.ended - phase.began,
             gap_p50_ms=quantile(gaps_ms, 0.5),
             gap_p99_ms=quantile(gaps_ms, 0.99),
             gap_max_ms=max(gaps_ms, default=0.0),
@@ -182,7 +182,7 @@ def _tabulate(database: str, measured: list[Measured]) -> Table:
         came = ("", "") if each.came_p50_ms is None else (f"{each.came_p50_ms:,.0f} ms", f"{each.came_p99_ms:,.0f} ms")
         gaps = (f"{gap:,.0f} ms" for gap in (each.gap_p50_ms, each.gap_p99_ms, each.gap_max_ms))
         memory = (f"{size:,.0f} MB" for size in (each.memory_mb, each.memory_peak_mb))
-        table.add_row(each.phase, *gaps, *memory, *came, str(len(each.errors)), f"{each.took_s:.1f} s")
+        table.add_row(each.phase, *gaps, *memory, *came, str(len(each.errors)), f"{each.elapsed_s:.1f} s")
     return table
 
 

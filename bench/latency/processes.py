@@ -60,17 +60,17 @@ def _time(command: tuple[str, ...]) -> tuple[float, float]:
 
 def measure_start(name: str, address: str, place: Path) -> list[Finding]:
     """From the start of the process to its ready line, on a database that is up to date."""
-    taken_s: list[float] = []
+    elapsed_s: list[float] = []
     cpu_s: list[float] = []
     with start_provider(1, 0) as port:
         for _ in range(_STARTS):
             started = time.perf_counter()
             with start_indelible(port, address, place) as server:
-                taken_s.append(time.perf_counter() - started)
+                elapsed_s.append(time.perf_counter() - started)
                 cpu_s.append(count_cpu_s(server.pid))
     what = "indelible serve, to its ready line"
     return [
-        Finding(what=f"{what}, time", database=name, value=statistics.median(taken_s), unit="s"),
+        Finding(what=f"{what}, time", database=name, value=statistics.median(elapsed_s), unit="s"),
         Finding(what=f"{what}, CPU", database=name, value=statistics.median(cpu_s), unit="s"),
     ]
 

@@ -50,13 +50,13 @@ async def measure_replies(name: str, address: str, place: Path) -> list[Finding]
 
 async def _measure_stops(name: str, server: Contender) -> list[Finding]:
     client = Client(server.url)
-    taken_ms: list[float] = []
+    elapsed_ms: list[float] = []
     async with _running(server, RUNNING) as chat_ids:
         for number in range(_STOPS):
             chat_id = chat_ids[number % RUNNING]
             started = time.perf_counter()
             stopped = await client.post(f"/api/v1/chats/{chat_id}/interrupt", {"wait_s": 10})
-            taken_ms.append((time.perf_counter() - started) * 1e3)
+            elapsed_ms.append((time.perf_counter() - started) * 1e3)
             if not (stopped["stopped"] and stopped["message_id"] and stopped["status"] == "idle"):
                 raise RuntimeError(f"A running reply was not stopped: {stopped}")
             async with client.open_feed(chat_id) as events:
@@ -67,8 +67,8 @@ async def _measure_stops(name: str, server: Contender) -> list[Finding]:
     client.close()
     what = f"interrupt to durable partial, {RUNNING} running chats"
     return [
-        Finding(what=f"{what}, p50", database=name, value=quantile(taken_ms, 0.5), unit="ms", aim=50),
-        Finding(what=f"{what}, p99", database=name, value=quantile(taken_ms, 0.99), unit="ms", aim=250),
+        Finding(what=f"{what}, p50", database=name, value=quantile(elapsed_ms, 0.5), unit="ms", aim=50),
+        Finding(what=f"{what}, p99", database=name, value=quantile(elapsed_ms, 0.99), unit="ms", aim=250),
     ]
 
 
@@ -160,15 +160,15 @@ async def _measure_reading(name: str, server: Contender) -> list[Finding]:
     found: list[Finding] = []
     for where, after in (("its start", "start"), ("its middle", middle)):
         cpu_s = count_cpu_s(server.pid)
-        taken_ms: list[float] = []
+        elapsed_ms: list[float] = []
         for _ in range(_READINGS):
             started = time.perf_counter()
             async with client.open_feed(chat_id, after) as events:
                 await events.wait_for(b'"status":"idle"')
-            taken_ms.append((time.perf_counter() - started) * 1e3)
+            elapsed_ms.append((time.perf_counter() - started) * 1e3)
         cpu_ms = (count_cpu_s(server.pid) - cpu_s) / _READINGS * 1e3
         what = f"read a 100 kB reply from {where}"
-        found.append(Finding(what=f"{what}, p50", database=name, value=quantile(taken_ms, 0.5), unit="ms"))
+        found.append(Finding(what=f"{what}, p50", database=name, value=quantile(elapsed_ms, 0.5), unit="ms"))
         found.append(Finding(what=f"{what}, CPU", database=name, value=cpu_ms, unit="ms"))
     client.close()
     return found

@@ -73,7 +73,7 @@ async def measure() -> None:
             for setting in SETTINGS:
                 for name, address in addresses.items():
                     status.update(f"{name}: {setting.name}")
-                    found = await asyncio.to_thread(_take, setting, name, address, Path(directory))
+                    found = await asyncio.to_thread(_measure_once, setting, name, address, Path(directory))
                     results.setdefault(setting.name, {})[name] = found
     for setting in SETTINGS:
         console.print(_tabulate(setting, results[setting.name]))
@@ -83,7 +83,7 @@ async def measure() -> None:
     console.print(f"Written: {OUT / 'layers.json'} and {OUT / 'layers.png'}.")
 
 
-def _take(setting: Setting, name: str, address: str, place: Path) -> dict[str, float]:
+def _measure_once(setting: Setting, name: str, address: str, place: Path) -> dict[str, float]:
     """Microseconds by layer: of a token, or of a turn if it has only one."""
     os.environ["BENCH_LAYERS"] = str(place / "layers.json")
     postmaster = find_postmaster(address) if name == "PostgreSQL" else None

@@ -41,7 +41,7 @@ class User:
         self.words = 0
         self.out_of_order = 0
 
-    async def take_turn(self) -> None:
+    async def run_turn(self) -> None:
         started = time.perf_counter()
         path, end = ("/api/v1/chats", b'"status":"idle"') if self._is_indelible else ("/chat", b"[DONE]")
         async with self._client.connect() as (reader, writer):
@@ -97,7 +97,7 @@ async def run(url: str, *, is_indelible: bool, users: int, rounds: int, arrivals
         if arrivals:
             await asyncio.sleep(number / arrivals)
         for _ in range(rounds):
-            await user.take_turn()
+            await user.run_turn()
 
     await asyncio.gather(*(live(number, user) for number, user in enumerate(crowd)))
     return Load(

@@ -29,16 +29,16 @@ def make_app(provider_port: int, path: str) -> FastAPI:
         question = (await request.json())["message"]
 
         async def reply() -> AsyncIterator[str]:
-            said: list[str] = []
+            pieces: list[str] = []
             stream = await model.chat.completions.create(
                 model="bench", messages=[{"role": "user", "content": question}], stream=True
             )
             async for chunk in stream:
                 if chunk.choices and chunk.choices[0].delta.content:
-                    said.append(chunk.choices[0].delta.content)
-                    yield f"data: {json.dumps({'text': said[-1]})}\n\n"
+                    pieces.append(chunk.choices[0].delta.content)
+                    yield f"data: {json.dumps({'text': pieces[-1]})}\n\n"
             with database:
-                database.execute("INSERT INTO messages VALUES (?, ?)", (question, "".join(said)))
+                database.execute("INSERT INTO messages VALUES (?, ?)", (question, "".join(pieces)))
             yield "data: [DONE]\n\n"
 
         return StreamingResponse(reply(), media_type="text/event-stream")

@@ -73,7 +73,7 @@ async def serve(tokens: int, rate: float) -> None:
                     reply = Reply(int(tokens_), float(rate_))
                     writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
                 else:
-                    await _say(reply, writer)
+                    await _stream_reply(reply, writer)
         writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
@@ -82,7 +82,7 @@ async def serve(tokens: int, rate: float) -> None:
         await server.serve_forever()
 
 
-async def _say(reply: Reply, writer: asyncio.StreamWriter) -> None:
+async def _stream_reply(reply: Reply, writer: asyncio.StreamWriter) -> None:
     writer.write(_HEAD + reply.first)
     if not reply.rate:
         writer.write(b"".join(reply.pieces) + reply.last)

@@ -190,10 +190,10 @@ async def _share(postmaster: int, calls: Sequence[Callable[[], Awaitable[None]]]
 def _count_calls(call: Callable[[], None]) -> float:
     call()
     count, started = 0, time.perf_counter()
-    while (taken_s := time.perf_counter() - started) < _MEASURED_S:
+    while (elapsed_s := time.perf_counter() - started) < _MEASURED_S:
         call()
         count += 1
-    return count / taken_s
+    return count / elapsed_s
 
 
 async def _wal_bytes(connection: Any) -> int:

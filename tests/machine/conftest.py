@@ -247,7 +247,7 @@ class Chat:
             words = words or self._name("words")
             self.accepted.append(words)
         for effect in decision.effects:
-            self._carry_out(effect, command, words if has_words else None)
+            self._apply(effect, command, words if has_words else None)
 
     def say(self, *, text: bool = True, calls: int = 0, finish: bool = False) -> None:
         """The open attempt's journal grows."""
@@ -291,7 +291,7 @@ class Chat:
 
     # --- effects ---
 
-    def _carry_out(self, effect: effects.Effect, command: Command, words: str | None) -> None:
+    def _apply(self, effect: effects.Effect, command: Command, words: str | None) -> None:
         match effect:
             case effects.SetStatus():
                 self.status = effect.status

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from indelible.client.wire import WireClient
-from indelible.prove.budget import Budget
+from indelible.prove.budget import KillBudget
 from indelible.prove.script import Wish
 from indelible.prove.servers.group import run_servers
 from indelible.prove.servers.process import Orders
@@ -15,7 +15,7 @@ SLOW_WISH = Wish(number=1, words=400, pace_ms=20)
 async def test_a_turn_bears_two_more_deaths_and_one_less_while_it_is_owed_a_takeover(orders: Orders) -> None:
     async with run_servers(orders, count=1) as [server], WireClient(server.url) as client:
         opened = await open_database(orders.database)
-        budget = Budget(opened)
+        budget = KillBudget(opened)
         assert not await budget.can_bear(1), "nothing runs"
 
         chat_id = (await client.create_chat(SLOW_WISH.to_text()))["id"]

@@ -8,7 +8,7 @@ from indelible.content import Text, ToolCall, ToolResult
 from indelible.content.assemble import OUTCOME_UNKNOWN, UNANSWERED
 from indelible.loop.prompt.pair import NO_RESULT
 from indelible.models.protocol import Call, PromptMessage
-from indelible.prove.checks.prompts import PromptInspector, check_told
+from indelible.prove.checks.prompts import PromptInspector, check_outputs
 from indelible.prove.script import Wish
 from indelible.prove.servers.tools import ASK, ONCE
 from indelible.store.commands.apply.texts import ANSWERS, CONTINUE
@@ -51,7 +51,7 @@ def test_a_legal_prompt_has_no_fault(messages: tuple[PromptMessage, ...]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("messages", "told"),
+    ("messages", "expected"),
     [
         ((ask(FIRST), say("oak-1 "), ask(CONTINUE), ask(SECOND)), "a stale instruction"),
         ((ask(FIRST), say("oak-1 "), ask(CONTINUE, SECOND)), "a stale instruction"),
@@ -62,10 +62,10 @@ def test_a_legal_prompt_has_no_fault(messages: tuple[PromptMessage, ...]) -> Non
         ((ask(FIRST), answer(JOT, "noted 1-1")), "a result without a call"),
     ],
 )
-def test_what_no_model_may_be_told_is_found(messages: tuple[PromptMessage, ...], told: str) -> None:
+def test_what_no_model_may_be_told_is_found(messages: tuple[PromptMessage, ...], expected: str) -> None:
     (fault,) = inspect(*messages).faults
 
-    assert told in fault
+    assert expected in fault
 
 
 def test_a_tool_that_ran_must_not_be_called_cancelled() -> None:
@@ -77,7 +77,7 @@ def test_a_tool_that_ran_must_not_be_called_cancelled() -> None:
     )
 
     assert inspector.faults == []
-    assert check_told(inspector.told, {}, set()) == []
-    ran, answered = (fault.sentence for fault in check_told(inspector.told, {"1-1": ONCE}, {"1-2"}))
+    assert check_outputs(inspector.outputs, {}, set()) == []
+    ran, answered = (fault.sentence for fault in check_outputs(inspector.outputs, {"1-1": ONCE}, {"1-2"}))
     assert "jot_once 1-1, which ran" in ran
     assert "ask_user 1-2, which was answered" in answered

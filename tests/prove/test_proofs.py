@@ -12,7 +12,7 @@ import pytest
 from indelible.client.wire import WireClient
 from indelible.prove.provider import WIRES
 from indelible.prove.report import describe_verdict
-from indelible.prove.run import DatabaseInUse, Plan, prove, prove_server
+from indelible.prove.run import DatabaseNotEmpty, Plan, prove, prove_server
 from indelible.prove.servers.group import run_servers
 from indelible.prove.servers.process import Orders
 
@@ -52,5 +52,5 @@ async def test_a_database_with_chats_in_it_is_refused(tmp_path: Path) -> None:
     async with run_servers(orders, count=1) as [server], WireClient(server.url) as client:
         await client.create_chat()
 
-    with pytest.raises(DatabaseInUse, match="has chats or files in it"):
+    with pytest.raises(DatabaseNotEmpty, match="has chats or files in it"):
         await prove(Plan(seed=1, database=orders.database))

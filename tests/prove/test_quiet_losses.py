@@ -23,7 +23,7 @@ from indelible.content import Part
 from indelible.content.blocks import text_of
 from indelible.models.protocol import Call
 from indelible.prove.checks import check_chat
-from indelible.prove.checks.prompts import PromptInspector, check_told
+from indelible.prove.checks.prompts import PromptInspector, check_outputs
 from indelible.prove.clients import tool_client
 from indelible.prove.clients.collecting import collect_evidence, visit_branches
 from indelible.prove.clients.reader import SimulatedReader
@@ -130,7 +130,7 @@ async def find_faults(database: Path, patch: pytest.MonkeyPatch) -> list[str]:
             await asyncio.wait([reading])
         evidence = replace(evidence, branches=await visit_branches(running.client, evidence))
     answered = {note for notes in life.user.deeds.submitted.values() for note in notes}
-    found = [*check_chat(evidence, find_reply), *check_told(prompts.told, {}, answered)]
+    found = [*check_chat(evidence, find_reply), *check_outputs(prompts.outputs, {}, answered)]
     return [*life.user.faults, *prompts.faults, *(fault.sentence for fault in found)]
 
 

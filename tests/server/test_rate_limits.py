@@ -16,19 +16,19 @@ TOKEN = "the-first-admins-token"  # noqa: S105  (nobody's)
 def test_a_bucket_has_a_burst_and_then_the_rate() -> None:
     now = [0.0]
     buckets = TokenBuckets(2, 4, monotonic=lambda: now[0])
-    assert [buckets.take("ada") for _ in range(5)] == [0, 0, 0, 0, 0.5]
-    assert buckets.take("grace") == 0
+    assert [buckets.acquire("ada") for _ in range(5)] == [0, 0, 0, 0, 0.5]
+    assert buckets.acquire("grace") == 0
     now[0] = 0.5
-    assert [buckets.take("ada") for _ in range(2)] == [0, 0.5]
+    assert [buckets.acquire("ada") for _ in range(2)] == [0, 0.5]
     now[0] = 1000
-    assert [buckets.take("ada") for _ in range(5)] == [0, 0, 0, 0, 0.5]
+    assert [buckets.acquire("ada") for _ in range(5)] == [0, 0, 0, 0, 0.5]
 
 
 def test_buckets_of_those_who_were_not_busy_lately_are_forgotten() -> None:
     now = [0.0]
     buckets = TokenBuckets(1, 2, monotonic=lambda: now[0])
     for number in range(MAX_BUCKETS + 1):
-        buckets.take(str(number))
+        buckets.acquire(str(number))
         now[0] += 1
     assert len(buckets._buckets) < 10
 

@@ -12,7 +12,7 @@ from tests.support.running_server import say, say_half
 from indelible.content import Message, Text, ToolCall, ToolResult
 from indelible.errors import NotAllowed, TooLarge
 from indelible.ids import new_id
-from indelible.service.conversations import ConversationService, Given, Settings, note_request
+from indelible.service.conversations import ConversationService, Given, TurnSettings, note_request
 from indelible.service.local import LocalService
 from indelible.service.noted_request import read_request
 from indelible.testing import ScriptedModel
@@ -34,11 +34,11 @@ async def test_a_name_leads_each_user_to_one_chat_of_their_own(harness: AppHarne
     assert await adas.find_chat_id("my talk") == chat_id != await bobs.find_chat_id("my talk")
     assert await adas.find_chat_id(chat_id) == chat_id
     assert not await adas.exists(chat_id)
-    await adas.create(chat_id, Given(), Settings())
+    await adas.create(chat_id, Given(), TurnSettings())
     assert await adas.exists(chat_id)
     assert not await bobs.exists(chat_id)
     with pytest.raises(NotAllowed):
-        await adas.create(chat_id, Given(), Settings())
+        await adas.create(chat_id, Given(), TurnSettings())
 
 
 @pytest.mark.both_databases
@@ -54,7 +54,7 @@ async def test_the_model_gets_the_given_history_and_the_given_results(harness: A
             Message(role="tool", blocks=[ToolResult(call_id="call_1", name="look", output="rain")]),
         ],
     )
-    start = await conversations.create(new_id("chat"), note_request(given, {"a": 1}), Settings(system="Be brief."))
+    start = await conversations.create(new_id("chat"), note_request(given, {"a": 1}), TurnSettings(system="Be brief."))
     origin = await conversations.find_origin(start.chat_id, start.seq)
     assert (origin.role, read_request(origin)) == ("tool", {"a": 1})
     await harness.wait_until(await harness.app.user("ada").chat(start.chat_id), lambda view: view.status == "idle")
@@ -66,7 +66,7 @@ async def test_the_model_gets_the_given_history_and_the_given_results(harness: A
 
 async def test_a_running_turn_is_found_from_its_start_and_a_second_one_is_refused(harness: AppHarness) -> None:
     conversations = open_conversations(harness)
-    start = await conversations.create(new_id("chat"), Given(blocks=[Text("Hi")]), Settings())
+    start = await conversations.create(new_id("chat"), Given(blocks=[Text("Hi")]), TurnSettings())
     chat = await harness.app.user("ada").chat(start.chat_id)
     await harness.start_worker(ScriptedModel([say_half("Well")]))
     await harness.wait_for_text(chat, "Well")
@@ -85,6 +85,6 @@ async def test_a_history_that_is_too_large_changes_nothing(harness: AppHarness) 
     chat_id = new_id("chat")
     with pytest.raises(TooLarge):
         await conversations.create(
-            chat_id, Given(history=[Message(role="user", blocks=[Text("x" * 300_000)])]), Settings()
+            chat_id, Given(history=[Message(role="user", blocks=[Text("x" * 300_000)])]), TurnSettings()
         )
     assert not await conversations.exists(chat_id)

@@ -399,10 +399,10 @@ async def test_slow_work_that_failed_while_it_waited_for_its_turn_costs_the_next
     for job in (slow, urgent):
         arriving.put(job)
     assert line.wait()
-    assert list(line.take_group()) == [urgent]
-    assert line.take_all() == [slow], "the file cannot be written now, and everyone who waits is told so"
+    assert list(line.pop_group()) == [urgent]
+    assert line.pop_all() == [slow], "the file cannot be written now, and everyone who waits is told so"
 
     following = Job(partial(add, name="c"))
     arriving.put(following)
     assert line.wait()
-    assert list(line.take_group()) == [following]
+    assert list(line.pop_group()) == [following]

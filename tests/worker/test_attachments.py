@@ -21,7 +21,7 @@ from indelible.worker import attachments
 from indelible.worker.attachments import MAX_TEXT_BYTES
 
 DONE = [parts.text_delta("1", "Done"), parts.finish()]
-BLIND = ModelTraits(makes_titles=False, takes_images=False, takes_pdfs=False)
+BLIND = ModelTraits(makes_titles=False, accepts_images=False, accepts_pdfs=False)
 
 
 def draw(kind: str = "PNG", size: tuple[int, int] = (40, 20)) -> bytes:
@@ -185,4 +185,4 @@ async def test_a_file_of_a_tool_that_cannot_be_stored_is_named_with_the_reason(
 )
 def test_what_a_model_takes_is_known_by_its_name(wire: str, model: str, pictures: bool, documents: bool) -> None:
     profile = find_profile(wire, model, provider_id=None)
-    assert (profile.takes_images, profile.takes_pdfs) == (pictures, documents)
+    assert (profile.accepts_images, profile.accepts_pdfs) == (pictures, documents)

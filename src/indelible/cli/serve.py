@@ -79,11 +79,11 @@ def serve(
     with logging_as(settings), traces_exported():
         found, theirs = load_named_tools(tools, settings), load_client_tools(client_tools)
         server = Server(settings, tools=found, client_tools=theirs, worker=not no_worker, offers_login=True)
-        told = describe_process(settings, tools=len(found) + len(theirs), worker=not no_worker)
-        told["login"] = "needed" if needs_login(settings) else "none"
+        details = describe_process(settings, tools=len(found) + len(theirs), worker=not no_worker)
+        details["login"] = "needed" if needs_login(settings) else "none"
 
         def report(url: str) -> None:
-            print_ready(settings, f"Indelible is ready at {url}", url=url, **told)
+            print_ready(settings, f"Indelible is ready at {url}", url=url, **details)
             if server.login_path is not None:
                 login_url = f"{url}{server.login_path}"
                 print_ready(settings, f"Log in once, within the hour, at {login_url}", login_url=login_url)

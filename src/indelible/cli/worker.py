@@ -51,6 +51,6 @@ def worker(
     with logging_as(settings), traces_exported():
         found = load_named_tools(tools, settings)
         theirs = load_client_tools(client_tools)
-        told = describe_process(settings, tools=len(found) + len(theirs))
-        on_ready = partial(print_ready, settings, "Indelible's worker is ready", **told)
+        details = describe_process(settings, tools=len(found) + len(theirs))
+        on_ready = partial(print_ready, settings, "Indelible's worker is ready", **details)
         asyncio.run(run_worker(settings, tools=found, client_tools=theirs, on_ready=on_ready))

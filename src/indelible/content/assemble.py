@@ -92,7 +92,7 @@ PROGRESS_MAX_BYTES: Final = 16 * 1024
 _LEFT_OUT: Final = "…"
 
 
-def tell_progress(output: str, progress: str) -> str:
+def add_progress(output: str, progress: str) -> str:
     """The result of an interrupted call, with how far the tool had come."""
     return f"{output}\n\nIts progress until then:\n{progress}" if progress else output
 
@@ -385,7 +385,7 @@ def finalize(blocks: Sequence[Block], reason: PartialReason | None, at: datetime
         for call in streamed:
             if isinstance(call, ToolCall) and not call.provider_executed and call.id not in answers:
                 output = OUTCOME_UNKNOWN if call.id in started else UNANSWERED[reason]
-                output = tell_progress(output, progress.get(call.id, ""))
+                output = add_progress(output, progress.get(call.id, ""))
                 answers[call.id] = ToolResult(call_id=call.id, name=call.name, output=output, is_error=True)
     for call_id, seen in progress.items():
         if seen and call_id in answers:
@@ -397,7 +397,7 @@ def finalize(blocks: Sequence[Block], reason: PartialReason | None, at: datetime
 
 
 def _add_progress(answer: ToolResult, progress: str) -> ToolResult:
-    output = tell_progress(answer.output, progress) if answer.interrupted else answer.output
+    output = add_progress(answer.output, progress) if answer.interrupted else answer.output
     return replace(answer, output=output, progress=progress)
 
 

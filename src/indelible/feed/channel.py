@@ -41,7 +41,7 @@ class Listener(Protocol):
     def push(self, step: TimelineStep) -> None:
         """Accept the next step. It does not wait, however slow the listener is."""
 
-    def tell(self, status: dict[str, Any]) -> None:
+    def set_status(self, status: dict[str, Any]) -> None:
         """A status that is computed and stored nowhere. It has no position."""
 
     def end(self, reason: EndReason) -> None:
@@ -100,12 +100,12 @@ class Channel:
         else:
             self._connect(row, self.position)
 
-    def tell_vacancy(self, turn_id: str, *, is_vacant: bool) -> None:
+    def notify_vacancy(self, turn_id: str, *, is_vacant: bool) -> None:
         """The chat is running, and no worker is alive, or one is again: tell the readers if that is new."""
         if is_vacant != (self.vacancy is not None):
             self.vacancy = {"status": "pending", "turn": turn_id} if is_vacant else None
             for listener in self.listeners:
-                listener.tell({"status": "running", "turn": turn_id} if self.vacancy is None else self.vacancy)
+                listener.set_status({"status": "running", "turn": turn_id} if self.vacancy is None else self.vacancy)
 
     def end(self, reason: EndReason) -> None:
         for listener in self.listeners:

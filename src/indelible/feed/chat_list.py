@@ -51,7 +51,7 @@ class ListReader:
     """One reader of a user's list: an async iterator of events. Made by `ChatLists.open`; for one task at a time."""
 
     def __init__(self, request_list: Callable[[ListReader], None]) -> None:
-        self.on_news: Callable[[], None] | None = None
+        self.on_change: Callable[[], None] | None = None
         """Called when there is something to read, instead of waking the reader itself."""
         self._request_list = request_list
         self._list: FeedEvent | None = None
@@ -76,7 +76,7 @@ class ListReader:
 
     def get_nowait(self) -> FeedEvent | None:
         """The next event, if there is one without waiting."""
-        if self._is_ending and self.on_news is None and not self._is_over:
+        if self._is_ending and self.on_change is None and not self._is_over:
             self._is_over = True
             return _make_event("end", {"reason": "shutdown"})
         if self._is_over or self._awaits_list:
@@ -115,8 +115,8 @@ class ListReader:
 
     def _wake(self) -> None:
         self._woken.set()
-        if self.on_news is not None:
-            self.on_news()
+        if self.on_change is not None:
+            self.on_change()
 
 
 class _Watched:

@@ -127,7 +127,7 @@ class Feed:
             reader.start_at(position)
             channel.refresh()  # something may have happened since the command
             if channel.vacancy is not None:
-                reader.tell(channel.vacancy)
+                reader.set_status(channel.vacancy)
             yield reader
 
     @asynccontextmanager
@@ -220,7 +220,7 @@ class Feed:
         channel.start(found.position)
         reader.position = position if found.is_reached else None
         if channel.vacancy is not None:
-            reader.tell(channel.vacancy)
+            reader.set_status(channel.vacancy)
 
     # --- waking ---
 
@@ -238,7 +238,7 @@ class Feed:
         for number in itertools.count(1):
             await self._poll(list(self._channels))
             if not number % _POLLS_PER_VACANCY:
-                await self._tell_vacancies(list(self._channels))
+                await self._notify_vacancies(list(self._channels))
             await self._clock.sleep(self._poll_interval_s)
             now_s = self._clock.monotonic()
             for reader in self._readers:
@@ -261,7 +261,7 @@ class Feed:
             elif channel is not None and channel.position is not None:
                 channel.end("deleted")
 
-    async def _tell_vacancies(self, chat_ids: Sequence[str]) -> None:
+    async def _notify_vacancies(self, chat_ids: Sequence[str]) -> None:
         """Tell the readers of running chats if no worker is alive (S90). No commit does, because none happens."""
         if not chat_ids:
             return
@@ -272,7 +272,7 @@ class Feed:
             return
         for chat_id, (turn_id, is_vacant) in running.items():
             if chat_id in self._channels:
-                self._channels[chat_id].tell_vacancy(turn_id, is_vacant=is_vacant)
+                self._channels[chat_id].notify_vacancy(turn_id, is_vacant=is_vacant)
         for chat_id in set(chat_ids) - set(running):
             if chat_id in self._channels:
                 self._channels[chat_id].vacancy = None  # the event of its new status is stored

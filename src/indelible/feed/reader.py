@@ -69,7 +69,7 @@ class Reader:
         self._is_failing = False
         self._has_received = False
         self._idle_since_s: float | None = None
-        self._told: dict[str, Any] | None = None
+        self._pending_status: dict[str, Any] | None = None
         self._list: ListReader | None = None
         self._end_reason: EndReason | None = None
         self._is_over = False
@@ -103,7 +103,7 @@ class Reader:
     def attach(self, chats: ListReader) -> None:
         """Weave the events of a list of chats into this feed, as soon as they come. They have no position."""
         self._list = chats
-        chats.on_news = self._woken.set
+        chats.on_change = self._woken.set
         self._woken.set()
 
     # --- called by the channel and the feed ---
@@ -131,9 +131,9 @@ class Reader:
             self._count_missed(self._missed_bytes + size_bytes)
         self._woken.set()
 
-    def tell(self, status: dict[str, Any]) -> None:
+    def set_status(self, status: dict[str, Any]) -> None:
         """Say this when everything before it was received. Only the last one counts."""
-        self._told = status
+        self._pending_status = status
         self._woken.set()
 
     def end(self, reason: EndReason) -> None:
@@ -194,9 +194,9 @@ class Reader:
             if event is not None:
                 is_shared = position == step.after
                 return event if is_shared else msgspec.structs.replace(event, cursor=self._write_cursor())
-        if self._told is not None and self._is_live:
-            told, self._told = self._told, None
-            return self._make_event("status", told)
+        if self._pending_status is not None and self._is_live:
+            pending, self._pending_status = self._pending_status, None
+            return self._make_event("status", pending)
         return None
 
     def _make_event(self, kind: EventKind, data: dict[str, Any]) -> FeedEvent:

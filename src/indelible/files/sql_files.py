@@ -232,14 +232,14 @@ class SqlFiles:
     async def reserve(self, owner_id: str, file_id: str, size: int, step: int) -> int:
         """Reserve room for `size` bytes of an upload, and up to `step` more of what is free; returns how many."""
 
-        async def take(transaction: Transaction) -> int:
+        async def grow(transaction: Transaction) -> int:
             free = await self._check_quota(transaction, owner_id, file_id, size)
             reserved = min(size + min(step, free // 2), self.limits.file_bytes)
             if not await update(transaction, "files", {"size_bytes": reserved}, id=file_id, state="uploading"):
                 raise StoreFailed("The upload took more than a day, and was removed.")
             return reserved
 
-        return await self._database.write(take)
+        return await self._database.write(grow)
 
     async def _check_quota(self, transaction: Transaction, owner_id: str, file_id: str, size: int) -> int:
         """How many bytes are free beyond `size` more. Raises `TooMany` if there is not even room for these."""

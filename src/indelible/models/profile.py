@@ -62,7 +62,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     that require it. returns_reasoning: it needs its reasoning back while it calls tools. continues_prefix: it continues
     a reply that is the last message. samples: it accepts sampling parameters such as temperature. always_thinks: its
     thinking cannot be switched off. binds_thinking: it rejects its signed thinking after a changed conversation.
-    chains: the user wants chain mode (rule 4) for it. takes_images, takes_pdfs: it can look at pictures and documents.
+    chains: the user wants chain mode (rule 4) for it. accepts_images, accepts_pdfs: it reads pictures and documents.
     effort: how to set the thinking effort: by the name of a level, by a token budget, or not at all. silence_timeout_s:
     how long it may send nothing, if that is longer than the setting.
     """
@@ -79,8 +79,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     always_thinks: bool = False
     binds_thinking: bool = False
     chains: bool = False
-    takes_images: bool = True
-    takes_pdfs: bool = True
+    accepts_images: bool = True
+    accepts_pdfs: bool = True
     effort: Effort = "level"
     silence_timeout_s: float = 0.0
 
@@ -110,8 +110,8 @@ def find_profile(wire: str, model: str, *, provider_id: str | None) -> Profile:
         model=model,
         context_limit=_find_window(provider_id, model),
         silence_timeout_s=_LONG_SILENCE_S if _THINKS_IN_SILENCE.search(model) else 0.0,
-        takes_images=_TEXT_ONLY.search(model) is None,
-        takes_pdfs=_TEXT_ONLY.search(model) is None and (wire in _OWN_WIRES or bool(_READS_PDFS.search(model))),
+        accepts_images=_TEXT_ONLY.search(model) is None,
+        accepts_pdfs=_TEXT_ONLY.search(model) is None and (wire in _OWN_WIRES or bool(_READS_PDFS.search(model))),
     )
     if wire == "anthropic":
         return msgspec.structs.replace(known, inline_thinking=False, **_describe_claude(model))

@@ -59,7 +59,7 @@ class ModelTraits(msgspec.Struct, frozen=True, kw_only=True):
 
     inline_thinking: it may think in its text, so its text is searched for that. thinks_first: its text begins with
     thinking. continues_prefix: it goes on with a cut reply that stands last. chains: chain mode is wanted (rule 4).
-    takes_images, takes_pdfs: it can look at pictures and documents. makes_titles: it may be asked for a chat's title.
+    accepts_images, accepts_pdfs: it reads pictures and documents. makes_titles: it may be asked for a chat's title.
     silence_timeout_s: how long it may send nothing, if that is longer than the setting: some models think in silence.
     price(usage): what a usage costs, in billionths of a dollar, or None if that is not known.
     """
@@ -68,8 +68,8 @@ class ModelTraits(msgspec.Struct, frozen=True, kw_only=True):
     thinks_first: bool = False
     continues_prefix: bool = False
     chains: bool = False
-    takes_images: bool = True
-    takes_pdfs: bool = True
+    accepts_images: bool = True
+    accepts_pdfs: bool = True
     makes_titles: bool = True
     silence_timeout_s: float = 0.0
     price: Callable[[Usage], int | None] | None = None

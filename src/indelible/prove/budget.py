@@ -27,7 +27,7 @@ _RUNNING: Final = """
     """
 
 
-class Budget:
+class KillBudget:
     """The crashes that the open turns of a database have had, and how many more they can survive."""
 
     def __init__(self, database: Database) -> None:

@@ -27,11 +27,11 @@ from msgspec.structs import replace
 from indelible.client.wire import WireClient
 from indelible.errors import IndelibleError
 from indelible.files.place import DATABASE, find_directory
-from indelible.prove.budget import Budget
+from indelible.prove.budget import KillBudget
 from indelible.prove.checks import check_chat
 from indelible.prove.checks.evidence import Evidence, Fault
 from indelible.prove.checks.files import check_files
-from indelible.prove.checks.prompts import check_told
+from indelible.prove.checks.prompts import check_outputs
 from indelible.prove.checks.tools import check_effects
 from indelible.prove.clients.actions import ActionName
 from indelible.prove.clients.population import Population, gather_population
@@ -94,7 +94,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return float(self.settings.get("lease_timeout_s", default))
 
 
-class DatabaseInUse(IndelibleError):
+class DatabaseNotEmpty(IndelibleError):
     """The database has chats, which the model of the proof would answer, or files, which it would find fault with."""
 
 
@@ -104,7 +104,7 @@ async def prove(plan: Plan, *, on_kill: Callable[[int], None] = lambda _: None) 
     report: Report | None = None
     try:
         orders = _write_orders(plan, directory)
-        report = await _carry_out(plan, orders, on_kill)
+        report = await _run_plan(plan, orders, on_kill)
     finally:
         if report is None or report.is_proof:
             shutil.rmtree(directory, ignore_errors=True)
@@ -124,7 +124,7 @@ def _write_orders(plan: Plan, directory: Path) -> Orders:
     return replace(orders, settings={**plan.settings, "worker_max_chats": plan.chats // 2 + 1})
 
 
-async def _carry_out(plan: Plan, orders: Orders, on_kill: Callable[[int], None]) -> Report:
+async def _run_plan(plan: Plan, orders: Orders, on_kill: Callable[[int], None]) -> Report:
     alone = parse_address(orders.database).is_sqlite
     async with (
         _open(orders.database) as database,
@@ -142,7 +142,7 @@ async def _carry_out(plan: Plan, orders: Orders, on_kill: Callable[[int], None])
         began_s = time.monotonic()
         injector = FaultInjector(
             servers,
-            Budget(database),
+            KillBudget(database),
             seed=plan.seed,
             ways=plan.ways,
             lease_timeout_s=plan.lease_timeout_s,
@@ -161,7 +161,7 @@ async def _carry_out(plan: Plan, orders: Orders, on_kill: Callable[[int], None])
         evidence = await population.visit_branches(evidence)
         runs = read_notebook(orders.notebook)
         faults += [*check_effects(runs, evidence, safe=SAFE_TOOLS), *map(Fault, injector.faults)]
-        faults += [*map(Fault, provider.prompts.faults), *_check_told(provider, runs, evidence)]
+        faults += [*map(Fault, provider.prompts.faults), *_check_outputs(provider, runs, evidence)]
         faults += check_files(population.uploads, await population.load_copies(), runs, evidence)
         faults += map(Fault, await find_row_faults(database, find_directory(plan.files)))
         counts: dict[str, Any] = {"kills": dict(injector.kills), "seconds": time.monotonic() - began_s}
@@ -174,9 +174,9 @@ async def _carry_out(plan: Plan, orders: Orders, on_kill: Callable[[int], None])
     return report
 
 
-def _check_told(provider: ProofProvider, runs: Sequence[ToolRun], evidence: Sequence[Evidence]) -> list[Fault]:
+def _check_outputs(provider: ProofProvider, runs: Sequence[ToolRun], evidence: Sequence[Evidence]) -> list[Fault]:
     answered = {note for one in evidence for notes in one.deeds.submitted.values() for note in notes}
-    return check_told(provider.prompts.told, {run.note: run.name for run in runs}, answered)
+    return check_outputs(provider.prompts.outputs, {run.note: run.name for run in runs}, answered)
 
 
 async def prove_server(url: str, *, seed: int, chats: int, seconds: float, token: str | None = None) -> Report:
@@ -228,7 +228,7 @@ async def _open(address: str) -> AsyncIterator[Database]:
     try:
         if await database.read(lambda transaction: transaction.one(_ANYTHING), single=True) is not None:
             name = describe(parse_address(address))
-            raise DatabaseInUse(f"{name} has chats or files in it. Choose an empty database.")
+            raise DatabaseNotEmpty(f"{name} has chats or files in it. Choose an empty database.")
         yield database
     finally:
         await database.close()

@@ -74,7 +74,7 @@ class DebugRecorder:
         self._store = store
         self._mode: DebugMode = mode
         self._kept_s = kept_s
-        self._dead_after_s = lease_timeout_s
+        self._lease_timeout_s = lease_timeout_s
         self._metrics = metrics
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
@@ -114,7 +114,7 @@ class DebugRecorder:
 
     async def clean_up(self) -> None:
         """Close what dead workers left open, and delete what is too old."""
-        await self._store.close_dead(lease_timeout_s=self._dead_after_s)
+        await self._store.close_dead(lease_timeout_s=self._lease_timeout_s)
         await self._store.forget_before(self.clock.now() - timedelta(seconds=self._kept_s), clock=self.clock)
 
     # --- queueing ---
@@ -226,7 +226,7 @@ class DebugRecorder:
         begun = {run.chat_id: run.id for run in runs if run.status == "in_progress"}
         try:
             if begun:
-                await self._store.close_earlier(begun, lease_timeout_s=self._dead_after_s)
+                await self._store.close_earlier(begun, lease_timeout_s=self._lease_timeout_s)
         except (DatabaseUnreachable, DatabaseUnusable):
             raise
         except Exception as error:

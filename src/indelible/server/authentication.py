@@ -102,7 +102,7 @@ class Authenticator:
             raise RateLimited("Too many failed logins from this address. Wait a minute.", retry_after_s=60)
 
     def note_wrong(self, address: str) -> None:
-        self._guesses.take(address)
+        self._guesses.acquire(address)
 
     async def _find_bearer(self, given: str, guesser: str | None = None) -> Identity | None:
         """The user of a token. With `guesser`, an address, a wrong one counts."""

@@ -77,7 +77,7 @@ class ServerState:
 
     def check_rate(self, user_id: str) -> None:
         """Raises `RateLimited` if this user sends too many requests."""
-        if self._rates is not None and (wait_s := self._rates.take(user_id)):
+        if self._rates is not None and (wait_s := self._rates.acquire(user_id)):
             limit = self.settings.user_max_requests_per_s
             raise RateLimited(f"Too many requests (limit {limit} per second). Slow down.", retry_after_s=wait_s)
 

@@ -147,7 +147,7 @@ def _is_readable(route: APIRoute) -> bool:
         and all(_is_single_value(field) for field in values)
         and len(asked.body_params) <= 1
         and all(_is_plain_body(field) for field in asked.body_params)
-        and all(_takes_request(each) for each in asked.dependencies)
+        and all(_reads_only_request(each) for each in asked.dependencies)
         and len(calls) == len(set(calls))
         and names == set(signature(route.endpoint).parameters)
     )
@@ -180,7 +180,7 @@ def _is_plain_body(field: ModelField) -> bool:
     return is_json and (info.is_required() or (info.default is None and info.default_factory is None))
 
 
-def _takes_request(dependency: Dependant) -> bool:
+def _reads_only_request(dependency: Dependant) -> bool:
     """Nothing but the request, which is all that `_Plan` gives it."""
     return iscoroutinefunction(dependency.call) and list(signature(dependency.call).parameters) == [
         dependency.request_param_name

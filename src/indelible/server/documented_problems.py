@@ -57,7 +57,7 @@ def document_problems(route: APIRoute, path: str) -> dict[int | str, dict[str, A
             statuses.add(401)
     if "{" in path:
         statuses.add(404)
-    if _takes_anything(route):
+    if _has_input(route):
         statuses.add(422)
     if methods & _WITH_BODY:
         statuses |= {400, 413}
@@ -66,7 +66,7 @@ def document_problems(route: APIRoute, path: str) -> dict[int | str, dict[str, A
     return {status: document_problem(status) for status in sorted(statuses)}
 
 
-def _takes_anything(route: APIRoute) -> bool:
+def _has_input(route: APIRoute) -> bool:
     """Whether a request can be wrong: it has a body, a parameter, or an idempotency key."""
     about = route.dependant
     parameters = (*about.path_params, *about.query_params, *about.header_params)

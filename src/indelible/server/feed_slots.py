@@ -23,7 +23,7 @@ class FeedSlots:
         self._limit = limit
         self._open: Counter[str] = Counter()
 
-    def take(self, user_id: str) -> None:
+    def acquire(self, user_id: str) -> None:
         if self._open[user_id] >= self._limit:
             raise TooMany(f"Too many feeds are open (limit {self._limit:,}). Close one first.")
         self._open[user_id] += 1
@@ -44,7 +44,7 @@ class WithSlot(Response):
         self._user_id = user_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._slots.take(self._user_id)
+        self._slots.acquire(self._user_id)
         try:
             await self._response(scope, receive, send)
         finally:

@@ -23,7 +23,7 @@ class TokenBuckets:
         self._monotonic = monotonic
         self._buckets: dict[str, tuple[float, float]] = {}  # what was left, and when
 
-    def take(self, name: str) -> float:
+    def acquire(self, name: str) -> float:
         """Take one. 0 if there was one, otherwise the seconds until there is."""
         now_s = self._monotonic()
         left = self._count(name, now_s)

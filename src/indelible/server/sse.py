@@ -26,7 +26,7 @@ from starlette.types import Receive, Scope, Send
 
 from indelible.feed import ListReader, Reader
 from indelible.server.security_headers import DATA_HEADERS
-from indelible.server.sse_pieces import Events, take_pieces
+from indelible.server.sse_pieces import Events, iterate_pieces
 
 _COMMENT: Final = b": still here\n\n"
 _HEADERS: Final = [
@@ -81,10 +81,10 @@ class FeedResponse(Response):
         A stuck piece is found by looking now and then, so that a piece needs no timer of its own.
         """
         beat_s, stuck_s = self._pace
-        look_s = min(beat_s, stuck_s)
+        check_interval_s = min(beat_s, stuck_s)
         now = asyncio.get_running_loop().time
         beat_at_s = now() + beat_s
-        while not (await asyncio.wait(tasks, timeout=look_s, return_when=asyncio.FIRST_COMPLETED))[0]:
+        while not (await asyncio.wait(tasks, timeout=check_interval_s, return_when=asyncio.FIRST_COMPLETED))[0]:
             if self._sending_since_s is not None:
                 if now() - self._sending_since_s >= stuck_s:
                     raise TimeoutError
@@ -117,7 +117,7 @@ class FeedResponse(Response):
         async for event in reader:
             if self._comment is not None:
                 await asyncio.shield(self._comment)
-            for piece in take_pieces(reader, event):
+            for piece in iterate_pieces(reader, event):
                 self._sending_since_s = now()
                 await _send_piece(send, piece)
             self._sending_since_s = None

@@ -28,7 +28,7 @@ class Events(Protocol):
         """The next event if there is one without waiting."""
 
 
-def take_pieces(reader: Events, event: FeedEvent) -> Iterator[bytes]:
+def iterate_pieces(reader: Events, event: FeedEvent) -> Iterator[bytes]:
     """An event and those that are ready after it: small ones together, a large one in pieces."""
     together: list[bytes] = []
     size_bytes = 0

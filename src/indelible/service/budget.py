@@ -58,8 +58,8 @@ class Budget:
         used = await self._load_usage(user_id, since=today, until=today)
         wait_s = (datetime.combine(today + timedelta(days=1), time(), tzinfo=UTC) - now).total_seconds()
         if self._max_tokens and sum(line.input_tokens + line.output_tokens for line in used) >= self._max_tokens:
-            told = f"Today's limit of {self._max_tokens:,} tokens is used up. It is renewed at midnight UTC."
-            raise RateLimited(told, retry_after_s=wait_s)
+            detail = f"Today's limit of {self._max_tokens:,} tokens is used up. It is renewed at midnight UTC."
+            raise RateLimited(detail, retry_after_s=wait_s)
         if self._max_usd and sum(line.cost for line in used) >= self._max_usd:
-            told = f"Today's limit of ${self._max_usd:,.2f} is used up. It is renewed at midnight UTC."
-            raise RateLimited(told, retry_after_s=wait_s)
+            detail = f"Today's limit of ${self._max_usd:,.2f} is used up. It is renewed at midnight UTC."
+            raise RateLimited(detail, retry_after_s=wait_s)

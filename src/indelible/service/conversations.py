@@ -53,7 +53,7 @@ _NEAR: Final = 16
 """Between the message that starts a turn and the last event of its transaction stand a title and a status."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class TurnSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a request wants its turn to be run."""
 
     model: str | None = None
@@ -122,7 +122,7 @@ class ConversationService:
     # --- starting turns ---
 
     async def create(
-        self, chat_id: str, given: Given, settings: Settings, *, title: str | None = None, passing: bool = False
+        self, chat_id: str, given: Given, settings: TurnSettings, *, title: str | None = None, passing: bool = False
     ) -> TurnStart:
         """A new chat with this history. With a message, the reply starts at once.
 
@@ -146,7 +146,7 @@ class ConversationService:
         created = await self._once._execute(chat_id, command, new, answer=_describe_created, answer_type=_Created)
         return TurnStart(created.chat_id, created.cursor, created.turn)
 
-    async def configure(self, chat_id: str, settings: Settings, *, given_only: bool = False) -> None:
+    async def configure(self, chat_id: str, settings: TurnSettings, *, given_only: bool = False) -> None:
         """Set what the next turn is run with, or only what is given. A busy chat is refused, and keeps what it has."""
         await self.check_idle(chat_id)
         named = {"system": settings.system, "parameters": settings.parameters, "tools": settings.tools}

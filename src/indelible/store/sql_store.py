@@ -138,7 +138,7 @@ class SqlStore:
     ) -> Outcome:
         _check_names(chat_id, command)
         check_payload(payload, self.limits)
-        work = partial(self._carry_out, chat_id=chat_id, command=command, payload=payload, user_id=user_id)
+        work = partial(self._decide_and_apply, chat_id=chat_id, command=command, payload=payload, user_id=user_id)
         if isinstance(command, Delete):
             return await self._delete(chat_id, user_id, partial(self.commit, work, slow=True))
         return await self.commit(work)
@@ -162,7 +162,7 @@ class SqlStore:
     ) -> StoredResponse:
         _check_names(chat_id, command)
         check_payload(payload, self.limits)
-        work = partial(self._carry_out, chat_id=chat_id, command=command, payload=payload, user_id=user_id)
+        work = partial(self._decide_and_apply, chat_id=chat_id, command=command, payload=payload, user_id=user_id)
         if not isinstance(command, Delete):
             return await self.commit_once(request, work, answer)
         given = await self.find_response(request)
@@ -200,11 +200,11 @@ class SqlStore:
     async def _update(
         self, transaction: Transaction, *, chat_id: str, patch: ChatPatch, archived: bool | None, user_id: str | None
     ) -> Outcome:
-        carry_out = partial(self._carry_out, transaction, chat_id=chat_id, user_id=user_id)
+        apply = partial(self._decide_and_apply, transaction, chat_id=chat_id, user_id=user_id)
         is_moved = False
         if archived is not None:
-            is_moved = (await carry_out(command=Archive() if archived else Unarchive(), payload=None)).effective
-        outcome = await carry_out(command=UpdateChat(), payload=patch)
+            is_moved = (await apply(command=Archive() if archived else Unarchive(), payload=None)).effective
+        outcome = await apply(command=UpdateChat(), payload=patch)
         summary = await load_summary(transaction, chat_id, lease_timeout_s=self.lease_timeout_s)
         wakes_readers = outcome.wakes_readers or is_moved
         return replace(outcome, effective=outcome.effective or is_moved, wakes_readers=wakes_readers, summary=summary)
@@ -222,7 +222,7 @@ class SqlStore:
     ) -> StoredResponse:
         """Do the work and store its response, in the transaction that claims the request's key."""
 
-        async def claim_and_work(transaction: Transaction) -> tuple[StoredResponse, Outcome | None]:
+        async def claim_and_apply(transaction: Transaction) -> tuple[StoredResponse, Outcome | None]:
             given = await claim(transaction, request, await transaction.now())
             if given is not None:
                 return given, None
@@ -235,7 +235,7 @@ class SqlStore:
             if done[1] is not None:
                 self._notify_committed(done[1])
 
-        response, _ = await self.database.write(claim_and_work, slow=slow, on_committed=notify)
+        response, _ = await self.database.write(claim_and_apply, slow=slow, on_committed=notify)
         return response
 
     def _notify_committed(self, outcome: Outcome) -> None:
@@ -245,7 +245,7 @@ class SqlStore:
             except Exception:  # the commit stands, and other callers wait for their results
                 _log.exception("notifying readers and workers failed; they will notice at their next poll")
 
-    async def _carry_out(
+    async def _decide_and_apply(
         self,
         transaction: Transaction,
         *,

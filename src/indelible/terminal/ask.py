@@ -27,7 +27,7 @@ from indelible.errors import ModelFailed
 from indelible.service.inputs import Content
 from indelible.terminal.ctrl_c import Presses, follow_until_stopped, receive_ctrl_c
 from indelible.terminal.feed_view import FeedView, Stage
-from indelible.terminal.plain import ReplyWriter
+from indelible.terminal.plain import PlainReply
 from indelible.terminal.reports import to_json
 from indelible.terminal.screen import Screen
 
@@ -35,7 +35,7 @@ FAILED: Final = 1
 STOPPED: Final = 128 + signal.SIGINT
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class AskResult(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON of a reply. `error` is set if it failed; `text` is what was written of it all the same."""
 
     chat_id: str
@@ -68,7 +68,7 @@ class Asker:
         view = FeedView(chat, clock=self._clock, after=(await chat.details()).cursor)
         with self._open_stage() as stage:
             await view.follow(stage, await chat.post(content))
-            if isinstance(stage, ReplyWriter):
+            if isinstance(stage, PlainReply):
                 stage.end()
         if view.status == "requires_action":
             self._errors.write("The reply waits for tools that a client has to run. Its chat is saved.\n")
@@ -77,7 +77,7 @@ class Asker:
     def _open_stage(self) -> AbstractContextManager[Stage]:
         if self._out.isatty():
             return Screen(Console(file=self._out, highlight=False), self._clock)
-        return nullcontext(ReplyWriter(self._out, self._errors, tools=False))
+        return nullcontext(PlainReply(self._out, self._errors, tools=False))
 
     async def _write_json(self, chat: Chat, content: Content) -> None:
         reply, error = chat.send(content), None
@@ -91,9 +91,9 @@ class Asker:
         self._status = 0 if reply.outcome == "complete" else FAILED
 
 
-def _describe(chat: Chat, reply: Reply, error: dict[str, Any] | None) -> Answer:
+def _describe(chat: Chat, reply: Reply, error: dict[str, Any] | None) -> AskResult:
     message = reply.message
-    return Answer(
+    return AskResult(
         chat_id=chat.id,
         message_id=None if message is None else message.id,
         outcome=reply.outcome,

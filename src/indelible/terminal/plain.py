@@ -71,7 +71,7 @@ class PlainChat:
         await self._write(self._view, await self._view.chat.post(text))
 
     async def _write(self, feed_view: FeedView, sent: Accepted | None = None) -> None:
-        writer = ReplyWriter(self._out, self._errors)
+        writer = PlainReply(self._out, self._errors)
         await feed_view.follow(writer, sent)
         writer.end()
         self._out.write("\n")
@@ -79,7 +79,7 @@ class PlainChat:
         self.failed |= feed_view.status == "error"
 
 
-class ReplyWriter:
+class PlainReply:
     """A stage (feed_view.py) that is written: one reply. `tools`: whether results of tools are among its lines."""
 
     def __init__(self, out: TextIO, errors: TextIO, *, tools: bool = True) -> None:

@@ -28,7 +28,7 @@ from indelible.terminal.transcript import Transcript
 from indelible.terminal.widgets import NoteWidget, QuoteWidget
 
 _FRAME_S: Final = 1 / 12
-_WAITING: Final[Line] = [Segment("…", Style(dim=True))]
+_ELLIPSIS: Final[Line] = [Segment("…", Style(dim=True))]
 
 
 class Screen:
@@ -123,7 +123,7 @@ class Screen:
         with self._console:  # one write, so that the screen never shows an intermediate state
             self._live.update(_Lines([]), refresh=True)
             self._console.print(_Lines(finished), end="")
-            self._live.update(_Lines(growing[:-1][-room:] or [_WAITING]), refresh=True)
+            self._live.update(_Lines(growing[:-1][-room:] or [_ELLIPSIS]), refresh=True)
 
 
 class _Lines:

@@ -86,8 +86,8 @@ class StoredChat(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def typed(self) -> list[str]:
         """What the user wrote, on every branch and in the queue."""
-        said = [row.blocks for row in self.messages if row.role == "user" and row.visibility == "both"]
-        return [_read_text(decode_blocks(blocks)) for blocks in (*said, *(row.content for row in self.queue))]
+        sent = [row.blocks for row in self.messages if row.role == "user" and row.visibility == "both"]
+        return [_read_text(decode_blocks(blocks)) for blocks in (*sent, *(row.content for row in self.queue))]
 
     def parts_of(self, attempt_id: str) -> list[Part]:
         rows = [row.parts for row in self.journal if row.attempt_id == attempt_id]
@@ -166,19 +166,19 @@ def _check_replies(stored: StoredChat) -> Iterator[str]:
     for attempt in stored.attempts:
         kept = [decode_blocks(row.blocks) for row in stored.messages if row.attempt_id == attempt.id]
         blocks = [block for message in kept for block in message]
-        said = assemble(stored.parts_of(attempt.id)) if attempt.outcome not in {None, "reset"} else []
-        if _read_text(blocks) != _read_text(said):
-            yield f"attempt {attempt.id} said {_read_text(said)!r}, and history has {_read_text(blocks)!r}"
-        if _read_call_ids(blocks) != _read_call_ids(said):
-            yield f"attempt {attempt.id} called {_read_call_ids(said)}, and history has {_read_call_ids(blocks)}"
+        assembled = assemble(stored.parts_of(attempt.id)) if attempt.outcome not in {None, "reset"} else []
+        if _read_text(blocks) != _read_text(assembled):
+            yield f"attempt {attempt.id} said {_read_text(assembled)!r}, and history has {_read_text(blocks)!r}"
+        if _read_call_ids(blocks) != _read_call_ids(assembled):
+            yield f"attempt {attempt.id} called {_read_call_ids(assembled)}, and history has {_read_call_ids(blocks)}"
 
 
 def _check_events(stored: StoredChat) -> Iterator[str]:
     """One event per message and attempt, and one for each attempt's end."""
-    told = {kind: [row.ref for row in stored.events if row.kind == kind] for kind in ("message", "attempt")}
-    if Counter(told["message"]) != Counter(row.id for row in stored.messages):
+    announced = {kind: [row.ref for row in stored.events if row.kind == kind] for kind in ("message", "attempt")}
+    if Counter(announced["message"]) != Counter(row.id for row in stored.messages):
         yield "the messages and the events that tell of them differ"
-    if Counter(told["attempt"]) != Counter(row.id for row in stored.attempts):
+    if Counter(announced["attempt"]) != Counter(row.id for row in stored.attempts):
         yield "the attempts and the events that tell of their beginning differ"
     payloads = [msgspec.json.decode(row.payload) for row in stored.events if row.payload is not None]
     ends = [payload["attempt"] for payload in payloads if "last_n" in payload]

@@ -87,10 +87,10 @@ class CrashingStore:
         raise Crashed
 
 
-def finish_parts(said: Sequence[Part]) -> list[Part]:
+def finish_parts(published: Sequence[Part]) -> list[Part]:
     """The parts that complete an attempt with these parts: results of its calls, and its finish."""
     assembler = PartAssembler()
-    for part in said:
+    for part in published:
         assembler.add(part)
     missing = [call for call in assembler.local_calls() if not assembler.has_result(call)]
     answers: list[Part] = [_answer(call) for call in missing]
@@ -127,8 +127,8 @@ async def _load_open_work(database: Database, chat_id: str) -> Row:
 async def _end_turn(store: SqlStore, chat_id: str, work: Row) -> None:
     epoch, turn_id, attempt_id = work["epoch"], work["turn_id"], work["attempt_id"]
     if attempt_id is not None:
-        said = [part for row in await store.rows(chat_id, attempt_id) for part in row.parts]
-        rest = finish_parts(said)
+        published = [part for row in await store.rows(chat_id, attempt_id) for part in row.parts]
+        rest = finish_parts(published)
     else:
         started = await store.execute(chat_id, StartAttempt(epoch=epoch, turn_id=turn_id))
         assert started.attempt is not None

@@ -150,7 +150,7 @@ class ToolRunner:
                     await turns.enter_async_context(self._turns)
                 await turns.enter_async_context(self._cap)
                 if not self._stopped:
-                    await self._carry_out(index, call, tool)
+                    await self._run_call(index, call, tool)
         except asyncio.CancelledError as error:
             lost = StoreFailed(
                 "The result of a tool could not be recorded: the ledger or the publishing was cancelled."
@@ -174,7 +174,7 @@ class ToolRunner:
         for task in self._running:
             task.cancel()
 
-    async def _carry_out(self, index: int, call: ToolCall, tool: Tool) -> None:
+    async def _run_call(self, index: int, call: ToolCall, tool: Tool) -> None:
         record = ToolCallRecord(
             id=call.id,
             name=call.name,
@@ -248,10 +248,10 @@ class ToolRunner:
                 storing.cancel()
             else:
                 storing.task.result()
-        told = [*stored, *[why] * (len(names) - len(stored))]
-        named = zip(names, told, strict=True)
+        outcomes = [*stored, *[why] * (len(names) - len(stored))]
+        named = zip(names, outcomes, strict=True)
         missing = "".join(f"\n[{name} was not stored: {why}]" for name, why in named if isinstance(why, str))
-        kept = [file for file in told if isinstance(file, File)]
+        kept = [file for file in outcomes if isinstance(file, File)]
         return msgspec.structs.replace(result, files=kept, output=result.output + missing)
 
     async def _store_files(

@@ -109,9 +109,9 @@ class Toolset:
         if alone is not None and len(calls) > 1:
             text = f"Not run: {alone} must be called alone. None of these calls was run; call {alone} by itself."
             return [RejectCall(call, text) for call in calls]
-        return [self._judge(call, whole=is_whole(call)) for call in calls]
+        return [self._plan_call(call, whole=is_whole(call)) for call in calls]
 
-    def _judge(self, call: ToolCall, *, whole: bool) -> ToolPlan:
+    def _plan_call(self, call: ToolCall, *, whole: bool) -> ToolPlan:
         if not whole:
             return RejectCall(call, "Not run: the arguments were cut off before their end.")
         if call.name not in self._client and call.name not in self._tools:

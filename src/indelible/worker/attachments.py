@@ -115,8 +115,8 @@ class _Loading:
 
     async def _load(self, stored: StoredFile) -> File | str:
         kind = stored.media_type
-        is_picture = self._traits.takes_images and (kind in _PICTURES or kind in FORMATS)
-        is_document = self._traits.takes_pdfs and kind == "application/pdf"
+        is_picture = self._traits.accepts_images and (kind in _PICTURES or kind in FORMATS)
+        is_document = self._traits.accepts_pdfs and kind == "application/pdf"
         load = self._load_picture if is_picture else self._load_whole if is_document else self._load_text
         if not (is_picture or is_document or is_text_type(kind)):
             return _UNREADABLE

@@ -51,11 +51,11 @@ def plan_chain(messages: Sequence[Message], *, model: Model, options: CallOption
     if at is None or not options.store or not _can_anchor(visible[at], model):
         return everything
     since = visible[at + 1 :]
-    news = [message for message in since if message.role == "user" and any(map(_has_content, message.blocks))]
-    if not news or any(map(is_summary, since)):
+    new_messages = [message for message in since if message.role == "user" and any(map(_has_content, message.blocks))]
+    if not new_messages or any(map(is_summary, since)):
         return everything
     system = [message for message in visible if message.role == "system"]
-    return ChainPlan([*system, *news], replace(options, previous_response_id=visible[at].response_id))
+    return ChainPlan([*system, *new_messages], replace(options, previous_response_id=visible[at].response_id))
 
 
 def _has_content(block: Block) -> bool:

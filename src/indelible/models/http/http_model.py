@@ -123,8 +123,8 @@ class HttpModel:
             thinks_first=profile.thinks_first,
             continues_prefix=profile.continues_prefix,
             chains=profile.chains,
-            takes_images=profile.takes_images,
-            takes_pdfs=profile.takes_pdfs,
+            accepts_images=profile.accepts_images,
+            accepts_pdfs=profile.accepts_pdfs,
             silence_timeout_s=profile.silence_timeout_s,
             price=profile.price,
         )

@@ -76,8 +76,8 @@ def _check_sent(evidence: Evidence) -> Iterator[str]:
 def _check_conversation(evidence: Evidence) -> Iterator[str]:
     """The conversation is the path from the first message to the head, as the feed told of them."""
     shown = [describe_message(message) for message in evidence.messages]
-    told = [message.described for message in evidence.stored.list_ancestors(evidence.stored.head)][::-1]
-    for in_conversation, in_feed in zip_longest(shown, told):
+    streamed = [message.described for message in evidence.stored.list_ancestors(evidence.stored.head)][::-1]
+    for in_conversation, in_feed in zip_longest(shown, streamed):
         if in_conversation != in_feed:
             yield f"the conversation has {in_conversation}, but the feed has {in_feed}"
             break

@@ -7,7 +7,7 @@
     a message without its files, or a file that belongs elsewhere (prompt_files.py)
 
 Whether a tool ran is known at the end, from the notebook and from what the users submitted: so the inspector collects
-what models were told, and `check_told` judges it. The provider itself refuses what the real one would refuse.
+what models were told, and `check_outputs` judges it. The provider itself refuses what the real one would refuse.
 
 Must stay true (tests/prove/test_prompts.py): each of these is found, in whatever way a wire format merges texts.
 """
@@ -38,8 +38,8 @@ class PromptInspector:
 
     def __init__(self) -> None:
         self.faults: list[str] = []
-        self.told: dict[str, str] = {}
-        self.answers_told = 0
+        self.outputs: dict[str, str] = {}
+        self.answers_seen = 0
 
     def inspect(self, call: Call) -> None:
         if len(self.faults) < _FAULTS_AT_MOST:
@@ -68,17 +68,17 @@ class PromptInspector:
         if output == NO_RESULT:
             yield f"a prompt has a call without a result: {call.name} {call.arguments}"
         elif (reported := read_report(output) or _read_answer(output)) is not None:
-            self.answers_told += 1
+            self.answers_seen += 1
             if reported != note:
                 yield f"a prompt answers the call {note} with the result of another: {output!r}"
         elif note and not output.startswith(OUTCOME_UNKNOWN) and _STOPPED_WHILE_RUNNING not in output:
-            self.told[note] = output
+            self.outputs[note] = output
 
 
-def check_told(told: Mapping[str, str], ran: Mapping[str, str], answered: set[str]) -> list[Fault]:
+def check_outputs(outputs: Mapping[str, str], ran: Mapping[str, str], answered: set[str]) -> list[Fault]:
     """What models were told of calls that really ran. `ran` are the names of tools by note, `answered` are notes."""
     faults = []
-    for note, output in told.items():
+    for note, output in outputs.items():
         if note in ran:
             faults.append(Fault(f"a model was told of {ran[note]} {note}, which ran: {output!r}"))
         elif note in answered:

@@ -16,15 +16,15 @@ from indelible.prove.clients.transcript import describe_message
 def check_tree(evidence: Evidence) -> Iterator[str]:
     if evidence.tree is None:
         return
-    told = {message_id: message.parent_id for message_id, message in evidence.stored.tree.items()}
+    streamed = {message_id: message.parent_id for message_id, message in evidence.stored.tree.items()}
     shown = {item["id"]: item["parent_id"] for item in evidence.tree["items"]}
-    for message_id in told.keys() - shown.keys():
+    for message_id in streamed.keys() - shown.keys():
         yield f"the tree has lost {message_id}"
-    for message_id in shown.keys() - told.keys():
+    for message_id in shown.keys() - streamed.keys():
         yield f"the tree has {message_id}, which no reader was told of"
-    for message_id in told.keys() & shown.keys():
-        if told[message_id] != shown[message_id]:
-            yield f"{message_id} hangs on {shown[message_id]} in the tree, and on {told[message_id]} in the feed"
+    for message_id in streamed.keys() & shown.keys():
+        if streamed[message_id] != shown[message_id]:
+            yield f"{message_id} hangs on {shown[message_id]} in the tree, and on {streamed[message_id]} in the feed"
     yield from _check_siblings(evidence)
     yield from _check_branches(evidence)
 

@@ -16,7 +16,7 @@ from indelible.client.wire import WireClient
 from indelible.errors import NotAllowed, NotFound
 from indelible.prove.checks.evidence import Deeds
 from indelible.prove.clients.reader import SimulatedReader
-from indelible.prove.clients.sending import Sender, name_model
+from indelible.prove.clients.sending import MessageSender, name_model
 from indelible.prove.clients.transcript import SeenMessage
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class UserActions:
         self,
         client: WireClient,
         chance: random.Random,
-        sender: Sender,
+        sender: MessageSender,
         user: SimulatedUser,
         reader: SimulatedReader,
     ) -> None:
@@ -63,7 +63,7 @@ class UserActions:
     def _deeds(self) -> Deeds:
         return self._user.deeds
 
-    async def carry_out(self, action: ActionName) -> None:
+    async def perform(self, action: ActionName) -> None:
         self._deeds.count(action)
         await self._actions[action]()
 

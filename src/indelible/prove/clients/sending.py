@@ -18,7 +18,7 @@ _OWN_MODEL: Final = 0.3
 Content = str | list[dict[str, Any]]
 
 
-class Sender:
+class MessageSender:
     """Draws the messages of one user, each with a number of its own. `default_model` is the chat's."""
 
     def __init__(

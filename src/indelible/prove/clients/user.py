@@ -19,7 +19,7 @@ from indelible.errors import IndelibleError
 from indelible.prove.checks.evidence import Deeds, UploadLog
 from indelible.prove.clients.actions import AT_REST, MEANWHILE, ActionName, UserActions
 from indelible.prove.clients.reader import SimulatedReader
-from indelible.prove.clients.sending import Sender
+from indelible.prove.clients.sending import MessageSender
 from indelible.prove.clients.uploads import Uploader
 from indelible.prove.servers.tools import CLIENT_TOOLS
 
@@ -52,7 +52,7 @@ class SimulatedUser:
         self._client = client
         self._chance = random.Random(seed * 1000 + number)  # noqa: S311  (it only has to be reproducible)
         self.uploader = Uploader(client, uploads or UploadLog(), number=number, seed=seed)
-        self.sender = Sender(
+        self.sender = MessageSender(
             client, self._chance, number=number, models=models, phrases=phrases, uploader=self.uploader
         )
         self._habits = habits
@@ -87,11 +87,11 @@ class SimulatedUser:
         meanwhile = [action for action in MEANWHILE if action in self._habits]
         if meanwhile and chance.random() < 0.6:
             await actions.listen(rows=chance.randint(0, 12))
-            await actions.carry_out(chance.choice(meanwhile))
+            await actions.perform(chance.choice(meanwhile))
         await actions.wait_for_rest()
         at_rest = [action for action in AT_REST if action in self._habits]
         if at_rest and chance.random() < 0.5:
-            await actions.carry_out(chance.choice(at_rest))
+            await actions.perform(chance.choice(at_rest))
             await actions.wait_for_rest()
 
     async def stop(self, reader: SimulatedReader) -> None:

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from indelible.prove.budget import Budget
+from indelible.prove.budget import KillBudget
 from indelible.prove.servers.crash_points import CRASH_POINTS, CrashPoint
 from indelible.prove.servers.group import END_S, ServerUnderTest
 
@@ -51,7 +51,7 @@ class FaultInjector:
     def __init__(
         self,
         servers: Sequence[ServerUnderTest],
-        budget: Budget,
+        budget: KillBudget,
         *,
         seed: int,
         ways: Sequence[Way],
@@ -81,7 +81,7 @@ class FaultInjector:
                 if is_enough():
                     return
                 await asyncio.sleep(_POLL_INTERVAL_S)
-            await self._carry_out(way, self._chance.choice(self._servers))
+            await self._inject(way, self._chance.choice(self._servers))
 
     def _draw(self, left: int) -> Way:
         if not self._deck:
@@ -89,7 +89,7 @@ class FaultInjector:
         way = self._deck.pop()
         return "sigkill" if way in _AT_STARTUP and left < 2 else way
 
-    async def _carry_out(self, way: Way, server: ServerUnderTest) -> None:
+    async def _inject(self, way: Way, server: ServerUnderTest) -> None:
         if way == "sigkill":
             await server.process.kill()
             await self._count(way)

@@ -52,7 +52,7 @@ class TurnProjection:
     def begin(self) -> list[bytes]:
         """The frames before anything has happened."""
         self.open()
-        return self._take()
+        return self._drain()
 
     def project(self, event: FeedEvent) -> list[bytes]:
         """The frames of one event; none after the end."""
@@ -68,7 +68,7 @@ class TurnProjection:
             read = _READERS.get(event.kind)
             if read is not None:
                 read(self, event.data)
-        return self._take() if self._frames else []
+        return self._drain() if self._frames else []
 
     def emit(self, frame: bytes) -> None:
         self._frames.append(frame)
@@ -92,7 +92,7 @@ class TurnProjection:
 
     # --- events ---
 
-    def _take(self) -> list[bytes]:
+    def _drain(self) -> list[bytes]:
         frames, self._frames = self._frames, []
         return frames
 

@@ -253,7 +253,7 @@ class _Line:
                 job = self._jobs.popleft()
                 if job.expiry is not None:
                     job.expiry.cancel()
-                await self._carry_out(connection, job)
+                await self._perform(connection, job)
         finally:
             await connection.close()
 
@@ -266,7 +266,7 @@ class _Line:
         finally:
             self._idle.discard(connection)
 
-    async def _carry_out(self, connection: _Connection, job: _Job[Any]) -> None:
+    async def _perform(self, connection: _Connection, job: _Job[Any]) -> None:
         try:
             value = await connection.run(job, self._database.observe)
         except BaseException as error:

@@ -161,11 +161,11 @@ class SqliteDatabase:
         line.jobs.put(job)
         if not line.threads:
             self._add_reader(line)
-        patience = job.loop.call_later(SLOW_READ_S, self._help, line, job)
+        timer = job.loop.call_later(SLOW_READ_S, self._help, line, job)
         try:
             return await job.result
         finally:
-            patience.cancel()
+            timer.cancel()
 
     def _help(self, line: ReaderQueue, job: Job[Any]) -> None:
         """Nobody has begun to read for this one yet: those before it are slow."""
@@ -235,7 +235,7 @@ class SqliteDatabase:
             self._is_closed = True
             _log.critical("the writer of %s has ended; restart the process", self._where, exc_info=error)
             line.drain()
-            deliver(fail(line.take_all(), StoreFailed(f"{self._where} is closed.")), self._where)
+            deliver(fail(line.pop_all(), StoreFailed(f"{self._where} is closed.")), self._where)
 
     def _write_all(self, line: WriterQueue) -> None:
         connection: sqlite3.Connection | None = None
@@ -245,7 +245,7 @@ class SqliteDatabase:
                 connection = connection or self._connect(is_writer=True)
                 self._execute(connection, "BEGIN IMMEDIATE")
             except BaseException as error:
-                answered = fail(line.take_all(), error)
+                answered = fail(line.pop_all(), error)
             else:
                 answered = self._write_group(connection, line)
                 connection = _reset(connection)
@@ -259,9 +259,9 @@ class SqliteDatabase:
         group: list[Job[Any]] = []
         is_alone = len(line) == 1
         try:
-            for job in line.take_group():
+            for job in line.pop_group():
                 group.append(job)
-                self._carry_out(connection, transaction, job, is_alone=is_alone)
+                self._perform(connection, transaction, job, is_alone=is_alone)
                 if not connection.in_transaction:  # the database ended it, and undid the other jobs
                     line.put_back(group[:-1])
                     return fail([job], RuntimeError("The database ended the transaction, and nothing was written."))
@@ -271,7 +271,7 @@ class SqliteDatabase:
             return fail(group, error)
         return group
 
-    def _carry_out(
+    def _perform(
         self, connection: sqlite3.Connection, transaction: SqliteTransaction, job: Job[Any], *, is_alone: bool
     ) -> None:
         """A job alone in its transaction needs no savepoint: if it fails, the transaction is rolled back."""

@@ -92,7 +92,7 @@ class WriterQueue:
             while True:
                 self._add(self._source.get_nowait())
 
-    def take_group(self) -> Iterable[Job[Any]]:
+    def pop_group(self) -> Iterable[Job[Any]]:
         """The jobs that share the next commit: those queued now, as many as the group's time allows.
 
         A slow job has a commit to itself. Urgent ones go before it, once.
@@ -116,7 +116,7 @@ class WriterQueue:
             if job.slow or time.monotonic() >= last_at_s:
                 return
 
-    def take_all(self) -> list[Job[Any]]:
+    def pop_all(self) -> list[Job[Any]]:
         jobs = [*self._urgent, *self._others]
         self._urgent.clear()
         self._others.clear()

@@ -36,7 +36,7 @@ from indelible.server.wires.ai_sdk.projection import HEADERS, UiMessageProjectio
 from indelible.server.wires.content import divide
 from indelible.server.wires.requests import WireBody, read_body
 from indelible.server.wires.streaming import WireStream
-from indelible.service.conversations import ConversationService, Given, Settings, TurnStart, note_request, start_of
+from indelible.service.conversations import ConversationService, Given, TurnSettings, TurnStart, note_request, start_of
 from indelible.service.local import LocalService
 from indelible.service.results import ChatMessage
 
@@ -146,7 +146,7 @@ async def _begin(conversations: ConversationService, chat_id: str, body: ChatReq
     """A chat that the hook has named: it begins with the hook's messages."""
     system, given = divide(read_ui_messages(body.messages))
     noted = Given(history=given.history, blocks=_note_id(given.blocks, body.messages[-1]), progress=given.progress)
-    settings = Settings(model=body.model, system=body.system or system)
+    settings = TurnSettings(model=body.model, system=body.system or system)
     start = await conversations.create(chat_id, noted, settings)
     origin = await conversations.find_origin(chat_id, start.seq)
     return start, origin.id

@@ -78,7 +78,7 @@ def _read_reply(ui_message: dict[str, Any]) -> Iterator[Message]:
         else:
             steps[-1].append(part)
     for step in steps:
-        blocks: list[Block] = [block for part in step for block in _read_said(part)]
+        blocks: list[Block] = [block for part in step for block in _read_content(part)]
         results: list[Block] = [result for part in step if _is_tool(part) and (result := _read_output(part))]
         if blocks:
             yield Message(role="assistant", blocks=blocks)
@@ -93,7 +93,7 @@ def _read_given(part: dict[str, Any]) -> Iterator[Block]:
         yield read_file(part["url"], name=part.get("filename"), media_type=part.get("mediaType"))
 
 
-def _read_said(part: dict[str, Any]) -> Iterator[Block]:
+def _read_content(part: dict[str, Any]) -> Iterator[Block]:
     if _is_tool(part):
         name = part.get("toolName") or str(part["type"]).removeprefix("tool-")
         yield ToolCall(id=str(part.get("toolCallId")), name=str(name), arguments=encode(part.get("input")).decode())
@@ -137,8 +137,8 @@ def write_ui_messages(path: Sequence[ChatMessage], client_tools: frozenset[str])
         elif message.role == "assistant":
             if not shown or shown[-1]["role"] != "assistant":
                 shown.append({"id": name_reply(asked or message.id), "role": "assistant", "parts": []})
-            said = [part for block in message.blocks for part in _write_said(block, client_tools)]
-            shown[-1]["parts"] += [{"type": "step-start"}, *said]
+            written = [part for block in message.blocks for part in _write_content(block, client_tools)]
+            shown[-1]["parts"] += [{"type": "step-start"}, *written]
             _settle(shown[-1]["parts"], message.blocks)
         elif message.role == "tool" and shown:
             _settle(shown[-1]["parts"], message.blocks)
@@ -152,7 +152,7 @@ def _write_given(block: Block) -> Iterator[dict[str, Any]]:
         yield {"type": "file", "mediaType": block.media_type, "filename": block.name, "url": write_file_url(block)}
 
 
-def _write_said(block: Block, client_tools: frozenset[str]) -> Iterator[dict[str, Any]]:
+def _write_content(block: Block, client_tools: frozenset[str]) -> Iterator[dict[str, Any]]:
     match block:
         case Text() if block.text:
             yield {"type": "text", "text": block.text, "state": "done"}

@@ -187,16 +187,16 @@ class UiMessageProjection(TurnProjection):
             return
         call.is_settled = True
         if result.is_error:
-            told = result.output if isinstance(result.output, str) else encode(result.output).decode()
-            self._send(type="tool-output-error", toolCallId=result.call_id, errorText=told, **_mark(call))
+            error = result.output if isinstance(result.output, str) else encode(result.output).decode()
+            self._send(type="tool-output-error", toolCallId=result.call_id, errorText=error, **_mark(call))
         else:
             output = {"toolCallId": result.call_id, "output": result.output}
             self._send(type="tool-output-available", **output, **_mark(call))
 
     def _fail_input(self, call_id: str, call: _Call) -> None:
         call.is_whole = call.is_settled = True
-        told = {"toolCallId": call_id, "toolName": call.name, "input": call.text, "errorText": CUT}
-        self._send(type="tool-input-error", **told, **_mark(call))
+        error = {"toolCallId": call_id, "toolName": call.name, "input": call.text, "errorText": CUT}
+        self._send(type="tool-input-error", **error, **_mark(call))
 
     # --- the rest ---
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Final
 
 from indelible.content import ReasoningDelta, TextDelta, encode
-from indelible.server.wires.openai.usage import UsageTotal
+from indelible.server.wires.openai.usage import RunningUsage
 from indelible.server.wires.projection import PartHandlers, TurnProjection
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -30,7 +30,7 @@ class CompletionProjection(TurnProjection):
         self._with_usage = with_usage
         self._texts: list[str] = []
         self._reasonings: list[str] = []
-        self._usage = UsageTotal()
+        self._usage = RunningUsage()
         opening = {"object": "chat.completion.chunk", **self._head}
         tail = b',"usage":null}' if with_usage else b"}"
         self._delta_head = b"data: " + encode(opening)[:-1] + b',"choices":[{"index":0,"delta":{"content":'
@@ -74,8 +74,8 @@ class CompletionProjection(TurnProjection):
         if self.outcome == "failed":
             error = self.error or {}
             message = error.get("message") or "The reply failed."
-            told = {"message": message, "type": "server_error", "param": None, "code": error.get("kind")}
-            self.emit(b"data: %b\n\n" % encode({"error": told}))
+            problem = {"message": message, "type": "server_error", "param": None, "code": error.get("kind")}
+            self.emit(b"data: %b\n\n" % encode({"error": problem}))
             return
         for index, call in enumerate(self.awaited):
             self._send({"tool_calls": [{"index": index, **_show_call(call)}]})

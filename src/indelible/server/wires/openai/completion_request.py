@@ -11,7 +11,7 @@ from indelible.server.wires.content import join_neighbours, read_file
 from indelible.server.wires.openai.items import read_content
 from indelible.server.wires.openai.response_request import FunctionTool, read_choice
 from indelible.server.wires.requests import WireBody
-from indelible.service.conversations import Settings
+from indelible.service.conversations import TurnSettings
 
 
 class CompletionTool(WireBody):
@@ -49,9 +49,9 @@ class CompletionRequest(WireBody):
     def wants_usage(self) -> bool:
         return bool((self.stream_options or {}).get("include_usage"))
 
-    def to_settings(self, system: str | None) -> Settings:
+    def to_settings(self, system: str | None) -> TurnSettings:
         tools = [tool.to_spec() for tool in self.tools] if self.tools else None
-        return Settings(model=self.model, system=system, parameters=self._to_parameters() or None, tools=tools)
+        return TurnSettings(model=self.model, system=system, parameters=self._to_parameters() or None, tools=tools)
 
     def _to_parameters(self) -> dict[str, Any]:
         named = {

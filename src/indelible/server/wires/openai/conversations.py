@@ -20,7 +20,7 @@ from indelible.server.wires.openai.names import name_conversation, read_conversa
 from indelible.server.wires.openai.pages import show_page
 from indelible.server.wires.openai.response_request import Metadata
 from indelible.server.wires.requests import WireBody, read_body
-from indelible.service.conversations import ConversationService, Given, Settings, read_metadata
+from indelible.service.conversations import ConversationService, Given, TurnSettings, read_metadata
 from indelible.service.inputs import ChatChanges
 
 router = APIRouter(tags=["openai"], include_in_schema=False)
@@ -36,7 +36,7 @@ async def create_conversation(request: Request, service: Reads, once: Writes) ->
     """Create a conversation, optionally with items that stand at its beginning."""
     body = await read_body(request, ConversationRequest)
     history: list[Message] = read_items(body.items or [])
-    start = await ConversationService(service, once).create(new_id("chat"), Given(history=history), Settings())
+    start = await ConversationService(service, once).create(new_id("chat"), Given(history=history), TurnSettings())
     if body.metadata:
         await ConversationService(service).set_metadata(start.chat_id, body.metadata)
     return answer_json(_show(start.chat_id, body.metadata or {}))

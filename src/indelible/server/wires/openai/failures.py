@@ -23,10 +23,10 @@ def answer_failure(error: dict[str, Any] | None) -> Response:
     """The provider's key is the server's business: a failure of it is no 401 of the client."""
     kind = (error or {}).get("kind") or "server_error"
     status = _STATUSES.get(kind, 502)
-    told = {
+    problem = {
         "message": (error or {}).get("message") or "The reply failed.",
         "type": "invalid_request_error" if status == 400 else "server_error",
         "param": None,
         "code": "context_length_exceeded" if kind == "context_overflow" else kind,
     }
-    return answer_json({"error": told}, status)
+    return answer_json({"error": problem}, status)

@@ -43,7 +43,7 @@ from indelible.content import (
     encode,
 )
 from indelible.server.wires.openai.response_items import CallItem, Event, Item, OwnCallItem, ReasoningItem, TextItem
-from indelible.server.wires.openai.usage import UsageTotal
+from indelible.server.wires.openai.usage import RunningUsage
 from indelible.server.wires.projection import PartHandlers, TurnProjection
 
 _AGAIN: Final = re.compile(r"#\d+$")
@@ -99,7 +99,7 @@ class ResponseProjection(TurnProjection):
         self._number = 0
         self._call_ids: set[str] = set()
         self._awaited: set[str] = set()
-        self._usage = UsageTotal()
+        self._usage = RunningUsage()
 
     # --- the response ---
 

@@ -18,7 +18,7 @@ from indelible.content import ToolSpec, encode
 from indelible.errors import Invalid
 from indelible.server.wires.openai.names import read_conversation_name
 from indelible.server.wires.requests import WireBody
-from indelible.service.conversations import Settings
+from indelible.service.conversations import TurnSettings
 from indelible.service.noted_request import read_request
 from indelible.service.results import ChatMessage
 
@@ -80,12 +80,12 @@ class ResponseRequest(WireBody):
         named = self.conversation.get("id") if isinstance(self.conversation, dict) else self.conversation
         return None if named is None else read_conversation_name(str(named))
 
-    def to_settings(self, system: str | None = None) -> Settings:
+    def to_settings(self, system: str | None = None) -> TurnSettings:
         """How the turn is run. `system` is what the input adds to the instructions."""
-        said = [text for text in (self.instructions, system) if text]
-        return Settings(
+        texts = [text for text in (self.instructions, system) if text]
+        return TurnSettings(
             model=self.model,
-            system="\n\n".join(said) or None,
+            system="\n\n".join(texts) or None,
             parameters=self._to_parameters() or None,
             tools=[tool.to_spec() for tool in self.tools] if self.tools else None,
         )
@@ -164,7 +164,7 @@ def read_choice(choice: Any) -> str | None:
     return choice if isinstance(choice, str) else None
 
 
-def hash_settings(settings: Settings) -> str:
+def hash_settings(settings: TurnSettings) -> str:
     """Equal for equal settings, the model apart: a continued chat is configured anew only if they differ."""
     kept = [settings.system, settings.parameters, settings.tools]
     return hashlib.blake2b(encode(kept), digest_size=8).hexdigest()

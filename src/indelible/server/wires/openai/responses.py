@@ -31,7 +31,7 @@ from indelible.server.wires.openai.response_projection import ResponseProjection
 from indelible.server.wires.openai.response_request import MOST_INPUTS, ResponseRequest, hash_settings, read_note
 from indelible.server.wires.requests import read_body
 from indelible.server.wires.streaming import WireStream, collect, project_stored
-from indelible.service.conversations import ConversationService, Given, Settings, TurnStart, note_request, start_at
+from indelible.service.conversations import ConversationService, Given, TurnSettings, TurnStart, note_request, start_at
 
 router = APIRouter(tags=["openai"], include_in_schema=False)
 _CANCEL_WAIT_S = 30.0
@@ -212,7 +212,9 @@ class Starter:
         await self._conversations.configure(chat_id, settings, given_only=True)
         return await self._send(chat_id, added, settings)
 
-    async def _resume(self, chat_id: str, added: Continuation, settings: Settings, *, has_changed: bool) -> TurnStart:
+    async def _resume(
+        self, chat_id: str, added: Continuation, settings: TurnSettings, *, has_changed: bool
+    ) -> TurnStart:
         """Bring the results that the turn waits for; what the user says beside them joins it."""
         if has_changed:
             await self._conversations.configure(chat_id, settings)
@@ -223,11 +225,11 @@ class Starter:
             await self._conversations.service.send(chat_id, added.blocks, if_busy="steer")
         return start
 
-    async def _send(self, chat_id: str, added: Continuation, settings: Settings) -> TurnStart:
+    async def _send(self, chat_id: str, added: Continuation, settings: TurnSettings) -> TurnStart:
         noted = note_request(Given(blocks=added.blocks), self._note(settings, continues=True))
         return await self._conversations.send(chat_id, noted.blocks, model=self._body.model)
 
-    def _note(self, settings: Settings, *, inputs: int = 1, continues: bool = False) -> dict[str, Any]:
+    def _note(self, settings: TurnSettings, *, inputs: int = 1, continues: bool = False) -> dict[str, Any]:
         more = {"continues": True} if continues else {}
         return {
             "response": self._repeated,

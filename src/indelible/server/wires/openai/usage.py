@@ -9,15 +9,15 @@ import msgspec
 from indelible.content import Usage
 
 
-class UsageTotal:
+class RunningUsage:
     """Unknown until a step has told its own."""
 
     def __init__(self) -> None:
         self._total: Usage | None = None
 
-    def add(self, told: dict[str, Any] | None) -> None:
-        if told is not None:
-            self._total = (self._total or Usage()) + msgspec.convert(told, Usage)
+    def add(self, reported: dict[str, Any] | None) -> None:
+        if reported is not None:
+            self._total = (self._total or Usage()) + msgspec.convert(reported, Usage)
 
     def show_for_response(self) -> dict[str, Any] | None:
         total = self._total

@@ -32,7 +32,7 @@ class ChatChange:
     `open_calls` are the unanswered calls at the end of the path, `put_id` is the last user message added and
     `put_model` the model that answers it, `live_id` the open attempt. `model` is the chat's, and `has_title` says
     whether it has a title. `totals` are what its messages used and cost so far. `changes` are further columns of the
-    chat's row; `said` is true if somebody said something.
+    chat's row; `has_new_content` is true if there is a new message.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class ChatChange:
         self.takeovers = 0
         self.put_id: str | None = None
         self.put_model: str | None = None
-        self.said = False
+        self.has_new_content = False
         self.queue_order = [row.id for row in snapshot.queue]
         self.queue_changed = False
         self.messages: list[Message] = []
@@ -131,7 +131,7 @@ class ChatChange:
             self.emit("queue", ids=self.queue_order)
         changes = {**self.changes, "status": self.status.value, "head_id": self.head_id, "seq": self.seq}
         changes["epoch"] = self.epoch
-        if self.said:
+        if self.has_new_content:
             changes["updated_at"] = self.now
         if has_turned or "holder" in self.changes or self.live_id != live_before:
             changes["runnable_at"] = self.now

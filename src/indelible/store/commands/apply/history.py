@@ -59,7 +59,7 @@ async def put(
     if totals is not None:
         change.add_totals(totals)
     change.head_id = id_
-    change.said = change.said or message.visibility != "model"
+    change.has_new_content = change.has_new_content or message.visibility != "model"
     change.emit("message", id_, **detail)
     if message.visibility != "model" and message.role in _INDEXED:
         # The owner has read what was there before; a reply has still to be read. Both have to be found by a search.

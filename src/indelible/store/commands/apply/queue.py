@@ -41,7 +41,7 @@ async def enqueue(change: ChatChange, effect: effects.Enqueue) -> None:
     place = place_in_queue(change.snapshot.queue, effect.if_busy)
     moved = change.queue_order[place:]
     change.queue_order.insert(place, change.queued_id)
-    change.queue_changed = change.said = True
+    change.queue_changed = change.has_new_content = True
     await _move_to_the_end(change, moved)
 
 
