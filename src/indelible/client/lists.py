@@ -1,7 +1,7 @@
 """The use cases of lists on a server behind a URL (service/lists.py says what each one promises).
 
 Each method is one request of wire.py, whose JSON is decoded into the same types that the server encoded. A tab
-reconnects by itself: its list begins anew with `chats`, and the feed of its chat resumes from its cursor.
+reconnects by itself: its list starts over with `chats`, and the feed of its chat resumes from its cursor.
 
 Must stay true (tests/app/test_same_script.py): one script gives the same results here and in process.
 """

@@ -255,7 +255,7 @@ class WireClient:
         query: dict[str, str],
         headers: dict[str, str],
     ) -> dict[str, Any]:
-        """Send a body as a stream. It is opened anew for every attempt, which all have the same key."""
+        """Send a body as a stream. It is reopened for every attempt, which all have the same key."""
         named = {"Idempotency-Key": str(uuid.uuid4()), **headers}
         more: dict[str, Any] = {"params": query, "headers": named, "expect100": True}
         stored: dict[str, Any] = await self._request("POST", path, open_body=open_body, **more)

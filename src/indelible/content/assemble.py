@@ -193,7 +193,7 @@ class PartAssembler:
 
     @property
     def usage(self) -> Usage | None:
-        """The tokens of the call, as far as the provider has told them; None: unknown."""
+        """The tokens of the call, as far as the provider has reported them; None: unknown."""
         return (self.finish.usage if self.finish is not None else None) or self._counted
 
     def blocks(self) -> list[Block]:

@@ -7,7 +7,7 @@ turn. If the last reply used nearly the whole window, the summary is made before
 
 Compaction ends (rule 10.6): a step is summarised at most once, and a turn in which two summaries in a row did not help
 fails: its replies still used nearly the whole window, so what cannot be left out is itself too long. Otherwise every
-further step would pay for another summary, in vain.
+further step would pay for another useless summary.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ class ModelTraits(msgspec.Struct, frozen=True, kw_only=True):
     """What the loop and the worker take into account about a model. The defaults hold for an unknown one.
 
     inline_thinking: it may think in its text, so its text is searched for that. thinks_first: its text begins with
-    thinking. continues_prefix: it goes on with a cut reply that stands last. chains: chain mode is wanted (rule 4).
-    accepts_images, accepts_pdfs: it reads pictures and documents. makes_titles: it may be asked for a chat's title.
+    thinking. continues_prefix: it continues an interrupted reply at the end of the prompt. chains: chain mode is wanted
+    (rule 4). accepts_images, accepts_pdfs: it reads pictures and documents. makes_titles: it can title a chat.
     silence_timeout_s: how long it may send nothing, if that is longer than the setting: some models think in silence.
     price(usage): what a usage costs, in billionths of a dollar, or None if that is not known.
     """

@@ -44,7 +44,7 @@ _NAMED_ONLY: Final = "[The attached file {name} ({media_type}, {size:,} bytes): 
 
 
 class ProofFile(msgspec.Struct, frozen=True):
-    """One file. `data` is made anew each time: it is cheap, and a proof has many."""
+    """One file. `data` is generated each time: it is cheap, and a proof has many."""
 
     key: str
     kind: Kind

@@ -6,7 +6,7 @@ an `Idempotency-Key`: `Writes` is then the service for this one request, so that
 are committed in one transaction (rule 3.5). A repeated request gets the same response and changes nothing.
 
 Every dependency is `async`, though none of these waits: FastAPI sends others to a thread, which cost more than the
-request. None depends on another: FastAPI resolves each one anew for every request, which costs as much as a query.
+request. None depends on another: FastAPI resolves each one again for every request, which costs as much as a query.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def answers(*result_types: type, status: int = 200) -> dict[str, Any]:
 
 
 def may_stream(described: dict[str, Any]) -> dict[str, Any]:
-    """The same for a route whose response may go on with the reply (reply_stream.py)."""
+    """The same for a route whose response may continue with the reply (reply_stream.py)."""
     stream = {
         "description": "With `Accept: text/event-stream`: events; see docs/http.md.",
         "content": {"text/event-stream": {}},

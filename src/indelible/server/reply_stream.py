@@ -67,7 +67,7 @@ async def get_answers(request: Request) -> Answers:
 
 
 Streams = Annotated[Answers, Depends(get_answers)]
-"""For a route that begins a turn: its response goes on with the reply, if the client wants that."""
+"""For a route that begins a turn: its response continues with the reply if the client asks for it."""
 
 
 class ReplyStream(FeedResponse):

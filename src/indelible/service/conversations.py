@@ -237,7 +237,7 @@ def read_metadata(labels: Sequence[str]) -> dict[str, str]:
 
 
 class _Created(msgspec.Struct, frozen=True):
-    """What a repeated request is told."""
+    """The response to a repeated request."""
 
     chat_id: str
     cursor: str

@@ -65,7 +65,7 @@ _LIMITS: Final[dict[TurnReason, ReplyLimit]] = {
     "content_filter": "content_filter",
     "max_steps": "max_steps",
 }
-"""The ends of a turn that the user is told about."""
+"""The ends of a turn that are reported to the user."""
 
 BROKEN: Final = {
     "kind": "internal",

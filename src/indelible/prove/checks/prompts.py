@@ -34,7 +34,7 @@ _STOPPED_WHILE_RUNNING: Final = "while this tool was running"
 
 
 class PromptInspector:
-    """`faults` are sentences. `told` is what models were told about each call that has no real result, by its note."""
+    """`faults` are sentences. `outputs`, by note, is what models got for each call that has no real result."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []

@@ -18,7 +18,7 @@ router = APIRouter(tags=["chats"])
 
 @router.post("/chats", **may_stream(answers(CreatedChat, status=201)))
 async def create_chat(body: CreateChatRequest, service: Writes, streams: Streams) -> Response:
-    """Create a chat. With a message, the reply starts at once; the response may go on with it."""
+    """Create a chat. With a message, the reply starts at once; the response may continue with it."""
     created = await service.create_chat(
         body.to_content(),
         model=body.model,

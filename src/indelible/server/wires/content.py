@@ -1,4 +1,4 @@
-"""Content that a client of another wire sends: messages in order, as a chat can begin with them or go on with them.
+"""Content that a client of another wire sends: messages in order, as a chat can begin or continue with them.
 
 Each wire reads its own JSON into plain messages (openai/items.py, openai/completion_request.py, ai_sdk/messages.py).
 Here they are divided: the text of the system, the message to be answered, and what stands above and below it.

@@ -2,8 +2,8 @@
 
 A stream is a reader of the chat's feed like any other (server/sse.py): frames exist only for what is on disk, a
 disconnect stops nothing, and a client that does not read holds up nobody. The frames of events that are ready
-together are sent together. A reader that fell too far behind gets `resync` on the native feed; here the stream goes on
-from the reader's true position instead, because its client knows no snapshots.
+together are sent together. A reader that fell too far behind gets `resync` on the native feed; here the stream
+continues from the reader's true position instead, because its client knows no snapshots.
 
 `on_leave` is called if the client disconnects before the end: the setting `completions_on_disconnect` may stop the
 reply then. It runs in the response's own task, so that no task is left without a parent.
@@ -142,7 +142,7 @@ async def project_stored(events: AsyncIterator[FeedEvent], projection: TurnProje
 
 
 async def run_unless_left(request: Request, work: Awaitable[object], *, on_leave: Leave | None) -> None:
-    """Run this; if the client disconnects first, call `on_leave` and go on. Without one, nobody looks."""
+    """Run this; if the client disconnects first, call `on_leave` and continue. Without one, nothing is watched."""
     if on_leave is None:
         await work
         return

@@ -2,7 +2,7 @@
 
 The tables and their order come from the schema itself (`metadata`), so a table that a later migration adds is copied
 too; a table that the schema does not know stops the copy, because leaving it behind in silence would lose data. What
-is derived and has another form on each database, as a search index has, is made anew by the target's workers.
+is derived and has another form on each database, as a search index has, is rebuilt by the target's workers.
 
 Everything happens in one transaction of the target: each table is one COPY, so that rows may refer to later rows of
 their own table, and after the last one every table is read back and compared, by the number of its rows and by a hash
@@ -49,7 +49,7 @@ _TIMEOUT_S: Final = 24 * 3600.0
 _SQLITE: Final = sqlite.dialect()
 _encode_row: Final = msgspec.msgpack.Encoder().encode
 DERIVED: Final = {"search_entries": "UPDATE chats SET indexed_seq = 0, unindexed_at = updated_at"}
-"""Tables that are not copied, and the statement that has them made anew."""
+"""Tables that are not copied, and the statement that has them rebuilt."""
 
 Progress = Callable[[str, int, int], object]
 """Called with a table's name, how many of its rows are copied, and how many it has."""
@@ -135,7 +135,7 @@ def _open_snapshot(path: Path) -> sqlite3.Connection:
 
 
 def _refuse_unknown_tables(reader: sqlite3.Connection, path: Path) -> None:
-    """Indexes for search, which SQLite keeps in tables of its own kind, are made anew by the target."""
+    """Indexes for search, which SQLite keeps in tables of its own kind, are rebuilt by the target."""
     listed = reader.execute("SELECT name, type FROM pragma_table_list WHERE schema = 'main'").fetchall()
     tables = {name for name, kind in listed if kind == "table" and not name.startswith("sqlite_")}
     unknown = sorted(tables - set(metadata.tables) - {VERSION_TABLE})

@@ -407,7 +407,7 @@ async def _commit(driver: Any, observe: Callable[[str], object] | None) -> None:
     if observe is not None:
         observe("COMMIT")
     if await driver.execute("COMMIT") != "COMMIT":  # after an error the server rolls back and says only this
-        raise RuntimeError("Work went on after an error of the database, and nothing of it was written.")
+        raise RuntimeError("The work continued after a database error; nothing was written.")
 
 
 async def _execute(driver: Any, sql: str, observe: Callable[[str], object] | None) -> None:

@@ -1,4 +1,4 @@
-"""Which workers are alive, by the database's clock, the status of a chat without a live holder, and who waits in vain.
+"""Which workers are alive, by the database's clock, the status of a chat without a live holder, and which chats wait.
 
 A worker is alive if its last heartbeat is younger than the lease timeout. PostgreSQL reads its clock within the
 statement, which saves a round trip; SQLite has no clock of its own, so the time is a parameter of the statement. So
@@ -41,7 +41,7 @@ async def load_vacant(
 ) -> dict[str, Vacancy]:
     """Which of these chats are running, with their turn, and whether no worker is alive to answer them.
 
-    A turn that nobody has claimed yet may be a moment old: it waits in vain after the lease timeout.
+    A turn that nobody has claimed yet may be a moment old: it counts as waiting after the lease timeout.
     """
     dialect = transaction.dialect
     rows = await transaction.all(_spell_vacant(dialect), list(chat_ids), bind_ago(dialect, lease_timeout_s))

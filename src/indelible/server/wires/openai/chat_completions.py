@@ -2,7 +2,7 @@
 
 Without a header, every request is a chat of its own that begins with the given messages. It is archived when its reply
 is complete, unless the request says `store`: a program that calls this a thousand times a day would fill the list of
-chats. With `X-Indelible-Chat`, the request goes on with that chat: the server has its history, and only what is new in
+chats. With `X-Indelible-Chat`, the request continues that chat: the server has its history, and only what is new in
 the messages counts, what the user says last or the results of tools. Any name will do; the first request creates the
 chat. Every answer has the chat's id in the same header.
 

@@ -1,7 +1,7 @@
 """One turn as a chat completion: its chunks in order, and the whole completion.
 
-A completion is one message, however many steps and attempts the turn took: the text goes on where it was cut, and
-tools that the server runs are not shown, because their calls would be the client's to answer. Calls of the client's
+A completion is one message, however many steps and attempts the turn took: the text continues where it was interrupted,
+and tools that the server runs are not shown, because their calls would be the client's to answer. Calls of the client's
 tools are sent when the turn waits for them, whole: a call that a crash has cut could not be taken back, and clients run
 what they were given. Reasoning is `reasoning_content`, as the servers that have it call it.
 

@@ -24,7 +24,7 @@ from indelible.service.results import ChatMessage
 
 _MOST_REPEATED_BYTES: Final = 8 * 1024
 MOST_INPUTS: Final = 10_000
-"""A note with more is none: whoever writes it, it may not cost more to read than this."""
+"""A longer note is ignored: reading one must not cost more than this, whoever wrote it."""
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
 ]
@@ -165,6 +165,6 @@ def read_choice(choice: Any) -> str | None:
 
 
 def hash_settings(settings: TurnSettings) -> str:
-    """Equal for equal settings, the model apart: a continued chat is configured anew only if they differ."""
+    """Equal for equal settings, the model apart: a continued chat is reconfigured only if they differ."""
     kept = [settings.system, settings.parameters, settings.tools]
     return hashlib.blake2b(encode(kept), digest_size=8).hexdigest()

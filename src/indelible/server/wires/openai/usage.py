@@ -10,7 +10,7 @@ from indelible.content import Usage
 
 
 class RunningUsage:
-    """Unknown until a step has told its own."""
+    """Unknown until a step reports its own."""
 
     def __init__(self) -> None:
         self._total: Usage | None = None

@@ -19,7 +19,7 @@ NOTICES: Final[dict[effects.NoticeKind, str]] = {
     "compacted": "The conversation was summarised for the model. Everything above stays as it is for you.",
     "length": "The reply reached its length limit. Continue resumes it.",
     "content_filter": "The provider's content filter ended the reply.",
-    "max_steps": "The reply reached the maximum number of steps. Retry lets it go on.",
+    "max_steps": "The reply reached the maximum number of steps. Retry to continue.",
 }
 ERRORS: Final[dict[effects.NoticeKind, dict[str, Any]]] = {
     "failed": {"kind": "unknown", "message": NOTICES["failed"]},
@@ -27,6 +27,6 @@ ERRORS: Final[dict[effects.NoticeKind, dict[str, Any]]] = {
 }
 CONTINUE: Final = "Your last message was cut off. Go on exactly where it ends, without repeating any of it."
 ANSWERS: Final[dict[effects.AnswerReason, str]] = {
-    "cancelled": "Cancelled: the user went on without the result of this call.",
+    "cancelled": "Cancelled: the user continued without the result of this call.",
     "expired": "Expired: nobody gave the result of this call in time.",
 }
