@@ -17,6 +17,7 @@ from indelible.store.payloads import NewChat
 TOKEN = "the-first-admins-token"  # noqa: S105  (nobody's)
 BESIDE = {"system-canary", "label-canary", "draft-canary", "queue-canary", "note-canary"}
 MODELS = "model-canary"
+RECORDED = '"debug":"all"'
 END = "The end"
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
 
@@ -35,7 +36,7 @@ async def test_what_stands_beside_a_shared_chat_is_its_owners_alone(harness: App
     chat_id = (await app.store.execute(new_id("chat"), c.Create(with_message=True), new)).chat_id
     assert (await service.send(chat_id, "queue-canary")).queued is not None
     await service.lists.save_draft(chat_id, "draft-canary")
-    await service.update_chat(chat_id, ChatChanges(labels=["label-canary"], pinned=True, title=END))
+    await service.update_chat(chat_id, ChatChanges(labels=["label-canary"], pinned=True, debug="all", title=END))
     _, key = await app.shares.share_by_link(chat_id, owner_id=ada.id)
     await app.shares.share_with_user(chat_id, "grace", owner_id=ada.id)
     hers, guests = [
@@ -73,9 +74,11 @@ async def test_what_stands_beside_a_shared_chat_is_its_owners_alone(harness: App
         found = {canary for canary in (*BESIDE, MODELS) if canary in text}
         if not is_owner:
             assert not found, path
+            assert RECORDED not in text, path
             assert "Hello" in text or path == "/chats?shared=true", path
         elif path == chat:
             assert found == BESIDE, path
+            assert RECORDED in text
         else:
             assert found == {"system-canary", "label-canary", "note-canary", MODELS}, path
     assert all("kept-metadata" in shown[path, False] for path in paths[:2])

@@ -10,6 +10,7 @@ from indelible.machine.events import KINDS, ChatSnapshot, EventBody, EventKind, 
 from indelible.service.guests import show_event
 from indelible.service.results import ChatDetails
 from indelible.store.lists.transfer import ChatFile, FileMessage
+from indelible.store.queries.listing import ChatSummary
 
 WITH_MORE = frozenset({"snapshot", "chat"})
 """Kinds of which a guest sees a part; tests/server/test_shared_reading.py says which."""
@@ -23,6 +24,17 @@ def test_a_guest_sees_every_kind_of_event_except_the_queue() -> None:
     hidden = [kind for kind in KINDS if kind not in WITH_MORE and show_event(make_event(kind)) is None]
 
     assert hidden == ["queue"]
+
+
+def test_a_guest_sees_no_change_of_the_metadata_that_nobody_has_thought_about() -> None:
+    changed = {"title": "Rain", "archived": True, "labels": ["mine"], "debug": "all", "notes": "new"}
+    event = msgspec.structs.replace(make_event("chat"), body=EventBody(encode(changed)))
+    shown = show_event(event)
+
+    assert shown is not None
+    assert shown.data == {"title": "Rain", "archived": True}
+    of_owner = msgspec.structs.replace(event, body=EventBody(encode({"notes": "new"})))
+    assert show_event(of_owner) is None
 
 
 def test_a_guest_does_not_see_a_kind_of_event_that_nobody_has_thought_about() -> None:
@@ -41,6 +53,9 @@ KNOWN: dict[type[msgspec.Struct], str] = {
     ChatFile: """
         format version exported_at title title_is_provisional model system parameters tools labels created_at head
         messages
+        """,
+    ChatSummary: """
+        id status title model labels pinned archived unread debug version created_at updated_at usage cost_usd match
         """,
     FileMessage: """
         id parent_id role blocks visibility partial reason continues provider model usage cost_nanousd timings error

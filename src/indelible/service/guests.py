@@ -1,9 +1,10 @@
 """What a guest sees of a shared chat: the conversation, and nothing of what its owner keeps beside it.
 
 A guest is a user with a share, or whoever has a link. Everything a guest gets passes through one function here, for
-each form it has: the chat, its messages, its feed and its export. Left out are labels, pin, draft and instructions; the
-queue, which was not sent yet; rows that only a model sees; and what a wire noted about a request in the metadata of a
-block (service/noted_request.py), which has the owner's instructions in it.
+each form it has: the chat, its line in a list, its messages, its feed and its export. Left out are labels, pin, draft,
+instructions and the recording of exchanges; the queue, which was not sent yet; rows that only a model sees; and what a
+wire noted about a request in the metadata of a block (service/noted_request.py), which has the owner's instructions in
+it.
 
 Must stay true (tests/server/test_shared_reading.py): on no route is any of it in what a guest gets, and the owner gets
 all of it.
@@ -21,9 +22,10 @@ from indelible.machine.events import ChatSnapshot, EventBody, FeedEvent, Message
 from indelible.service.noted_request import MARK, strip_request
 from indelible.service.results import ChatDetails, MessagePage
 from indelible.store.lists.transfer import ChatFile, FileMessage
+from indelible.store.queries.listing import ChatSummary
 
-_OWNERS: Final = ("labels", "pinned", "debug")
-"""Of the changes that a `chat` event tells."""
+_SHOWN: Final = ("title", "model", "archived")
+"""Of the changes in a `chat` event. Any other is the owner's."""
 
 
 def show_chat(details: ChatDetails) -> ChatDetails:
@@ -42,6 +44,11 @@ def show_chat(details: ChatDetails) -> ChatDetails:
     )
 
 
+def show_summary(summary: ChatSummary) -> ChatSummary:
+    """A line of a list as a guest sees it."""
+    return replace(summary, labels=[], pinned=False, unread=False, debug=None)
+
+
 def show_messages(page: MessagePage) -> MessagePage:
     """A page of messages as a guest sees it."""
     return replace(page, items=[replace(message, blocks=strip_request(message.blocks)) for message in page.items])
@@ -53,7 +60,7 @@ def show_event(event: FeedEvent) -> FeedEvent | None:
         case "part" | "head" | "attempt" | "reset" | "status" | "retry" | "action" | "error" | "resync" | "end":
             return event
         case "chat":
-            shown = {name: value for name, value in event.data.items() if name not in _OWNERS}
+            shown = {name: value for name, value in event.data.items() if name in _SHOWN}
             return _rewrite(event, shown) if shown else None
         case "snapshot":
             chat = msgspec.json.decode(event.json, type=ChatSnapshot)

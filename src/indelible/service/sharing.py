@@ -10,6 +10,7 @@ from msgspec.structs import asdict
 from indelible.errors import NotFound
 from indelible.service.access import Access
 from indelible.service.account_results import CreatedShare, SharePage
+from indelible.service.guests import show_summary
 from indelible.service.results import ChatPage
 from indelible.store.accounts.protocol import Link, ShareStore
 
@@ -40,7 +41,8 @@ class ShareService:
 
     async def list_shared(self, *, limit: int) -> ChatPage:
         """The chats that others share with this user, most recently updated first."""
-        return ChatPage(items=await self._shares.list_shared(self._user_id, limit=limit), next=None)
+        found = await self._shares.list_shared(self._user_id, limit=limit)
+        return ChatPage(items=[show_summary(summary) for summary in found], next=None)
 
 
 async def open_link(shares: ShareStore, key: str) -> Link:

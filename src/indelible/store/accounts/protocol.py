@@ -193,4 +193,4 @@ class ShareStore(Protocol):
         """The link with this key."""
 
     async def list_shared(self, user_id: str, *, limit: int = 200) -> list[ChatSummary]:
-        """The chats that are shared with this user, most recently updated first."""
+        """The chats that are shared with this user, most recently updated first, as their owners see them."""

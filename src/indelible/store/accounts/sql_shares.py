@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from msgspec.structs import replace
-
 from indelible.clock import Clock
 from indelible.errors import Invalid, NotFound
 from indelible.ids import is_id, new_id
@@ -120,8 +118,7 @@ class SqlShares:
     async def list_shared(self, user_id: str, *, limit: int = 200) -> list[ChatSummary]:
         async def load(transaction: Transaction) -> list[ChatSummary]:
             rows = await transaction.all(_SHARED, user_id, limit)
-            found = [await load_summary(transaction, row["id"], lease_timeout_s=self._lease_timeout_s) for row in rows]
-            return [replace(summary, labels=[], pinned=False, unread=False) for summary in found]  # the owner's
+            return [await load_summary(transaction, row["id"], lease_timeout_s=self._lease_timeout_s) for row in rows]
 
         return await self._database.read(load)
 
