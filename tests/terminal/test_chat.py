@@ -14,6 +14,7 @@ import pytest
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 from rich.console import Console
+from tests.terminal.paper import Paper, make_console
 
 from indelible.app.app import App
 from indelible.clock import Clock, SystemClock
@@ -68,16 +69,13 @@ async def say_half_and_press(call: Call) -> AsyncIterator[Part]:
     await asyncio.Event().wait()
 
 
-class WatchedTerminal(io.StringIO):
-    """A terminal with somebody before it who waits for a word. Replies are drawn there as they grow."""
+class WatchedPaper(Paper):
+    """A terminal whose viewer waits for a word. Replies are drawn there as they grow."""
 
     def __init__(self, word: str) -> None:
         super().__init__()
         self.shown = asyncio.Event()
         self._word = word
-
-    def isatty(self) -> bool:
-        return True
 
     def write(self, text: str) -> int:
         if self._word in text:
@@ -92,20 +90,20 @@ async def talk(
     clock: Clock | None = None,
     resume: int = 0,
     left: asyncio.Event | None = None,
-    screen: io.StringIO | None = None,
+    paper: Paper | None = None,
 ) -> str:
     """A session, and what was to be seen in it. With `resume` it begins in this chat of the list.
 
-    `left` is set when the user has left, and the app is still open.
+    `left` is set when the user has left, and the app is still open. With `paper` it is on a terminal.
     """
-    screen = screen or io.StringIO()
+    screen = io.StringIO()
     async with opened as app:
         chat = await app.chat((await app.chats())[resume - 1].id) if resume else None
-        console = Console(file=screen, width=80, height=24)
+        console = Console(file=screen, width=80, height=24) if paper is None else make_console(paper)
         await TerminalChat(app, console=console, clock=clock or ManualClock(), keyboard=keyboard).run(chat)
         if left is not None:
             left.set()
-    return screen.getvalue()
+    return screen.getvalue() if paper is None else paper.read_off()
 
 
 async def load_messages(opened: AbstractAsyncContextManager[App], number: int = 1) -> list[ChatMessage]:
@@ -162,12 +160,12 @@ async def test_ctrl_c_in_each_of_two_replies_stops_both_keeps_both_and_leaves_ne
 
 async def test_a_second_ctrl_c_while_the_reply_is_being_stopped_leaves_and_the_stop_holds(open_chats: OpenApp) -> None:
     left = asyncio.Event()
-    terminal = WatchedTerminal("Half")
+    paper = WatchedPaper("Half")
 
     async def say_half_and_be_slow_to_stop(call: Call) -> AsyncIterator[Part]:
         try:
             yield parts.text_delta("1", "Half")
-            await terminal.shown.wait()
+            await paper.shown.wait()
             press_ctrl_c()
             await asyncio.Event().wait()
         finally:
@@ -177,7 +175,7 @@ async def test_a_second_ctrl_c_while_the_reply_is_being_stopped_leaves_and_the_s
     keyboard = Keyboard("one", "never read")
     before = signal.getsignal(signal.SIGINT)
     model = ScriptedModel([say_half_and_be_slow_to_stop])
-    screen = await talk(open_chats(model), keyboard, clock=SystemClock(), left=left, screen=terminal)
+    screen = await talk(open_chats(model), keyboard, clock=SystemClock(), left=left, paper=paper)
     assert keyboard.left == ["never read"]
     assert "Half" in screen
     assert "Stopped by you." not in screen

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
-import re
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 from rich.markdown import Markdown
 from tests.support.examples import count_examples
+from tests.terminal.paper import Paper, make_console
 
 from indelible.content import Part, ReasoningDelta, Text, TextDelta, ToolProgress, ToolStarted
 from indelible.models import Call, PromptMessage
@@ -19,44 +17,10 @@ from indelible.models.providers.demo.model import DemoModel
 from indelible.terminal.screen import Screen
 from indelible.testing import ManualClock, parts
 
-WIDTH, HEIGHT = 60, 10
 FRAME_S = 1 / 12
 EXAMPLES = count_examples(4)
 REPLIES: dict[str, list[Part]] = {}
 """The demo model's replies by question: it says the same every time."""
-TOKEN = re.compile(r"\x1b\[(?P<number>\??\d*(?:;\d+)*)(?P<command>[A-Za-z])|(?P<text>[^\x1b\r\n]+|.)", re.DOTALL)
-
-
-class Paper(io.StringIO):
-    """As much of a terminal as rich uses, with an endless scrollback."""
-
-    def read_off(self) -> str:
-        lines, row, column = [""], 0, 0
-        for token in TOKEN.finditer(self.getvalue()):
-            match token["command"], token["text"]:
-                case "A", _:
-                    row = max(row - int(token["number"] or 1), len(lines) - HEIGHT, 0)
-                case "K", _:
-                    lines[row] = ""
-                case None, "\r":
-                    column = 0
-                case None, "\n":
-                    row, column = row + 1, 0
-                    lines += [""] * (row + 1 - len(lines))
-                case None, str(text):
-                    end = column + len(text)
-                    lines[row] = lines[row][:column].ljust(column) + text + lines[row][end:]
-                    column = end
-                    assert column <= WIDTH
-                case _:
-                    pass
-        return "\n".join(line.rstrip() for line in lines)
-
-
-def make_console(paper: io.StringIO) -> Console:
-    return Console(
-        file=paper, force_terminal=True, width=WIDTH, height=HEIGHT, highlight=False, color_system="standard"
-    )
 
 
 def show(*shown: Part, frame_every: int = 1, leave: bool = True) -> str:
