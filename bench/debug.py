@@ -45,7 +45,7 @@ _ROUNDS: Final = 5 if IS_FULL else 2
 _TOKENS: Final = 400
 _TOKEN_INTERVAL_S: Final = 0.01
 _AIM: Final = 1.25
-_PATIENCE_S: Final = 120.0
+_TIMEOUT_S: Final = 120.0
 _WIRE: Final = "openai-chat"
 
 
@@ -120,10 +120,10 @@ async def measure() -> None:
 def _start_provider() -> Iterator[str]:
     """Its address."""
     context = multiprocessing.get_context("spawn")
-    receiver, telling = context.Pipe(duplex=False)
-    process = context.Process(target=_provide, args=(telling,), daemon=True)
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_provide, args=(sender,), daemon=True)
     process.start()
-    telling.close()
+    sender.close()
     try:
         yield receiver.recv()
     finally:
@@ -131,10 +131,10 @@ def _start_provider() -> Iterator[str]:
         process.join()
 
 
-def _provide(telling: Connection) -> None:
+def _provide(sender: Connection) -> None:
     async def provide_for_ever() -> None:
         async with SimulatedProvider(Speaker()) as provider:
-            telling.send(provider.base_url(_WIRE))
+            sender.send(provider.base_url(_WIRE))
             await asyncio.Event().wait()
 
     asyncio.run(provide_for_ever())
@@ -172,7 +172,7 @@ async def _read_whole(model: str, database: Path, code: str, streams: int, mode:
         started_s = time.process_time()
         replies = [chat.send(_write_prompt(_TOKENS, code, number)) for number, chat in enumerate(chats)]
         for reply in await asyncio.gather(*replies):
-            assert reply.text.endswith(f"word{_TOKENS - 1} "), "not every token was heard"
+            assert reply.text.endswith(f"word{_TOKENS - 1} "), "some tokens are missing"
     cpu_s = time.process_time() - started_s
     async with indelible.open(database, worker=False) as app:
         await _check_records(app, [chat.id for chat in chats], exchanges=1 + streams if mode == "all" else 0)
@@ -184,7 +184,7 @@ async def _read_loop(model_name: str, database: Path, code: str, streams: int, m
     model = catalog.find(model_name)
     async with indelible.open(database, worker=False) as app:
         chat_ids = [(await app.create_chat()).id for _ in range(streams)]
-        recorder = DebugRecorder(app.records, mode=mode, kept_s=3600, lease_timeout_s=8, clock=SystemClock())
+        recorder = DebugRecorder(app.records, mode=mode, retention_s=3600, lease_timeout_s=8, clock=SystemClock())
         writing = asyncio.create_task(recorder.run())
         await _read_reply(model, recorder, chat_ids[0], _write_prompt(1, code, 0), tokens=1)
         await recorder.drain()
@@ -194,7 +194,7 @@ async def _read_loop(model_name: str, database: Path, code: str, streams: int, m
             for number, chat_id in enumerate(chat_ids)
         ]
         await asyncio.gather(*replies)
-        await recorder.drain(limit_s=_PATIENCE_S)
+        await recorder.drain(limit_s=_TIMEOUT_S)
         cpu_s = time.process_time() - started_s
         await _check_records(app, chat_ids, exchanges=1 + streams if mode == "all" else 0)
         writing.cancel()
@@ -217,7 +217,7 @@ async def _read_reply(model: Model, recorder: DebugRecorder, chat_id: str, promp
         await run(model, messages, Host())
         record.end("completed")
     words = sum(part.delta.count("word") for part in published if isinstance(part, TextDelta))
-    assert words == tokens, "not every token was heard"
+    assert words == tokens, "some tokens are missing"
 
 
 async def _check_records(app: indelible.App, chat_ids: Sequence[str], *, exchanges: int) -> None:

@@ -81,7 +81,7 @@ class Cost(NamedTuple):
 Counts = ctypes.Array[ctypes.c_uint32]
 # Reads so many streams in a process of its own.
 Measure = Callable[[int], Cost]
-# Told of each token.
+# Called for each token.
 OnToken = Callable[[], None]
 # Reads one stream of a client.
 Read = Callable[[Any, str, OnToken], Coroutine[Any, Any, None]]

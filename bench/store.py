@@ -269,10 +269,10 @@ async def _speak(bench: Bench, ids: Sequence[tuple[str, str]]) -> list[float]:
     elapsed_ms: list[float] = []
     for committed_at, rows in committed:
         for row in rows:
-            text = "".join(part.delta for part in decode_parts(row.parts) if isinstance(part, TextDelta))
+            words = "".join(part.delta for part in decode_parts(row.parts) if isinstance(part, TextDelta))
             times = published[row.attempt_id]
-            elapsed_ms.extend((committed_at - times.popleft()) * 1000 for _ in range(len(text) // len(_WORD)))
-    assert not any(published.values()), "some tokens were never told"
+            elapsed_ms.extend((committed_at - times.popleft()) * 1000 for _ in range(len(words) // len(_WORD)))
+    assert not any(published.values()), "some tokens were never committed"
     return elapsed_ms
 
 

@@ -240,15 +240,15 @@ async def _wait_for_attempts(address: str, chats: list[Chat], count: int) -> lis
 async def _start_worker(address: str) -> SpawnProcess:
     """A process that works on this database; returns when it does."""
     context = multiprocessing.get_context("spawn")
-    receiver, telling = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(address, telling))
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(address, sender))
     process.start()
     await asyncio.to_thread(receiver.recv)
     return process
 
 
-def _work(address: str, telling: Connection) -> None:
-    asyncio.run(_work_until_stopped(address, lambda: telling.send("ready")))
+def _work(address: str, sender: Connection) -> None:
+    asyncio.run(_work_until_stopped(address, lambda: sender.send("ready")))
 
 
 async def _work_until_stopped(address: str, report_ready: Callable[[], None]) -> None:

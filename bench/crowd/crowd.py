@@ -30,7 +30,7 @@ from bench.crowd.words import WordCheck
 from bench.over_http.wire import Client, Events
 
 _AT_ONCE: Final = 50
-_PATIENCE_S: Final = 60.0
+_TIMEOUT_S: Final = 60.0
 _RESET: Final = struct.pack("ii", 1, 0)
 _LARGE_MESSAGES: Final = 25
 _LARGE_TEXT: Final = "A long message. " * 2_560
@@ -182,7 +182,7 @@ class CrowdRun:
 
     async def _gather(self, work: list[Coroutine[Any, Any, float]]) -> list[float]:
         """All of it at once. What fails, or takes too long, is an error."""
-        done = await asyncio.gather(*(asyncio.wait_for(each, _PATIENCE_S) for each in work), return_exceptions=True)
+        done = await asyncio.gather(*(asyncio.wait_for(each, _TIMEOUT_S) for each in work), return_exceptions=True)
         self._errors += [repr(each) for each in done if isinstance(each, BaseException)]
         return [each for each in done if isinstance(each, float)]
 

@@ -31,7 +31,7 @@ _STARTS: Final = 7 if IS_FULL else 3
 _CHATS: Final = 10
 _TOKENS: Final = 100_000
 _RATE: Final = 50
-_PATIENCE_S: Final = 60.0
+_TIMEOUT_S: Final = 60.0
 _COMMANDS: Final = {
     "python alone": (sys.executable, "-c", "pass"),
     "import indelible": (sys.executable, "-c", "import indelible"),
@@ -142,7 +142,7 @@ async def _wait_for_next(client: Client, chat_id: str, cursor: str) -> float:
 
 async def _wait_for_attempt(events: Events) -> float:
     """When the first part of the next attempt comes."""
-    async with asyncio.timeout(_PATIENCE_S):
+    async with asyncio.timeout(_TIMEOUT_S):
         has_begun = False
         async for came in events:
             for event in came:

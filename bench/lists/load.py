@@ -27,7 +27,7 @@ _USER_COLUMNS: Final = ("id", "name", "created_at")
 _CHUNK: Final = 20_000
 _LARGE_BUFFER: Final = 64 * 2**20
 _USUAL_BUFFER: Final = 2**20
-_PATIENCE_S: Final = 3600
+_TIMEOUT_S: Final = 3600
 
 
 async def load(address: str, advance: Advance) -> None:
@@ -85,10 +85,10 @@ async def _load_postgres(address: str, advance: Advance) -> None:
     connection = await asyncpg.connect(**parse_address(address).make_postgres_options())
 
     async def copy(table: str, records: list[Any], columns: tuple[str, ...] | None = None) -> None:
-        await connection.copy_records_to_table(table, records=records, columns=columns, timeout=_PATIENCE_S)
+        await connection.copy_records_to_table(table, records=records, columns=columns, timeout=_TIMEOUT_S)
 
     async def run(statement: str) -> None:
-        await connection.execute(statement, timeout=_PATIENCE_S)
+        await connection.execute(statement, timeout=_TIMEOUT_S)
 
     try:
         await copy("users", _make_users(), _USER_COLUMNS)

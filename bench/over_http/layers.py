@@ -33,7 +33,7 @@ from bench.over_http.sampled import LAYERS
 
 DATABASE: Final = "PostgreSQL's processes"
 _PROGRAM: Final = (INDELIBLE[0], "-m", "bench.over_http.sampled")
-_PATIENCE_S: Final = 10.0
+_TIMEOUT_S: Final = 10.0
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +105,7 @@ def _read(server: Contender) -> dict[str, float]:
     path = Path(os.environ["BENCH_LAYERS"])
     path.unlink(missing_ok=True)
     os.kill(server.pid, signal.SIGUSR1)
-    until = time.monotonic() + _PATIENCE_S
+    until = time.monotonic() + _TIMEOUT_S
     while not path.exists():
         if time.monotonic() > until:
             raise RuntimeError("The sampler does not answer.")

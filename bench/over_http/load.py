@@ -18,7 +18,7 @@ import uvloop
 from bench.over_http.wire import READ_BYTES, Client
 
 WORD: Final = b"word"
-_PATIENCE_S: Final = 120.0
+_TIMEOUT_S: Final = 120.0
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ class User:
         last: float | None = None
         rest = b""
         words = 0
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(_TIMEOUT_S):
             while True:
                 piece = await reader.read(READ_BYTES)
                 now = time.perf_counter()

@@ -56,7 +56,7 @@ from indelible.content import (
     ToolStarted,
     has_visible,
 )
-from indelible.content.assemble import add_progress, assemble, finalize
+from indelible.content.assemble import append_progress, assemble, finalize
 from indelible.errors import Interrupted, LeaseLost, ModelFailed, Shutdown
 from indelible.loop import CancelScope, Cause, FinishedStep, RetryPolicy, ToolLimits, TurnAwaitingClient, TurnCompleted
 from indelible.loop.normalize import Normalizer
@@ -812,7 +812,7 @@ def is_kept(result: ToolResult, block: Block) -> bool:
     """A result is kept with the progress that the tool showed, of which an interrupted one also tells the model."""
     if not isinstance(block, ToolResult):
         return False
-    told = add_progress(result.output, block.progress) if block.progress and result.interrupted else result.output
+    told = append_progress(result.output, block.progress) if block.progress and result.interrupted else result.output
     return replace(result, output=told, progress=block.progress) == block
 
 

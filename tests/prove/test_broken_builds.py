@@ -30,7 +30,7 @@ MANY_TOOLS = 411
 
 
 async def prove_broken(
-    database: str, prepare: Callable[[], None], way: Way, *, expected: str = "", kills: int = 2, seed: int = 3
+    database: str, prepare: Callable[[], None], way: Way, *, expected: str, kills: int = 2, seed: int = 3
 ) -> Report:
     """A failed proof that found this fault, among others: a busy machine may add that a reply came too late."""
     plan = Plan(
@@ -84,4 +84,4 @@ async def test_tools_without_a_ledger_are_caught(database: str) -> None:
 
 @pytest.mark.parametrize("migrated", ["postgresql"], indirect=True)
 async def test_a_stale_worker_whose_writes_are_taken_is_caught(database: str) -> None:
-    await prove_broken(database, drop_fencing, "sigstop", kills=4)
+    await prove_broken(database, drop_fencing, "sigstop", expected="should be its last", kills=4)

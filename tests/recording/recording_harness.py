@@ -119,7 +119,7 @@ class RecordingHarness(AppHarness):
         recorder = DebugRecorder(
             records or self.records,
             mode=mode,
-            kept_s=KEPT_S,
+            retention_s=KEPT_S,
             lease_timeout_s=8.0,
             clock=clock or self.clock,
             metrics=metrics or self.metrics,

@@ -299,7 +299,9 @@ async def test_a_run_may_be_left_in_another_context_than_it_was_entered_in(engin
 def test_a_run_that_outlives_its_event_loop_raises_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def begin() -> RecordedRun:
         nobody: Any = None
-        recorder = DebugRecorder(nobody, mode="all", kept_s=1, lease_timeout_s=1, clock=SystemClock(), linger_s=0.0)
+        recorder = DebugRecorder(
+            nobody, mode="all", retention_s=1, lease_timeout_s=1, clock=SystemClock(), linger_s=0.0
+        )
         run = recorder.record(chat_id="c", turn_id=None, kind="turn", model=None, worker_id="w")
         run.__enter__()
         run.begin_step(1)

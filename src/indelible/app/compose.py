@@ -173,7 +173,7 @@ async def _put_together(
         recorder = DebugRecorder(
             records,
             mode=settings.debug,
-            kept_s=settings.debug_retention_s,
+            retention_s=settings.debug_retention_s,
             lease_timeout_s=settings.lease_timeout_s,
             clock=clock,
             metrics=metrics,

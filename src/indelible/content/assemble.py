@@ -92,7 +92,7 @@ PROGRESS_MAX_BYTES: Final = 16 * 1024
 _LEFT_OUT: Final = "…"
 
 
-def add_progress(output: str, progress: str) -> str:
+def append_progress(output: str, progress: str) -> str:
     """The result of an interrupted call, with how far the tool had come."""
     return f"{output}\n\nIts progress until then:\n{progress}" if progress else output
 
@@ -385,19 +385,19 @@ def finalize(blocks: Sequence[Block], reason: PartialReason | None, at: datetime
         for call in streamed:
             if isinstance(call, ToolCall) and not call.provider_executed and call.id not in answers:
                 output = OUTCOME_UNKNOWN if call.id in started else UNANSWERED[reason]
-                output = add_progress(output, progress.get(call.id, ""))
+                output = append_progress(output, progress.get(call.id, ""))
                 answers[call.id] = ToolResult(call_id=call.id, name=call.name, output=output, is_error=True)
     for call_id, seen in progress.items():
         if seen and call_id in answers:
-            answers[call_id] = _add_progress(answers[call_id], seen)
+            answers[call_id] = _with_progress(answers[call_id], seen)
     calls = [block.id for block in streamed if isinstance(block, ToolCall)]
     local = {call_id: answer for call_id, answer in answers.items() if not answer.provider_executed}
     in_order = [local.pop(call_id) for call_id in calls if call_id in local]
     return [*streamed, *in_order, *local.values()]
 
 
-def _add_progress(answer: ToolResult, progress: str) -> ToolResult:
-    output = add_progress(answer.output, progress) if answer.interrupted else answer.output
+def _with_progress(answer: ToolResult, progress: str) -> ToolResult:
+    output = append_progress(answer.output, progress) if answer.interrupted else answer.output
     return replace(answer, output=output, progress=progress)
 
 

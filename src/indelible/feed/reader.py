@@ -69,7 +69,7 @@ class Reader:
         self._is_failing = False
         self._has_received = False
         self._idle_since_s: float | None = None
-        self._pending_status: dict[str, Any] | None = None
+        self._unsent_status: dict[str, Any] | None = None
         self._list: ListReader | None = None
         self._end_reason: EndReason | None = None
         self._is_over = False
@@ -133,7 +133,7 @@ class Reader:
 
     def set_status(self, status: dict[str, Any]) -> None:
         """Say this when everything before it was received. Only the last one counts."""
-        self._pending_status = status
+        self._unsent_status = status
         self._woken.set()
 
     def end(self, reason: EndReason) -> None:
@@ -194,8 +194,8 @@ class Reader:
             if event is not None:
                 is_shared = position == step.after
                 return event if is_shared else msgspec.structs.replace(event, cursor=self._write_cursor())
-        if self._pending_status is not None and self._is_live:
-            pending, self._pending_status = self._pending_status, None
+        if self._unsent_status is not None and self._is_live:
+            pending, self._unsent_status = self._unsent_status, None
             return self._make_event("status", pending)
         return None
 

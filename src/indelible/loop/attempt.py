@@ -87,7 +87,7 @@ class Attempt:
         self._model = model
         self._call = call
         self._turn_scope = scope
-        self._ingest = normalizer
+        self._normalizer = normalizer
         self._publish = publish
         self._silence_timeout_s = silence_timeout_s
         self._keep_alive_timeout_s = keep_alive_timeout_s
@@ -103,7 +103,7 @@ class Attempt:
     @property
     def thinking_state(self) -> SplitterState | None:
         """Whether the text broke off inside thinking: an attempt that continues it starts inside thinking."""
-        return self._ingest.thinking_state
+        return self._normalizer.thinking_state
 
     async def run(self) -> None:
         """Read to the finish. Raises `ModelFailed`, the error of the turn's scope, or what `publish` raised."""
@@ -134,7 +134,7 @@ class Attempt:
 
     async def _forward_rest(self) -> None:
         """Publish the held parts, unless another worker holds the chat."""
-        held_back = () if self._scope.cause is Cause.LEASE_LOST else self._ingest.release()
+        held_back = () if self._scope.cause is Cause.LEASE_LOST else self._normalizer.release()
         if held_back:
             forwarding = asyncio.ensure_future(self._forward_each(held_back))
             await wait_uncancelled(forwarding, self._turn_scope)
@@ -185,7 +185,7 @@ class Attempt:
     async def _forward_all(self, stream: AsyncIterator[Part]) -> None:
         """The hot path: one iteration per part."""
         read = stream.__anext__
-        feed = self._ingest.feed
+        feed = self._normalizer.feed
         monotonic = self._clock.monotonic
         assembler = self.assembler
         handed_on = 0

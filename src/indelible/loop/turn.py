@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from indelible.concurrency.scope import CancelScope, Cause
 from indelible.concurrency.tasks import let_cancellation_through
 from indelible.content import Message, Part, ToolCall, ToolResult, ToolStarted, has_visible
-from indelible.content.assemble import OUTCOME_UNKNOWN, add_progress
+from indelible.content.assemble import OUTCOME_UNKNOWN, append_progress
 from indelible.errors import Interrupted, Lost, ModelFailed, Shutdown
 from indelible.loop.attempt import AdoptedAttempt, Attempt
 from indelible.loop.context import Context
@@ -311,7 +311,7 @@ class Turn:
             return [RejectCall(call, "Not run: the provider's content filter ended the reply.") for call in calls]
         plans = self._context.toolset.plan(calls, step.assembler.is_whole)
         return [
-            RejectCall(plan.call, add_progress(OUTCOME_UNKNOWN, plan.call.progress))
+            RejectCall(plan.call, append_progress(OUTCOME_UNKNOWN, plan.call.progress))
             if plan.call.started and not (isinstance(plan, RunHere) and plan.tool.idempotent)
             else plan
             for plan in plans

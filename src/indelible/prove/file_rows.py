@@ -18,7 +18,7 @@ from typing import Final
 from indelible.store.database.transaction import Database, Row, Transaction
 
 _SWEPT_WITHIN_S: Final = 60.0
-_POLL_S: Final = 0.05
+_POLL_INTERVAL_S: Final = 0.05
 _KNOWN: Final = "SELECT id FROM files"
 _LEFT: Final = "SELECT name FROM files WHERE state = 'deleted'"
 _READY: Final = "SELECT name FROM files WHERE state <> 'uploading'"
@@ -87,4 +87,4 @@ async def _wait_until_gone(database: Database, sql: str) -> Sequence[Row]:
         rows = await database.read(lambda transaction: transaction.all(sql))
         if not rows or asyncio.get_running_loop().time() > ends_s:
             return rows
-        await asyncio.sleep(_POLL_S)
+        await asyncio.sleep(_POLL_INTERVAL_S)

@@ -53,7 +53,7 @@ from indelible.testing.invariants import find_faults, load_chat
 
 SHORT_LEASES: Final = {"heartbeat_interval_s": 0.2, "lease_timeout_s": 0.8}
 _PHRASES: Final = ("Tell me something.", "And then?", "Say it with other words.", "Roll a die.")
-_PATIENCE_S: Final = 60.0
+_TIMEOUT_S: Final = 60.0
 _REPLAY_S: Final = 120.0
 _ANYTHING: Final = "SELECT id FROM chats UNION ALL SELECT id FROM files WHERE state = 'ready' LIMIT 1"
 
@@ -186,7 +186,7 @@ async def prove_server(url: str, *, seed: int, chats: int, seconds: float, token
     async with gather_population([url], chats=chats, seed=seed, phrases=_PHRASES, token=token) as population:
         began_s = time.monotonic()
         await asyncio.sleep(seconds)
-        await population.come_to_rest(at_most_s=_PATIENCE_S)
+        await population.come_to_rest(at_most_s=_TIMEOUT_S)
         evidence, faults = await population.collect_evidence(at_most_s=_REPLAY_S)
         evidence = await population.visit_branches(evidence)
         length_s = time.monotonic() - began_s

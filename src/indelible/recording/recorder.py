@@ -60,7 +60,7 @@ class DebugRecorder:
         store: RecordStore,
         *,
         mode: DebugMode,
-        kept_s: float,
+        retention_s: float,
         lease_timeout_s: float,
         clock: Clock,
         metrics: Metrics = NO_METRICS,
@@ -73,7 +73,7 @@ class DebugRecorder:
         self.held_bytes = 0
         self._store = store
         self._mode: DebugMode = mode
-        self._kept_s = kept_s
+        self._retention_s = retention_s
         self._lease_timeout_s = lease_timeout_s
         self._metrics = metrics
         self._waiting: deque[_Waiting] = deque()
@@ -115,7 +115,7 @@ class DebugRecorder:
     async def clean_up(self) -> None:
         """Close what dead workers left open, and delete what is too old."""
         await self._store.close_dead(lease_timeout_s=self._lease_timeout_s)
-        await self._store.forget_before(self.clock.now() - timedelta(seconds=self._kept_s), clock=self.clock)
+        await self._store.forget_before(self.clock.now() - timedelta(seconds=self._retention_s), clock=self.clock)
 
     # --- queueing ---
 

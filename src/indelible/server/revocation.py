@@ -2,9 +2,9 @@
 
 A feed stays open for hours, so checking rights at its beginning is not enough. Every request under way is here with
 the rows that its rights come from, and one query finds those that are gone. It is asked as soon as somebody's rights
-change in this process, when a hint tells that they changed in another one, and every `POLL_S` seconds, because hints
-can be lost and an expiry sends none. So an open stream ends within milliseconds, and at the latest `POLL_S` seconds
-and a query later (docs/login.md has what was measured).
+change in this process, when a hint says that they changed in another one, and every `POLL_INTERVAL_S` seconds, because
+hints can be lost and an expiry sends none. So an open stream ends within milliseconds, and at the latest
+`POLL_INTERVAL_S` seconds and a query later (docs/login.md has what was measured).
 
 A request that is cut sees its client leave. What it has written is complete, so the client sees an ordinary end, comes
 back, and is told to log in.
@@ -31,7 +31,7 @@ from indelible.errors import IndelibleError
 from indelible.notify import Changed, Notifier
 from indelible.store.accounts.protocol import AccountStore, CredentialKey
 
-POLL_S: Final = 2.0
+POLL_INTERVAL_S: Final = 2.0
 _NOTE_S: Final = 60.0
 _LAST_SEND_S: Final = 1.0
 _DISCONNECT: Final[Message] = {"type": "http.disconnect"}
@@ -144,7 +144,7 @@ class Revocation:
             noted_at_s = self._clock.monotonic()
             while True:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(POLL_S):
+                    async with asyncio.timeout(POLL_INTERVAL_S):
                         await self._woken.wait()
                 self._woken.clear()
                 try:

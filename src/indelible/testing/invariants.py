@@ -66,11 +66,11 @@ class StoredChat(msgspec.Struct, frozen=True, kw_only=True):
     def path(self) -> list[Message]:
         """From the first message to the head."""
         by_id = {row.id: row for row in self.messages}
-        climbed: list[Message] = []
+        ancestors: list[Message] = []
         id_ = self.chat.head_id
         while id_ is not None:
             row = by_id.pop(id_)  # a cycle would fail here
-            climbed.append(
+            ancestors.append(
                 Message(
                     id=row.id,
                     role=row.role,
@@ -81,7 +81,7 @@ class StoredChat(msgspec.Struct, frozen=True, kw_only=True):
                 )
             )
             id_ = row.parent_id
-        return climbed[::-1]
+        return ancestors[::-1]
 
     @property
     def typed(self) -> list[str]:

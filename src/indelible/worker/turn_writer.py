@@ -76,7 +76,7 @@ from indelible.worker.resume import build_history
 _log: Final = logging.getLogger(__name__)
 _FIRST_DELAY_S: Final = 0.05
 _LONGEST_DELAY_S: Final = 2.0
-_PATIENCE_WHEN_LEAVING_S: Final = 0.5
+_RETRY_WHEN_LEAVING_S: Final = 0.5
 _NOTHING_TO_SHORTEN: Final = "Nothing to summarise yet."
 _STATUS_OF: Final[dict[PartialReason | None, RunStatus]] = {"failed": "error", "interrupted": "interrupted"}
 """The recorded status of a step that was interrupted for this reason; any other step is complete."""
@@ -344,7 +344,7 @@ class TurnWriter(TurnHost):
                 return await self._deps.store.execute(self._chat_id, command, payload)
             except StoreFailed as error:
                 is_leaving = self._worker_scope.cancelled or self._scope.cause is Cause.SHUTDOWN
-                if is_leaving and backoff.delay_s > _PATIENCE_WHEN_LEAVING_S:
+                if is_leaving and backoff.delay_s > _RETRY_WHEN_LEAVING_S:
                     raise
                 _log.warning("%s waits for the database: %s", command.name, error, extra={"chat": self._chat_id})
             await backoff.wait()

@@ -19,14 +19,14 @@ from indelible.prove.clients.transcript import ReaderTranscript, describe_messag
 
 
 def check_feed(evidence: Evidence) -> Iterator[str]:
-    yield from _check_stories(evidence)
+    yield from _check_transcripts(evidence)
     yield from _check_live(evidence)
     yield from _check_sent(evidence)
     yield from _check_conversation(evidence)
     yield from _check_rest(evidence)
 
 
-def _check_stories(evidence: Evidence) -> Iterator[str]:
+def _check_transcripts(evidence: Evidence) -> Iterator[str]:
     for name, transcript in _name_transcripts(evidence):
         for fault in transcript.faults:
             yield f"{name}: {fault}"

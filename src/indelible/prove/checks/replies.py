@@ -62,7 +62,7 @@ def _check_questions(evidence: Evidence) -> Iterator[str]:
     """Every message began a turn or steered one, and none was answered more often than somebody asked for it."""
     stored = evidence.stored
     for message_id, message in stored.tree.items():
-        if message.role == "user" and message_id not in stored.begun and message_id not in stored.copied:
+        if message.role == "user" and message_id not in stored.joined and message_id not in stored.copied:
             yield f"a message was never taken up: {message.text!r}"
     surplus = len(stored.turns) - len({turn.question_id for turn in stored.turns.values()})
     if surplus > evidence.deeds.again:

@@ -28,7 +28,7 @@ from indelible.prove.clients.uploads import delete_files, load_copies, upload_un
 from indelible.prove.clients.user import HABITS, SimulatedUser
 
 _RESTLESS_AFTER: Final = 7
-_PATIENCE_S: Final = 300.0
+_TIMEOUT_S: Final = 300.0
 _ONCE_BROKEN_S: Final = 3.0
 
 
@@ -173,7 +173,7 @@ async def gather_population(
         members: list[Member] = []
         uploads = UploadLog()
         for number in range(1, chats + 1):
-            own = [WireClient(url, token=token, retry_for_s=_PATIENCE_S) for url in urls]
+            own = [WireClient(url, token=token, retry_for_s=_TIMEOUT_S) for url in urls]
             clients = [await stack.enter_async_context(client) for client in own]
             client = clients[number % len(clients)]
             user = SimulatedUser(

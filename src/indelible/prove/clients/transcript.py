@@ -98,7 +98,7 @@ class ReaderTranscript:
         self.questions: list[str] = []
         self.tree: dict[str, SeenMessage] = {}
         self.head: str | None = None
-        self.begun: set[str] = set()
+        self.joined: set[str] = set()
         self.copied: set[str] = set()
         self.results: list[SeenResult] = []
         self.action: dict[str, Any] | None = None
@@ -137,7 +137,7 @@ class ReaderTranscript:
             return  # whether a worker is alive: stored nowhere, and no reader has to have seen it
         self.facts.append(_describe(event))
         if event.kind in ("attempt", "head", "message"):
-            self._note_beginning()
+            self._settle_new()
         if event.kind == "attempt":
             self._begin_attempt(data["attempt"])
         if event.kind == "head":
@@ -216,10 +216,10 @@ class ReaderTranscript:
             results = [block for block in message["blocks"] if block["type"] == "tool_result"]
             self.results += [SeenResult(self.turn_id, block) for block in results]
 
-    def _note_beginning(self) -> None:
+    def _settle_new(self) -> None:
         """The last message began no turn: it steers the one that runs, or was copied from another chat."""
         if self._is_new is not None:
-            (self.copied if self.turn_id is None else self.begun).add(self._is_new)
+            (self.copied if self.turn_id is None else self.joined).add(self._is_new)
             self._is_new = None
 
     def list_ancestors(self, message_id: str | None) -> Iterator[SeenMessage]:
@@ -258,7 +258,7 @@ class ReaderTranscript:
                 self.faults.append(f"{data['turn']} begins while {self.turn_id} runs")
             self._begin_turn(data["turn"])
         if data["turn"] is not None:
-            self._note_beginning()
+            self._settle_new()
         self.turn_id = data["turn"]
 
     def _begin_turn(self, turn_id: str) -> None:
@@ -268,7 +268,7 @@ class ReaderTranscript:
             self.turns[turn_id] = SeenTurn(None, "")
             return
         self.turns[turn_id] = SeenTurn(question.id, question.text)
-        self.begun.add(question.id)
+        self.joined.add(question.id)
         self._is_new = None
 
 

@@ -44,8 +44,8 @@ async function logIn(token) {
       location.replace(findNext());
       return;
     }
-    const told = await response.json().catch(() => null);
-    show(told?.detail ?? `The server responded with status ${response.status}.`);
+    const problem = await response.json().catch(() => null);
+    show(problem?.detail ?? `The server responded with status ${response.status}.`);
   } catch {
     show("The server is unreachable. Check that it is running, and try again.");
   }

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Literal
 
 from indelible.machine.events import FeedEvent
 
-Outcome = Literal["complete", "waiting", "interrupted", "failed", "edited"]
+TurnOutcome = Literal["complete", "waiting", "interrupted", "failed", "edited"]
 PartHandlers = Mapping[type, Callable[[Any, Any], object]]
 
 
@@ -39,7 +39,7 @@ class TurnProjection:
 
     def __init__(self, *, queued: str | None = None, answered: int = 0) -> None:
         self.is_over = False
-        self.outcome: Outcome | None = None
+        self.outcome: TurnOutcome | None = None
         self.error: dict[str, Any] | None = None
         self.last_message_id: str | None = None
         self.reason: str | None = None
@@ -136,7 +136,7 @@ class TurnProjection:
         elif data.get("ended") is not None:
             self._finish(data["ended"]["outcome"])
 
-    def _finish(self, outcome: Outcome) -> None:
+    def _finish(self, outcome: TurnOutcome) -> None:
         self.outcome = outcome
         self.close()
         self.is_over = True

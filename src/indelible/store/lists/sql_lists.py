@@ -91,8 +91,8 @@ class SqlLists:
         self, chat_id: str, user_id: str, seq: int | None = None, *, request: Request | None = None
     ) -> None:
         async def mark(transaction: Transaction) -> Outcome:
-            is_new = await marks.mark_read(transaction, chat_id, user_id, seq)
-            return _make_outcome(chat_id, is_new=is_new)
+            has_changed = await marks.mark_read(transaction, chat_id, user_id, seq)
+            return _make_outcome(chat_id, has_changed=has_changed)
 
         await self._write(mark, request)
 
@@ -109,7 +109,7 @@ class SqlLists:
     async def save_draft(self, chat_id: str, user_id: str, text: str, *, request: Request | None = None) -> None:
         async def save(transaction: Transaction) -> Outcome:
             await marks.save_draft(transaction, chat_id, user_id, text)
-            return _make_outcome(chat_id, is_new=False)
+            return _make_outcome(chat_id, has_changed=False)
 
         await self._write(save, request)
 
@@ -150,8 +150,14 @@ class SqlLists:
             await self._store.commit_once(request, work, lambda _outcome: _NOTHING)
 
 
-def _make_outcome(chat_id: str, *, is_new: bool) -> Outcome:
-    """Readers of lists are woken if it is news; no worker is, and no event was written."""
+def _make_outcome(chat_id: str, *, has_changed: bool) -> Outcome:
+    """Readers of lists are woken by a change; no worker is, and no event was written."""
     return Outcome(
-        chat_id=chat_id, effective=is_new, status=None, seq=0, epoch=0, wakes_readers=is_new, wakes_workers=False
+        chat_id=chat_id,
+        effective=has_changed,
+        status=None,
+        seq=0,
+        epoch=0,
+        wakes_readers=has_changed,
+        wakes_workers=False,
     )

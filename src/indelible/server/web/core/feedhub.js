@@ -49,7 +49,7 @@ export class FeedHub {
     this.channel = openChannel(`indelible:feed:${options.chatId}`);
     this.channel.onmessage = ({ data }) => this.#receive(data);
     this.slots = openChannel("indelible:slots");
-    this.slots.onmessage = ({ data }) => this.#hearWish(data.want);
+    this.slots.onmessage = ({ data }) => this.#receiveRequest(data.want);
     this.slot = "";
     void this.#run();
   }
@@ -90,7 +90,7 @@ export class FeedHub {
     try {
       await locks.request(`indelible:feed:${this.options.chatId}`, { signal }, async () => {
         this.leads = true;
-        while (!signal.aborted) await this.#takeTurn(locks);
+        while (!signal.aborted) await this.#runTurn(locks);
       });
     } catch (error) {
       if (!signal.aborted) throw error;
@@ -98,7 +98,7 @@ export class FeedHub {
   }
 
   /** Hold a slot, and be connected, until it is given away. @param {LockManager} locks */
-  async #takeTurn(locks) {
+  async #runTurn(locks) {
     const hold = (/** @type {Lock | null} */ lock) => {
       if (!lock || this.closing.signal.aborted) return false;
       this.slot = lock.name;
@@ -135,7 +135,7 @@ export class FeedHub {
   }
 
   /** @param {string} slot */
-  #hearWish(slot) {
+  #receiveRequest(slot) {
     if (this.giveSlot && slot === this.slot) void this.#giveIfWanted(true);
   }
 
@@ -154,21 +154,21 @@ export class FeedHub {
     give();
   }
 
-  /** @param {any} said */
-  #receive(said) {
-    if (said.join) {
+  /** @param {any} message */
+  #receive(message) {
+    if (message.join) {
       if (this.leads && this.isReady) {
-        this.channel.postMessage({ to: said.join, state: this.options.readState(), cursor: this.cursor });
+        this.channel.postMessage({ to: message.join, state: this.options.readState(), cursor: this.cursor });
       }
-    } else if (said.resync) {
+    } else if (message.resync) {
       if (this.leads) this.resync();
     } else if (this.leads) {
       return; // the last words of the leader before this one: the server has them, too
-    } else if (said.state) {
-      if (said.to !== this.tab) return;
-      this.#follow("snapshot", said.state, said.cursor);
-    } else if (said.kind === "snapshot" || (this.isReady && said.before === this.cursor)) {
-      this.#follow(said.kind, said.data, said.cursor);
+    } else if (message.state) {
+      if (message.to !== this.tab) return;
+      this.#follow("snapshot", message.state, message.cursor);
+    } else if (message.kind === "snapshot" || (this.isReady && message.before === this.cursor)) {
+      this.#follow(message.kind, message.data, message.cursor);
     } else {
       this.mismatch ??= setTimeout(() => {
         this.mismatch = null;

@@ -149,7 +149,7 @@ function group(chat) {
     const key = chat.keys.get(message.id) ?? message.id;
     if (message.role === "user" || message.role === "system") groups.push({ key, kind: "user", messages: [message], live: false });
     else if (message.role === "notice") {
-      if (!(last?.kind === "reply" && isSaidByTheReply(last, message))) {
+      if (!(last?.kind === "reply" && repeatsTheReply(last, message))) {
         groups.push({ key, kind: "notice", messages: [message], live: false });
       }
     } else {
@@ -183,7 +183,7 @@ function openReply(groups) {
 }
 
 /** "Stopped by you." below a reply that shows "Stopped · saved" is said twice. @param {Group} reply @param {Message} notice */
-function isSaidByTheReply(reply, notice) {
+function repeatsTheReply(reply, notice) {
   const last = reply.messages.findLast(({ role }) => role === "assistant");
   return Boolean(last?.partial && last.reason === "interrupted") && plainText(notice.blocks).startsWith("Stopped");
 }

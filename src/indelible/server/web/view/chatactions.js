@@ -8,16 +8,16 @@ export class ChatActions {
     this.controller = controller;
   }
 
-  /** @param {string} id @param {any} changes @param {string} [said] */
-  async update(id, changes, said) {
+  /** @param {string} id @param {any} changes @param {string} [text] */
+  async update(id, changes, text) {
     const before = this.controller.list.find(id);
     this.controller.list.patch(id, changes);
     if (this.controller.chat?.id === id) this.controller.chat.details = { ...this.controller.chat.details, ...changes };
     const done = await this.controller.attempt(() => this.controller.api.updateChat(id, changes));
     if (!done && before) this.controller.list.patch(id, before);
-    if (done && said) {
+    if (done && text) {
       const back = Object.fromEntries(Object.keys(changes).map((name) => [name, before?.[name] ?? null]));
-      this.controller.toast(said, () => void this.update(id, back));
+      this.controller.toast(text, () => void this.update(id, back));
     }
     this.controller.list.refresh();
     this.controller.changed();

@@ -33,14 +33,14 @@ export function Composer({ c }) {
     event.preventDefault();
     c.send(byKey && chat?.busy ? "steer" : "queue");
   };
-  const take = (/** @type {any} */ event, /** @type {FileList | undefined} */ files) => {
+  const attach = (/** @type {any} */ event, /** @type {FileList | undefined} */ files) => {
     if (!files?.length || !canAttach) return;
     event.preventDefault();
     c.files.add(files);
   };
 
   return html`<form id="composer" onSubmit=${(/** @type {Event} */ event) => { event.preventDefault(); c.send(); }}
-      onDragOver=${(/** @type {Event} */ event) => canAttach && event.preventDefault()} onDrop=${(/** @type {DragEvent} */ event) => take(event, event.dataTransfer?.files)}>
+      onDragOver=${(/** @type {Event} */ event) => canAttach && event.preventDefault()} onDrop=${(/** @type {DragEvent} */ event) => attach(event, event.dataTransfer?.files)}>
     <${Queue} c=${c} />
     <div class="box">
       ${c.files.items.length > 0 && html`<ul class="files" aria-label="Attachments">${c.files.items.map((file) => html`<li key=${file.key} class=${file.state}>
@@ -48,7 +48,7 @@ export function Composer({ c }) {
         <button type="button" class="quiet small" aria-label=${`Remove ${file.name}`} onClick=${() => c.files.remove(file.key)}>${icon("close")}</button></li>`)}</ul>`}
       <textarea id="message" ref=${field} rows="1" placeholder=${c.isReadOnly ? "This chat is read-only." : "Message Indelible…"} aria-label="Message" value=${c.draft} dir="auto"
         disabled=${c.isReadOnly} enterkeyhint=${isPhone() ? "enter" : "send"} onKeyDown=${key} onInput=${(/** @type {any} */ { target }) => c.type(target.value)}
-        onPaste=${(/** @type {ClipboardEvent} */ event) => take(event, event.clipboardData?.files)}></textarea>
+        onPaste=${(/** @type {ClipboardEvent} */ event) => attach(event, event.clipboardData?.files)}></textarea>
       <div class="buttons">
         ${canAttach && html`<label class="quiet button" title="Attach files">${icon("attach")}<span class="hidden">Attach files</span>
           <input type="file" multiple class="hidden" onChange=${(/** @type {any} */ { target }) => { c.files.add([...target.files]); target.value = ""; }} /></label>`}

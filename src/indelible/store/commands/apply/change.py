@@ -32,7 +32,8 @@ class ChatChange:
     `open_calls` are the unanswered calls at the end of the path, `put_id` is the last user message added and
     `put_model` the model that answers it, `live_id` the open attempt. `model` is the chat's, and `has_title` says
     whether it has a title. `totals` are what its messages used and cost so far. `changes` are further columns of the
-    chat's row; `has_new_content` is true if there is a new message.
+    chat's row; `has_new_content`: people see something new, which moves
+    `updated_at`.
     """
 
     def __init__(
