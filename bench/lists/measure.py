@@ -33,7 +33,7 @@ from indelible.content.blocks import text_of
 from indelible.store.database.transaction import Transaction
 from indelible.store.lists.matching import find_matches
 from indelible.store.lists.search import WINDOW
-from indelible.store.lists.words import parse_query
+from indelible.store.lists.search_words import parse_query
 from indelible.store.queries.listing import ChatFilter, ListCursor
 from indelible.store.sql_store import SqlStore
 

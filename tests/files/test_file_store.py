@@ -24,8 +24,8 @@ from indelible.files.database_bytes import DatabaseBytes
 from indelible.files.directory_bytes import DirectoryBytes
 from indelible.files.protocol import CHUNK_BYTES, FileLimits, FileStore, StoredFile, UploadKey
 from indelible.files.sql_files import SqlFiles
+from indelible.store.database.enumerations import FileVariant
 from indelible.store.database.transaction import Database, Transaction
-from indelible.store.database.words import FileVariant
 
 KEPT_BY = {
     "upload": {

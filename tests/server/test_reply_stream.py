@@ -24,7 +24,7 @@ from tests.support.waiting import deadline
 
 from indelible.client.wire import ServerEvent
 from indelible.errors import ModelFailed
-from indelible.store.database.words import Scope
+from indelible.store.database.enumerations import Scope
 from indelible.testing import ScriptedModel, parts
 
 STREAM = {"Accept": "text/event-stream"}

@@ -14,7 +14,7 @@ from indelible.machine import commands as c
 from indelible.store.lists import matching
 from indelible.store.lists import search as searching
 from indelible.store.lists.search import SearchPage
-from indelible.store.lists.words import Match, Snippet
+from indelible.store.lists.search_words import Match, Snippet
 from indelible.store.payloads import ChatPatch, NewChat, UserInput
 from indelible.store.queries.listing import ChatFilter
 from indelible.store.sql_store import SqlStore

@@ -25,7 +25,7 @@ from indelible.service.inputs import ChatChanges, Content, IfBusy, check_if_busy
 from indelible.service.lists import ExportFormat
 from indelible.service.protocol import MAX_PAGE, ChatService
 from indelible.service.results import Accepted, ChatDetails, ChatMessage, InterruptResult
-from indelible.store.database.words import DebugMode
+from indelible.store.database.enumerations import DebugMode
 from indelible.store.queries.attempts import AttemptView
 from indelible.store.queries.chat_view import QueuedMessage
 

@@ -11,7 +11,7 @@ from indelible.cli.accounts import print_table, show_time, with_accounts
 from indelible.cli.options import DatabaseOption, UsageMistake
 
 if TYPE_CHECKING:
-    from indelible.store.database.words import UserRole
+    from indelible.store.database.enumerations import UserRole
 
 EXAMPLES: Final = """\b
 Examples:

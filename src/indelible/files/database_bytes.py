@@ -14,8 +14,8 @@ from typing import Final
 
 from indelible.errors import NotFound
 from indelible.files.protocol import CHUNK_BYTES
+from indelible.store.database.enumerations import FilePlace, FileVariant
 from indelible.store.database.transaction import Database
-from indelible.store.database.words import FilePlace, FileVariant
 
 _WRITE: Final = """
 INSERT INTO file_chunks (file_id, variant, n, content) VALUES ($1, $2, $3, $4)

@@ -46,7 +46,7 @@ from indelible.server.routes import (
     messages,
     queue,
     session,
-    shared,
+    shared_links,
     shares,
     tokens,
     turns,
@@ -164,7 +164,7 @@ class Server:
             redoc_url=None,
         )
         # The routes of every turn come first: a request is compared with one route after the other.
-        every = (chats, feed, messages, queue, turns, debug, lists, files, session, tokens, users, shares, shared)
+        every = (chats, feed, messages, queue, turns, debug, lists, files, session, tokens, users, shares, shared_links)
         for routes in every:
             _add_routes(application, routes.router, prefix=PREFIX)
         _add_routes(application, health.models, prefix=PREFIX)

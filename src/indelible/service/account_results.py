@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from indelible.store.accounts.protocol import Share, TokenInfo
-from indelible.store.database.words import Scope, UserRole
+from indelible.store.database.enumerations import Scope, UserRole
 
 
 class SessionUser(msgspec.Struct, frozen=True, kw_only=True):

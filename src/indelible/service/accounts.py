@@ -19,7 +19,7 @@ from indelible.errors import Invalid, NotPermitted
 from indelible.service.account_results import CreatedToken, TokenPage, UserInfo, UserPage
 from indelible.service.identity import Identity
 from indelible.store.accounts.protocol import Account, AccountStore
-from indelible.store.database.words import Scope, UserRole
+from indelible.store.database.enumerations import Scope, UserRole
 
 MAX_LABEL: Final = 200
 

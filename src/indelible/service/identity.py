@@ -14,7 +14,7 @@ import msgspec
 
 from indelible.errors import NotPermitted
 from indelible.store.accounts.protocol import ALL_SCOPES, Credential, CredentialKey
-from indelible.store.database.words import Scope, UserRole
+from indelible.store.database.enumerations import Scope, UserRole
 
 LoginHow = Literal["none", "proxy", "token", "session"]
 _NEEDS: dict[Scope, str] = {

@@ -20,7 +20,7 @@ from indelible.files.protocol import FileStore
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.models.protocol import Model
 from indelible.settings import Settings
-from indelible.store.database.words import DebugMode, RunKind, RunStatus
+from indelible.store.database.enumerations import DebugMode, RunKind, RunStatus
 from indelible.store.journal.writer import Journal
 from indelible.store.protocol import ChatStore
 from indelible.store.queries.open_turn import OpenWork

@@ -25,7 +25,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from indelible.clock import Clock
-from indelible.store.database.words import RunKind, RunStatus
+from indelible.store.database.enumerations import RunKind, RunStatus
 
 AttemptStatus = Literal["completed", "failed"]
 

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
-from indelible.store.database.words import LoginMethod, Scope, UserRole
+from indelible.store.database.enumerations import LoginMethod, Scope, UserRole
 from indelible.store.queries.listing import ChatSummary
 
 ALL_SCOPES: tuple[Scope, ...] = ("read", "write", "admin")

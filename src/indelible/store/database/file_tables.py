@@ -32,9 +32,9 @@ from sqlalchemy import (
     text,
 )
 
+from indelible.store.database.enumerations import FilePlace, FileState, FileVariant, PreviewState
 from indelible.store.database.tables import metadata
 from indelible.store.database.types import Id, Label, UtcTime, Word
-from indelible.store.database.words import FilePlace, FileState, FileVariant, PreviewState
 
 
 def _check_one_of(column: str, values: Any) -> CheckConstraint:

@@ -4,10 +4,10 @@ They are on the same `metadata` as tables.py, and the columns of `chats` that on
 tables.py stays about the conversation.
 
 *Search.* `search_entries` has one row per message (and title), numbered by the time of the message. Its words are those
-of store/lists/words.py, folded and without repetition, so that both databases find the same: PostgreSQL holds them as
-a `tsvector` with a GIN index; SQLite holds them as text, and triggers keep the FTS5 table `search_index` in step with
-it, whoever writes or deletes. `unindexed_at` marks chats with something new to index, up to event `indexed_seq` all is
-done (store/lists/indexing.py).
+of store/lists/search_words.py, folded and without repetition, so that both databases find the same: PostgreSQL
+holds them as a `tsvector` with a GIN index; SQLite holds them as text, and triggers keep the FTS5 table `search_index`
+in step with it, whoever writes or deletes. `unindexed_at` marks chats with something new to index; everything up to
+event `indexed_seq` is done (store/lists/indexing.py).
 
 *Labels* are rows as well as a column, because a filter needs an index. *Usage* has several rows per day (`shard`):
 turns that end together would otherwise wait for each other's commit.

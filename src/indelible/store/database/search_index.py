@@ -2,9 +2,9 @@
 
 `content=search_entries` keeps the words once. `detail=none` and `columnsize=0` leave only which entries have a word:
 that is all that a search asks for, and a third of the size. The tokenizer is `ascii`, which splits at spaces and takes
-every other character of ours as part of a word: words.py has folded and split the text already, so that both
-databases agree, whatever Unicode tables SQLite was built with. `prefix` answers the search for the first two or three
-letters of a word, which people type first, without reading every word that begins with them.
+every other character of ours as part of a word: lists/search_words.py has already folded and split the text, so that
+both databases agree, whatever Unicode tables SQLite was built with. `prefix` answers the search for the first two or
+three letters of a word, which people type first, without reading every word that begins with them.
 
 An index without `contentless_delete` (SQLite 3.43) needs the old words to delete an entry; the trigger has them.
 

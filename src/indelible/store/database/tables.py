@@ -49,8 +49,8 @@ from sqlalchemy import (
 from indelible.content import PartialReason, Role, Visibility
 from indelible.machine.effects import AttemptOutcome, TurnOutcome
 from indelible.machine.states import IfBusy, Status, TurnKind
+from indelible.store.database.enumerations import DebugMode, RunKind, RunStatus, UserRole
 from indelible.store.database.types import Id, Json, Label, UtcTime, Word
-from indelible.store.database.words import DebugMode, RunKind, RunStatus, UserRole
 
 metadata: Final = MetaData(
     naming_convention={

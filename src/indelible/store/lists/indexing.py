@@ -30,7 +30,7 @@ from typing import Any, Final, NamedTuple
 from indelible.content import decode_blocks
 from indelible.content.blocks import text_of
 from indelible.store.database.transaction import Database, Dialect, Transaction, clean_label, to_time
-from indelible.store.lists.words import split_words
+from indelible.store.lists.search_words import split_words
 
 _CHUNK_EVENTS: Final = 100
 _CHATS_PER_COMMIT: Final = 16

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from indelible.store.database.transaction import Dialect, Transaction
 from indelible.store.lists.indexing import spell_match
-from indelible.store.lists.words import Query
+from indelible.store.lists.search_words import Query
 
 RECENT: Final[dict[Dialect, int]] = {"sqlite": 5_000, "postgresql": 20_000}
 """Entries of a user that are looked at before the index is asked for the older ones. PostgreSQL looks at them faster,

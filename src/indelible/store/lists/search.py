@@ -21,7 +21,7 @@ from indelible.content import decode_blocks
 from indelible.content.blocks import text_of
 from indelible.store.database.transaction import Transaction
 from indelible.store.lists.matching import find_matches
-from indelible.store.lists.words import Match, Query, make_snippet
+from indelible.store.lists.search_words import Match, Query, make_snippet
 from indelible.store.queries.listing import ChatFilter, ChatSummary, load_summaries
 
 WINDOW: Final = 500

@@ -21,9 +21,9 @@ from indelible.store.lists import indexing, marks, transfer
 from indelible.store.lists.marks import Beside, Draft
 from indelible.store.lists.passing import find_left
 from indelible.store.lists.search import SearchCursor, SearchPage, search_chats
+from indelible.store.lists.search_words import parse_query
 from indelible.store.lists.transfer import ChatFile
 from indelible.store.lists.usage import UsageDay, load_usage
-from indelible.store.lists.words import parse_query
 from indelible.store.protocol import Outcome
 from indelible.store.queries.listing import ALL_CHATS, ChatFilter, ChatSummary, load_owned, load_summary
 

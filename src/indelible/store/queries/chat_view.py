@@ -23,8 +23,8 @@ from indelible.ids import is_id
 from indelible.machine.states import IfBusy
 from indelible.store.commands.facts import load_end
 from indelible.store.commands.totals import Totals
+from indelible.store.database.enumerations import DebugMode
 from indelible.store.database.transaction import Dialect, Row, Transaction, to_time
-from indelible.store.database.words import DebugMode
 from indelible.store.journal.pack import unpack_rows
 from indelible.store.queries.ancestors import load_ancestors
 from indelible.store.queries.liveness import bind_ago, spell_status

@@ -20,9 +20,9 @@ import msgspec
 
 from indelible.content import Usage
 from indelible.store.commands.totals import Totals
+from indelible.store.database.enumerations import DebugMode
 from indelible.store.database.transaction import Dialect, Row, Transaction, clean_label, to_time
-from indelible.store.database.words import DebugMode
-from indelible.store.lists.words import Match
+from indelible.store.lists.search_words import Match
 from indelible.store.queries.liveness import PENDING, bind_ago, spell_ago, spell_alive, spell_status
 
 _STUCK_AFTER: Final = 10

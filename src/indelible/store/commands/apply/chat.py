@@ -18,8 +18,8 @@ from indelible.store.commands.apply.change import ChatChange, Handlers
 from indelible.store.commands.apply.files import release_files
 from indelible.store.commands.apply.history import choose_error
 from indelible.store.commands.labels import replace_pairs, write_labels
+from indelible.store.database.enumerations import DebugMode
 from indelible.store.database.transaction import update
-from indelible.store.database.words import DebugMode
 from indelible.store.payloads import AwaitedStep, ChatPatch, require
 
 DEBUG_MODES: Final[tuple[str, ...]] = get_args(DebugMode)
