@@ -162,7 +162,7 @@ async def test_work_that_goes_on_after_an_error_is_not_taken_for_written(few: Po
             await add(transaction, "a")
         return "done"
 
-    with pytest.raises(RuntimeError, match="nothing of it was written"):
+    with pytest.raises(RuntimeError, match="nothing was written"):
         await few.write(go_on)
 
     assert await list_stored(server) == []
