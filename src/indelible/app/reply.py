@@ -121,7 +121,7 @@ class Reply:
             self._sending = asyncio.ensure_future(self._begin())
             self._sending.add_done_callback(_mark_seen)
         try:
-            # A caller that is cancelled must not cut the sending: it may have happened, and would then happen again.
+            # A cancelled caller must not cancel the send: it may have succeeded, and would then be repeated.
             self._begin = await asyncio.shield(self._sending)
         except Exception:
             self._sending = None  # it was refused, or failed: another call sends again

@@ -1,7 +1,7 @@
 """Descriptors that a forked child must not keep.
 
-A tool may fork (`multiprocessing`, a daemon), and the child inherits every open descriptor: with it the lock of the
-database and the port of the server, which then stay taken after the process itself is gone, and it cannot be
+A tool may fork (`multiprocessing`, a daemon), and the child inherits every open descriptor: among them the lock of the
+database and the port of the server. Both would stay taken after the process itself is gone, so the process could not be
 restarted. So those descriptors are closed in every child. A child that executes another program never has them: Python
 opens all descriptors so that they are closed then.
 

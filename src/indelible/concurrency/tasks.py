@@ -178,7 +178,7 @@ class Backoff:
 
 
 class UncancellableFuture(asyncio.Future[T]):
-    """The result of a job run elsewhere, which always arrives. A cancelled caller gets its `CancelledError` then."""
+    """The result of a job that runs elsewhere. A cancelled caller waits for it, and then gets its `CancelledError`."""
 
     def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002  (asyncio's)
         return False

@@ -1,28 +1,26 @@
 """From the parts of a stream to the blocks of a message.
 
-`assemble` is raw: it returns exactly what had arrived. `finalize` turns that into blocks that may stay
-in a history forever: it ends open reasoning, drops empty blocks, and answers every open call.
+`assemble` returns the raw blocks: exactly what has arrived. `finalize` turns them into blocks that can
+be kept in a history: it ends open reasoning, drops empty blocks, and answers every open call.
 `conclude` decides the rest: whether the reply is partial, and why. A saved step is always
 
     step.blocks == finalize(assemble(parts), reason, at)
 
-whether the live worker saves it or another process that finds the parts in the journal after a
-crash. Both call `conclude`, a pure function of the parts and of the reason for which the attempt ended, so
-the death of a worker cannot change a reply. That is why it lives here, below the store,
-and not in the loop.
+whether the live worker saves it or another process that finds the parts in the journal after a crash. Both call
+`conclude`, a pure function of the parts and of the reason for which the attempt ended, so the death of a worker cannot
+change a reply. Because both need it, `conclude` is here, below the store, and not in the loop.
 
 A reply is incomplete if its stream never finished, or was ended by its length limit or by the provider's content
-filter, or if it was ended (`reason`) while
-one of its local calls had no result or only the result of a tool that was itself stopped
-(`ToolResult.interrupted`): the turn is not done, and Continue makes sense. An incomplete reply is partial if any of
-it is visible; reasoning alone is not (S62).
+filter, or if it was ended (`reason`) while one of its local calls had no result or only the result of a tool that was
+itself stopped (`ToolResult.interrupted`): the turn is then not done, and Continue makes sense. An incomplete reply is
+partial if any of it is visible; reasoning does not count as visible (S62).
 
-Blocks are in stream order. Results of local tools come after them, in the order of their calls,
-whenever they settled; results of provider-executed tools stay in place. `tool_started` only
-marks its call, so that `finalize` never reports a started call as not run (P5).
-`tool_progress` is kept with its call while that runs, and then with its result; if the tool was interrupted, the result
-tells the model how far it had come. `usage_update` only counts. `warning`, `error` and `keep_alive` leave no trace.
-Neighbouring deltas of one block may be merged without changing the outcome: the journal does.
+Blocks are in stream order. Results of local tools come after them, in the order of their calls, whenever they settled;
+results of provider-executed tools stay in place. `tool_started` only marks its call, so that `finalize` never reports a
+started call as not run (P5). `tool_progress` is kept with its call while the tool runs, and with its result afterwards;
+if the tool was interrupted, the result tells the model how far the tool had come. `usage_update` only counts.
+`warning`, `error` and `keep_alive` leave no trace. Neighbouring deltas of one block may be merged without changing the
+outcome: the journal does.
 
 Must stay true (tests/content/test_assemble.py, tests/loop/test_stop_everywhere.py): the equation above at
 every prefix of every stream; every local call has exactly one result after `finalize` with a reason.
@@ -420,7 +418,7 @@ def conclude(assembler: PartAssembler, reason: PartialReason | None, at: datetim
     """
     finish = assembler.finish
     limit = None if finish is None else _LIMITS.get(finish.reason)
-    if reason is None:  # one that was ended as complete, though its stream never finished, has failed
+    if reason is None:  # an attempt that ended as complete, though its stream never finished, has failed
         reason = "failed" if finish is None else limit
     cut = finish is None or limit is not None or (reason is not None and assembler.has_unfinished_call())
     blocks = finalize(assembler.blocks(), reason, at)

@@ -1,13 +1,12 @@
 """One chat with readers in this process: a channel passes new events on to all its readers.
 
-A channel stands at a position and moves on in two ways. A row that this process committed, and that is the next one,
-is passed on immediately (`Feed.publish`), without a query. The channel loads everything else from the store, once for
-all readers: after a hint that names this chat alone it loads at once (`refresh`), and after a poll of many chats it
-loads if the chat is ahead of it (`catch_up`). A superfluous call finds nothing new; the next poll makes up for a
-missing one.
+A channel has a position, which advances in two ways. If this process commits the next row, the channel passes that row
+on immediately (`Feed.publish`), without a query. The channel loads everything else from the store, once for all
+readers: after a hint that names this chat alone it loads at once (`refresh`), and after a poll of many chats it loads
+if the chat is ahead of it (`catch_up`). A superfluous call finds nothing new; the next poll makes up for a missing one.
 
-Rows that arrive while the channel loads are kept until it knows whether they connect. A few are enough, because a
-dropped row is loaded.
+Rows that arrive while the channel loads are kept until it knows whether they follow its position. It keeps only a few,
+because it loads a row that it has dropped.
 
 Must stay true (tests/feed/test_channel.py): readers get every step once and in order, wherever the rows came from;
 while rows connect there is no query; a hint costs no query for the position (tests/feed/test_hints.py).
@@ -63,9 +62,9 @@ class Channel:
         self._snapshot: weakref.ref[EventBody] | None = None
 
     def share(self, snapshot: TimelineStep) -> TimelineStep:
-        """The same snapshot as another reader has that has not sent it yet, if it is the same.
+        """This snapshot, sharing the JSON of an equal snapshot that another reader still holds.
 
-        A large chat has megabytes of it, and readers may hold it for as long as their clients do not read.
+        The JSON of a large chat takes megabytes, and a reader holds it until its client has read it.
         """
         assert snapshot.event is not None
         other = None if self._snapshot is None else self._snapshot()
@@ -101,7 +100,7 @@ class Channel:
             self._connect(row, self.position)
 
     def notify_vacancy(self, turn_id: str, *, is_vacant: bool) -> None:
-        """The chat is running, and no worker is alive, or one is again: tell the readers if that is new."""
+        """Notify the readers when no worker is alive for their running chat, and when one is alive again."""
         if is_vacant != (self.vacancy is not None):
             self.vacancy = {"status": "pending", "turn": turn_id} if is_vacant else None
             for listener in self.listeners:

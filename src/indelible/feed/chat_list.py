@@ -1,13 +1,13 @@
 """The live list of a user's chats, for every tab that shows it: the newest chats, then each change, once.
 
-A hint (notify.py) names chats that may have changed. One query reads the lines of all hinted chats, whoever they
-belong to, and each line that differs from what was sent goes to its owner's readers. After each round there is a
-pause, in which hints are merged: a reply that streams on another replica hints many times a second and changes no
-line. So the cost depends on what changes and not on the number of readers, and no reader polls. A hint may be lost,
-and a chat becomes `pending` without one: every half minute each watched list is read again, one query per user.
+A hint (notify.py) names chats that may have changed. One query reads the lines of all hinted chats of all users, and
+each line that differs from the one last sent goes to its owner's readers. After each round there is a pause, in which
+hints are merged: a reply that streams on another replica hints many times a second and changes no line. So the cost
+depends on what changes and not on the number of readers, and no reader polls. Because a hint may be lost, and a chat
+becomes `pending` without a hint, each watched list is read again every half minute, with one query per user.
 
-A reader keeps the latest line of each changed chat and no history. If a slow one has too many, it drops them all and
-gets the whole list again (`chats`), so that memory is bounded and nobody is held up.
+A reader keeps the latest line of each changed chat and no history. A slow reader with too many changed chats drops them
+all and gets the whole list again (`chats`), so memory is bounded and no other reader waits.
 
 Must stay true (tests/feed/test_chat_list.py): what a reader was sent, applied in order, is what the store has; another
 user's chats are never sent; hundreds of readers of one user cost one query per round.

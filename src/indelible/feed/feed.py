@@ -1,18 +1,19 @@
 """The feed of a process: its readers, and when they are woken.
 
-`run` has to be running, in a task of its owner. A hint (notify.py) that names one chat with readers here makes the
-chat's channel load what is new, at once. For several hinted chats, and once a second for all, one small query reads
-the position of each chat, and the channels that are behind load. So hints only reduce the delay (R10), and
-a thousand readers of idle chats cost one query a second.
+The owner of a feed must keep `run` running in a task. A hint (notify.py) that names exactly one chat with readers here
+makes that chat's channel load its new events at once. For several hinted chats, and once a second for all chats with
+readers, one small query reads the position of each chat, and the channels that are behind load. So hints only reduce
+the delay (R10), and a thousand readers of idle chats cost one query a second.
 
-A chat has a channel while it has readers. Joining is: open the channel, then load the chat's position, or a snapshot,
-which has one, then let the reader read (R9). A cursor with a position that no reader of this chat can have reached
-means a snapshot.
+A chat has a channel while it has readers. A reader joins in this order (R9): the feed opens the channel, then loads the
+chat's position, or a snapshot, which has a position, and then lets the reader read. If no reader of this chat can have
+reached a cursor's position, the reader gets a snapshot.
 
 `close` sends every reader `end`: the process is shutting down, and its readers reconnect elsewhere with their cursors.
 
-Must stay true (tests/feed/test_feed.py): with every hint lost, readers are a poll late and miss nothing; a database
-that fails for a while delays readers and ends none. What a hint costs is counted in tests/feed/test_hints.py.
+Must stay true (tests/feed/test_feed.py): even if every hint is lost, readers are at most one poll late and miss
+nothing; a database that fails for a while delays readers and ends none. tests/feed/test_hints.py counts the queries
+that a hint costs.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ POLL_INTERVAL_S: Final = 1.0
 IDLE_LIMIT_S: Final = 30.0
 SNAPSHOT_MESSAGES: Final = 50
 _POLLS_PER_VACANCY: Final = 4
-"""Whether a worker is alive is asked less often: a dead one is noticed only after the lease timeout anyway."""
+"""How many polls pass between checks for live workers: a dead one is noticed only after the lease timeout anyway."""
 
 _log: Final = logging.getLogger(__name__)
 
@@ -102,10 +103,10 @@ class Feed:
     async def open(
         self, chat_id: str, after: str | None = None, *, user_id: str | None = None, show: Show | None = None
     ) -> AsyncIterator[Reader]:
-        """Read a chat: a snapshot and what comes then, or what comes after a cursor (`start`: everything).
+        """Read a chat: a snapshot and the events after it, or only the events after a cursor (`start`: all events).
 
-        `show` gives what this reader gets of an event; None: nothing. Raises `NotFound` if the chat does not exist, or
-        is not this user's.
+        `show` returns what this reader may see of an event; None hides the event. Raises `NotFound` if the chat does
+        not exist, or is not this user's.
         """
         async with self._join(chat_id, show) as (channel, reader):
             if after is None:
@@ -116,9 +117,9 @@ class Feed:
 
     @asynccontextmanager
     async def follow(self, chat_id: str, after: str) -> AsyncIterator[Reader]:
-        """Read what follows from a command that was carried out just now. `after` is the cursor in its result.
+        """Read the events that follow a command that was just executed. `after` is the cursor in its result.
 
-        So there is nothing to check, and no query.
+        That cursor needs no check, so joining costs no query.
         """
         async with self._join(chat_id) as (channel, reader):
             position = channel.loader.cursors.read(after)
@@ -185,7 +186,7 @@ class Feed:
     def publish(self, rows: Sequence[JournalRow]) -> None:
         """Show rows that this process has just committed, for the journal's `on_committed`.
 
-        It waits for nothing and keeps nothing: later readers of a chat without readers find its rows in the store.
+        It does not wait, and it drops rows of a chat without readers: later readers find them in the store.
         """
         for row in rows:
             channel = self._channels.get(row.chat_id)
@@ -262,7 +263,7 @@ class Feed:
                 channel.end("deleted")
 
     async def _notify_vacancies(self, chat_ids: Sequence[str]) -> None:
-        """Tell the readers of running chats if no worker is alive (S90). No commit does, because none happens."""
+        """Notify the readers of running chats if no worker is alive (S90). No event does: nothing is committed then."""
         if not chat_ids:
             return
         try:

@@ -6,10 +6,11 @@ it has already seen (R9: subscribe first, then read, then drop).
 
 Only a live reader buffers steps, and only up to a number of bytes. A slower one drops its buffer and reads the store
 again, at its own pace: it costs no memory and delays no other reader. One that falls far behind gets `resync` and
-starts over with a snapshot, which is shorter than everything it missed. One that receives nothing for a long time is
-ended. The cursor of `resync` and of `end` is the reader's true position, so it can also resume there and miss nothing.
+starts over with a snapshot, which is shorter than everything it missed. One that accepts none of its waiting events for
+a long time is ended. The cursor of `resync` and of `end` is the reader's true position, so it can also resume there and
+miss nothing.
 
-A database that is away delays a reader that has begun, and does not end it.
+A database that does not respond delays a reader that has begun; it does not end the reader.
 
 Waiting for the next event may be cancelled at any time (`asyncio.timeout`) without losing one.
 
@@ -38,7 +39,7 @@ from indelible.metrics import NO_METRICS, Metrics
 BUFFER_BYTES: Final = 1024 * 1024
 RESYNC_BYTES: Final = 8 * 1024 * 1024
 Show = Callable[[FeedEvent], FeedEvent | None]
-"""What a reader who may not see everything gets of an event (service/guests.py)."""
+"""Reduces an event to what a guest may see (service/guests.py); None hides the event."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -132,7 +133,7 @@ class Reader:
         self._woken.set()
 
     def set_status(self, status: dict[str, Any]) -> None:
-        """Say this when everything before it was received. Only the last one counts."""
+        """Send this status once everything before it was received. It replaces a status that is not sent yet."""
         self._unsent_status = status
         self._woken.set()
 

@@ -5,9 +5,9 @@ markers. It runs again when the history itself changed during the step: a broken
 (loop/prompt/response_chain.py), and an overflow replaces the oldest messages with a summary (compact.py), once in a
 turn. If the last reply used nearly the whole window, the summary is made before an overflow.
 
-Compaction ends (rule 10.6): a step is summarised at most once, and a turn in which two summaries in a row did not help
-fails: its replies still used nearly the whole window, so what cannot be left out is itself too long. Otherwise every
-further step would pay for another useless summary.
+Compaction is bounded (rule 10.6): each step summarises at most once, and a turn fails after two summaries in a row that
+did not help. Its replies then still used nearly the whole window, so the messages that cannot be left out are
+themselves too long. Without this bound, every further step would pay for another useless summary.
 """
 
 from __future__ import annotations

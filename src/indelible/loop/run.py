@@ -47,7 +47,8 @@ async def run(
     scope: how the turn is stopped. `scope.interrupt()` ends it with `TurnInterrupted`, `scope.shutdown()` with
         `TurnShutDown`, a lost lease with `TurnLeaseLost`.
 
-    The last step of the turn is in `end.step`, unsaved. `save_end` (save.py) saves it as a stop requires.
+    The last step of the turn is in `end.step`, unsaved. `save_end` (save.py) saves it, even if a stop arrives
+    meanwhile.
     """
     for name, given in (("model", model), ("messages", messages)):
         if given is None:

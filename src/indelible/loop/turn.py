@@ -1,10 +1,10 @@
 """One turn, driven to its end: call the model, run the tools, save, repeat.
 
-The turn is a straight line; what makes it hard is that it may end at every await, for one of
-several reasons, and that everything published until then must be saved exactly once. So:
+The sequence itself is simple. The difficulty is that the turn may end at every await, for one of
+several reasons, and that everything published by then must be saved exactly once. So:
 
-  * work that may be interrupted (reading, answers of the host, tools, the wait before a retry) runs in a task that can
-    be cancelled and, after a grace time, abandoned (concurrency/tasks.py);
+  * work that may be interrupted (reading the stream, loading data from the host, tools, the wait before a retry) runs
+    in a task that can be cancelled and, after a grace time, abandoned (concurrency/tasks.py);
   * work that may not (publishing, recording, saving) is always awaited to its end (hooks.py);
   * every error in a step is an exception that reaches `_run_step`, and only `_end_cut` decides which end it is and
     what is saved of the step;
@@ -137,7 +137,7 @@ class Turn:
         return TurnCompleted(messages=messages, steps=steps, step=unsaved, reason=reason)
 
     def _end_cut(self, step: Step, error: Exception) -> TurnEnd:
-        """The end of an interrupted turn. The scope decides which; the error only if the scope is live."""
+        """The end of a turn that was cut short: the scope decides which one; the error, only if the scope is live."""
         if self._scope.cause is Cause.LEASE_LOST or isinstance(error, Lost):
             return TurnLeaseLost(error=error if isinstance(error, Lost) else self._scope.error())
         if isinstance(error, Shutdown) or self._scope.cause is Cause.SHUTDOWN:
@@ -154,7 +154,7 @@ class Turn:
         return TurnFailed(messages=messages, steps=steps, step=unsaved, error=error)
 
     async def _persist(self, step: Step, record: FinishedStep) -> None:
-        """Save a step that another follows. If a stop prevents that, it becomes the unsaved step of the end."""
+        """Save a step that another follows. If a stop prevents the save, it becomes the end's unsaved step."""
         returned: Any = None
         step.closed = True
         if record.blocks:
@@ -237,7 +237,7 @@ class Turn:
             options.metrics.parts_received(model.provider, model.name, waits_s=attempt.waits_s)
 
     async def _retry(self, step: Step, failure: ModelFailed) -> None:
-        """Prepare the next attempt, announce it, and wait for its time; or raise the failure."""
+        """Prepare and announce the next attempt, and wait until it is due; or raise the failure if none is allowed."""
         options, model = self._options, self._setup.model
         self._failures += 1
         record = step.record("failed")
@@ -305,7 +305,7 @@ class Turn:
     def _plan_calls(self, step: Step, calls: list[ToolCall]) -> list[ToolPlan]:
         """A plan for each call. Of those that another worker started, only the idempotent ones run again (P5).
 
-        The outcome of any other is unknown, even if there is no such tool any more: a deploy may have removed it.
+        The outcome of any other such call is unknown, even if its tool no longer exists: a deploy may have removed it.
         """
         if step.finish_reason == "content_filter":
             return [RejectCall(call, "Not run: the provider's content filter ended the reply.") for call in calls]

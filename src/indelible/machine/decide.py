@@ -87,6 +87,6 @@ def _check_worker(snapshot: Snapshot, command: WorkerCommand) -> Decision | None
 
 
 def _check_holder(snapshot: Snapshot) -> None:
-    """A release keeps the epoch until another worker acquires the chat; then only an open attempt may be written."""
+    """Raise `LeaseLost` if the chat was released. It keeps its epoch, but only an open attempt may still be written."""
     if snapshot.holder is None:
         raise LeaseLost("The worker no longer holds the chat.")

@@ -1,7 +1,7 @@
 """What the users' commands do to a chat: messages, branches, the queue, stops, and metadata.
 
-Each function decides one command in the states that the table allows; `decide` has checked that. What a command
-may read of the snapshot is declared beside the table (`FACTS`).
+Each function decides one command; `decide` has already checked that the table allows the command in this state.
+`FACTS`, beside the table, declares which facts of the snapshot a command may read.
 
 Neighbours: decide_worker.py for the workers' commands, decision.py for the pieces that both use.
 """
@@ -160,7 +160,7 @@ def _regenerate(snapshot: Snapshot, command: Regenerate) -> Decision:
 
 
 def _switch_branch(snapshot: Snapshot, command: SwitchBranch) -> Decision:
-    """An error belongs to its branch. With a queue the chat cannot be idle, and keeps the error that it has."""
+    """An error belongs to its branch. A chat with a queue cannot be idle, so it keeps its current error."""
     place = snapshot.destination
     if place is None:
         raise NotFound("Message not found in this chat.")
@@ -241,7 +241,7 @@ def _promote_queued(snapshot: Snapshot, command: PromoteQueued) -> Decision:
 
 
 def _bring_forward(snapshot: Snapshot, queued_id: str) -> tuple[str, ...]:
-    """The order with this row promoted: behind those that were before it, and never further back than it is."""
+    """The order with this row promoted: behind rows promoted earlier, and never further back than it is now."""
     ids = [row.id for row in snapshot.queue]
     others = [row for row in snapshot.queue if row.id != queued_id]
     place = min(ids.index(queued_id), place_in_queue(others, "promoted"))

@@ -1,10 +1,10 @@
 """What the workers' commands do to a chat: acquiring it, the attempts and steps of a turn, and every way a turn ends.
 
-`decide` has already checked the epoch, the turn and the attempt, and that the table allows the command. A turn that is
-being stopped ends as stopped with the first command that arrives (`end_stopped`).
+`decide` has already checked the epoch, the turn and the attempt, and that the table allows the command. While a turn is
+being stopped, the first command that can end it ends it as stopped (`end_stopped`).
 
-Must stay true (tests/machine/test_takeovers.py, tests/machine/test_stop_and_lease.py): a turn that kills its workers
-fails in the end; the next worker that acquires the chat closes or adopts what a dead worker left open.
+Must stay true (tests/machine/test_takeovers.py, tests/machine/test_stop_and_lease.py): a turn that keeps killing its
+workers eventually fails; the next worker that acquires the chat closes or adopts what a dead worker left open.
 
 Neighbours: decide_user.py for the users' commands, decision.py for the pieces that both use.
 """
@@ -62,7 +62,7 @@ MAX_TAKEOVERS: Final = 10
 """A turn that survived this many crashes fails: the turn itself may be what kills its workers."""
 
 MAX_STALLED_TAKEOVERS: Final = 3
-"""It fails sooner after this many takeovers in a row that brought nothing new, or found a tool running."""
+"""A turn fails sooner, after this many takeovers in a row that brought no progress or found a tool running."""
 
 
 def _acquire(snapshot: Snapshot, command: Acquire) -> Decision:
@@ -138,7 +138,7 @@ def _finish_turn(snapshot: Snapshot, command: FinishTurn) -> Decision:
         notice = [AddNotice(kind=command.limit)]
     summary: list[Effect] = []
     if snapshot.turn is not None and snapshot.turn.kind == "compaction":
-        summary, notice = [AddSummary(), AddNotice(kind="compacted")], []  # within the turn, so that it is known as its
+        summary, notice = [AddSummary(), AddNotice(kind="compacted")], []  # before the turn closes, so it is the turn's
     closing = (*close_attempt(snapshot, "complete", command.limit), *summary, CloseTurn(outcome="complete"), *notice)
     return Decision((*closing, *continue_with_queue(snapshot)))
 

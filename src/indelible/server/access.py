@@ -1,14 +1,14 @@
 """Access control: every request passes here before a route sees it (docs/login.md).
 
-In this order: the size that a body announces; the name under which the request came (`Host`), against names that were
-made to point here (DNS rebinding); who sends it (authentication.py); whether a page of another site made the browser
-send it (browser_checks.py); what this login may do at all; how often. A route then finds the login in
-`scope["identity"]`, and asks for the service of that user.
+It checks, in this order: the size that a body announces; the name by which the client reached us (`Host`), to stop DNS
+rebinding; who sends the request (authentication.py); whether a page of another site made the browser send it
+(browser_checks.py); what this login may do at all; how often. A route then finds the login in `scope["identity"]`, and
+asks for the service of that user.
 
-Three kinds of paths need no login: health checks and the static files of the page, which are everybody's, so that
-nobody is even asked for, and a logout cuts none of them; the login; and links to shared chats, whose key is the right
-to read. Everything else is refused by default, also what is added later. A browser that asks for a page is sent to the
-login instead.
+Three kinds of paths need no login: health checks and the static files of the page, which are public, so no login is
+looked up and a logout cuts none of them; the login; and links to shared chats, whose key is the right to read.
+Everything else is refused by default, including routes that are added later. A browser that asks for a page is sent to
+the login instead.
 
 A body that is too large is refused before it fills the memory: by its announced length, or when it exceeds the limit.
 

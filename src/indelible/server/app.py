@@ -84,7 +84,7 @@ class _WebFiles(StaticFiles):
 
 _routes: dict[tuple[int, str], tuple[APIRouter, list[BaseRoute]]] = {}
 """The routes of a router (by its `id`: it is not hashable) with a prefix. They depend on no setting, and making them
-takes a server's start most of its time, so all servers of a process share them."""
+takes most of a server's start-up time, so all servers of a process share them."""
 
 
 def _make_routes(router: APIRouter, prefix: str) -> list[BaseRoute]:
@@ -109,7 +109,7 @@ def _add_routes(application: FastAPI, router: APIRouter, *, prefix: str = "") ->
     """Add each route to the application itself. A router that is included would be searched twice per request."""
     key = (id(router), prefix)
     if key not in _routes:
-        _routes[key] = (router, _make_routes(router, prefix))  # as long as the router is here, no other has its id
+        _routes[key] = (router, _make_routes(router, prefix))  # keeps the router, so no other object gets its id
     application.router.routes += _routes[key][1]
 
 
@@ -160,7 +160,7 @@ class Server:
             title="Indelible",
             version="1",
             lifespan=self._live,
-            docs_url=None,  # below: FastAPI's own loads scripts from another site
+            docs_url=None,  # `show_docs` serves it: FastAPI's own page loads scripts from another site
             redoc_url=None,
         )
         # The routes of every turn come first: a request is compared with one route after the other.
@@ -189,7 +189,7 @@ class Server:
         base_path = normalize_base_path(self.settings.base_path)
 
         def show_html(page: str) -> HTMLResponse:
-            """A page whose links lead to where we are served."""
+            """A page whose links include the base path under which we are served."""
             return HTMLResponse(page.replace('"/web/', f'"{base_path}/web/'), headers=_PAGE_HEADERS)
 
         async def show_file(name: str) -> Response:

@@ -7,17 +7,19 @@ The first of these that the request has decides:
     3. the cookie of a session
     4. nothing, where no login is needed: the user `local`, on loopback alone
 
-A credential that is not valid is never passed over for a weaker one: a revoked token is nobody, also on loopback. There
-are two exceptions where no login is needed. A stale cookie is ignored, because a browser sends the cookies of every
-server on localhost. And on `/v1` a key that is no token of ours is ignored, because OpenAI's clients always send one.
+A request with an invalid credential never falls back to a weaker one: with a revoked token it has no user, even on
+loopback. There are two exceptions where no login is needed. A stale cookie is ignored, because a browser sends the
+cookies of every server on localhost. And on `/v1` a key that is no token of ours is ignored, because OpenAI's clients
+always send one.
 
 What was found is remembered for `REMEMBERED_S` seconds, so that a busy client costs no query per request. Everything is
 forgotten as soon as anybody's rights change in this process, or a hint tells that they did in another one.
 
-Who sends wrong tokens is soon made to wait, by address: the one in the settings may be short enough to guess. A cookie
-is not, and a page with a stale one sends it with everything that it loads.
+An address that sends wrong tokens is soon made to wait, because the token in the settings may be short enough to guess.
+Wrong cookies do not count: a session's secret cannot be guessed, and a page with a stale cookie sends it with
+everything that it loads.
 
-Must stay true (tests/server/test_authentication.py): the order above; nobody is somebody for longer than their right.
+Must stay true (tests/server/test_authentication.py): the order above; no login outlasts its rights.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The problems of each route in the OpenAPI document, derived from what the route takes and who may use it.
 
-A client generator, a gateway and a reader of `/docs` need to know which statuses can come. Writing them at each route
-would be written once and wrong soon, and a `default` says nothing: no status would be undocumented. So they follow from
-the route: one that needs a login can answer 401, one with an id in its path 404, one with a body 413. What only one
-route can answer stands in the route's own `responses` (routes/files.py).
+A client generator, a gateway and a reader of `/docs` need to know which statuses can come. A list written by hand at
+each route would soon be wrong, and a `default` says nothing: no status would be undocumented. So they follow from the
+route: one that needs a login can answer 401, one with an id in its path 404, one with a body 413. A status that only
+one route can answer is in that route's own `responses` (routes/files.py).
 
 Left out is what a connection gets before any route is known: 408 and 431 (connections.py), 405 and the 404 of an
 unknown path.

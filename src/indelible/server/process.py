@@ -168,7 +168,7 @@ class _ExitingProcess(Process):
 
 
 def _limit_shutdown(settings: Settings) -> None:
-    """From now on this process has only so long left."""
+    """Exit after the drain time and `HARD_LIMIT_S`, even if work is left."""
 
     def leave() -> None:
         _log.error("the process did not end in time and exits now")

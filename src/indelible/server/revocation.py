@@ -1,13 +1,13 @@
 """Cutting what is open when a right is taken away: a token, a session, a user, a share.
 
-A feed stays open for hours, so checking rights at its beginning is not enough. Every request under way is here with
-the rows that its rights come from, and one query finds those that are gone. It is asked as soon as somebody's rights
-change in this process, when a hint says that they changed in another one, and every `POLL_INTERVAL_S` seconds, because
-hints can be lost and an expiry sends none. So an open stream ends within milliseconds, and at the latest
+A feed stays open for hours, so checking rights at its beginning is not enough. Every request in progress is registered
+here with the rows that its rights come from, and one query finds the rows that are gone. It runs as soon as somebody's
+rights change in this process, when a hint says that they changed in another one, and every `POLL_INTERVAL_S` seconds,
+because hints can be lost and an expiry sends none. So an open stream ends within milliseconds, and at the latest
 `POLL_INTERVAL_S` seconds and a query later (docs/login.md has what was measured).
 
-A request that is cut sees its client leave. What it has written is complete, so the client sees an ordinary end, comes
-back, and is told to log in.
+To a request that is cut, its client seems to have disconnected. What the request has sent is complete, so the client
+sees an ordinary end, reconnects, and gets the response that it must log in.
 
 Once a minute it also notes which tokens and sessions were used.
 

@@ -93,7 +93,7 @@ class FeedResponse(Response):
                 await self._send_comment(send)
 
     async def _send_comment(self, send: Send) -> None:
-        """Only between two events. While it waits for the client to read, no event may begin."""
+        """Send a comment, only between two events. No event may begin until the client has accepted the comment."""
         self._comment = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(self._pace.stuck_after_s):

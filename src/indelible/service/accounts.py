@@ -1,7 +1,7 @@
 """The use cases of logins: tokens of a user, and, for an admin, users.
 
-A token gets only scopes that the login has which makes it, so no token grants more than its maker could do. Tokens are
-managed with a login or a token of scope `admin`: a leaked token for reading or writing cannot make another.
+A new token gets only scopes that the login creating it has, so no token grants more than its creator could do. Tokens
+are managed with a login or a token of scope `admin`: a leaked token for reading or writing cannot make another.
 
 Must stay true (tests/server/test_access_matrix.py, tests/server/test_login.py).
 """

@@ -1,15 +1,15 @@
 """Conversations that other programs bring along, and the turns they start: what the compatible wires need of a user.
 
-A wire (server/wires/) speaks of responses, completions and UI messages. Here they are what they are: a chat with a
+A wire (server/wires/) speaks of responses, completions and UI messages. Here they become what we store: a chat with a
 given history, a message that starts a turn, results that resume one. Everything is a command of `LocalService` or a
-read of the two logs; nothing is stored for a wire alone. A wire keeps what it must say again about a request (its
+read of the two logs; nothing is stored for a wire alone. A wire keeps what it must repeat about a request (its
 metadata, its options) in the metadata of the last block that came with the request (noted_request.py).
 
 A client may choose the name of a chat. The chat's id is then a hash of user and name, so that a name is found again
 without a table, and no user can name the chat of another.
 
-The chat is its owner's alone on a wire: what is said again about a request has the owner's instructions in it. Those
-with whom it is shared read it on its own routes (`ReadOnly` here).
+On a wire only the owner can use the chat, because what a wire repeats about a request contains the owner's
+instructions. Users with whom the chat is shared read it on the chat's own routes (`ReadOnly` here).
 
 A turn is named by its chat and by the number of the last event of the transaction that started or resumed it. At
 that position no attempt runs, so a reader can begin there (`Position(seq)`), and everything up to the turn's end, or
@@ -147,7 +147,7 @@ class ConversationService:
         return TurnStart(created.chat_id, created.cursor, created.turn)
 
     async def configure(self, chat_id: str, settings: TurnSettings, *, given_only: bool = False) -> None:
-        """Set what the next turn is run with, or only what is given. A busy chat is refused, and keeps what it has."""
+        """Set all settings of the next turn, or only the given ones. A busy chat is refused, and keeps its settings."""
         await self.check_idle(chat_id)
         named = {"system": settings.system, "parameters": settings.parameters, "tools": settings.tools}
         changes = {name: value for name, value in named.items() if value is not None or not given_only}

@@ -25,7 +25,7 @@ from indelible.store.lists.transfer import ChatFile, FileMessage
 from indelible.store.queries.listing import ChatSummary
 
 _SHOWN: Final = ("title", "model", "archived")
-"""Of the changes in a `chat` event. Any other is the owner's."""
+"""The changes in a `chat` event that a guest sees. All others are for the owner alone."""
 
 
 def show_chat(details: ChatDetails) -> ChatDetails:

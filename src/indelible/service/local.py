@@ -1,8 +1,8 @@
 """Every use case on the store and the feed of this process (see protocol.py for what each one promises).
 
 A command carries the user's id into the transaction, where the store compares it with the owner in the locked row. A
-read asks for the owner first: an owner never changes, so nothing can come between. access.py has the rule, and says
-what others may do.
+read checks the owner first: an owner never changes, so the check stays valid during the read. access.py has the rule,
+and decides what other users may do.
 
 `once` returns the same service for one request that may be repeated. Its command, its response and the key are
 committed in one transaction (rule 3.5), so a route calls the same method with or without a key.

@@ -127,10 +127,11 @@ class LocalLists:
         return msgspec.json.decode(stored.body, type=CreatedChat)
 
     def _check_file(self, file: ChatFile) -> ChatFile:
-        """The file, as far as its chat could have been made here: a file is written by its user.
+        """The file, reduced to a chat that could have been made here: users can write such a file themselves.
 
-        A message of the user is answered again by the model that is stored with it, so that has to be one that is
-        offered here; otherwise the chat's answers. A tool of the provider runs at the operator's expense.
+        Regenerating the reply to a user's message calls the model stored with the message. If that model is not offered
+        here, it is removed, and the chat's model answers. Provider-executed tools are refused: they run at the
+        operator's expense.
         """
         check_parameters(file.parameters or {})
         if any(tool.provider_executed or tool.options for tool in file.tools or ()):

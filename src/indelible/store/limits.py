@@ -21,12 +21,12 @@ from indelible.store.payloads import ChatPatch, NewChat, Payload, QueuedInput, T
 
 MAX_TITLE: Final = 1000
 MAX_NAME: Final = 200
-"""Of a model, in characters."""
+"""The longest name of a model, in characters."""
 MAX_LABELS: Final = 100
 MAX_LABEL: Final = 100
 MAX_TOOLS: Final = 128
 MAX_DESCRIPTION: Final = 10_000
-"""Of a tool, in characters."""
+"""The longest description of a tool, in characters."""
 TOOL_NAME: Final = r"^[A-Za-z0-9_-]{1,64}$"
 """What every provider takes as the name of a tool."""
 

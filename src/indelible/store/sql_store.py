@@ -1,7 +1,7 @@
 """The store on SQLite and on PostgreSQL: one transaction per command.
 
-What differs between the two is in database/sqlite.py and database/postgres.py: where a transaction runs, and what
-makes it durable. The statements are the same on both. A caller that is cancelled waits for the end of its transaction.
+database/sqlite.py and database/postgres.py hold the differences: where a transaction runs, and what makes it durable.
+The statements are the same on both. A cancelled caller waits until its transaction has ended.
 
 The journal, heartbeats and a worker's frequent queries are urgent: however many users wait for the database, running
 replies are written and the worker counts as alive.
@@ -472,7 +472,7 @@ class SqlStore:
 
 
 def _check_names(chat_id: str, command: Command) -> None:
-    """Text that cannot be one of our ids names nothing. (PostgreSQL would even reject some of it.)"""
+    """Raise `NotFound` for text that cannot be one of our ids. (PostgreSQL would even reject some of it.)"""
     named = (getattr(command, field, None) for field in ("message_id", "queued_id", "turn_id"))
     for name in (chat_id, *named):
         if name is not None and not is_id(name):

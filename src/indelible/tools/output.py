@@ -1,13 +1,12 @@
 """What a tool returned, as text that a model can be sent.
 
-A tool may return anything; what is stored, published and sent is text that always encodes as
-UTF-8. So `render_output` never raises: text stays as it is, values with an inside (dicts,
-lists, models, dataclasses, structs) become compact JSON, and whatever JSON has no word for
-becomes `str(value)`, or a placeholder with its type if that fails too. A picture, or bytes
-that are no text, become a placeholder that says what they are and what to return instead; a caller that can store
-files collects pictures, PDFs and `File`s beside the text, which then only names them. Cycles, very deep
-nests and values that unfold without end are cut short where they are met, so that a
-strange value costs no more than a strange result.
+A tool may return anything; what is stored, published and sent is text that always encodes as UTF-8. So `render_output`
+never raises: text stays as it is, values that hold other values (dicts, lists, models, dataclasses, structs) become
+compact JSON, and anything that JSON cannot express becomes `str(value)`, or a placeholder with its type if that fails
+too. A picture, or bytes that are no text, become a placeholder that says what they are and what to return instead; a
+caller that can store files collects pictures, PDFs and `File`s beside the text, which then only names them. Cycles,
+very deep nesting and endless values are cut short where they occur, so that a strange value causes nothing worse than a
+strange result.
 
 Then `cut_text` keeps a long text within a limit: two thirds from the head, one third from the
 tail, and between them a marker that says how many bytes are missing. The limit counts bytes of
@@ -77,7 +76,7 @@ def render_output(value: object, files: list[File] | None = None) -> str:
 
 
 class _Unfolding:
-    """One walk over a value: where it stands (for cycles and depth) and how much more it may gather."""
+    """One walk over a value: the values it is inside of (for cycles and depth), and how much more it may collect."""
 
     def __init__(self, files: list[File] | None = None) -> None:
         self._files = files

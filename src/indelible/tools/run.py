@@ -56,7 +56,7 @@ _SUFFIXES: Final = {
     "text/plain": ".txt",
     "text/csv": ".csv",
 }
-"""Of files that a tool returned without a name."""
+"""File name suffixes for files that a tool returned without a name."""
 _TIMED_DIGITS: Final = 3
 _NOT_STORED: Final = {
     Cause.INTERRUPTED: "the reply was stopped first",
@@ -212,7 +212,7 @@ class ToolRunner:
             await self._record(result, record)
 
     async def _keep_files(self, result: ToolResult) -> ToolResult | None:
-        """The result with its files by reference. What cannot be stored is said in its text.
+        """The result with its files by reference. Its text names each file that was not stored, and why.
 
         The storage has as much time as a tool, and after a stop or a shutdown the grace time. Then the result goes
         without the files that are left. None if it can no longer be recorded.

@@ -33,12 +33,12 @@ from indelible.store.queries.file_mentions import find_file_ids
 
 _log: Final = logging.getLogger(__name__)
 MAX_REQUEST_BYTES: Final = 20 * 1024 * 1024
-"""Of all pictures and documents in one request. Providers accept about 32 MB, and base64 adds a third."""
+"""The limit for all pictures and documents in one request. Providers accept about 32 MB, and base64 adds a third."""
 MAX_PICTURE_BYTES: Final = 3_500_000
 MAX_PICTURE_PIXELS: Final = 8000
-"""A side of a picture. Larger ones, in bytes too, are made smaller."""
+"""The longest side of a picture. Pictures that exceed this or `MAX_PICTURE_BYTES` are made smaller."""
 MAX_TEXT_BYTES: Final = 256 * 1024
-"""Of one text file; the rest is left out."""
+"""How much of one text file is sent; the rest is left out."""
 _PICTURES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _UNREADABLE: Final = "its content cannot be shown to you"
 _NO_ROOM: Final = "it is left out here, because newer files fill the request"

@@ -1,8 +1,8 @@
 """Answering one chat: turn after turn, as long as this worker holds it.
 
-The runner is the error boundary of a chat: an error in a turn ends the turn, visibly, and never leaves the chat
-running without a worker. A turn has one end (loop/result.py), and only `_write_end` turns it into a command, exactly
-one. The loop takes the cause from the scope; nothing here infers it from exceptions. After a lost lease nothing is
+The runner is the error boundary of a chat: an error in a turn ends the turn, visibly, and never leaves the chat running
+without a worker. A turn has one end (loop/result.py), and only `_write_end` turns that end into a command: exactly one.
+The scope names why a turn was cut short; nothing here infers the cause from an exception. After a lost lease nothing is
 written: another worker holds the chat.
 
 Must stay true (tests/worker/test_turns.py, tests/worker/test_stops.py): every turn that was started is ended, handed
@@ -74,7 +74,7 @@ BROKEN: Final = {
 
 
 class ChatRunner:
-    """One chat under one lease. `on_turn` is called before each reply, with the work that it will do."""
+    """Runs one chat under one lease. It calls `on_turn` with the turn's `OpenWork` before each reply."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class ChatRunner:
         self._noticed_s: float | None = None
 
     async def run(self) -> None:
-        """Run turns until there are none left, another worker holds the chat, or this worker begins no more."""
+        """Run turns until none is left, another worker holds the chat, or this worker may begin no further turn."""
         while not self._worker_scope.cancelled and (self._may_go_on() or not self.ended_turns):
             work = await self._deps.store.work(self.chat_id)
             if (work.epoch, work.holder) != (self.epoch, self._worker_id):
@@ -117,7 +117,7 @@ class ChatRunner:
                 return
 
     def has_progressed(self, *, in_tool: bool) -> bool:
-        """Whether the turn has a new part, or, if a tool was running when its last worker died, a result of a tool."""
+        """Whether the turn has a new part or, if a tool was running when its last worker died, a new tool result."""
         return self.ended_turns > 0 or (self._writer is not None and self._writer.has_progressed(in_tool=in_tool))
 
     def notice(self, held: Held | None) -> None:
@@ -131,7 +131,7 @@ class ChatRunner:
             self._scope.interrupt()
 
     async def _run_turn(self, work: OpenWork, plan: Plan) -> bool:
-        """Returns whether it was the last one, as far as its end shows."""
+        """Run one turn. Returns whether its end left nothing more to do in the chat."""
         kind: RunKind = "compaction" if work.kind == "compaction" else "turn"
         with (
             log_context(turn=work.turn_id),
@@ -291,7 +291,7 @@ class ChatRunner:
         return await run(model, history, writer, deps.tools, options, scope=scope)
 
     def _list_client_tools(self, work: OpenWork) -> list[AnyTool]:
-        """Those of this process, and those of the chat. A chat cannot replace a tool of this process."""
+        """The client tools of this process and of the chat. A chat cannot replace a tool of this process."""
         own = {name_of(tool) for tool in (*self._deps.tools, *self._deps.client_tools)}
         refused = [tool.name for tool in work.tools if tool.name in own]
         if refused:

@@ -1,11 +1,11 @@
-"""What a worker does for lists in the background: the search index, and chats that nobody uses or wanted to keep.
+"""A worker's background work for lists: updating the search index, and archiving chats that are unused or temporary.
 
 All of it is part of the worker's clean-up, once a minute. The index is brought up to date in short transactions
-(store/lists/indexing.py); a search does the same for its user first, so the sweep only bounds what is left to it. With
-`auto_archive_days`, chats in which nothing was said for so long are archived, unless they are pinned, unread or busy;
-that is looked for once an hour, and archiving is the same command as a user's. Passing chats that nobody deleted are
-archived ten minutes after their turn (store/lists/passing.py). Several workers may do all of it at once: a chat is
-indexed and archived once.
+(store/lists/indexing.py); a search first does the same for its user, so the sweep only limits how much is left for a
+search to do. With `auto_archive_days`, the worker looks once an hour for chats in which nothing was said for that long,
+and archives them with the same command as a user would, unless they are pinned, unread or busy. Passing chats that
+nobody deleted are archived ten minutes after their turn (store/lists/passing.py). Several workers may do all of it at
+once: a chat is indexed and archived once.
 
 Must stay true (tests/worker/test_list_upkeep.py): a failure is logged and repeated by the next round.
 """

@@ -1,9 +1,9 @@
 """Where a turn resumes: decided from the stored turn by pure functions (P3).
 
-Starting a turn, continuing after a step, and taking over from a dead worker are the same thing here, because acquiring
-a chat has already closed what its last holder left open (store, R3): visible output is a partial reply in history,
-followed by the instruction to continue it, reasoning alone was dropped, and an attempt that is still open has its
-whole stream and lacks at most the results of its tools.
+Starting a turn, continuing after a step, and taking over from a dead worker are the same case here, because acquiring a
+chat has already closed what its last holder left open (store, R3). Visible output has become a partial reply in
+history, followed by the instruction to continue it. Reasoning without visible output was dropped. An attempt that is
+still open has its complete stream and lacks at most the results of its tools.
 
 Must stay true (tests/worker/test_resume.py): there is one plan for every state that a chat can be in.
 """
@@ -90,7 +90,7 @@ def plan_call(work: OpenWork, model: Model, default_system: str = "") -> tuple[l
 
 
 def count_used(work: OpenWork) -> int:
-    """The tokens that the conversation last used; unknown after a summary."""
+    """The size of the conversation in tokens, as the last reply reported it; 0 if unknown, as after a summary."""
     since_reply = itertools.takewhile(lambda message: message.role != "assistant", reversed(work.messages))
     if work.usage is None or any(is_summary(message) for message in since_reply):
         return 0

@@ -1,17 +1,18 @@
 """Writing one turn: its attempts, their parts, its steps and its one end.
 
-The loop knows no database; it has a host (loop/host.py), and this is the worker's. Each call from the loop becomes one
-command, and so does each end that the loop returns (chat_runner.py). All of them are shielded, so that they
-complete even if the turn is stopped meanwhile. If the database is down, they wait for it: there is nothing better to
-do, and a command whose response was lost may be repeated (R5).
+The loop knows no database. It calls a host (loop/host.py), and `TurnWriter` is the worker's host. Each call from the
+loop becomes one command, and so does each end that the loop returns (chat_runner.py). All of them are shielded, so that
+they complete even if the turn is stopped meanwhile. If the database is down, they wait for it: there is nothing better
+to do, and a command whose response was lost may be repeated (R5).
 
-A part is published or recorded. A published part waits for the next flush. A recorded one, the start or the
-result of a tool, is written together with the tool ledger in one transaction (store/journal/tool_ledger.py), under the
-condition that the attempt is open under our epoch, and `record` returns after the commit: a tool call is on disk before
-the tool runs, and its result before any reader sees it (P5).
+A part is published or recorded. A published part waits for the next flush. A recorded part, the start or the result of
+a tool, is written together with the tool ledger in one transaction (store/journal/tool_ledger.py), which requires that
+the attempt is open under our epoch. `record` returns after the commit, so a tool call is on disk before the tool runs,
+and its result before any reader sees it (P5).
 
-Every end drains the attempt's own row first, then ends it with the parts since (R4). A step that arrives while the
-chat is being stopped ends the turn; the scope is then interrupted, which informs the loop too.
+Every end first waits for the attempt's row in flight, then ends the attempt with the parts published since (R4). A step
+that is committed while the chat is being stopped ends the turn; the writer then interrupts the scope, so that the loop
+stops too.
 
 Must stay true (tests/worker/test_turns.py): a turn ends exactly once, even if several of its ends coincide.
 """
@@ -145,7 +146,7 @@ class TurnWriter(TurnHost):
         return self._writer is not None and self._writer.n > self._first_n
 
     def wait_for_row(self) -> Awaitable[None] | None:
-        """The pace at which the provider is read: once per row."""
+        """What to await before reading from the provider again, once per row; None: read on at once."""
         return None if self._writer is None else self._writer.wait_for_row()
 
     async def record(self, part: ToolStarted | ToolResult, call: ToolCallRecord) -> None:
@@ -263,7 +264,7 @@ class TurnWriter(TurnHost):
         self.ended = True
 
     async def _end_with_what_is_kept(self, kind: Any, result: WithStep[Any]) -> None:
-        """Data that the database never accepts must not keep the turn from ending (R6): the journal has the rest."""
+        """End the turn even if the database refuses the last parts for good (R6): the journal has the rest."""
         try:
             await self._end(kind, result)
         except Exception:

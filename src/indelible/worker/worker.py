@@ -1,22 +1,24 @@
 """Holding chats: one row with one heartbeat, and a task for each chat that is being answered.
 
-A worker acts on a hint ("chat X changed") by reading chat X, in one statement: does this worker hold it, and is it
-being stopped? Is it runnable and free? A hint is never trusted, and may be lost, so every half second the worker polls:
-it reads all chats that it holds, and acquires chats without a live holder, the oldest first (R10).
+A worker acts on a hint ("chat X changed") by reading chat X. One statement answers: does this worker hold the chat, and
+is the user stopping it? Or is the chat runnable and free? A hint is never trusted, and may be lost, so every half
+second the worker polls: it reads all chats that it holds, and acquires chats without a live holder, the oldest first
+(R10).
 
 Hints must not let new chats overtake old ones. While the last poll may have left a chat waiting and there is room for
 it, a hint causes a poll instead, and so does the end of a turn, if it makes room. Two workers that receive the same
 hint both try, and the lock decides (R2).
 
-A turn that has lost a worker before may kill this one too. So such turns are taken over one at a time (`_trial`): the
-next one when this one has shown that it is harmless, by a new part, or, if its tool was running, by a result (S96).
+A turn that has lost a worker before may kill this one too. So the worker takes such turns over one at a time
+(`_trial`): it takes the next one when the current one has proved harmless, by a new part or, if its tool was running,
+by a tool result (S96).
 
 Shutting down is not stopping. The worker acquires no further chat, lets running turns end for `drain_s`, flushes the
-parts of the others, releases its chats, and another worker continues. A worker that loses the database keeps trying: if
-that takes too long, its chats get another holder, and every write with the old epoch is refused.
+parts of the others, releases its chats, and another worker continues. A worker that cannot reach the database keeps
+trying. If that takes too long, other workers acquire its chats, and the store refuses every write with the old epoch.
 
 Must stay true (tests/worker/test_worker.py, tests/faults/test_takeover.py): no chat is answered by two workers; after
-`run` has returned it holds no chat; a chat that it holds without working on it is released; a hint costs one
+`run` has returned, the worker holds no chat; it releases a chat that it holds but does not work on; a hint costs one
 statement and never starves a waiting chat (tests/worker/test_hints.py).
 """
 
@@ -86,8 +88,8 @@ class Worker:
         self._drain_until_s = 0.0
         self._woken = asyncio.Event()
         self._hinted: set[str] = set()
-        # Free chats that a runner of ours has lost and not yet left. Its last write may lock the chat, and acquiring
-        # skips locked chats: the hint would be lost. So it is repeated when the runner has left.
+        # Free chats that one of our runners has lost but is still finishing. The runner's last write may lock the chat,
+        # and acquiring skips locked chats, so the hint would be lost. It is repeated when the runner has ended.
         self._leaving: set[str] = set()
         self._must_poll = True
         self._has_backlog = True  # whether the last poll may have left a chat waiting
@@ -154,7 +156,7 @@ class Worker:
         return bool(self._runners) and self._deps.clock.monotonic() < self._drain_until_s
 
     def _is_poll_due(self, since_s: float) -> bool:
-        """Besides the interval: whether acting on hints alone would be unfair to a waiting chat, or cost more."""
+        """Whether the interval is over, or acting on hints alone would be unfair to a waiting chat or cost more."""
         is_unfair = self._has_backlog and self._count_room() > 0
         must_poll = self._must_poll or (bool(self._hinted) and (is_unfair or len(self._hinted) > _HINTED_AT_ONCE))
         return must_poll or since_s >= self._deps.settings.poll_interval_s
@@ -327,7 +329,7 @@ class Worker:
             await clock.sleep(_CLEAN_UP_EVERY_S)
 
     def _begin_title(self, group: asyncio.TaskGroup, work: OpenWork) -> None:
-        """Ask for a title beside a turn, if the chat has none but its first words, and nobody is asking already."""
+        """Generate a title beside the turn, if the chat has at most a provisional one and no title task is running."""
         if work.titled or not self._deps.settings.auto_titles or self._stopping or work.chat_id in self._titling:
             return
         titling = group.create_task(self._title(work), name=f"a title for {work.chat_id}")
@@ -353,7 +355,7 @@ class Worker:
         return find_first_words(work.messages) if title is None and not work.has_title else title
 
     async def _survive(self, do: Callable[[], Awaitable[T]], *, what: str) -> T | None:
-        """Run something periodic; a failure is logged, because the next round repeats it."""
+        """Run a periodic job. A failure is only logged, because the next round repeats the job."""
         try:
             return await do()
         except (StoreFailed, Refused) as error:

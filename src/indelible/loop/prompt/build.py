@@ -13,8 +13,8 @@ One thing is added. When the last message is a partial reply, a short remark in 
 model does not merely extend it by a word or two. Claude models from 4.6 on reject any conversation that ends with the
 assistant, so for Anthropic a remark follows a complete reply as well.
 
-An instruction to continue a reply is for that reply only. If its turn ended without a word and the user asked something
-else, it would stand before that question; so it is left out (`find_stale`).
+An instruction to continue a reply is for that reply only. If its turn ended without a reply and the user then asked
+something else, the instruction would come right before that question, so it is left out (`find_stale`).
 
 One more thing may be left out. A model that `continues_prefix` continues a reply at the end of the prompt character by
 character; then the stored instruction to continue it is not needed (docs/worker.md).
@@ -135,7 +135,7 @@ def from_newest_compaction(messages: Sequence[Message]) -> list[Message]:
 
 
 def find_stale(messages: Sequence[Message]) -> set[int]:
-    """The instructions that nobody followed: identities of those whose turn ended before the user spoke again.
+    """The identities of instructions that no reply followed: their turn ended before the user's next message.
 
     A turn that ends without a reply leaves a notice. Without one between them, the user's message is a steer of the
     same turn, and the instruction still holds.

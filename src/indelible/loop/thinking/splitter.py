@@ -1,8 +1,8 @@
 """Splitting off the thinking that a model writes inside its text, as the text streams.
 
-One scanner serves live, stop, save, title and export (rule 5.6). Thinking is moved, never deleted
-and never shown as answer; otherwise only the marks are removed (tags.py), and blanks
-that stand alone: before and after a block at the start of the answer, and in a
+One scanner serves live streams, stops, saves, titles and exports (rule 5.6). Thinking is moved,
+never deleted and never shown as answer. Apart from that, only the marks (tags.py) and isolated
+blanks are removed: blanks before and after a block at the start of the answer, and blanks in a
 block that holds nothing else. Text without marks does not change.
 
 Text is released as soon as it cannot be part of a mark. The held text is bounded: a piece of a mark,

@@ -5,9 +5,9 @@ in; the three requests of the flow are ours, with the HTTP client that we have. 
 signed it with one of its keys and an asymmetric algorithm, for us, now, and for this login (`nonce`). `state` ties the
 answer to the browser that asked, PKCE ties the code to this server.
 
-The user's name here is one claim (`oidc_user_claim`). An e-mail address that the provider has not verified is
-anybody's, and refused. Who is no user here is refused too, unless `oidc_create_users` is on: with a public provider
-everybody can log in there.
+The user's name here is one claim (`oidc_user_claim`). An e-mail address that the provider has not verified could be
+anybody's, so it is refused. Somebody who is not a user here is refused too, unless `oidc_create_users` is on: at a
+public provider everybody can log in.
 
 Must stay true (tests/server/test_oidc.py): a token with any of these wrong opens no session; no secret is in an
 address, an error or a log.
@@ -79,7 +79,7 @@ def new_flow(next_path: str) -> Flow:
 
 
 class OidcProvider:
-    """The provider of the settings. What it tells of itself is asked for at every login: it may have changed."""
+    """The provider in the settings. Its metadata is fetched at every login, because it may have changed."""
 
     def __init__(self, settings: Settings, *, clock: Clock) -> None:
         self._issuer = settings.oidc_issuer.rstrip("/")

@@ -9,8 +9,8 @@ where an attempt ends, and how the turn does. A wire implements one method per f
     add_message         a message entered history: the reply, or results
     close               the turn is over, or waits for results of the client
 
-and calls `emit` with finished frames. Events may reach two readers in different order only where a wire does not
-look: rows of an attempt always stand between its beginning and its end, in order. That is why frames can be numbered,
+and calls `emit` with finished frames. Two readers may get events in different order only where no wire depends on the
+order: rows of an attempt always come between its beginning and its end, in order. That is why frames can be numbered,
 and why the numbers are the same in every replay.
 
 Must stay true (tests/server/wires/test_projections.py): for random turns, every prefix of the frames obeys the rules

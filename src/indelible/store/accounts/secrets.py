@@ -23,8 +23,8 @@ def new_secret(kind: SecretKind) -> str:
 def hash_secret(secret: str, *, bound_to: str = "") -> bytes:
     """What is stored. Any text has a hash, also one that cannot be a secret of ours.
 
-    Bound to a text, it is keyed with it. Joining the two would not do: whoever knows both could give them as one
-    secret, and would no longer depend on the text.
+    With `bound_to`, the hash is keyed with that text. Hashing the two joined would not be enough: a client that knows
+    both could send them as one secret, and would no longer depend on the text.
     """
     written = secret.encode("utf-8", "surrogatepass")
     if bound_to:

@@ -132,7 +132,7 @@ async def load_all(database: Database, sql: str, *values: Any) -> list[Row]:
 
 
 def ignore(_user_ids: Iterable[str]) -> None:
-    """Nobody wants to know."""
+    """The default `on_changed`: notify nobody."""
 
 
 async def _check_owner(transaction: Transaction, chat_id: str, owner_id: str) -> None:

@@ -184,15 +184,15 @@ async def count_progress(
 ) -> int:
     """The journal rows of a turn that are progress: a part of the model, or a settled tool (rule 10.16).
 
-    The rows of an ended attempt all count, because it ended with a committed step, or its worker died in its text:
-    tools begin after that. `open_rows` are those of the open attempt.
+    All rows of an ended attempt count: either it ended with a committed step, or its worker died while the model was
+    still writing, before any tool began. `open_rows` are those of the open attempt.
     """
     ended = int((await transaction.one(_ENDED_ROWS, chat_id, turn_id))["count"])
     return ended + sum(any(not isinstance(part, _NO_PROGRESS) for part in row) for row in open_rows)
 
 
 async def load_progress(transaction: Transaction, chat_id: str, turn_id: str, attempt_id: str | None) -> int:
-    """The same, for a reader that has not loaded the open attempt."""
+    """Like `count_progress`, for a caller that has not loaded the open attempt."""
     rows = [] if attempt_id is None else await _load_parts(transaction, chat_id, attempt_id)
     return await count_progress(transaction, chat_id, turn_id, rows)
 

@@ -1,10 +1,9 @@
 """Forking: a new chat that begins with a copy of the path to a message. (Importing uses `insert_copies` too.)
 
-The copy is independent from the start. Nothing in it refers to the old chat, so either can be edited or
-deleted without the other. Only the conversation is copied: not the queue, drafts, attempts or the journal.
-Files in it are used by both chats, and are there as long as one of them is.
-The results of the last calls come along (rule 10.2); a call that has none yet is answered, because its result will
-never arrive there (rule 3.2).
+The copy is independent from the start. Nothing in it refers to the old chat, so either can be edited or deleted without
+the other. Only the conversation is copied: not the queue, drafts, attempts or the journal. Both chats use the files in
+it, and the files exist as long as one of the chats does. The results of the last calls are copied too (rule 10.2). A
+call that has no result yet is answered in the copy, because its result will never arrive there (rule 3.2).
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ _FIND: Final = "SELECT route, body_hash, status, body FROM idempotency_keys WHER
 
 
 async def claim(transaction: Transaction, request: Request, now: datetime) -> StoredResponse | None:
-    """The response that this request got before. None: the key is claimed, and the caller must `settle` it."""
+    """Claim the key. Returns the response to an earlier request with it; None: the caller must now `settle` the key."""
     _check_key(request)
     if await transaction.run(_CLAIM, *request, b"", now + KEPT):
         return None

@@ -2,7 +2,7 @@
 
 The sum is kept in the chat's row and written in the transaction that writes the message, so a list or a snapshot reads
 it at no cost. Only replies have usage. A reply that another process ended from the journal may get its numbers later,
-from the worker that knows them (finish_attempt.py), and then they are added then. A fork has copies of messages, and
+from the worker that knows them (finish_attempt.py); they are added at that time. A fork has copies of messages, and
 their sum.
 
 What is not known does not count: a total is None only if nothing is known.

@@ -7,8 +7,8 @@ Commands such as `backup` and `export` open the database beside it without the l
 (concurrency/forks.py).
 
 The lock file says who holds it: the process and, once it listens, the URL of a server. So a second program can use the
-server instead (`DatabaseInUse.server_url`). What a dead process wrote is never read: only a lock that is held is
-followed, and only in a file of the same user, because whoever follows the URL may send a token there.
+server instead (`DatabaseInUse.server_url`). The URL of a dead process is never used: a program follows a URL only while
+the lock is held, and only from a lock file of the same user, because it may send a token there.
 
 Must stay true (tests/store/test_file_lock.py): a second process gets a clear error, with the URL if there is one; after
 `kill -9` of the first it gets the lock.

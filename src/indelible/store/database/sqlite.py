@@ -13,7 +13,7 @@ Every connection is configured before its first use: write-ahead log, `synchrono
 lose commits on a power cut), foreign keys on, and a busy timeout for other processes. A write transaction begins
 IMMEDIATE, because one that reads first and then writes fails at once if another process wrote meanwhile (R12).
 
-A file that is deleted or replaced under the process is noticed before a caller is told that anything was written
+The writer notices that the file was deleted or replaced under the process before it reports anything as written
 (sqlite_file.py).
 
 If the database itself ends a transaction (a full disk, an I/O error), the job that met the error gets it, and the
@@ -57,8 +57,8 @@ T = TypeVar("T")
 
 BUSY_TIMEOUT_MS: Final = 5_000
 READERS: Final = 3
-"""At most. There is one until a read has waited for too long behind a slow one, and again when none is slow: Python's
-threads share one lock, and three readers cost a fifth more CPU per turn than one."""
+"""The most threads that read. One thread reads until a read has waited too long behind a slow one, and again when no
+read is slow: Python's threads share one lock, and three readers cost a fifth more CPU per turn than one."""
 SLOW_READ_S: Final = 0.1
 """How long a read waits before another thread comes to read."""
 

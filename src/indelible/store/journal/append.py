@@ -1,8 +1,8 @@
 """Writing journal rows: the one statement on the hot path.
 
-One transaction carries the rows of all running chats of a process. It touches attempts, never chats, and
-does not wait: an attempt whose row is locked is being ended, so its rows are skipped and kept for
-the next flush (R7). Whether an attempt is closed is then read from its row, not guessed from the skip.
+One transaction carries the rows of all running chats of a process. It locks rows of attempts, never of chats, and waits
+for no lock: an attempt whose row is locked is being ended, so its journal rows are skipped and kept for the next flush
+(R7). Whether such an attempt is closed is then read from its row, not inferred from the skip.
 
 Nearly always every attempt is open and every row new, so one statement does it all: it locks the attempts, checks them
 and inserts. On PostgreSQL that is one round trip, and on SQLite the rows share a commit with all concurrent writes.
@@ -12,8 +12,9 @@ here: the statement reads only the locked row itself, and PostgreSQL returns the
 A row that already exists with the same bytes is a success: the response to an earlier commit was lost (R5).
 
 Must stay true (tests/store/test_append.py): nothing is written for an attempt that has ended or that another epoch
-holds; a group whose data is refused writes nothing at all, except that on PostgreSQL a row that exists with other
-content does not undo the others, which a retry finds written; no transaction is left open, cancelled or not.
+holds; a group whose data is refused writes nothing at all; the one exception is a row that exists with other content on
+PostgreSQL, which does not undo the other rows, and a retry finds those written; no transaction is left open, cancelled
+or not.
 """
 
 from __future__ import annotations

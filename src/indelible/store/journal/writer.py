@@ -8,14 +8,14 @@ to a list, and all running chats share a commit.
 
 A row costs more than the tokens in it: a statement, a wake-up and a send per reader. So a flush writes a limited number
 of rows, those that have waited longest; with few chats that is all of them, and with many a chat gets a row at least
-every fourth flush, with all its tokens since the last one. Rows that somebody waits for come first: the first one of an
-attempt, and ledger changes. For the same reason an attempt need not read its provider again before its last parts are
-in a row (`wait_for_row`): it is woken once per row, and not once per token.
+every fourth flush, with all its tokens since the last one. Rows that a reader or a tool waits for come first: the first
+one of an attempt, and ledger changes. For the same reason an attempt may wait until its last parts are in a row before
+it reads from its provider again (`wait_for_row`): it is woken once per row, and not once per token.
 
-A slow database slows the loop and does not fill the memory: above a limit `publish` returns something for the loop to
-await. A failed commit is retried with the same bytes under the same number (R5). If the database refuses the
-data itself, rows are written one by one and only the faulty chat fails (R6). A writer whose attempt is over refuses
-further parts with `LeaseLost`, unless it closed the attempt itself (R4).
+A slow database slows the loop instead of filling the memory: above a limit, `publish` returns an awaitable on which the
+loop waits. A failed commit is retried with the same bytes under the same number (R5). If the database refuses the data
+itself, rows are written one by one and only the faulty chat fails (R6). A writer whose attempt is over refuses further
+parts with `LeaseLost`, unless it closed the attempt itself (R4).
 
 Every task that waits for a commit is woken whenever rows were committed or abandoned, and checks again. Every byte
 that was accepted is released once: when its row is committed, or when its writer ends.
@@ -46,7 +46,7 @@ from indelible.store.journal.tool_ledger import RunChange
 _log: Final = logging.getLogger(__name__)
 _PART_OVERHEAD_BYTES: Final = 64
 _LONGEST_TURN: Final = 4
-"""Each writer has its turn within so many flushes, however many there are."""
+"""Each writer gets its turn within this many flushes, however many writers there are."""
 
 _LATE_S: Final = 1.0
 _FIRST_DELAY_S: Final = 0.05
@@ -96,9 +96,9 @@ class JournalWriter:
         return self._journal.note_accepted(size_bytes)
 
     def wait_for_row(self) -> Awaitable[None] | None:
-        """Something to await until the waiting parts are put into a row; None if there are none.
+        """An awaitable that completes when the waiting parts are put into a row; None if no parts are waiting.
 
-        It waits for no database that fails or hangs: the provider is read on, and `publish` limits how far.
+        It does not wait for a database that fails or hangs: the attempt keeps reading, and `publish` limits how far.
         """
         if not self._parts or not self._journal.is_healthy:
             return None
@@ -182,7 +182,7 @@ class JournalWriter:
 
 
 class Journal:
-    """See the module header. `run` has to be running, in a task of its owner."""
+    """See the module header. The owner must keep `run` running in a task."""
 
     def __init__(
         self,
@@ -276,7 +276,7 @@ class Journal:
             await self._wait_for_progress()
 
     def enqueue(self, writer: JournalWriter, *, is_urgent: bool) -> None:
-        """The writer has something for a row."""
+        """Queue a writer that has something for a row."""
         if is_urgent:
             self._waiting.pop(writer, None)
             self._urgent[writer] = None
@@ -342,7 +342,7 @@ class Journal:
         return not (self._is_failing or self._is_late or self._has_stopped)
 
     def _note_late(self) -> None:
-        """A write takes long. Attempts must not wait for it: their silence would be taken for the provider's."""
+        """Note that a write takes long. Attempts must not wait for it: that would look like silence of the provider."""
         self._is_late = True
         self._wake_readers()
 
@@ -351,7 +351,7 @@ class Journal:
             writer.wake_reader()
 
     def _choose_writers(self) -> list[JournalWriter]:
-        """Those whose rows are written now; see the module header."""
+        """The writers whose rows this flush writes; see the module header."""
         chosen, self._urgent = list(self._urgent), {}
         if self._full_of_bytes:
             limit = len(self._waiting)

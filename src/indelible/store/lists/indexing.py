@@ -2,9 +2,9 @@
 
 A command only marks its chat (`unindexed_at`, in the row that it writes anyway), so a turn pays nothing for the index:
 splitting and inserting a reply's words in its transaction cost 0.2 ms per turn, and on PostgreSQL a round trip and now
-and then the merging of the whole pending list. Two who have time add the words: a worker's sweep once a minute, and
-a search, for its own user, before it looks. So a search finds what was committed before it, and the sweep only bounds
-how much there is left to do (docs/decisions/0013-lists.md).
+and then the merging of the whole pending list. The words are added outside the turn: by a worker's sweep once a minute,
+and by a search, for its own user, before it queries the index. So a search finds what was committed before it, and the
+sweep only bounds how much there is left to do (docs/decisions/0013-lists.md).
 
 An entry's number is the second in which its message was written, and a counter within that second, so that the newest
 messages have the highest numbers in whatever order they are indexed. One process at a time gives numbers.
@@ -155,7 +155,7 @@ def number_second(moment: datetime) -> int:
 
 
 async def forget_chat(database: Database, chat_id: str) -> None:
-    """Remove a chat that is about to be deleted from the index, in short transactions (R12).
+    """Remove from the index a chat that is about to be deleted, in short transactions (R12).
 
     If it is not deleted after all, it is indexed again.
     """

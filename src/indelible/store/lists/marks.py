@@ -63,7 +63,7 @@ class Beside(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def mark_read(transaction: Transaction, chat_id: str, owner_id: str, seq: int | None) -> bool:
-    """Mark a chat as read up to event `seq`, or all of it; whether that is news. Raises `NotFound`."""
+    """Mark a chat as read up to event `seq`, or all of it; returns whether the mark moved. Raises `NotFound`."""
     if not is_id(chat_id) or await find_owner(transaction, chat_id) != owner_id:
         raise NotFound("Chat not found. It may have been deleted.")
     return await transaction.run(_MARK, chat_id, owner_id, seq) > 0

@@ -4,8 +4,8 @@ There are two ways to the newest matches: walk the user's entries from the newes
 full-text index find the matches. The first is right for frequent words, the second for rare ones, and each is slow
 where the other is right:
 
-- SQLite's FTS5 walks the matches of *words* from the newest on, but of the beginning of a word, which the last word of
-  a query is, it collects all matches first: of a word that nearly every message has, a million.
+- SQLite's FTS5 walks the matches of whole *words* from the newest on. But the last word of a query is a prefix, and for
+  a prefix FTS5 collects all matches first: a million, if nearly every message has the word.
 - PostgreSQL's GIN index has no order. Its planner chooses between the two ways, assuming that matches are spread
   evenly: for a word that was frequent a year ago and is not any more it walked over everything.
 

@@ -1,9 +1,9 @@
 """Passing chats: made for one turn of a program that did not want it stored (`store: false` of the Responses API).
 
-The program's request deletes its chat when the response was delivered. If the client leaves first, or the process ends,
-nobody would, so such a chat has a row here from its creation on, and the workers' upkeep archives it some time after
-its turn (worker/list_upkeep.py): it is out of the way, and nothing is destroyed that somebody may just have begun to
-use (P10). A chat that somebody has gone on with belongs to them, and stays where it is.
+The program's request deletes its chat when the response was delivered. If the client disconnects first, or the process
+ends, nothing would delete the chat. So such a chat has a row here from its creation on, and the workers' upkeep
+archives it some time after its turn (worker/list_upkeep.py): it is out of the way, and nothing is destroyed that a user
+may just have begun to use (P10). A chat that a user has continued is that user's, and is not archived.
 
 Must stay true (tests/store/test_passing.py, tests/worker/test_list_upkeep.py).
 """

@@ -33,7 +33,7 @@ FORMAT: Final = "indelible.chat"
 VERSION: Final = 1
 MAX_MESSAGES: Final = 50_000
 _MOST: Final = 2**46
-"""Of tokens and of billionths of a dollar in one message. So many messages with so much can still be added up."""
+"""The most tokens, and billionths of a dollar, in one message. The sum over `MAX_MESSAGES` messages still fits."""
 _CHAT: Final = """
     SELECT head_id, title, title_is_provisional, model, system_prompt, parameters, tools, labels, created_at
     FROM chats WHERE id = $1

@@ -1,10 +1,10 @@
 """What is below a message: where a branch leads, and the tree of a chat.
 
-A branch leads to the newest leaf that people see. Rows for the model only are no place to be: below an instruction to
-continue that was never answered, the next question would be taken for its continuation.
+A branch leads to the newest leaf that people see, never to a row for the model only: below an instruction to continue
+that was never answered, the model would take the next question for the continuation.
 
-A call is never left behind its results (rule 10.2): whoever goes to, or copies up to, the message that made a call goes
-on to the results that follow it, so that the model is not told that a tool did not run that did.
+A call is never separated from its results (rule 10.2): a switch to the message that made a call, or a copy up to it,
+includes the results that follow, so that the model never reads that a tool did not run although it did.
 
 Must stay true (tests/store/test_branches.py): a branch leads to a message that people see and that no other one
 follows; results come along, also those that a client submitted later.

@@ -1,14 +1,15 @@
 """Whether a chat still names a file, and whether people see it there.
 
-A chat's use of a file is one row (`file_uses`), however often the file is named. So what is to become of the use when a
-queued message goes, and whether a guest may open the file, is found in the content: messages, the queue, and results of
-tools, which are in the ledger before they are in a message. The rows are found by the file's id in their bytes, and
-then read: a text that quotes the id names no file.
+A chat's use of a file is one row (`file_uses`), however often the file is named. So the content decides whether the use
+ends when a queued message is removed, and whether a guest may open the file: messages, the queue, and results of tools,
+which are in the ledger before they are in a message. The rows are found by the file's id in their bytes, and then read:
+a text that quotes the id names no file.
 
 Only the messages of one chat are searched, and only when a queued message with a file is removed or changed, or a guest
 opens a file.
 
-Must stay true (tests/files/test_file_uses.py): a file is named by what has it as a file, and by nothing else.
+Must stay true (tests/files/test_file_uses.py): only content that holds the file as a file names it; text that quotes
+its id does not.
 """
 
 from __future__ import annotations

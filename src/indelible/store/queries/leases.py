@@ -4,15 +4,15 @@ Acquiring a chat raises its epoch, and every write of a worker carries the epoch
 not be exact about time: heartbeats only decide how soon another worker may try. They are written and judged by
 the database's clock, which all workers share.
 
-Acquiring takes several steps (R2). A plain read that locks nothing chooses candidates: it is a hint, which keeps
-live workers' chats from crowding out the others. Each candidate is then locked, or skipped if it is locked
-already, and the machine judges it again in later statements. A join with `workers` in the locking statement
-would hand out chats of live workers.
+Acquiring takes several steps (R2). First a plain read that locks nothing chooses candidates. It is only a hint; it
+keeps live workers' chats from crowding out the others. Each candidate is then locked, or skipped if it is locked
+already, and the machine judges it again in later statements. A join with `workers` in the locking statement would hand
+out chats of live workers.
 
-A turn that has lost a worker before may be what killed it. Such turns are *suspects*: a search returns at most as many
-as it is asked for, those first whose tool was running, then those that made no progress; a probe returns none. So a
-worker tries them one at a time, and one that kills takes no other with it (S96). After a first crash nothing is
-suspected, and everything is taken over at once.
+A turn that has lost a worker before may be what killed it. Such turns are *suspects*. A search returns at most as many
+suspects as requested: first those whose tool was running, then those that made no progress. A probe returns none. So a
+worker tries suspects one at a time, and one that kills its worker takes no other suspect with it (S96). After a first
+crash no turn is a suspect, and all are taken over at once.
 
 A worker that received a hint does not search everything: `probe_chats` reads exactly the hinted chats, by key, and
 returns which of them it holds and which it may try to acquire. The limit per user applies there too.
@@ -113,9 +113,9 @@ async def find_candidates(
 ) -> list[str]:
     """Chats that this worker could acquire, at most `suspects` of them suspects. Only a hint: nothing is locked.
 
-    A worker never takes over its own chats, however late its heartbeat is.
-    Every user's first chat comes before any user's second, and so on, counting chats that have a live holder; among
-    equals the longest waiting comes first. Beyond `per_user` a chat has to wait, unless it is being stopped.
+    A worker never takes over its own chats, however late its heartbeat is. Every user's first chat comes before any
+    user's second, and so on, counting chats that have a live holder; among equals the longest waiting comes first. A
+    user's chats beyond `per_user` have to wait, except those that are being stopped.
     """
     dialect = transaction.dialect
     rows = await transaction.all(
@@ -182,7 +182,7 @@ def _urgency(chat: str) -> str:
 
 
 def _is_suspect(chat: str) -> str:
-    """Whether this chat of a dead worker was lost before in the same turn. To end a stopped turn is no risk."""
+    """Whether the open turn of a dead worker's chat has lost a worker before. Ending a stopped turn is no risk."""
     survived = f"SELECT 1 FROM turns WHERE chat_id = {chat}.id AND ended_at IS NULL AND takeovers > 0"
     return f"({chat}.holder IS NOT NULL AND {chat}.status = 'running' AND EXISTS ({survived}))"
 
@@ -222,8 +222,8 @@ def _spell_probe(dialect: Dialect) -> str:
 def _spell_candidates(dialect: Dialect) -> str:
     """`place` numbers the chats of each user, those with a live holder first.
 
-    SQLite is told to use the index of busy chats. Statistics of a time when there were few chats (`ANALYZE`) would
-    make it read all of them, twice a second.
+    `INDEXED BY` makes SQLite use the index of busy chats. With statistics (`ANALYZE`) from a time when there were few
+    chats, it would read all chats, twice a second.
     """
     by_index = "INDEXED BY chats_runnable" if dialect == "sqlite" else ""
     return f"""

@@ -41,7 +41,7 @@ async def load_vacant(
 ) -> dict[str, Vacancy]:
     """Which of these chats are running, with their turn, and whether no worker is alive to answer them.
 
-    A turn that nobody has claimed yet may be a moment old: it counts as waiting after the lease timeout.
+    A turn that no worker has claimed yet may have just begun, so it counts as waiting only after the lease timeout.
     """
     dialect = transaction.dialect
     rows = await transaction.all(_spell_vacant(dialect), list(chat_ids), bind_ago(dialect, lease_timeout_s))

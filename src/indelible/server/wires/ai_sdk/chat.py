@@ -4,9 +4,9 @@ The hook sends its whole list of messages with every request. The server has the
 new in it counts: the last message of the user, an edit of one, a regeneration, or the outputs of the client's tools.
 A chat that the hook has named and that does not exist yet begins with the given messages.
 
-A reply does not stop when its reader leaves: reloads and lost connections look like `stop()` of the hook. The stop
-that reaches the server is `POST …/stop`. A message that comes while a reply runs interrupts it, which is what people
-mean who stopped it on their screen only.
+A reply does not stop when its reader leaves: reloads and lost connections look like `stop()` of the hook. The stop that
+reaches the server is `POST …/stop`. A message that arrives while a reply runs interrupts the reply: users who stopped
+it only on their screen expect that.
 
 Must stay true (tests/server/wires/test_ai_sdk.py): a resumed stream has the whole reply from its beginning, with the
 same ids; a message that is posted twice is sent once.

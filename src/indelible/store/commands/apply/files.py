@@ -6,10 +6,10 @@ a file of another user. Name, type and size in the message come from the file's 
 
 When a chat is deleted, the files that no other chat uses are marked `deleted` in the same transaction; the sweep
 removes their bytes afterwards in short transactions (files/sql_files.py). When a queued message is removed or changed,
-the chat uses its files no longer, unless something else in the chat names them; a file that nobody uses then is kept
-for a day, as after its upload, because the user may send it again. The rows are locked first and judged in a later
-statement (as in R1): on PostgreSQL one statement would judge by the uses from before the lock, and delete a file that
-another chat has begun to use meanwhile.
+the chat stops using its files, unless something else in the chat names them. A file that no chat uses then is kept for
+a day, as after its upload, because the user may send it again. The rows are locked first and checked in a later
+statement (as in R1): on PostgreSQL a single statement would see the uses from before the lock, and would delete a file
+that another chat has begun to use meanwhile.
 
 The files of a tool's result are used from the moment that its result is recorded (journal/tool_ledger.py).
 
@@ -75,7 +75,7 @@ async def use_files(transaction: Transaction, chat_id: str, owner_id: str, block
 
 
 async def use_known_files(transaction: Transaction, chat_id: str, owner_id: str, stored: Iterable[bytes]) -> None:
-    """The uses of an imported chat: those of its files that this owner has here. It opens no other."""
+    """Record which of this owner's files an imported chat uses. An import gives access to no other file."""
     named = find_file_ids([block for blocks in stored if _MARK in blocks for block in decode_blocks(blocks)])
     if named:
         known = [row["id"] for row in await transaction.all(_LOCK, sorted(filter(is_id, named)), owner_id)]
@@ -92,7 +92,7 @@ async def use_result_files(transaction: Transaction, chat_id: str, result: ToolR
 
 
 async def stop_using(transaction: Transaction, chat_id: str, removed: bytes, now: datetime) -> None:
-    """What these stored blocks named is used no longer, as far as nothing else in the chat names it."""
+    """End the chat's use of the files that these removed blocks named, unless something else in the chat names them."""
     named = find_file_ids(decode_blocks(removed)) if _MARK in removed else set()
     if not named:
         return

@@ -62,7 +62,7 @@ async def put(
     change.has_new_content = change.has_new_content or message.visibility != "model"
     change.emit("message", id_, **detail)
     if message.visibility != "model" and message.role in _INDEXED:
-        # The owner has read what was there before; a reply has still to be read. Both have to be found by a search.
+        # A user's message marks the chat as read up to here; a reply makes it unread. Search has to find both.
         change.changes |= {_INDEXED[message.role]: change.seq, "unindexed_at": change.now}
     stored = replace(message, id=id_)
     change.messages.append(stored)
@@ -103,7 +103,7 @@ def choose_model(change: ChatChange, model: str | None) -> str:
 
 
 async def load_model(change: ChatChange, message_id: str) -> str | None:
-    """The model that was stored with a message of the user; None for one from before that was done."""
+    """The model that was stored with a user's message; None for a message from before models were stored."""
     stored = "SELECT model FROM messages WHERE chat_id = $1 AND id = $2"
     row = await change.transaction.one(stored, change.chat_id, message_id)
     return None if row is None else row["model"]
