@@ -62,7 +62,7 @@ class Channel:
         self._snapshot: weakref.ref[EventBody] | None = None
 
     def share(self, snapshot: TimelineStep) -> TimelineStep:
-        """This snapshot, sharing the JSON of an equal snapshot that another reader still holds.
+        """The snapshot, sharing the JSON of an equal snapshot that another reader still holds.
 
         The JSON of a large chat takes megabytes, and a reader holds it until its client has read it.
         """
