@@ -32,7 +32,7 @@ async def test_edit_and_regenerate_make_versions_that_can_be_gone_back_to(browse
         await expect(page.get_by_label("Version 1 of 2")).to_be_visible()
         await window.items.first.hover()
         await window.button("Edit message").click()
-        await page.get_by_label("Edit message", exact=True).fill("Sun?")
+        await page.get_by_role("textbox", name="Edit message").fill("Sun?")
         await page.keyboard.press("Enter")
         await expect(reply.locator(".text")).to_have_text("About the sun.")
         await expect(window.items.first.get_by_label("Version 2 of 2")).to_be_visible()
@@ -105,6 +105,8 @@ async def test_chats_are_found_renamed_pinned_and_deleted_with_undo(browser: Bro
         await page.get_by_role("menuitem", name="Rename").click()
         await page.get_by_label("Title").fill("Lighthouse")
         await page.keyboard.press("Enter")
+        await expect(page.get_by_role("dialog")).to_have_count(0)  # while it is open, nothing else can be typed into
+        await expect(page.locator(".chat-list .name")).to_have_text(["Lighthouse"])  # where it was found
         await page.get_by_label("Search chats").fill("Lighthouse")
         await expect(page.locator(".chat-list .name")).to_have_text(["Lighthouse"])
         await window.chats.first.hover()

@@ -60,12 +60,16 @@ export class ChatList {
   #receive(kind, data) {
     if (kind === "chats") this.#merge(data.items);
     else if (kind === "chat_changed") this.#merge([data]);
-    else if (kind === "chat_removed") this.items = this.items.filter(({ id }) => id !== data.id);
+    else if (kind === "chat_removed") {
+      this.items = this.items.filter(({ id }) => id !== data.id);
+      this.found = this.found?.filter(({ id }) => id !== data.id) ?? null;
+    }
     this.controller.changed();
   }
 
   /** @param {any[]} changed */
   #merge(changed) {
+    for (const item of changed) this.#patchFound(item.id, item);
     const known = new Map(this.items.map((item) => [item.id, item]));
     for (const item of changed) known.set(item.id, { ...known.get(item.id), ...item });
     this.items = [...known.values()]
@@ -77,15 +81,21 @@ export class ChatList {
     return (this.found ?? this.items).filter(({ id }) => !this.hidden.has(id));
   }
 
-  /** @param {string} id */
+  /** A search also finds chats of pages that were not loaded. @param {string} id */
   find(id) {
-    return this.items.find((item) => item.id === id);
+    return this.items.find((item) => item.id === id) ?? this.found?.find((item) => item.id === id);
   }
 
   /** @param {string} id @param {any} changes */
   patch(id, changes) {
     this.items = this.items.map((item) => (item.id === id ? { ...item, ...changes } : item));
+    this.#patchFound(id, changes);
     this.controller.changed();
+  }
+
+  /** What was found stays in the list of results, as it is now. @param {string} id @param {any} changes */
+  #patchFound(id, changes) {
+    this.found = this.found?.map((item) => (item.id === id ? { ...item, ...changes } : item)) ?? null;
   }
 
   /** @param {string} id @param {boolean} isHidden */
@@ -98,7 +108,7 @@ export class ChatList {
 
   /** What the feed of the open chat has told. @param {import("../core/chat.js").ChatState} chat @param {{isRead: boolean}} how */
   note(chat, { isRead }) {
-    if (!this.find(chat.id)) return this.refresh();
+    if (!this.items.some(({ id }) => id === chat.id)) this.refresh();
     this.patch(chat.id, { title: chat.title, status: chat.status, ...(isRead ? { unread: false } : {}) });
   }
 
