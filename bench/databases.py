@@ -24,7 +24,7 @@ from tests.support.engine import begin_write
 from indelible.content import Text, encode
 from indelible.ids import new_id
 from indelible.store.database.migrate import migrate
-from indelible.store.database.tables import attempts, chats, messages, turns, users
+from indelible.store.database.tables.chats import attempts, chats, messages, turns, users
 
 OWNER_ID: Final = "user_bench"
 EPOCH: Final = 1

@@ -38,7 +38,7 @@ from indelible.models import Call, Model
 from indelible.models.catalog import Catalog
 from indelible.recording.recorder import DebugRecorder
 from indelible.settings import load_settings
-from indelible.store.database.enumerations import DebugMode
+from indelible.store.database.tables.enumerations import DebugMode
 from indelible.testing import SimulatedProvider
 
 _ROUNDS: Final = 5 if IS_FULL else 2

@@ -43,7 +43,7 @@ from indelible.loop import TurnHost, run
 from indelible.models import Call
 from indelible.models.protocol import ModelTraits
 from indelible.settings import load_settings
-from indelible.store.database.tables import attempts, journal
+from indelible.store.database.tables.chats import attempts, journal
 
 _CHATS: Final = (1, 20, 100)
 _TOKEN_INTERVAL_S: Final = 0.02

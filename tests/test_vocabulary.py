@@ -20,7 +20,7 @@ from indelible.client.wire import WireClient
 from indelible.machine.states import State, Status
 from indelible.server.app import Server
 from indelible.settings import Settings, load_settings
-from indelible.store.database.tables import metadata
+from indelible.store.database.tables.chats import metadata
 
 ROOT = Path(__file__).parent.parent
 RETIRED_IDENTIFIERS = frozenset(

@@ -22,7 +22,7 @@ from tests.support.waiting import poll_until
 
 from indelible.app.app import App
 from indelible.clock import SystemClock
-from indelible.store.database.tables import attempts, chats, journal
+from indelible.store.database.tables.chats import attempts, chats, journal
 
 SEED = 6
 ROUNDS = 10

@@ -29,7 +29,7 @@ from tests.support.waiting import poll_until
 
 from indelible.app.app import App
 from indelible.settings import load_settings
-from indelible.store.database.tables import attempts, journal, messages, turns, workers
+from indelible.store.database.tables.chats import attempts, journal, messages, turns, workers
 
 pytestmark = pytest.mark.parametrize("migrated", ["postgresql"], indirect=True)
 

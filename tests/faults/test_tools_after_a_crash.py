@@ -17,7 +17,7 @@ from tests.support.waiting import poll_until
 
 from indelible.app.app import App
 from indelible.content.assemble import OUTCOME_UNKNOWN
-from indelible.store.database.tables import tool_runs
+from indelible.store.database.tables.chats import tool_runs
 from indelible.testing.invariants import find_faults, load_chat
 
 

@@ -24,7 +24,7 @@ from indelible.files.database_bytes import DatabaseBytes
 from indelible.files.directory_bytes import DirectoryBytes
 from indelible.files.protocol import CHUNK_BYTES, FileLimits, FileStore, StoredFile, UploadKey
 from indelible.files.sql_files import SqlFiles
-from indelible.store.database.enumerations import FileVariant
+from indelible.store.database.tables.enumerations import FileVariant
 from indelible.store.database.transaction import Database, Transaction
 
 KEPT_BY = {

@@ -21,8 +21,8 @@ from indelible.prove.checks.evidence import Fault
 from indelible.prove.report import Report, describe_verdict
 from indelible.prove.run import Plan, prove
 from indelible.prove.servers.fault_injector import Way
-from indelible.store.database.file_tables import file_uses, files
-from indelible.store.database.tables import chats
+from indelible.store.database.tables.chats import chats
+from indelible.store.database.tables.files import file_uses, files
 
 MORE_CHANCES = 4
 MANY_TOOLS = 411

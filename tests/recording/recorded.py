@@ -15,7 +15,7 @@ from tests.support.engine import begin_read
 
 from indelible.ids import new_id
 from indelible.recording.storage.protocol import AttemptRecord, RunRecord, StepRecord
-from indelible.store.database.tables import debug_attempts, debug_runs, debug_steps
+from indelible.store.database.tables.chats import debug_attempts, debug_runs, debug_steps
 
 NOON: Final = datetime(2026, 1, 15, 12, tzinfo=UTC)
 LATER: Final = NOON + timedelta(seconds=9)

@@ -24,7 +24,7 @@ from indelible.recording.recorder import DebugRecorder
 from indelible.recording.storage.protocol import RecordStore, WholeRun
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.server.prometheus import PrometheusMetrics
-from indelible.store.database.enumerations import DebugMode
+from indelible.store.database.tables.enumerations import DebugMode
 from indelible.testing import SimulatedProvider, parts
 from indelible.testing.model import Script, Step
 from indelible.testing.provider import WireName

@@ -29,7 +29,7 @@ from tests.support.waiting import poll_until
 
 from indelible import tool
 from indelible.content import Usage
-from indelible.store.database.tables import debug_attempts, debug_runs, debug_steps
+from indelible.store.database.tables.chats import debug_attempts, debug_runs, debug_steps
 from indelible.testing import SimulatedProvider, parts
 from indelible.testing.model import Script, Step
 from indelible.testing.provider import WireName

@@ -24,7 +24,7 @@ from indelible.machine import commands as c
 from indelible.recording.storage.export import load_exchange, write_run
 from indelible.recording.storage.protocol import Exchanged, Record, RunRecord, RunTree, StepRecord, WholeRun
 from indelible.recording.storage.sql_records import SqlRecords
-from indelible.store.database.tables import debug_attempts
+from indelible.store.database.tables.chats import debug_attempts
 from indelible.testing import ManualClock
 
 pytestmark = pytest.mark.both_databases

@@ -32,7 +32,7 @@ from indelible.machine import commands as c
 from indelible.recording.storage.protocol import AttemptRecord, Record, RunRecord, StepRecord
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.store.database import postgres as product
-from indelible.store.database.tables import chats, debug_attempts, debug_runs, events
+from indelible.store.database.tables.chats import chats, debug_attempts, debug_runs, events
 from indelible.store.journal.append import JournalRow
 from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock

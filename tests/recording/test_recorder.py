@@ -35,7 +35,7 @@ from indelible.models.http.recording_hook import HttpRequest, recording
 from indelible.models.protocol import Call, ModelTraits
 from indelible.recording.run import RecordedRun
 from indelible.recording.storage.sql_records import GONE, REPLACED
-from indelible.store.database.enumerations import DebugMode
+from indelible.store.database.tables.enumerations import DebugMode
 from indelible.testing import ManualClock, SimulatedProvider, parts
 from indelible.testing.model import Script, Step
 from indelible.testing.provider import WireName

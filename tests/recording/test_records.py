@@ -30,7 +30,7 @@ from indelible.machine import commands as c
 from indelible.machine.commands import Delete
 from indelible.recording.storage.protocol import Record, RecordStore, RunRecord, StepRecord
 from indelible.recording.storage.sql_records import GONE, REPLACED, SqlRecords
-from indelible.store.database.tables import workers
+from indelible.store.database.tables.chats import workers
 from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
 

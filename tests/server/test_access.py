@@ -9,9 +9,9 @@ from tests.support.running_server import RunningServer
 
 from indelible.client.wire import WireClient
 from indelible.errors import Refused
-from indelible.server.access import OPEN_TO_ALL
+from indelible.server.access.loopback import is_loopback
+from indelible.server.access.middleware import OPEN_TO_ALL
 from indelible.server.app import Server
-from indelible.server.loopback import is_loopback
 from indelible.server.process import NeedsToken, Process
 from indelible.settings import load_settings
 

@@ -24,7 +24,7 @@ from tests.support.app_harness import AppHarness
 from tests.support.running_server import RunningServer
 
 from indelible.app.app import App
-from indelible.server.authentication import COOKIE
+from indelible.server.access.authentication import COOKIE
 from indelible.server.wires.openai.names import ResponseName, name_conversation
 from indelible.service.files import Upload
 

@@ -18,7 +18,7 @@ from tests.support.commands import start_interpreter
 from tests.support.running_server import RunningServer
 from tests.support.waiting import deadline, poll_until
 
-from indelible.server.connections import name_network
+from indelible.server.limits.connections import name_network
 from indelible.server.problem_details import MEDIA_TYPE
 
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)

@@ -16,7 +16,7 @@ from tests.support.waiting import deadline
 
 from indelible.feed import Feed
 from indelible.machine.events import EventBody, FeedEvent
-from indelible.server.sse_pieces import PIECE_BYTES, split_event, write_event
+from indelible.server.streaming.sse_pieces import PIECE_BYTES, split_event, write_event
 
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
 

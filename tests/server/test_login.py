@@ -15,7 +15,7 @@ from tests.support.app_harness import AppHarness
 from tests.support.running_server import API
 
 from indelible.logs import JsonFormatter, Redactor
-from indelible.server.authentication import COOKIE
+from indelible.server.access.authentication import COOKIE
 from indelible.server.login.first_login import offer_login
 from indelible.server.login.oidc_routes import is_own_path
 

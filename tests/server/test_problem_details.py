@@ -17,7 +17,7 @@ from tests.server.asking import read_problem
 from tests.support.app_harness import AppHarness, serve_app
 
 from indelible.errors import Refused
-from indelible.server.access import MAX_BODY_BYTES
+from indelible.server.access.middleware import MAX_BODY_BYTES
 from indelible.server.problem_details import MEDIA_TYPE, TITLES, add_problem_handlers
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "errors.md").read_text()

@@ -1,4 +1,4 @@
-"""A command and its reply in one response (server/reply_stream.py): the feed from there on, until the chat rests."""
+"""A command and its reply in one response (streaming/reply_stream.py): the feed from there on, until the chat rests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.waiting import deadline
 
 from indelible.client.wire import ServerEvent
 from indelible.errors import ModelFailed
-from indelible.store.database.enumerations import Scope
+from indelible.store.database.tables.enumerations import Scope
 from indelible.testing import ScriptedModel, parts
 
 STREAM = {"Accept": "text/event-stream"}

@@ -17,8 +17,8 @@ from tests.support.waiting import deadline
 
 from indelible.errors import StoreFailed
 from indelible.notify import Changed
-from indelible.server.authentication import COOKIE
-from indelible.server.revocation import OpenRequest, Revocation, is_about_rights
+from indelible.server.access.authentication import COOKIE
+from indelible.server.access.revocation import OpenRequest, Revocation, is_about_rights
 from indelible.server.wires.openai.names import ResponseName
 from indelible.store.accounts.protocol import CredentialKey
 

@@ -7,7 +7,7 @@ import pytest
 
 from indelible.content import encode
 from indelible.machine.events import KINDS, ChatSnapshot, EventBody, EventKind, FeedEvent, ShownMessage
-from indelible.service.guests import show_event
+from indelible.service.access.guests import show_event
 from indelible.service.results import ChatDetails
 from indelible.store.lists.transfer import ChatFile, FileMessage
 from indelible.store.queries.listing import ChatSummary
@@ -66,5 +66,5 @@ KNOWN: dict[type[msgspec.Struct], str] = {
 
 @pytest.mark.parametrize("shown", KNOWN)
 def test_somebody_has_thought_about_every_field_that_a_guest_may_see(shown: type[msgspec.Struct]) -> None:
-    """A field that is new here is shown to guests: hide it in service/guests.py, if it is the owner's."""
+    """A field that is new here is shown to guests: hide it in service/access/guests.py, if it is the owner's."""
     assert list(shown.__struct_fields__) == KNOWN[shown].split()

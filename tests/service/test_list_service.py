@@ -12,9 +12,9 @@ import pytest
 import indelible
 from indelible.content import Reasoning, Text, ToolCall, ToolResult, encode
 from indelible.errors import Invalid, NotFound, NotPermitted, TooLarge
-from indelible.service.lists import ListService
-from indelible.service.local_lists import LocalLists
-from indelible.service.markdown import write_markdown
+from indelible.service.lists.local import LocalLists
+from indelible.service.lists.markdown import write_markdown
+from indelible.service.lists.protocol import ListService
 from indelible.service.results import ChatPage
 from indelible.store.lists.transfer import ChatFile, FileMessage
 from indelible.testing import ScriptedModel

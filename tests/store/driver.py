@@ -25,7 +25,7 @@ from indelible.ids import new_id
 from indelible.machine import State, Status, state_of
 from indelible.machine import commands as c
 from indelible.store.database.migrations import runner  # noqa: F401  (it knows all tables)
-from indelible.store.database.tables import (
+from indelible.store.database.tables.chats import (
     attempts,
     chats,
     events,

@@ -33,7 +33,7 @@ from indelible.errors import StoreFailed
 from indelible.machine.commands import Acquire, Create, Fail, StartAttempt
 from indelible.store.database.address import parse_address
 from indelible.store.database.postgres import PostgresDatabase
-from indelible.store.database.tables import attempts, journal, users, workers
+from indelible.store.database.tables.chats import attempts, journal, users, workers
 from indelible.store.database.transaction import Transaction
 from indelible.store.journal.append import Appended, BadRows, JournalRow, append_group
 from indelible.store.journal.tool_ledger import RunKey, RunStarted, load_runs

@@ -13,7 +13,7 @@ from indelible.ids import new_id
 from indelible.machine import State
 from indelible.machine import commands as c
 from indelible.store.commands.apply.texts import CONTINUE
-from indelible.store.database.tables import messages
+from indelible.store.database.tables.chats import messages
 from indelible.store.sql_store import SqlStore
 
 LOOK, ASK = ToolCall(id="c1", name="look", arguments="{}"), ToolCall(id="c2", name="ask", arguments="{}")

@@ -19,7 +19,7 @@ from indelible.feed.cursor import Cursors
 from indelible.feed.timeline import build_timeline
 from indelible.machine import commands as c
 from indelible.machine.events import BEGINNING, Position
-from indelible.store.database.tables import events, journal
+from indelible.store.database.tables.chats import events, journal
 from indelible.store.payloads import ChatPatch
 from indelible.store.queries.changes import LoadedRow, load_changes
 from indelible.store.queries.chat_view import Event

@@ -14,7 +14,7 @@ from indelible.content import Finish, Part, Text, TextDelta, encode
 from indelible.content.assemble import assemble
 from indelible.errors import NotFound
 from indelible.machine.commands import Acquire, Create, FinishTurn, Send, StartAttempt
-from indelible.store.database.tables import chats, events, journal, users
+from indelible.store.database.tables.chats import chats, events, journal, users
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.pack import sweep
 from indelible.store.payloads import NewChat, UserInput

@@ -28,7 +28,7 @@ from indelible.errors import IndelibleError, Interrupted, LeaseLost, NotAllowed,
 from indelible.machine import TABLE, CommandName, State, Status, is_legal, state_of
 from indelible.machine import commands as c
 from indelible.store.commands.idempotency import Request, StoredResponse
-from indelible.store.database.tables import attempts
+from indelible.store.database.tables.chats import attempts
 from indelible.store.payloads import Payload, UserInput
 from indelible.store.protocol import Outcome
 from indelible.store.sql_store import SqlStore

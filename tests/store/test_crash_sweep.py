@@ -64,7 +64,7 @@ from indelible.machine.commands import (
     ToolResults,
     WorkerCommand,
 )
-from indelible.store.database.tables import attempts, events, journal, messages, queue, tool_runs, turns
+from indelible.store.database.tables.chats import attempts, events, journal, messages, queue, tool_runs, turns
 from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
 from indelible.store.journal.writer import Journal, JournalWriter
 from indelible.store.payloads import NewChat, Payload, RetryScheduled, StepResult, ToolResultsInput, UserInput

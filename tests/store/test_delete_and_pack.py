@@ -24,7 +24,7 @@ from indelible.clock import SystemClock
 from indelible.content import Finish, TextDelta
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.database.tables import events, journal
+from indelible.store.database.tables.chats import events, journal
 from indelible.store.sql_store import SqlStore
 
 DEADLINE_S = 100

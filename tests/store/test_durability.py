@@ -38,9 +38,9 @@ from tests.support.engine import begin_read, begin_write, flush_statistics, get_
 from indelible.clock import Clock, SystemClock
 from indelible.content import Finish, TextDelta, decode_parts, encode
 from indelible.machine.commands import Acquire, Create, FinishTurn, StartAttempt
-from indelible.store.database import sqlite
 from indelible.store.database.migrate import migrate
-from indelible.store.database.tables import attempts, journal, users, workers
+from indelible.store.database.sqlite import database as sqlite
+from indelible.store.database.tables.chats import attempts, journal, users, workers
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.writer import Journal
 from indelible.store.payloads import NewChat

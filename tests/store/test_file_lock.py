@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from indelible.store.database.errors import DatabaseUnusable
-from indelible.store.database.file_lock import DatabaseInUse, announce_server, exclusive_file_lock, find_holder
+from indelible.store.database.sqlite.file_lock import DatabaseInUse, announce_server, exclusive_file_lock, find_holder
 
 HOLD = """
 import sys
-from indelible.store.database.file_lock import exclusive_file_lock
+from indelible.store.database.sqlite.file_lock import exclusive_file_lock
 with exclusive_file_lock(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()

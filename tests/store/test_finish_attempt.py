@@ -40,7 +40,7 @@ from indelible.content import (
 from indelible.content.assemble import assemble, finalize, to_messages
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.database.tables import attempts, events, journal, messages
+from indelible.store.database.tables.chats import attempts, events, journal, messages
 from indelible.store.payloads import Timings
 from indelible.store.sql_store import SqlStore
 

@@ -16,7 +16,7 @@ from indelible.ids import new_id
 from indelible.machine import State, Status
 from indelible.machine import commands as c
 from indelible.store.commands.apply.texts import CONTINUE
-from indelible.store.database.tables import attempts, chats, drafts, events, messages, queue, turns
+from indelible.store.database.tables.chats import attempts, chats, drafts, events, messages, queue, turns
 from indelible.store.payloads import ChatPatch
 from indelible.store.sql_store import SqlStore
 

@@ -23,8 +23,8 @@ from indelible.machine import commands as c
 from indelible.recording.storage.protocol import RunRecord, StepRecord
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.store.commands.apply.texts import NOTICES
-from indelible.store.database.file_tables import file_chunks, file_uses, files
-from indelible.store.database.tables import chats, drafts, events, messages, tool_runs, turns
+from indelible.store.database.tables.chats import chats, drafts, events, messages, tool_runs, turns
+from indelible.store.database.tables.files import file_chunks, file_uses, files
 from indelible.store.payloads import ChatPatch
 from indelible.store.sql_store import SqlStore
 

@@ -14,7 +14,7 @@ from indelible.content import Text
 from indelible.errors import Invalid, NotAllowed, NotFound, TooLarge, TooMany
 from indelible.machine.commands import Create, Delete, Interrupt, Retry, Send
 from indelible.store.commands.idempotency import Request, StoredResponse, forget_expired
-from indelible.store.database.tables import chats, events, idempotency_keys, messages, queue, users
+from indelible.store.database.tables.chats import chats, events, idempotency_keys, messages, queue, users
 from indelible.store.limits import StoreLimits
 from indelible.store.payloads import ChatPatch, NewChat, UserInput
 from indelible.store.protocol import Outcome

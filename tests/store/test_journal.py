@@ -35,7 +35,7 @@ from indelible.content.assemble import assemble
 from indelible.content.merge import merge_deltas
 from indelible.errors import LeaseLost, Shutdown, StoreFailed
 from indelible.machine.commands import Acquire, Create, FinishTurn, StartAttempt
-from indelible.store.database.tables import attempts, journal, users, workers
+from indelible.store.database.tables.chats import attempts, journal, users, workers
 from indelible.store.journal.append import Appended, BadRows, JournalRow
 from indelible.store.journal.tool_ledger import RunKey, RunStarted, load_runs
 from indelible.store.journal.writer import Journal, JournalWriter

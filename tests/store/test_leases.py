@@ -15,7 +15,7 @@ from indelible.content import Text
 from indelible.errors import LeaseLost, NotAllowed
 from indelible.machine.commands import Acquire, Create, Interrupt, Release, Send, StartAttempt, UpdateChat
 from indelible.machine.states import Status
-from indelible.store.database.tables import chats, users, workers
+from indelible.store.database.tables.chats import chats, users, workers
 from indelible.store.payloads import ChatPatch, NewChat, UserInput
 from indelible.store.queries.leases import beat, find_candidates, retire
 from indelible.store.sql_store import SqlStore

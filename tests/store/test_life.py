@@ -50,7 +50,17 @@ from indelible.machine.states import (
     state_of,
 )
 from indelible.store.commands.facts import load_snapshot
-from indelible.store.database.tables import attempts, chats, events, journal, messages, queue, turns, users, workers
+from indelible.store.database.tables.chats import (
+    attempts,
+    chats,
+    events,
+    journal,
+    messages,
+    queue,
+    turns,
+    users,
+    workers,
+)
 from indelible.store.journal.append import JournalRow
 from indelible.store.payloads import (
     AwaitedStep,

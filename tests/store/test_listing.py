@@ -12,7 +12,7 @@ from tests.support.engine import begin_write, get_database
 
 from indelible.content import Finish, Text, TextDelta
 from indelible.machine import commands as c
-from indelible.store.database.tables import chats
+from indelible.store.database.tables.chats import chats
 from indelible.store.payloads import ChatPatch, NewChat, StepResult, UserInput
 from indelible.store.queries.listing import ChatFilter, ChatSummary, ListCursor
 from indelible.store.sql_store import SqlStore

@@ -1,4 +1,4 @@
-"""Migrations build exactly the tables of tables.py, keep what is there, and refuse what they do not know."""
+"""Migrations build exactly what tables/ declares, keep what is there, and refuse what they do not know."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from indelible.store.database import postgres
 from indelible.store.database.errors import DatabaseUnusable, SchemaTooNew
 from indelible.store.database.migrate import HEAD, VERSION_TABLE, Migrated, list_revisions, load_revision, migrate
 from indelible.store.database.migrations.runner import _ADVISORY_LOCK
-from indelible.store.database.tables import chats, idempotency_keys, journal, metadata, queue, tool_runs, turns
+from indelible.store.database.tables.chats import chats, idempotency_keys, journal, metadata, queue, tool_runs, turns
 from indelible.store.payloads import ChatPatch, UserInput
 from indelible.store.sql_store import SqlStore
 
@@ -531,7 +531,7 @@ INSERT INTO events (chat_id, seq, kind, payload, at) VALUES ('c', 1, 'status', :
 UPDATE chats SET seq = 1
 """
 BLOCKS = b'[{"type":"text","text":"\\u0000 Hei"}]'
-# In plain SQL: what tables.py says holds for the newest revision only.
+# In plain SQL: what tables/ says holds for the newest revision only.
 A_CHAT = """
 INSERT INTO users (id, name, created_at) VALUES ('u', 'Ada', '2026-11-15T09:00:00.000000Z');
 INSERT INTO chats (id, owner_id, status, created_at, updated_at)

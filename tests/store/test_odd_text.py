@@ -38,7 +38,7 @@ from indelible.machine import State
 from indelible.machine import commands as c
 from indelible.machine.events import BEGINNING
 from indelible.store.commands.idempotency import MAX_KEY_LENGTH, Request, StoredResponse
-from indelible.store.database.tables import messages
+from indelible.store.database.tables.chats import messages
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.tool_ledger import RunChange, RunKey, RunSettled, RunStarted
 from indelible.store.payloads import ChatPatch, NewChat, UserInput

@@ -26,7 +26,7 @@ from indelible.store.database.address import describe, parse_address
 from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
 from indelible.store.database.open import open_database
 from indelible.store.database.postgres import CONNECTIONS, URGENT_CONNECTIONS, PostgresDatabase
-from indelible.store.database.sqlite import READERS, SqliteDatabase
+from indelible.store.database.sqlite.database import READERS, SqliteDatabase
 from indelible.store.database.transaction import Transaction
 
 SECRET = "correct-horse"  # noqa: S105  (what must not be told)

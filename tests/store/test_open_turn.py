@@ -17,7 +17,7 @@ from indelible.errors import NotFound
 from indelible.machine import Status
 from indelible.machine import commands as c
 from indelible.store.commands.idempotency import Request, StoredResponse
-from indelible.store.database.tables import chats, idempotency_keys, users, workers
+from indelible.store.database.tables.chats import chats, idempotency_keys, users, workers
 from indelible.store.payloads import ChatPatch, NewChat, UserInput
 from indelible.store.queries.open_turn import Expired, Held
 from indelible.store.sql_store import SqlStore

@@ -18,7 +18,7 @@ from tests.support.engine import begin_write, get_database
 
 from indelible.content import Finish, Text, TextDelta, encode
 from indelible.machine.commands import Create, FinishTurn, StartAttempt
-from indelible.store.database.tables import users
+from indelible.store.database.tables.chats import users
 from indelible.store.journal.append import JournalRow
 from indelible.store.payloads import NewChat
 from indelible.store.protocol import ChatStore

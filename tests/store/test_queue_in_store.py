@@ -13,7 +13,7 @@ from indelible.content import Finish, Text, TextDelta, ToolCall, ToolResult
 from indelible.errors import Invalid, NotAllowed, NotFound, TooLarge, TooMany
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.database.tables import queue
+from indelible.store.database.tables.chats import queue
 from indelible.store.protocol import Outcome
 from indelible.store.sql_store import SqlStore
 

@@ -17,7 +17,7 @@ from indelible.content import Finish, ReasoningDelta, TextDelta, ToolCall, Usage
 from indelible.errors import Interrupted, LeaseLost
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.database.tables import attempts
+from indelible.store.database.tables.chats import attempts
 from indelible.store.sql_store import SqlStore
 
 RETRY = {"delay_ms": 2000, "kind": "overloaded", "provider": "demo", "status": 529, "message": "Too busy."}

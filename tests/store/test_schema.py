@@ -37,10 +37,8 @@ from tests.databases import BOTH, create_postgres
 from tests.support.engine import begin_read, begin_write, open_engine
 
 from indelible.machine.states import Status, state_of
-from indelible.store.database.account_tables import sessions, shares
-from indelible.store.database.file_tables import file_chunks, file_uses, files
-from indelible.store.database.list_tables import chat_labels, new_drafts, passing_chats, search_entries, usage_days
-from indelible.store.database.tables import (
+from indelible.store.database.tables.accounts import sessions, shares
+from indelible.store.database.tables.chats import (
     attempts,
     chats,
     debug_attempts,
@@ -59,6 +57,8 @@ from indelible.store.database.tables import (
     users,
     workers,
 )
+from indelible.store.database.tables.files import file_chunks, file_uses, files
+from indelible.store.database.tables.lists import chat_labels, new_drafts, passing_chats, search_entries, usage_days
 
 AT = datetime(2026, 11, 15, tzinfo=UTC)
 HASH = bytes(32)

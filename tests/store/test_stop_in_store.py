@@ -19,7 +19,7 @@ from indelible.errors import Interrupted, LeaseLost, NotAllowed
 from indelible.loop.prompt.build import build_prompt
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.database.tables import chats, messages
+from indelible.store.database.tables.chats import chats, messages
 from indelible.store.payloads import Timings
 from indelible.store.sql_store import SqlStore
 

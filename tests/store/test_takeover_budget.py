@@ -20,7 +20,7 @@ from indelible.machine import State
 from indelible.machine import commands as c
 from indelible.machine.decide_worker import MAX_STALLED_TAKEOVERS, MAX_TAKEOVERS
 from indelible.store.commands.apply.texts import CONTINUE, NOTICES
-from indelible.store.database.tables import attempts, turns
+from indelible.store.database.tables.chats import attempts, turns
 from indelible.store.journal.append import JournalRow
 from indelible.store.sql_store import SqlStore
 

@@ -14,7 +14,7 @@ from tests.support.engine import begin_write, get_database, transact
 from indelible.content import Text, ToolCall, ToolResult, ToolStarted
 from indelible.errors import LeaseLost
 from indelible.machine.commands import Acquire, Create, StartAttempt
-from indelible.store.database.tables import attempts, users
+from indelible.store.database.tables.chats import attempts, users
 from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted, load_runs
 from indelible.store.journal.writer import Journal, JournalWriter
 from indelible.store.payloads import NewChat

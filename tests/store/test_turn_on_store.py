@@ -35,7 +35,7 @@ from indelible.machine.commands import (
 )
 from indelible.machine.states import Status
 from indelible.models import Call
-from indelible.store.database.tables import users
+from indelible.store.database.tables.chats import users
 from indelible.store.journal.writer import Journal, JournalWriter
 from indelible.store.payloads import Leftover, NewChat, StepResult, UserInput
 from indelible.store.protocol import Outcome

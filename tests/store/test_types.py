@@ -12,8 +12,8 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.engine import begin_write
 
+from indelible.store.database.tables.types import Id, Json, Label, UtcTime
 from indelible.store.database.transaction import format_time
-from indelible.store.database.types import Id, Json, Label, UtcTime
 
 ZONES = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 TIMES = st.datetimes(datetime(1900, 1, 1), datetime(9000, 1, 1), timezones=ZONES)  # noqa: DTZ001  (hypothesis adds it)

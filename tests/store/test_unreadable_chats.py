@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, dump, settle_in
 from tests.support.engine import begin_write, get_database
 
-from indelible.store.database.tables import journal
+from indelible.store.database.tables.chats import journal
 from indelible.store.sql_store import SqlStore
 
 FROM_A_NEWER_VERSION = b'[{"type":"hologram","id":"1"}]'

@@ -43,7 +43,7 @@ import indelible
 from indelible.server.app import Server
 from indelible.server.process import serve
 from indelible.settings import load_settings
-from indelible.store.database.tables import chats, workers
+from indelible.store.database.tables.chats import chats, workers
 from indelible.store.queries.leases import retire
 
 SHORT_LEASES: Final[Mapping[str, Any]] = {"heartbeat_interval_s": 0.2, "lease_timeout_s": 1.5}

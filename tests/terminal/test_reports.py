@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 from indelible.app.app import App
-from indelible.service.lists import UsageDay, UsagePage, UsageTotal
+from indelible.service.lists.protocol import UsageDay, UsagePage, UsageTotal
 from indelible.terminal.reports import describe_usage, load_conversation, load_usage, search_chats
 from indelible.testing import ScriptedModel, parts
 

@@ -14,7 +14,7 @@ from tests.support.messages import outline, read_text
 from indelible.app.chat import Chat
 from indelible.content import ToolResult
 from indelible.errors import Invalid, NotAllowed
-from indelible.store.database.tables import chats
+from indelible.store.database.tables.chats import chats
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 

@@ -22,10 +22,10 @@ from indelible.content import ToolResult, ToolSpec
 from indelible.machine.events import FeedEvent, MessageTree
 from indelible.recording.storage.protocol import RunSummary, RunTree
 from indelible.service.inputs import ChatChanges, Content, IfBusy, check_if_busy, to_blocks
-from indelible.service.lists import ExportFormat
+from indelible.service.lists.protocol import ExportFormat
 from indelible.service.protocol import MAX_PAGE, ChatService
 from indelible.service.results import Accepted, ChatDetails, ChatMessage, InterruptResult
-from indelible.store.database.enumerations import DebugMode
+from indelible.store.database.tables.enumerations import DebugMode
 from indelible.store.queries.attempts import AttemptView
 from indelible.store.queries.chat_view import QueuedMessage
 

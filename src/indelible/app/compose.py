@@ -34,7 +34,7 @@ from indelible.recording.recorder import DebugRecorder
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.settings import Settings, list_secrets, load_settings
 from indelible.store.database.address import parse_address
-from indelible.store.database.file_lock import exclusive_file_lock
+from indelible.store.database.sqlite.file_lock import exclusive_file_lock
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.writer import Journal
 from indelible.store.limits import StoreLimits

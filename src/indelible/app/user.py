@@ -20,7 +20,7 @@ from indelible.files.protocol import StoredFile
 from indelible.machine.events import FeedEvent
 from indelible.service.files import Upload, read_all
 from indelible.service.inputs import Content
-from indelible.service.lists import NEW_CHAT, UsagePage
+from indelible.service.lists.protocol import NEW_CHAT, UsagePage
 from indelible.service.protocol import MAX_PAGE, ChatService
 from indelible.service.results import ModelEntry
 from indelible.store.queries.listing import ChatSummary

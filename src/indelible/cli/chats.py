@@ -19,7 +19,7 @@ from indelible.cli.options import DatabaseOption, ServerOption, UsageMistake
 
 if TYPE_CHECKING:
     from indelible.app.user import User
-    from indelible.service.lists import ExportFormat
+    from indelible.service.lists.protocol import ExportFormat
 
 EXAMPLES: Final = """\b
 Examples:

@@ -25,8 +25,8 @@ import msgspec
 from indelible.cli.options import list_unknown_variables
 from indelible.errors import ModelFailed, StoreFailed
 from indelible.models.catalog import Catalog
-from indelible.server.authentication import has_login
-from indelible.server.loopback import is_loopback
+from indelible.server.access.authentication import has_login
+from indelible.server.access.loopback import is_loopback
 from indelible.settings import FILE, Settings
 from indelible.store.database.address import Address, describe, parse_address
 from indelible.store.database.migrate import HEAD, list_revisions, load_revision

@@ -15,7 +15,7 @@ from indelible.cli.options import DatabaseOption, UsageMistake
 if TYPE_CHECKING:
     from indelible.store.accounts.protocol import Account, TokenInfo
     from indelible.store.accounts.sql_accounts import SqlAccounts
-    from indelible.store.database.enumerations import Scope
+    from indelible.store.database.tables.enumerations import Scope
 
 EXAMPLES: Final = """\b
 Examples:

@@ -1,4 +1,4 @@
-"""`indelible user`: the users of a database. What they may do is service/accounts.py; logging in is docs/login.md."""
+"""`indelible user`: the users of a database. Their use cases are service/accounts/; logging in is docs/login.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from indelible.cli.accounts import print_table, show_time, with_accounts
 from indelible.cli.options import DatabaseOption, UsageMistake
 
 if TYPE_CHECKING:
-    from indelible.store.database.enumerations import UserRole
+    from indelible.store.database.tables.enumerations import UserRole
 
 EXAMPLES: Final = """\b
 Examples:

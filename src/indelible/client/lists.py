@@ -1,4 +1,4 @@
-"""The use cases of lists on a server behind a URL (service/lists.py says what each one promises).
+"""The use cases of lists on a server behind a URL (service/lists/protocol.py says what each one promises).
 
 Each method is one request of wire.py, whose JSON is decoded into the same types that the server encoded. A tab
 reconnects by itself: its list starts over with `chats`, and the feed of its chat resumes from its cursor.
@@ -16,7 +16,7 @@ import msgspec
 
 from indelible.client.wire import WireClient
 from indelible.machine.events import FeedEvent
-from indelible.service.lists import Draft, ExportFormat, UsagePage
+from indelible.service.lists.protocol import Draft, ExportFormat, UsagePage
 from indelible.service.results import CreatedChat
 
 

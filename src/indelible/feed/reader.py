@@ -39,7 +39,7 @@ from indelible.metrics import NO_METRICS, Metrics
 BUFFER_BYTES: Final = 1024 * 1024
 RESYNC_BYTES: Final = 8 * 1024 * 1024
 Show = Callable[[FeedEvent], FeedEvent | None]
-"""Reduces an event to what a guest may see (service/guests.py); None hides the event."""
+"""Reduces an event to what a guest may see (service/access/guests.py); None hides the event."""
 _log: Final = logging.getLogger(__name__)
 
 

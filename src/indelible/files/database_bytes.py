@@ -14,7 +14,7 @@ from typing import Final
 
 from indelible.errors import NotFound
 from indelible.files.protocol import CHUNK_BYTES
-from indelible.store.database.enumerations import FilePlace, FileVariant
+from indelible.store.database.tables.enumerations import FilePlace, FileVariant
 from indelible.store.database.transaction import Database
 
 _WRITE: Final = """

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from indelible.errors import Invalid, NotFound, StoreFailed
 from indelible.files.protocol import CHUNK_BYTES
-from indelible.store.database.enumerations import FilePlace, FileVariant
+from indelible.store.database.tables.enumerations import FilePlace, FileVariant
 
 _SUFFIX: Final[dict[FileVariant, str]] = {"content": "", "preview": ".preview"}
 

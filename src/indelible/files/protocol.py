@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from indelible.content import File
-from indelible.store.database.enumerations import FilePlace, FileVariant
+from indelible.store.database.tables.enumerations import FilePlace, FileVariant
 
 CHUNK_BYTES: Final = 256 * 1024
 """How much of a file is in memory at a time, and in one row of the database."""

@@ -28,7 +28,7 @@ from indelible.concurrency.tasks import Backoff
 from indelible.errors import NotFound, StoreFailed
 from indelible.files.protocol import CHUNK_BYTES
 from indelible.files.s3_signature import EMPTY_SHA256, Credentials, escape_path, sign
-from indelible.store.database.enumerations import FilePlace, FileVariant
+from indelible.store.database.tables.enumerations import FilePlace, FileVariant
 
 _SUFFIX: Final[dict[FileVariant, str]] = {"content": "", "preview": ".preview"}
 _ATTEMPTS: Final = 3

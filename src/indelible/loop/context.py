@@ -2,8 +2,8 @@
 
 Preparing runs once per step, not per plain retry: history, hook, the provider's rules (loop/prompt/build.py), cache
 markers. It runs again when the history itself changed during the step: a broken chain reloads all of it
-(loop/prompt/response_chain.py), and an overflow replaces the oldest messages with a summary (compact.py), once in a
-turn. If the last reply used nearly the whole window, the summary is made before an overflow.
+(loop/prompt/response_chain.py), and an overflow replaces the oldest messages with a summary (prompt/compact.py), once
+in a turn. If the last reply used nearly the whole window, the summary is made before an overflow.
 
 Compaction is bounded (rule 10.6): each step summarises at most once, and a turn fails after two summaries in a row that
 did not help. Its replies then still used nearly the whole window, so the messages that cannot be left out are

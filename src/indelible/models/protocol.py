@@ -1,7 +1,7 @@
 """What the loop needs of a model, and what it tells one.
 
 A model is anything with `provider`, `name`, `context_limit` and `stream(call)`. `stream` gives
-an async iterator of parts (content.py) that ends with a `Finish`; a stream that ends without
+an async iterator of parts (content/parts.py) that ends with a `Finish`; a stream that ends without
 one is truncated, and the loop treats it as a failure. A failure may be raised by `stream`, by
 the iterator, or be yielded as a `StreamError`: all three are the same. Cancelling the pending
 read is how a stop reaches the provider's connection.

@@ -5,5 +5,5 @@ moments. Then it compares what every reader saw with what is stored (docs/prove.
 
 run.py runs a proof from beginning to end. servers/ starts servers, with tools and crash points of their own, and kills
 them. They call provider.py, whose replies come from model.py and script.py. clients/ has users and readers, and what
-they noted. checker.py compares that with the database, and report.py prints the result.
+they noted. checks/ compares that with the database, and report.py prints the result.
 """

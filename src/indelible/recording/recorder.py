@@ -27,8 +27,8 @@ from indelible.recording.exchange_log import ExchangeRecord
 from indelible.recording.run import QueueItem, RecordedRun
 from indelible.recording.storage.protocol import AttemptRecord, Record, RecordStore, RunRecord, StepRecord
 from indelible.redaction.known import KnownSecrets
-from indelible.store.database.enumerations import DebugMode, RunKind
 from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
+from indelible.store.database.tables.enumerations import DebugMode, RunKind
 
 _log: Final = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from indelible.recording.http import ExchangeLogHook
 from indelible.recording.storage.protocol import Record, RunRecord, StepRecord
 from indelible.redaction.headers import redact_line
 from indelible.redaction.known import KnownSecrets
-from indelible.store.database.enumerations import DebugMode, RunStatus
+from indelible.store.database.tables.enumerations import DebugMode, RunStatus
 
 P = ParamSpec("P")
 _log: Final = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from indelible.store.database.enumerations import Scope, UserRole
+from indelible.store.database.tables.enumerations import Scope, UserRole
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 

@@ -22,20 +22,20 @@ from starlette.types import ASGIApp
 from indelible.app.compose import open_app
 from indelible.clock import Clock, SystemClock
 from indelible.models.protocol import Model
-from indelible.server.access import AccessMiddleware
-from indelible.server.body_limits import BodyLimits
+from indelible.server.access.middleware import AccessMiddleware
+from indelible.server.access.proxies import normalize_base_path
 from indelible.server.dependencies import ServerState
 from indelible.server.direct_route import DirectRoute
-from indelible.server.docs_page import write_docs_page
-from indelible.server.documented_problems import document_problems
+from indelible.server.limits.body_limits import BodyLimits
 from indelible.server.login import oidc_routes
 from indelible.server.login import pages as login
 from indelible.server.login.first_login import ensure_first_admin, offer_login
 from indelible.server.login.oidc import check_oidc
-from indelible.server.openapi import add_answer_schemas
+from indelible.server.openapi.docs_page import write_docs_page
+from indelible.server.openapi.documented_problems import document_problems
+from indelible.server.openapi.response_schemas import add_answer_schemas
 from indelible.server.problem_details import add_problem_handlers
 from indelible.server.prometheus import PrometheusMetrics
-from indelible.server.proxies import normalize_base_path
 from indelible.server.routes import (
     chats,
     debug,
@@ -52,7 +52,7 @@ from indelible.server.routes import (
     turns,
     users,
 )
-from indelible.server.sse import DEFAULT_PACE, Pace
+from indelible.server.streaming.sse import DEFAULT_PACE, Pace
 from indelible.server.wires import routes as wires
 from indelible.server.wires.errors import OpenAIErrors
 from indelible.settings import Settings

@@ -21,20 +21,20 @@ from starlette.responses import Response
 from indelible.app.app import App
 from indelible.content import encode
 from indelible.errors import RateLimited
-from indelible.server.authentication import Authenticator
-from indelible.server.feed_slots import FeedSlots
+from indelible.server.access.authentication import Authenticator
+from indelible.server.access.proxies import Proxies, normalize_base_path
+from indelible.server.access.revocation import Revocation
+from indelible.server.limits.feed_slots import FeedSlots
+from indelible.server.limits.rate_limits import TokenBuckets
 from indelible.server.prometheus import PrometheusMetrics
-from indelible.server.proxies import Proxies, normalize_base_path
-from indelible.server.rate_limits import TokenBuckets
 from indelible.server.readiness import Readiness
-from indelible.server.revocation import Revocation
-from indelible.server.sse import Pace
-from indelible.service.access import Access
-from indelible.service.accounts import AccountService
-from indelible.service.identity import Identity
+from indelible.server.streaming.sse import Pace
+from indelible.service.access.chat_access import Access
+from indelible.service.access.identity import Identity
+from indelible.service.accounts.logins import AccountService
+from indelible.service.accounts.sharing import ShareService
 from indelible.service.local import LocalService
 from indelible.service.protocol import MAX_PAGE
-from indelible.service.sharing import ShareService
 from indelible.settings import Settings
 
 JSON: Final = "application/json"
@@ -91,7 +91,7 @@ State = Annotated[ServerState, Depends(get_state)]
 
 
 def get_identity(request: Request) -> Identity:
-    """Who sends the request. access.py lets no request without one reach a route that asks."""
+    """Who sends the request. access/middleware.py lets no request without one reach a route that asks."""
     identity: Identity = request.scope["identity"]
     return identity
 

@@ -35,7 +35,7 @@ from indelible.errors import (
     TooMany,
     UnsupportedType,
 )
-from indelible.server.security_headers import DATA_HEADERS
+from indelible.server.access.security_headers import DATA_HEADERS
 
 _log: Final = logging.getLogger(__name__)
 

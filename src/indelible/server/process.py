@@ -11,7 +11,7 @@ one whose work is not done `HARD_LIMIT_S` after the signal (and after the drain)
 The kernel disconnects a peer that reads nothing (TCP_USER_TIMEOUT, where it exists): closing a socket waits until what
 was written to it is acknowledged, and such a peer would block it forever.
 
-connections.py limits what a connection may cost before its request is complete.
+limits/connections.py limits what a connection may cost before its request is complete.
 
 Must stay true (tests/server/test_shutdown.py): a process that gets SIGTERM exits with status 0, whatever is connected
 to it; an application that has failed does not keep listening.
@@ -38,12 +38,12 @@ from indelible.app.compose import open_app
 from indelible.concurrency.forks import closed_in_children
 from indelible.concurrency.tasks import count_abandoned
 from indelible.errors import IndelibleError
+from indelible.server.access.authentication import has_login
+from indelible.server.access.loopback import is_loopback
 from indelible.server.app import Server
-from indelible.server.authentication import has_login
-from indelible.server.connections import ConnectionLimits, Connections
-from indelible.server.loopback import is_loopback
+from indelible.server.limits.connections import ConnectionLimits, Connections
 from indelible.settings import Settings
-from indelible.store.database.file_lock import announce_server
+from indelible.store.database.sqlite.file_lock import announce_server
 from indelible.tools.toolset import AnyTool
 
 GRACE_S: Final = 5
@@ -85,7 +85,7 @@ class Process(uvicorn.Server):
             lifespan="on",
             timeout_graceful_shutdown=GRACE_S,
             server_header=False,
-            proxy_headers=False,  # proxies.py reads them, from trusted proxies alone
+            proxy_headers=False,  # access/proxies.py reads them, from trusted proxies alone
             headers=[("X-Content-Type-Options", "nosniff")],
         )
         super().__init__(config)

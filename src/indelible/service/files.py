@@ -2,7 +2,7 @@
 
 `FileService` is beside `ChatService` (protocol.py) and is its `files`. Two classes implement it: `LocalFiles` here, and
 `RemoteFiles` (client/files.py) over HTTP; `User` (app/user.py) is written against the protocol alone. A file of another
-user is `NotFound`, exactly as one that does not exist, unless a chat that shows it is shared (file_access.py).
+user is `NotFound`, exactly as one that does not exist, unless a chat that shows it is shared (access/file_access.py).
 
 An upload takes a function that opens the stream, not the stream itself: a client whose connection broke sends the bytes
 again from the beginning.
@@ -21,7 +21,7 @@ from typing import Protocol
 
 from indelible.errors import Invalid, NotFound
 from indelible.files.protocol import CHUNK_BYTES, FileStore, StoredFile, UploadKey
-from indelible.service.file_access import FileAccess, FileGrant
+from indelible.service.access.file_access import FileAccess, FileGrant
 from indelible.service.pages import split_page
 from indelible.service.results import Result
 from indelible.store.accounts.protocol import Link, ShareStore

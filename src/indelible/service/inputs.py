@@ -16,7 +16,7 @@ import msgspec
 from indelible.content import Block, File, Text, ToolSpec, decode_blocks, encode
 from indelible.errors import Invalid
 from indelible.files.protocol import StoredFile
-from indelible.store.database.enumerations import DebugMode
+from indelible.store.database.tables.enumerations import DebugMode
 
 _LONG_QUOTE: Final = re.compile(r"'([^']{40})[^']*'")
 _SHORT_QUOTE: Final = r"'\1…'"

@@ -1,7 +1,7 @@
 """Every use case on the store and the feed of this process (see protocol.py for what each one promises).
 
 A command carries the user's id into the transaction, where the store compares it with the owner in the locked row. A
-read checks the owner first: an owner never changes, so the check stays valid during the read. access.py has the rule,
+read checks the owner first: an owner never changes, so the check stays valid during the read. access/ has the rule,
 and decides what other users may do.
 
 `once` returns the same service for one request that may be repeated. Its command, its response and the key are
@@ -39,13 +39,13 @@ from indelible.machine.commands import SendCommand
 from indelible.machine.events import BEGINNING, FeedEvent, MessageTree
 from indelible.models.parameters import check_parameters
 from indelible.recording.storage.protocol import RecordStore, RunTree
-from indelible.service.access import Access
+from indelible.service.access.chat_access import Access
+from indelible.service.access.guests import show_chat, show_event, show_messages
 from indelible.service.answers import describe_copy, store_answer, write_cursor
 from indelible.service.budget import Budget
 from indelible.service.files import LocalFiles
-from indelible.service.guests import show_chat, show_event, show_messages
 from indelible.service.inputs import ChatChanges, Content, IfBusy, check_if_busy, to_blocks
-from indelible.service.local_lists import LocalLists
+from indelible.service.lists.local import LocalLists
 from indelible.service.pages import check_name, name_neighbours, split_either
 from indelible.service.results import (
     Accepted,

@@ -21,7 +21,7 @@ from indelible.machine.events import FeedEvent, MessageTree
 from indelible.recording.storage.protocol import RunTree
 from indelible.service.files import FileService
 from indelible.service.inputs import ChatChanges, Content, IfBusy
-from indelible.service.lists import ListService
+from indelible.service.lists.protocol import ListService
 from indelible.service.results import (
     Accepted,
     AttemptPage,

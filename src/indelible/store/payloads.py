@@ -44,7 +44,7 @@ from indelible.machine.commands import (
     ToolResults,
     UpdateChat,
 )
-from indelible.store.database.enumerations import DebugMode
+from indelible.store.database.tables.enumerations import DebugMode
 
 C = TypeVar("C", bound=Command)
 C_contra = TypeVar("C_contra", bound=Command, contravariant=True)

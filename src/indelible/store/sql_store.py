@@ -1,7 +1,7 @@
 """The store on SQLite and on PostgreSQL: one transaction per command.
 
-database/sqlite.py and database/postgres.py hold the differences: where a transaction runs, and what makes it durable.
-The statements are the same on both. A cancelled caller waits until its transaction has ended.
+database/sqlite/database.py and database/postgres.py hold the differences: where a transaction runs, and what makes it
+durable. The statements are the same on both. A cancelled caller waits until its transaction has ended.
 
 The journal, heartbeats and a worker's frequent queries are urgent: however many users wait for the database, running
 replies are written and the worker counts as alive.

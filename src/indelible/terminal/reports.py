@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from indelible.app.user import User
-from indelible.service.lists import UsagePage
+from indelible.service.lists.protocol import UsagePage
 from indelible.store.queries.listing import ChatSummary
 from indelible.terminal.listing import describe_chats, find_chat
 from indelible.terminal.markdown import disarm

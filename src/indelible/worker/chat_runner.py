@@ -38,7 +38,7 @@ from indelible.machine.states import Status
 from indelible.models.http.reading_pace import reading_pace
 from indelible.models.protocol import traits_of
 from indelible.models.retry import RetryPolicy
-from indelible.store.database.enumerations import RunKind
+from indelible.store.database.tables.enumerations import RunKind
 from indelible.store.queries.open_turn import Held, OpenWork
 from indelible.tools.run import ToolLimits
 from indelible.tools.tool import ToolTurn, tool_turn

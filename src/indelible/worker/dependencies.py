@@ -1,8 +1,8 @@
 """The dependencies of a worker. app/compose.py creates and passes them.
 
-A worker knows the store, the journal, the models and the tools, and protocols for recording its runs. It
-does not know that a feed exists: the journal passes committed rows to readers (`on_committed`), and compose.py connects
-the two. So a worker runs unchanged in a process without readers.
+A worker knows the store, the journal, the models and the tools, and protocols for recording its runs. It does not know
+that a feed exists: the journal passes committed rows to readers (`on_committed`), and app/compose.py connects the two.
+So a worker runs unchanged in a process without readers.
 
 tests/test_layers.py checks the layers; worker.py and chat_runner.py use these dependencies.
 """
@@ -20,7 +20,7 @@ from indelible.files.protocol import FileStore
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.models.protocol import Model
 from indelible.settings import Settings
-from indelible.store.database.enumerations import DebugMode, RunKind, RunStatus
+from indelible.store.database.tables.enumerations import DebugMode, RunKind, RunStatus
 from indelible.store.journal.writer import Journal
 from indelible.store.protocol import ChatStore
 from indelible.store.queries.open_turn import OpenWork

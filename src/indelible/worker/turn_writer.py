@@ -50,7 +50,7 @@ from indelible.machine.effects import ReplyLimit
 from indelible.machine.states import Status
 from indelible.models.protocol import Model, traits_of
 from indelible.models.retry import RetryEvent
-from indelible.store.database.enumerations import RunStatus
+from indelible.store.database.tables.enumerations import RunStatus
 from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
 from indelible.store.journal.writer import JournalWriter
 from indelible.store.payloads import (

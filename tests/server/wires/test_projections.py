@@ -18,8 +18,8 @@ from tests.support.examples import count_examples
 
 from indelible.machine.events import FeedEvent
 from indelible.server.wires.ai_sdk.projection import UiMessageProjection
-from indelible.server.wires.openai.completion_projection import CompletionProjection
-from indelible.server.wires.openai.response_projection import ResponseProjection, read_call_id
+from indelible.server.wires.openai.chat_completions.projection import CompletionProjection
+from indelible.server.wires.openai.responses.projection import ResponseProjection, read_call_id
 from indelible.server.wires.projection import TurnProjection
 
 TOOLS = frozenset({CLIENT_TOOL})

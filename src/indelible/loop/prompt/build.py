@@ -19,8 +19,8 @@ something else, the instruction would come right before that question, so it is 
 One more thing may be left out. A model that `continues_prefix` continues a reply at the end of the prompt character by
 character; then the stored instruction to continue it is not needed (docs/worker.md).
 
-Must stay true (tests/loop/test_any_history.py): legality.py finds no violation; no text of a message that the model may
-see is lost; building is idempotent.
+Must stay true (tests/loop/test_any_history.py): testing/legality.py finds no violation; no text of a message that the
+model may see is lost; building is idempotent.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ right after it:
 Results of one row stay together, in their order: a row of results is one entry,
 moved up if other messages came between. Ids become legal here (call_ids.py), on both sides at once.
 
-Must stay true (tests/loop/test_any_history.py): legality.py, which shares no code with this, agrees.
+Must stay true (tests/loop/test_any_history.py): testing/legality.py, which shares no code with this, agrees.
 """
 
 from __future__ import annotations

@@ -81,4 +81,4 @@ async def _wait_for_all(waiting: Sequence[Awaitable[None]], *, at_most_s: float)
         async with asyncio.timeout(at_most_s):
             await asyncio.gather(*waiting)
     except TimeoutError:
-        return  # what they have not seen by now is a fault; feed.py finds it
+        return  # what they have not seen by now is a fault; checks/feed.py finds it

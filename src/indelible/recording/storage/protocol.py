@@ -12,8 +12,8 @@ A long run is large: two hundred steps are a hundred megabytes. So a run is read
 exchanges, and the exchanges are read one by one; showing or exporting a run needs the memory of one of them
 (export.py). Only `load_run` loads everything at once.
 
-Must stay true (tests/recording/test_records.py): what `RecordStore` says, sentence by sentence, on both databases.
-The implementation is sql_records.py. The chat's own list of attempts, which always exists, is in attempts.py.
+Must stay true (tests/recording/test_records.py): what `RecordStore` says, sentence by sentence, on both databases. The
+implementation is sql_records.py. The chat's own list of attempts, which always exists, is in store/queries/attempts.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from indelible.clock import Clock
-from indelible.store.database.enumerations import RunKind, RunStatus
+from indelible.store.database.tables.enumerations import RunKind, RunStatus
 
 AttemptStatus = Literal["completed", "failed"]
 

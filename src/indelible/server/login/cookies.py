@@ -1,7 +1,7 @@
 """The cookie of a session: scripts cannot read it, other sites cannot send it, and it stays below our path.
 
-`Secure` is set when the browser came by https, as a trusted proxy tells it (proxies.py): on plain http, which is fine
-on loopback and for a first try, a browser would not keep a secure cookie.
+`Secure` is set when the browser came by https, as a trusted proxy tells it (access/proxies.py): on plain http, which is
+fine on loopback and for a first try, a browser would not keep a secure cookie.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from indelible.server.authentication import COOKIE
-from indelible.server.proxies import normalize_base_path
+from indelible.server.access.authentication import COOKIE
+from indelible.server.access.proxies import normalize_base_path
 from indelible.settings import Settings
 
 

@@ -10,12 +10,12 @@ from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
 from indelible.feed import Reader
+from indelible.server.access.revocation import OpenRequest
 from indelible.server.dependencies import Reads, ServerState, State
-from indelible.server.feed_slots import WithSlot
+from indelible.server.limits.feed_slots import WithSlot
 from indelible.server.problem_details import NotReady
-from indelible.server.revocation import OpenRequest
-from indelible.server.sse import FeedResponse
-from indelible.service.identity import Identity
+from indelible.server.streaming.sse import FeedResponse
+from indelible.service.access.identity import Identity
 from indelible.service.local import LocalService
 from indelible.store.accounts.protocol import CredentialKey
 

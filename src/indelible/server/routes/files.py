@@ -26,12 +26,12 @@ from starlette.types import Send
 from indelible.errors import NotFound, Refused, StoreFailed
 from indelible.files.protocol import StoredFile, UploadKey
 from indelible.server.dependencies import PageLimit, Reads, answer_json
-from indelible.server.documented_problems import document_problem
-from indelible.server.openapi import answers
+from indelible.server.limits.uploads import UploadBody
+from indelible.server.openapi.documented_problems import document_problem
+from indelible.server.openapi.response_schemas import answers
 from indelible.server.problem_details import answer_refusal, make_problem
 from indelible.server.ranges import Unsatisfiable, parse_range
-from indelible.server.uploads import UploadBody
-from indelible.service.file_access import FileGrant
+from indelible.service.access.file_access import FileGrant
 from indelible.service.files import FilePage, LocalFiles
 from indelible.store.accounts.protocol import CredentialKey
 

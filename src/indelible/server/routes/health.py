@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from indelible.errors import NotPermitted
 from indelible.server.dependencies import Login, Reads, State, answer_json
-from indelible.server.openapi import answers
+from indelible.server.openapi.response_schemas import answers
 from indelible.server.problem_details import NotReady
 from indelible.service.results import Health, ModelPage
 

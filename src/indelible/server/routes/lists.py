@@ -11,14 +11,14 @@ from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
 from indelible.feed import ListReader, Reader
+from indelible.server.access.revocation import OpenRequest
 from indelible.server.dependencies import JSON, Reads, State, Writes, answer_json
-from indelible.server.feed_slots import WithSlot
-from indelible.server.openapi import answers
+from indelible.server.limits.feed_slots import WithSlot
+from indelible.server.openapi.response_schemas import answers
 from indelible.server.problem_details import NotReady
-from indelible.server.revocation import OpenRequest
 from indelible.server.schemas import DraftRequest, ReadRequest
-from indelible.server.sse import FeedResponse
-from indelible.service.lists import Draft, ExportFormat, UsagePage
+from indelible.server.streaming.sse import FeedResponse
+from indelible.service.lists.protocol import Draft, ExportFormat, UsagePage
 from indelible.service.results import CreatedChat
 from indelible.store.accounts.protocol import CredentialKey
 

@@ -7,9 +7,9 @@ from starlette.responses import Response
 
 from indelible.machine.events import MessageTree
 from indelible.server.dependencies import PageLimit, Reads, Writes, answer_json
-from indelible.server.openapi import answers, may_stream
-from indelible.server.reply_stream import Streams
+from indelible.server.openapi.response_schemas import answers, may_stream
 from indelible.server.schemas import BranchTarget, EditedMessage, NewMessage, TurnRequest, model_of
+from indelible.server.streaming.reply_stream import Streams
 from indelible.service.results import Accepted, MessagePage
 
 router = APIRouter(tags=["messages"])

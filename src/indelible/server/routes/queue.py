@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from indelible.server.dependencies import Reads, Writes, answer_json
-from indelible.server.openapi import answers
+from indelible.server.openapi.response_schemas import answers
 from indelible.server.schemas import MessageContent, QueueOrder
 from indelible.service.results import Accepted, QueuePage
 

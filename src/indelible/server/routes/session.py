@@ -12,14 +12,14 @@ from typing import Literal
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from indelible.server.access.authentication import find_address
 from indelible.server.account_schemas import LoginRequest
-from indelible.server.authentication import find_address
 from indelible.server.dependencies import Login, ServerState, State, answer_json
 from indelible.server.login.cookies import clear_session_cookie, set_session_cookie
-from indelible.server.openapi import answers
+from indelible.server.openapi.response_schemas import answers
 from indelible.server.problem_details import make_problem
-from indelible.service.account_results import SessionInfo, SessionUser
-from indelible.service.identity import Identity
+from indelible.service.access.identity import Identity
+from indelible.service.accounts.results import SessionInfo, SessionUser
 from indelible.store.accounts.protocol import ALL_SCOPES
 
 router = APIRouter(tags=["session"])

@@ -1,7 +1,7 @@
 """Reading a chat by a link, without a login. The key in the path is the right; it is never logged (logs.py).
 
-The same bodies as those of the chat's own routes, as a guest sees them (service/guests.py), and nothing that changes
-anything: there is no other route below `/shared`.
+The same bodies as those of the chat's own routes, as a guest sees them (service/access/guests.py), and nothing that
+changes anything: there is no other route below `/shared`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from starlette.responses import Response
 
 from indelible.files.protocol import StoredFile
 from indelible.server.dependencies import PageLimit, State, answer_json
-from indelible.server.feed_slots import WithSlot
-from indelible.server.openapi import answers
+from indelible.server.limits.feed_slots import WithSlot
+from indelible.server.openapi.response_schemas import answers
 from indelible.server.problem_details import NotReady
 from indelible.server.routes.feed import answer_feed
 from indelible.server.routes.files import SENDS_BYTES, SENDS_PICTURE, answer_download, answer_preview
-from indelible.service.guests import show_chat, show_messages
+from indelible.service.access.guests import show_chat, show_messages
+from indelible.service.accounts.sharing import open_link
 from indelible.service.results import ChatDetails, MessagePage
-from indelible.service.sharing import open_link
 from indelible.store.accounts.protocol import CredentialKey
 
 router = APIRouter(tags=["shared"])

@@ -7,8 +7,8 @@ from starlette.responses import Response
 
 from indelible.server.account_schemas import NewShare
 from indelible.server.dependencies import Sharing, answer_json
-from indelible.server.openapi import answers
-from indelible.service.account_results import CreatedShare, SharePage
+from indelible.server.openapi.response_schemas import answers
+from indelible.service.accounts.results import CreatedShare, SharePage
 
 router = APIRouter(tags=["shares"])
 

@@ -7,8 +7,8 @@ from starlette.responses import Response
 
 from indelible.server.account_schemas import NewToken
 from indelible.server.dependencies import Accounts, answer_json
-from indelible.server.openapi import answers
-from indelible.service.account_results import CreatedToken, TokenPage
+from indelible.server.openapi.response_schemas import answers
+from indelible.service.accounts.results import CreatedToken, TokenPage
 
 router = APIRouter(tags=["tokens"])
 

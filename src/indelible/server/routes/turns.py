@@ -6,9 +6,9 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from indelible.server.dependencies import Writes, answer_json
-from indelible.server.openapi import answers, may_stream
-from indelible.server.reply_stream import Streams
+from indelible.server.openapi.response_schemas import answers, may_stream
 from indelible.server.schemas import Interruption, ToolResultsRequest, TurnRequest, model_of
+from indelible.server.streaming.reply_stream import Streams
 from indelible.service.results import Accepted, InterruptResult
 
 router = APIRouter(tags=["turns"])

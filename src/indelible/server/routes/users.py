@@ -7,8 +7,8 @@ from starlette.responses import Response
 
 from indelible.server.account_schemas import NewUser, UserChanges
 from indelible.server.dependencies import Accounts, answer_json
-from indelible.server.openapi import answers
-from indelible.service.account_results import UserInfo, UserPage
+from indelible.server.openapi.response_schemas import answers
+from indelible.service.accounts.results import UserInfo, UserPage
 
 router = APIRouter(tags=["users"])
 

@@ -1,7 +1,8 @@
 """Content that a client of another wire sends: messages in order, as a chat can begin or continue with them.
 
-Each wire reads its own JSON into plain messages (openai/items.py, openai/completion_request.py, ai_sdk/messages.py).
-Here they are divided: the text of the system, the message to be answered, and what stands above and below it.
+Each wire reads its own JSON into plain messages (openai/items.py, openai/chat_completions/request.py,
+ai_sdk/messages.py). Here they are divided: the text of the system, the message to be answered, and what stands above
+and below it.
 
 A conversation ends with a message of the user, or with results of calls that its answer has made: anything else is
 refused, because there would be nothing to answer.

@@ -1,7 +1,7 @@
 """A projection over HTTP: streamed as server-sent events, or read to its end and answered at once.
 
-A stream is a reader of the chat's feed like any other (server/sse.py): frames exist only for what is on disk, a
-disconnect stops nothing, and a client that does not read holds up nobody. The frames of events that are ready
+A stream is a reader of the chat's feed like any other (server/streaming/sse.py): frames exist only for what is on disk,
+a disconnect stops nothing, and a client that does not read holds up nobody. The frames of events that are ready
 together are sent together. A reader that fell too far behind gets `resync` on the native feed; here the stream
 continues from the reader's true position instead, because its client knows no snapshots.
 
@@ -25,8 +25,8 @@ from starlette.types import Receive, Scope, Send
 from indelible.errors import NotFound
 from indelible.feed import Feed, FeedEvent, Reader
 from indelible.server.problem_details import NotReady
-from indelible.server.sse import FeedResponse, Pace
-from indelible.server.sse_pieces import Events
+from indelible.server.streaming.sse import FeedResponse, Pace
+from indelible.server.streaming.sse_pieces import Events
 from indelible.server.wires.projection import TurnProjection
 from indelible.service.conversations import TurnStart
 

@@ -20,7 +20,7 @@ from indelible.ids import is_id, new_id
 from indelible.store.accounts.protocol import Account, Credential, CredentialKey, CredentialKind, TokenInfo
 from indelible.store.accounts.secrets import PREFIX_LENGTH, hash_secret, new_secret
 from indelible.store.accounts.sql_shares import ignore, load_all, load_one
-from indelible.store.database.enumerations import LoginMethod, Scope, UserRole
+from indelible.store.database.tables.enumerations import LoginMethod, Scope, UserRole
 from indelible.store.database.transaction import Database, Row, Transaction, clean_label, insert, to_time
 
 LONGEST_NAME: Final = 200

@@ -34,12 +34,12 @@ from sqlalchemy.dialects import sqlite
 
 from indelible.store.database.address import Address, describe, parse_address
 from indelible.store.database.errors import DatabaseUnusable, translate_error
-from indelible.store.database.file_lock import exclusive_file_lock
 from indelible.store.database.migrate import HEAD, VERSION_TABLE, load_revision
 from indelible.store.database.migrations.runner import upgrade  # importing it completes `metadata`
 from indelible.store.database.open import open_database
 from indelible.store.database.postgres import connect
-from indelible.store.database.tables import metadata
+from indelible.store.database.sqlite.file_lock import exclusive_file_lock
+from indelible.store.database.tables.chats import metadata
 from indelible.store.database.transaction import Transaction, to_utc
 
 CHUNK_ROWS: Final = 500

@@ -8,7 +8,7 @@ SQLAlchemy (migrations/runner.py).
 There is no downgrade. A database that a newer Indelible has migrated is refused, because this version does not know
 the rules of the new tables.
 
-Must stay true (tests/store/test_migrations.py): the migrations build exactly tables.py on both databases, and an
+Must stay true (tests/store/test_migrations.py): the migrations build exactly tables/ on both databases, and an
 upgrade preserves existing data.
 """
 

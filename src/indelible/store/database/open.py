@@ -1,6 +1,6 @@
 """Opening a SQLite or PostgreSQL database: commits are durable, and a faulty database is reported in one sentence.
 
-Neighbours: address.py parses the user's address, sqlite.py and postgres.py are the two databases, errors.py has the
+Neighbours: address.py parses the user's address, sqlite/ and postgres.py are the two databases, errors.py has the
 sentences, migrate.py upgrades the schema. tests/store/test_open.py checks what must stay true.
 """
 
@@ -12,7 +12,7 @@ from indelible.errors import StoreFailed
 from indelible.store.database.address import Address, describe, parse_address
 from indelible.store.database.errors import DatabaseUnusable, read_failure
 from indelible.store.database.postgres import PostgresDatabase
-from indelible.store.database.sqlite import SqliteDatabase
+from indelible.store.database.sqlite.database import SqliteDatabase
 
 
 async def open_database(database: str | Path | Address) -> SqliteDatabase | PostgresDatabase:

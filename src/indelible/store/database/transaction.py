@@ -2,14 +2,14 @@
 
 A command is one `async def` over a `Transaction`. It may await the methods below and functions built on them, and
 nothing else: on SQLite it runs from its first statement to its last in one visit to a thread, where there is no event
-loop (sqlite.py); on PostgreSQL each statement is a round trip on the event loop (postgres.py).
+loop (sqlite/); on PostgreSQL each statement is a round trip on the event loop (postgres.py).
 
 The SQL has one spelling, the subset of PostgreSQL's that SQLite knows too: `$1` for a value, `ON CONFLICT`, row values,
 `TRUE`. SQLite spells two things differently, which `spell_for_sqlite` translates, once per text: `= ANY($1)` for a
 list, and row locks, which it does not need, because a write transaction locks the whole file. Where more differs, the
 code checks `dialect` and says why.
 
-Values match the columns of tables.py: ids, words and labels are `str`, and characters that a database cannot hold in
+Values match the columns of tables/: ids, words and labels are `str`, and characters that a database cannot hold in
 them become U+FFFD; JSON and everything that a person or a model wrote is `bytes`; a time is an aware `datetime`.
 Rows are indexed by name. Read a time with `to_time`, and a boolean with `bool`: SQLite has neither type.
 

@@ -23,7 +23,7 @@ that was accepted is released once: when its row is committed, or when its write
 Must stay true (tests/store/test_journal.py): published means committed; numbers have no gaps; a chat that fails
 fails alone; no task waits for a flush that will not come, and a cancelled caller leaves no writer half closed.
 
-The SQL is append.py; compose.py joins `on_committed` to the feed and the notifier.
+The SQL is append.py; app/compose.py joins `on_committed` to the feed and the notifier.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ async def _load_rows(transaction: Transaction, chat_id: str, attempt_id: str, af
 
 
 async def _load_packed_rows(transaction: Transaction, chat_id: str, attempt_id: str, after: int) -> list[LoadedRow]:
-    """All rows at once: the database holds them as one (pack.py)."""
+    """All rows at once: the database holds them as one (journal/pack.py)."""
     found = await transaction.one(_PACKED, chat_id, attempt_id)
     rows = [] if found is None else unpack_rows(found["parts"])
     return [LoadedRow(attempt_id, row.n, row.parts) for row in rows if row.n > after]

@@ -23,7 +23,7 @@ from indelible.ids import is_id
 from indelible.machine.states import IfBusy
 from indelible.store.commands.facts import load_end
 from indelible.store.commands.totals import Totals
-from indelible.store.database.enumerations import DebugMode
+from indelible.store.database.tables.enumerations import DebugMode
 from indelible.store.database.transaction import Dialect, Row, Transaction, to_time
 from indelible.store.journal.pack import unpack_rows
 from indelible.store.queries.ancestors import load_ancestors

@@ -6,7 +6,7 @@ meanwhile is never shown twice; a cursor may also lead back. Renaming, labelling
 unread if a model has replied since the owner last read it.
 
 Every filter has an index: archived and pinned lead the one of the list, unread chats have one of their own, and labels
-are rows of their own (database/list_tables.py). store/lists/search.py searches.
+are rows of their own (database/tables/lists.py). store/lists/search.py searches.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 
 from indelible.content import Usage
 from indelible.store.commands.totals import Totals
-from indelible.store.database.enumerations import DebugMode
+from indelible.store.database.tables.enumerations import DebugMode
 from indelible.store.database.transaction import Dialect, Row, Transaction, clean_label, to_time
 from indelible.store.lists.search_words import Match
 from indelible.store.queries.liveness import PENDING, bind_ago, spell_ago, spell_alive, spell_status

@@ -15,7 +15,7 @@ import msgspec
 from indelible.content import Message, Part, ToolSpec, Usage
 from indelible.errors import NotFound
 from indelible.machine.states import Status, TurnKind
-from indelible.store.database.enumerations import DebugMode
+from indelible.store.database.tables.enumerations import DebugMode
 from indelible.store.database.transaction import Dialect, Row, Transaction
 from indelible.store.queries.chat_view import AttemptName, load_path_rows, load_rows, to_message
 from indelible.store.queries.liveness import bind_ago, spell_ago

@@ -3,7 +3,7 @@
     server.py       SimulatedProvider: the socket and the test's interface
     exchange.py     one request and its response
     faults.py       failures on demand; bend.py applies them to a body
-    wires/          the provider's side of each wire format: dialect.py says what one consists of
+    wires/          the provider's side of each wire format: wires/dialect.py says what one consists of
     reply.py        a whole reply as bytes, without a network
 
 It needs aiohttp, so `indelible.testing` imports it on first use.

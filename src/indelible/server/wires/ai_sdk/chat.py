@@ -22,7 +22,7 @@ from starlette.responses import Response
 from indelible.content import Block, ToolResult
 from indelible.errors import Invalid
 from indelible.server.dependencies import Reads, ServerState, State, Writes, answer_json
-from indelible.server.feed_slots import WithSlot
+from indelible.server.limits.feed_slots import WithSlot
 from indelible.server.problem_details import NotReady
 from indelible.server.wires.ai_sdk.messages import (
     find_user_message,

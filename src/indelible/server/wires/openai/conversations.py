@@ -18,7 +18,7 @@ from indelible.server.dependencies import Reads, Writes, answer_json
 from indelible.server.wires.openai.items import read_items, write_items
 from indelible.server.wires.openai.names import name_conversation, read_conversation_name, read_time
 from indelible.server.wires.openai.pages import show_page
-from indelible.server.wires.openai.response_request import Metadata
+from indelible.server.wires.openai.responses.request import Metadata
 from indelible.server.wires.requests import WireBody, read_body
 from indelible.service.conversations import ConversationService, Given, TurnSettings, read_metadata
 from indelible.service.inputs import ChatChanges

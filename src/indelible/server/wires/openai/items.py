@@ -13,7 +13,7 @@ from typing import Any, Final
 from indelible.content import Block, File, Message, Reasoning, Text, ToolCall, ToolResult, encode
 from indelible.errors import Invalid
 from indelible.server.wires.content import join_neighbours, read_file, write_file_url
-from indelible.server.wires.openai.response_projection import read_call_id
+from indelible.server.wires.openai.responses.projection import read_call_id
 from indelible.service.results import ChatMessage
 
 _MOST_ITEMS: Final = 2000

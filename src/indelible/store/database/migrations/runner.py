@@ -23,16 +23,17 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import SetColumnComment, SetTableComment
 
 from indelible.concurrency.tasks import run_to_completion
-from indelible.store.database import account_tables, file_tables, list_tables, migrate
+from indelible.store.database import migrate
 from indelible.store.database.address import Address, describe
 from indelible.store.database.errors import DatabaseUnusable, is_about_data, read_failure
 from indelible.store.database.postgres import connect
-from indelible.store.database.tables import metadata
+from indelible.store.database.tables import accounts, files, lists
+from indelible.store.database.tables.chats import metadata
 
 # The imports add their tables.
-assert account_tables.sessions.metadata is metadata
-assert file_tables.files.metadata is metadata
-assert list_tables.search_entries.metadata is metadata
+assert accounts.sessions.metadata is metadata
+assert files.files.metadata is metadata
+assert lists.search_entries.metadata is metadata
 
 _ADVISORY_LOCK: Final = 0x1DE11B1E
 _WAIT_FOR_MIGRATION_MS: Final = 600_000

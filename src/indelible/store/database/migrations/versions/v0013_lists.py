@@ -14,7 +14,7 @@ from alembic import op
 from sqlalchemy import text
 
 from indelible.store.database.migrations.spelling import execute, get_dialect
-from indelible.store.database.search_index import SQLITE_INDEX
+from indelible.store.database.tables.search_index import SQLITE_INDEX
 from indelible.store.database.transaction import clean_label
 
 revision: Final = "0013"

@@ -1,0 +1,194 @@
+"""Who sends a request.
+
+The first of these that the request has decides:
+
+    1. a header of a trusted proxy that names the user (`proxy_user_header`, `trusted_proxies`)
+    2. `Authorization: Bearer …`: the setting `token`, which is the first admin's, or a token of the database
+    3. the cookie of a session
+    4. nothing, where no login is needed: the user `local`, on loopback alone
+
+A request with an invalid credential never falls back to a weaker one: with a revoked token it has no user, even on
+loopback. There are two exceptions where no login is needed. A stale cookie is ignored, because a browser sends the
+cookies of every server on localhost. And on `/v1` a key that is no token of ours is ignored, because OpenAI's clients
+always send one.
+
+What was found is remembered for `REMEMBERED_S` seconds, so that a busy client costs no query per request. Everything is
+forgotten as soon as anybody's rights change in this process, or a hint tells that they did in another one.
+
+An address that sends wrong tokens is soon made to wait, because the token in the settings may be short enough to guess.
+Wrong cookies do not count: a session's secret cannot be guessed, and a page with a stale cookie sends it with
+everything that it loads.
+
+Must stay true (tests/server/test_authentication.py): the order above; no login outlasts its rights.
+"""
+
+from __future__ import annotations
+
+import hmac
+from typing import Final
+
+from msgspec.structs import replace
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from indelible.app.app import App
+from indelible.errors import Invalid, RateLimited
+from indelible.server.access.loopback import is_loopback
+from indelible.server.access.proxies import Proxies
+from indelible.server.limits.rate_limits import TokenBuckets
+from indelible.service.access.identity import Identity
+from indelible.settings import Settings
+from indelible.store.accounts.protocol import CredentialKey
+from indelible.store.accounts.secrets import hash_secret
+
+COOKIE: Final = "indelible_session"
+REMEMBERED_S: Final = 2.0
+_MAX_REMEMBERED: Final = 10_000
+GUESSES: Final = 30
+"""So many wrong credentials at once from one address, and one more every two seconds."""
+
+
+def needs_login(settings: Settings) -> bool:
+    """Whether there is a login: on every address that others can reach, and wherever a way to log in is configured."""
+    return not is_loopback(settings.host) or has_login(settings)
+
+
+def has_login(settings: Settings) -> bool:
+    """Whether the settings have a way to log in."""
+    return bool(settings.token or settings.oidc_issuer or (settings.proxy_user_header and settings.trusted_proxies))
+
+
+class Authenticator:
+    """One per process, of the app that it serves."""
+
+    def __init__(self, app: App, settings: Settings, proxies: Proxies) -> None:
+        self.needs_login = needs_login(settings)
+        self._app = app
+        self._settings = settings
+        self._proxies = proxies
+        self._token_hash = hash_secret(settings.token) if settings.token else None
+        self._user_header = settings.proxy_user_header.lower() if settings.trusted_proxies else ""
+        self._remembered: dict[bytes, tuple[Identity, float]] = {}
+        self._changes = 0
+        self._guesses = TokenBuckets(0.5, GUESSES, monotonic=app.clock.monotonic)
+        self._local = Identity(user_id=app.owner_id, user="local", role="admin", how="none")
+
+    def forget(self) -> None:
+        """Somebody's rights have changed. What is being looked up now is not remembered either."""
+        self._remembered.clear()
+        self._changes += 1
+
+    async def identify(self, scope: Scope, headers: Headers, *, through_proxy: bool) -> Identity | None:
+        """The login of a request; None if there is none, or none that is valid. Raises `RateLimited`."""
+        if through_proxy and self._user_header and (name := headers.get(self._user_header)):
+            return await self._find_proxied(name)
+        given = headers.get("authorization")
+        if given is not None and not self.needs_login and _is_openai(scope):
+            return await self._find_bearer(given) or self._local
+        if given is not None:
+            return await self._find_bearer(given, find_address(scope))
+        cookie = read_cookie(headers)
+        if cookie is not None:
+            found = await self._find_session(cookie)
+            if found is not None or self.needs_login:
+                return found
+        return None if self.needs_login else self._local
+
+    def is_first_token(self, secret: str) -> bool:
+        """Whether this is the setting `token`."""
+        return self._token_hash is not None and hmac.compare_digest(hash_secret(secret), self._token_hash)
+
+    def check_guesses(self, address: str) -> None:
+        """Raises `RateLimited` if too many wrong credentials came from here."""
+        if self._guesses.is_empty(address):
+            raise RateLimited("Too many failed logins from this address. Wait a minute.", retry_after_s=60)
+
+    def note_wrong(self, address: str) -> None:
+        self._guesses.acquire(address)
+
+    async def _find_bearer(self, given: str, guesser: str | None = None) -> Identity | None:
+        """The user of a token. With `guesser`, an address, a wrong one counts."""
+        scheme, _, secret = given.encode("latin-1").decode("utf-8", "replace").partition(" ")
+        secret = secret.strip()
+        if scheme.lower() != "bearer" or not secret:
+            return None
+        key = b"token" + hash_secret(secret)
+        if (known := self._recall(key)) is not None:
+            return known
+        if guesser is not None:
+            self.check_guesses(guesser)
+        if self.is_first_token(secret):
+            return replace(self._local, how="token")
+        changes = self._changes
+        found = await self._app.accounts.find_token(secret)
+        if found is None and guesser is not None:
+            self.note_wrong(guesser)
+        return None if found is None else self._remember(key, Identity.of(found, "token"), changes)
+
+    async def _find_session(self, secret: str) -> Identity | None:
+        key = b"session" + hash_secret(secret)
+        if (known := self._recall(key)) is not None:
+            return known
+        changes = self._changes
+        found = await self._app.accounts.find_session(secret)
+        if found is None and self._settings.token:
+            found = await self._app.accounts.find_session(secret, bound_to=self._settings.token)
+        return None if found is None else self._remember(key, Identity.of(found, "session"), changes)
+
+    async def _find_proxied(self, name: str) -> Identity | None:
+        name = name.encode("latin-1").decode("utf-8", "replace")
+        key = b"proxy" + hash_secret(name)
+        if (known := self._recall(key)) is not None:
+            return known
+        changes = self._changes
+        try:
+            account = await self._app.accounts.ensure_account(name)
+        except Invalid:
+            return None
+        if account.disabled or account.id == self._app.owner_id:  # the first admin's name is not the proxy's to give
+            return None
+        return self._remember(
+            key,
+            Identity(
+                user_id=account.id,
+                user=account.name,
+                role=account.role,
+                how="proxy",
+                key=CredentialKey("user", account.id),
+            ),
+            changes,
+        )
+
+    def _recall(self, key: bytes) -> Identity | None:
+        found = self._remembered.get(key)
+        if found is None or self._app.clock.monotonic() - found[1] >= REMEMBERED_S:
+            return None
+        expires_at = found[0].expires_at
+        return None if expires_at is not None and expires_at <= self._app.clock.now() else found[0]
+
+    def _remember(self, key: bytes, identity: Identity, changes: int) -> Identity:
+        if changes != self._changes:
+            return identity
+        if len(self._remembered) >= _MAX_REMEMBERED:
+            self._remembered.clear()
+        self._remembered[key] = (identity, self._app.clock.monotonic())
+        return identity
+
+
+def _is_openai(scope: Scope) -> bool:
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", "")).startswith("/v1/")
+
+
+def find_address(scope: Scope) -> str:
+    client = scope.get("client")
+    return client[0] if client else ""
+
+
+def read_cookie(headers: Headers) -> str | None:
+    """The session's secret."""
+    for pair in headers.get("cookie", "").split(";"):
+        name, _, value = pair.strip().partition("=")
+        if name == COOKIE and value:
+            return value
+    return None

@@ -1,0 +1,168 @@
+"""Access control: every request passes here before a route sees it (docs/login.md).
+
+It checks, in this order: the size that a body announces; the name by which the client reached us (`Host`), to stop DNS
+rebinding; who sends the request (authentication.py); whether a page of another site made the browser send it
+(browser_checks.py); what this login may do at all; how often. A route then finds the login in `scope["identity"]`, and
+asks for the service of that user.
+
+Three kinds of paths need no login: health checks and the static files of the page, which are public, so no login is
+looked up and a logout cuts none of them; the login; and links to shared chats, whose key is the right to read.
+Everything else is refused by default, including routes that are added later. A browser that asks for a page is sent to
+the login instead.
+
+A body that is too large is refused before it fills the memory: by its announced length, or when it exceeds the limit.
+
+Must stay true (tests/server/test_access.py, tests/server/test_access_matrix.py): no route answers anybody whom the
+table there does not name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from fastapi.exceptions import HTTPException
+from starlette.datastructures import Headers
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from indelible.errors import Refused, StoreFailed
+from indelible.server.access.browser_checks import BrowserChecks
+from indelible.server.access.proxies import Proxies, normalize_base_path, split_path
+from indelible.server.access.revocation import OpenRequest
+from indelible.server.access.security_headers import add_headers
+from indelible.server.limits.uploads import is_upload
+from indelible.server.problem_details import answer_refusal, make_problem
+from indelible.settings import Settings
+
+if TYPE_CHECKING:
+    from indelible.server.dependencies import ServerState
+    from indelible.service.access.identity import Identity
+
+OPEN_TO_ALL: Final = frozenset({"/healthz", "/readyz"})
+MAX_BODY_BYTES: Final = 8 * 1024 * 1024
+SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+SESSION: Final = "/api/v1/session"
+_NO_LOGIN: Final = frozenset({"/login", "/login/methods", "/login/oidc", "/login/oidc/callback"})
+_NO_LOGIN_BELOW: Final = ("/shared/", "/api/v1/shared/")
+_STATIC: Final = "/web/"
+_OWN_RULE: Final = ("/api/v1/tokens", "/api/v1/users", SESSION)
+"""What service/accounts/logins.py checks: a token for these need not be one for writing."""
+
+_TOO_LONG: Final = f"Request body too large (limit {MAX_BODY_BYTES:,} bytes)."
+_NOBODY: Final = "Log in at /login, or send a token: Authorization: Bearer …"
+_CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
+
+
+class AccessMiddleware:
+    """Checks every request before `application` gets it. `find_state` gives the state of the running server."""
+
+    def __init__(
+        self, application: ASGIApp, settings: Settings, *, find_state: Callable[[], ServerState | None]
+    ) -> None:
+        self._application = application
+        self._find_state = find_state
+        self._base_path = normalize_base_path(settings.base_path)
+        self._browser = BrowserChecks(settings)
+        self.proxies = Proxies(settings.trusted_proxies)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._application(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        path = split_path(scope, self._base_path)
+        through_proxy = self.proxies.resolve(scope, headers)
+        cors = self._browser.list_cors_headers(headers)
+        if cors or not (path.startswith("/api/v1/chats/") and path.endswith("/events")):  # a feed has its own
+            send = add_headers(send, cors)
+        is_limited = not is_upload(scope)  # a file has a limit of its own
+        if is_limited:
+            receive = _count(receive)
+        request: OpenRequest | None = None
+        state = self._find_state()
+        try:
+            refusal = self._check_request(scope, path, headers, is_limited=is_limited)
+            if refusal is None and not _needs_nothing(path) and state is not None:
+                identity = await state.authenticator.identify(scope, headers, through_proxy=through_proxy)
+                refusal = self._check_login(scope, path, headers, identity, state)
+                scope["identity"] = identity
+                request = OpenRequest(*([identity.key] if identity is not None and identity.key is not None else ()))
+                scope["open_request"] = request
+        except Refused as error:
+            refusal = answer_refusal(error)
+        except StoreFailed:
+            refusal = make_problem(503, "unavailable", "The database is unavailable. Retry in a moment.")
+        if refusal is not None:
+            await refusal(scope, receive, send)
+        elif request is None or state is None:
+            await self._application(scope, receive, send)
+        else:
+            await state.revocation.serve(self._application, request, scope, receive, send)
+
+    def _check_request(self, scope: Scope, path: str, headers: Headers, *, is_limited: bool) -> Response | None:
+        if is_limited and _read_length(headers) > MAX_BODY_BYTES:
+            return make_problem(413, "too_large", _TOO_LONG, headers={"Connection": "close"})
+        if path in OPEN_TO_ALL:
+            return None
+        return self._browser.check_host(headers) or self._browser.answer_preflight(scope, headers)
+
+    def _check_login(
+        self, scope: Scope, path: str, headers: Headers, identity: Identity | None, state: ServerState
+    ) -> Response | None:
+        method = scope["method"]
+        is_open = needs_no_login(path, method)
+        if identity is None and not is_open:
+            return self._send_to_login(scope, path, headers)
+        # Only a bearer token is sent on purpose. Everything else a browser adds by itself, whoever made it send.
+        if identity is None or identity.how != "token":
+            refusal = self._browser.check_origin(headers, method, path, has_cookie=_is_cookie(identity))
+            if refusal is not None:
+                return refusal
+        if identity is None or is_open:
+            return None
+        if not path.startswith(_OWN_RULE):
+            identity.check_scope("read" if method in SAFE else "write")
+        state.check_rate(identity.user_id)
+        return None
+
+    def _send_to_login(self, scope: Scope, path: str, headers: Headers) -> Response:
+        is_page = scope["method"] == "GET" and not path.startswith("/api/") and "text/html" in headers.get("accept", "")
+        if not is_page:
+            return make_problem(401, "unauthorized", _NOBODY, headers=_CHALLENGE)
+        query = scope.get("query_string", b"").decode("latin-1")
+        wanted = quote(f"{self._base_path}{path}" + (f"?{query}" if query else ""), safe="/")
+        return RedirectResponse(f"{self._base_path}/login?next={wanted}", status_code=303)
+
+
+def _needs_nothing(path: str) -> bool:
+    return path in OPEN_TO_ALL or path.startswith(_STATIC)
+
+
+def needs_no_login(path: str, method: str) -> bool:
+    """Whether everybody may send this request: to the login, or with the key of a link."""
+    return path in _NO_LOGIN or path.startswith(_NO_LOGIN_BELOW) or (path == SESSION and method == "POST")
+
+
+def _is_cookie(identity: Identity | None) -> bool:
+    return identity is not None and identity.how in ("session", "proxy")
+
+
+def _read_length(headers: Headers) -> int:
+    length = headers.get("content-length", "")
+    return int(length) if length.isdecimal() else 0
+
+
+def _count(receive: Receive) -> Receive:
+    received_bytes = 0
+
+    async def receive_some() -> Message:
+        nonlocal received_bytes
+        message = await receive()
+        received_bytes += len(message.get("body", b""))
+        if received_bytes > MAX_BODY_BYTES:
+            raise HTTPException(413, _TOO_LONG)
+        return message
+
+    return receive_some

@@ -1,0 +1,270 @@
+"""Limits on connections: how long a request may take to arrive, how large its head may be, how many are open.
+
+All of this comes before the token is known, so it protects the process from anybody who reaches its port. uvicorn
+limits none of it: it collects a head for as long as it grows, and waits for one forever.
+
+A connection is *waiting* until its request is complete, and *busy* from then until the response is. Only waiting
+connections are timed; a feed may stay open for days. At a limit, the connection that has waited longest makes room, so
+idle connections keep nobody out; only if all are busy is a new one refused. At the limit of the process the address
+with the most connections makes room. An IPv6 host has a whole /64 to itself, so that counts as one address.
+
+One timer of the process checks all connections once a second (process.py): a timer per request would be on the path of
+every request.
+
+Must stay true (tests/server/test_connection_limits.py): what a connection sends before its request is complete costs a
+bounded amount of memory and time; a busy connection is never closed from here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections import defaultdict
+from functools import partial
+from typing import Any, Final, NamedTuple, Self
+
+from starlette.responses import Response
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from indelible.server.limits.uploads import MIN_BYTES_PER_S, is_upload
+from indelible.server.problem_details import make_problem
+from indelible.server.streaming.transport import GatheringTransport
+from indelible.settings import Settings
+
+_log: Final = logging.getLogger(__name__)
+_CLOSE: Final = {"Connection": "close"}
+_CHUNK_OVERHEAD: Final = 8
+"""A chunked body is larger on the wire. So many bytes per byte are still a body, and not an endless trailer."""
+_OTHER_FILES: Final = 100
+"""Descriptors that are not connections: databases, providers, logs."""
+_LOG_INTERVAL_S: Final = 60.0
+
+
+class ConnectionLimits(NamedTuple):
+    """See the settings of the same names."""
+
+    head_max_bytes: int
+    head_timeout_s: float
+    body_timeout_s: float
+    max_connections: int
+    address_max_connections: int
+
+    @classmethod
+    def read(cls, settings: Settings) -> Self:
+        chosen = cls(**{name: getattr(settings, name) for name in cls._fields})
+        files = _raise_file_limit()
+        if files is None:
+            return chosen
+        return chosen._replace(max_connections=max(1, min(chosen.max_connections, files - _OTHER_FILES)))
+
+
+class Connections:
+    """Every open connection of a process, by address."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.limits = limits
+        self._count = 0
+        self._by_address: defaultdict[str, _Address] = defaultdict(_Address)
+        self._logged_at_s = -_LOG_INTERVAL_S
+
+    def make_protocol(self) -> Any:
+        """What uvicorn calls for each connection."""
+        return partial(LimitedConnection, self)
+
+    def add(self, connection: LimitedConnection, now_s: float) -> Response | None:
+        """Count a new connection, and close another one for it if need be; returns a refusal if none can be closed."""
+        limits = self.limits
+        own = self._by_address[connection.address]
+        refusal: Response | None = None
+        if own.count >= limits.address_max_connections and not own.close_one():
+            detail = f"Too many connections from this address (limit {limits.address_max_connections:,})."
+            refusal = make_problem(429, "too_many", detail, headers=_CLOSE)
+        elif self._count >= limits.max_connections and not self._close_greediest():
+            refusal = make_problem(503, "unavailable", "The server has too many connections.", headers=_CLOSE)
+        self._count += 1
+        own.count += 1
+        if refusal is not None:
+            self._log_refusal(connection.address, now_s)
+        else:
+            own.waiting[connection] = None
+        return refusal
+
+    def _close_greediest(self) -> bool:
+        return any(one.close_one() for one in sorted(self._by_address.values(), key=lambda one: -one.count))
+
+    def remove(self, connection: LimitedConnection) -> None:
+        own = self._by_address[connection.address]
+        own.waiting.pop(connection, None)
+        own.count -= 1
+        self._count -= 1
+        if not own.count:
+            del self._by_address[connection.address]
+
+    def note_waiting(self, connection: LimitedConnection) -> None:
+        self._by_address[connection.address].waiting[connection] = None
+
+    def note_busy(self, connection: LimitedConnection) -> None:
+        self._by_address[connection.address].waiting.pop(connection, None)
+
+    def close_late(self) -> None:
+        """Close every connection whose request did not arrive in time."""
+        now_s = asyncio.get_running_loop().time()
+        for own in list(self._by_address.values()):
+            for connection in list(own.waiting):
+                connection.close_if_late(now_s)
+
+    def _log_refusal(self, address: str, now_s: float) -> None:
+        if now_s - self._logged_at_s >= _LOG_INTERVAL_S:
+            self._logged_at_s = now_s
+            _log.warning("refused a connection from %s: too many are open (logged once a minute)", address)
+
+
+class _Address:
+    """The connections of one address; those that wait in order, the one that has waited longest first."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.waiting: dict[LimitedConnection, None] = {}
+
+    def close_one(self) -> bool:
+        for connection in self.waiting:
+            del self.waiting[connection]
+            connection.transport.abort()
+            return True
+        return False
+
+
+class LimitedConnection(HttpToolsProtocol):
+    """A connection of uvicorn that keeps to the limits."""
+
+    def __init__(self, all_connections: Connections, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.address = ""
+        self._all = all_connections
+        self._limits = all_connections.limits
+        self._since_s = 0.0  # when it began to wait for the head, or for the body
+        self._head_bytes = 0
+        self._overhead_bytes = 0  # of the body on the wire, beyond what it may have
+        self._is_in_body = False
+        self._is_refused = False
+        self._is_upload = False
+
+    # --- called by the event loop ---
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(GatheringTransport(transport, self.loop))  # type: ignore[arg-type]
+        self.address = name_network(self.client[0] if self.client else "")
+        self._since_s = self.loop.time()
+        refusal = self._all.add(self, self._since_s)
+        if refusal is not None:
+            self._refuse(refusal)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._all.remove(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
+        if self._is_in_body:
+            self._overhead_bytes += len(data)
+        else:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        limit_bytes = self._limits.head_max_bytes
+        if not self._is_in_body and self._head_bytes > limit_bytes:
+            detail = f"The request's head is too large (limit {limit_bytes:,} bytes)."
+            self._refuse(make_problem(431, "too_large", detail, headers=_CLOSE))
+        elif self._is_in_body and self._overhead_bytes > limit_bytes:
+            self._refuse(make_problem(431, "too_large", "The request's trailer is too large.", headers=_CLOSE))
+
+    # --- called by the parser, and at the end of a response ---
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._is_in_body:  # no route reads trailers
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._is_in_body = True
+        self._head_bytes = self._overhead_bytes = 0
+        self._since_s = self.loop.time()
+        super().on_headers_complete()
+        self._is_upload = is_upload(self.scope)
+
+    def on_body(self, body: bytes) -> None:
+        self._overhead_bytes = max(0, self._overhead_bytes - _CHUNK_OVERHEAD * len(body))
+        if self._is_upload:  # large bodies need time; how much depends on their pace
+            self._since_s = min(self.loop.time(), self._since_s + len(body) / MIN_BYTES_PER_S)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._is_in_body = False
+        self._since_s = self.loop.time()
+        if not self.cycle.response_complete:
+            self._all.note_busy(self)
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Unless the next request is complete already, because the client sent it early, wait for it."""
+        due = self.pipeline[-1][0] if self.pipeline else self.cycle
+        if due is self.cycle and (self._is_in_body or not self.pipeline):
+            if not self._is_in_body:
+                self._since_s = self.loop.time()
+            if not self.transport.is_closing():
+                self._all.note_waiting(self)
+        super().on_response_complete()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """There are no WebSockets here, and whoever asks for one gets an ordinary response."""
+
+    # --- refusing ---
+
+    def close_if_late(self, now_s: float) -> None:
+        limits = self._limits
+        if now_s - self._since_s <= (limits.body_timeout_s if self._is_in_body else limits.head_timeout_s):
+            return
+        if self._is_in_body or self._head_bytes:
+            self._refuse(make_problem(408, "request_timeout", "The request did not arrive in time.", headers=_CLOSE))
+        else:
+            self._is_refused = True
+            self.transport.close()
+
+    def _refuse(self, problem: Response) -> None:
+        """Answer, unless a response has begun already, and close."""
+        self._is_refused = True
+        if self.transport.is_closing():
+            return
+        cycle: Any = self.cycle  # None before the first request
+        if cycle is None or not cycle.response_started or cycle.response_complete:
+            headers = b"".join(b"%b: %b\r\n" % header for header in problem.raw_headers)
+            self.transport.write(STATUS_LINE[problem.status_code] + headers + b"\r\n" + bytes(problem.body))
+        self.transport.close()
+
+
+def name_network(host: str) -> str:
+    """The address that limits count by: an IPv4 address, or the /64 of an IPv6 address."""
+    host = host.partition("%")[0]
+    if ":" not in host:
+        return host
+    if "." in host:  # an IPv4 address, as an IPv6 socket shows it
+        return host.rpartition(":")[2]
+    head, gap, tail = host.partition("::")
+    groups = [group for group in head.split(":") if group]
+    if gap:
+        last = [group for group in tail.split(":") if group]
+        groups += ["0"] * (8 - len(groups) - len(last)) + last
+    return ":".join(groups[:4])
+
+
+def _raise_file_limit() -> int | None:
+    """Let this process open as many files as it may; returns how many. None: there is no limit."""
+    if sys.platform == "win32":
+        return None
+    import resource  # noqa: PLC0415  (Windows has none)
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard not in (soft, resource.RLIM_INFINITY):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return None if soft == resource.RLIM_INFINITY else soft

@@ -1,0 +1,1 @@
+"""Responses that go on: the feed as server-sent events, and a command with its reply."""

@@ -1,0 +1,130 @@
+"""A command and its reply in one response: for a client that asks for `text/event-stream` where a turn begins.
+
+The first event is `accepted`: the result of the command, which is on disk by then, as the JSON response would be. Then
+comes the chat's feed from there on, until the chat rests: it is idle, in error, or waits for the client's tools. Every
+event has its cursor, so a client that loses the connection reads on at `GET …/events`, and a repeated request with
+the same `Idempotency-Key` gets the reply from its beginning.
+
+The response of a command must never say that it failed because of what comes after it. So if no more feeds may be
+opened, the server is shutting down, or the token may write and not read, the client gets the usual JSON.
+
+Must stay true (tests/server/test_reply_stream.py): what is streamed is the feed; the stream ends where the chat rests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Annotated, Final, Self
+
+from fastapi import Depends, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from indelible.content import encode
+from indelible.errors import TooMany
+from indelible.feed import Reader
+from indelible.machine.events import FeedEvent
+from indelible.server.dependencies import ServerState, answer_json, get_identity
+from indelible.server.limits.feed_slots import WithSlot
+from indelible.server.streaming.sse import FeedResponse, Pace
+from indelible.server.streaming.sse_pieces import Events
+from indelible.service.results import Accepted, CreatedChat
+
+EVENT_STREAM: Final = "text/event-stream"
+_AT_REST: Final = frozenset({"idle", "error", "requires_action"})
+
+
+class Answers:
+    """How the client of one request wants the result of a command."""
+
+    def __init__(self, request: Request) -> None:
+        wanted = request.headers.get("accept", "").partition(",")[0].partition(";")[0].strip().lower()
+        identity = get_identity(request)
+        self._state: ServerState = request.app.state.server_state
+        self._user_id = identity.user_id
+        self._as_stream = wanted == EVENT_STREAM and "read" in identity.scopes and self._state.is_ready
+        self._may_be_repeated = "idempotency-key" in request.headers
+
+    def answer(self, chat_id: str, result: Accepted | CreatedChat, status: int) -> Response:
+        """The response to a command that has begun a turn, or may have."""
+        answer = answer_json(result, status)
+        if not self._as_stream:
+            return answer
+        stream = ReplyStream(partial(self._open_reader, chat_id, result.cursor), result, pace=self._state.pace)
+        return _OrElse(WithSlot(stream, self._state.feed_slots, self._user_id), answer)
+
+    def _open_reader(self, chat_id: str, cursor: str) -> AbstractAsyncContextManager[Reader]:
+        feed = self._state.app.feed
+        if self._may_be_repeated:  # the result may be of yesterday
+            return feed.open(chat_id, cursor, user_id=self._user_id)
+        return feed.follow(chat_id, cursor)
+
+
+async def get_answers(request: Request) -> Answers:
+    return Answers(request)
+
+
+Streams = Annotated[Answers, Depends(get_answers)]
+"""For a route that begins a turn: its response continues with the reply if the client asks for it."""
+
+
+class ReplyStream(FeedResponse):
+    """The result of a command, then the events of its chat until it rests."""
+
+    def __init__(
+        self,
+        open_reader: Callable[[], AbstractAsyncContextManager[Reader]],
+        result: Accepted | CreatedChat,
+        *,
+        pace: Pace,
+    ) -> None:
+        super().__init__(open_reader, pace=pace)
+        self._result = result
+
+    async def _send_events(self, reader: Events, send: Send) -> None:
+        head = b"id: %b\nevent: accepted\ndata: %b\n\n" % (self._result.cursor.encode(), encode(self._result))
+        await self.send_timed(head, send)
+        if self._result.status not in _AT_REST:
+            await super()._send_events(_UntilRest(reader), send)
+
+
+class _UntilRest:
+    """The events of a reader, up to and including the one with which the chat comes to rest."""
+
+    def __init__(self, reader: Events) -> None:
+        self._reader = reader
+        self._is_over = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> FeedEvent:
+        if self._is_over:
+            raise StopAsyncIteration
+        return self._note(await anext(self._reader))
+
+    def get_nowait(self) -> FeedEvent | None:
+        event = None if self._is_over else self._reader.get_nowait()
+        return None if event is None else self._note(event)
+
+    def _note(self, event: FeedEvent) -> FeedEvent:
+        if event.kind in ("status", "snapshot"):
+            self._is_over = event.data["status"] in _AT_REST
+        return event
+
+
+class _OrElse(Response):
+    """A response, or another one if its user has no slot for it."""
+
+    def __init__(self, response: Response, other: Response) -> None:
+        super().__init__()
+        self._response = response
+        self._other = other
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._response(scope, receive, send)
+        except TooMany:
+            await self._other(scope, receive, send)

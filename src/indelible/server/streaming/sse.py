@@ -1,0 +1,143 @@
+"""The feed of a chat as server-sent events.
+
+`id:` is the cursor, so a browser that reconnects sends its position by itself. A comment is sent every 15 s, so that
+proxies keep the connection open and a dead one is noticed. Events that are ready together are sent together, and
+large ones in pieces (sse_pieces.py).
+
+This module speaks ASGI itself instead of using a streaming response: it is the last step on the path of a token, and a
+task and a queue per piece would cost more than everything else. A disconnect ends the response, and so does a send that
+takes too long because the client does not read. Neither is an error, and neither stops the reply (P7).
+
+The response joins the feed when it starts, not before: a response that never starts leaves no reader behind. A chat
+that was deleted by then, or is another user's, is an ordinary 404.
+
+Must stay true (tests/server/test_sse.py): after a disconnect nothing is left running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Final, NamedTuple
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from indelible.feed import ListReader, Reader
+from indelible.server.access.security_headers import DATA_HEADERS
+from indelible.server.streaming.sse_pieces import Events, iterate_pieces
+
+_COMMENT: Final = b": still here\n\n"
+_HEADERS: Final = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+    *(header for header in DATA_HEADERS if header[0] != b"cache-control"),
+]
+
+
+class Pace(NamedTuple):
+    """The interval of comments, and how long one send may take before the client is disconnected."""
+
+    heartbeat_interval_s: float = 15.0
+    stuck_after_s: float = 30.0
+
+
+DEFAULT_PACE: Final = Pace()
+
+
+class FeedResponse(Response):
+    """Sends one reader's events until the feed ends, the client disconnects, or it stops reading."""
+
+    def __init__(
+        self, open_reader: Callable[[], AbstractAsyncContextManager[Reader | ListReader]], *, pace: Pace
+    ) -> None:
+        super().__init__()
+        self._open_reader = open_reader
+        self._pace = pace
+        self._sending_since_s: float | None = None
+        self._comment: asyncio.Future[None] | None = None
+        self.more_headers: list[tuple[bytes, bytes]] = []
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._open_reader() as reader:
+            sending = asyncio.create_task(self._send_all(reader, send), name="sending a feed")
+            leaving = asyncio.create_task(_wait_for_leave(receive), name="watching for a disconnect")
+            try:
+                await self._watch([sending, leaving], send)
+                if sending.done():
+                    sending.result()
+            except (TimeoutError, OSError):
+                return
+            finally:
+                for task in (sending, leaving):
+                    task.cancel()
+                await asyncio.gather(sending, leaving, return_exceptions=True)
+
+    async def _watch(self, tasks: list[asyncio.Task[None]], send: Send) -> None:
+        """Until a task ends: send a comment at every interval, and raise `TimeoutError` if a piece is not accepted.
+
+        A stuck piece is found by looking now and then, so that a piece needs no timer of its own.
+        """
+        beat_s, stuck_s = self._pace
+        check_interval_s = min(beat_s, stuck_s)
+        now = asyncio.get_running_loop().time
+        beat_at_s = now() + beat_s
+        while not (await asyncio.wait(tasks, timeout=check_interval_s, return_when=asyncio.FIRST_COMPLETED))[0]:
+            if self._sending_since_s is not None:
+                if now() - self._sending_since_s >= stuck_s:
+                    raise TimeoutError
+            elif now() >= beat_at_s:
+                beat_at_s = now() + beat_s
+                await self._send_comment(send)
+
+    async def _send_comment(self, send: Send) -> None:
+        """Send a comment, only between two events. No event may begin until the client has accepted the comment."""
+        self._comment = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(self._pace.stuck_after_s):
+                await _send_piece(send, _COMMENT)
+        finally:
+            self._comment.set_result(None)
+            self._comment = None
+
+    async def _send_all(self, reader: Reader | ListReader, send: Send) -> None:
+        now = asyncio.get_running_loop().time
+        self._sending_since_s = now()
+        await send({"type": "http.response.start", "status": 200, "headers": [*_HEADERS, *self.more_headers]})
+        self._sending_since_s = None
+        await self._send_events(reader, send)
+        await self.wait_for_comment()
+        self._sending_since_s = now()
+        await _send_piece(send, b"", is_last=True)
+
+    async def _send_events(self, reader: Events, send: Send) -> None:
+        now = asyncio.get_running_loop().time
+        async for event in reader:
+            if self._comment is not None:
+                await asyncio.shield(self._comment)
+            for piece in iterate_pieces(reader, event):
+                self._sending_since_s = now()
+                await _send_piece(send, piece)
+            self._sending_since_s = None
+
+    async def wait_for_comment(self) -> None:
+        """No event may begin while a comment is being sent."""
+        if self._comment is not None:
+            await asyncio.shield(self._comment)
+
+    async def send_timed(self, piece: bytes, send: Send) -> None:
+        """Send a piece; a client that does not accept it for too long is disconnected."""
+        self._sending_since_s = asyncio.get_running_loop().time()
+        await _send_piece(send, piece)
+        self._sending_since_s = None
+
+
+async def _send_piece(send: Send, piece: bytes, *, is_last: bool = False) -> None:
+    await send({"type": "http.response.body", "body": piece, "more_body": not is_last})
+
+
+async def _wait_for_leave(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        continue

@@ -1,0 +1,125 @@
+"""The request for a chat completion: its messages, and how the turn is run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from indelible.content import Block, Message, Text, ToolCall, ToolResult, ToolSpec
+from indelible.errors import Invalid
+from indelible.server.wires.content import join_neighbours, read_file
+from indelible.server.wires.openai.items import read_content
+from indelible.server.wires.openai.responses.request import FunctionTool, read_choice
+from indelible.server.wires.requests import WireBody
+from indelible.service.conversations import TurnSettings
+
+
+class CompletionTool(WireBody):
+    type: str = "function"
+    function: dict[str, Any]
+
+    def to_spec(self) -> ToolSpec:
+        return FunctionTool.model_validate({**self.function, "type": self.type}).to_spec()
+
+
+class CompletionRequest(WireBody):
+    messages: list[dict[str, Any]]
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: dict[str, Any] | None = None
+    tools: list[CompletionTool] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    response_format: dict[str, Any] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    reasoning_effort: str | None = None
+    verbosity: str | None = None
+    user: str | None = None
+    store: bool | None = None
+    n: int | None = None
+
+    @property
+    def wants_usage(self) -> bool:
+        return bool((self.stream_options or {}).get("include_usage"))
+
+    def to_settings(self, system: str | None) -> TurnSettings:
+        tools = [tool.to_spec() for tool in self.tools] if self.tools else None
+        return TurnSettings(model=self.model, system=system, parameters=self._to_parameters() or None, tools=tools)
+
+    def _to_parameters(self) -> dict[str, Any]:
+        named = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "max_tokens": self.max_completion_tokens or self.max_tokens,
+            "frequency_penalty": self.frequency_penalty,
+            "presence_penalty": self.presence_penalty,
+            "seed": self.seed,
+            "stop": self.stop,
+            "effort": self.reasoning_effort,
+            "verbosity": self.verbosity,
+            "format": _read_format(self.response_format),
+            "tool_choice": read_choice(self.tool_choice) if self.tools else None,
+            "parallel_tool_calls": self.parallel_tool_calls if self.tools else None,
+            "user": self.user,
+        }
+        return {name: value for name, value in named.items() if value is not None}
+
+
+def _read_format(given: dict[str, Any] | None) -> dict[str, Any] | None:
+    if given is None or given.get("type") == "text":
+        return None
+    schema = given.get("json_schema")
+    return {"type": "json_schema", **schema} if isinstance(schema, dict) else given
+
+
+def read_messages(given: Sequence[dict[str, Any]]) -> list[Message]:
+    """The messages of the request."""
+    return join_neighbours([_read_message(message) for message in given])
+
+
+def _read_message(given: dict[str, Any]) -> Message:
+    match given.get("role"):
+        case "system" | "developer":
+            return Message(role="system", blocks=_read_parts(given.get("content")))
+        case "user":
+            return Message(role="user", blocks=_read_parts(given.get("content")))
+        case "assistant":
+            text = [block for block in _read_parts(given.get("content") or "") if getattr(block, "text", "x")]
+            return Message(role="assistant", blocks=[*text, *map(_read_call, given.get("tool_calls") or ())])
+        case "tool":
+            output = "".join(block.text for block in _read_parts(given.get("content")) if isinstance(block, Text))
+            result = ToolResult(
+                call_id=str(given.get("tool_call_id")), name=str(given.get("name") or ""), output=output
+            )
+            return Message(role="tool", blocks=[result])
+        case role:
+            raise Invalid(f"messages: the role {str(role)[:40]!r} is not supported.")
+
+
+def _read_call(call: Any) -> ToolCall:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        raise Invalid("messages: only calls of functions are supported.")
+    return ToolCall(id=str(call.get("id")), name=str(function.get("name")), arguments=str(function.get("arguments")))
+
+
+def _read_parts(content: Any) -> list[Block]:
+    if not isinstance(content, list):
+        return read_content(content)
+    return [block for part in content if isinstance(part, dict) for block in _read_part(part)]
+
+
+def _read_part(part: dict[str, Any]) -> list[Block]:
+    kind, body = part.get("type"), part.get(str(part.get("type")))
+    if kind == "image_url" and isinstance(body, dict) and isinstance(body.get("url"), str):
+        return [read_file(body["url"], media_type=None if body["url"].startswith("data:") else "image/png")]
+    if kind == "file" and isinstance(body, dict):
+        return read_content([{"type": "input_file", **body}])
+    return read_content([part])

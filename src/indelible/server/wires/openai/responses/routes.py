@@ -1,0 +1,247 @@
+"""`/v1/responses`: create, stream, retrieve, resume, cancel and delete responses (docs/openai.md).
+
+A response is a turn of a chat, and every route is a projection of its events (projection.py). Creating one
+without a predecessor creates a chat with the given input as its history. `previous_response_id` continues the chat
+if the response is its end, and a copy of it otherwise: what was answered meanwhile stays as it is (P10).
+
+Must stay true (tests/server/wires/test_responses.py): the official SDK, unmodified, gets what it expects; a response
+that failed to be created has changed nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from indelible.content import ToolResult
+from indelible.errors import Invalid, NotAllowed
+from indelible.ids import new_id
+from indelible.machine.events import Position
+from indelible.server.dependencies import Reads, ServerState, State, Writes, answer_json
+from indelible.server.limits.feed_slots import WithSlot
+from indelible.server.problem_details import NotReady
+from indelible.server.wires.content import Continuation, continue_with, divide
+from indelible.server.wires.openai.items import read_items, write_items
+from indelible.server.wires.openai.models import complete_model_name
+from indelible.server.wires.openai.names import ResponseName, read_response_name
+from indelible.server.wires.openai.pages import show_page
+from indelible.server.wires.openai.responses.projection import ResponseProjection
+from indelible.server.wires.openai.responses.request import MOST_INPUTS, ResponseRequest, hash_settings, read_note
+from indelible.server.wires.requests import read_body
+from indelible.server.wires.streaming import WireStream, collect, project_stored
+from indelible.service.conversations import ConversationService, Given, TurnSettings, TurnStart, note_request, start_at
+
+router = APIRouter(tags=["openai"], include_in_schema=False)
+_CANCEL_WAIT_S = 30.0
+
+
+@router.post("/responses")
+async def create_response(request: Request, state: State, service: Reads, once: Writes) -> Response:
+    """Create a response: streamed, in the background, or when it is complete."""
+    if not state.is_ready:
+        raise NotReady
+    body = await read_body(request, ResponseRequest)
+    body.model = await complete_model_name(service, body.model)
+    conversations = ConversationService(service, once)
+    start = await Starter(state, conversations, body).start()
+    name = ResponseName(start.chat_id, start.seq)
+    projection = await load_projection(state, conversations, name)
+    is_kept = body.store is not False or body.previous_response_id is not None or body.conversation is not None
+
+    async def forget() -> None:
+        await service.delete_chat(start.chat_id)
+
+    if body.stream:
+        user_id = await service.get_user_id()
+        stream = WireStream(
+            state.app.feed, start, projection, pace=state.pace, user_id=user_id, on_end=None if is_kept else forget
+        )
+        return WithSlot(stream, state.feed_slots, user_id)
+    if body.background:
+        await project_stored(state.app.feed.replay(start.chat_id, Position(name.seq)), projection)
+        return answer_json(projection.show())
+    await collect(state.app.feed, start, projection)
+    if not is_kept:
+        await forget()
+    return answer_json(projection.show())
+
+
+@router.get("/responses/{response_id}")
+async def get_response(
+    response_id: str, state: State, service: Reads, *, stream: bool = False, starting_after: int = -1
+) -> Response:
+    """Get a response as it is now, or its events after the one with this number."""
+    name = read_response_name(response_id)
+    projection = await load_projection(state, ConversationService(service), name)
+    if not stream:
+        await project_stored(state.app.feed.replay(name.chat_id, Position(name.seq)), projection)
+        return answer_json(projection.show())
+    if not state.is_ready:
+        raise NotReady
+    user_id = await service.get_user_id()
+    start = start_at(name.chat_id, name.seq)
+    skip = max(0, starting_after + 1)
+    wire = WireStream(state.app.feed, start, projection, pace=state.pace, user_id=user_id, skip=skip)
+    return WithSlot(wire, state.feed_slots, user_id)
+
+
+@router.post("/responses/{response_id}/cancel")
+async def cancel_response(response_id: str, state: State, service: Reads) -> Response:
+    """Stop a background response. What was written is kept, and is in its output."""
+    name = read_response_name(response_id)
+    conversations = ConversationService(service)
+    projection = await load_projection(state, conversations, name)
+    if not projection.request["background"]:
+        raise Invalid("Cannot cancel a synchronous response.")
+    turn_id = (await conversations.get_status(name.chat_id)).turn_id
+    await project_stored(state.app.feed.replay(name.chat_id, Position(name.seq)), projection)
+    if not projection.is_over:
+        await service.interrupt(name.chat_id, turn=turn_id, wait_s=_CANCEL_WAIT_S)
+        projection = await load_projection(state, conversations, name)
+        await project_stored(state.app.feed.replay(name.chat_id, Position(name.seq)), projection)
+    return answer_json(projection.show())
+
+
+@router.delete("/responses/{response_id}")
+async def delete_response(response_id: str, state: State, service: Reads) -> Response:
+    """Delete a response with its chat. One of a longer conversation is refused: the others would go with it."""
+    name = read_response_name(response_id)
+    conversations = ConversationService(service)
+    projection = await load_projection(state, conversations, name)
+    await project_stored(state.app.feed.replay(name.chat_id, Position(name.seq)), projection)
+    path = await conversations.list_path(name.chat_id)
+    noted = read_note(await conversations.find_origin(name.chat_id, name.seq))
+    is_alone = not noted.continues and path[-1].id == projection.last_message_id
+    if projection.is_over and not is_alone:
+        detail = "This response is part of a longer conversation. Delete the conversation instead."
+        raise NotAllowed(command="delete", state="idle", detail=detail)
+    await service.delete_chat(name.chat_id)
+    return answer_json({"id": response_id, "object": "response", "deleted": True})
+
+
+@router.get("/responses/{response_id}/input_items")
+async def list_input_items(
+    response_id: str,
+    service: Reads,
+    *,
+    limit: int = 20,
+    after: str | None = None,
+    order: Literal["asc", "desc"] = "desc",
+) -> Response:
+    """List the items that came with the request."""
+    name = read_response_name(response_id)
+    conversations = ConversationService(service)
+    origin = await conversations.find_origin(name.chat_id, name.seq)
+    path = await conversations.list_path(name.chat_id, upto=origin.id, limit=read_note(origin).inputs)
+    return answer_json(show_page(write_items(path), limit=limit, after=after, order=order))
+
+
+async def load_projection(
+    state: ServerState, conversations: ConversationService, name: ResponseName
+) -> ResponseProjection:
+    """The projection of this response, at its beginning. Raises `NotFound` if the user has no such response."""
+    origin = await conversations.find_origin(name.chat_id, name.seq)
+    repeated = read_note(origin).response
+    tools = frozenset(tool.get("name", "") for tool in repeated.get("tools") or ())
+    return ResponseProjection(
+        str(name),
+        request=repeated,
+        model=repeated.get("model") or origin.model or state.settings.model,
+        created_at=origin.created_at,
+        client_tools=tools | state.client_tools,
+    )
+
+
+class Starter:
+    """Starts the turn of a request: in a new chat, in that of its predecessor, or in a copy of that."""
+
+    def __init__(self, state: ServerState, conversations: ConversationService, body: ResponseRequest) -> None:
+        self._state = state
+        self._conversations = conversations
+        self._body = body
+        self._repeated = body.to_repeated()
+
+    async def start(self) -> TurnStart:
+        messages = read_items(self._body.input)
+        if self._body.previous_response_id is not None:
+            return await self._continue(self._body.previous_response_id, continue_with(messages))
+        if self._body.chat_id is not None:
+            return await self._join(self._body.chat_id, continue_with(messages))
+        system, given = divide(messages)
+        settings = self._body.to_settings(system)
+        noted = self._note(settings, inputs=len(given.history) + 1 + len(given.progress))
+        passing = self._body.store is False
+        return await self._conversations.create(new_id("chat"), note_request(given, noted), settings, passing=passing)
+
+    async def _continue(self, previous_id: str, added: Continuation) -> TurnStart:
+        previous = read_response_name(previous_id)
+        conversations, chat_id = self._conversations, previous.chat_id
+        projection = await load_projection(self._state, conversations, previous)
+        await project_stored(self._state.app.feed.replay(chat_id, Position(previous.seq)), projection)
+        if not projection.is_over:
+            detail = f"The previous response {previous} is still in progress."
+            raise NotAllowed(command="send", state="running", detail=detail)
+        settings = self._body.to_settings(added.system)
+        origin = await conversations.find_origin(chat_id, previous.seq)
+        has_changed = read_note(origin).settings != hash_settings(settings)
+        if projection.outcome == "waiting":
+            _check_answered(projection, added.results)
+            return await self._resume(chat_id, added, settings, has_changed=has_changed)
+        if added.results and not added.blocks:
+            raise Invalid(f"No function call of {previous} waits for this output.")
+        assert projection.last_message_id is not None or projection.outcome is not None
+        end = (await conversations.list_path(chat_id, limit=1))[-1].id
+        is_end = end == (projection.last_message_id or origin.id)
+        is_idle = (await conversations.get_status(chat_id)).status in ("idle", "error")
+        if not (is_end and is_idle):
+            copied = await conversations.service.fork_chat(chat_id, projection.last_message_id or origin.id)
+            chat_id = copied.id
+        if has_changed:
+            await conversations.configure(chat_id, settings)
+        return await self._send(chat_id, added, settings)
+
+    async def _join(self, chat_id: str, added: Continuation) -> TurnStart:
+        settings = self._body.to_settings(added.system)
+        status = (await self._conversations.get_status(chat_id)).status
+        if status == "requires_action" and added.results:
+            return await self._resume(chat_id, added, settings, has_changed=False)
+        if not added.blocks:
+            raise Invalid("No function call of this conversation waits for this output.")
+        await self._conversations.configure(chat_id, settings, given_only=True)
+        return await self._send(chat_id, added, settings)
+
+    async def _resume(
+        self, chat_id: str, added: Continuation, settings: TurnSettings, *, has_changed: bool
+    ) -> TurnStart:
+        """Bring the results that the turn waits for; what the user says beside them joins it."""
+        if has_changed:
+            await self._conversations.configure(chat_id, settings)
+        noted = note_request(Given(blocks=list(added.results)), self._note(settings, continues=True))
+        results = [block for block in noted.blocks if isinstance(block, ToolResult)]
+        start = await self._conversations.submit(chat_id, results)
+        if added.blocks:
+            await self._conversations.service.send(chat_id, added.blocks, if_busy="steer")
+        return start
+
+    async def _send(self, chat_id: str, added: Continuation, settings: TurnSettings) -> TurnStart:
+        noted = note_request(Given(blocks=added.blocks), self._note(settings, continues=True))
+        return await self._conversations.send(chat_id, noted.blocks, model=self._body.model)
+
+    def _note(self, settings: TurnSettings, *, inputs: int = 1, continues: bool = False) -> dict[str, Any]:
+        more = {"continues": True} if continues else {}
+        return {
+            "response": self._repeated,
+            "settings": hash_settings(settings),
+            "inputs": min(inputs, MOST_INPUTS),
+            **more,
+        }
+
+
+def _check_answered(projection: ResponseProjection, results: list[ToolResult]) -> None:
+    """Every awaited call needs its output: OpenAI refuses a request without it."""
+    given = {result.call_id for result in results}
+    missing = [call["id"] for call in projection.awaited if call["id"] not in given]
+    if missing:
+        raise Invalid(f"No tool output found for function call {missing[0]}.")

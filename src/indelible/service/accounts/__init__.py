@@ -1,0 +1,1 @@
+"""The use cases of logins: tokens, users, shares, and their results."""

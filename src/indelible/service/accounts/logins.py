@@ -1,0 +1,80 @@
+"""The use cases of logins: tokens of a user, and, for an admin, users.
+
+A new token gets only scopes that the login creating it has, so no token grants more than its creator could do. Tokens
+are managed with a login or a token of scope `admin`: a leaked token for reading or writing cannot make another.
+
+Must stay true (tests/server/test_access_matrix.py, tests/server/test_login.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+
+from msgspec.structs import asdict
+
+from indelible.clock import Clock
+from indelible.errors import Invalid, NotPermitted
+from indelible.service.access.identity import Identity
+from indelible.service.accounts.results import CreatedToken, TokenPage, UserInfo, UserPage
+from indelible.store.accounts.protocol import Account, AccountStore
+from indelible.store.database.tables.enumerations import Scope, UserRole
+
+MAX_LABEL: Final = 200
+
+
+class AccountService:
+    """For one login."""
+
+    def __init__(self, accounts: AccountStore, identity: Identity, *, clock: Clock) -> None:
+        self._accounts = accounts
+        self._identity = identity
+        self._clock = clock
+
+    async def list_tokens(self) -> TokenPage:
+        self._identity.check_scope("admin")
+        return TokenPage(items=await self._accounts.list_tokens(self._identity.user_id))
+
+    async def create_token(
+        self, *, label: str, scopes: Sequence[Scope], expires_in_s: float | None = None
+    ) -> CreatedToken:
+        self._identity.check_scope("admin")
+        check_token(label, scopes)
+        for scope in scopes:
+            if scope not in self._identity.scopes:
+                raise NotPermitted(f"You can't give a token the scope `{scope}`: you don't have it.")
+        expires_at = None if expires_in_s is None else self._clock.now() + timedelta(seconds=expires_in_s)
+        made, secret = await self._accounts.create_token(
+            self._identity.user_id, label=label, scopes=scopes, expires_at=expires_at
+        )
+        return CreatedToken(**asdict(made), token=secret)
+
+    async def revoke_token(self, token_id: str) -> None:
+        self._identity.check_scope("admin")
+        await self._accounts.revoke_token(token_id, user_id=self._identity.user_id)
+
+    async def list_users(self) -> UserPage:
+        self._identity.check_admin()
+        return UserPage(items=[_show_user(account) for account in await self._accounts.list_users()])
+
+    async def add_user(self, name: str, *, role: UserRole) -> UserInfo:
+        self._identity.check_admin()
+        return _show_user(await self._accounts.add_user(name, role=role))
+
+    async def update_user(self, name: str, *, role: UserRole | None, disabled: bool | None) -> UserInfo:
+        self._identity.check_admin()
+        if name == self._identity.user and (disabled or role == "user"):
+            raise Invalid("You can't disable or demote yourself. Ask another admin, or use `indelible user`.")
+        return _show_user(await self._accounts.update_user(name, role=role, disabled=disabled))
+
+
+def check_token(label: str, scopes: Sequence[Scope]) -> None:
+    if len(label) > MAX_LABEL:
+        raise Invalid(f"The label is too long (limit {MAX_LABEL} characters).")
+    if not scopes or len(set(scopes)) != len(scopes):
+        raise Invalid("A token needs one or more of the scopes read, write and admin, each once.")
+
+
+def _show_user(account: Account) -> UserInfo:
+    return UserInfo(name=account.name, role=account.role, disabled=account.disabled, created_at=account.created_at)

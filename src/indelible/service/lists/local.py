@@ -1,0 +1,196 @@
+"""The use cases of lists on the store and the feed of this process (protocol.py says what each one promises).
+
+A read asks for the chat's owner first, as in local.py: an owner never changes. A write carries the user's id into its
+transaction. `request` is set for a request that may be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from indelible.content import encode
+from indelible.errors import Invalid, NotFound, NotPermitted, TooLarge
+from indelible.feed import ListReader, Reader
+from indelible.machine.events import FeedEvent
+from indelible.models.parameters import check_parameters
+from indelible.service.access.chat_access import CHAT_NOT_FOUND, Access
+from indelible.service.access.guests import show_event, show_file
+from indelible.service.answers import describe_copy, store_answer
+from indelible.service.lists.markdown import write_markdown
+from indelible.service.lists.protocol import NEW_CHAT, Draft, ExportFormat, UsagePage, add_up
+from indelible.service.pages import (
+    check_search,
+    read_list_cursor,
+    read_search_cursor,
+    split_either,
+    write_list_cursor,
+    write_place,
+)
+from indelible.service.results import ChatPage, CreatedChat
+from indelible.store.commands.idempotency import Request
+from indelible.store.lists.transfer import ChatFile, parse_file
+from indelible.store.queries.listing import ChatFilter
+
+if TYPE_CHECKING:
+    from indelible.service.local import ServiceDependencies
+
+_USAGE_DAYS: Final = 30
+_LARGEST_SEQ: Final = 2**63 - 1
+
+
+class LocalLists:
+    """The lists of one user, whose id `get_user_id` finds."""
+
+    def __init__(
+        self,
+        dependencies: ServiceDependencies,
+        get_user_id: Callable[[], Awaitable[str]],
+        request: Request | None = None,
+        *,
+        access: Access,
+        is_admin: bool = False,
+    ) -> None:
+        self._dependencies = dependencies
+        self._access = access
+        self._store = dependencies.store
+        self._lists = dependencies.store.lists
+        self._get_user_id = get_user_id
+        self._request = request
+        self._is_admin = is_admin
+
+    async def list_chats(
+        self, wanted: ChatFilter, *, search: str | None = None, limit: int = 50, cursor: str | None = None
+    ) -> ChatPage:
+        if check_search(search):
+            return await self._search(search or "", wanted, limit, cursor)
+        place = None if cursor is None else read_list_cursor(cursor)
+        is_backward = place is not None and place.backward
+        found = await self._store.list_chats(await self._get_user_id(), wanted=wanted, after=place, limit=limit + 1)
+        items, has_more = split_either(found, limit, is_backward=is_backward)
+        if not items:
+            return ChatPage(items=[], next=None)
+        has_next, has_previous = (True, has_more) if is_backward else (has_more, place is not None)
+        return ChatPage(
+            items=items,
+            next=write_list_cursor(items[-1]) if has_next else None,
+            previous=write_list_cursor(items[0], backward=True) if has_previous else None,
+        )
+
+    async def _search(self, text: str, wanted: ChatFilter, limit: int, cursor: str | None) -> ChatPage:
+        place = None if cursor is None else read_search_cursor(cursor)
+        page = await self._lists.search(await self._get_user_id(), text, wanted=wanted, cursor=place, limit=limit)
+        return ChatPage(
+            items=page.items,
+            next=None if page.next is None else write_place(page.next),
+            previous=None if page.previous is None else write_place(page.previous),
+        )
+
+    async def mark_read(self, chat_id: str, seq: int | None = None) -> None:
+        if seq is not None and not 0 <= seq <= _LARGEST_SEQ:
+            raise Invalid("seq: the number of an event, 0 or more.")
+        user_id = await self._get_user_id()
+        async with self._access.explained(chat_id, user_id):
+            await self._lists.mark_read(chat_id, user_id, seq, request=self._request)
+
+    async def get_draft(self, chat_id: str) -> Draft:
+        await self._check_chat(chat_id)
+        return await self._lists.draft(chat_id, await self._get_user_id())
+
+    async def save_draft(self, chat_id: str, text: str) -> None:
+        await self._check_chat(chat_id)
+        size_bytes, limit = len(encode(text)), self._dependencies.limits.message_bytes
+        if size_bytes > limit:
+            raise TooLarge(f"Draft too long: {size_bytes:,} bytes (limit {limit:,}).")
+        await self._lists.save_draft(chat_id, await self._get_user_id(), text, request=self._request)
+
+    async def export_chat(self, chat_id: str, format: ExportFormat = "json") -> bytes:
+        user_id = await self._get_user_id()
+        is_guest = await self._access.check_read(chat_id, user_id)
+        file = await self._lists.export_chat(chat_id)
+        if is_guest:
+            file = show_file(file)
+        if format == "md":
+            return write_markdown(file).encode("utf-8", "replace")
+        return msgspec.json.format(encode(file), indent=1)
+
+    async def import_chat(self, content: bytes) -> CreatedChat:
+        file = self._check_file(parse_file(content))
+        stored = await self._lists.import_chat(
+            file, owner_id=await self._get_user_id(), request=self._request, answer=store_answer(describe_copy)
+        )
+        return msgspec.json.decode(stored.body, type=CreatedChat)
+
+    def _check_file(self, file: ChatFile) -> ChatFile:
+        """The file, reduced to a chat that could have been made here: users can write such a file themselves.
+
+        Regenerating the reply to a user's message calls the model stored with the message. If that model is not offered
+        here, it is removed, and the chat's model answers. Provider-executed tools are refused: they run at the
+        operator's expense.
+        """
+        check_parameters(file.parameters or {})
+        if any(tool.provider_executed or tool.options for tool in file.tools or ()):
+            raise Invalid("tools: an imported chat has only tools that its client runs.")
+        check = self._dependencies.check_model
+        if check is None:
+            return file
+        if file.model is not None:
+            check(file.model)
+        unknown: set[str | None] = set()
+        for name in {message.model for message in file.messages if message.role == "user" and message.model}:
+            try:
+                check(name)
+            except Invalid:
+                unknown.add(name)
+        if not unknown:
+            return file
+        messages = [
+            replace(message, model=None) if message.role == "user" and message.model in unknown else message
+            for message in file.messages
+        ]
+        return replace(file, messages=messages)
+
+    async def get_usage(
+        self, *, since: date | None = None, until: date | None = None, user: str | None = None, by_user: bool = False
+    ) -> UsagePage:
+        last = until or datetime.now(UTC).date()
+        first = since or date.fromordinal(max(1, last.toordinal() - _USAGE_DAYS + 1))
+        user_id: str | None = await self._get_user_id()
+        if user is not None or by_user:
+            if not self._is_admin:
+                raise NotPermitted("Only an admin may read the usage of other users.")
+            user_id = None
+        days = await self._lists.usage(user_id, since=first, until=last, name=user)
+        return UsagePage(days=days, total=add_up(days))
+
+    @asynccontextmanager
+    async def open_tab(
+        self, chat_id: str | None = None, *, after: str | None = None
+    ) -> AsyncIterator[AsyncIterator[FeedEvent]]:
+        async with self.open_tab_reader(chat_id, after) as (reader, _share_id):
+            yield reader
+
+    @asynccontextmanager
+    async def open_tab_reader(
+        self, chat_id: str | None, after: str | None
+    ) -> AsyncIterator[tuple[Reader | ListReader, str | None]]:
+        """A reader of all that a tab shows, and the share that it depends on, if the chat is another user's."""
+        user_id = await self._get_user_id()
+        share_id: str | None = None
+        if chat_id is not None and await self._store.owner(chat_id) != user_id:
+            share_id = await self._access.find_share(chat_id, user_id)
+            if share_id is None:
+                raise NotFound(CHAT_NOT_FOUND)
+        show = None if share_id is None else show_event
+        tab = self._dependencies.feed.open_tab(user_id, chat_id, after, is_owner=share_id is None, show=show)
+        async with tab as reader:
+            yield reader, share_id
+
+    async def _check_chat(self, chat_id: str) -> None:
+        if chat_id != NEW_CHAT:
+            await self._access.check_owner(chat_id, await self._get_user_id())
