@@ -23,9 +23,10 @@ from indelible.files.sql_files import SqlFiles
 from indelible.machine.commands import Send
 from indelible.store.accounts.protocol import ALL_SCOPES, AccountStore, CredentialKey, ShareStore
 from indelible.store.accounts.secrets import PREFIX_LENGTH, hash_secret
-from indelible.store.accounts.sql_accounts import LONGEST_NAME, SqlAccounts
+from indelible.store.accounts.sql_accounts import SqlAccounts
 from indelible.store.accounts.sql_shares import SqlShares
 from indelible.store.payloads import UserInput
+from indelible.store.queries.users import LONGEST_USER_NAME
 from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
 
@@ -98,7 +99,7 @@ async def test_a_user_that_many_ask_for_at_once_is_one(accounts: Accounts) -> No
     assert len({account.id for account in made}) == 1
 
 
-@pytest.mark.parametrize("name", ["", " ada", "ada\n", "a\0", "x" * (LONGEST_NAME + 1), "\x1b[31m"])
+@pytest.mark.parametrize("name", ["", " ada", "ada\n", "a\0", "x" * (LONGEST_USER_NAME + 1), "\x1b[31m"])
 async def test_a_name_that_could_forge_a_line_is_refused(accounts: Accounts, name: str) -> None:
     for make in (accounts.store.add_user, accounts.store.ensure_account):
         with pytest.raises(Invalid, match="printable"):

@@ -191,8 +191,10 @@ async def test_the_names_of_provider_and_model_are_mended(store: SqlStore, engin
     assert (reply.provider, reply.model) == (SHOWN, SHOWN)
 
 
-async def test_a_user_may_be_called_anything(store: SqlStore) -> None:
-    assert await store.ensure_user(ODD) == await store.ensure_user(ODD) == await store.ensure_user(SHOWN)
+async def test_a_user_is_found_by_the_name_as_it_was_given_and_as_it_is_kept(store: SqlStore) -> None:
+    with pytest.raises(Invalid, match="printable"):
+        await store.ensure_user(ODD)
+    assert await store.ensure_user(SHOWN) == await store.ensure_user(SHOWN) == await store.ensure_user(ODD)
 
 
 # --- requests that may be repeated ---

@@ -7,19 +7,21 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, fill_payload, settle_in
 from tests.support.engine import begin_read, begin_write, get_database
 
 from indelible.content import Finish, Part, Text, TextDelta, ToolCall, ToolResult, Usage
-from indelible.errors import NotFound
+from indelible.errors import Invalid, NotFound
 from indelible.machine import Status
 from indelible.machine import commands as c
 from indelible.store.commands.idempotency import Request, StoredResponse
 from indelible.store.database.tables.chats import chats, idempotency_keys, users, workers
+from indelible.store.database.transaction import clean_label
 from indelible.store.payloads import ChatPatch, NewChat, UserInput
 from indelible.store.queries.open_turn import Expired, Held
+from indelible.store.queries.users import LONGEST_USER_NAME
 from indelible.store.sql_store import SqlStore
 
 LOOK = ToolCall(id="c1", name="look", arguments="{}")
@@ -293,6 +295,18 @@ async def test_a_user_is_made_once_and_found_again(store: SqlStore, engine: Asyn
     assert await store.ensure_user("ada") not in {OWNER, ids[0]}
     async with begin_read(engine) as connection:
         assert sorted((await connection.execute(select(users.c.name))).scalars()) == ["Ada", "ada", "grace"]
+
+
+@pytest.mark.parametrize("name", ["", " ada", "ada\n", "a\0", "x" * (LONGEST_USER_NAME + 1), "\x1b[31m"])
+async def test_a_user_gets_no_name_that_an_account_may_not_have(
+    store: SqlStore, engine: AsyncEngine, name: str
+) -> None:
+    with pytest.raises(Invalid, match="printable"):
+        await store.ensure_user(name)
+    async with begin_write(engine) as connection:
+        assert list((await connection.execute(select(users.c.name))).scalars()) == ["Ada"]
+        await connection.execute(insert(users).values(id="old", name=clean_label(name), created_at=datetime.now(UTC)))
+    assert await store.ensure_user(name) == "old", "a user who has such a name is found"
 
 
 async def test_a_user_that_was_made_may_own_chats(store: SqlStore) -> None:

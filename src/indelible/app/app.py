@@ -86,5 +86,5 @@ class App(User):
         self.feed.notifier.notify_readers(user_ids)
 
     def user(self, name: str) -> User:
-        """The user of this name. A new user is created on first use."""
+        """The user of this name. A new user is created on first use, which raises `Invalid` for an impossible name."""
         return User(LocalService(self._dependencies, user=name))

@@ -231,7 +231,11 @@ class ChatStore(Protocol):
         """
 
     async def ensure_user(self, name: str) -> str:
-        """The id of the user with this name, who is created if missing."""
+        """The id of the user with this name, who is created if missing.
+
+        A name that no new user may have is refused with `Invalid`: it is empty, longer than 200 characters, has spaces
+        around it or a character that is not printable.
+        """
 
     async def list_chats(
         self,

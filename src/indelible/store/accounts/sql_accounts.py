@@ -22,8 +22,8 @@ from indelible.store.accounts.secrets import PREFIX_LENGTH, hash_secret, new_sec
 from indelible.store.accounts.sql_shares import ignore, load_all, load_one
 from indelible.store.database.tables.enumerations import LoginMethod, Scope, UserRole
 from indelible.store.database.transaction import Database, Row, Transaction, clean_label, insert, to_time
+from indelible.store.queries.users import LONGEST_USER_NAME, check_user_name, insert_user
 
-LONGEST_NAME: Final = 200
 _KEPT_EXPIRED: Final = timedelta(days=1)
 _ACCOUNT: Final = "SELECT id, name, role, disabled_at, created_at FROM users"
 _TOKEN: Final = "id, name, prefix, scopes, created_at, last_used_at, expires_at"  # noqa: S105  (columns)
@@ -58,24 +58,24 @@ class SqlAccounts:
     # --- users ---
 
     async def add_user(self, name: str, *, role: UserRole = "user") -> Account:
-        name = check_user_name(name)
+        check_user_name(name)
 
         async def add(transaction: Transaction) -> Account:
             if await transaction.one(f"{_ACCOUNT} WHERE name = $1", name) is not None:
                 raise Invalid(f"There is already a user named {name}.")
-            await _insert_user(transaction, name, role, self._clock.now())
+            await insert_user(transaction, name, role, self._clock.now())
             return _read_account(await transaction.one(f"{_ACCOUNT} WHERE name = $1", name))
 
         return await self._database.write(add)
 
     async def ensure_account(self, name: str) -> Account:
-        name = check_user_name(name)
+        check_user_name(name)
         found = await self.find_user(name)
         if found is not None:
             return found
 
         async def ensure(transaction: Transaction) -> Account:
-            await _insert_user(transaction, name, "user", self._clock.now())
+            await insert_user(transaction, name, "user", self._clock.now())
             return _read_account(await transaction.one(f"{_ACCOUNT} WHERE name = $1", name))
 
         return await self._database.write(ensure)
@@ -94,7 +94,7 @@ class SqlAccounts:
         async def change(transaction: Transaction) -> Account:
             row = await transaction.one(f"{_ACCOUNT} WHERE name = $1", clean_label(name))
             if row is None:
-                raise NotFound(f"There is no user named {name[:LONGEST_NAME]}.")
+                raise NotFound(f"There is no user named {name[:LONGEST_USER_NAME]}.")
             old = _read_account(row)
             is_disabled = old.disabled if disabled is None else disabled
             disabled_at = (to_time(row["disabled_at"]) or now) if is_disabled else None
@@ -258,18 +258,6 @@ class SqlAccounts:
         sql = f"{_FOUND} {_VALID[kind]} AND c.hash = $1 {rule}"
         row = await load_one(self._database, sql, hashed, self._clock.now())
         return None if row is None else _read_credential(kind, row)
-
-
-def check_user_name(name: str) -> str:
-    """The name, or `Invalid`: it stands in headers, commands and lines of a list."""
-    if not name or len(name) > LONGEST_NAME or not name.isprintable() or name != name.strip():
-        raise Invalid(f"A user's name has 1 to {LONGEST_NAME} printable characters, and no spaces around it.")
-    return clean_label(name)
-
-
-async def _insert_user(transaction: Transaction, name: str, role: UserRole, now: datetime) -> None:
-    sql = "INSERT INTO users (id, name, role, created_at) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING"
-    await transaction.run(sql, new_id("user"), name, role, now)
 
 
 async def _insert_session(transaction: Transaction, hashed: bytes, *, now: datetime, **columns: Any) -> str:
