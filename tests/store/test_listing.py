@@ -267,3 +267,19 @@ async def test_chats_are_counted_by_state_and_those_that_nobody_answers_are_told
 
     assert counted.by_state == {"idle": 2, "running": 3, "pending": 2}
     assert counted.stuck == 1
+
+
+async def test_a_chat_that_nobody_stops_is_stuck_but_counts_as_pending_no_more_than_in_a_list(
+    store: SqlStore, engine: AsyncEngine
+) -> None:
+    chat = await Driver(store, engine).create()
+    await chat.work()
+    await chat.do(c.Interrupt())
+    await chat.bury()
+    await touch(engine, chat.id, NOON)
+
+    counted = await store.count_chats()
+
+    assert [line.status for line in await store.list_chats(OWNER)] == ["interrupting"]
+    assert counted.by_state == {"interrupting": 1, "pending": 0}
+    assert counted.stuck == 1

@@ -23,7 +23,7 @@ from indelible.store.commands.totals import Totals
 from indelible.store.database.tables.enumerations import DebugMode
 from indelible.store.database.transaction import Dialect, Row, Transaction, clean_label, to_time
 from indelible.store.lists.search_words import Match
-from indelible.store.queries.liveness import PENDING, bind_ago, spell_ago, spell_alive, spell_status
+from indelible.store.queries.liveness import PENDING, bind_ago, spell_ago, spell_status, spell_unheld
 
 _STUCK_AFTER: Final = 10
 _COLUMNS: Final = """
@@ -185,14 +185,17 @@ def _spell_named(dialect: Dialect, conditions: str) -> str:
 
 
 class ChatCount(NamedTuple):
-    """The number of chats in each state, and how many running ones are stuck: without a live worker for too long."""
+    """The number of chats in each state, and how many busy ones are stuck: without a live worker for too long."""
 
     by_state: dict[str, int]
     stuck: int
 
 
 async def count_chats(transaction: Transaction, *, lease_timeout_s: float) -> ChatCount:
-    """Over all users. `pending` counts as in lists; a chat is stuck once it was pending for ten lease timeouts."""
+    """Over all users. `pending` counts as in lists: running chats that no live worker holds.
+
+    A chat is stuck once it waited for ten lease timeouts, whether for its reply or for the end of a stopped one.
+    """
     dialect = transaction.dialect
     long_ago = bind_ago(dialect, _STUCK_AFTER * lease_timeout_s)
     rows = await transaction.all(_spell_count(dialect), bind_ago(dialect, lease_timeout_s), long_ago)
@@ -203,11 +206,11 @@ async def count_chats(transaction: Transaction, *, lease_timeout_s: float) -> Ch
 
 @cache
 def _spell_count(dialect: Dialect) -> str:
-    is_free = f"(c.holder IS NULL OR c.holder NOT IN ({spell_alive(dialect, 1)}))"
-    is_pending = f"c.status IN ('running', 'interrupting') AND {is_free}"
+    is_abandoned = f"c.status IN ('running', 'interrupting') AND {spell_unheld(dialect, 1)}"
     return f"""
-        SELECT c.status, count(*) AS number, count(*) FILTER (WHERE {is_pending}) AS pending,
-            count(*) FILTER (WHERE {is_pending} AND c.runnable_at < {spell_ago(dialect, 2)}) AS stuck
+        SELECT c.status, count(*) AS number,
+            count(*) FILTER (WHERE {spell_status(dialect, 1)} = '{PENDING}') AS pending,
+            count(*) FILTER (WHERE {is_abandoned} AND c.runnable_at < {spell_ago(dialect, 2)}) AS stuck
         FROM chats AS c GROUP BY c.status
         """
 

@@ -66,5 +66,9 @@ def _spell_vacant(dialect: Dialect) -> str:
 
 def spell_status(dialect: Dialect, place: int) -> str:
     """The status of the chat `c` as people see it: `pending` if it is running and no live worker holds it."""
-    alive = f"{spell_alive(dialect, place)} AND id = c.holder"
-    return f"CASE WHEN c.status = 'running' AND NOT EXISTS ({alive}) THEN '{PENDING}' ELSE c.status END"
+    return f"CASE WHEN c.status = 'running' AND {spell_unheld(dialect, place)} THEN '{PENDING}' ELSE c.status END"
+
+
+def spell_unheld(dialect: Dialect, place: int) -> str:
+    """Whether no live worker holds the chat `c`. For a worker that looks for chats, leases.py has a rule of its own."""
+    return f"NOT EXISTS ({spell_alive(dialect, place)} AND id = c.holder)"
