@@ -17,6 +17,8 @@ from typing import Final
 from sqlalchemy import CheckConstraint, Column, ForeignKey, LargeBinary, PrimaryKeyConstraint, Table, UniqueConstraint
 
 from indelible.store.database.tables.chats import metadata
+from indelible.store.database.tables.constraints import check_one_of
+from indelible.store.database.tables.enumerations import LoginMethod
 from indelible.store.database.tables.types import Id, Label, UtcTime, Word
 
 sessions: Final = Table(
@@ -31,7 +33,7 @@ sessions: Final = Table(
     Column("created_at", UtcTime(), nullable=False),
     Column("last_used_at", UtcTime(), nullable=False, comment="To the minute."),
     Column("expires_at", UtcTime(), nullable=False, index=True, comment="It moves while the session is used."),
-    CheckConstraint("\"method\" IN ('token', 'oidc')", name="method"),
+    check_one_of("method", LoginMethod),
     comment="Logins of browsers.",
 )
 

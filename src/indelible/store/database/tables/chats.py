@@ -26,7 +26,7 @@ machine forbids, on both databases; the migrations build exactly this schema.
 
 from __future__ import annotations
 
-from typing import Any, Final, get_args
+from typing import Final
 
 from sqlalchemy import (
     BigInteger,
@@ -49,6 +49,7 @@ from sqlalchemy import (
 from indelible.content import PartialReason, Role, Visibility
 from indelible.machine.effects import AttemptOutcome, TurnOutcome
 from indelible.machine.states import IfBusy, Status, TurnKind
+from indelible.store.database.tables.constraints import check_one_of, index_where
 from indelible.store.database.tables.enumerations import DebugMode, RunKind, RunStatus, UserRole
 from indelible.store.database.tables.types import Id, Json, Label, UtcTime, Word
 
@@ -67,16 +68,6 @@ def _check(name: str, rule: str) -> CheckConstraint:
     return CheckConstraint(rule, name=name)
 
 
-def _check_one_of(column: str, values: Any) -> CheckConstraint:
-    """`column` is one of a Literal's values, or is null."""
-    listed = ", ".join(f"'{value}'" for value in get_args(values) or list(values))
-    return CheckConstraint(f'"{column}" IN ({listed})', name=column)
-
-
-def _index_where(name: str, *columns: str, where: str, unique: bool = False) -> Index:
-    return Index(name, *columns, unique=unique, sqlite_where=text(where), postgresql_where=text(where))
-
-
 def _delete_with(target: str) -> ForeignKey:
     return ForeignKey(target, ondelete="CASCADE")
 
@@ -91,7 +82,7 @@ users: Final = Table(
     Column("created_at", UtcTime(), nullable=False),
     Column("role", Word, nullable=False, server_default="user"),
     Column("disabled_at", UtcTime(), comment="Null: the user may log in."),
-    _check_one_of("role", UserRole),
+    check_one_of("role", UserRole),
     comment="The owners of chats. A server without login has one.",
 )
 
@@ -160,8 +151,8 @@ chats: Final = Table(
     Column("usage", Json, comment="content.Usage of all its messages; null: nothing is known."),
     Column("cost_nanousd", BigInteger, comment="What its messages cost, as far as that is known; null: not at all."),
     ForeignKeyConstraint(["id", "head_id"], ["messages.chat_id", "messages.id"], use_alter=True),
-    _check_one_of("status", Status),
-    _check_one_of("debug", DebugMode),
+    check_one_of("status", Status),
+    check_one_of("debug", DebugMode),
     _check("archived_is_idle", "NOT archived OR status IN ('idle', 'error')"),
     _check("holder_is_busy", "holder IS NULL OR status IN ('running', 'interrupting')"),
     _check("error_is_told", "(status = 'error') = (error IS NOT NULL)"),
@@ -169,8 +160,8 @@ chats: Final = Table(
     _check("epoch", "epoch >= 0"),
     _check("seq", "0 <= last_read_seq AND last_read_seq <= seq"),
     Index("chats_of_owner", "owner_id", "archived", "pinned", "updated_at", "id"),
-    _index_where("chats_runnable", "status", "runnable_at", where="status IN ('running', 'interrupting')"),
-    _index_where("chats_deadline", "deadline_at", where="status = 'requires_action' AND deadline_at IS NOT NULL"),
+    index_where("chats_runnable", "status", "runnable_at", where="status IN ('running', 'interrupting')"),
+    index_where("chats_deadline", "deadline_at", where="status = 'requires_action' AND deadline_at IS NOT NULL"),
     comment="A conversation: what it is doing, who works on it, how far it has come.",
 )
 
@@ -204,13 +195,13 @@ turns: Final = Table(
     PrimaryKeyConstraint("chat_id", "id"),
     UniqueConstraint("chat_id", "number"),
     ForeignKeyConstraint(["chat_id", "message_id"], ["messages.chat_id", "messages.id"], use_alter=True),
-    _check_one_of("kind", TurnKind),
-    _check_one_of("outcome", TurnOutcome),
+    check_one_of("kind", TurnKind),
+    check_one_of("outcome", TurnOutcome),
     _check("one_end", "(outcome IS NULL) = (ended_at IS NULL)"),
     _check("number", "number >= 1"),
     _check("takeovers", "stalled_takeovers >= 0 AND stalled_takeovers <= takeovers"),
-    _index_where("turns_one_open", "chat_id", where="ended_at IS NULL", unique=True),
-    _index_where("turns_of_message", "chat_id", "message_id", where="message_id IS NOT NULL"),
+    index_where("turns_one_open", "chat_id", where="ended_at IS NULL", unique=True),
+    index_where("turns_of_message", "chat_id", "message_id", where="message_id IS NOT NULL"),
     comment="All the work that answers one message.",
 )
 
@@ -247,9 +238,9 @@ messages: Final = Table(
     ForeignKeyConstraint(["chat_id", "continues_id"], ["messages.chat_id", "messages.id"]),
     ForeignKeyConstraint(["chat_id", "turn_id"], ["turns.chat_id", "turns.id"]),
     ForeignKeyConstraint(["chat_id", "attempt_id"], ["attempts.chat_id", "attempts.id"]),
-    _check_one_of("role", Role),
-    _check_one_of("visibility", Visibility),
-    _check_one_of("reason", PartialReason),
+    check_one_of("role", Role),
+    check_one_of("visibility", Visibility),
+    check_one_of("reason", PartialReason),
     _check("not_its_own_parent", "parent_id <> id"),
     _check("partial_has_a_reason", "NOT partial OR reason IS NOT NULL"),
     _check("only_replies_are_cut", "role = 'assistant' OR reason IS NULL"),
@@ -257,9 +248,9 @@ messages: Final = Table(
     _check("notice_is_for_people", "role <> 'notice' OR visibility <> 'model'"),
     _check("cost_nanousd", "cost_nanousd >= 0"),
     Index("messages_children", "parent_id", "chat_id"),  # chat second: see migrations/versions/v0005_children.py
-    _index_where("messages_continuing", "chat_id", "continues_id", where="continues_id IS NOT NULL"),
-    _index_where("messages_of_turn", "chat_id", "turn_id", where="turn_id IS NOT NULL"),
-    _index_where("messages_of_attempt", "chat_id", "attempt_id", where="attempt_id IS NOT NULL"),
+    index_where("messages_continuing", "chat_id", "continues_id", where="continues_id IS NOT NULL"),
+    index_where("messages_of_turn", "chat_id", "turn_id", where="turn_id IS NOT NULL"),
+    index_where("messages_of_attempt", "chat_id", "attempt_id", where="attempt_id IS NOT NULL"),
     comment="The messages: a tree, in which the chat's head selects a path.",
 )
 
@@ -281,7 +272,7 @@ queue: Final = Table(
     Column("created_at", UtcTime(), nullable=False),
     PrimaryKeyConstraint("chat_id", "id"),
     UniqueConstraint("chat_id", "position"),
-    _check_one_of("if_busy", IfBusy),
+    check_one_of("if_busy", IfBusy),
     comment="Messages that wait for their turn.",
 )
 
@@ -322,15 +313,15 @@ attempts: Final = Table(
     PrimaryKeyConstraint("chat_id", "id"),
     UniqueConstraint("turn_id", "chat_id", "step", "number"),  # chat second, as in tool_runs
     ForeignKeyConstraint(["chat_id", "turn_id"], ["turns.chat_id", "turns.id"], ondelete="CASCADE"),
-    _check_one_of("outcome", AttemptOutcome),
+    check_one_of("outcome", AttemptOutcome),
     _check("one_end", "(outcome IS NULL) = (ended_at IS NULL)"),
     _check("last_n_is_told", "(outcome IS NULL) = (last_n IS NULL)"),
     _check("numbering", "step >= 1 AND number >= 1"),
     _check("epoch", "epoch >= 0"),
     _check("last_n", "last_n >= 0"),
     _check("packed_has_ended", "NOT packed OR ended_at IS NOT NULL"),
-    _index_where("attempts_one_open", "chat_id", where="ended_at IS NULL", unique=True),
-    _index_where("attempts_to_pack", "ended_at", where="NOT packed AND ended_at IS NOT NULL"),
+    index_where("attempts_one_open", "chat_id", where="ended_at IS NULL", unique=True),
+    index_where("attempts_to_pack", "ended_at", where="NOT packed AND ended_at IS NOT NULL"),
     comment="One try at one step of a turn.",
 )
 
@@ -372,7 +363,7 @@ tool_runs: Final = Table(
     PrimaryKeyConstraint("chat_id", "turn_id", "step", "call_index"),
     ForeignKeyConstraint(["chat_id", "turn_id"], ["turns.chat_id", "turns.id"], ondelete="CASCADE"),
     ForeignKeyConstraint(["chat_id", "attempt_id"], ["attempts.chat_id", "attempts.id"], ondelete="CASCADE"),
-    _check_one_of("state", ("started", "settled")),
+    check_one_of("state", ("started", "settled")),
     _check("settled_has_a_result", "(state = 'settled') = (result IS NOT NULL)"),
     _check("settled_has_a_time", "(state = 'settled') = (settled_at IS NOT NULL)"),
     _check("numbering", "step >= 1 AND call_index >= 0"),
@@ -434,10 +425,10 @@ debug_runs: Final = Table(
     Column("started_at", UtcTime(), nullable=False, index=True),
     Column("ended_at", UtcTime()),
     PrimaryKeyConstraint("chat_id", "id"),
-    _check_one_of("kind", RunKind),
-    _check_one_of("status", RunStatus),
+    check_one_of("kind", RunKind),
+    check_one_of("status", RunStatus),
     _check("one_end", "(status = 'in_progress') = (ended_at IS NULL)"),
-    _index_where("debug_runs_open", "chat_id", "id", where="ended_at IS NULL"),
+    index_where("debug_runs_open", "chat_id", "id", where="ended_at IS NULL"),
     comment="Debug records: one piece of work with a model.",
 )
 
@@ -453,7 +444,7 @@ debug_steps: Final = Table(
     Column("ended_at", UtcTime()),
     PrimaryKeyConstraint("chat_id", "run_id", "step"),
     ForeignKeyConstraint(["chat_id", "run_id"], ["debug_runs.chat_id", "debug_runs.id"], ondelete="CASCADE"),
-    _check_one_of("status", RunStatus),
+    check_one_of("status", RunStatus),
     _check("one_end", "(status = 'in_progress') = (ended_at IS NULL)"),
     comment="Debug records: one model call of a run, with its retries.",
 )
@@ -483,7 +474,7 @@ debug_attempts: Final = Table(
         ["debug_steps.chat_id", "debug_steps.run_id", "debug_steps.step"],
         ondelete="CASCADE",
     ),
-    _check_one_of("status", ("completed", "failed")),
+    check_one_of("status", ("completed", "failed")),
     _check("numbering", "step >= 1 AND number >= 1"),
     comment="Debug records: one HTTP exchange.",
 )

@@ -1,4 +1,4 @@
-"""Enumerations that only the database uses; the machine's own are in machine/. chats.py checks them."""
+"""Enumerations that only the database uses; the machine's own are in machine/. constraints.py checks them."""
 
 from __future__ import annotations
 

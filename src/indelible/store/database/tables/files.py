@@ -17,7 +17,7 @@ chats.py has the conversation.
 
 from __future__ import annotations
 
-from typing import Any, Final, get_args
+from typing import Final
 
 from sqlalchemy import (
     BigInteger,
@@ -29,18 +29,12 @@ from sqlalchemy import (
     LargeBinary,
     PrimaryKeyConstraint,
     Table,
-    text,
 )
 
 from indelible.store.database.tables.chats import metadata
+from indelible.store.database.tables.constraints import check_one_of, index_where
 from indelible.store.database.tables.enumerations import FilePlace, FileState, FileVariant, PreviewState
 from indelible.store.database.tables.types import Id, Label, UtcTime, Word
-
-
-def _check_one_of(column: str, values: Any) -> CheckConstraint:
-    listed = ", ".join(f"'{value}'" for value in get_args(values))
-    return CheckConstraint(f'"{column}" IN ({listed})', name=column)
-
 
 files: Final = Table(
     "files",
@@ -60,16 +54,11 @@ files: Final = Table(
     Column("created_at", UtcTime(), nullable=False),
     CheckConstraint("size_bytes >= 0", name="size_bytes"),
     CheckConstraint("state <> 'ready' OR sha256 IS NOT NULL", name="complete"),
-    _check_one_of("state", FileState),
-    _check_one_of("place", FilePlace),
-    _check_one_of("preview", PreviewState),
+    check_one_of("state", FileState),
+    check_one_of("place", FilePlace),
+    check_one_of("preview", PreviewState),
     Index("files_of_owner", "owner_id", "id"),
-    Index(
-        "files_unused",
-        "unused_since",
-        sqlite_where=text("unused_since IS NOT NULL"),
-        postgresql_where=text("unused_since IS NOT NULL"),
-    ),
+    index_where("files_unused", "unused_since", where="unused_since IS NOT NULL"),
     comment="What was uploaded, or made by a tool.",
 )
 
@@ -81,7 +70,7 @@ file_chunks: Final = Table(
     Column("n", Integer, nullable=False, autoincrement=False, comment="Counts from 0."),
     Column("content", LargeBinary, nullable=False),
     PrimaryKeyConstraint("file_id", "variant", "n"),
-    _check_one_of("variant", FileVariant),
+    check_one_of("variant", FileVariant),
     comment="The bytes of files that are stored in the database.",
 )
 

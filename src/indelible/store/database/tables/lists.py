@@ -35,6 +35,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import TSVECTOR
 
 from indelible.store.database.tables.chats import chats, metadata
+from indelible.store.database.tables.constraints import index_where
 from indelible.store.database.tables.search_index import SQLITE_INDEX
 from indelible.store.database.tables.types import Id, Json, Label, UtcTime, Word
 
@@ -62,25 +63,16 @@ chats.append_column(
     Column("unindexed_at", UtcTime(), comment="When something came that the search index lacks; null: nothing.")
 )
 
-_UNREAD: Final = text("replied_seq > last_read_seq")
-Index(
+index_where(
     "chats_unread",
     chats.c.owner_id,
     chats.c.archived,
     chats.c.pinned,
     chats.c.updated_at,
     chats.c.id,
-    sqlite_where=_UNREAD,
-    postgresql_where=_UNREAD,
+    where="replied_seq > last_read_seq",
 )
-_UNINDEXED: Final = text("unindexed_at IS NOT NULL")
-Index(
-    "chats_unindexed",
-    chats.c.owner_id,
-    chats.c.unindexed_at,
-    sqlite_where=_UNINDEXED,
-    postgresql_where=_UNINDEXED,
-)
+index_where("chats_unindexed", chats.c.owner_id, chats.c.unindexed_at, where="unindexed_at IS NOT NULL")
 
 search_entries: Final = Table(
     "search_entries",
