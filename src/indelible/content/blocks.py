@@ -129,3 +129,10 @@ def has_visible(blocks: Sequence[Block]) -> bool:
 def text_of(blocks: Sequence[Block]) -> str:
     """All visible text, in order."""
     return "".join(block.text for block in blocks if isinstance(block, Text))
+
+
+def find_open_calls(blocks: Sequence[Block]) -> list[ToolCall]:
+    """The calls that still need a result, in order. A provider answers the calls that it runs itself."""
+    answered = {block.call_id for block in blocks if isinstance(block, ToolResult)}
+    calls = [block for block in blocks if isinstance(block, ToolCall) and not block.provider_executed]
+    return [call for call in calls if call.id not in answered]

@@ -31,6 +31,7 @@ from indelible.content import (
     decode_blocks,
     decode_parts,
     encode,
+    find_open_calls,
     has_visible,
 )
 from indelible.machine.commands import Acquire, Command, SwitchBranch
@@ -264,9 +265,8 @@ async def _load_reply(
     """The calls of a reply that none of these results answers, and whether people see anything of it."""
     rows = await transaction.all(_BLOCKS, chat_id, [reply_id, *result_ids])
     blocks = {row["id"]: decode_blocks(row["blocks"]) for row in rows}
-    answered = {block.call_id for id_ in result_ids for block in blocks[id_] if isinstance(block, ToolResult)}
-    calls = [block for block in blocks[reply_id] if isinstance(block, ToolCall) and not block.provider_executed]
-    return [call for call in calls if call.id not in answered], has_visible(blocks[reply_id])
+    open_calls = find_open_calls([block for of_row in blocks.values() for block in of_row])
+    return open_calls, has_visible(blocks[reply_id])
 
 
 async def _load_destination(transaction: Transaction, chat_id: str, command: Command) -> Destination | None:

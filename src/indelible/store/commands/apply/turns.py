@@ -6,12 +6,11 @@ for its end (`message`, `reset` or `retry`, with the number of its last journal 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
 
-from indelible.content import Message, ToolCall, ToolResult, encode
+from indelible.content import encode, find_open_calls
 from indelible.ids import new_id
 from indelible.machine import effects
 from indelible.machine.states import TurnKind
@@ -46,7 +45,7 @@ async def close_attempt(change: ChatChange, effect: effects.CloseAttempt) -> Non
     detail = {"attempt": open_attempt.id, "last_n": ending.last_n}
     if not ending.messages:
         change.emit("reset", open_attempt.id, **detail, outcome=ending.outcome)
-    change.open_calls = find_open_calls(ending.messages)
+    change.open_calls = find_open_calls([block for message in ending.messages for block in message.blocks])
     continued_id = await _find_continued(change) if ending.messages else None
     for message in ending.messages:
         is_reply = message.role == "assistant"
@@ -162,14 +161,6 @@ async def open_turn(change: ChatChange, kind: TurnKind, message_id: str | None, 
     change.turn_id = new_id("turn")
     named = (change.chat_id, change.turn_id, kind, message_id, model, change.now)
     await change.transaction.run(_NEW_TURN, *named)
-
-
-def find_open_calls(written: Sequence[Message]) -> list[ToolCall]:
-    """The calls without a result in these messages, except those that the provider runs itself."""
-    blocks = [block for message in written for block in message.blocks]
-    answered = {block.call_id for block in blocks if isinstance(block, ToolResult)}
-    calls = [block for block in blocks if isinstance(block, ToolCall) and not block.provider_executed]
-    return [call for call in calls if call.id not in answered]
 
 
 HANDLERS: Final[Handlers] = {
