@@ -9,7 +9,7 @@ import pytest
 from tests.support.engine import OpenDatabase
 
 from indelible.store.database.errors import is_about_data
-from indelible.store.database.transaction import Transaction, insert, spell_for_sqlite, to_time, update
+from indelible.store.database.transaction import Transaction, insert, spell_for_sqlite, to_time, update, upsert
 
 BEGUN = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 WORKERS = [{"id": name, "started_at": BEGUN, "heartbeat_at": BEGUN} for name in ("a", "b", "c")]
@@ -82,6 +82,20 @@ async def test_a_statement_tells_how_many_rows_it_changed(opened: OpenDatabase) 
         ]
 
     assert await opened.write(count) == [1, 0, 0, 1, 2]
+
+
+async def test_an_upsert_inserts_a_row_or_changes_the_one_with_its_key(opened: OpenDatabase) -> None:
+    await opened.write(add_workers)
+    later = {"started_at": BEGUN, "heartbeat_at": BEGUN + timedelta(seconds=1)}
+
+    async def beat(transaction: Transaction) -> None:
+        for name in ("a", "d"):
+            await upsert(transaction, "workers", later, id=name)
+
+    await opened.write(beat)
+    beaten = "SELECT id FROM workers WHERE heartbeat_at > $1 ORDER BY id"
+    assert [row["id"] for row in await opened.read(lambda transaction: transaction.all(beaten, BEGUN))] == ["a", "d"]
+    assert await opened.read(list_workers) == ["a", "b", "c", "d"]
 
 
 async def test_many_rows_go_with_one_statement(opened: OpenDatabase) -> None:

@@ -15,12 +15,8 @@ from typing import Final
 from indelible.errors import NotFound
 from indelible.files.protocol import CHUNK_BYTES
 from indelible.store.database.tables.enumerations import FilePlace, FileVariant
-from indelible.store.database.transaction import Database
+from indelible.store.database.transaction import Database, upsert
 
-_WRITE: Final = """
-INSERT INTO file_chunks (file_id, variant, n, content) VALUES ($1, $2, $3, $4)
-ON CONFLICT (file_id, variant, n) DO UPDATE SET content = excluded.content
-"""
 _READ: Final = "SELECT content FROM file_chunks WHERE file_id = $1 AND variant = $2 AND n = $3"
 _DELETE_SOME: Final = """
 DELETE FROM file_chunks WHERE file_id = $1 AND (variant, n) IN (
@@ -76,8 +72,8 @@ class DatabaseWriter:
         self._n = 0
 
     async def write(self, chunk: bytes) -> None:
-        values = (self._file_id, self._variant, self._n, chunk)
-        await self._database.write(lambda given: given.run(_WRITE, *values), slow=True)
+        key = {"file_id": self._file_id, "variant": self._variant, "n": self._n}
+        await self._database.write(lambda given: upsert(given, "file_chunks", {"content": chunk}, **key), slow=True)
         self._n += 1
 
     async def commit(self) -> None:

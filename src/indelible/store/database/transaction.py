@@ -156,6 +156,11 @@ async def update(transaction: Transaction, table: str, changes: dict[str, Any], 
     return await transaction.run(_spell_update(table, tuple(changes), tuple(key)), *changes.values(), *key.values())
 
 
+async def upsert(transaction: Transaction, table: str, values: dict[str, Any], /, **key: Any) -> None:
+    """Insert the row with this key, or give it these values if it exists. `key` is unique in the table."""
+    await transaction.run(_spell_upsert(table, tuple(values), tuple(key)), *values.values(), *key.values())
+
+
 @lru_cache(maxsize=512)
 def _spell_insert(table: str, columns: tuple[str, ...], count: int) -> str:
     width = len(columns)
@@ -168,3 +173,9 @@ def _spell_update(table: str, columns: tuple[str, ...], key: tuple[str, ...]) ->
     numbered = [f"{name} = ${n}" for n, name in enumerate((*columns, *key), 1)]
     changes, matches = numbered[: len(columns)], numbered[len(columns) :]
     return f"UPDATE {table} SET {', '.join(changes)} WHERE {' AND '.join(matches)}"
+
+
+@lru_cache(maxsize=512)
+def _spell_upsert(table: str, columns: tuple[str, ...], key: tuple[str, ...]) -> str:
+    changes = ", ".join(f"{name} = excluded.{name}" for name in columns)
+    return f"{_spell_insert(table, (*columns, *key), 1)} ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changes}"

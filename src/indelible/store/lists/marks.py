@@ -20,7 +20,7 @@ from indelible.content import Text, decode_blocks, encode
 from indelible.content.blocks import text_of
 from indelible.errors import NotFound
 from indelible.ids import is_id
-from indelible.store.database.transaction import Transaction, to_time
+from indelible.store.database.transaction import Transaction, to_time, upsert
 from indelible.store.queries.users import find_owner
 
 NEW: Final = "new"
@@ -30,14 +30,6 @@ _MARK: Final = """
     UPDATE chats SET last_read_seq = CASE WHEN CAST($3 AS BIGINT) < seq THEN CAST($3 AS BIGINT) ELSE seq END
     WHERE id = $1 AND owner_id = $2
         AND last_read_seq < CASE WHEN CAST($3 AS BIGINT) < seq THEN CAST($3 AS BIGINT) ELSE seq END
-    """
-_SAVE: Final = """
-    INSERT INTO drafts (chat_id, user_id, content, updated_at) VALUES ($1, $2, $3, $4)
-    ON CONFLICT (chat_id, user_id) DO UPDATE SET content = excluded.content, updated_at = excluded.updated_at
-    """
-_SAVE_NEW: Final = """
-    INSERT INTO new_drafts (user_id, content, updated_at) VALUES ($1, $2, $3)
-    ON CONFLICT (user_id) DO UPDATE SET content = excluded.content, updated_at = excluded.updated_at
     """
 _BESIDE: Final = """
     SELECT c.owner_id, c.labels, c.pinned, c.system_prompt, c.replied_seq > c.last_read_seq AS unread, d.content
@@ -86,11 +78,11 @@ async def save_draft(transaction: Transaction, chat_id: str, user_id: str, text:
         else:
             await transaction.run("DELETE FROM drafts WHERE chat_id = $1 AND user_id = $2", chat_id, user_id)
         return
-    content, now = encode([Text(text)]), await transaction.now()
+    draft = {"content": encode([Text(text)]), "updated_at": await transaction.now()}
     if chat_id == NEW:
-        await transaction.run(_SAVE_NEW, user_id, content, now)
+        await upsert(transaction, "new_drafts", draft, user_id=user_id)
     else:
-        await transaction.run(_SAVE, chat_id, user_id, content, now)
+        await upsert(transaction, "drafts", draft, chat_id=chat_id, user_id=user_id)
 
 
 async def load_beside(transaction: Transaction, chat_id: str, user_id: str) -> Beside:
