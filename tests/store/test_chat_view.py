@@ -10,7 +10,7 @@ from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.engine import begin_read, begin_write, get_database, transact
 
-from indelible.content import Finish, Part, Text, TextDelta, encode
+from indelible.content import Finish, Part, Text, TextDelta, decode_blocks, encode
 from indelible.content.assemble import assemble
 from indelible.errors import NotFound
 from indelible.machine.commands import Acquire, Create, FinishTurn, Send, StartAttempt
@@ -134,7 +134,9 @@ async def test_a_view_shows_the_queue_and_the_end_of_a_long_path(store: SqlStore
     await start(store)
     queued = await store.execute("chat_1", Send(), UserInput(blocks=[Text("next")], model="demo", author_id="user_1"))
     view = await transact(engine, load_view, "chat_1", limit=1, lease_timeout_s=3600)
-    assert [(row.id, row.blocks, row.model) for row in view.queue] == [(queued.queued_id, [Text("next")], "demo")]
+    assert [(row.id, decode_blocks(row.blocks), row.model) for row in view.queue] == [
+        (queued.queued_id, [Text("next")], "demo")
+    ]
     assert not view.has_more
     with pytest.raises(NotFound):
         await transact(engine, load_view, "chat_2", lease_timeout_s=3600)

@@ -89,7 +89,7 @@ async def test_a_queued_message_is_kept_while_it_waits_and_when_it_is_rewritten(
     assert await chat.queued() == [KEPT]
     assert queued_id is not None
     await chat.do(c.EditQueued(queued_id=queued_id), f"new {ODD}")
-    assert [row.blocks for row in (await chat.store.view(chat.id)).queue] == [[Text(f"new {KEPT}")]]
+    assert [decode_blocks(row.blocks) for row in (await chat.store.view(chat.id)).queue] == [[Text(f"new {KEPT}")]]
 
 
 async def test_what_the_holder_of_an_attempt_brings_along_is_kept(chat: Driver) -> None:

@@ -12,13 +12,10 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-import msgspec
-
-from indelible.content import encode
 from indelible.errors import NotFound
 from indelible.feed.cursor import Cursors
 from indelible.feed.timeline import TimelineStep, build_timeline
-from indelible.machine.events import ChatSnapshot, LiveReply, Position, ShownQueued
+from indelible.machine.events import ChatSnapshot, LiveReply, Position
 from indelible.metrics import Metrics
 from indelible.store.protocol import ChatStore
 from indelible.store.queries.chat_view import ChatView
@@ -70,16 +67,7 @@ def _make_snapshot(view: ChatView, page: Page, cursor: str) -> ChatSnapshot:
         turn=view.turn,
         error=view.error,
         retry=view.retry,
-        queue=[
-            ShownQueued(
-                id=row.id,
-                if_busy=row.if_busy,
-                blocks=msgspec.Raw(encode(row.blocks)),
-                model=row.model,
-                created_at=row.created_at,
-            )
-            for row in view.queue
-        ],
+        queue=view.queue,
         live=None if view.live is None else LiveReply(attempt=view.live.attempt, blocks=view.live.blocks),
         action=view.action,
         messages=page.items,

@@ -24,6 +24,7 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 
 from indelible.content import Block, Part, Usage
+from indelible.machine.states import IfBusy
 
 EventKind = Literal[
     "snapshot",
@@ -98,7 +99,7 @@ class ShownQueued(msgspec.Struct, frozen=True, kw_only=True):
     """A message in the queue."""
 
     id: str
-    if_busy: str
+    if_busy: IfBusy
     blocks: msgspec.Raw
     model: str | None
     created_at: datetime

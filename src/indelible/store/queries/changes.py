@@ -25,7 +25,7 @@ from indelible.machine.events import Position, ShownMessage, ShownQueued
 from indelible.store.database.transaction import Row, Transaction
 from indelible.store.journal.pack import unpack_rows
 from indelible.store.queries.chat_view import Event, to_event
-from indelible.store.queries.history import find_visible, load_queued, load_shown
+from indelible.store.queries.history import find_visible, load_shown, load_shown_queue
 
 MAX_EVENTS: Final = 50
 MAX_BYTES: Final = 1024 * 1024
@@ -124,7 +124,7 @@ async def load_changes(
         entries=merger.entries,
         messages=await load_shown(transaction, chat_id, message_ids) if message_ids else {},
         visible=await find_visible(transaction, chat_id, head_ids) if head_ids else {},
-        queue=await load_queued(transaction, chat_id) if any(event.kind == "queue" for event in merged) else [],
+        queue=await load_shown_queue(transaction, chat_id) if any(event.kind == "queue" for event in merged) else [],
         missing=merger.missing,
         complete=complete,
     )

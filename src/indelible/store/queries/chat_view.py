@@ -20,6 +20,7 @@ from indelible.content import Block, Message, Part, ToolCall, decode_blocks, dec
 from indelible.content.assemble import assemble
 from indelible.errors import NotFound
 from indelible.ids import is_id
+from indelible.machine.events import ShownQueued
 from indelible.machine.states import IfBusy
 from indelible.store.commands.facts import load_end
 from indelible.store.commands.totals import Totals
@@ -27,6 +28,7 @@ from indelible.store.database.tables.enumerations import DebugMode
 from indelible.store.database.transaction import Dialect, Row, Transaction, to_time
 from indelible.store.journal.pack import unpack_rows
 from indelible.store.queries.ancestors import load_ancestors
+from indelible.store.queries.history import load_shown_queue
 from indelible.store.queries.liveness import bind_ago, spell_status
 
 _CHUNK_ROWS: Final = 1000
@@ -39,7 +41,6 @@ _JOURNAL: Final = """
     WHERE chat_id = $1 AND attempt_id = $2 AND (n > $3 OR n = 0)
     ORDER BY n
     """
-_QUEUE: Final = "SELECT id, if_busy, content, model, created_at FROM queue WHERE chat_id = $1 ORDER BY position"
 
 
 @cache
@@ -106,7 +107,7 @@ class ChatView(msgspec.Struct, frozen=True, kw_only=True):
     retry: Any
     messages: list[Message]
     has_more: bool
-    queue: list[QueuedMessage]
+    queue: list[ShownQueued]
     live: Live | None
     action: AwaitedAction | None = None
     totals: Totals = Totals()
@@ -170,7 +171,7 @@ async def load_view(transaction: Transaction, chat_id: str, *, limit: int = 50, 
         retry=None if chat["retry"] is None else msgspec.json.decode(chat["retry"]),
         messages=path[-limit:],
         has_more=len(path) > limit,
-        queue=await load_queue(transaction, chat_id) if chat["has_queue"] else [],
+        queue=await load_shown_queue(transaction, chat_id) if chat["has_queue"] else [],
         live=None if chat["attempt_id"] is None else await _load_live(transaction, chat_id, chat["attempt_id"]),
         action=await _load_action(transaction, chat_id, chat) if chat["status"] == "requires_action" else None,
         totals=Totals.read(chat),
@@ -276,14 +277,14 @@ async def _load_action(transaction: Transaction, chat_id: str, chat: Row) -> Awa
 
 
 async def load_queue(transaction: Transaction, chat_id: str) -> list[QueuedMessage]:
-    """The queued messages, in order."""
+    """The queued messages, in order, with their blocks decoded."""
     return [
         QueuedMessage(
-            id=row["id"],
-            if_busy=row["if_busy"],
-            blocks=decode_blocks(row["content"]),
-            model=row["model"] or None,
-            created_at=to_time(row["created_at"]),
+            id=queued.id,
+            if_busy=queued.if_busy,
+            blocks=decode_blocks(queued.blocks),
+            model=queued.model,
+            created_at=queued.created_at,
         )
-        for row in await transaction.all(_QUEUE, chat_id)
+        for queued in await load_shown_queue(transaction, chat_id)
     ]

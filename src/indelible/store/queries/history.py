@@ -140,8 +140,8 @@ async def find_visible(transaction: Transaction, chat_id: str, ids: Iterable[str
     return found
 
 
-async def load_queued(transaction: Transaction, chat_id: str) -> list[ShownQueued]:
-    """The current queue, in order."""
+async def load_shown_queue(transaction: Transaction, chat_id: str) -> list[ShownQueued]:
+    """The current queue, in order. Its blocks stay JSON, like those of messages."""
     return [
         ShownQueued(
             id=row["id"],
