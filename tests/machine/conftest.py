@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 
 import pytest
 
@@ -130,7 +131,7 @@ class Chat:
     @property
     def last_reply_is_partial(self) -> bool:
         """Answers to its calls may stand behind it."""
-        last = next((node for node in self.climb(self.head_id) if node.role not in ("notice", "tool")), None)
+        last = next((node for node in self._climb_conversation() if node.role != "tool"), None)
         return last is not None and last.is_partial
 
     @property
@@ -141,7 +142,11 @@ class Chat:
 
     @property
     def last(self) -> Node | None:
-        return next((node for node in self.climb(self.head_id) if node.role != "notice"), None)
+        return next(iter(self._climb_conversation()), None)
+
+    def _climb_conversation(self) -> list[Node]:
+        """From its end upwards, without what only people or only the model see."""
+        return [node for node in self.climb(self.head_id) if node.role != "notice" and not node.is_hidden]
 
     @property
     def awaiting(self) -> tuple[str, ...]:
@@ -365,7 +370,7 @@ class Chat:
                 assert words is not None
                 self._put("user", words=words)
             case effects.AddInstruction():
-                if self.last is not None and self.last.is_partial:
+                if self.last is not None and self.last.is_partial and not self._is_instructed(self.last):
                     self._put("user", is_hidden=True)
             case effects.AddSummary():
                 self._put("user", is_hidden=True, why="summary")
@@ -443,6 +448,10 @@ class Chat:
         self.nodes[node.id] = node
         self.head_id = node.id
         return node
+
+    def _is_instructed(self, reply: Node) -> bool:
+        below = takewhile(lambda node: node is not reply, self.climb(self.head_id))
+        return any(node.is_hidden and node.why != "summary" for node in below)
 
     def _find_row(self, queued_id: str) -> int:
         return [row.id for row in self.queue].index(queued_id)

@@ -15,14 +15,14 @@ from tests.store.driver import OWNER, Driver, dump, settle_in
 from tests.support.engine import begin_write, get_database
 
 from indelible.content import Finish, Message, Text, TextDelta, encode
-from indelible.errors import Invalid, NotFound
+from indelible.errors import Invalid, NotAllowed, NotFound
 from indelible.files.database_bytes import DatabaseBytes
 from indelible.files.sql_files import SqlFiles
 from indelible.machine import State
 from indelible.machine import commands as c
 from indelible.recording.storage.protocol import RunRecord, StepRecord
 from indelible.recording.storage.sql_records import SqlRecords
-from indelible.store.commands.apply.texts import NOTICES
+from indelible.store.commands.apply.texts import CONTINUE, NOTICES
 from indelible.store.database.tables.chats import chats, drafts, events, messages, tool_runs, turns
 from indelible.store.database.tables.files import file_chunks, file_uses, files
 from indelible.store.payloads import ChatPatch
@@ -223,6 +223,56 @@ async def test_compacting_after_a_reply_that_was_cut_does_not_ask_to_go_on_with_
     await chat.do(c.Compact())
     await chat.do(c.Acquire(worker_id="live"))
     assert [message.text for message in await chat.path() if message.visibility == "model"] == []
+
+
+async def stop_a_reply(chat: Driver) -> str:
+    """A third question, whose reply is cut; the id of what was said of it."""
+    await chat.do(c.Send(), "third")
+    await chat.work("live", TextDelta("1", "thr"))
+    await chat.do(c.Interrupt())
+    await chat.end(c.FinishInterruption)
+    return await find(chat, "thr")
+
+
+async def compact(chat: Driver) -> None:
+    await chat.do(c.Compact())
+    await chat.do(c.Acquire(worker_id="live"))
+    await chat.end(c.FinishTurn, attempt_id=None, summary=summarise())
+
+
+@pytest.mark.parametrize("again", [c.Continue(), c.Retry()], ids=["continue", "retry"])
+async def test_a_reply_that_was_cut_is_continued_after_a_compaction(chat: Driver, again: c.Command) -> None:
+    cut_id = await stop_a_reply(chat)
+    await compact(chat)
+    await chat.do(again)
+    assert (await chat.said())[-1] == ("user", CONTINUE)
+    await reply(chat, "ee")
+    await chat.check()
+    assert (await chat.path())[-1].continues == cut_id
+
+
+@pytest.mark.parametrize("again", [c.Continue(), c.Retry()], ids=["continue", "retry"])
+async def test_a_reply_that_is_whole_is_whole_after_a_compaction(
+    chat: Driver, engine: AsyncEngine, again: c.Command
+) -> None:
+    await compact(chat)
+    before = await dump(engine)
+    with pytest.raises(NotAllowed, match="the last reply is complete"):
+        await chat.do(again)
+    assert await dump(engine) == before
+
+
+async def test_a_model_is_asked_once_to_continue_a_reply_whatever_happens_before_it_does(chat: Driver) -> None:
+    cut_id = await stop_a_reply(chat)
+    await chat.do(c.Continue())
+    await chat.do(c.Acquire(worker_id="live"))
+    await chat.do(c.Interrupt())
+    await chat.end(c.FinishInterruption, attempt_id=None)
+    await compact(chat)
+    await chat.do(c.Continue())
+    assert [text for _, text in await chat.said()].count(CONTINUE) == 1
+    await reply(chat, "ee")
+    assert (await chat.path())[-1].continues == cut_id
 
 
 async def test_a_summary_on_the_way_is_kept_once_and_the_turn_goes_on(chat: Driver) -> None:

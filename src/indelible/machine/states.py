@@ -115,9 +115,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One chat at one moment.
 
     `awaiting` are the unanswered calls at the end of the path, and `deadline_passed` says that the time to answer
-    them is over. `last_is_partial`: the path ends with a partial reply, perhaps followed by results of its calls, not
-    counting notices and other rows that only people see. `last_user_id` is the last message that the user wrote,
-    not counting those that only the model sees. `last_answered`: the path ends with a complete reply.
+    them is over. Messages that only people or only the model see (notices, summaries) do not count for the next three:
+    `last_is_partial`: the path ends with a partial reply, perhaps followed by results of its calls. `last_user_id` is
+    the last message that the user wrote. `last_answered`: the path ends with a complete reply.
     `last_turn_kind` is the kind of the turn that ended last. `just_compacted`: the path ends with the notice of a
     finished compaction. `target` is the message that the command names, and `destination` the one that it leads to, if
     this chat has it.

@@ -22,7 +22,6 @@ from typing import Any, Final, NamedTuple
 from indelible.content import (
     Finish,
     Part,
-    Text,
     ToolCall,
     ToolProgress,
     ToolResult,
@@ -30,16 +29,14 @@ from indelible.content import (
     UsageUpdate,
     decode_blocks,
     decode_parts,
-    encode,
     find_open_calls,
     has_visible,
 )
 from indelible.machine.commands import Acquire, Command, SwitchBranch
 from indelible.machine.states import Destination, OpenAttempt, OpenTurn, QueuedRow, Snapshot, Status, Target
 from indelible.machine.transitions import Fact, find_facts
-from indelible.store.commands.apply.texts import CONTINUE
 from indelible.store.database.transaction import Row, Transaction, to_time
-from indelible.store.queries.ancestors import load_ancestors
+from indelible.store.queries.ancestors import is_conversation, load_ancestors
 from indelible.store.queries.descendants import find_destination
 
 _BROKEN: Final = {"failed", "crashed"}
@@ -79,7 +76,6 @@ SELECT m.id FROM messages AS m JOIN turns AS t ON t.chat_id = m.chat_id AND t.id
 WHERE m.chat_id = $1 AND m.id = $2 AND m.role = 'notice' AND t.kind = 'compaction' AND t.outcome = 'complete'
 """
 _JOURNAL: Final = "SELECT parts FROM journal WHERE chat_id = $1 AND attempt_id = $2"
-_INSTRUCTION: Final = encode([Text(CONTINUE)])
 _BLOCKS: Final = "SELECT id, blocks FROM messages WHERE chat_id = $1 AND id = ANY($2)"
 
 
@@ -221,9 +217,9 @@ async def _load_parts(transaction: Transaction, chat_id: str, attempt_id: str) -
 
 
 async def load_end(transaction: Transaction, chat_id: str, head_id: str | None) -> End:
-    """The end of the path, not counting notices and other rows that only people see.
+    """What the conversation ends with, whatever people or the model were told alone since then.
 
-    A partial reply is still the last one if the model has been told to continue it and was stopped before it did.
+    So a partial reply is still the last one if the model was asked to continue it and was stopped before it did.
     """
     last_is_partial: bool | None = None
     last_user_id: str | None = None
@@ -231,19 +227,17 @@ async def load_end(transaction: Transaction, chat_id: str, head_id: str | None) 
     reply_id: str | None = None
     may_be_complete = False
     async for row in load_ancestors(transaction, chat_id, head_id, "reason"):
-        role, visibility = row["role"], row["visibility"]
-        if role == "notice" or visibility == "people":
+        if not is_conversation(row):
             continue
-        if role == "user" and visibility == "model" and await _is_instruction(transaction, chat_id, row["id"]):
-            reply_id = reply_id or ""
-        elif last_is_partial is None and role != "tool":
+        role = row["role"]
+        if last_is_partial is None and role != "tool":
             last_is_partial = role == "assistant" and bool(row["partial"])
         if reply_id is None and role == "tool":
             trailing.append(row["id"])
         elif reply_id is None:
             reply_id = row["id"] if role == "assistant" else ""
             may_be_complete = not trailing and not row["partial"] and row["reason"] not in _BROKEN
-        if role == "user" and visibility == "both":
+        if role == "user":
             last_user_id = row["id"]
             break
     if not reply_id:
@@ -251,12 +245,6 @@ async def load_end(transaction: Transaction, chat_id: str, head_id: str | None) 
     open_calls, is_visible = await _load_reply(transaction, chat_id, reply_id, trailing)
     is_answered = may_be_complete and is_visible and not open_calls
     return End(open_calls, bool(last_is_partial), last_user_id, is_answered)
-
-
-async def _is_instruction(transaction: Transaction, chat_id: str, message_id: str) -> bool:
-    """Whether this row tells the model to continue its reply. (A summary is for the model alone, too.)"""
-    (row,) = await transaction.all(_BLOCKS, chat_id, [message_id])
-    return bool(row["blocks"] == _INSTRUCTION)
 
 
 async def _load_reply(

@@ -3,8 +3,11 @@
 A path may be ten thousand messages long, and nearly every query is about its end. So rows are fetched
 in chunks from the end upwards, and the caller stops when it has found what it needs.
 
+A path ends with what people and the model both see last (`is_conversation`). A notice does not change whether the
+last reply is partial; nor does a summary, or the instruction to continue.
+
 Must stay true (tests/store/test_long_chats.py): no more of a chat is read than that, with or without statistics in
-PostgreSQL.
+PostgreSQL; a reply is partial or complete after a compaction as before (tests/store/test_history_in_store.py).
 """
 
 from __future__ import annotations
@@ -29,6 +32,19 @@ async def load_ancestors(
         for row in rows:
             yield row
         start_id = rows[-1]["parent_id"] if rows else None
+
+
+def is_conversation(row: Row) -> bool:
+    """Whether people and the model both see this message: it is no notice, no summary and no instruction."""
+    return bool(row["role"] != "notice" and row["visibility"] == "both")
+
+
+async def find_partial_reply(transaction: Transaction, chat_id: str, head_id: str | None) -> str | None:
+    """The partial reply that the path ends with; None if it ends with anything else."""
+    async for row in load_ancestors(transaction, chat_id, head_id):
+        if is_conversation(row):
+            return str(row["id"]) if row["role"] == "assistant" and row["partial"] else None
+    return None
 
 
 @cache

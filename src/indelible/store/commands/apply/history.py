@@ -20,10 +20,12 @@ from indelible.store.commands.apply.texts import ANSWERS, CONTINUE, ERRORS, NOTI
 from indelible.store.commands.totals import Totals
 from indelible.store.database.transaction import Transaction, insert
 from indelible.store.payloads import CompactionResult, Failure, NewChat, Summary, ToolResultsInput, UserInput, require
-from indelible.store.queries.ancestors import load_ancestors
+from indelible.store.queries.ancestors import find_partial_reply, load_ancestors
 
 _INDEXED: Final = {"user": "last_read_seq", "assistant": "replied_seq"}
 """Messages that a search finds, and the mark in the chat's row that such a message moves to its event."""
+_INSTRUCTED: Final = "SELECT id FROM messages WHERE chat_id = $1 AND id = ANY($2) AND blocks = $3"
+_INSTRUCTION: Final[list[Block]] = [Text(CONTINUE)]
 _BLOCKS: Final = "SELECT blocks FROM messages WHERE chat_id = $1 AND id = $2"
 
 
@@ -109,17 +111,23 @@ async def load_model(change: ChatChange, message_id: str) -> str | None:
     return None if row is None else row["model"]
 
 
-async def _ends_partial(change: ChatChange) -> bool:
-    """Whether the path ends with a partial reply, not counting notices."""
-    async for row in load_ancestors(change.transaction, change.chat_id, change.head_id):
-        if row["role"] != "notice" and row["visibility"] != "people":
-            return bool(row["role"] == "assistant" and row["partial"])
-    return False
-
-
 async def add_instruction(change: ChatChange, _effect: effects.AddInstruction) -> None:
-    if await _ends_partial(change):
-        await put(change, Message(role="user", blocks=[Text(CONTINUE)], visibility="model"))
+    """Ask the model to continue the partial reply at the end of the path, if it was not asked to before."""
+    partial_id = await find_partial_reply(change.transaction, change.chat_id, change.head_id)
+    if partial_id is not None and not await _is_instructed(change, partial_id):
+        await put(change, Message(role="user", blocks=_INSTRUCTION, visibility="model"))
+
+
+async def _is_instructed(change: ChatChange, partial_id: str) -> bool:
+    """Whether the instruction follows this reply. A summary after it leaves it to the model word for word."""
+    hidden: list[str] = []
+    async for row in load_ancestors(change.transaction, change.chat_id, change.head_id):
+        if row["id"] == partial_id:
+            break
+        if row["visibility"] == "model":
+            hidden.append(row["id"])
+    named = (change.chat_id, hidden, encode(_INSTRUCTION))
+    return bool(hidden) and await change.transaction.one(_INSTRUCTED, *named) is not None
 
 
 async def add_summary(change: ChatChange, _effect: effects.AddSummary) -> None:

@@ -20,7 +20,7 @@ from indelible.store.commands.finish_attempt import end_attempt, keep_pending
 from indelible.store.database.transaction import insert, update
 from indelible.store.lists.usage import add_usage
 from indelible.store.payloads import AttemptStart, ModelChoice, RetryScheduled, WithPending, require
-from indelible.store.queries.ancestors import load_ancestors
+from indelible.store.queries.ancestors import find_partial_reply
 from indelible.store.queries.chat_view import AttemptName
 
 _ENDS_WITH_RESET: Final = "reset"
@@ -46,7 +46,9 @@ async def close_attempt(change: ChatChange, effect: effects.CloseAttempt) -> Non
     if not ending.messages:
         change.emit("reset", open_attempt.id, **detail, outcome=ending.outcome)
     change.open_calls = find_open_calls([block for message in ending.messages for block in message.blocks])
-    continued_id = await _find_continued(change) if ending.messages else None
+    continued_id = None
+    if ending.messages:
+        continued_id = await find_partial_reply(change.transaction, change.chat_id, change.head_id)
     for message in ending.messages:
         is_reply = message.role == "assistant"
         await put(
@@ -58,16 +60,6 @@ async def close_attempt(change: ChatChange, effect: effects.CloseAttempt) -> Non
             **detail,
         )
         detail = {}
-
-
-async def _find_continued(change: ChatChange) -> str | None:
-    """The partial reply at the end of the path; the instruction to continue may follow it."""
-    async for row in load_ancestors(change.transaction, change.chat_id, change.head_id):
-        role, visibility = row["role"], row["visibility"]
-        is_instruction = role == "user" and visibility == "model"
-        if not (is_instruction or role == "notice" or visibility == "people"):
-            return str(row["id"]) if role == "assistant" and row["partial"] else None
-    return None
 
 
 async def schedule_retry(change: ChatChange, _effect: effects.ScheduleRetry) -> None:
