@@ -66,10 +66,7 @@ from indelible.machine.effects import (
     StartQueued,
     UpdateMetadata,
 )
-from indelible.machine.states import Snapshot, Status, Target, place_in_queue
-
-_IDLE: Final = (Status.IDLE, Status.ERROR)
-_BUSY: Final = (Status.RUNNING, Status.INTERRUPTING)
+from indelible.machine.states import BUSY, RESTING, Snapshot, Status, Target, place_in_queue
 
 
 def _begin_stop(snapshot: Snapshot) -> list[Effect]:
@@ -105,7 +102,7 @@ def create(command: Create) -> Decision:
 
 
 def _send(snapshot: Snapshot, command: Send | SendSteer | SendInterrupt) -> Decision:
-    if snapshot.status not in _IDLE:
+    if snapshot.status not in RESTING:
         return Decision((Enqueue(if_busy="queue"),))
     if not snapshot.queue:
         return Decision(tuple(_run_message(snapshot)))
@@ -122,7 +119,7 @@ def _send_steer(snapshot: Snapshot, command: SendSteer) -> Decision:
 
 
 def _send_interrupt(snapshot: Snapshot, command: SendInterrupt) -> Decision:
-    if snapshot.status in _BUSY:
+    if snapshot.status in BUSY:
         return Decision((Enqueue(if_busy="interrupt"), *_begin_stop(snapshot)))
     if snapshot.status is Status.REQUIRES_ACTION:
         closing = (*answer_calls(snapshot, "cancelled"), *close_turn(snapshot, "interrupted"))
@@ -233,7 +230,7 @@ def _edit_queued(snapshot: Snapshot, command: EditQueued) -> Decision:
 
 def _promote_queued(snapshot: Snapshot, command: PromoteQueued) -> Decision:
     _require_queued(snapshot, command.queued_id)
-    if snapshot.status in _BUSY:
+    if snapshot.status in BUSY:
         order = ReorderQueueRows(queued_ids=_bring_forward(snapshot, command.queued_id), promoted_id=command.queued_id)
         return Decision((order, *_begin_stop(snapshot)))
     closing = (*answer_calls(snapshot, "cancelled"), *close_turn(snapshot, "interrupted"), *clear_error(snapshot))

@@ -31,6 +31,12 @@ class Status(StrEnum):
     ERROR = "error"
 
 
+RESTING: Final = (Status.IDLE, Status.ERROR)
+"""No turn is open."""
+BUSY: Final = (Status.RUNNING, Status.INTERRUPTING)
+"""A worker has something to do."""
+
+
 class State(StrEnum):
     """Status, whether messages are queued, whether the chat is archived. `NONE`: the chat does not exist."""
 

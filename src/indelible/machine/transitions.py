@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-from indelible.machine.states import State, Status
+from indelible.machine.states import BUSY, RESTING, State, Status
 
 Targets = frozenset[State]
 
@@ -240,8 +240,8 @@ class Fact(StrEnum):
 
 
 _ALL: Final = frozenset(Status)
-_RESTING: Final = frozenset({Status.IDLE, Status.ERROR})
-_BUSY: Final = frozenset({Status.RUNNING, Status.INTERRUPTING})
+_RESTING: Final = frozenset(RESTING)
+_BUSY: Final = frozenset(BUSY)
 _RUNNING: Final = frozenset({Status.RUNNING})
 _AWAITING: Final = frozenset({Status.REQUIRES_ACTION})
 _FAILED: Final = frozenset({Status.ERROR})

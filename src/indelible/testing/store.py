@@ -20,7 +20,7 @@ from typing import Final, Literal, TypeVar
 from indelible.content import Finish, Message, Part, TextDelta, ToolCall, ToolResult
 from indelible.content.assemble import OUTCOME_UNKNOWN, PartAssembler
 from indelible.machine.commands import Acquire, FinishInterruption, FinishTurn, Interrupt, StartAttempt
-from indelible.machine.states import Status
+from indelible.machine.states import RESTING, Status
 from indelible.store.database.transaction import Database, Row
 from indelible.store.journal.append import Appended, JournalRow
 from indelible.store.payloads import C, Payload, StepResult
@@ -30,7 +30,6 @@ from indelible.testing.invariants import StoredChat, load_chat
 
 T = TypeVar("T")
 LAST_WORDS = "(brought to rest)"
-_AT_REST: Final = (Status.IDLE, Status.ERROR)
 _OPEN_WORK: Final = """
     SELECT c.status, c.holder, c.epoch, t.id AS turn_id, a.id AS attempt_id
     FROM chats AS c
@@ -108,7 +107,7 @@ async def take_over(store: SqlStore, database: Database, chat_id: str, worker_id
 
     Its last holder must be dead by now: its heartbeat is old, or its row is deleted.
     """
-    while (work := await _load_open_work(database, chat_id)) is not None and Status(work["status"]) not in _AT_REST:
+    while (work := await _load_open_work(database, chat_id)) is not None and Status(work["status"]) not in RESTING:
         if work["status"] == Status.REQUIRES_ACTION:
             await store.execute(chat_id, Interrupt())
         elif work["holder"] != worker_id:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from indelible.content import Message, Part, Text, ToolCall
 from indelible.loop.prompt.build import is_summary
 from indelible.loop.prompt.response_chain import plan_chain
-from indelible.machine.states import Status
+from indelible.machine.states import BUSY, Status
 from indelible.models.protocol import CallOptions, Model, traits_of
 from indelible.store.queries.open_turn import OpenWork
 
@@ -50,7 +50,7 @@ Plan = FinishStopped | FinishAnswered | Summarise | AskModel | Idle
 
 
 def plan_turn(work: OpenWork) -> Plan:
-    if work.turn_id is None or work.status not in (Status.RUNNING, Status.INTERRUPTING):
+    if work.turn_id is None or work.status not in BUSY:
         return Idle()
     if work.status is Status.INTERRUPTING:
         return FinishStopped()

@@ -47,7 +47,7 @@ from indelible.machine.commands import (
     StartAttempt,
 )
 from indelible.machine.effects import ReplyLimit
-from indelible.machine.states import Status
+from indelible.machine.states import BUSY
 from indelible.models.protocol import Model, traits_of
 from indelible.models.retry import RetryEvent
 from indelible.store.database.tables.enumerations import RunStatus
@@ -284,7 +284,7 @@ class TurnWriter(TurnHost):
     async def _end_turn(self, command: C, payload: Payload[C]) -> None:
         outcome = await self._execute(command, payload)
         self.ended = True
-        self.was_last = outcome.effective and outcome.status not in {Status.RUNNING, Status.INTERRUPTING}
+        self.was_last = outcome.effective and outcome.status not in BUSY
 
     def _log_step(self, step: FinishedStep) -> None:
         self.log.end_step(_STATUS_OF.get(step.reason, "completed"))

@@ -29,6 +29,7 @@ from typing import Any, Final, NamedTuple
 
 from indelible.content import decode_blocks
 from indelible.content.blocks import text_of
+from indelible.store.database.tables.enumerations import BUSY_STATUSES
 from indelible.store.database.transaction import Database, Dialect, Transaction, clean_label, to_time
 from indelible.store.lists.search_words import split_words
 
@@ -42,8 +43,8 @@ _NUMBERING: Final = 0x1DE11B1F
 _OWNER_MARK: Final = "\ue000"
 """Begins the word that names the owner. It is in no text's word, so no query finds it."""
 
-_PENDING: Final = """
-    SELECT id FROM chats WHERE unindexed_at IS NOT NULL AND status NOT IN ('running', 'interrupting')
+_PENDING: Final = f"""
+    SELECT id FROM chats WHERE unindexed_at IS NOT NULL AND status NOT IN {BUSY_STATUSES}
     ORDER BY unindexed_at DESC LIMIT $1
     """
 _PENDING_OF: Final = """

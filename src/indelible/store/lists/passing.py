@@ -13,11 +13,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
+from indelible.store.database.tables.enumerations import BUSY_STATUSES
 from indelible.store.database.transaction import Transaction
 
-_LEFT: Final = """
+_LEFT: Final = f"""
     SELECT p.chat_id FROM passing_chats AS p JOIN chats AS c ON c.id = p.chat_id
-    WHERE c.updated_at < $1 AND c.status NOT IN ('running', 'interrupting') AND NOT c.pinned AND NOT c.archived
+    WHERE c.updated_at < $1 AND c.status NOT IN {BUSY_STATUSES} AND NOT c.pinned AND NOT c.archived
         AND (SELECT count(*) FROM turns WHERE chat_id = c.id) < 2
     ORDER BY c.updated_at LIMIT $2
     """

@@ -32,6 +32,7 @@ from typing import Final
 from indelible.errors import NotAllowed, NotFound, StoreFailed
 from indelible.machine.commands import Acquire
 from indelible.machine.states import Status
+from indelible.store.database.tables.enumerations import BUSY_STATUSES
 from indelible.store.database.transaction import Dialect, Transaction
 from indelible.store.protocol import Outcome
 from indelible.store.queries.liveness import bind_ago, spell_ago, spell_alive
@@ -168,7 +169,7 @@ def _spell_beat(dialect: Dialect) -> str:
 
 
 def _is_busy(chat: str) -> str:
-    return f"{chat}.status IN ('running', 'interrupting')"
+    return f"{chat}.status IN {BUSY_STATUSES}"
 
 
 def _is_free(chat: str, dialect: Dialect) -> str:
@@ -213,7 +214,7 @@ def _spell_probe(dialect: Dialect) -> str:
                 )
             ) END AS ahead
         FROM chats AS c LEFT JOIN turns AS t ON t.chat_id = c.id AND t.ended_at IS NULL
-        WHERE c.id = ANY($3) AND COALESCE(c.status, '') IN ('running', 'interrupting')
+        WHERE c.id = ANY($3) AND COALESCE(c.status, '') IN {BUSY_STATUSES}
         ORDER BY urgent, ahead, c.runnable_at, c.id
         """
 

@@ -20,7 +20,7 @@ import msgspec
 
 from indelible.content import Usage
 from indelible.store.commands.totals import Totals
-from indelible.store.database.tables.enumerations import DebugMode
+from indelible.store.database.tables.enumerations import BUSY_STATUSES, DebugMode
 from indelible.store.database.transaction import Dialect, Row, Transaction, clean_label, to_time
 from indelible.store.lists.search_words import Match
 from indelible.store.queries.liveness import PENDING, bind_ago, spell_ago, spell_status, spell_unheld
@@ -206,7 +206,7 @@ async def count_chats(transaction: Transaction, *, lease_timeout_s: float) -> Ch
 
 @cache
 def _spell_count(dialect: Dialect) -> str:
-    is_abandoned = f"c.status IN ('running', 'interrupting') AND {spell_unheld(dialect, 1)}"
+    is_abandoned = f"c.status IN {BUSY_STATUSES} AND {spell_unheld(dialect, 1)}"
     return f"""
         SELECT c.status, count(*) AS number,
             count(*) FILTER (WHERE {spell_status(dialect, 1)} = '{PENDING}') AS pending,

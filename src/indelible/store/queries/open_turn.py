@@ -15,7 +15,7 @@ import msgspec
 from indelible.content import Message, Part, ToolSpec, Usage
 from indelible.errors import NotFound
 from indelible.machine.states import Status, TurnKind
-from indelible.store.database.tables.enumerations import DebugMode
+from indelible.store.database.tables.enumerations import BUSY_STATUSES, DebugMode
 from indelible.store.database.transaction import Dialect, Row, Transaction
 from indelible.store.queries.chat_view import AttemptName, load_path_rows, load_rows, to_message
 from indelible.store.queries.liveness import bind_ago, spell_ago
@@ -38,10 +38,10 @@ _WORK: Final = """
     WHERE c.id = $1
     """
 # Only a busy chat has a holder, and busy chats have an index.
-_HELD: Final = """
+_HELD: Final = f"""
     SELECT c.id, c.status, c.epoch, t.id AS turn_id
     FROM chats AS c LEFT JOIN turns AS t ON t.chat_id = c.id AND t.ended_at IS NULL
-    WHERE c.holder = $1 AND c.status IN ('running', 'interrupting')
+    WHERE c.holder = $1 AND c.status IN {BUSY_STATUSES}
     """
 
 

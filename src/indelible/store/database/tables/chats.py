@@ -50,7 +50,7 @@ from indelible.content import PartialReason, Role, Visibility
 from indelible.machine.effects import AttemptOutcome, TurnOutcome
 from indelible.machine.states import IfBusy, Status, TurnKind
 from indelible.store.database.tables.constraints import check_one_of, index_where
-from indelible.store.database.tables.enumerations import DebugMode, RunKind, RunStatus, UserRole
+from indelible.store.database.tables.enumerations import BUSY_STATUSES, DebugMode, RunKind, RunStatus, UserRole
 from indelible.store.database.tables.types import Id, Json, Label, UtcTime, Word
 
 metadata: Final = MetaData(
@@ -154,13 +154,13 @@ chats: Final = Table(
     check_one_of("status", Status),
     check_one_of("debug", DebugMode),
     _check("archived_is_idle", "NOT archived OR status IN ('idle', 'error')"),
-    _check("holder_is_busy", "holder IS NULL OR status IN ('running', 'interrupting')"),
+    _check("holder_is_busy", f"holder IS NULL OR status IN {BUSY_STATUSES}"),
     _check("error_is_told", "(status = 'error') = (error IS NOT NULL)"),
-    _check("retry_is_busy", "retry IS NULL OR status IN ('running', 'interrupting')"),
+    _check("retry_is_busy", f"retry IS NULL OR status IN {BUSY_STATUSES}"),
     _check("epoch", "epoch >= 0"),
     _check("seq", "0 <= last_read_seq AND last_read_seq <= seq"),
     Index("chats_of_owner", "owner_id", "archived", "pinned", "updated_at", "id"),
-    index_where("chats_runnable", "status", "runnable_at", where="status IN ('running', 'interrupting')"),
+    index_where("chats_runnable", "status", "runnable_at", where=f"status IN {BUSY_STATUSES}"),
     index_where("chats_deadline", "deadline_at", where="status = 'requires_action' AND deadline_at IS NOT NULL"),
     comment="A conversation: what it is doing, who works on it, how far it has come.",
 )

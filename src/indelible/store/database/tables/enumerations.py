@@ -1,8 +1,13 @@
-"""Enumerations that only the database uses; the machine's own are in machine/. constraints.py checks them."""
+"""Enumerations that only the database uses; the machine's own are in machine/. constraints.py checks them.
+
+`BUSY_STATUSES` is one of the machine's as SQL spells it: a partial index serves only queries with its own condition.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
+
+from indelible.machine.states import BUSY
 
 DebugMode = Literal["off", "errors", "all"]
 RunKind = Literal["turn", "title", "compaction"]
@@ -14,3 +19,4 @@ FileState = Literal["uploading", "ready", "deleted"]
 FilePlace = Literal["database", "directory", "s3"]
 FileVariant = Literal["content", "preview"]
 PreviewState = Literal["none", "unmade", "made"]
+BUSY_STATUSES: Final = "(" + ", ".join(f"'{status}'" for status in BUSY) + ")"
