@@ -14,6 +14,7 @@ from indelible.content import Message, Part, TextDelta, Usage
 from indelible.errors import ModelFailed
 from indelible.loop.prompt.compact import INSTRUCTION
 from indelible.models.protocol import Call
+from indelible.store.commands.apply.texts import CONTINUE
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 
@@ -57,6 +58,27 @@ async def test_a_summary_is_the_models_alone_and_older_messages_stay_visible(har
     assert (await chat.send("Hello")).text == "Hi"
     prompt = [read_text(message.blocks) for message in model.calls[3].messages]
     assert prompt == [summary, "And another", "Short", "Hello"]
+
+
+async def test_a_reply_that_was_stopped_is_continued_after_a_compaction_with_its_words_in_the_prompt(
+    harness: AppHarness,
+) -> None:
+    model = ScriptedModel(
+        [say(LONG), [parts.text_delta("1", "One"), parts.hang()], say("They told stories."), say(" two")]
+    )
+    await harness.start_worker(model)
+    chat = await harness.app.create_chat()
+    await chat.send("Tell me a story")
+    await chat.post("Count")
+    await harness.wait_for_text(chat, "One")
+    await chat.interrupt()
+    await chat.compact()
+    assert (await chat.continue_()).text == " two"
+    summary, *_ = find_summaries(await harness.store.path(chat.id))
+    prompt = [read_text(message.blocks) for message in model.calls[3].messages]
+    assert prompt == [summary, "Count", "One", CONTINUE]
+    path = await harness.store.path(chat.id)
+    assert path[-1].continues == next(message.id for message in path if message.text == "One")
 
 
 async def test_nothing_to_summarise_is_said(harness: AppHarness) -> None:
