@@ -28,7 +28,7 @@ async def store(engine: AsyncEngine) -> SqlStore:
 
 async def is_unread(store: SqlStore, chat_id: str) -> bool:
     ((_, summary),) = (await store.lists.summaries([chat_id])).values()
-    assert (await store.lists.beside(chat_id, OWNER)).unread == summary.unread
+    assert (await store.lists.extras(chat_id, OWNER)).unread == summary.unread
     return summary.unread
 
 
@@ -111,7 +111,7 @@ async def test_a_draft_is_its_users_alone_and_goes_with_its_chat(store: SqlStore
     draft = await store.lists.draft(chat.id, OWNER)
     assert draft.text == "What if \0 \U0001f327"
     assert draft.updated_at is not None
-    assert (await store.lists.beside(chat.id, OWNER)).draft == draft.text
+    assert (await store.lists.extras(chat.id, OWNER)).draft == draft.text
     for id_ in (chat.id, "new"):
         none = await store.lists.draft(id_, grace)
         assert (none.text, none.updated_at) == ("", None)
@@ -133,12 +133,12 @@ async def test_an_empty_text_deletes_a_draft(store: SqlStore, engine: AsyncEngin
 async def test_what_stands_beside_a_chat_is_told(store: SqlStore, engine: AsyncEngine) -> None:
     chat = await Driver(store, engine).create()
     await chat.do(c.UpdateChat(), payload=ChatPatch(labels=["b", "a"], pinned=True, system_prompt="Be brief."))
-    beside = await store.lists.beside(chat.id, OWNER)
+    beside = await store.lists.extras(chat.id, OWNER)
     assert (beside.labels, beside.pinned, beside.system, beside.draft) == (["b", "a"], True, "Be brief.", None)
-    other = await store.lists.beside(chat.id, "user_other")
+    other = await store.lists.extras(chat.id, "user_other")
     assert (other.labels, other.pinned, other.unread, other.system, other.draft) == ([], False, False, None, None)
     with pytest.raises(NotFound):
-        await store.lists.beside("chat_nobody", OWNER)
+        await store.lists.extras("chat_nobody", OWNER)
     assert await store.lists.summaries(["chat_nobody"]) == {}
 
 

@@ -269,7 +269,7 @@ def _archive(snapshot: Snapshot, command: Archive | Unarchive) -> Decision:
     return Decision((SetArchived(archived=isinstance(command, Archive)),))
 
 
-def _describe(snapshot: Snapshot, command: UpdateChat) -> Decision:
+def _update_chat(snapshot: Snapshot, command: UpdateChat) -> Decision:
     if command.only_untitled and snapshot.titled:
         return NOTHING
     return Decision((UpdateMetadata(),))
@@ -294,5 +294,5 @@ DECIDE_USER: Final[dict[type[Command], Callable[[Snapshot, Any], Decision]]] = {
     Compact: _compact,
     Archive: _archive,
     Unarchive: _archive,
-    UpdateChat: _describe,
+    UpdateChat: _update_chat,
 }

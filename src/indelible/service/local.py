@@ -214,7 +214,7 @@ class LocalService:
     async def get_chat(self, chat_id: str) -> ChatDetails:
         is_guest = await self._access.check_read(chat_id, await self.get_user_id())
         details = msgspec.json.decode(encode(await self._feed.snapshot(chat_id)), type=ChatDetails)
-        beside = await self._store.lists.beside(chat_id, await self.get_user_id())
+        beside = await self._store.lists.extras(chat_id, await self.get_user_id())
         details = replace(details, **msgspec.structs.asdict(beside))
         return show_chat(details) if is_guest else details
 

@@ -35,7 +35,7 @@ from indelible.store.commands.apply.applier import apply_effects
 from indelible.store.commands.apply.change import ChatChange
 from indelible.store.commands.apply.history import forget_responses
 from indelible.store.commands.facts import load_snapshot
-from indelible.store.commands.finish_attempt import add_what_is_missing
+from indelible.store.commands.finish_attempt import backfill_usage
 from indelible.store.commands.fork import fork_chat
 from indelible.store.commands.idempotency import Request, StoredResponse, claim, find_response, forget_expired, settle
 from indelible.store.database.address import parse_address
@@ -265,7 +265,7 @@ class SqlStore:
         if not decision.effects:
             attempt_id = getattr(command, "attempt_id", None)
             if attempt_id is not None and isinstance(payload, WithStep):
-                await add_what_is_missing(transaction, chat_id, attempt_id, snapshot.epoch, payload)
+                await backfill_usage(transaction, chat_id, attempt_id, snapshot.epoch, payload)
             return Outcome(
                 chat_id=chat_id,
                 effective=decision.effective,

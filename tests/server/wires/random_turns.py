@@ -20,7 +20,7 @@ CLIENT_TOOL = "ask"
 OWN_TOOL = "weather"
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 _ENDS = ["complete", "waiting", "interrupted", "failed", "edited", "length"]
-_BESIDE: list[tuple[EventKind, dict[str, Any]]] = [
+_EXTRAS: list[tuple[EventKind, dict[str, Any]]] = [
     ("queue", {"ids": [], "queue": []}),
     ("chat", {"title": "Rain"}),
     ("status", {"status": "pending", "turn": "turn_1"}),
@@ -133,7 +133,7 @@ def random_turns(draw: st.DrawFn) -> RandomTurn:
     _add_last(build, end)
     beside = list(build.events)
     for _ in range(draw(st.integers(0, 4))):
-        kind, data = draw(st.sampled_from(_BESIDE))
+        kind, data = draw(st.sampled_from(_EXTRAS))
         beside.insert(draw(st.integers(0, len(beside) - 1)), make_event(kind, data))
     return RandomTurn(build.events, beside, build.text, end)
 

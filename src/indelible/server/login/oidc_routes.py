@@ -35,7 +35,7 @@ router = APIRouter()
 
 
 @router.get("/login/oidc", include_in_schema=False)
-async def leave(request: Request, state: State, next: str = "/") -> Response:
+async def start_login(request: Request, state: State, next: str = "/") -> Response:
     """Go to the provider."""
     flow = new_flow(next if is_own_path(next) else f"{state.base_path}/")
     provider = OidcProvider(state.settings, clock=state.app.clock)
@@ -58,7 +58,7 @@ async def leave(request: Request, state: State, next: str = "/") -> Response:
 
 
 @router.get("/login/oidc/callback", include_in_schema=False)
-async def come_back(request: Request, state: State) -> Response:
+async def finish_login(request: Request, state: State) -> Response:
     """Open a session for the user whom the provider names."""
     query = request.query_params
     provider = OidcProvider(state.settings, clock=state.app.clock)

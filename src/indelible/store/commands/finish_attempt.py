@@ -99,7 +99,7 @@ async def end_attempt(
     return Ending(written, outcome, last_n, columns, Totals(usage, step.cost_nanousd), used)
 
 
-async def add_what_is_missing(
+async def backfill_usage(
     transaction: Transaction, chat_id: str, attempt_id: str, epoch: int, step: WithStep[Any]
 ) -> None:
     """Add what only the holder knows (its usage) to an attempt that another process ended from the journal (1.8)."""

@@ -38,8 +38,8 @@ _COPIED: Final = (
     "timings",
     "created_at",
 )
-_BESIDE: Final = ("model", "system_prompt", "parameters", "tools", "title", "title_is_provisional", "labels", "debug")
-_CHAT: Final = f"SELECT owner_id, {', '.join(_BESIDE)} FROM chats WHERE id = $1"
+_EXTRAS: Final = ("model", "system_prompt", "parameters", "tools", "title", "title_is_provisional", "labels", "debug")
+_CHAT: Final = f"SELECT owner_id, {', '.join(_EXTRAS)} FROM chats WHERE id = $1"
 _EVENTS_AT_ONCE: Final = 100
 _MESSAGES_AT_ONCE: Final = 50
 _CANCELLED: Final = "Cancelled: the conversation was copied before the result of this call came."
@@ -70,7 +70,7 @@ async def fork_chat(
     now = await transaction.now()
     copies = _copy_path(path, new_chat_id)
     new = {"id": new_chat_id, "owner_id": owner_id, "status": Status.IDLE.value, "created_at": now, "updated_at": now}
-    new |= {name: chat[name] for name in _BESIDE}
+    new |= {name: chat[name] for name in _EXTRAS}
     seq = await insert_copies(transaction, new, copies, head_id=copies[-1]["id"], now=now)
     await copy_uses(transaction, chat_id, new_chat_id, (copy["blocks"] for copy in copies))
     return Outcome(chat_id=new_chat_id, effective=True, status=Status.IDLE, seq=seq, epoch=0)

@@ -31,7 +31,7 @@ _MARK: Final = """
     WHERE id = $1 AND owner_id = $2
         AND last_read_seq < CASE WHEN CAST($3 AS BIGINT) < seq THEN CAST($3 AS BIGINT) ELSE seq END
     """
-_BESIDE: Final = """
+_EXTRAS: Final = """
     SELECT c.owner_id, c.labels, c.pinned, c.system_prompt, c.replied_seq > c.last_read_seq AS unread, d.content
     FROM chats AS c LEFT JOIN drafts AS d ON d.chat_id = c.id AND d.user_id = $2 WHERE c.id = $1
     """
@@ -44,7 +44,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime | None = None
 
 
-class Beside(msgspec.Struct, frozen=True, kw_only=True):
+class ChatExtras(msgspec.Struct, frozen=True, kw_only=True):
     """What a user sees of a chat beside the conversation. All but the draft is the owner's, and empty to others."""
 
     labels: list[str]
@@ -85,14 +85,14 @@ async def save_draft(transaction: Transaction, chat_id: str, user_id: str, text:
         await upsert(transaction, "drafts", draft, chat_id=chat_id, user_id=user_id)
 
 
-async def load_beside(transaction: Transaction, chat_id: str, user_id: str) -> Beside:
-    row = await transaction.one(_BESIDE, chat_id, user_id)
+async def load_extras(transaction: Transaction, chat_id: str, user_id: str) -> ChatExtras:
+    row = await transaction.one(_EXTRAS, chat_id, user_id)
     if row is None:
         raise NotFound("Chat not found. It may have been deleted.")
     draft = None if row["content"] is None else _read(row["content"])
     if row["owner_id"] != user_id:
-        return Beside(labels=[], pinned=False, unread=False, system=None, draft=draft)
-    return Beside(
+        return ChatExtras(labels=[], pinned=False, unread=False, system=None, draft=draft)
+    return ChatExtras(
         labels=[] if row["labels"] is None else msgspec.json.decode(row["labels"]),
         pinned=bool(row["pinned"]),
         unread=bool(row["unread"]),

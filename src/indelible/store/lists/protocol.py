@@ -11,7 +11,7 @@ from datetime import date, datetime
 from typing import Protocol
 
 from indelible.store.commands.idempotency import Request, StoredResponse
-from indelible.store.lists.marks import Beside, Draft
+from indelible.store.lists.marks import ChatExtras, Draft
 from indelible.store.lists.search import SearchCursor, SearchPage
 from indelible.store.lists.transfer import ChatFile
 from indelible.store.lists.usage import UsageDay
@@ -70,7 +70,7 @@ class ListStore(Protocol):
         * A chat that the user does not own is `NotFound`.
         """
 
-    async def beside(self, chat_id: str, user_id: str) -> Beside:
+    async def extras(self, chat_id: str, user_id: str) -> ChatExtras:
         """Labels, pin, read mark, system prompt and the user's draft of a chat. Raises `NotFound`."""
 
     async def draft(self, chat_id: str, user_id: str) -> Draft:

@@ -18,7 +18,7 @@ from indelible.store.commands.idempotency import Request, StoredResponse
 from indelible.store.database.transaction import Transaction, Work
 from indelible.store.limits import check_payload
 from indelible.store.lists import indexing, marks, transfer
-from indelible.store.lists.marks import Beside, Draft
+from indelible.store.lists.marks import ChatExtras, Draft
 from indelible.store.lists.passing import find_left
 from indelible.store.lists.search import SearchCursor, SearchPage, search_chats
 from indelible.store.lists.search_words import parse_query
@@ -96,9 +96,9 @@ class SqlLists:
 
         await self._write(mark, request)
 
-    async def beside(self, chat_id: str, user_id: str) -> Beside:
+    async def extras(self, chat_id: str, user_id: str) -> ChatExtras:
         return await self._database.read(
-            lambda transaction: marks.load_beside(transaction, chat_id, user_id), single=True
+            lambda transaction: marks.load_extras(transaction, chat_id, user_id), single=True
         )
 
     async def draft(self, chat_id: str, user_id: str) -> Draft:
