@@ -139,13 +139,15 @@ def find_server(server: str | None, database: str | None) -> str | None:
 
 
 def refuse_missing_database(settings: Settings) -> None:
-    """A command that only reads never creates a database: a misspelt name would look like an empty one."""
+    """A command that needs what is stored never creates a database: a misspelt name would look like an empty one."""
     from indelible.store.database.address import parse_address  # noqa: PLC0415
     from indelible.store.database.errors import DatabaseUnusable  # noqa: PLC0415
 
     address = parse_address(settings.database)
     if address.is_sqlite and not address.path.exists():
-        raise DatabaseUnusable(f"Can't find the database {address.path}. Choose another with --database.")
+        raise DatabaseUnusable(
+            f"Can't find the database {address.path}. Start 'indelible serve' first, or choose another with --database."
+        )
 
 
 def check_model(settings: Settings) -> None:
