@@ -21,8 +21,8 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Scope
 
+from indelible.loopback import is_loopback
 from indelible.server.access.authentication import needs_login
-from indelible.server.access.loopback import is_loopback
 from indelible.server.access.security_headers import RawHeaders
 from indelible.server.problem_details import make_problem
 from indelible.settings import Settings
