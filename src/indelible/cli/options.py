@@ -183,12 +183,14 @@ def logging_as(settings: Settings) -> Iterator[None]:
     """Log as configured during the block. In JSON, the error that ends the command is also a log line."""
     import logging  # noqa: PLC0415
 
-    from indelible.logs import find_secrets, set_up_logging  # noqa: PLC0415
-    from indelible.settings import list_secrets  # noqa: PLC0415
+    from indelible.logs import set_up_logging  # noqa: PLC0415
+    from indelible.redaction.known import list_process_secrets  # noqa: PLC0415
 
-    secrets = [*list_secrets(settings), *find_secrets(os.environ.items())]
     set_up_logging(
-        format=settings.log_format, level=settings.log_level, access_log=settings.access_log, secrets=secrets
+        format=settings.log_format,
+        level=settings.log_level,
+        access_log=settings.access_log,
+        secrets=list_process_secrets(settings),
     )
     for sentence in list_unknown_variables():
         logging.getLogger("indelible").warning(sentence)

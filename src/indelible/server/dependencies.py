@@ -97,6 +97,7 @@ def get_identity(request: Request) -> Identity:
 
 
 async def find_identity(request: Request) -> Identity:
+    """The same for routes: a dependency that is no coroutine function would run in a thread."""
     return get_identity(request)
 
 

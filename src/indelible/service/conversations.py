@@ -121,9 +121,7 @@ class ConversationService:
 
     # --- starting turns ---
 
-    async def create(
-        self, chat_id: str, given: Given, settings: TurnSettings, *, title: str | None = None, passing: bool = False
-    ) -> TurnStart:
+    async def create(self, chat_id: str, given: Given, settings: TurnSettings, *, passing: bool = False) -> TurnStart:
         """A new chat with this history. With a message, the reply starts at once.
 
         A `passing` chat is for this one turn. Its client deletes it; if it does not, a worker archives it later.
@@ -138,7 +136,6 @@ class ConversationService:
             system_prompt=settings.system,
             parameters=settings.parameters,
             tools=settings.tools,
-            title=title,
             suggested_title=extract_title(given.blocks),
             passing=passing,
         )

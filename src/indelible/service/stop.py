@@ -17,9 +17,10 @@ import msgspec
 from msgspec.structs import replace
 
 from indelible.errors import NotFound
-from indelible.feed import Cursors, Feed
-from indelible.machine.events import FeedEvent, Position
+from indelible.feed import Feed
+from indelible.machine.events import FeedEvent
 from indelible.machine.states import Status
+from indelible.service.answers import write_cursor
 from indelible.service.results import InterruptResult
 from indelible.store.protocol import Outcome
 
@@ -43,7 +44,7 @@ def describe_stop(outcome: Outcome, *, turn: str | None) -> Stop:
             turn=outcome.turn_id,
         ),
         is_ending=is_meant and outcome.status is Status.INTERRUPTING,
-        cursor=Cursors(outcome.chat_id).write(Position(seq=outcome.seq, attempt=outcome.live_id)),
+        cursor=write_cursor(outcome),
     )
 
 
