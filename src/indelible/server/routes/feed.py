@@ -17,7 +17,6 @@ from indelible.server.problem_details import NotReady
 from indelible.server.streaming.sse import FeedResponse
 from indelible.service.access.identity import Identity
 from indelible.service.local import LocalService
-from indelible.store.accounts.protocol import CredentialKey
 
 router = APIRouter(tags=["feed"])
 
@@ -57,8 +56,7 @@ def answer_feed(
     @asynccontextmanager
     async def open_reader() -> AsyncIterator[Reader]:
         async with service.open_reader(chat_id, after, as_guest=as_guest) as (reader, share_id):
-            if share_id is not None:
-                open_request.keys.add(CredentialKey("share", share_id))
+            open_request.depend_on(share_id)
             yield reader
 
     identity: Identity | None = request.scope["identity"]

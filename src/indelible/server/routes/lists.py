@@ -20,7 +20,6 @@ from indelible.server.schemas import DraftRequest, ReadRequest
 from indelible.server.streaming.sse import FeedResponse
 from indelible.service.lists.protocol import Draft, ExportFormat, UsagePage
 from indelible.service.results import CreatedChat
-from indelible.store.accounts.protocol import CredentialKey
 
 router = APIRouter(tags=["lists"])
 
@@ -102,8 +101,7 @@ async def stream_tab(
     @asynccontextmanager
     async def open_reader() -> AsyncIterator[Reader | ListReader]:
         async with service.lists.open_tab_reader(chat, last_event_id or after) as (reader, share_id):
-            if share_id is not None:
-                open_request.keys.add(CredentialKey("share", share_id))
+            open_request.depend_on(share_id)
             yield reader
 
     tab = FeedResponse(open_reader, pace=state.pace)

@@ -21,7 +21,6 @@ from indelible.server.routes.files import SENDS_BYTES, SENDS_PICTURE, answer_dow
 from indelible.service.access.guests import show_chat, show_messages
 from indelible.service.accounts.sharing import open_link
 from indelible.service.results import ChatDetails, MessagePage
-from indelible.store.accounts.protocol import CredentialKey
 
 router = APIRouter(tags=["shared"])
 
@@ -80,6 +79,6 @@ async def stream_shared_events(
     if not state.is_ready:
         raise NotReady
     link = await open_link(state.app.shares, key)
-    request.scope["open_request"].keys.add(CredentialKey("share", link.share_id))
+    request.scope["open_request"].depend_on(link.share_id)
     service = state.app.service_of(link.owner_id)
     return answer_feed(request, state, service, link.chat_id, last_event_id or after, as_guest=True)

@@ -31,13 +31,17 @@ class Access:
         self._store = store
         self._shares = shares
 
-    async def check_read(self, chat_id: str, user_id: str) -> bool:
-        """Whether the user who reads the chat is a guest (guests.py). Raises `NotFound` for one who may not."""
+    async def check_read(self, chat_id: str, user_id: str) -> str | None:
+        """The share that makes the user who reads the chat a guest (guests.py); None for the owner.
+
+        Raises `NotFound` for a user who may not read it.
+        """
         if await self._store.owner(chat_id) == user_id:
-            return False
-        if await self.find_share(chat_id, user_id) is None:
+            return None
+        share_id = await self.find_share(chat_id, user_id)
+        if share_id is None:
             raise NotFound(CHAT_NOT_FOUND)
-        return True
+        return share_id
 
     async def check_owner(self, chat_id: str, user_id: str) -> None:
         """Raises `NotFound`, or `ReadOnly`, unless the chat is this user's."""
