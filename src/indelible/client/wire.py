@@ -13,26 +13,14 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self, cast
 
 import aiohttp
 
-from indelible.errors import (
-    IndelibleError,
-    Invalid,
-    NotAllowed,
-    NotFound,
-    NotPermitted,
-    RateLimited,
-    ReadOnly,
-    Refused,
-    TooLarge,
-    TooMany,
-    UnsupportedType,
-)
+from indelible.errors import REFUSALS, IndelibleError, Invalid, NotAllowed, NotFound, Refused
 from indelible.machine.events import EventBody, EventKind, FeedEvent
 from indelible.models.http.sse import SseDecoder
 
@@ -48,17 +36,6 @@ _ANSWER_S: Final = 90.0
 
 _PASSING: Final = frozenset({502, 503, 504})
 """Transient errors of a server, or of a proxy in front of it."""
-
-_REFUSALS: Final[dict[str, Callable[[str], Refused]]] = {
-    "not_found": NotFound,
-    "invalid": Invalid,
-    "not_permitted": NotPermitted,
-    "rate_limited": RateLimited,
-    "read_only": ReadOnly,
-    "too_many": TooMany,
-    "too_large": TooLarge,
-    "unsupported_type": UnsupportedType,
-}
 
 
 class ServerFailed(IndelibleError):
@@ -477,6 +454,12 @@ async def _check(response: aiohttp.ClientResponse) -> None:
         raise _Unreached(detail)
     if response.status >= 500:
         raise ServerFailed(detail)
-    if kind == "not_allowed":
-        raise NotAllowed(command=str(problem.get("command")), state=str(problem.get("state")), detail=detail)
-    raise _REFUSALS.get(str(kind), Refused)(detail)
+    raise make_refusal(problem, detail)
+
+
+def make_refusal(problem: Mapping[str, Any], detail: str) -> Refused:
+    """The refusal that the server described. A problem of another kind, such as `forbidden`, is `Refused`."""
+    kind = str(problem.get("kind"))
+    if kind == NotAllowed.problem_kind:
+        return NotAllowed(command=str(problem.get("command")), state=str(problem.get("state")), detail=detail)
+    return REFUSALS.get(kind, Refused)(detail)
