@@ -6,6 +6,8 @@ The class says what to do; the fields say what happened.
     ├── Refused        a rejected command; nothing was changed (HTTP 4xx)
     │   ├── NotAllowed     not allowed in this state (409)
     │   ├── NotFound       it names something that does not exist (404)
+    │   │   ├── ChatNotFound       a chat (404)
+    │   │   └── StoredFileNotFound     a file that was uploaded or made by a tool (404)
     │   ├── Invalid        malformed, whatever the state (422)
     │   ├── NotPermitted   this login may not do it (403)
     │   │   └── ReadOnly       the chat is shared with this user for reading alone (403)
@@ -106,6 +108,20 @@ class NotFound(Refused):
     """The command names a chat, message, turn or queued message that does not exist."""
 
     problem_kind = "not_found"
+
+
+class ChatNotFound(NotFound):
+    """There is no such chat, or none that this user may read. Over HTTP, a client gets `NotFound`."""
+
+    def __init__(self, message: str = "Chat not found. It may have been deleted.") -> None:
+        super().__init__(message)
+
+
+class StoredFileNotFound(NotFound):
+    """There is no such file, or none that this user may read. Over HTTP, a client gets `NotFound`."""
+
+    def __init__(self, message: str = "File not found. It may have been deleted.") -> None:
+        super().__init__(message)
 
 
 class Invalid(Refused):

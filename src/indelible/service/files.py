@@ -19,7 +19,7 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from pathlib import Path
 from typing import Protocol
 
-from indelible.errors import Invalid, NotFound
+from indelible.errors import Invalid, StoredFileNotFound
 from indelible.files.protocol import CHUNK_BYTES, FileStore, StoredFile, UploadKey
 from indelible.service.access.file_access import FileAccess, FileGrant
 from indelible.service.pages import split_page
@@ -165,5 +165,5 @@ async def read_all(files: FileService, file_id: str) -> bytes:
     async with files.open_file(file_id) as chunks:
         data = b"".join([chunk async for chunk in chunks])
     if len(data) != size:
-        raise NotFound("File not found. It may have been deleted.")
+        raise StoredFileNotFound
     return data

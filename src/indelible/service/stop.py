@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from indelible.errors import NotFound
+from indelible.errors import ChatNotFound
 from indelible.feed import Feed
 from indelible.machine.events import FeedEvent
 from indelible.machine.states import Status
@@ -81,7 +81,7 @@ def _note(stop: Stop, event: FeedEvent) -> Stop:
         case "snapshot" if data["turn"] != stop.result.turn:
             return _finish(stop, data)
         case "end" if data["reason"] == "deleted":
-            raise NotFound("Chat not found. It may have been deleted.")
+            raise ChatNotFound
         case "end" if data["reason"] == "shutdown":
             return replace(stop, is_ending=False)
         case _:

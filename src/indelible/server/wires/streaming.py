@@ -22,7 +22,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from indelible.errors import NotFound
+from indelible.errors import ChatNotFound
 from indelible.feed import Feed, FeedEvent, Reader
 from indelible.server.problem_details import NotReady
 from indelible.server.streaming.sse import FeedResponse, Pace
@@ -120,7 +120,7 @@ async def _project(reader: Reader, projection: TurnProjection) -> str | None:
         if event.kind == "resync":
             return event.cursor
         if event.kind == "end" and event.data["reason"] == "deleted":
-            raise NotFound("Chat not found. It may have been deleted.")
+            raise ChatNotFound
         if event.kind == "end":
             raise NotReady
         projection.project(event)
