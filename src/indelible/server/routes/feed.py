@@ -11,9 +11,8 @@ from starlette.responses import Response
 
 from indelible.feed import Reader
 from indelible.server.access.revocation import OpenRequest
-from indelible.server.dependencies import Reads, ServerState, State
+from indelible.server.dependencies import Reads, ReadyState, ServerState
 from indelible.server.limits.feed_slots import WithSlot
-from indelible.server.problem_details import NotReady
 from indelible.server.streaming.sse import FeedResponse
 from indelible.service.access.identity import Identity
 from indelible.service.local import LocalService
@@ -29,15 +28,13 @@ router = APIRouter(tags=["feed"])
 async def stream_events(
     chat_id: str,
     request: Request,
-    state: State,
+    state: ReadyState,
     service: Reads,
     *,
     after: str | None = None,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> WithSlot:
     """Stream the chat's events (SSE). Without a cursor: a snapshot, then new events. `after=start`: all events."""
-    if not state.is_ready:
-        raise NotReady
     return answer_feed(request, state, service, chat_id, last_event_id or after)
 
 
