@@ -77,3 +77,40 @@ def test_bash_completes_commands_and_options() -> None:
         timeout=DEADLINE_S,
     )
     assert done.stdout.splitlines() == list(COMPLETED.values()), done.stderr
+
+
+@pytest.mark.parametrize("database", ["chats.db", "sqlite:///chats.db"])
+def test_users_and_tokens_are_made_in_a_database_that_is_named_by_its_path_or_by_its_url(database: str) -> None:
+    run_indelible("migrate", "--database", database)
+    added = run_indelible("user", "add", "ada", "--database", database)
+    assert (added.returncode, added.stderr) == (0, "")
+    made = run_indelible("token", "create", "ada", "--label", "backup", "--database", database)
+    assert (made.returncode, made.stderr) == (0, "")
+    assert run_indelible("token", "list", "ada", "--database", database).stdout.endswith("  backup\n")
+
+
+@pytest.mark.parametrize("command", [("user", "list"), ("token", "list", "ada"), ("chats",), ("debug", "list")])
+def test_a_command_that_needs_a_database_never_creates_one(command: tuple[str, ...], working_directory: Path) -> None:
+    done = run_indelible(*command, "--database", "sqlite:///chast.db")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "indelible: Can't find the database chast.db. "
+        "Start 'indelible serve' first, or choose another with --database.\n"
+    )
+    assert list(working_directory.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--label", "x" * 201), "The label is too long (limit 200 characters)."),
+        (("--scope", "reed"), "A token needs one or more of the scopes read, write and admin, each once."),
+    ],
+)
+def test_a_token_of_the_command_obeys_the_rules_of_the_servers_tokens(options: tuple[str, ...], message: str) -> None:
+    run_indelible("migrate")
+    run_indelible("user", "add", "ada")
+    done = run_indelible("token", "create", "ada", *options)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert run_indelible("token", "list", "ada").stdout == ""

@@ -11,6 +11,7 @@ import pytest
 
 from indelible import errors
 from indelible.errors import (
+    REFUSALS,
     RETRYABLE,
     FailureKind,
     IndelibleError,
@@ -41,6 +42,14 @@ def read_tree(page: str) -> dict[str, str]:
         above = [*above[:depth], name]
         tree[name] = above[depth - 1]
     return tree
+
+
+def test_every_refusal_has_a_name_over_http_that_no_other_has() -> None:
+    classes = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, Refused)]
+    named = {cls for cls in classes if "problem_kind" in vars(cls)} - {Refused}
+
+    assert set(REFUSALS.values()) == named
+    assert all(REFUSALS[cls.problem_kind] is cls for cls in named)
 
 
 def test_the_branches_are_apart() -> None:

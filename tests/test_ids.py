@@ -9,17 +9,9 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indelible.ids import is_id, new_id
+from indelible.ids import ULID, derive_id, is_id, new_id, read_creation_ms
 
 CROCKFORD = "0123456789abcdefghjkmnpqrstvwxyz"
-
-
-def read_ms(id_: str) -> int:
-    """The milliseconds in an id: its first ten characters are 50 bits, the upper two always zero."""
-    number = 0
-    for character in id_.rpartition("_")[2][:10]:
-        number = number * 32 + CROCKFORD.index(character)
-    return number
 
 
 def now_ms() -> int:
@@ -35,7 +27,7 @@ def test_an_id_tells_the_millisecond_in_which_it_was_made() -> None:
     before_ms = now_ms()
     id_ = new_id("turn")
 
-    assert before_ms <= read_ms(id_) <= now_ms()
+    assert before_ms <= read_creation_ms(id_) <= now_ms()
 
 
 def test_no_two_ids_are_equal() -> None:
@@ -46,11 +38,11 @@ def test_no_two_ids_are_equal() -> None:
 
 def test_ids_of_later_milliseconds_sort_later() -> None:
     ids = [new_id("turn")]
-    while read_ms(ids[-1]) < read_ms(ids[0]) + 5:
+    while read_creation_ms(ids[-1]) < read_creation_ms(ids[0]) + 5:
         ids.append(new_id("turn"))
 
-    by_time = [read_ms(id_) for id_ in ids]
-    assert [read_ms(id_) for id_ in sorted(ids)] == sorted(by_time)
+    by_time = [read_creation_ms(id_) for id_ in ids]
+    assert [read_creation_ms(id_) for id_ in sorted(ids)] == sorted(by_time)
 
 
 def test_of_one_process_a_later_id_sorts_later_whichever_thread_made_it() -> None:
@@ -77,6 +69,13 @@ def test_chance_fills_the_rest() -> None:
 
     for position in range(12):
         assert len({tail[position] for tail in tails}) > 16
+
+
+def test_a_derived_id_has_the_shape_of_the_others_and_stays_the_same_in_every_version() -> None:
+    """Chats are stored under them: another one would lose the chat that a client has named."""
+    assert derive_id("chat", bytes(range(16))) == "chat_fg3t06c1a82gg3r05016014000"
+    assert derive_id("chat", bytes(16)) != derive_id("chat", bytes(15) + b"\x01")
+    assert re.fullmatch(f"chat_{ULID}", derive_id("chat", b"\xff" * 16))
 
 
 @given(st.text(max_size=300))

@@ -6,6 +6,8 @@ The class says what to do; the fields say what happened.
     ├── Refused        a rejected command; nothing was changed (HTTP 4xx)
     │   ├── NotAllowed     not allowed in this state (409)
     │   ├── NotFound       it names something that does not exist (404)
+    │   │   ├── ChatNotFound       a chat (404)
+    │   │   └── StoredFileNotFound     a file that was uploaded or made by a tool (404)
     │   ├── Invalid        malformed, whatever the state (422)
     │   ├── NotPermitted   this login may not do it (403)
     │   │   └── ReadOnly       the chat is shared with this user for reading alone (403)
@@ -28,13 +30,13 @@ an `asyncio.CancelledError`: asyncio's cancellation carries no cause, so the loo
 
 Foreign errors are read once, at the edge: for providers that is models/failures/classify.py.
 
-Must stay true (tests/test_errors.py): the tree above is the tree in this module, and every failure kind has a row in
-`RETRYABLE`.
+Must stay true (tests/test_errors.py): the tree above is the tree in this module, every failure kind has a row in
+`RETRYABLE`, and every refusal one in `REFUSALS`.
 """
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 FailureKind = Literal[
     "overloaded",
@@ -83,11 +85,18 @@ class TestBroken(BaseException):
 
 
 class Refused(IndelibleError):
-    """The command was rejected. Nothing was changed."""
+    """The command was rejected. Nothing was changed.
+
+    `problem_kind` is its name over HTTP: the `kind` in the server's response, from which a client makes it again.
+    """
+
+    problem_kind: ClassVar[str] = "invalid"
 
 
 class NotAllowed(Refused):
     """The command is not allowed in this state."""
+
+    problem_kind = "not_allowed"
 
     def __init__(self, *, command: str, state: str, detail: str | None = None) -> None:
         super().__init__(detail or f"Cannot {command.replace('_', ' ')} while the chat is {state}.")
@@ -98,25 +107,51 @@ class NotAllowed(Refused):
 class NotFound(Refused):
     """The command names a chat, message, turn or queued message that does not exist."""
 
+    problem_kind = "not_found"
+
+
+class ChatNotFound(NotFound):
+    """There is no such chat, or none that this user may read. Over HTTP, a client gets `NotFound`."""
+
+    def __init__(self, message: str = "Chat not found. It may have been deleted.") -> None:
+        super().__init__(message)
+
+
+class StoredFileNotFound(NotFound):
+    """There is no such file, or none that this user may read. Over HTTP, a client gets `NotFound`."""
+
+    def __init__(self, message: str = "File not found. It may have been deleted.") -> None:
+        super().__init__(message)
+
 
 class Invalid(Refused):
     """The command is malformed, whatever the state."""
+
+    problem_kind = "invalid"
 
 
 class NotPermitted(Refused):
     """The login may not do it: a token without the scope, or a user without the role."""
 
+    problem_kind = "not_permitted"
+
 
 class ReadOnly(NotPermitted):
     """The chat is another user's, who shares it for reading alone."""
+
+    problem_kind = "read_only"
 
 
 class TooMany(Refused):
     """The command would exceed a limit on the number of something."""
 
+    problem_kind = "too_many"
+
 
 class RateLimited(TooMany):
     """Too many requests, tokens or costs in a time."""
+
+    problem_kind = "rate_limited"
 
     def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
@@ -126,9 +161,30 @@ class RateLimited(TooMany):
 class TooLarge(Refused):
     """Something exceeds a size limit."""
 
+    problem_kind = "too_large"
+
 
 class UnsupportedType(Refused):
     """A file of this type is not accepted."""
+
+    problem_kind = "unsupported_type"
+
+
+REFUSALS: Final[dict[str, type[Refused]]] = {
+    refusal.problem_kind: refusal
+    for refusal in (
+        NotAllowed,
+        NotFound,
+        Invalid,
+        NotPermitted,
+        ReadOnly,
+        TooMany,
+        RateLimited,
+        TooLarge,
+        UnsupportedType,
+    )
+}
+"""Every refusal by its name over HTTP."""
 
 
 class Lost(IndelibleError):

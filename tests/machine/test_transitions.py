@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from indelible.errors import IndelibleError, Interrupted, LeaseLost, NotAllowed, NotFound
+from indelible.errors import ChatNotFound, IndelibleError, Interrupted, LeaseLost, NotAllowed
 from indelible.machine import TABLE, CommandName, Decision, Snapshot, State, commands, decide, is_legal
 from indelible.machine.commands import Command
 from indelible.machine.states import OpenAttempt, OpenTurn
@@ -279,7 +279,7 @@ def refuse_by_table(name: CommandName, state: State, command: Command) -> type[I
     if is_legal(name, state):
         return None
     if state is State.NONE:
-        return LeaseLost if isinstance(command, commands.WorkerCommand) else NotFound
+        return LeaseLost if isinstance(command, commands.WorkerCommand) else ChatNotFound
     if name in BEGINNINGS and state in {State.INTERRUPTING, State.INTERRUPTING_QUEUED}:
         return Interrupted
     return NotAllowed

@@ -14,7 +14,7 @@ from indelible.loop import RetryPolicy, TurnFailed, TurnHost, TurnOptions, run
 from indelible.models.catalog import Catalog
 from indelible.settings import load_settings
 
-KEY = "a-key-of-no-known-shape-0123456789"
+KEY = "a-key/of-no-known+shape-0123456789"
 ANSWERS = {
     "status line": b"HTTP/1.1 4%b OK\r\n\r\n",
     "reason": b"HTTP/1.1 401 Wrong key %b\r\nContent-Length: 0\r\n\r\n",
@@ -29,6 +29,7 @@ ANSWERS = {
     "redirect": b"HTTP/1.1 302 Found\r\nLocation: http://%b/\r\nContent-Length: 0\r\n\r\n",
     "event": b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\nevent: error\ndata: %b\n\n",
     "error": b'HTTP/1.1 500 Oops\r\nContent-Type: application/json\r\n\r\n{"error": {"message": "%b"}}',
+    "escaped error": b'HTTP/1.1 500 Oops\r\nContent-Type: application/json\r\n\r\n{"error": {"message": "%e"}}',
     "nothing like it": b"%b\r\n\r\n",
 }
 
@@ -37,7 +38,7 @@ ANSWERS = {
 async def answering(answer: bytes) -> AsyncIterator[str]:
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(answer.replace(b"%b", KEY.encode()))
+        writer.write(answer.replace(b"%b", KEY.encode()).replace(b"%e", KEY.replace("/", "\\/").encode()))
         await writer.drain()
         writer.close()
 

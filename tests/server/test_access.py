@@ -9,7 +9,6 @@ from tests.support.running_server import RunningServer
 
 from indelible.client.wire import WireClient
 from indelible.errors import Refused
-from indelible.server.access.loopback import is_loopback
 from indelible.server.access.middleware import OPEN_TO_ALL
 from indelible.server.app import Server
 from indelible.server.process import NeedsToken, Process
@@ -96,12 +95,3 @@ async def test_an_address_that_others_can_reach_is_not_listened_on_without_a_tok
     settings = load_settings(host="0.0.0.0", port=0, database=database)  # noqa: S104  (which is what is refused)
     with pytest.raises(NeedsToken, match=r"0\.0\.0\.0 is reachable from other machines\. Set INDELIBLE_TOKEN"):
         await Process(Server(settings), on_ready=lambda _: None).serve()
-
-
-@pytest.mark.parametrize(
-    ("host", "is_so"),
-    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("[::1]", True), ("localhost", True), ("::", False),
-     ("10.0.0.1", False), ("example.org", False), ("", False)],
-)  # fmt: skip
-def test_loopback_is_what_only_this_machine_can_reach(migrated: str, host: str, is_so: bool) -> None:
-    assert is_loopback(host) == is_so

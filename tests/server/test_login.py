@@ -114,6 +114,14 @@ async def test_an_admin_manages_users_and_not_themselves(harness: AppHarness) ->
         assert response.status == 401
 
 
+async def test_a_body_of_nothing_but_unknown_fields_is_refused_before_they_are_read(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN)
+    fields = {f"field{number}": 1 for number in range(51)}
+    for path in ("/session", "/tokens", "/users"):
+        async with server.request("POST", path, json=fields, headers=bearer(TOKEN)) as response:
+            assert "too many fields" in (await read_problem(response))["detail"]
+
+
 @pytest.mark.parametrize("path", ["//evil.example", "/\\evil.example", "https://evil.example", "", "/a\nb"])
 def test_after_a_login_nobody_is_sent_elsewhere(migrated: str, path: str) -> None:
     assert not is_own_path(path)

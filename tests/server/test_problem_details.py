@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -16,9 +17,10 @@ from starlette.types import Message
 from tests.server.asking import read_problem
 from tests.support.app_harness import AppHarness, serve_app
 
-from indelible.errors import Refused
+from indelible.client.wire import make_refusal
+from indelible.errors import REFUSALS, NotAllowed, Refused
 from indelible.server.access.middleware import MAX_BODY_BYTES
-from indelible.server.problem_details import MEDIA_TYPE, TITLES, add_problem_handlers
+from indelible.server.problem_details import MEDIA_TYPE, TITLES, add_problem_handlers, answer_refusal
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "errors.md").read_text()
 JSON = {"Content-Type": "application/json"}
@@ -167,6 +169,18 @@ async def test_a_server_that_leaves_is_not_ready_and_takes_no_more_readers(harne
             assert (problem["status"], problem["kind"]) == (503, "not_ready")
     async with server.request("GET", "//healthz") as response:
         assert response.status == 200
+
+
+@pytest.mark.parametrize("refusal", REFUSALS.values())
+def test_a_client_makes_the_same_refusal_of_the_servers_problem(refusal: type[Refused]) -> None:
+    error = NotAllowed(command="retry", state="idle", detail="No.") if refusal is NotAllowed else refusal("No.")
+
+    problem = json.loads(bytes(answer_refusal(error).body))
+    made = make_refusal(problem, problem["detail"])
+
+    assert (type(made), str(made)) == (refusal, "No.")
+    if isinstance(made, NotAllowed):
+        assert (made.command, made.state) == ("retry", "idle")
 
 
 @pytest.mark.parametrize(

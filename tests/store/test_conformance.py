@@ -24,7 +24,7 @@ from tests.store.driver import OWNER, Driver, dump, fill_payload, make_payload, 
 from tests.support.engine import get_database
 
 from indelible.content import Finish, Message, Text, TextDelta, ToolCall, ToolResult
-from indelible.errors import IndelibleError, Interrupted, LeaseLost, NotAllowed, NotFound
+from indelible.errors import ChatNotFound, IndelibleError, Interrupted, LeaseLost, NotAllowed, NotFound
 from indelible.machine import TABLE, CommandName, State, Status, is_legal, state_of
 from indelible.machine import commands as c
 from indelible.store.commands.idempotency import Request, StoredResponse
@@ -195,7 +195,7 @@ def get_refusal(name: CommandName, state: State) -> type[IndelibleError] | None:
     """What a command that the table does not allow is answered with; None: its turn is over, so it succeeds."""
     is_worker = issubclass(KINDS[name], c.WorkerCommand)
     if state is State.NONE:
-        return LeaseLost if is_worker else NotFound
+        return LeaseLost if is_worker else ChatNotFound
     if name in BEGINNINGS:
         return Interrupted if state in NEEDS_A_WORKER else LeaseLost
     if name is CommandName.ACTION_EXPIRED:

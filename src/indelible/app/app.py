@@ -7,7 +7,6 @@ has the methods of a user, chat.py those of a chat.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 
 from indelible.app.user import User
 from indelible.clock import Clock
@@ -27,7 +26,7 @@ class App(User):
     """The result of `indelible.open`: the chats of its default user, and every other user by name.
 
     `models` are the names that a chat, a message or a retry may use. `accounts` and `shares` are the users' logins, and
-    who else may read a chat.
+    who else may read a chat. `budget` is what a user may spend in a day.
     """
 
     def __init__(
@@ -41,6 +40,7 @@ class App(User):
         models: Sequence[str] = (),
         default_model: str | None = None,
         check_model: Callable[[str], None] | None = None,
+        budget: Budget | None = None,
     ) -> None:
         self.store = store
         self.feed = feed
@@ -62,6 +62,7 @@ class App(User):
             models=models,
             default_model=default_model,
             check_model=check_model,
+            budget=budget,
             files=files or SqlFiles(store.database, [DatabaseBytes(store.database)]),
         )
         self.service = LocalService(self._dependencies, user_id=owner_id, is_admin=True)
@@ -70,14 +71,6 @@ class App(User):
     def service_of(self, user_id: str, *, is_admin: bool = False) -> LocalService:
         """The use cases of the user with this id."""
         return LocalService(self._dependencies, user_id=user_id, is_admin=is_admin)
-
-    def limit_spending(self, *, max_tokens: int, max_usd: float) -> None:
-        """From now on, start no reply of a user who has spent this much in a day; 0 means no limit."""
-        if max_tokens or max_usd:
-            budget = Budget(self.store.lists.usage, clock=self.clock, max_tokens=max_tokens, max_usd=max_usd)
-            self._dependencies = replace(self._dependencies, budget=budget)
-            self.service = LocalService(self._dependencies, user_id=self.owner_id, is_admin=True)
-            super().__init__(self.service)
 
     def _publish_rights(self, user_ids: Iterable[str]) -> None:
         """Tell this process at once, and the others by a hint, that somebody's rights were taken away."""

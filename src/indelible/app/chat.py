@@ -17,13 +17,14 @@ from typing import Any
 import msgspec
 
 from indelible.app.archive import write_archive
+from indelible.app.pages import collect_pages
 from indelible.app.reply import Reply
 from indelible.content import ToolResult, ToolSpec
 from indelible.machine.events import FeedEvent, MessageTree
 from indelible.recording.storage.protocol import RunSummary, RunTree
 from indelible.service.inputs import ChatChanges, Content, IfBusy, check_if_busy, to_blocks
 from indelible.service.lists.protocol import ExportFormat
-from indelible.service.protocol import MAX_PAGE, ChatService
+from indelible.service.protocol import ChatService
 from indelible.service.results import Accepted, ChatDetails, ChatMessage, InterruptResult
 from indelible.store.database.tables.enumerations import DebugMode
 from indelible.store.queries.attempts import AttemptView
@@ -111,15 +112,10 @@ class Chat:
 
     async def messages(self, *, before: str | None = None, limit: int | None = None) -> list[ChatMessage]:
         """The conversation as people see it, oldest first: all of it, or the last `limit` messages before `before`."""
-        found: list[ChatMessage] = []
-        while limit is None or len(found) < limit:
-            size = MAX_PAGE if limit is None else min(MAX_PAGE, limit - len(found))
-            page = await self._service.list_messages(self.id, before=before, limit=size)
-            found = [*page.items, *found]
-            before = page.next
-            if before is None:
-                break
-        return found
+        pages = await collect_pages(
+            lambda before, size: self._service.list_messages(self.id, before=before, limit=size), limit, start=before
+        )
+        return [message for items in reversed(pages) for message in items]
 
     async def tree(self) -> MessageTree:
         """Every message of every branch in short: id, parent, role, model, time and the beginning of its text."""

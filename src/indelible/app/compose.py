@@ -9,7 +9,6 @@ Must stay true (tests/app/test_app.py): everything that `open` started has ended
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -25,14 +24,15 @@ from indelible.files.place import open_bytes
 from indelible.files.protocol import FileLimits, FileStore
 from indelible.files.sql_files import SqlFiles
 from indelible.files.sweeper import FileSweeper
-from indelible.logs import find_secrets
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.models.catalog import DEMO, Catalog
 from indelible.models.protocol import Model
 from indelible.notify import LocalNotifier, Notifier, PostgresNotifier
 from indelible.recording.recorder import DebugRecorder
 from indelible.recording.storage.sql_records import SqlRecords
-from indelible.settings import Settings, list_secrets, load_settings
+from indelible.redaction.known import list_process_secrets
+from indelible.service.budget import Budget
+from indelible.settings import Settings, load_settings
 from indelible.store.database.address import parse_address
 from indelible.store.database.sqlite.file_lock import exclusive_file_lock
 from indelible.store.journal.append import JournalRow
@@ -107,10 +107,22 @@ async def open_app(
                 names = list(dict.fromkeys([*(models or ()), *catalog.list_names()]))
                 store, feed, files = parts
                 owner_id = await store.ensure_user(user)
-                named: dict[str, Any] = {"models": names, "default_model": settings.model, "check_model": check}
-                app = App(store, feed, clock=clock, owner_id=owner_id, files=files, **named)
-                app.limit_spending(max_tokens=settings.user_max_tokens_per_day, max_usd=settings.user_max_usd_per_day)
-                yield app
+                yield App(
+                    store,
+                    feed,
+                    clock=clock,
+                    owner_id=owner_id,
+                    files=files,
+                    models=names,
+                    default_model=settings.model,
+                    check_model=check,
+                    budget=Budget(
+                        store.lists.usage,
+                        clock=clock,
+                        max_tokens=settings.user_max_tokens_per_day,
+                        max_usd=settings.user_max_usd_per_day,
+                    ),
+                )
             except Exception as error:
                 body_error = error
                 raise
@@ -178,8 +190,7 @@ async def _put_together(
             clock=clock,
             metrics=metrics,
             secrets=[
-                *list_secrets(settings),
-                *find_secrets(os.environ.items()),
+                *list_process_secrets(settings),
                 *([address.password] if address.password else []),
             ],
         )

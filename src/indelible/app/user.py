@@ -15,13 +15,14 @@ from typing import Any
 
 from indelible.app.archive import read_archive
 from indelible.app.chat import Chat
+from indelible.app.pages import collect_pages
 from indelible.content import ToolSpec
 from indelible.files.protocol import StoredFile
 from indelible.machine.events import FeedEvent
 from indelible.service.files import Upload, read_all
 from indelible.service.inputs import Content
 from indelible.service.lists.protocol import NEW_CHAT, UsagePage
-from indelible.service.protocol import MAX_PAGE, ChatService
+from indelible.service.protocol import ChatService
 from indelible.service.results import ModelEntry
 from indelible.store.queries.listing import ChatSummary
 
@@ -68,16 +69,10 @@ class User:
         With `search`, those whose title or messages have all of its words, newest match first; `match` has the place.
         """
         chosen: dict[str, Any] = {"label": label, "pinned": pinned, "archived": archived, "unread": unread}
-        found: list[ChatSummary] = []
-        cursor: str | None = None
-        while limit is None or len(found) < limit:
-            size = MAX_PAGE if limit is None else min(MAX_PAGE, limit - len(found))
-            page = await self._service.list_chats(search=search, **chosen, limit=size, cursor=cursor)
-            found += page.items
-            cursor = page.next
-            if cursor is None:
-                break
-        return found
+        pages = await collect_pages(
+            lambda cursor, size: self._service.list_chats(search=search, **chosen, limit=size, cursor=cursor), limit
+        )
+        return [chat for items in pages for chat in items]
 
     async def draft(self) -> str:
         """What you have typed for a chat that does not exist yet."""
@@ -120,16 +115,10 @@ class User:
 
     async def files(self, *, limit: int | None = 50) -> list[StoredFile]:
         """The user's files, newest first: at most `limit`, or all."""
-        found: list[StoredFile] = []
-        cursor: str | None = None
-        while limit is None or len(found) < limit:
-            size = MAX_PAGE if limit is None else min(MAX_PAGE, limit - len(found))
-            page = await self._service.files.list_files(limit=size, cursor=cursor)
-            found += page.items
-            cursor = page.next
-            if cursor is None:
-                break
-        return found
+        pages = await collect_pages(
+            lambda cursor, size: self._service.files.list_files(limit=size, cursor=cursor), limit
+        )
+        return [file for items in pages for file in items]
 
     async def read_file(self, file_id: str) -> bytes:
         """All bytes of a file."""

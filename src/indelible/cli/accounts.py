@@ -8,10 +8,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from indelible.cli.options import UsageMistake, read_settings
+from indelible.cli.options import read_settings, refuse_missing_database
 
 if TYPE_CHECKING:
     from indelible.store.accounts.sql_accounts import SqlAccounts
@@ -21,23 +20,17 @@ T = TypeVar("T")
 
 def with_accounts(database: str | None, work: Callable[[SqlAccounts], Awaitable[T]]) -> T:
     """Run `work` on the accounts of the database."""
-    chosen = read_settings(database=database).database
+    settings = read_settings(database=database)
+    refuse_missing_database(settings)
 
     import asyncio  # noqa: PLC0415  (see main.py; so below)
 
     from indelible.clock import SystemClock  # noqa: PLC0415
     from indelible.store.accounts.sql_accounts import SqlAccounts  # noqa: PLC0415
-    from indelible.store.database.address import parse_address  # noqa: PLC0415
     from indelible.store.sql_store import SqlStore  # noqa: PLC0415
 
-    address = parse_address(chosen)
-    if address.is_sqlite and not Path(chosen).exists():
-        raise UsageMistake(
-            f"There is no database {chosen}. Start 'indelible serve' first, or choose another --database."
-        )
-
     async def run() -> T:
-        async with SqlStore.open(chosen) as store:
+        async with SqlStore.open(settings.database) as store:
             return await work(SqlAccounts(store.database, clock=SystemClock()))
 
     return asyncio.run(run())

@@ -24,9 +24,9 @@ import msgspec
 
 from indelible.cli.options import list_unknown_variables
 from indelible.errors import ModelFailed, StoreFailed
+from indelible.loopback import is_loopback
 from indelible.models.catalog import Catalog
 from indelible.server.access.authentication import has_login
-from indelible.server.access.loopback import is_loopback
 from indelible.settings import FILE, Settings
 from indelible.store.database.address import Address, describe, parse_address
 from indelible.store.database.migrate import HEAD, list_revisions, load_revision

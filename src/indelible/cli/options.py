@@ -139,13 +139,15 @@ def find_server(server: str | None, database: str | None) -> str | None:
 
 
 def refuse_missing_database(settings: Settings) -> None:
-    """A command that only reads never creates a database: a misspelt name would look like an empty one."""
+    """A command that needs what is stored never creates a database: a misspelt name would look like an empty one."""
     from indelible.store.database.address import parse_address  # noqa: PLC0415
     from indelible.store.database.errors import DatabaseUnusable  # noqa: PLC0415
 
     address = parse_address(settings.database)
     if address.is_sqlite and not address.path.exists():
-        raise DatabaseUnusable(f"Can't find the database {address.path}. Choose another with --database.")
+        raise DatabaseUnusable(
+            f"Can't find the database {address.path}. Start 'indelible serve' first, or choose another with --database."
+        )
 
 
 def check_model(settings: Settings) -> None:
@@ -181,12 +183,14 @@ def logging_as(settings: Settings) -> Iterator[None]:
     """Log as configured during the block. In JSON, the error that ends the command is also a log line."""
     import logging  # noqa: PLC0415
 
-    from indelible.logs import find_secrets, set_up_logging  # noqa: PLC0415
-    from indelible.settings import list_secrets  # noqa: PLC0415
+    from indelible.logs import set_up_logging  # noqa: PLC0415
+    from indelible.redaction.known import list_process_secrets  # noqa: PLC0415
 
-    secrets = [*list_secrets(settings), *find_secrets(os.environ.items())]
     set_up_logging(
-        format=settings.log_format, level=settings.log_level, access_log=settings.access_log, secrets=secrets
+        format=settings.log_format,
+        level=settings.log_level,
+        access_log=settings.access_log,
+        secrets=list_process_secrets(settings),
     )
     for sentence in list_unknown_variables():
         logging.getLogger("indelible").warning(sentence)

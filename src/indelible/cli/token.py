@@ -11,6 +11,7 @@ import typer
 
 from indelible.cli.accounts import print_table, show_time, with_accounts
 from indelible.cli.options import DatabaseOption, UsageMistake
+from indelible.errors import Invalid
 
 if TYPE_CHECKING:
     from indelible.store.accounts.protocol import Account, TokenInfo
@@ -52,7 +53,7 @@ def create(
     database: DatabaseOption = None,
 ) -> None:
     """Create a token and print it. It is shown once: only its hash is stored."""
-    scopes = _check_scopes(scope or ["read", "write"])
+    scopes = _check(label, scope or ["read", "write"])
     expires_at = None if expires is None else datetime.now(UTC) + _parse_duration(expires)
 
     async def make(accounts: SqlAccounts) -> str:
@@ -102,10 +103,16 @@ async def _find(accounts: SqlAccounts, name: str) -> Account:
     return found
 
 
-def _check_scopes(given: list[str]) -> list[Scope]:
-    if any(scope not in ("read", "write", "admin") for scope in given):
-        raise UsageMistake("Unknown scope. Choose read, write or admin; repeat --scope for several.")
-    return cast("list[Scope]", list(dict.fromkeys(given)))
+def _check(label: str, given: list[str]) -> list[Scope]:
+    """The scopes, each once."""
+    from indelible.service.accounts.logins import check_token  # noqa: PLC0415  (see options.py)
+
+    scopes = list(dict.fromkeys(given))
+    try:
+        check_token(label, scopes)
+    except Invalid as error:
+        raise UsageMistake(str(error)) from error
+    return cast("list[Scope]", scopes)
 
 
 def _parse_duration(text: str) -> timedelta:

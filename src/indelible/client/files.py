@@ -73,4 +73,4 @@ class RemoteFiles:
             return await response.read()
 
     async def delete_file(self, file_id: str) -> None:
-        await self._wire.delete(f"/files/{file_id}")
+        await self._wire.write_json("DELETE", f"/files/{file_id}")

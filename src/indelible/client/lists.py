@@ -27,25 +27,25 @@ class RemoteLists:
         self._wire = wire
 
     async def mark_read(self, chat_id: str, seq: int | None = None) -> None:
-        await self._wire._write("POST", f"/chats/{chat_id}/read", {"seq": seq})
+        await self._wire.write_json("POST", f"/chats/{chat_id}/read", {"seq": seq})
 
     async def get_draft(self, chat_id: str) -> Draft:
-        return msgspec.convert(await self._wire._read(f"/chats/{chat_id}/draft"), Draft)
+        return msgspec.convert(await self._wire.read_json(f"/chats/{chat_id}/draft"), Draft)
 
     async def save_draft(self, chat_id: str, text: str) -> None:
-        await self._wire._write("PUT", f"/chats/{chat_id}/draft", {"text": text})
+        await self._wire.write_json("PUT", f"/chats/{chat_id}/draft", {"text": text})
 
     async def export_chat(self, chat_id: str, format: ExportFormat = "json") -> bytes:
         return await self._wire.read_bytes(f"/chats/{chat_id}/export", {"format": format})
 
     async def import_chat(self, content: bytes) -> CreatedChat:
-        return msgspec.convert(await self._wire._write("POST", "/chats/import", content), CreatedChat)
+        return msgspec.convert(await self._wire.write_json("POST", "/chats/import", content), CreatedChat)
 
     async def get_usage(
         self, *, since: date | None = None, until: date | None = None, user: str | None = None, by_user: bool = False
     ) -> UsagePage:
         query = {"since": since, "until": until, "user": user, "by": "user" if by_user else None}
-        return msgspec.convert(await self._wire._read("/usage", query), UsagePage)
+        return msgspec.convert(await self._wire.read_json("/usage", query), UsagePage)
 
     @asynccontextmanager
     async def open_tab(

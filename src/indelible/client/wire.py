@@ -13,26 +13,14 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self, cast
 
 import aiohttp
 
-from indelible.errors import (
-    IndelibleError,
-    Invalid,
-    NotAllowed,
-    NotFound,
-    NotPermitted,
-    RateLimited,
-    ReadOnly,
-    Refused,
-    TooLarge,
-    TooMany,
-    UnsupportedType,
-)
+from indelible.errors import REFUSALS, IndelibleError, Invalid, NotAllowed, NotFound, Refused
 from indelible.machine.events import EventBody, EventKind, FeedEvent
 from indelible.models.http.sse import SseDecoder
 
@@ -48,17 +36,6 @@ _ANSWER_S: Final = 90.0
 
 _PASSING: Final = frozenset({502, 503, 504})
 """Transient errors of a server, or of a proxy in front of it."""
-
-_REFUSALS: Final[dict[str, Callable[[str], Refused]]] = {
-    "not_found": NotFound,
-    "invalid": Invalid,
-    "not_permitted": NotPermitted,
-    "rate_limited": RateLimited,
-    "read_only": ReadOnly,
-    "too_many": TooMany,
-    "too_large": TooLarge,
-    "unsupported_type": UnsupportedType,
-}
 
 
 class ServerFailed(IndelibleError):
@@ -111,7 +88,7 @@ class WireClient:
     ) -> dict[str, Any]:
         body = {"message": message, "model": model, "system": system, "title": title, "parameters": parameters}
         body |= {} if tools is None else {"tools": tools}
-        return await self._write("POST", "/chats", body)
+        return await self.write_json("POST", "/chats", body)
 
     async def list_chats(
         self,
@@ -124,26 +101,26 @@ class WireClient:
     ) -> dict[str, Any]:
         """`more`: label, pinned, unread."""
         query = {"q": search, "archived": archived, **more, "limit": limit, "cursor": cursor}
-        return await self._read("/chats", query)
+        return await self.read_json("/chats", query)
 
     async def get_chat(self, chat_id: str) -> dict[str, Any]:
-        return await self._read(f"/chats/{chat_id}")
+        return await self.read_json(f"/chats/{chat_id}")
 
     async def update_chat(self, chat_id: str, **changes: Any) -> dict[str, Any]:
         """Update title, labels, pinned, archived, model, system, parameters, tools or debug; None clears a field."""
-        return await self._write("PATCH", f"/chats/{chat_id}", changes)
+        return await self.write_json("PATCH", f"/chats/{chat_id}", changes)
 
     async def delete_chat(self, chat_id: str) -> None:
-        await self._write("DELETE", f"/chats/{chat_id}")
+        await self.write_json("DELETE", f"/chats/{chat_id}")
 
     async def fork_chat(self, chat_id: str, message_id: str) -> dict[str, Any]:
-        return await self._write("POST", f"/chats/{chat_id}/fork", {"message_id": message_id})
+        return await self.write_json("POST", f"/chats/{chat_id}/fork", {"message_id": message_id})
 
     # --- messages ---
 
     async def list_messages(self, chat_id: str, *, limit: int = 50, **place: str | None) -> dict[str, Any]:
         """`place`: before or after."""
-        return await self._read(f"/chats/{chat_id}/messages", {**place, "limit": limit})
+        return await self.read_json(f"/chats/{chat_id}/messages", {**place, "limit": limit})
 
     async def read_all_messages(self, chat_id: str) -> list[dict[str, Any]]:
         """The whole active branch, oldest first."""
@@ -160,72 +137,72 @@ class WireClient:
         self, chat_id: str, content: str | list[dict[str, Any]], *, if_busy: str = "queue", model: str | None = None
     ) -> dict[str, Any]:
         body = {**_write_content(content), "if_busy": if_busy, "model": model}
-        return await self._write("POST", f"/chats/{chat_id}/messages", body)
+        return await self.write_json("POST", f"/chats/{chat_id}/messages", body)
 
     async def edit(
         self, chat_id: str, message_id: str, content: str | list[dict[str, Any]], *, model: str | None = None
     ) -> dict[str, Any]:
         body = {**_write_content(content), "model": model}
-        return await self._write("POST", f"/chats/{chat_id}/messages/{message_id}/edit", body)
+        return await self.write_json("POST", f"/chats/{chat_id}/messages/{message_id}/edit", body)
 
     async def regenerate(self, chat_id: str, message_id: str, *, model: str | None = None) -> dict[str, Any]:
-        return await self._write("POST", f"/chats/{chat_id}/messages/{message_id}/regenerate", {"model": model})
+        return await self.write_json("POST", f"/chats/{chat_id}/messages/{message_id}/regenerate", {"model": model})
 
     async def switch_branch(self, chat_id: str, message_id: str, *, exact: bool = False) -> dict[str, Any]:
-        return await self._write("POST", f"/chats/{chat_id}/branch", {"message_id": message_id, "exact": exact})
+        return await self.write_json("POST", f"/chats/{chat_id}/branch", {"message_id": message_id, "exact": exact})
 
     async def get_tree(self, chat_id: str) -> dict[str, Any]:
-        return await self._read(f"/chats/{chat_id}/tree")
+        return await self.read_json(f"/chats/{chat_id}/tree")
 
     # --- the queue ---
 
     async def list_queue(self, chat_id: str) -> list[dict[str, Any]]:
-        items: list[dict[str, Any]] = (await self._read(f"/chats/{chat_id}/queue"))["items"]
+        items: list[dict[str, Any]] = (await self.read_json(f"/chats/{chat_id}/queue"))["items"]
         return items
 
     async def reorder_queue(self, chat_id: str, ids: Sequence[str]) -> dict[str, Any]:
-        return await self._write("PUT", f"/chats/{chat_id}/queue/order", {"ids": list(ids)})
+        return await self.write_json("PUT", f"/chats/{chat_id}/queue/order", {"ids": list(ids)})
 
     async def edit_queued(self, chat_id: str, queued_id: str, content: str | list[dict[str, Any]]) -> dict[str, Any]:
-        return await self._write("PATCH", f"/chats/{chat_id}/queue/{queued_id}", _write_content(content))
+        return await self.write_json("PATCH", f"/chats/{chat_id}/queue/{queued_id}", _write_content(content))
 
     async def delete_queued(self, chat_id: str, queued_id: str) -> None:
-        await self._write("DELETE", f"/chats/{chat_id}/queue/{queued_id}")
+        await self.write_json("DELETE", f"/chats/{chat_id}/queue/{queued_id}")
 
     async def promote_queued(self, chat_id: str, queued_id: str) -> dict[str, Any]:
-        return await self._write("POST", f"/chats/{chat_id}/queue/{queued_id}/promote")
+        return await self.write_json("POST", f"/chats/{chat_id}/queue/{queued_id}/promote")
 
     # --- turns ---
 
     async def interrupt(self, chat_id: str, *, wait_s: float = 0, turn: str | None = None) -> dict[str, Any]:
-        return await self._write("POST", f"/chats/{chat_id}/interrupt", {"wait_s": wait_s, "turn": turn})
+        return await self.write_json("POST", f"/chats/{chat_id}/interrupt", {"wait_s": wait_s, "turn": turn})
 
     async def retry(self, chat_id: str, *, model: str | None = None) -> dict[str, Any]:
-        return await self._write("POST", f"/chats/{chat_id}/retry", {"model": model})
+        return await self.write_json("POST", f"/chats/{chat_id}/retry", {"model": model})
 
     async def continue_(self, chat_id: str, *, model: str | None = None) -> dict[str, Any]:
-        return await self._write("POST", f"/chats/{chat_id}/continue", {"model": model})
+        return await self.write_json("POST", f"/chats/{chat_id}/continue", {"model": model})
 
     async def compact(self, chat_id: str) -> dict[str, Any]:
-        return await self._write("POST", f"/chats/{chat_id}/compact")
+        return await self.write_json("POST", f"/chats/{chat_id}/compact")
 
     async def submit_tool_results(
         self, chat_id: str, results: Sequence[dict[str, Any]], *, turn: str | None = None
     ) -> dict[str, Any]:
-        return await self._write("POST", f"/chats/{chat_id}/tool-results", {"results": list(results), "turn": turn})
+        return await self.write_json("POST", f"/chats/{chat_id}/tool-results", {"results": list(results), "turn": turn})
 
     # --- attempts and runs ---
 
     async def list_attempts(self, chat_id: str, *, limit: int = 50, **place: str | None) -> dict[str, Any]:
-        return await self._read(f"/chats/{chat_id}/attempts", {**place, "limit": limit})
+        return await self.read_json(f"/chats/{chat_id}/attempts", {**place, "limit": limit})
 
     async def list_runs(self, chat_id: str, *, limit: int = 50, **place: str | None) -> dict[str, Any]:
         """The recorded runs, newest first."""
-        return await self._read(f"/chats/{chat_id}/debug/runs", {**place, "limit": limit})
+        return await self.read_json(f"/chats/{chat_id}/debug/runs", {**place, "limit": limit})
 
     async def read_run(self, chat_id: str, run_id: str, *, bodies: bool = True) -> dict[str, Any]:
         """One run with its exchanges, which may be large; without `bodies`, only their sizes."""
-        return await self._read(f"/chats/{chat_id}/debug/runs/{run_id}", {"bodies": str(bodies).lower()})
+        return await self.read_json(f"/chats/{chat_id}/debug/runs/{run_id}", {"bodies": str(bodies).lower()})
 
     async def save_run(self, chat_id: str, run_id: str, path: Path) -> None:
         """Stream a run as JSON into a file, however large it is. The file appears when it is complete."""
@@ -242,7 +219,7 @@ class WireClient:
                 await back_off.wait(error)
 
     async def list_models(self) -> list[dict[str, Any]]:
-        items: list[dict[str, Any]] = (await self._read("/models"))["items"]
+        items: list[dict[str, Any]] = (await self.read_json("/models"))["items"]
         return items
 
     # --- bytes ---
@@ -274,12 +251,6 @@ class WireClient:
                     yield response
         except _Unreached as error:
             raise ServerFailed(f"The server is unreachable: {error}") from error.__cause__
-
-    async def read_json(self, path: str, query: dict[str, Any] | None = None) -> dict[str, Any]:
-        return await self._read(path, query)
-
-    async def delete(self, path: str) -> None:
-        await self._write("DELETE", path)
 
     # --- the feed ---
 
@@ -349,12 +320,12 @@ class WireClient:
 
     # --- requests ---
 
-    async def _read(self, path: str, query: dict[str, Any] | None = None) -> dict[str, Any]:
+    async def read_json(self, path: str, query: dict[str, Any] | None = None) -> dict[str, Any]:
         given = {name: _write_value(value) for name, value in (query or {}).items() if value is not None}
         found: dict[str, Any] = await self._request("GET", path, params=given)
         return found
 
-    async def _write(self, method: str, path: str, body: dict[str, Any] | bytes | None = None) -> dict[str, Any]:
+    async def write_json(self, method: str, path: str, body: dict[str, Any] | bytes | None = None) -> dict[str, Any]:
         headers = {"Idempotency-Key": str(uuid.uuid4())}
         given: dict[str, Any] = body if isinstance(body, dict) else {}
         if method != "PATCH":
@@ -483,6 +454,12 @@ async def _check(response: aiohttp.ClientResponse) -> None:
         raise _Unreached(detail)
     if response.status >= 500:
         raise ServerFailed(detail)
-    if kind == "not_allowed":
-        raise NotAllowed(command=str(problem.get("command")), state=str(problem.get("state")), detail=detail)
-    raise _REFUSALS.get(str(kind), Refused)(detail)
+    raise make_refusal(problem, detail)
+
+
+def make_refusal(problem: Mapping[str, Any], detail: str) -> Refused:
+    """The refusal that the server described. A problem of another kind, such as `forbidden`, is `Refused`."""
+    kind = str(problem.get("kind"))
+    if kind == NotAllowed.problem_kind:
+        return NotAllowed(command=str(problem.get("command")), state=str(problem.get("state")), detail=detail)
+    return REFUSALS.get(kind, Refused)(detail)

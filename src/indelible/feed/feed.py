@@ -26,7 +26,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from indelible.clock import Clock
-from indelible.errors import NotFound
+from indelible.errors import ChatNotFound
 from indelible.feed.channel import Channel
 from indelible.feed.chat_list import ChatLists, ListReader
 from indelible.feed.loader import Loader
@@ -217,7 +217,7 @@ class Feed:
         position = channel.loader.cursors.read(after)
         found = await self._store.resume(channel.loader.chat_id, position)
         if found is None or (user_id is not None and found.owner_id != user_id):
-            raise NotFound("Chat not found. It may have been deleted.")
+            raise ChatNotFound
         channel.start(found.position)
         reader.position = position if found.is_reached else None
         if channel.vacancy is not None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from indelible.errors import NotFound
+from indelible.errors import ChatNotFound
 from indelible.feed.cursor import Cursors
 from indelible.feed.timeline import TimelineStep, build_timeline
 from indelible.machine.events import ChatSnapshot, LiveReply, Position
@@ -48,7 +48,7 @@ class Loader:
         """The chat as it is now, and the position of a reader that has seen it. It has to be this user's, if given."""
         view, page = await self._store.snapshot(self.chat_id, limit=self._snapshot_messages)
         if user_id is not None and view.owner_id != user_id:
-            raise NotFound("Chat not found. It may have been deleted.")
+            raise ChatNotFound
         position = Position(view.seq) if view.live is None else Position(view.seq, view.live.attempt, view.live.n)
         return _make_snapshot(view, page, self.cursors.write(position)), position
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Final
 
-from indelible.errors import NotFound
+from indelible.errors import StoredFileNotFound
 from indelible.files.protocol import CHUNK_BYTES
 from indelible.store.database.tables.enumerations import FilePlace, FileVariant
 from indelible.store.database.transaction import Database, upsert
@@ -48,7 +48,7 @@ class DatabaseBytes:
             )
             if row is None:
                 if n == 0 or stop is not None:
-                    raise NotFound("File not found. It may have been deleted.")
+                    raise StoredFileNotFound
                 return
             chunk = bytes(row["content"])
             yield chunk[max(0, start - place) : None if stop is None else stop - place]

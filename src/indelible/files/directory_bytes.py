@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from indelible.errors import Invalid, NotFound, StoreFailed
+from indelible.errors import Invalid, StoredFileNotFound, StoreFailed
 from indelible.files.protocol import CHUNK_BYTES
 from indelible.store.database.tables.enumerations import FilePlace, FileVariant
 
@@ -104,7 +104,7 @@ async def _run(do: Any, *given: Any, **named: Any) -> Any:
             await running
         raise
     except FileNotFoundError as error:
-        raise NotFound("File not found. It may have been deleted.") from error
+        raise StoredFileNotFound from error
     except OSError as error:
         raise StoreFailed(f"A file could not be stored or read: {error}") from error
 

@@ -25,7 +25,7 @@ from yarl import URL
 
 from indelible.clock import Clock
 from indelible.concurrency.tasks import Backoff
-from indelible.errors import NotFound, StoreFailed
+from indelible.errors import NotFound, StoredFileNotFound, StoreFailed
 from indelible.files.protocol import CHUNK_BYTES
 from indelible.files.s3_signature import EMPTY_SHA256, Credentials, escape_path, sign
 from indelible.store.database.tables.enumerations import FilePlace, FileVariant
@@ -135,7 +135,7 @@ class S3Bytes:
         status = response.status
         response.release()
         if status == 404:
-            raise NotFound("File not found. It may have been deleted.")
+            raise StoredFileNotFound
         if status >= 500 or status == 429:
             raise _Transient(f"status {status}")
         raise StoreFailed(f"The file storage refused a request with status {status}. Check the bucket and its keys.")

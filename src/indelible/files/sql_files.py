@@ -29,7 +29,16 @@ import msgspec
 
 from indelible.concurrency.tasks import run_to_completion
 from indelible.content import encode
-from indelible.errors import Invalid, NotAllowed, NotFound, StoreFailed, TooLarge, TooMany, UnsupportedType
+from indelible.errors import (
+    Invalid,
+    NotAllowed,
+    NotFound,
+    StoredFileNotFound,
+    StoreFailed,
+    TooLarge,
+    TooMany,
+    UnsupportedType,
+)
 from indelible.files.images import Size, find_size, make_preview
 from indelible.files.media_types import clean_name, find_media_type, is_allowed
 from indelible.files.protocol import CHUNK_BYTES, ByteStore, ByteWriter, FileLimits, StoredFile, UploadKey
@@ -43,7 +52,6 @@ _RESERVED_AHEAD: Final = 4 * CHUNK_BYTES
 """How much more than it needs now an upload without an announced size reserves at first; later as much as it has."""
 UNUSED_FOR: Final = timedelta(days=1)
 """How long an upload is kept that no message uses, finished or not."""
-_GONE: Final = "File not found. It may have been deleted."
 
 _COLUMNS: Final = "id, name, media_type, size_bytes, sha256, width, height, place, preview, created_at"
 _FIND: Final = f"SELECT {_COLUMNS} FROM files WHERE id = $1 AND owner_id = $2 AND state = 'ready'"
@@ -273,7 +281,7 @@ class SqlFiles:
     async def read_file(self, file_id: str, *, start: int = 0, stop: int | None = None) -> AsyncIterator[bytes]:
         row = await self._database.read(lambda given: given.one(_PLACE, file_id), single=True)
         if row is None:
-            raise NotFound(_GONE)
+            raise StoredFileNotFound
         async for chunk in self._at(row["place"]).read(file_id, "content", start=start, stop=stop):
             yield chunk
 
@@ -320,7 +328,7 @@ class SqlFiles:
     async def delete_file(self, owner_id: str, file_id: str) -> None:
         async def mark(transaction: Transaction) -> None:
             if not is_id(file_id) or await transaction.one(_LOCK_FILE, file_id, owner_id) is None:
-                raise NotFound(_GONE)
+                raise StoredFileNotFound
             if await transaction.one(_IS_USED, file_id) is not None:
                 detail = "A chat uses this file. It is deleted with the last chat that uses it."
                 raise NotAllowed(command="delete_file", state="in_use", detail=detail)
@@ -363,7 +371,7 @@ class SqlFiles:
         if is_id(file_id):
             row = await self._database.read(lambda given: given.one(_FIND, file_id, owner_id), single=True)
         if row is None:
-            raise NotFound(_GONE)
+            raise StoredFileNotFound
         return row
 
     def _at(self, place: Any) -> ByteStore:

@@ -1,7 +1,7 @@
 """What a command does to a chat: `decide(snapshot, command)`, a pure function.
 
-It returns the effects to apply, or raises: `NotAllowed` where the table has no entry, `NotFound`
-for an id that is not in this chat, `Invalid` for a command that makes no sense, `LeaseLost` for a worker
+It returns the effects to apply, or raises: `NotAllowed` where the table has no entry, `ChatNotFound` without a chat,
+`NotFound` for an id that is not in this chat, `Invalid` for a command that makes no sense, `LeaseLost` for a worker
 whose epoch is over, `Interrupted` for a worker that tries to start something in a chat that is being
 stopped. A refused command has changed nothing, because nothing was written yet.
 
@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from indelible.errors import Interrupted, LeaseLost, NotFound
+from indelible.errors import ChatNotFound, Interrupted, LeaseLost
 from indelible.machine.commands import (
     ActionExpired,
     AnnounceRetry,
@@ -50,7 +50,7 @@ def decide(snapshot: Snapshot | None, command: Command) -> Decision:
             return create(command)
         if isinstance(command, WorkerCommand):
             raise LeaseLost("The chat was deleted.")
-        raise NotFound("Chat not found. It may have been deleted.")
+        raise ChatNotFound
     if isinstance(command, WorkerCommand):
         settled = _check_worker(snapshot, command)
         if settled is not None:

@@ -15,12 +15,15 @@ left where a text is cut (`margin`).
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 from urllib.parse import quote
 
+from indelible.logs import find_secrets
 from indelible.redaction.patterns import REDACTED, is_secret_header
+from indelible.settings import Settings, list_secrets
 
 _SHORTEST: Final = 8
 _LONGEST_WORD: Final = 20
@@ -80,6 +83,11 @@ def _list_words(name: str, value: str) -> Iterator[str]:
         key, _, word = part.strip().partition("=")
         if key.lower() not in _COOKIE_ATTRIBUTES:
             yield word.strip('"')
+
+
+def list_process_secrets(settings: Settings) -> list[str]:
+    """The secrets among the settings and in the environment."""
+    return [*list_secrets(settings), *find_secrets(os.environ.items())]
 
 
 NO_SECRETS: Final = KnownSecrets()

@@ -26,6 +26,7 @@ from indelible.server.access.proxies import Proxies, normalize_base_path
 from indelible.server.access.revocation import Revocation
 from indelible.server.limits.feed_slots import FeedSlots
 from indelible.server.limits.rate_limits import TokenBuckets
+from indelible.server.problem_details import NotReady
 from indelible.server.prometheus import PrometheusMetrics
 from indelible.server.readiness import Readiness
 from indelible.server.streaming.sse import Pace
@@ -75,6 +76,11 @@ class ServerState:
         rate = self.settings.user_max_requests_per_s
         self._rates = TokenBuckets(rate, 10 * rate, monotonic=self.app.clock.monotonic) if rate else None
 
+    def check_ready(self) -> None:
+        """Raises `NotReady` while the process starts or shuts down."""
+        if not self.is_ready:
+            raise NotReady
+
     def check_rate(self, user_id: str) -> None:
         """Raises `RateLimited` if this user sends too many requests."""
         if self._rates is not None and (wait_s := self._rates.acquire(user_id)):
@@ -90,6 +96,16 @@ async def get_state(request: Request) -> ServerState:
 State = Annotated[ServerState, Depends(get_state)]
 
 
+async def get_ready_state(request: Request) -> ServerState:
+    state = await get_state(request)
+    state.check_ready()
+    return state
+
+
+ReadyState = Annotated[ServerState, Depends(get_ready_state)]
+"""The state, for a route that opens a stream or starts a reply: a process that is leaving refuses it (`NotReady`)."""
+
+
 def get_identity(request: Request) -> Identity:
     """Who sends the request. access/middleware.py lets no request without one reach a route that asks."""
     identity: Identity = request.scope["identity"]
@@ -97,6 +113,7 @@ def get_identity(request: Request) -> Identity:
 
 
 async def find_identity(request: Request) -> Identity:
+    """The same for routes: a dependency that is no coroutine function would run in a thread."""
     return get_identity(request)
 
 

@@ -5,7 +5,7 @@ failed database or a bug is ours, so the client gets one sentence and the log ge
 traceback or a secret. docs/errors.md lists every kind.
 
 Must stay true (tests/server/test_problem_details.py): every API response above 399 has this shape, wherever it was
-raised, and every kind is on that page.
+raised, and every kind is on that page; a client makes the same refusal of it (client/wire.py).
 """
 
 from __future__ import annotations
@@ -21,20 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from indelible.content import encode
-from indelible.errors import (
-    IndelibleError,
-    Invalid,
-    NotAllowed,
-    NotFound,
-    NotPermitted,
-    RateLimited,
-    ReadOnly,
-    Refused,
-    StoreFailed,
-    TooLarge,
-    TooMany,
-    UnsupportedType,
-)
+from indelible.errors import IndelibleError, NotAllowed, RateLimited, Refused, StoreFailed
 from indelible.server.access.security_headers import DATA_HEADERS
 
 _log: Final = logging.getLogger(__name__)
@@ -75,18 +62,19 @@ PROBLEM_SCHEMA: Final = {
         "command": {"type": "string", "description": "With `not_allowed`: the refused command."},
     },
 }
-_REFUSALS: Final[dict[type[Refused], tuple[int, str]]] = {
-    NotAllowed: (409, "not_allowed"),
-    NotFound: (404, "not_found"),
-    RateLimited: (429, "rate_limited"),
-    TooMany: (429, "too_many"),
-    ReadOnly: (403, "read_only"),
-    NotPermitted: (403, "not_permitted"),
-    TooLarge: (413, "too_large"),
-    UnsupportedType: (415, "unsupported_type"),
-    Invalid: (422, "invalid"),
-    Refused: (422, "invalid"),
+_STATUSES: Final = {
+    "not_allowed": 409,
+    "not_found": 404,
+    "rate_limited": 429,
+    "too_many": 429,
+    "read_only": 403,
+    "not_permitted": 403,
+    "too_large": 413,
+    "unsupported_type": 415,
+    "invalid": 422,
 }
+"""The statuses of refusals, by their kinds (errors.py)."""
+
 _HEADERS: Final = {name.decode(): value.decode() for name, value in DATA_HEADERS}
 _LONGEST_NAME: Final = 40
 _LONGEST_SENTENCE: Final = 300
@@ -133,7 +121,8 @@ async def _answer_refusal(_request: Request, error: Exception) -> Response:
 
 def answer_refusal(error: Refused) -> Response:
     """The problem of a rejected request."""
-    status, kind = next(found for known, found in _REFUSALS.items() if isinstance(error, known))
+    kind = error.problem_kind
+    status = _STATUSES[kind]
     if isinstance(error, NotAllowed):
         return make_problem(status, kind, str(error), state=error.state, command=error.command)
     if isinstance(error, RateLimited):

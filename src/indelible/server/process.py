@@ -38,8 +38,8 @@ from indelible.app.compose import open_app
 from indelible.concurrency.forks import closed_in_children
 from indelible.concurrency.tasks import count_abandoned
 from indelible.errors import IndelibleError
+from indelible.loopback import is_loopback
 from indelible.server.access.authentication import has_login
-from indelible.server.access.loopback import is_loopback
 from indelible.server.app import Server
 from indelible.server.limits.connections import ConnectionLimits, Connections
 from indelible.settings import Settings

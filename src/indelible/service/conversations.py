@@ -22,6 +22,7 @@ the given history and the given results; a turn's origin is the message that sta
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -32,7 +33,7 @@ from indelible.content import Block, Message, ToolResult, ToolSpec, encode
 from indelible.content.title import extract_title
 from indelible.errors import Invalid, NotAllowed, NotFound
 from indelible.feed import Cursors
-from indelible.ids import ALPHABET, is_id
+from indelible.ids import ULID, derive_id, is_id
 from indelible.machine import commands
 from indelible.machine.events import Position
 from indelible.models.parameters import check_parameters
@@ -45,8 +46,7 @@ from indelible.store.payloads import ChatPatch, NewChat
 from indelible.store.protocol import Outcome
 from indelible.store.queries.chat_view import ChatStatus
 
-_CHAT: Final = "chat_"
-_ID_LENGTH: Final = 26
+_CHAT_ID: Final = re.compile(f"chat_{ULID}")
 _BUSY: Final = ("running", "interrupting", "pending")
 _EVENTS_AT_ONCE: Final = 100
 _NEAR: Final = 16
@@ -105,12 +105,10 @@ class ConversationService:
         """The chat of this name: a chat's own id, or whatever a client has chosen. It need not exist."""
         if not name or not is_id(name):
             raise Invalid("A chat's name is 1 to 200 printable ASCII characters.")
-        own = name.removeprefix(_CHAT)
-        if own != name and len(own) == _ID_LENGTH and set(own) <= set(ALPHABET):
+        if _CHAT_ID.fullmatch(name):
             return name
         user_id = await self.service.get_user_id()
-        number = int.from_bytes(hashlib.blake2b(f"{user_id}\0{name}".encode(), digest_size=16).digest())
-        return _CHAT + "".join(ALPHABET[(number >> shift) & 31] for shift in range(0, _ID_LENGTH * 5, 5))
+        return derive_id("chat", hashlib.blake2b(f"{user_id}\0{name}".encode(), digest_size=16).digest())
 
     async def exists(self, chat_id: str) -> bool:
         try:
@@ -121,9 +119,7 @@ class ConversationService:
 
     # --- starting turns ---
 
-    async def create(
-        self, chat_id: str, given: Given, settings: TurnSettings, *, title: str | None = None, passing: bool = False
-    ) -> TurnStart:
+    async def create(self, chat_id: str, given: Given, settings: TurnSettings, *, passing: bool = False) -> TurnStart:
         """A new chat with this history. With a message, the reply starts at once.
 
         A `passing` chat is for this one turn. Its client deletes it; if it does not, a worker archives it later.
@@ -138,7 +134,6 @@ class ConversationService:
             system_prompt=settings.system,
             parameters=settings.parameters,
             tools=settings.tools,
-            title=title,
             suggested_title=extract_title(given.blocks),
             passing=passing,
         )

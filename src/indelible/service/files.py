@@ -19,8 +19,9 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from pathlib import Path
 from typing import Protocol
 
-from indelible.errors import Invalid, NotFound
+from indelible.errors import Invalid, StoredFileNotFound
 from indelible.files.protocol import CHUNK_BYTES, FileStore, StoredFile, UploadKey
+from indelible.ids import is_id
 from indelible.service.access.file_access import FileAccess, FileGrant
 from indelible.service.pages import split_page
 from indelible.service.results import Result
@@ -86,7 +87,7 @@ class LocalFiles:
         )
 
     async def list_files(self, *, limit: int = 50, cursor: str | None = None) -> FilePage:
-        if cursor is not None and not (cursor.isascii() and cursor.isprintable()):
+        if cursor is not None and not is_id(cursor):
             raise Invalid("cursor: must be the `next` of the previous page.")
         found = await self._files.list_files(await self._get_user_id(), before=cursor, limit=limit + 1)
         items, last = split_page(found, limit)
@@ -165,5 +166,5 @@ async def read_all(files: FileService, file_id: str) -> bytes:
     async with files.open_file(file_id) as chunks:
         data = b"".join([chunk async for chunk in chunks])
     if len(data) != size:
-        raise NotFound("File not found. It may have been deleted.")
+        raise StoredFileNotFound
     return data

@@ -212,11 +212,11 @@ class LocalService:
         return (await self._store.status(chat_id)).status
 
     async def get_chat(self, chat_id: str) -> ChatDetails:
-        is_guest = await self._access.check_read(chat_id, await self.get_user_id())
+        share_id = await self._access.check_read(chat_id, await self.get_user_id())
         details = msgspec.json.decode(encode(await self._feed.snapshot(chat_id)), type=ChatDetails)
         beside = await self._store.lists.extras(chat_id, await self.get_user_id())
         details = replace(details, **msgspec.structs.asdict(beside))
-        return show_chat(details) if is_guest else details
+        return details if share_id is None else show_chat(details)
 
     async def update_chat(self, chat_id: str, changes: ChatChanges) -> UpdatedChat:
         self._check_model(changes.model if isinstance(changes.model, str) else None)
@@ -253,7 +253,7 @@ class LocalService:
     async def list_messages(
         self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
     ) -> MessagePage:
-        is_guest = await self._access.check_read(chat_id, await self.get_user_id())
+        share_id = await self._access.check_read(chat_id, await self.get_user_id())
         positions = await self._store.positions([chat_id])  # first, so that reading from there misses nothing
         named = {"before": before and check_name(before), "after": after and check_name(after)}
         page = await self._store.page(chat_id, **named, limit=limit)
@@ -263,7 +263,7 @@ class LocalService:
             next=page.items[0].id if page.has_more and page.items else None,
             previous=page.items[-1].id if page.has_newer and page.items else None,
         )
-        return show_messages(shown) if is_guest else shown
+        return shown if share_id is None else show_messages(shown)
 
     async def send(
         self, chat_id: str, content: Content, *, if_busy: IfBusy = "queue", model: str | None = None

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from indelible.errors import Invalid, NotFound
+from indelible.ids import is_id
 from indelible.store.database.transaction import to_utc
 from indelible.store.lists.search import SearchCursor
 from indelible.store.queries.listing import ChatSummary, ListCursor
@@ -87,6 +88,6 @@ def check_search(search: str | None) -> str | None:
 
 def check_name(name: str) -> str:
     """Check an id from a client. Text that cannot be an id is not found; a database might even reject it."""
-    if not name.isascii() or not name.isprintable():
+    if not is_id(name):
         raise NotFound("Not found. It may have been deleted.")
     return name

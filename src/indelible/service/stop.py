@@ -16,10 +16,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from indelible.errors import NotFound
-from indelible.feed import Cursors, Feed
-from indelible.machine.events import FeedEvent, Position
+from indelible.errors import ChatNotFound
+from indelible.feed import Feed
+from indelible.machine.events import FeedEvent
 from indelible.machine.states import Status
+from indelible.service.answers import write_cursor
 from indelible.service.results import InterruptResult
 from indelible.store.protocol import Outcome
 
@@ -43,7 +44,7 @@ def describe_stop(outcome: Outcome, *, turn: str | None) -> Stop:
             turn=outcome.turn_id,
         ),
         is_ending=is_meant and outcome.status is Status.INTERRUPTING,
-        cursor=Cursors(outcome.chat_id).write(Position(seq=outcome.seq, attempt=outcome.live_id)),
+        cursor=write_cursor(outcome),
     )
 
 
@@ -80,7 +81,7 @@ def _note(stop: Stop, event: FeedEvent) -> Stop:
         case "snapshot" if data["turn"] != stop.result.turn:
             return _finish(stop, data)
         case "end" if data["reason"] == "deleted":
-            raise NotFound("Chat not found. It may have been deleted.")
+            raise ChatNotFound
         case "end" if data["reason"] == "shutdown":
             return replace(stop, is_ending=False)
         case _:

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from indelible.clock import Clock
 from indelible.concurrency.tasks import run_to_completion
 from indelible.content import Message, encode
-from indelible.errors import NotFound, TooMany
+from indelible.errors import ChatNotFound, NotFound, TooMany
 from indelible.ids import is_id
 from indelible.machine import Snapshot, decide
 from indelible.machine.commands import Acquire, Archive, Command, Create, Delete, Unarchive, UpdateChat
@@ -256,7 +256,7 @@ class SqlStore:
     ) -> Outcome:
         loaded = await load_snapshot(transaction, chat_id, command, lease_timeout_s=self.lease_timeout_s)
         if user_id is not None and loaded is not None and loaded.chat["owner_id"] != user_id:
-            raise NotFound("Chat not found. It may have been deleted.")
+            raise ChatNotFound
         if loaded is None and isinstance(command, Create):
             return await self._create(transaction, chat_id, command, payload)
         decision = decide(loaded.snapshot if loaded is not None else None, command)

@@ -17,7 +17,6 @@ Must stay true (tests/models/test_http_client.py): no body stays open; no part o
 from __future__ import annotations
 
 import functools
-import ipaddress
 import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -29,6 +28,7 @@ import aiohttp
 from yarl import URL
 
 from indelible.errors import ModelFailed
+from indelible.loopback import is_loopback
 from indelible.models.http.recording_hook import Answer, HttpRequest, recording
 
 CONNECT_TIMEOUT_S: Final = 15.0
@@ -44,18 +44,11 @@ class CallSwitch:
         self.forbidden_by = 0
 
     def check(self, url: URL) -> None:
-        if (self.forbidden_by or os.environ.get(self.VARIABLE)) and not _is_loopback(url.host or ""):
+        if (self.forbidden_by or os.environ.get(self.VARIABLE)) and not is_loopback(url.host or ""):
             raise ModelFailed(f"Calls of real models are forbidden here, so {url.host} was not called.", kind="config")
 
 
 call_switch: Final = CallSwitch()
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 @functools.lru_cache(maxsize=1)

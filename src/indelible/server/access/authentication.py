@@ -33,7 +33,7 @@ from starlette.types import Scope
 
 from indelible.app.app import App
 from indelible.errors import Invalid, RateLimited
-from indelible.server.access.loopback import is_loopback
+from indelible.loopback import is_loopback
 from indelible.server.access.proxies import Proxies
 from indelible.server.limits.rate_limits import TokenBuckets
 from indelible.service.access.identity import Identity

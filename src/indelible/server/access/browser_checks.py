@@ -21,14 +21,15 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Scope
 
+from indelible.loopback import is_loopback
 from indelible.server.access.authentication import needs_login
-from indelible.server.access.loopback import is_loopback
 from indelible.server.access.security_headers import RawHeaders
 from indelible.server.problem_details import make_problem
 from indelible.settings import Settings
 
 _HOST: Final = re.compile(r"(?P<name>[^\[\]:@/]+|\[[0-9a-f:.]+\])(?::\d*)?", re.IGNORECASE)
-_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+"""The methods of requests that change nothing."""
 _OTHER_SITES: Final = (
     "Pages of other sites may not send requests to this server. "
     "To allow one, name its origin in the setting `cors_origins`."
@@ -63,14 +64,14 @@ class BrowserChecks:
 
     def check_origin(self, headers: Headers, method: str, path: str, *, has_cookie: bool) -> Response | None:
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-        if method in _SAFE and headers.get("sec-fetch-mode") == "navigate":
+        if method in SAFE_METHODS and headers.get("sec-fetch-mode") == "navigate":
             return None  # somebody follows a link; the page that has it cannot read the response
         if origin is not None and origin.lower() in self._origins and not has_cookie:
             return None  # it may send tokens, but not the cookie that a user has here
         is_own = origin is not None and origin.lower().partition("://")[2] == headers.get("host", "").lower()
         if (origin is not None and not is_own) or site in ("cross-site", "same-site"):
             return make_problem(403, "forbidden", _OTHER_SITES)
-        must_prove = has_cookie and (method not in _SAFE or path.endswith("/events"))
+        must_prove = has_cookie and (method not in SAFE_METHODS or path.endswith("/events"))
         if must_prove and not is_own and site != "same-origin":
             return make_problem(403, "forbidden", _NO_PROOF)
         return None

@@ -28,7 +28,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from indelible.errors import Refused, StoreFailed
-from indelible.server.access.browser_checks import BrowserChecks
+from indelible.server.access.browser_checks import SAFE_METHODS, BrowserChecks
 from indelible.server.access.proxies import Proxies, normalize_base_path, split_path
 from indelible.server.access.revocation import OpenRequest
 from indelible.server.access.security_headers import add_headers
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 OPEN_TO_ALL: Final = frozenset({"/healthz", "/readyz"})
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
-SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 SESSION: Final = "/api/v1/session"
 _NO_LOGIN: Final = frozenset({"/login", "/login/methods", "/login/oidc", "/login/oidc/callback"})
 _NO_LOGIN_BELOW: Final = ("/shared/", "/api/v1/shared/")
@@ -123,7 +122,7 @@ class AccessMiddleware:
         if identity is None or is_open:
             return None
         if not path.startswith(_OWN_RULE):
-            identity.check_scope("read" if method in SAFE else "write")
+            identity.check_scope("read" if method in SAFE_METHODS else "write")
         state.check_rate(identity.user_id)
         return None
 

@@ -48,6 +48,11 @@ class OpenRequest:
         self._cut: asyncio.Future[None] | None = None
         self._is_read = False
 
+    def depend_on(self, share_id: str | None) -> None:
+        """From now on the request is cut with this share, if its right to a chat comes from one."""
+        if share_id is not None:
+            self.keys.add(CredentialKey("share", share_id))
+
     @property
     def is_cut(self) -> bool:
         return self._cut is not None and self._cut.done()

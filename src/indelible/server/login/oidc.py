@@ -30,7 +30,7 @@ import msgspec
 
 from indelible.clock import Clock
 from indelible.errors import IndelibleError, Invalid
-from indelible.server.access.loopback import is_loopback
+from indelible.loopback import is_loopback
 from indelible.settings import Settings
 
 _ALGORITHMS: Final = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]

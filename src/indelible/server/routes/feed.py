@@ -11,13 +11,11 @@ from starlette.responses import Response
 
 from indelible.feed import Reader
 from indelible.server.access.revocation import OpenRequest
-from indelible.server.dependencies import Reads, ServerState, State
+from indelible.server.dependencies import Reads, ReadyState, ServerState
 from indelible.server.limits.feed_slots import WithSlot
-from indelible.server.problem_details import NotReady
 from indelible.server.streaming.sse import FeedResponse
 from indelible.service.access.identity import Identity
 from indelible.service.local import LocalService
-from indelible.store.accounts.protocol import CredentialKey
 
 router = APIRouter(tags=["feed"])
 
@@ -30,15 +28,13 @@ router = APIRouter(tags=["feed"])
 async def stream_events(
     chat_id: str,
     request: Request,
-    state: State,
+    state: ReadyState,
     service: Reads,
     *,
     after: str | None = None,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> WithSlot:
     """Stream the chat's events (SSE). Without a cursor: a snapshot, then new events. `after=start`: all events."""
-    if not state.is_ready:
-        raise NotReady
     return answer_feed(request, state, service, chat_id, last_event_id or after)
 
 
@@ -57,8 +53,7 @@ def answer_feed(
     @asynccontextmanager
     async def open_reader() -> AsyncIterator[Reader]:
         async with service.open_reader(chat_id, after, as_guest=as_guest) as (reader, share_id):
-            if share_id is not None:
-                open_request.keys.add(CredentialKey("share", share_id))
+            open_request.depend_on(share_id)
             yield reader
 
     identity: Identity | None = request.scope["identity"]

@@ -33,7 +33,6 @@ from indelible.server.problem_details import answer_refusal, make_problem
 from indelible.server.ranges import Unsatisfiable, parse_range
 from indelible.service.access.file_access import FileGrant
 from indelible.service.files import FilePage, LocalFiles
-from indelible.store.accounts.protocol import CredentialKey
 
 _log: Final = logging.getLogger(__name__)
 _MAX_NAME: Final = 1000
@@ -106,7 +105,7 @@ async def download_file(file_id: str, request: Request, service: Reads) -> Respo
 
 def answer_download(request: Request, files: LocalFiles, grant: FileGrant) -> Response:
     """The bytes of a file, or a range of them. The download ends with the right to it."""
-    _depend_on(request, grant)
+    request.scope["open_request"].depend_on(grant.share_id)
     file = grant.file
     headers = {
         **_HEADERS,
@@ -161,12 +160,6 @@ def _is_known(request: Request, etag: str) -> bool:
     """Whether the client has this version already."""
     given = request.headers.get("if-none-match", "")
     return given == "*" or etag in [known.strip().removeprefix("W/") for known in given.split(",")]
-
-
-def _depend_on(request: Request, grant: FileGrant) -> None:
-    """A request that lives by a share is cut with it."""
-    if grant.share_id is not None:
-        request.scope["open_request"].keys.add(CredentialKey("share", grant.share_id))
 
 
 async def _read(files: LocalFiles, grant: FileGrant, start: int, stop: int) -> AsyncGenerator[bytes, None]:

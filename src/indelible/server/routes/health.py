@@ -7,9 +7,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import Response
 
 from indelible.errors import NotPermitted
-from indelible.server.dependencies import Login, Reads, State, answer_json
+from indelible.server.dependencies import Login, Reads, ReadyState, State, answer_json
 from indelible.server.openapi.response_schemas import answers
-from indelible.server.problem_details import NotReady
 from indelible.service.results import Health, ModelPage
 
 models = APIRouter(tags=["process"])
@@ -29,10 +28,8 @@ async def get_health() -> Response:
 
 
 @health.get("/readyz", **answers(Health))
-async def get_readiness(state: State) -> Response:
+async def get_readiness(state: ReadyState) -> Response:
     """Readiness: the process has started, is not shutting down, and its database can be read and written."""
-    if not state.is_ready:
-        raise NotReady
     await state.readiness.check()
     return answer_json(Health(status="ready"))
 

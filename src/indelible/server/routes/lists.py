@@ -12,15 +12,13 @@ from starlette.responses import Response
 
 from indelible.feed import ListReader, Reader
 from indelible.server.access.revocation import OpenRequest
-from indelible.server.dependencies import JSON, Reads, State, Writes, answer_json
+from indelible.server.dependencies import JSON, Reads, ReadyState, Writes, answer_json
 from indelible.server.limits.feed_slots import WithSlot
 from indelible.server.openapi.response_schemas import answers
-from indelible.server.problem_details import NotReady
 from indelible.server.schemas import DraftRequest, ReadRequest
 from indelible.server.streaming.sse import FeedResponse
 from indelible.service.lists.protocol import Draft, ExportFormat, UsagePage
 from indelible.service.results import CreatedChat
-from indelible.store.accounts.protocol import CredentialKey
 
 router = APIRouter(tags=["lists"])
 
@@ -87,7 +85,7 @@ async def get_usage(
 )
 async def stream_tab(
     request: Request,
-    state: State,
+    state: ReadyState,
     service: Reads,
     *,
     chat: str | None = None,
@@ -95,15 +93,12 @@ async def stream_tab(
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> WithSlot:
     """Stream all that a tab shows (SSE): the newest chats, their changes and, with `chat`, that chat's feed."""
-    if not state.is_ready:
-        raise NotReady
     open_request: OpenRequest = request.scope["open_request"]
 
     @asynccontextmanager
     async def open_reader() -> AsyncIterator[Reader | ListReader]:
         async with service.lists.open_tab_reader(chat, last_event_id or after) as (reader, share_id):
-            if share_id is not None:
-                open_request.keys.add(CredentialKey("share", share_id))
+            open_request.depend_on(share_id)
             yield reader
 
     tab = FeedResponse(open_reader, pace=state.pace)

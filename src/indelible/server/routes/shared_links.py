@@ -12,16 +12,14 @@ from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
 from indelible.files.protocol import StoredFile
-from indelible.server.dependencies import PageLimit, State, answer_json
+from indelible.server.dependencies import PageLimit, ReadyState, State, answer_json
 from indelible.server.limits.feed_slots import WithSlot
 from indelible.server.openapi.response_schemas import answers
-from indelible.server.problem_details import NotReady
 from indelible.server.routes.feed import answer_feed
 from indelible.server.routes.files import SENDS_BYTES, SENDS_PICTURE, answer_download, answer_preview
 from indelible.service.access.guests import show_chat, show_messages
 from indelible.service.accounts.sharing import open_link
 from indelible.service.results import ChatDetails, MessagePage
-from indelible.store.accounts.protocol import CredentialKey
 
 router = APIRouter(tags=["shared"])
 
@@ -72,14 +70,12 @@ async def get_shared_file(key: str, file_id: str, state: State) -> Response:
 async def stream_shared_events(
     key: str,
     request: Request,
-    state: State,
+    state: ReadyState,
     after: str | None = None,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> WithSlot:
     """Stream the events of the chat behind a link (SSE)."""
-    if not state.is_ready:
-        raise NotReady
     link = await open_link(state.app.shares, key)
-    request.scope["open_request"].keys.add(CredentialKey("share", link.share_id))
+    request.scope["open_request"].depend_on(link.share_id)
     service = state.app.service_of(link.owner_id)
     return answer_feed(request, state, service, link.chat_id, last_event_id or after, as_guest=True)

@@ -22,7 +22,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from indelible.errors import NotFound
+from indelible.errors import ChatNotFound
 from indelible.feed import Feed, FeedEvent, Reader
 from indelible.server.problem_details import NotReady
 from indelible.server.streaming.sse import FeedResponse, Pace
@@ -46,7 +46,6 @@ class WireStream(FeedResponse):
         pace: Pace,
         user_id: str,
         skip: int = 0,
-        tail: Sequence[bytes] = (),
         headers: Iterable[tuple[bytes, bytes]] = (),
         on_leave: Leave | None = None,
         on_end: Leave | None = None,
@@ -55,7 +54,6 @@ class WireStream(FeedResponse):
         self._after: str | None = start.cursor
         self._projection = projection
         self._skip = skip
-        self._tail = tail
         self.more_headers = list(headers)
         self._on_leave = on_leave
         self._on_end = on_end
@@ -91,7 +89,7 @@ class WireStream(FeedResponse):
                 frames += made
                 size += sum(map(len, made))
                 if self._projection.is_over:
-                    await self._send_frames([*frames, *self._tail], send)
+                    await self._send_frames(frames, send)
                     return False
                 following = reader.get_nowait() if size < _PIECE_BYTES else None
             await self._send_frames(frames, send)
@@ -107,12 +105,12 @@ class WireStream(FeedResponse):
             await self.send_timed(b"".join(frames), send)
 
 
-async def collect(feed: Feed, start: TurnStart, projection: TurnProjection, *, user_id: str | None = None) -> None:
+async def collect(feed: Feed, start: TurnStart, projection: TurnProjection) -> None:
     """Project the turn to its end. Raises `NotReady` if the process shuts down first."""
     projection.begin()
     after: str | None = start.cursor
     while after is not None:
-        async with feed.open(start.chat_id, after, user_id=user_id) as reader:
+        async with feed.open(start.chat_id, after) as reader:
             after = await _project(reader, projection)
 
 
@@ -122,7 +120,7 @@ async def _project(reader: Reader, projection: TurnProjection) -> str | None:
         if event.kind == "resync":
             return event.cursor
         if event.kind == "end" and event.data["reason"] == "deleted":
-            raise NotFound("Chat not found. It may have been deleted.")
+            raise ChatNotFound
         if event.kind == "end":
             raise NotReady
         projection.project(event)

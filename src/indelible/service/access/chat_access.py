@@ -16,11 +16,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from indelible.errors import NotFound, ReadOnly
+from indelible.errors import ChatNotFound, NotFound, ReadOnly
 from indelible.store.accounts.protocol import ShareStore
 from indelible.store.protocol import ChatStore
 
-CHAT_NOT_FOUND: Final = "Chat not found. It may have been deleted."
 _READ_ONLY: Final = "This chat is shared with you for reading. Only its owner can do this."
 
 
@@ -31,19 +30,23 @@ class Access:
         self._store = store
         self._shares = shares
 
-    async def check_read(self, chat_id: str, user_id: str) -> bool:
-        """Whether the user who reads the chat is a guest (guests.py). Raises `NotFound` for one who may not."""
+    async def check_read(self, chat_id: str, user_id: str) -> str | None:
+        """The share that makes the user who reads the chat a guest (guests.py); None for the owner.
+
+        Raises `NotFound` for a user who may not read it.
+        """
         if await self._store.owner(chat_id) == user_id:
-            return False
-        if await self.find_share(chat_id, user_id) is None:
-            raise NotFound(CHAT_NOT_FOUND)
-        return True
+            return None
+        share_id = await self.find_share(chat_id, user_id)
+        if share_id is None:
+            raise ChatNotFound
+        return share_id
 
     async def check_owner(self, chat_id: str, user_id: str) -> None:
         """Raises `NotFound`, or `ReadOnly`, unless the chat is this user's."""
         async with self.explained(chat_id, user_id):
             if await self._store.owner(chat_id) != user_id:
-                raise NotFound(CHAT_NOT_FOUND)
+                raise ChatNotFound
 
     async def find_share(self, chat_id: str, user_id: str) -> str | None:
         """The share that lets this user read another's chat."""

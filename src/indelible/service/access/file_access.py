@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from indelible.errors import NotFound
+from indelible.errors import NotFound, StoredFileNotFound
 from indelible.files.protocol import FileStore, StoredFile
 from indelible.store.accounts.protocol import Link, ShareStore
 
@@ -46,5 +46,5 @@ class FileAccess:
         """What lets whoever has this link open the file. Raises `NotFound` if it is not in the chat."""
         file = await self._files.get_file(link.owner_id, file_id)
         if not await self._files.is_shown(link.chat_id, file_id):
-            raise NotFound("File not found. It may have been deleted.")
+            raise StoredFileNotFound
         return FileGrant(file, link.owner_id, link.share_id)

@@ -18,10 +18,11 @@ from indelible.clock import Clock
 from indelible.errors import Invalid, NotPermitted
 from indelible.service.access.identity import Identity
 from indelible.service.accounts.results import CreatedToken, TokenPage, UserInfo, UserPage
-from indelible.store.accounts.protocol import Account, AccountStore
+from indelible.store.accounts.protocol import ALL_SCOPES, Account, AccountStore
 from indelible.store.database.tables.enumerations import Scope, UserRole
 
-MAX_LABEL: Final = 200
+MAX_TOKEN_LABEL: Final = 200
+"""The longest label of a token, in characters."""
 
 
 class AccountService:
@@ -69,10 +70,11 @@ class AccountService:
         return _show_user(await self._accounts.update_user(name, role=role, disabled=disabled))
 
 
-def check_token(label: str, scopes: Sequence[Scope]) -> None:
-    if len(label) > MAX_LABEL:
-        raise Invalid(f"The label is too long (limit {MAX_LABEL} characters).")
-    if not scopes or len(set(scopes)) != len(scopes):
+def check_token(label: str, scopes: Sequence[str]) -> None:
+    """Raises `Invalid` if no token can have these. The command `indelible token` obeys it, too."""
+    if len(label) > MAX_TOKEN_LABEL:
+        raise Invalid(f"The label is too long (limit {MAX_TOKEN_LABEL} characters).")
+    if not scopes or len(set(scopes)) != len(scopes) or not set(scopes) <= set(ALL_SCOPES):
         raise Invalid("A token needs one or more of the scopes read, write and admin, each once.")
 
 

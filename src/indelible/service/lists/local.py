@@ -15,11 +15,11 @@ import msgspec
 from msgspec.structs import replace
 
 from indelible.content import encode
-from indelible.errors import Invalid, NotFound, NotPermitted, TooLarge
+from indelible.errors import Invalid, NotPermitted, TooLarge
 from indelible.feed import ListReader, Reader
 from indelible.machine.events import FeedEvent
 from indelible.models.parameters import check_parameters
-from indelible.service.access.chat_access import CHAT_NOT_FOUND, Access
+from indelible.service.access.chat_access import Access
 from indelible.service.access.guests import show_event, show_file
 from indelible.service.answers import describe_copy, store_answer
 from indelible.service.lists.markdown import write_markdown
@@ -111,9 +111,9 @@ class LocalLists:
 
     async def export_chat(self, chat_id: str, format: ExportFormat = "json") -> bytes:
         user_id = await self._get_user_id()
-        is_guest = await self._access.check_read(chat_id, user_id)
+        share_id = await self._access.check_read(chat_id, user_id)
         file = await self._lists.export_chat(chat_id)
-        if is_guest:
+        if share_id is not None:
             file = show_file(file)
         if format == "md":
             return write_markdown(file).encode("utf-8", "replace")
@@ -181,11 +181,7 @@ class LocalLists:
     ) -> AsyncIterator[tuple[Reader | ListReader, str | None]]:
         """A reader of all that a tab shows, and the share that it depends on, if the chat is another user's."""
         user_id = await self._get_user_id()
-        share_id: str | None = None
-        if chat_id is not None and await self._store.owner(chat_id) != user_id:
-            share_id = await self._access.find_share(chat_id, user_id)
-            if share_id is None:
-                raise NotFound(CHAT_NOT_FOUND)
+        share_id = None if chat_id is None else await self._access.check_read(chat_id, user_id)
         show = None if share_id is None else show_event
         tab = self._dependencies.feed.open_tab(user_id, chat_id, after, is_owner=share_id is None, show=show)
         async with tab as reader:

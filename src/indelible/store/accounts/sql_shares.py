@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from indelible.clock import Clock
-from indelible.errors import Invalid, NotFound
+from indelible.errors import ChatNotFound, Invalid, NotFound
 from indelible.ids import is_id, new_id
 from indelible.store.accounts.protocol import Link, Share
 from indelible.store.accounts.secrets import hash_secret, new_secret
@@ -137,7 +137,7 @@ def ignore(_user_ids: Iterable[str]) -> None:
 
 async def _check_owner(transaction: Transaction, chat_id: str, owner_id: str) -> None:
     if await find_owner(transaction, chat_id) != owner_id:
-        raise NotFound("Chat not found. It may have been deleted.")
+        raise ChatNotFound
 
 
 def _read_share(row: Row) -> Share:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from indelible.content import ToolCall, ToolResult, encode
-from indelible.errors import Invalid, NotFound
+from indelible.errors import ChatNotFound, Invalid, NotFound
 from indelible.ids import new_id
 from indelible.machine.states import Status
 from indelible.store.commands.apply.files import copy_uses
@@ -57,7 +57,7 @@ async def fork_chat(
     """Copy the path that ends with this message into a new, idle chat."""
     chat = await transaction.one(_CHAT, chat_id)
     if chat is None or user_id not in {None, chat["owner_id"]}:
-        raise NotFound("Chat not found. It may have been deleted.")
+        raise ChatNotFound
     named = await transaction.one(
         "SELECT id, role, visibility FROM messages WHERE chat_id = $1 AND id = $2", chat_id, message_id
     )

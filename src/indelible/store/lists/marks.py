@@ -18,7 +18,7 @@ import msgspec
 
 from indelible.content import Text, decode_blocks, encode
 from indelible.content.blocks import text_of
-from indelible.errors import NotFound
+from indelible.errors import ChatNotFound
 from indelible.ids import is_id
 from indelible.store.database.transaction import Transaction, to_time, upsert
 from indelible.store.queries.users import find_owner
@@ -57,7 +57,7 @@ class ChatExtras(msgspec.Struct, frozen=True, kw_only=True):
 async def mark_read(transaction: Transaction, chat_id: str, owner_id: str, seq: int | None) -> bool:
     """Mark a chat as read up to event `seq`, or all of it; returns whether the mark moved. Raises `NotFound`."""
     if not is_id(chat_id) or await find_owner(transaction, chat_id) != owner_id:
-        raise NotFound("Chat not found. It may have been deleted.")
+        raise ChatNotFound
     return await transaction.run(_MARK, chat_id, owner_id, seq) > 0
 
 
@@ -88,7 +88,7 @@ async def save_draft(transaction: Transaction, chat_id: str, user_id: str, text:
 async def load_extras(transaction: Transaction, chat_id: str, user_id: str) -> ChatExtras:
     row = await transaction.one(_EXTRAS, chat_id, user_id)
     if row is None:
-        raise NotFound("Chat not found. It may have been deleted.")
+        raise ChatNotFound
     draft = None if row["content"] is None else _read(row["content"])
     if row["owner_id"] != user_id:
         return ChatExtras(labels=[], pinned=False, unread=False, system=None, draft=draft)

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from indelible.content import Block, PartialReason, Role, ToolSpec, Usage, Visibility, decode_blocks, encode
-from indelible.errors import Invalid, NotFound
+from indelible.errors import ChatNotFound, Invalid
 from indelible.ids import new_id
 from indelible.machine.states import Status
 from indelible.store.commands.apply.files import use_known_files
@@ -91,7 +91,7 @@ class _Version(msgspec.Struct, frozen=True):
 async def export_chat(transaction: Transaction, chat_id: str, now: datetime) -> ChatFile:
     chat = await transaction.one(_CHAT, chat_id)
     if chat is None:
-        raise NotFound("Chat not found. It may have been deleted.")
+        raise ChatNotFound
     rows = await transaction.all(_MESSAGES, chat_id)
     names = {row["id"]: f"m{number}" for number, row in enumerate(_put_parents_first(rows), 1)}
     ordered = sorted(rows, key=lambda row: int(names[row["id"]][1:]))

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from indelible.errors import NotFound
+from indelible.errors import ChatNotFound
 from indelible.machine.events import Position, ShownMessage, ShownQueued
 from indelible.store.database.transaction import Row, Transaction
 from indelible.store.journal.pack import unpack_rows
@@ -113,7 +113,7 @@ async def load_changes(
     """
     rows = await transaction.all(_NEW_EVENTS, chat_id, after.seq, max_events)
     if not rows:
-        raise NotFound("Chat not found. It may have been deleted.")
+        raise ChatNotFound
     found = [to_event(row) for row in rows if row["seq"] is not None]
     merger = _LogMerger(transaction, chat_id, after, max_bytes)
     complete = await merger.merge(found) and len(found) < max_events

@@ -18,7 +18,7 @@ import msgspec
 
 from indelible.content import Block, Message, Part, ToolCall, decode_blocks, decode_parts
 from indelible.content.assemble import assemble
-from indelible.errors import NotFound
+from indelible.errors import ChatNotFound, NotFound
 from indelible.ids import is_id
 from indelible.machine.events import ShownQueued
 from indelible.machine.states import IfBusy
@@ -154,7 +154,7 @@ async def load_view(transaction: Transaction, chat_id: str, *, limit: int = 50, 
     dialect = transaction.dialect
     chat = await transaction.one(_spell_view(dialect), chat_id, bind_ago(dialect, lease_timeout_s))
     if chat is None:
-        raise NotFound("Chat not found. It may have been deleted.")
+        raise ChatNotFound
     path = await load_path(transaction, chat_id, chat["head_id"], limit=limit + 1) if limit else []
     return ChatView(
         id=chat_id,
@@ -184,7 +184,7 @@ async def load_status(transaction: Transaction, chat_id: str, *, lease_timeout_s
     wanted = (_spell_chat_status(dialect), chat_id, bind_ago(dialect, lease_timeout_s))
     row = await transaction.one(*wanted) if is_id(chat_id) else None
     if row is None:
-        raise NotFound("Chat not found. It may have been deleted.")
+        raise ChatNotFound
     return ChatStatus(owner_id=row["owner_id"], status=row["shown_status"], turn_id=row["turn_id"], seq=row["seq"])
 
 
@@ -199,9 +199,7 @@ async def load_active_path(
             "SELECT parent_id AS id FROM messages WHERE chat_id = $1 AND id = $2", chat_id, before
         )
     if row is None:
-        raise NotFound(
-            "Chat not found. It may have been deleted." if before is None else "Message not found in this chat."
-        )
+        raise ChatNotFound if before is None else NotFound("Message not found in this chat.")
     return await load_path(transaction, chat_id, row["id"], limit=limit)
 
 

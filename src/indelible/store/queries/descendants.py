@@ -19,7 +19,7 @@ import msgspec
 
 from indelible.content import decode_blocks
 from indelible.content.blocks import text_of
-from indelible.errors import NotFound
+from indelible.errors import ChatNotFound
 from indelible.machine.events import MessageTree, TreeItem
 from indelible.machine.states import Destination
 from indelible.store.database.transaction import Dialect, Row, Transaction, to_time
@@ -100,7 +100,7 @@ async def load_tree(transaction: Transaction, chat_id: str) -> MessageTree:
     """Every message that people see, in the order of creation, with the beginning of its text."""
     chat = await transaction.one(_HEAD, chat_id)
     if chat is None:
-        raise NotFound("Chat not found. It may have been deleted.")
+        raise ChatNotFound
     items: list[TreeItem] = []
     hidden: dict[str, str | None] = {}
     last_id = ""

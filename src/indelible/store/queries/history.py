@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from indelible.errors import NotFound
+from indelible.errors import ChatNotFound, NotFound
 from indelible.machine.events import ShownMessage, ShownQueued
 from indelible.store.database.transaction import Row, Transaction, to_time
 from indelible.store.queries.ancestors import load_ancestors
@@ -98,7 +98,7 @@ async def load_page(
 async def _load_head(transaction: Transaction, chat_id: str) -> str | None:
     row = await transaction.one(_HEAD, chat_id)
     if row is None:
-        raise NotFound("Chat not found. It may have been deleted.")
+        raise ChatNotFound
     head_id: str | None = row["head_id"]
     return head_id
 

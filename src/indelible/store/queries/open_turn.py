@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from indelible.content import Message, Part, ToolSpec, Usage
-from indelible.errors import NotFound
+from indelible.errors import ChatNotFound
 from indelible.machine.states import Status, TurnKind
 from indelible.store.database.tables.enumerations import BUSY_STATUSES, DebugMode
 from indelible.store.database.transaction import Dialect, Row, Transaction
@@ -114,7 +114,7 @@ class Expired(NamedTuple):
 async def load_work(transaction: Transaction, chat_id: str) -> OpenWork:
     row = await transaction.one(_WORK, chat_id)
     if row is None:
-        raise NotFound("Chat not found. It may have been deleted.")
+        raise ChatNotFound
     work = OpenWork(
         chat_id=chat_id,
         owner_id=row["owner_id"],

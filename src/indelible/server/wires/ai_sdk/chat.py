@@ -21,9 +21,8 @@ from starlette.responses import Response
 
 from indelible.content import Block, ToolResult
 from indelible.errors import Invalid
-from indelible.server.dependencies import Reads, ServerState, State, Writes, answer_json
+from indelible.server.dependencies import Reads, ReadyState, ServerState, State, Writes, answer_json
 from indelible.server.limits.feed_slots import WithSlot
-from indelible.server.problem_details import NotReady
 from indelible.server.wires.ai_sdk.messages import (
     find_user_message,
     name_reply,
@@ -55,10 +54,8 @@ class ChatRequest(WireBody):
 
 
 @router.post("/chat")
-async def post_chat(request: Request, state: State, service: Reads, once: Writes) -> Response:
+async def post_chat(request: Request, state: ReadyState, service: Reads, once: Writes) -> Response:
     """Send, edit, regenerate or bring outputs of tools, and stream the reply."""
-    if not state.is_ready:
-        raise NotReady
     body = await read_body(request, ChatRequest)
     if not body.messages:
         raise Invalid("messages: at least one is needed.")
@@ -69,10 +66,8 @@ async def post_chat(request: Request, state: State, service: Reads, once: Writes
 
 
 @router.get("/chat/{name}/stream")
-async def resume_chat(name: str, state: State, service: Reads) -> Response:
+async def resume_chat(name: str, state: ReadyState, service: Reads) -> Response:
     """Stream the running reply from its beginning; 204 if none is running."""
-    if not state.is_ready:
-        raise NotReady
     conversations = ConversationService(service)
     chat_id = await conversations.find_chat_id(name)
     start = await conversations.find_running(chat_id) if await conversations.exists(chat_id) else None

@@ -13,10 +13,10 @@ from starlette.responses import Response
 
 from indelible.content import Message
 from indelible.errors import NotFound
-from indelible.ids import new_id
+from indelible.ids import new_id, read_creation_ms
 from indelible.server.dependencies import Reads, Writes, answer_json
 from indelible.server.wires.openai.items import read_items, write_items
-from indelible.server.wires.openai.names import name_conversation, read_conversation_name, read_time
+from indelible.server.wires.openai.names import name_conversation, read_conversation_name
 from indelible.server.wires.openai.pages import show_page
 from indelible.server.wires.openai.responses.request import Metadata
 from indelible.server.wires.requests import WireBody, read_body
@@ -90,7 +90,7 @@ async def get_item(conversation_id: str, item_id: str, service: Reads) -> Respon
 
 
 def _show(chat_id: str, metadata: dict[str, str]) -> dict[str, Any]:
-    created_at = read_time(chat_id)
+    created_at = read_creation_ms(chat_id) // 1000
     return {
         "id": name_conversation(chat_id),
         "object": "conversation",

@@ -11,11 +11,10 @@ import re
 from typing import Final, NamedTuple
 
 from indelible.errors import NotFound
-from indelible.ids import ALPHABET
+from indelible.ids import ULID
 
-_END: Final = r"[0-9a-hjkmnp-tv-z]{26}"
-_RESPONSE: Final = re.compile(rf"resp_({_END})([1-9][0-9]{{0,15}})")
-_CONVERSATION: Final = re.compile(rf"conv_({_END})")
+_RESPONSE: Final = re.compile(rf"resp_({ULID})([1-9][0-9]{{0,15}})")
+_CONVERSATION: Final = re.compile(rf"conv_({ULID})")
 
 
 class ResponseName(NamedTuple):
@@ -43,11 +42,3 @@ def read_conversation_name(text: str) -> str:
     if found is None:
         raise NotFound(f"Conversation with id {text[:100]!r} not found.")
     return f"chat_{found[1]}"
-
-
-def read_time(chat_id: str) -> int:
-    """When the chat was created, in seconds: its id begins with that."""
-    number = 0
-    for digit in chat_id.rpartition("_")[2][:10]:
-        number = number * 32 + ALPHABET.index(digit)
-    return number // 1000

@@ -24,9 +24,8 @@ from starlette.responses import Response
 from indelible.content import Message, ToolResult
 from indelible.errors import Invalid
 from indelible.ids import new_id
-from indelible.server.dependencies import Reads, State, Writes, answer_json
+from indelible.server.dependencies import Reads, ReadyState, Writes, answer_json
 from indelible.server.limits.feed_slots import WithSlot
-from indelible.server.problem_details import NotReady
 from indelible.server.wires.content import continue_with, divide
 from indelible.server.wires.openai.chat_completions.projection import CompletionProjection
 from indelible.server.wires.openai.chat_completions.request import CompletionRequest, read_messages
@@ -44,14 +43,12 @@ router = APIRouter(tags=["openai"], include_in_schema=False)
 @router.post("/chat/completions")
 async def create_completion(
     request: Request,
-    state: State,
+    state: ReadyState,
     service: Reads,
     once: Writes,
     x_indelible_chat: Annotated[str | None, Header()] = None,
 ) -> Response:
     """Create a chat completion: streamed, or when it is complete."""
-    if not state.is_ready:
-        raise NotReady
     body = await read_body(request, CompletionRequest)
     body.model = await complete_model_name(service, body.model)
     if (body.n or 1) != 1:

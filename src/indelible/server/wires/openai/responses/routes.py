@@ -19,9 +19,8 @@ from indelible.content import ToolResult
 from indelible.errors import Invalid, NotAllowed
 from indelible.ids import new_id
 from indelible.machine.events import Position
-from indelible.server.dependencies import Reads, ServerState, State, Writes, answer_json
+from indelible.server.dependencies import Reads, ReadyState, ServerState, State, Writes, answer_json
 from indelible.server.limits.feed_slots import WithSlot
-from indelible.server.problem_details import NotReady
 from indelible.server.wires.content import Continuation, continue_with, divide
 from indelible.server.wires.openai.items import read_items, write_items
 from indelible.server.wires.openai.models import complete_model_name
@@ -38,10 +37,8 @@ _CANCEL_WAIT_S = 30.0
 
 
 @router.post("/responses")
-async def create_response(request: Request, state: State, service: Reads, once: Writes) -> Response:
+async def create_response(request: Request, state: ReadyState, service: Reads, once: Writes) -> Response:
     """Create a response: streamed, in the background, or when it is complete."""
-    if not state.is_ready:
-        raise NotReady
     body = await read_body(request, ResponseRequest)
     body.model = await complete_model_name(service, body.model)
     conversations = ConversationService(service, once)
@@ -78,8 +75,7 @@ async def get_response(
     if not stream:
         await project_stored(state.app.feed.replay(name.chat_id, Position(name.seq)), projection)
         return answer_json(projection.show())
-    if not state.is_ready:
-        raise NotReady
+    state.check_ready()
     user_id = await service.get_user_id()
     start = start_at(name.chat_id, name.seq)
     skip = max(0, starting_after + 1)
