@@ -17,8 +17,9 @@ from typing import Any, Protocol
 
 from indelible.clock import Clock
 from indelible.files.protocol import FileStore
+from indelible.loop.attempt import ReplyLimits
 from indelible.metrics import NO_METRICS, Metrics
-from indelible.models.protocol import Model
+from indelible.models.protocol import Model, traits_of
 from indelible.settings import Settings
 from indelible.store.database.tables.enumerations import DebugMode, RunKind, RunStatus
 from indelible.store.journal.writer import Journal
@@ -99,6 +100,16 @@ class WorkerDependencies:
     recorder: Recorder | None = None
     files: FileStore | None = None
     chance: Callable[[], float] = random.random
+
+    def limit_reply(self, model: Model) -> ReplyLimits:
+        """The limits of one reply of this model, by the settings."""
+        settings = self.settings
+        return ReplyLimits(
+            silence_timeout_s=max(settings.silence_timeout_s, traits_of(model).silence_timeout_s),
+            keep_alive_timeout_s=settings.keep_alive_timeout_s,
+            max_characters=settings.reply_max_characters,
+            grace_s=settings.tool_grace_s,
+        )
 
     def record(self, work: OpenWork, *, kind: RunKind, worker_id: str) -> AbstractContextManager[RunLog]:
         """Record a run, if recording is on."""
