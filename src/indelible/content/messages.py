@@ -75,5 +75,3 @@ def encode(value: Any) -> bytes:
 decode_part: Final = msgspec.json.Decoder(Part).decode
 decode_parts: Final = msgspec.json.Decoder(list[Part]).decode
 decode_blocks: Final = msgspec.json.Decoder(list[Block]).decode
-decode_message: Final = msgspec.json.Decoder(Message).decode
-decode_messages: Final = msgspec.json.Decoder(list[Message]).decode

@@ -90,15 +90,10 @@ class SqlFiles:
     """Implements `FileStore`. `bytes_stores` are by place; new files go to the first. `on_left()` wakes the sweep."""
 
     def __init__(
-        self,
-        database: Database,
-        bytes_stores: Sequence[ByteStore],
-        *,
-        limits: FileLimits | None = None,
-        on_left: Callable[[], object] | None = None,
+        self, database: Database, bytes_stores: Sequence[ByteStore], *, limits: FileLimits | None = None
     ) -> None:
         self.limits = limits or FileLimits()
-        self.on_left = on_left
+        self.on_left: Callable[[], object] | None = None
         self._database = database
         self._new = bytes_stores[0]
         self._one_preview = asyncio.Lock()

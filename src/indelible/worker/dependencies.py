@@ -37,7 +37,7 @@ class RunLog(Protocol):
     def note_failure(self) -> None:
         """The model call failed and will be retried."""
 
-    def end_step(self, status: RunStatus, error: str | None = None) -> None:
+    def end_step(self, status: RunStatus) -> None:
         """End the step with this status. The first call counts."""
 
     def end(self, status: RunStatus, error: str | None = None) -> None:
@@ -76,7 +76,7 @@ class NoRunLog:
 
     def note_failure(self) -> None: ...
 
-    def end_step(self, status: RunStatus, error: str | None = None) -> None: ...
+    def end_step(self, status: RunStatus) -> None: ...
 
     def end(self, status: RunStatus, error: str | None = None) -> None: ...
 
