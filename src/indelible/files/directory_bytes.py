@@ -15,15 +15,14 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from indelible.concurrency.tasks import run_to_completion
 from indelible.errors import Invalid, NotFound, StoreFailed
-from indelible.files.protocol import CHUNK_BYTES
+from indelible.files.protocol import CHUNK_BYTES, VARIANT_SUFFIX
 from indelible.store.database.tables.enumerations import FilePlace, FileVariant
 
 T = TypeVar("T")
-_SUFFIX: Final[dict[FileVariant, str]] = {"content": "", "preview": ".preview"}
 
 
 class DirectoryBytes:
@@ -60,7 +59,7 @@ class DirectoryBytes:
             yield chunk
 
     async def delete(self, file_id: str) -> None:
-        for variant in _SUFFIX:
+        for variant in VARIANT_SUFFIX:
             path = self._find(file_id, variant)
             await _run(path.unlink, missing_ok=True)
             await _run(_name_unfinished(path).unlink, missing_ok=True)
@@ -69,7 +68,7 @@ class DirectoryBytes:
         pass
 
     def _find(self, file_id: str, variant: FileVariant) -> Path:
-        return self._root / file_id[-2:] / f"{file_id}{_SUFFIX[variant]}"
+        return self._root / file_id[-2:] / f"{file_id}{VARIANT_SUFFIX[variant]}"
 
 
 class DirectoryWriter:

@@ -26,12 +26,11 @@ from yarl import URL
 from indelible.clock import Clock
 from indelible.concurrency.tasks import Backoff, run_to_completion
 from indelible.errors import NotFound, StoreFailed
-from indelible.files.protocol import CHUNK_BYTES
+from indelible.files.protocol import CHUNK_BYTES, VARIANT_SUFFIX
 from indelible.files.s3_signature import EMPTY_SHA256, Credentials, escape_path, sign
 from indelible.store.database.tables.enumerations import FilePlace, FileVariant
 
 T = TypeVar("T")
-_SUFFIX: Final[dict[FileVariant, str]] = {"content": "", "preview": ".preview"}
 _ATTEMPTS: Final = 3
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=60)
 
@@ -72,7 +71,7 @@ class S3Bytes:
                 ) from error
 
     async def delete(self, file_id: str) -> None:
-        for variant in _SUFFIX:
+        for variant in VARIANT_SUFFIX:
             try:
                 async with self._request("DELETE", file_id, variant):
                     pass
@@ -100,7 +99,7 @@ class S3Bytes:
         file: IO[bytes] | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """One request, repeated while the storage fails for the moment; its response is a success."""
-        key = "/".join(filter(None, (self._prefix, f"{file_id}{_SUFFIX[variant]}")))
+        key = "/".join(filter(None, (self._prefix, f"{file_id}{VARIANT_SUFFIX[variant]}")))
         response = await self._send_again(method, f"{self._address}/{key}", headers or {}, sha256, file)
         try:
             yield response

@@ -32,7 +32,7 @@ from indelible.content import encode
 from indelible.errors import Invalid, NotAllowed, NotFound, StoreFailed, TooLarge, TooMany, UnsupportedType
 from indelible.files.images import Size, find_size, make_preview
 from indelible.files.media_types import clean_name, find_media_type, is_allowed
-from indelible.files.protocol import CHUNK_BYTES, ByteStore, ByteWriter, FileLimits, StoredFile, UploadKey
+from indelible.files.protocol import CHUNK_BYTES, ByteStore, ByteWriter, FileLimits, StoredFile, UploadKey, split_chunks
 from indelible.ids import is_id, new_id
 from indelible.store.commands.idempotency import Request, StoredResponse, claim, find_response, settle
 from indelible.store.database.transaction import Database, Row, Transaction, insert, to_time, update
@@ -301,8 +301,8 @@ class SqlFiles:
             return
         writer = store.open_writer(file_id, "preview")
         try:
-            for start in range(0, len(preview), CHUNK_BYTES):
-                await writer.write(preview[start : start + CHUNK_BYTES])
+            for chunk in split_chunks(preview):
+                await writer.write(chunk)
             await writer.commit()
         except BaseException:
             await writer.abort()
