@@ -83,22 +83,19 @@ class NoRunLog:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerDependencies:
-    """`find_model(name)` returns the model with this name (None: the setting's), or raises `ModelFailed`.
-
-    Without `files`, models get only the names of files, and tools cannot return any.
-    """
+    """`find_model(name)` returns the model with this name (None: the setting's), or raises `ModelFailed`."""
 
     store: ChatStore
     journal: Journal
     clock: Clock
     settings: Settings
     find_model: Callable[[str | None], Model]
+    files: FileStore
     tools: Sequence[AnyTool] = ()
     client_tools: Sequence[AnyTool] = ()
     tool_deps: Any = None
     metrics: Metrics = NO_METRICS
     recorder: Recorder | None = None
-    files: FileStore | None = None
     chance: Callable[[], float] = random.random
 
     def limit_reply(self, model: Model) -> ReplyLimits:
