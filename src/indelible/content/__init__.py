@@ -15,6 +15,7 @@ from indelible.content.blocks import (
     text_of,
 )
 from indelible.content.messages import (
+    TOOL_NAME,
     Message,
     PartialReason,
     Role,
@@ -48,6 +49,7 @@ from indelible.content.parts import (
 )
 
 __all__ = [
+    "TOOL_NAME",
     "Block",
     "File",
     "Finish",
